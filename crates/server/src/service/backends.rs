@@ -10,18 +10,18 @@ use ostler_store as store;
 use crate::{app::App, config::AgentsSection};
 
 pub async fn list(app: &App) -> Result<BackendList, Failure> {
-    let known = store::kernel::backends::list(&app.db).await?;
-    // Asked once, and only when somebody wants to know: it takes a process.
+    let backends = store::kernel::backends::list(&app.db).await?;
+    // Probed once, at the first request, because it starts a process.
     let codex = app.codex.get_or_init(|| codex(&app.config.agents)).await.clone();
     let has_codex = codex.version.is_some();
     let offered = |backend: Backend| {
         let available = backend.available || has_codex && backend.backend_kind.starts_with("codex");
         Backend { available, ..backend }
     };
-    Ok(BackendList { backends: known.into_iter().map(offered).collect(), codex })
+    Ok(BackendList { backends: backends.into_iter().map(offered).collect(), codex })
 }
 
-/// Writes down what this build offers. Run once at start.
+/// Stores the backends of this build. Run once at start.
 pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
     for (position, backend) in ostler_protocol::kernel::backends::built_in().iter().enumerate() {
         store::kernel::backends::insert(db, position as i64, backend).await?;
@@ -29,7 +29,7 @@ pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
     Ok(())
 }
 
-/// The program that Codex's profiles run, and whether it says that it is one.
+/// The program that Codex's profiles run, and whether it reports to be Codex.
 async fn codex(agents: &AgentsSection) -> CodexProgram {
     let search_path = std::env::var_os("PATH");
     let program = match codex::program::find(agents.codex.as_deref(), search_path.as_deref()) {

@@ -37,45 +37,50 @@ pub async fn create(
     app: &App,
     caller: &Principal,
     run_id: RunId,
-    asked: CreateCommand,
+    request: CreateCommand,
 ) -> Result<(Command, bool), Failure> {
     app.accepting()?;
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_control(&known)?;
-    let bytes = asked.payload.as_str().len();
-    let op = app.compute(bytes, || create_op(app, &known, asked)).await?;
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_control(&run)?;
+    let bytes = request.payload.as_str().len();
+    let op = app.compute(bytes, || create_op(app, &run, request)).await?;
     if op.command.command_type == CommandType::Turn {
-        provider_profiles::check_turn(app, &known).await?;
+        provider_profiles::check_turn(app, &run).await?;
     }
     let command_id = op.command.command_id;
-    let submitted = app.submit(&known, op).await;
-    let (command, is_new) = session_storage::record_loss(app, known.session, submitted).await?;
+    let submitted = app.submit(&run, op).await;
+    let (command, is_new) = session_storage::record_loss(app, run.session, submitted).await?;
     if is_new {
-        app.remember_command(command_id, &known);
+        app.remember_command(command_id, &run);
     }
     Ok((command, is_new))
 }
 
-/// What a user has said, as its event keeps it: redacted, in parts.
+/// The message of a user, as its event stores it: redacted, in parts.
 pub struct Said {
     pub message_id: String,
     pub content: Value,
 }
 
-/// Checks a new command and completes it, but for its number and target.
-pub fn create_op(app: &App, run: &RunRef, asked: CreateCommand) -> Result<CreateCommandOp, Failure> {
-    check_payload(asked.command_type, &asked.payload)?;
-    if let Some(key) = &asked.idempotency_key {
+/// Checks a new command and completes it, except for its number and target.
+pub fn create_op(app: &App, run: &RunRef, request: CreateCommand) -> Result<CreateCommandOp, Failure> {
+    check_payload(request.command_type, &request.payload)?;
+    if let Some(key) = &request.idempotency_key {
         check_key(app, key)?;
     }
-    compose(app, run, asked, None)
+    compose(app, run, request, None)
 }
 
-/// Completes a command that fits. What was said is its prompt, unless it is given.
-pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>) -> Result<CreateCommandOp, Failure> {
-    // The hash is of what was sent; what is kept is redacted.
-    let payload_hash = canonical_hash(&asked.payload.to_value());
-    let payload = app.redacted(&asked.payload)?;
+/// Completes a checked command. Without `message`, the command's prompt is its message.
+pub fn compose(
+    app: &App,
+    run: &RunRef,
+    request: CreateCommand,
+    message: Option<Said>,
+) -> Result<CreateCommandOp, Failure> {
+    // The hash covers the payload as it was sent; the stored payload is redacted.
+    let payload_hash = canonical_hash(&request.payload.to_value());
+    let payload = app.redacted(&request.payload)?;
     let command_id = CommandId::new(app.ids.body());
     let prompted = || {
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
@@ -87,10 +92,10 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         run_id: run.run_id,
         session: run.session,
         seq: 0,
-        command_type: asked.command_type,
+        command_type: request.command_type,
         payload: payload.clone(),
         payload_hash,
-        idempotency_key: asked.idempotency_key,
+        idempotency_key: request.idempotency_key,
         state: CommandState::Pending,
         target_command_id: None,
         cancel_requested_at: None,
@@ -105,15 +110,15 @@ pub fn compose(app: &App, run: &RunRef, asked: CreateCommand, said: Option<Said>
         updated_at: now,
     };
     let record_digest = command.record_digest();
-    let message = match said.or_else(prompted) {
+    let message = match message.or_else(prompted) {
         Some(Said { message_id, content }) => {
-            let content = json!({"messageId": message_id, "commandType": asked.command_type, "content": content,
+            let content = json!({"messageId": message_id, "commandType": request.command_type, "content": content,
                 "recordDigest": record_digest});
             NewEvent::written(EventType::UserMessage, Some(command_id), &content)
         }
         None => {
             let fact =
-                json!({"action": format!("command.{}", asked.command_type.as_str()), "recordDigest": record_digest});
+                json!({"action": format!("command.{}", request.command_type.as_str()), "recordDigest": record_digest});
             NewEvent::written(EventType::Audit, Some(command_id), &fact)
         }
     };
@@ -126,29 +131,29 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
     command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
 }
 
-/// Idempotent: cancelling a finished command answers how it ended.
-pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, asked: Cancel) -> Result<Command, Failure> {
-    let known = app.visible_command(caller, command_id).await?;
-    caller.may_cancel(&known)?;
-    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, asked)? };
-    app.submit(&known, op).await
+/// Idempotent: cancelling a finished command returns how it ended.
+pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, request: Cancel) -> Result<Command, Failure> {
+    let run = app.visible_command(caller, command_id).await?;
+    caller.may_cancel(&run)?;
+    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, request)? };
+    app.submit(&run, op).await
 }
 
-/// What a runner needs to know now; with `waitMs`, as soon as there is something.
-pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollCommands) -> Result<CommandPage, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_run(&known)?;
-    let limit = cursors::limit(asked.limit.or(Some(POLL_LIMIT_DEFAULT)))?;
-    let after = cursors::after_seq(asked.after_seq)?;
-    let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
+/// The commands and the news that a runner has not seen. With `waitMs`, waits until there are some.
+pub async fn poll(app: &App, caller: &Principal, run_id: RunId, request: PollCommands) -> Result<CommandPage, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_run(&run)?;
+    let limit = cursors::limit(request.limit.or(Some(POLL_LIMIT_DEFAULT)))?;
+    let after = cursors::after_seq(request.after_seq)?;
+    let wait = Duration::from_millis(cursors::wait_ms(request.wait_ms)?);
     if wait.is_zero() {
         return read_page(app, run_id, after, limit).await.map(|(page, _)| page);
     }
-    let mut subscription = app.hub.subscribe(known.session);
+    let mut subscription = app.hub.subscribe(run.session);
     let deadline = tokio::time::Instant::now() + wait;
     loop {
         let (page, ended) = read_page(app, run_id, after, limit).await?;
-        let news = !page.commands.is_empty() || page.news_mark != asked.known_news.as_deref().unwrap_or_default();
+        let news = !page.commands.is_empty() || page.news_mark != request.known_news.as_deref().unwrap_or_default();
         if news || ended || tokio::time::Instant::now() >= deadline {
             return Ok(page);
         }
@@ -168,7 +173,7 @@ pub async fn poll(app: &App, caller: &Principal, run_id: RunId, asked: PollComma
     }
 }
 
-/// A runner's own output must not wake its poll; what others ask of it must.
+/// A runner's own output must not wake its poll; requests of other callers must.
 fn wakes_runner(event: &Event) -> bool {
     matches!(
         event.event_type,
@@ -197,12 +202,17 @@ async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(
     Ok((page, run.status.is_terminal()))
 }
 
-pub async fn ack(app: &App, caller: &Principal, command_id: CommandId, asked: AckCommand) -> Result<Command, Failure> {
-    let known = app.visible_command(caller, command_id).await?;
-    caller.may_run(&known)?;
-    let attempt_id = attempt(asked.attempt_id.as_deref())?;
-    let op = AckOp { command_id, runner_id: asked.runner_id, lease_epoch: asked.lease_epoch, attempt_id };
-    app.submit(&known, op).await
+pub async fn ack(
+    app: &App,
+    caller: &Principal,
+    command_id: CommandId,
+    request: AckCommand,
+) -> Result<Command, Failure> {
+    let run = app.visible_command(caller, command_id).await?;
+    caller.may_run(&run)?;
+    let attempt_id = attempt(request.attempt_id.as_deref())?;
+    let op = AckOp { command_id, runner_id: request.runner_id, lease_epoch: request.lease_epoch, attempt_id };
+    app.submit(&run, op).await
 }
 
 pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {
@@ -215,21 +225,21 @@ pub async fn patch_status(
     app: &App,
     caller: &Principal,
     command_id: CommandId,
-    asked: PatchStatus,
+    request: PatchStatus,
 ) -> Result<Command, Failure> {
-    let known = app.visible_command(caller, command_id).await?;
-    state(app, caller, &known, Some(command_id), asked).await?;
-    get(app, caller, known.run_id, command_id).await
+    let run = app.visible_command(caller, command_id).await?;
+    state(app, caller, &run, Some(command_id), request).await?;
+    get(app, caller, run.run_id, command_id).await
 }
 
 pub async fn patch_run_status(
     app: &App,
     caller: &Principal,
     run_id: RunId,
-    asked: PatchStatus,
+    request: PatchStatus,
 ) -> Result<ostler_protocol::kernel::runs::Run, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    state(app, caller, &known, None, asked).await?;
+    let run = app.visible_run(caller, run_id).await?;
+    state(app, caller, &run, None, request).await?;
     super::runs::get(app, caller, run_id).await
 }
 
@@ -238,18 +248,18 @@ async fn state(
     caller: &Principal,
     run: &RunRef,
     command_id: Option<CommandId>,
-    asked: PatchStatus,
+    request: PatchStatus,
 ) -> Result<(), Failure> {
-    if let Some(message) = &asked.message {
+    if let Some(message) = &request.message {
         check_reason("message", message)?;
     }
-    let (event_type, payload) = if asked.status == "running" {
+    let (event_type, payload) = if request.status == "running" {
         ("backend_status", json!({"phase": "running"}))
     } else {
-        TerminalFacts::checked(Some(&asked.status), asked.failure_kind.as_deref(), None)?;
-        let mut payload = json!({"status": asked.status, "source": "runner"});
-        payload["failureKind"] = asked.failure_kind.map_or(Value::Null, Value::from);
-        payload["message"] = asked.message.map_or(Value::Null, Value::from);
+        TerminalFacts::checked(Some(&request.status), request.failure_kind.as_deref(), None)?;
+        let mut payload = json!({"status": request.status, "source": "runner"});
+        payload["failureKind"] = request.failure_kind.map_or(Value::Null, Value::from);
+        payload["message"] = request.message.map_or(Value::Null, Value::from);
         ("terminal_status", payload)
     };
     let event = AppendEvent {
@@ -258,9 +268,9 @@ async fn state(
         payload: RawJson::of(&payload),
     };
     let append = AppendEvents {
-        runner_id: asked.runner_id,
-        lease_epoch: asked.lease_epoch,
-        attempt_id: asked.attempt_id,
+        runner_id: request.runner_id,
+        lease_epoch: request.lease_epoch,
+        attempt_id: request.attempt_id,
         batch_no: None,
         release_if_idle: false,
         events: vec![event],

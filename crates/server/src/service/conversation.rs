@@ -1,4 +1,4 @@
-//! Conversations: what was said in a session before a command.
+//! Conversations: the messages of a session before a command.
 
 use ostler_protocol::{
     Failure,
@@ -14,19 +14,20 @@ use ostler_store as store;
 use super::commands;
 use crate::{app::App, auth::Principal};
 
-/// Whoever may see the run may see what its agent goes on with, also where it was said in an earlier run of the session.
+/// A caller that may see the run may see the conversation that its agent continues, including messages of earlier runs of
+/// the session.
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Conversation, Failure> {
     let command = commands::get(app, caller, run_id, command_id).await?;
-    let said = store::kernel::events::list_newest(
+    let messages = store::kernel::events::list_newest(
         &app.db,
         command.session,
         &SAID,
         CONVERSATION_EVENTS_MAX,
         PAGE_ITEMS_MAX as usize,
     );
-    let said = said.await?;
-    let before = Conversation::before(command_id, &said.events);
-    let truncated = before.truncated || said.truncated;
+    let messages = messages.await?;
+    let before = Conversation::before(command_id, &messages.events);
+    let truncated = before.truncated || messages.truncated;
     Ok(Conversation { truncated, images: images(app, &command).await?, ..before })
 }
 

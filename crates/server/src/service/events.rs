@@ -17,26 +17,26 @@ use ostler_store::{self as store, kernel::events::Page};
 use super::commands::attempt;
 use crate::{app::App, auth::Principal};
 
-/// Appends a runner's batch. Answered means durable.
-pub async fn append(app: &App, caller: &Principal, run_id: RunId, asked: AppendEvents) -> Result<Appended, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_run(&known)?;
-    check_size(&asked)?;
-    let attempt_id = attempt(asked.attempt_id.as_deref())?;
-    let bytes = asked.events.iter().map(|event| event.payload.as_str().len()).sum();
-    let events = app.compute(bytes, || receive(app, asked.events)).await?;
+/// Appends a runner's batch. The events are durable when this returns.
+pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: AppendEvents) -> Result<Appended, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_run(&run)?;
+    check_size(&request)?;
+    let attempt_id = attempt(request.attempt_id.as_deref())?;
+    let bytes = request.events.iter().map(|event| event.payload.as_str().len()).sum();
+    let events = app.compute(bytes, || receive(app, request.events)).await?;
     let op = AppendOp {
-        runner_id: asked.runner_id,
-        lease_epoch: asked.lease_epoch,
+        runner_id: request.runner_id,
+        lease_epoch: request.lease_epoch,
         attempt_id,
-        batch_no: asked.batch_no,
-        release_if_idle: asked.release_if_idle,
+        batch_no: request.batch_no,
+        release_if_idle: request.release_if_idle,
         events,
     };
-    app.submit(&known, op).await
+    app.submit(&run, op).await
 }
 
-/// Turns what a runner sent into events. Sizes are checked first: redacting the others would be for nothing.
+/// Turns what a runner sent into events. Checks all sizes first, so that a rejected batch is not redacted.
 fn receive(app: &App, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure> {
     let at = |index: usize| move |refused: Failure| refused.detail("event", index);
     for (index, event) in events.iter().enumerate() {
@@ -46,15 +46,15 @@ fn receive(app: &App, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure
     received.map(|(index, event)| NewEvent::receive(event, &app.redactor).map_err(at(index))).collect()
 }
 
-fn check_size(asked: &AppendEvents) -> Result<(), Failure> {
+fn check_size(request: &AppendEvents) -> Result<(), Failure> {
     let too_large = |rule, message: String| Err(Failure::rule(FailureKind::PayloadTooLarge, rule, message));
-    if asked.events.is_empty() {
+    if request.events.is_empty() {
         return Err(Failure::invalid("events-empty", "a batch needs at least one event"));
     }
-    if asked.events.len() > APPEND_EVENTS_MAX {
+    if request.events.len() > APPEND_EVENTS_MAX {
         return too_large("append-events", format!("a batch holds at most {APPEND_EVENTS_MAX} events"));
     }
-    let bytes: usize = asked.events.iter().map(|event| event.payload.as_str().len()).sum();
+    let bytes: usize = request.events.iter().map(|event| event.payload.as_str().len()).sum();
     if bytes > APPEND_BYTES_MAX {
         return too_large("append-bytes", format!("a batch holds at most {APPEND_BYTES_MAX} bytes of payload"));
     }
@@ -62,13 +62,13 @@ fn check_size(asked: &AppendEvents) -> Result<(), Failure> {
 }
 
 /// A page of the run's events, as JSON text. With `waitMs` an empty page waits for the first event.
-pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQuery) -> Result<String, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
-    let wait = Duration::from_millis(cursors::wait_ms(asked.wait_ms)?);
-    let read = async || store::kernel::events::list_by_run(&app.db, known.session, run_id, after, limit).await;
+pub async fn page(app: &App, caller: &Principal, run_id: RunId, request: EventsQuery) -> Result<String, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    let (after, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
+    let wait = Duration::from_millis(cursors::wait_ms(request.wait_ms)?);
+    let read = async || store::kernel::events::list_by_run(&app.db, run.session, run_id, after, limit).await;
     // Listening starts before the read, so that nothing falls between the two.
-    let mut subscription = (!wait.is_zero()).then(|| app.hub.subscribe(known.session));
+    let mut subscription = (!wait.is_zero()).then(|| app.hub.subscribe(run.session));
     let mut page = read().await?;
     if let Some(subscription) = &mut subscription {
         let deadline = tokio::time::Instant::now() + wait;
@@ -84,7 +84,7 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, asked: EventsQue
             };
         }
     }
-    // Another server may have erased the session while this one remembers the run.
+    // Another server may have erased the session while this one still has the run in its cache.
     if page.events.iter().any(|event| event.payload.is_none())
         && store::kernel::runs::get(&app.db, run_id).await?.is_none()
     {

@@ -1,5 +1,5 @@
-//! Following a run or a session: the store up to now, then the hub; back to the store whenever the hub cannot vouch for the next
-//! number. No event is skipped, none comes twice, and no follower can slow an appender.
+//! Following a run or a session: first the store, then the hub, and the store again whenever the hub does not have the next
+//! event. No event is skipped or delivered twice, and no follower can slow an appender.
 
 use std::collections::VecDeque;
 
@@ -16,17 +16,17 @@ use tokio::time::{Duration, Instant};
 
 use crate::{app::App, auth::Principal, hub::Subscription, net::places::Place, service::replays::SHORT_EVENTS_MAX};
 
-/// What a follower reads at once, and so what one that stalls holds.
+/// How much a follower reads at once, which is also how much a stalled follower holds in memory.
 const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
 /// The server counts as writing for this long after a flush.
 const WRITING: Duration = Duration::from_millis(100);
 
-/// What is followed, and by which numbers.
+/// What is followed, and which sequence numbers its events have.
 #[derive(Clone, Copy)]
 enum Scope {
     /// Ends with the run.
     Run(RunId),
-    /// Goes on while somebody listens.
+    /// Continues until the client disconnects.
     Session,
 }
 
@@ -41,15 +41,15 @@ pub struct Follower {
     /// So far behind that its pages are read in turn with others.
     replaying: bool,
     ended: bool,
-    /// Kept across calls: whoever waits for less than this must not put it off for ever.
+    /// Kept across calls: a caller that always waits for less than this must not postpone it for ever.
     recheck_at: Instant,
     _place: Place,
 }
 
 /// Follows a run's events numbered above `after`.
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    let mut follower = Follower::start(app, caller, known.session, Scope::Run(run_id), after)?;
+    let session = app.visible_run(caller, run_id).await?.session;
+    let mut follower = Follower::start(app, caller, session, Scope::Run(run_id), after)?;
     let run = store::kernel::runs::get(&app.db, run_id).await?;
     let run = run.ok_or_else(|| Failure::not_found("run"))?;
     within_log(after, run.last_seq)?;
@@ -59,7 +59,8 @@ pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Re
     Ok(follower)
 }
 
-/// Whoever names a number that was never given follows another log: one that was restored from a backup, say.
+/// Rejects a number that the log has not reached: the client followed another log, for example before this one was restored
+/// from a backup.
 fn within_log(after: i64, last: i64) -> Result<(), Failure> {
     if after <= last {
         return Ok(());
@@ -76,7 +77,7 @@ pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> 
     Ok(follower)
 }
 
-/// Follows a thread from behind this number, in a place that was taken for it.
+/// Follows a thread's events numbered above `after`, with a permit that was already acquired.
 pub fn thread(app: &App, place: Place, session: SessionId, after: i64) -> Follower {
     Follower::at(app, place, session, Scope::Session, after)
 }
@@ -121,7 +122,7 @@ impl Follower {
         }
     }
 
-    /// The next event, if it is here already.
+    /// The next event, if it is already in memory.
     pub fn try_next(&mut self) -> Option<Event> {
         let event = self.ready.pop_front()?;
         self.after = self.number(&event);

@@ -13,35 +13,35 @@ use tokio::{
 
 use crate::{app::App, launcher::isolation};
 
-/// Readiness and metrics answer within 2 s, whatever the store does.
+/// Readiness and metrics respond within 2 s, whatever the store does.
 const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
-/// What was found out is good for this long: probes of many callers cost the store no more than one.
+/// A result is reused for this long, so that the probes of many callers cost the store no more than one.
 const CHECK_FRESH: Duration = Duration::from_millis(500);
-/// After so long without a write, one is made to see whether it works.
+/// After this long without a write, the check makes one to see whether it works.
 const WRITES_QUIET: Duration = Duration::from_secs(10);
 
-/// What was last found out about the store.
+/// The last result of checking the store.
 #[derive(Default)]
 pub struct StoreCheck {
     last: Mutex<Option<(Instant, StoreState)>>,
-    /// The migrations and weak settings that it last told. A store that does not respond has the same ones.
-    known: std::sync::Mutex<(Vec<String>, Vec<String>)>,
+    /// The migrations and weak settings that the store last reported. Assumed unchanged while it does not respond.
+    settings: std::sync::Mutex<(Vec<String>, Vec<String>)>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct StoreState {
     pub reachable: bool,
     pub writable: bool,
-    /// Why not, if not.
+    /// Why it is not reachable or not writable.
     pub reason: Option<&'static str>,
     pub migrations: Vec<String>,
     pub weak_settings: Vec<String>,
 }
 
 impl StoreState {
-    /// A store that does not respond: its migrations and settings are those that it last told.
+    /// The state of a store that does not respond, with the migrations and settings that it last reported.
     fn failed(app: &App, reason: &'static str) -> Self {
-        let (migrations, weak_settings) = app.store_check.known.lock().expect("never poisoned").clone();
+        let (migrations, weak_settings) = app.store_check.settings.lock().expect("never poisoned").clone();
         Self { reachable: false, writable: false, reason: Some(reason), migrations, weak_settings }
     }
 }
@@ -49,7 +49,7 @@ impl StoreState {
 /// Reads the store's migrations and settings when the server starts, so that readiness never has to guess them.
 pub async fn read_settings(app: &App) -> Result<(), StoreError> {
     let settings = (app.db.migrations().await?, app.db.durability().await?.weak_settings);
-    *app.store_check.known.lock().expect("never poisoned") = settings;
+    *app.store_check.settings.lock().expect("never poisoned") = settings;
     Ok(())
 }
 
@@ -57,7 +57,7 @@ fn reason_of(error: &StoreError) -> &'static str {
     StoreFault::of(error).map_or("failed", StoreFault::as_str)
 }
 
-/// Whether the store reads and writes, found out once for all who want to know at the same time.
+/// Whether the store reads and writes. Concurrent callers share one check.
 pub async fn store_state(app: &App) -> StoreState {
     let until = Instant::now() + CHECK_WITHIN;
     let Ok(mut last) = timeout_at(until, app.store_check.last.lock()).await else {
@@ -75,7 +75,7 @@ pub async fn store_state(app: &App) -> StoreState {
     state
 }
 
-/// A write since has gone the other way: the answer must not lag behind what callers see.
+/// Whether a later write had the other outcome: readiness must not lag behind what callers see.
 fn is_outdated(app: &App, state: &StoreState) -> bool {
     state.reachable && state.writable != app.db.write_health().fault().is_none()
 }
@@ -93,7 +93,7 @@ async fn look(app: &App) -> StoreState {
         (Ok(migrations), Ok(durability)) => (migrations, durability),
         (Err(error), _) | (_, Err(error)) => return StoreState::failed(app, reason_of(&error)),
     };
-    *app.store_check.known.lock().expect("never poisoned") = (migrations.clone(), weak_settings.clone());
+    *app.store_check.settings.lock().expect("never poisoned") = (migrations.clone(), weak_settings.clone());
     let reason = probed.err().map(|error| reason_of(&error)).or_else(|| health.fault().map(StoreFault::as_str));
     StoreState { reachable: true, writable: reason.is_none(), reason, migrations, weak_settings }
 }
@@ -153,7 +153,7 @@ pub async fn readiness(app: &App) -> Readiness {
 
 fn confinement(app: &App) -> ConfinementReadiness {
     let landlock = if app.config.confinement.landlock { ostler_runner::guard::landlock_level() } else { 0 };
-    // The trial was started with the server; what is not known yet is not promised.
+    // The server starts the probe when it starts; until its result is known, isolation is reported as absent.
     let isolated = app.isolation.get().is_some_and(|isolation| *isolation != Isolation::None);
     ConfinementReadiness::of(app.config.runner.guard.is_some(), landlock, isolated, isolation::is_root())
 }

@@ -1,4 +1,4 @@
-//! Leases: claim, heartbeat, release; and the server's own verb, which lets runners go.
+//! Leases: claim, heartbeat, release; and dismissing runners, which only the server does.
 
 use futures_util::future::join_all;
 use ostler_protocol::{
@@ -14,38 +14,38 @@ use ostler_protocol::{
 
 use crate::{app::App, auth::Principal};
 
-/// Lets these runs' runners go, each at once or as soon as nothing is left for it to do. Every one is tried. An error means
-/// that the store did not answer for one of them, and the caller must try again; a run that is gone has no runner.
+/// Dismisses the runners of these runs, each at once or as soon as it has no work left. Tries every one. An error means that
+/// the store did not respond for one of them, and the caller must try again; a run that no longer exists has no runner.
 pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) -> Result<(), Failure> {
     let dismissed = runs.into_iter().map(|(session, run_id)| async move {
         let failure = app.try_submit(session, run_id, op).await.err()?;
-        tracing::warn!(%failure, %run_id, "a runner could not be let go");
+        tracing::warn!(%failure, %run_id, "a runner could not be dismissed");
         is_worth_repeating(&failure).then_some(failure)
     });
     join_all(dismissed).await.into_iter().flatten().next().map_or(Ok(()), Err)
 }
 
-pub async fn claim(app: &App, caller: &Principal, run_id: RunId, asked: ClaimRun) -> Result<Claimed, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_run(&known)?;
-    // A runner that was started for a job comes for work that was taken before.
+pub async fn claim(app: &App, caller: &Principal, run_id: RunId, request: ClaimRun) -> Result<Claimed, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_run(&run)?;
+    // A runner that was started for a job takes up work that was accepted earlier.
     if !matches!(caller, Principal::Runner { .. }) {
         app.accepting()?;
     }
-    app.name("runnerId", &asked.runner_id)?;
-    let lease_ms = check_lease(asked.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
+    app.name("runnerId", &request.runner_id)?;
+    let lease_ms = check_lease(request.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
     let attempt_id = AttemptId::new(app.ids.body());
-    let op = ClaimOp { runner_id: asked.runner_id, lease_ms, attempt_id, take_up: asked.take_up };
-    app.submit(&known, op).await
+    let op = ClaimOp { runner_id: request.runner_id, lease_ms, attempt_id, take_up: request.take_up };
+    app.submit(&run, op).await
 }
 
-pub async fn patch(app: &App, caller: &Principal, run_id: RunId, asked: PatchLease) -> Result<LeaseState, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_run(&known)?;
-    let lease_ms = asked.lease_ms.map(check_lease).transpose()?;
-    let PatchLease { runner_id, lease_epoch, release, only_if_idle, .. } = asked;
+pub async fn patch(app: &App, caller: &Principal, run_id: RunId, request: PatchLease) -> Result<LeaseState, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_run(&run)?;
+    let lease_ms = request.lease_ms.map(check_lease).transpose()?;
+    let PatchLease { runner_id, lease_epoch, release, only_if_idle, .. } = request;
     let op = PatchLeaseOp { runner_id, lease_epoch, lease_ms, release, only_if_idle };
-    app.submit(&known, op).await
+    app.submit(&run, op).await
 }
 
 fn check_lease(ms: i64) -> Result<i64, Failure> {

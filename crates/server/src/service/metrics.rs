@@ -1,4 +1,4 @@
-//! The metrics page: what was counted, and what has to be looked up.
+//! The metrics page: the counters, and the gauges that are read for each page.
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -13,10 +13,10 @@ use crate::{
     metrics::{self, Counts, Gauges},
 };
 
-/// Scrapers give up after a few seconds, and learn nothing then.
+/// Scrapers time out after a few seconds and then have no metrics at all.
 const COUNT_WITHIN: Duration = Duration::from_secs(1);
 
-/// A store that does not answer leaves out what only it knows: that it does not is what the page is read for.
+/// While the store does not respond, metrics from the store are left out: the page must still report the outage.
 pub async fn page(app: &App) -> String {
     let (waiting_requests, waiting_bytes) = app.lanes.waiting();
     let state = health::store_state(app).await;

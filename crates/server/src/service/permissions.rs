@@ -18,16 +18,17 @@ pub async fn list(app: &App, caller: &Principal, run_id: RunId) -> Result<Permis
     Ok(PermissionList { permissions })
 }
 
-/// Answered once. The digest must be that of what will run.
+/// A request can be answered once. The digest must be that of the action that will run.
 pub async fn answer(
     app: &App,
     caller: &Principal,
     run_id: RunId,
     permission_id: PermissionId,
-    asked: AnswerPermission,
+    request: AnswerPermission,
 ) -> Result<PermissionRequest, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_control(&known)?;
-    let op = AnswerPermissionOp { permission_id, option_id: asked.option_id, digest: asked.digest, by: caller.name() };
-    app.submit(&known, op).await
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_control(&run)?;
+    let op =
+        AnswerPermissionOp { permission_id, option_id: request.option_id, digest: request.digest, by: caller.name() };
+    app.submit(&run, op).await
 }

@@ -1,5 +1,5 @@
-//! Provider profiles: list, get, delete, put the credential or the config. Values go in here and come out only towards an
-//! agent's home. Each profile has an owner, the operator or one tenant; `docs/profiles-threat-model.md` says who may do what.
+//! Provider profiles: list, get, delete, put the credential or the config. Values are written here and
+//! read only into an agent's home. Each profile has an owner, the operator or one tenant; `docs/profiles-threat-model.md` says who may do what.
 
 mod changes;
 mod owners;
@@ -39,7 +39,7 @@ pub use changes::list as list_changes;
 pub use readiness::{Furnishing, check_named, check_ready, check_turn, furnish, has_credential};
 pub use trials::{get_validation, validate};
 
-/// Between two attempts to dismiss runners while the store does not answer: the first pause, and the longest.
+/// Pause between two attempts to dismiss runners while the store does not respond: the first, and the longest.
 const RECALL_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// The operator's profiles, and those of the caller's tenants.
@@ -117,7 +117,7 @@ fn seen_by(caller: &Principal, owner: &ProfileOwner, profile: ProviderProfile) -
 
 /// Dismisses the profile's runners on every server, because they were started with the previous secret. Those at work
 /// finish first. The secret is already stored and the same change again changes nothing, so a store that fails here is
-/// tried again in the background, less and less often, until it answers. Runners whose rows cannot be read are left alone.
+/// tried again in the background, less and less often, until it responds. Runners whose rows cannot be read are left alone.
 async fn recall(app: &App, owner: &ProfileOwner, profile: &str) {
     if is_recalled(app, owner, profile).await {
         return;
@@ -156,7 +156,7 @@ async fn try_recall(app: &App, owner: &ProfileOwner, profile: &str) -> Result<()
     leases::dismiss(app, held, DismissOp { only_if_idle: false }).await
 }
 
-/// Idempotent. Agents at work keep what they were given until their work is done.
+/// Idempotent. Running agents keep the deleted secret until their work is done.
 pub async fn delete(
     app: &App,
     caller: &Principal,
@@ -166,9 +166,9 @@ pub async fn delete(
     let owner = owners::of_write(caller, scope)?;
     let profile = app.config.policy.profile(profile)?;
     let name = owner.stored_name(profile);
-    // One that cannot be opened is deleted all the same.
+    // A secret that cannot be opened can still be deleted.
     let before = match app.secrets.get(&name).await {
-        Ok(known) => known.map(|secret| secret.credential),
+        Ok(secret) => secret.map(|secret| secret.credential),
         Err(_) => Some(Credential::default()),
     };
     if before.is_none() && owner != ProfileOwner::Operator && !is_deleted(app, &owner, profile).await? {
@@ -179,7 +179,7 @@ pub async fn delete(
     }
     app.secrets.delete(&name).await?;
     recall(app, &owner, profile).await;
-    // A profile that is gone is in nobody's way, whatever the operator has by its name.
+    // Not shadowed: a deleted profile conflicts with no profile of the operator.
     let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
     Ok(describe(app, &owner, profile, Ok(None), latest_trials(app).await?.remove(&key), false))
 }
@@ -197,12 +197,12 @@ pub async fn put_credential(
     caller: &Principal,
     profile: &str,
     scope: &ProfileScope,
-    asked: PutCredential,
+    request: PutCredential,
 ) -> Result<ProviderProfile, Failure> {
     let owner = owners::of_write(caller, scope)?;
     let change = Change::new(caller, &owner, profile, ProfileAction::CredentialSet);
-    let (version, name) = (asked.resource_version.clone(), profile.to_owned());
-    apply(app, change, version, move |credential| Ok((credential.put(&name, &asked)?, Dropped::No))).await
+    let (version, name) = (request.resource_version.clone(), profile.to_owned());
+    apply(app, change, version, move |credential| Ok((credential.put(&name, &request)?, Dropped::No))).await
 }
 
 pub async fn put_config(
@@ -210,12 +210,12 @@ pub async fn put_config(
     caller: &Principal,
     profile: &str,
     scope: &ProfileScope,
-    asked: PutConfig,
+    request: PutConfig,
 ) -> Result<ProviderProfile, Failure> {
     let owner = owners::of_write(caller, scope)?;
     let change = Change::new(caller, &owner, profile, ProfileAction::ConfigSet);
-    apply(app, change, asked.resource_version, move |credential| {
-        let (credential, dropped) = credential.put_config(&asked.config)?;
+    apply(app, change, request.resource_version, move |credential| {
+        let (credential, dropped) = credential.put_config(&request.config)?;
         Ok((credential, if dropped { Dropped::Yes } else { Dropped::AsBefore }))
     })
     .await
@@ -267,9 +267,9 @@ async fn apply(
     let (app_too, runtime) = (app.clone(), Handle::current());
     let changed = app
         .secrets
-        .update(&name, move |known| {
-            check_version(known, expected.as_deref())?;
-            let before = known.map(|secret| secret.credential.clone()).unwrap_or_default();
+        .update(&name, move |existing| {
+            check_version(existing, expected.as_deref())?;
+            let before = existing.map(|secret| secret.credential.clone()).unwrap_or_default();
             let (credential, dropped) = make(before.clone())?;
             check_shown(&before, &credential, &change.profile)?;
             if let Ok(config) = credential.config(&change.profile) {
@@ -277,19 +277,19 @@ async fn apply(
             }
             let hashes =
                 |of: &Credential| of.keys().into_iter().map(|key| (of.hash_suffix(&key), key)).collect::<Vec<_>>();
-            if known.is_some() && hashes(&before) == hashes(&credential) {
+            if existing.is_some() && hashes(&before) == hashes(&credential) {
                 return Ok(None);
             }
-            // Before it is stored: no agent may have a value sooner than the redactor knows it.
+            // Before it is stored: the redactor must know a value before any agent can have it.
             learn(&app_too, &credential);
             let credential_dropped = match dropped {
                 Dropped::Yes => true,
                 Dropped::No => false,
-                Dropped::AsBefore => known.is_some_and(|known| known.credential_dropped),
+                Dropped::AsBefore => existing.is_some_and(|existing| existing.credential_dropped),
             };
             let resource_version = app_too.ids.body().simple().to_string();
             let after = Secret { resource_version, updated_at: app_too.now(), credential, credential_dropped };
-            // This thread may wait: it is not one of the runtime's.
+            // Blocking is allowed here: this is not a thread of the runtime.
             runtime.block_on(change.record(&app_too, &before, Some(&after)))?;
             Ok(Some(after))
         })
@@ -326,8 +326,8 @@ async fn check_name(app: &App, owner: &ProfileOwner, profile: &str) -> Result<()
     Ok(())
 }
 
-fn check_version(known: Option<&Secret>, expected: Option<&str>) -> Result<(), Failure> {
-    let version = known.map(|secret| secret.resource_version.as_str());
+fn check_version(existing: Option<&Secret>, expected: Option<&str>) -> Result<(), Failure> {
+    let version = existing.map(|secret| secret.resource_version.as_str());
     if expected.is_none() || expected == version {
         return Ok(());
     }
@@ -335,7 +335,7 @@ fn check_version(known: Option<&Secret>, expected: Option<&str>) -> Result<(), F
     Err(Failure::rule(FailureKind::StateConflict, "resource-version", message).detail("resourceVersion", version))
 }
 
-/// A command and a URL are seen by others: in lists of processes, in logs. A key may not stand there.
+/// Rejects a command or URL that contains a key: both are visible to others, in process lists and logs.
 fn check_shown(before: &Credential, credential: &Credential, profile: &str) -> Result<(), Failure> {
     let config = credential.config(profile).ok();
     let shown = match config.as_ref().map(|config| &config.agent) {
@@ -352,13 +352,13 @@ fn check_shown(before: &Credential, credential: &Credential, profile: &str) -> R
     Err(Failure::invalid("config-credential", message))
 }
 
-/// From now on its values are found in whatever an agent says.
+/// Adds the values to the redactor, which removes them from all output of agents.
 fn learn(app: &App, credential: &Credential) {
     let values = credential.values();
     app.redactor.learn(values.iter().map(ExposeSecret::expose_secret));
 }
 
-/// Learns every value that is kept. Run once at start; a secret that cannot be opened is for its operator to mend.
+/// Adds every stored value to the redactor. Run once at start; a secret that cannot be opened is logged for the operator.
 pub async fn learn_all(app: &App) -> Result<(), Failure> {
     for name in app.secrets.list().await? {
         match app.secrets.get(&name).await {
@@ -421,7 +421,7 @@ fn describe(
     }
 }
 
-/// A profile that lacks something is unavailable; one that may not be used says so.
+/// The failure kind to report for a profile: one that lacks something is unavailable; one that may not be used says so.
 fn shown_kind(kind: FailureKind) -> FailureKind {
     match kind {
         FailureKind::TenantPolicyDenied | FailureKind::StateConflict => kind,
@@ -435,7 +435,7 @@ fn name_taken(profile: &str) -> Failure {
     Failure::rule(FailureKind::StateConflict, "profile-name", message)
 }
 
-/// What is wrong with the program of a profile that brings its own, as far as it can be seen from here.
+/// What is wrong with the program that a profile names, as far as this server can check it.
 fn missing_program(agent: &AgentConfig) -> Option<String> {
     let AgentConfig::Acp { command, .. } = agent else { return None };
     acp::program::find(command, std::env::var_os("PATH").as_deref()).err()

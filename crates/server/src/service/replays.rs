@@ -1,5 +1,5 @@
 //! Long replays take turns. A follower that starts far behind reads the log page by page; hundreds of them at once would
-//! keep the store's readers and the processor from everybody else, the writer first of all.
+//! take the store's readers and the processor from all other work, above all from the writer.
 //!
 //! A bounded number of pages is read at a time, first come, first served. While something is being written, each turn begins
 //! with a pause that is a multiple of what the last page cost, so that most of the time belongs to the writer.
@@ -42,7 +42,7 @@ impl Replays {
 
     /// Reads a page when its turn has come.
     pub async fn take_turn<T>(&self, is_writing: impl Fn() -> bool, read: impl Future<Output = T>) -> T {
-        // Never closed; without a turn it would only be less fair.
+        // The semaphore is never closed; reading without a turn would only be less fair.
         let _turn = self.turns.acquire().await;
         if is_writing() {
             let page = Duration::from_micros(self.page_us.load(Relaxed));
@@ -92,7 +92,7 @@ mod tests {
     async fn most_of_the_time_belongs_to_the_writer_while_it_writes() {
         let (most, took) = storm(1, 300, true).await;
         assert_eq!(most, 1);
-        // The first page knows of no other.
+        // The first page has no earlier one to measure its pause by.
         assert_eq!(took, PAGE * 300 + PAGE * PAUSE_PER_PAGE * 299);
     }
 

@@ -1,4 +1,4 @@
-//! Results: what became of a command, in one read whatever its length.
+//! Results: how a command ended, in one read whatever its length.
 
 use ostler_protocol::{
     Failure,
@@ -39,15 +39,15 @@ pub async fn get(
     Ok(RunResult::of(parts(row, open_permissions), app.now()))
 }
 
-/// What the command's agent changed, as its last attempt told; nothing where it told nothing.
+/// The changes that the command's last attempt reported in the workspace. Empty if it reported none.
 pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<CommandDiff, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
+    let run = app.visible_run(caller, run_id).await?;
     let command = store::kernel::commands::get(&app.db, command_id).await?;
     let command = command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))?;
     let changes = match &command.fold.changes {
         None => WorkspaceChanges::default(),
-        Some(told) => {
-            let event = store::kernel::events::get(&app.db, known.session, told.session_seq).await?;
+        Some(reported) => {
+            let event = store::kernel::events::get(&app.db, run.session, reported.session_seq).await?;
             let payload = event.and_then(|event| event.payload);
             payload.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
         }

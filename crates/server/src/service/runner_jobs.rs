@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure, RawJson,
-    cursors::{self, Cursor},
+    cursors::{Cursor, Page, PageRequest},
     ids::{AttemptId, CommandId, RunId, RunnerJobId},
     json::canonical_hash,
     kernel::{
@@ -19,27 +19,27 @@ use crate::{
     auth::Principal,
 };
 
-/// Orders a runner for the run. Answers at once; the runner starts in its own time.
+/// Creates a job that starts a runner for the run. Returns at once; a launcher starts the runner later.
 pub async fn create(
     app: &App,
     caller: &Principal,
     run_id: RunId,
-    asked: CreateRunnerJob,
+    request: CreateRunnerJob,
 ) -> Result<(RunnerJob, bool), Failure> {
     app.accepting()?;
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_control(&known)?;
-    provider_profiles::check_ready(app, &known.tenant_id, &known.backend_profile).await?;
-    let op = create_op(app, &known, &asked)?;
-    let submitted = app.submit(&known, op).await;
-    session_storage::record_loss(app, known.session, submitted).await
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_control(&run)?;
+    provider_profiles::check_ready(app, &run.tenant_id, &run.backend_profile).await?;
+    let op = create_op(app, &run, &request)?;
+    let submitted = app.submit(&run, op).await;
+    session_storage::record_loss(app, run.session, submitted).await
 }
 
-pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {
-    if let Some(key) = &asked.idempotency_key {
+pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {
+    if let Some(key) = &request.idempotency_key {
         check_key(app, key)?;
     }
-    let command_id: Option<CommandId> = match asked.command_id.as_deref() {
+    let command_id: Option<CommandId> = match request.command_id.as_deref() {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| Failure::not_found("command"))?),
     };
@@ -62,11 +62,11 @@ pub fn create_op(app: &App, run: &RunRef, asked: &CreateRunnerJob) -> Result<Cre
         // Neither launcher starts a pod or writes a log file.
         pod_name: None,
         log_path: None,
-        standing: asked.standing,
+        standing: request.standing,
         phase: JobPhase::Pending,
         terminal_summary: RawJson::of(&json!({})),
-        idempotency_key: asked.idempotency_key.clone(),
-        request_hash: canonical_hash(&json!({"commandId": asked.command_id, "standing": asked.standing})),
+        idempotency_key: request.idempotency_key.clone(),
+        request_hash: canonical_hash(&json!({"commandId": request.command_id, "standing": request.standing})),
         owner: None,
         heartbeat_at: None,
         token_hash: None,
@@ -81,25 +81,20 @@ pub async fn list(
     app: &App,
     caller: &Principal,
     run_id: RunId,
-    asked: ListRunnerJobs,
+    request: ListRunnerJobs,
 ) -> Result<RunnerJobPage, Failure> {
     app.visible_run(caller, run_id).await?;
-    let limit = cursors::limit(asked.limit)?;
-    let fingerprint = cursors::fingerprint("runner-jobs", &(run_id, &asked.command_id));
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let command_id: Option<CommandId> = match asked.command_id.as_deref().map(str::parse) {
+    let filters = (run_id, &request.command_id);
+    let page = PageRequest::new("runner-jobs", &filters, request.limit, request.cursor.as_deref())?;
+    let command_id: Option<CommandId> = match request.command_id.as_deref().map(str::parse) {
         None => None,
         Some(Ok(id)) => Some(id),
         Some(Err(_)) => return Ok(RunnerJobPage { runner_jobs: vec![], next_cursor: None }),
     };
-    let found = store::kernel::runner_jobs::list(&app.db, run_id, command_id, after.as_ref(), limit + 1).await;
-    let mut runner_jobs = found?;
-    let more = runner_jobs.len() > limit as usize;
-    runner_jobs.truncate(limit as usize);
-    let next_cursor = runner_jobs.last().filter(|_| more).map(|job| {
-        Cursor { created_at_us: job.created_at.as_microsecond(), id: job.runner_job_id.to_string() }
-            .encode(&fingerprint)
-    });
+    let (after, rows_max) = (page.after.as_ref(), page.rows_max());
+    let jobs = store::kernel::runner_jobs::list(&app.db, run_id, command_id, after, rows_max).await?;
+    let Page { items: runner_jobs, next_cursor } =
+        page.page(jobs, |job| Cursor::after(job.created_at, job.runner_job_id));
     Ok(RunnerJobPage { runner_jobs, next_cursor })
 }
 

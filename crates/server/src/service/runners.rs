@@ -13,16 +13,16 @@ use crate::{
     auth::{Access, Principal, forbidden},
 };
 
-pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> Result<Runner, Failure> {
-    app.name("runnerId", &asked.runner_id)?;
-    slug("backendProfile", &asked.backend_profile)?;
-    let bytes = asked.placement.size() + asked.capabilities.size();
+pub async fn register(app: &App, caller: &Principal, request: RegisterRunner) -> Result<Runner, Failure> {
+    app.name("runnerId", &request.runner_id)?;
+    slug("backendProfile", &request.backend_profile)?;
+    let bytes = request.placement.size() + request.capabilities.size();
     if bytes > RUNNER_BYTES_MAX {
         return Err(Failure::too_large("runner-size", "placement and capabilities", bytes, RUNNER_BYTES_MAX));
     }
-    check_placement(&asked.placement)?;
-    let tenant_id = match asked.run_id.as_deref() {
-        Some(text) => Some(check_run(app, caller, text, &asked.backend_profile).await?),
+    check_placement(&request.placement)?;
+    let tenant_id = match request.run_id.as_deref() {
+        Some(text) => Some(check_run(app, caller, text, &request.backend_profile).await?),
         None if matches!(caller, Principal::Runner { .. }) => {
             return Err(forbidden("run", "this token may not register a runner without its run"));
         }
@@ -33,12 +33,12 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
     };
     let now = app.now();
     let runner = Runner {
-        runner_id: asked.runner_id,
+        runner_id: request.runner_id,
         tenant_id,
-        run_id: asked.run_id,
-        backend_profile: asked.backend_profile,
-        placement: app.redacted(&asked.placement)?,
-        capabilities: app.redacted(&asked.capabilities)?,
+        run_id: request.run_id,
+        backend_profile: request.backend_profile,
+        placement: app.redacted(&request.placement)?,
+        capabilities: app.redacted(&request.capabilities)?,
         registered_at: now,
         heartbeat_at: now,
     };
@@ -47,7 +47,7 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
         Failure::rule(
             FailureKind::StateConflict,
             "runner-id-taken",
-            "this runner id belongs to somebody else; choose another",
+            "this runner id is in use by a runner of another tenant; choose another",
         )
     })
 }
@@ -55,8 +55,8 @@ pub async fn register(app: &App, caller: &Principal, asked: RegisterRunner) -> R
 /// A runner may only register for a run it may run, with the run's own profile.
 async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> Result<String, Failure> {
     let run_id: RunId = text.parse().map_err(|_| Failure::not_found("run"))?;
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_run(&known)?;
+    let run_ref = app.visible_run(caller, run_id).await?;
+    caller.may_run(&run_ref)?;
     let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
     if run.backend_profile != profile {
         let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);

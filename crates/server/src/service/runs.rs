@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    cursors::{self, Cursor},
+    cursors::{Cursor, Page, PageRequest},
     ids::{RunId, SessionId, prefix_range},
     json::canonical_hash,
     kernel::{
@@ -26,48 +26,48 @@ use super::{
 };
 use crate::{app::App, auth::Principal, launcher::workspaces};
 
-/// Creates a run; the same key and body again answer with the same run.
-pub async fn create(app: &App, caller: &Principal, asked: CreateRun) -> Result<(CreatedRun, bool), Failure> {
+/// Creates a run. Idempotent: the same key and body return the same run.
+pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
-    // Sizes first: hashing and redacting would be for nothing where one is refused.
-    asked.check_sizes()?;
-    if let Some(first) = &asked.command {
+    // Check sizes first, so that a rejected request is neither hashed nor redacted.
+    request.check_sizes()?;
+    if let Some(first) = &request.command {
         check_first(first)?;
     }
-    let bytes = asked.free_bytes();
-    let request_hash = app.compute(bytes, || request_hash(&asked)).await;
-    let asked = with_profile(app, asked).await?;
-    let admitted = admit(app, caller, &asked).await?;
-    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
+    let bytes = request.free_bytes();
+    let request_hash = app.compute(bytes, || request_hash(&request)).await;
+    let request = with_profile(app, request).await?;
+    let admitted = admit(app, caller, &request).await?;
+    let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let mut attempts = app.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once")
     });
     loop {
         attempts.start_next()?;
-        if let Some(known) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
-            caller.may_read(&app.run_ref(known.run.run_id).await?)?;
-            return Ok((known, false));
+        if let Some(existing) = find_by_key(app, &admitted.tenant_id, key, &request_hash).await? {
+            caller.may_read(&app.run_ref(existing.run.run_id).await?)?;
+            return Ok((existing, false));
         }
-        if asked.command.is_some() {
+        if request.command.is_some() {
             provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
         }
-        let session = session(app, caller, &asked, &admitted).await?;
-        let make = || create_op(app, caller, &asked, &admitted, &request_hash, &session, None);
+        let session = session(app, caller, &request, &admitted).await?;
+        let make = || create_op(app, caller, &request, &admitted, &request_hash, &session, None);
         let op = app.compute(bytes, make).await?;
         if let Some(created) = app.try_submit(op.run.session, None, op).await? {
             app.metrics.run_started();
-            let known = app.remember_run(&created.run, &session.0);
+            let run = app.remember_run(&created.run, &session.0);
             if let Some(command) = &created.command {
-                app.remember_command(command.command_id, &known);
+                app.remember_command(command.command_id, &run);
             }
             return Ok((created, true));
         }
     }
 }
 
-/// What the policy makes of a request, if this caller may make it.
-pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<AdmittedRun, Failure> {
-    let admitted = redacted(app, app.config.policy.admit(asked)?)?;
+/// Applies the policy to a request, and checks that the caller may submit it.
+pub async fn admit(app: &App, caller: &Principal, request: &CreateRun) -> Result<AdmittedRun, Failure> {
+    let admitted = redacted(app, app.config.policy.admit(request)?)?;
     caller.may_submit(&admitted.tenant_id)?;
     workspaces::check(app, &admitted.tenant_id, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
     app.name("projectId", &admitted.project_id)?;
@@ -78,21 +78,21 @@ pub async fn admit(app: &App, caller: &Principal, asked: &CreateRun) -> Result<A
 }
 
 /// The request with the profile of the agent that it names.
-async fn with_profile(app: &App, mut asked: CreateRun) -> Result<CreateRun, Failure> {
-    let Some(id) = asked.agent_id else { return Ok(asked) };
+async fn with_profile(app: &App, mut request: CreateRun) -> Result<CreateRun, Failure> {
+    let Some(id) = request.agent_id else { return Ok(request) };
     let find = app.dialects.iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
     let Some(find) = find else { return Err(Failure::not_found("agent")) };
-    let Some(profile) = find(app.clone(), id).await? else { return Ok(asked) };
-    match asked.backend_profile.replace(profile.clone()) {
+    let Some(profile) = find(app.clone(), id).await? else { return Ok(request) };
+    match request.backend_profile.replace(profile.clone()) {
         Some(named) if named != profile => {
             let message = format!("backendProfile is {named:?}, but the agent is run by {profile:?}");
             Err(Failure::invalid("agent-profile", message))
         }
-        _ => Ok(asked),
+        _ => Ok(request),
     }
 }
 
-/// The fields a caller fills freely, as they may be kept. Credentials belong into the secret scope, by reference.
+/// Redacts the fields that a caller fills freely. Credentials belong in the secret scope, by reference.
 fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
     let policy = app.redacted(&RawJson::of(&admitted.execution_policy))?;
     Ok(AdmittedRun {
@@ -103,8 +103,8 @@ fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
     })
 }
 
-fn request_hash(asked: &CreateRun) -> String {
-    let mut body = serde_json::to_value(asked).expect("our own types serialise");
+fn request_hash(request: &CreateRun) -> String {
+    let mut body = serde_json::to_value(request).expect("our own types serialise");
     body.as_object_mut().expect("a struct").remove("idempotencyKey");
     canonical_hash(&body)
 }
@@ -148,14 +148,17 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
 async fn session(
     app: &App,
     caller: &Principal,
-    asked: &CreateRun,
+    request: &CreateRun,
     admitted: &AdmittedRun,
 ) -> Result<(Session, bool), Failure> {
-    let chosen =
-        asked.session_ref.as_ref().map(|session| app.name("sessionRef.sessionId", &session.session_id)).transpose()?;
+    let chosen = request
+        .session_ref
+        .as_ref()
+        .map(|session| app.name("sessionRef.sessionId", &session.session_id))
+        .transpose()?;
     if let Some(chosen) = chosen {
-        let known = store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await?;
-        if let Some(session) = known {
+        let existing = store::kernel::sessions::find_by_name(&app.db, &admitted.tenant_id, chosen).await?;
+        if let Some(session) = existing {
             caller.may_control(&session)?;
             session_storage::check_there(app, &session).await?;
             return Ok((session, false));
@@ -167,21 +170,21 @@ async fn session(
     Ok((new, true))
 }
 
-/// A run and what it is started with. What was said is the first command's prompt, unless it is given.
+/// A new run and its first command, if the request has one. Without `message`, the command's prompt is its message.
 pub fn create_op(
     app: &App,
     caller: &Principal,
-    asked: &CreateRun,
+    request: &CreateRun,
     admitted: &AdmittedRun,
     request_hash: &str,
     (session, is_new): &(Session, bool),
-    said: Option<Said>,
+    message: Option<Said>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();
-    let run = new_run(app, asked, admitted, session, request_hash, now);
+    let run = new_run(app, request, admitted, session, request_hash, now);
     let audit = json!({
         "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
-        "executionPolicy": admitted.execution_policy, "businessIntents": asked.business_intents,
+        "executionPolicy": admitted.execution_policy, "businessIntents": request.business_intents,
         "recordDigest": run.record_digest(), "sessionDigest": is_new.then(|| session.record_digest()),
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
@@ -189,17 +192,17 @@ pub fn create_op(
         let what = "executionPolicy and businessIntents, as the audit event keeps them";
         return Err(Failure::too_large("audit-size", what, audit.size(), EVENT_BYTES_MAX));
     }
-    let start = match &asked.command {
+    let start = match &request.command {
         None => None,
         Some(first) => {
             let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
-            let known = crate::app::RunRef::of(&run, session);
-            let command = match said {
-                None => commands::create_op(app, &known, first.clone())?,
-                said => commands::compose(app, &known, first.clone(), said)?,
+            let run_ref = crate::app::RunRef::of(&run, session);
+            let command = match message {
+                None => commands::create_op(app, &run_ref, first.clone())?,
+                message => commands::compose(app, &run_ref, first.clone(), message)?,
             };
             let command = Box::new(command);
-            Some((command, Box::new(runner_jobs::create_op(app, &known, &order)?)))
+            Some((command, Box::new(runner_jobs::create_op(app, &run_ref, &order)?)))
         }
     };
     Ok(CreateRunOp {
@@ -210,7 +213,14 @@ pub fn create_op(
     })
 }
 
-fn new_run(app: &App, asked: &CreateRun, admitted: &AdmittedRun, session: &Session, hash: &str, now: Timestamp) -> Run {
+fn new_run(
+    app: &App,
+    request: &CreateRun,
+    admitted: &AdmittedRun,
+    session: &Session,
+    hash: &str,
+    now: Timestamp,
+) -> Run {
     Run {
         run_id: RunId::new(app.ids.body()),
         session_id: session.public_id(),
@@ -222,8 +232,8 @@ fn new_run(app: &App, asked: &CreateRun, admitted: &AdmittedRun, session: &Sessi
         backend_profile: admitted.backend_profile.clone(),
         execution_policy: admitted.execution_policy.clone(),
         trace_sink: admitted.trace_sink.clone(),
-        agent_id: asked.agent_id,
-        idempotency_key: asked.idempotency_key.clone(),
+        agent_id: request.agent_id,
+        idempotency_key: request.idempotency_key.clone(),
         request_hash: hash.to_owned(),
         status: RunStatus::Pending,
         terminal: None,
@@ -247,62 +257,56 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Fa
     read(app, run_id).await
 }
 
-/// The run, for whoever works for it.
+/// The run, without a check of the caller. For the server's own work.
 pub async fn read(app: &App, run_id: RunId) -> Result<Run, Failure> {
     store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
 }
 
-pub async fn list(app: &App, caller: &Principal, asked: ListRuns) -> Result<RunPage, Failure> {
-    let limit = cursors::limit(asked.limit)?;
-    let tenants = caller.tenants_within(asked.tenant_id.as_deref())?;
-    let status = match asked.status.as_deref() {
+pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<RunPage, Failure> {
+    let tenants = caller.tenants_within(request.tenant_id.as_deref())?;
+    let status = match request.status.as_deref() {
         None => None,
         Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),
     };
-    let ids = id_range(RunId::PREFIX, asked.id_prefix.as_deref())?;
-    let names = (&asked.project_id, &asked.provider_id, &asked.backend_profile, &asked.session_id);
+    let ids = id_range(RunId::PREFIX, request.id_prefix.as_deref())?;
+    let names = (&request.project_id, &request.provider_id, &request.backend_profile, &request.session_id);
     let sees_threads_of = caller.sees_threads_of();
-    let filters = (&tenants, names, &asked.status, &ids, &sees_threads_of);
-    let fingerprint = cursors::fingerprint("runs", &filters);
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let filters = (&tenants, names, &request.status, &ids, &sees_threads_of);
+    let page = PageRequest::new("runs", &filters, request.limit, request.cursor.as_deref())?;
     let filter = store::kernel::runs::Filter {
         tenants,
         threads_of: sees_threads_of,
-        project_id: asked.project_id,
-        provider_id: asked.provider_id,
-        backend_profile: asked.backend_profile,
-        session_id: asked.session_id,
+        project_id: request.project_id,
+        provider_id: request.provider_id,
+        backend_profile: request.backend_profile,
+        session_id: request.session_id,
         status,
         ids,
     };
-    let mut runs = store::kernel::runs::list(&app.db, &filter, after.as_ref(), limit + 1).await?;
-    let more = runs.len() > limit as usize;
-    runs.truncate(limit as usize);
-    let next_cursor = runs.last().filter(|_| more).map(|run| {
-        Cursor { created_at_us: run.created_at.as_microsecond(), id: run.run_id.to_string() }.encode(&fingerprint)
-    });
+    let runs = store::kernel::runs::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
+    let Page { items: runs, next_cursor } = page.page(runs, |run| Cursor::after(run.created_at, run.run_id));
     Ok(RunPage { runs, next_cursor })
 }
 
-/// The ids that begin like this.
-pub fn id_range(kind: &str, asked: Option<&str>) -> Result<Option<(String, String)>, Failure> {
-    let Some(text) = asked else { return Ok(None) };
-    let range = prefix_range(kind, text);
+/// The range of the ids that begin with `prefix`. `None` if no prefix is given.
+pub fn id_range(kind: &str, prefix: Option<&str>) -> Result<Option<(String, String)>, Failure> {
+    let Some(prefix) = prefix else { return Ok(None) };
+    let range = prefix_range(kind, prefix);
     let message = format!("idPrefix must be {kind} and up to 32 hexadecimal digits");
     range.map(Some).ok_or_else(|| Failure::invalid("id-prefix", message))
 }
 
-/// Idempotent: cancelling a finished run answers how it ended.
-pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, asked: Cancel) -> Result<Run, Failure> {
-    let known = app.visible_run(caller, run_id).await?;
-    caller.may_cancel(&known)?;
-    let op = CancelRunOp { by: caller.name(), reason: reason(app, asked)? };
-    app.submit(&known, op).await
+/// Idempotent: cancelling a finished run returns how it ended.
+pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, request: Cancel) -> Result<Run, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_cancel(&run)?;
+    let op = CancelRunOp { by: caller.name(), reason: reason(app, request)? };
+    app.submit(&run, op).await
 }
 
 /// A caller's reason, redacted and clipped.
-pub fn reason(app: &App, asked: Cancel) -> Result<Option<String>, Failure> {
-    let Some(text) = asked.reason else { return Ok(None) };
+pub fn reason(app: &App, request: Cancel) -> Result<Option<String>, Failure> {
+    let Some(text) = request.reason else { return Ok(None) };
     check_reason("reason", &text)?;
     Ok(Some(clip(&app.redactor.redact(&text), BLOCKER_CHARS_MAX)))
 }

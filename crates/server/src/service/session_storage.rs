@@ -1,5 +1,5 @@
-//! Session storage: make, get, refresh, evict, and the sweep that evicts what has expired. The fact comes first and the
-//! directory follows: what a crash leaves behind between the two is found by a sweep.
+//! Session storage: make, get, refresh, evict, and the sweep that evicts expired storage. The event is stored before the
+//! directory is deleted; a directory that a crash in between leaves behind is found by a sweep.
 
 use std::path::PathBuf;
 
@@ -21,11 +21,16 @@ use ostler_store as store;
 use super::{leases, sessions::find};
 use crate::{app::App, auth::Principal, directories};
 
-/// Who changes what nobody asked to be changed.
+/// The author of changes that the server makes by itself.
 const MANAGER: &str = "manager";
 
-pub async fn get(app: &App, caller: &Principal, id: &str, asked: StorageQuery) -> Result<SessionStorageView, Failure> {
-    Ok(SessionStorageView::of(find(app, caller, id, asked.tenant_id.as_deref()).await?))
+pub async fn get(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    request: StorageQuery,
+) -> Result<SessionStorageView, Failure> {
+    Ok(SessionStorageView::of(find(app, caller, id, request.tenant_id.as_deref()).await?))
 }
 
 /// Evicts the session's storage: the session can still be read, and takes no more runs.
@@ -33,14 +38,14 @@ pub async fn delete(
     app: &App,
     caller: &Principal,
     id: &str,
-    asked: StorageQuery,
+    request: StorageQuery,
 ) -> Result<SessionStorageView, Failure> {
-    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
+    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_control(&session)?;
     Ok(SessionStorageView::of(evict(app, session.session, "deleted", &caller.name()).await?))
 }
 
-/// Takes a runner's report of what it found in the storage.
+/// Stores a runner's report of what it found in the storage.
 pub async fn refresh(
     app: &App,
     caller: &Principal,
@@ -59,13 +64,13 @@ pub async fn refresh(
     Ok(SessionStorageView::of(submit(app, run.session, change, &caller.name()).await?))
 }
 
-/// Evicts what has expired, for the operator.
-pub async fn sweep(app: &App, asked: SweepStorage) -> Result<SweptStorage, Failure> {
-    let limit = asked.limit.unwrap_or(SWEEP_DEFAULT);
+/// Evicts expired storage, for the operator.
+pub async fn sweep(app: &App, request: SweepStorage) -> Result<SweptStorage, Failure> {
+    let limit = request.limit.unwrap_or(SWEEP_DEFAULT);
     if !(1..=SWEEP_MAX).contains(&limit) {
         return Err(Failure::invalid("sweep-limit", format!("limit must be 1 to {SWEEP_MAX}")));
     }
-    evict_expired(app, asked.now.unwrap_or_else(|| app.now()), limit).await
+    evict_expired(app, request.now.unwrap_or_else(|| app.now()), limit).await
 }
 
 pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<SweptStorage, Failure> {
@@ -96,7 +101,7 @@ pub async fn clear_leftovers(app: &App) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the session's storage ready for a run, and says where it is.
+/// Creates the session's storage if needed, and returns its path.
 pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
     let mut session = read(app, id).await?;
     if session.storage.storage_kind != StorageKind::Local {
@@ -110,7 +115,7 @@ pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// Refuses work for a session whose storage is gone although nobody evicted it, and makes a fact of that.
+/// Rejects work for a session whose storage is missing although it was not evicted, and records the loss as an event.
 pub async fn check_there(app: &App, session: &Session) -> Result<(), Failure> {
     if !is_missing(app, session)? {
         return Ok(());
@@ -143,14 +148,14 @@ fn is_missing(app: &App, session: &Session) -> Result<bool, Failure> {
     Ok(session.storage.is_used() && is_absent(app, session.session)?)
 }
 
-/// How long a use keeps it, as configured.
+/// When storage that is used now expires, as configured.
 pub fn expiry(app: &App) -> Option<Timestamp> {
-    let kept_ms = app.config.sessions.storage_ttl_ms?;
-    app.now().checked_add(SignedDuration::from_millis(kept_ms)).ok()
+    let ttl_ms = app.config.sessions.storage_ttl_ms?;
+    app.now().checked_add(SignedDuration::from_millis(ttl_ms)).ok()
 }
 
 async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
-    // A runner that only waits for another turn is no reason to keep it.
+    // A runner that only waits for another turn does not keep the storage from being evicted.
     let idle = read(app, id).await?.active_run_id.map(|run_id| (id, run_id));
     leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await?;
     let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind,
-    cursors::{self, Cursor},
+    cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
     json::canonical_hash,
     kernel::{
@@ -31,30 +31,32 @@ use crate::{
     auth::{Principal, forbidden},
 };
 
-/// Makes a session before its first run. The same id or key again, with the same body, answers with the same session.
-pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Result<(SessionView, bool), Failure> {
+const LIST_LIMIT_DEFAULT: u32 = 50;
+
+/// Creates a session before its first run. Idempotent: the same id or key with the same body returns the same session.
+pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Result<(SessionView, bool), Failure> {
     app.accepting()?;
-    let tenant_id = asked.tenant_id.as_deref();
+    let tenant_id = request.tenant_id.as_deref();
     let tenant_id = tenant_id.ok_or_else(|| Failure::invalid("tenant-id-required", "tenantId is required"))?;
     app.config.policy.tenant(tenant_id)?;
     caller.may_submit(tenant_id)?;
-    let profile = asked.backend_profile.as_deref();
+    let profile = request.backend_profile.as_deref();
     let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
     app.config.policy.profile(profile)?;
-    let chosen = asked.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
+    let chosen = request.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
     chosen.map_or(Ok(()), check_chosen)?;
-    let title = asked.title.as_deref().map(|text| shown_title(app, text)).transpose()?.flatten();
-    let key = asked.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
-    let storage = storage(app, profile, &asked)?;
-    let request_hash = request_hash(&asked);
+    let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose()?.flatten();
+    let key = request.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
+    let storage = storage(app, profile, &request)?;
+    let request_hash = request_hash(&request);
     let mut attempts = app.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once")
     });
     loop {
         attempts.start_next()?;
-        if let Some(known) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
-            caller.may_see(&known)?;
-            return Ok((view(app, known, &reader(caller, None)?).await?, false));
+        if let Some(found) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
+            caller.may_see(&found)?;
+            return Ok((view(app, found, &reader(caller, None)?).await?, false));
         }
         let id = SessionId::new(app.ids.body());
         let new = Session::new(id, tenant_id.to_owned(), chosen.map(str::to_owned), profile.to_owned(), app.now());
@@ -75,26 +77,26 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateSession) -> Resu
     }
 }
 
-/// The storage it begins with: made at once where its agent is a program, unless the caller says otherwise.
-fn storage(app: &App, profile: &str, asked: &CreateSession) -> Result<SessionStorage, Failure> {
+/// The session's first storage: created at once if its backend is a program, unless the caller chooses another kind.
+fn storage(app: &App, profile: &str, request: &CreateSession) -> Result<SessionStorage, Failure> {
     let by_profile = match AgentConfig::of_profile(profile).is_some_and(|agent| agent.is_program()) {
         true => StorageKind::Local,
         false => StorageKind::None,
     };
-    let storage_kind = asked.storage_kind.unwrap_or(by_profile);
+    let storage_kind = request.storage_kind.unwrap_or(by_profile);
     if storage_kind == StorageKind::Evicted {
         return Err(Failure::invalid("storage-kind", "storageKind must be none or local"));
     }
     let by_use = session_storage::expiry(app).filter(|_| storage_kind == StorageKind::Local);
-    Ok(SessionStorage { storage_kind, expires_at: asked.expires_at.or(by_use), ..SessionStorage::default() })
+    Ok(SessionStorage { storage_kind, expires_at: request.expires_at.or(by_use), ..SessionStorage::default() })
 }
 
-fn request_hash(asked: &CreateSession) -> String {
-    let body = serde_json::to_value(CreateSession { idempotency_key: None, ..asked.clone() });
+fn request_hash(request: &CreateSession) -> String {
+    let body = serde_json::to_value(CreateSession { idempotency_key: None, ..request.clone() });
     canonical_hash(&body.expect("our own types serialise"))
 }
 
-/// The session of this key, else of this id; refused where it was made otherwise.
+/// The session with this key, or else with this id. Fails if it was created with another body.
 async fn find_made(
     app: &App,
     tenant_id: &str,
@@ -102,34 +104,34 @@ async fn find_made(
     key: Option<&str>,
     request_hash: &str,
 ) -> Result<Option<Session>, Failure> {
-    let mut known = None;
+    let mut found = None;
     if let Some(key) = key {
-        known = store::kernel::sessions::find_by_key(&app.db, tenant_id, key).await?;
+        found = store::kernel::sessions::find_by_key(&app.db, tenant_id, key).await?;
     }
-    if let (None, Some(chosen)) = (&known, chosen) {
-        known = store::kernel::sessions::find_by_name(&app.db, tenant_id, chosen).await?;
+    if let (None, Some(chosen)) = (&found, chosen) {
+        found = store::kernel::sessions::find_by_name(&app.db, tenant_id, chosen).await?;
     }
-    // One that came with a run was not asked for with any body.
-    match known {
+    // A session that was created together with a run has no request body to compare.
+    match found {
         Some(session) if session.request_hash.as_ref().is_some_and(|hash| hash != request_hash) => {
             let message = "this session id or idempotency key was used for another session";
             Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
                 .detail("sessionId", session.public_id()))
         }
-        known => Ok(known),
+        found => Ok(found),
     }
 }
 
-/// A title as it may be kept.
-fn shown_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
+/// A title, redacted.
+fn redacted_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
 }
 
 /// Gives the session another title.
-pub async fn update(app: &App, caller: &Principal, id: &str, asked: UpdateSession) -> Result<SessionView, Failure> {
-    let text = asked.title.ok_or_else(|| Failure::invalid("title-required", "title is required"))?;
-    let title = shown_title(app, &text)?;
-    change(app, caller, id, asked.tenant_id.as_deref(), SessionChange::Rename(title)).await
+pub async fn update(app: &App, caller: &Principal, id: &str, request: UpdateSession) -> Result<SessionView, Failure> {
+    let text = request.title.ok_or_else(|| Failure::invalid("title-required", "title is required"))?;
+    let title = redacted_title(app, &text)?;
+    change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Rename(title)).await
 }
 
 async fn change(
@@ -145,20 +147,19 @@ async fn change(
     view(app, changed, &reader(caller, None)?).await
 }
 
-pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<SessionPage, Failure> {
-    let limit = cursors::limit(asked.limit.or(Some(50)))?;
-    let tenants = caller.tenants_within(asked.tenant_id.as_deref())?;
-    let only_open = match asked.state.as_deref().unwrap_or("default") {
+pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Result<SessionPage, Failure> {
+    let tenants = caller.tenants_within(request.tenant_id.as_deref())?;
+    let only_open = match request.state.as_deref().unwrap_or("default") {
         "default" => true,
         "all" => false,
         _ => return Err(Failure::invalid("session-state", "state must be default or all")),
     };
-    let reader_id = reader(caller, asked.reader_id.as_deref())?;
-    let ids = runs::id_range(SessionId::PREFIX, asked.id_prefix.as_deref())?;
+    let reader_id = reader(caller, request.reader_id.as_deref())?;
+    let ids = runs::id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
     let threads_of = caller.sees_threads_of();
-    let filters = (&tenants, &threads_of, &asked.backend_profile, &reader_id, only_open, &ids);
-    let fingerprint = cursors::fingerprint("sessions", &filters);
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
+    let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, only_open, &ids);
+    let limit = request.limit.or(Some(LIST_LIMIT_DEFAULT));
+    let page = PageRequest::new("sessions", &filters, limit, request.cursor.as_deref())?;
     let open = match only_open {
         true => Some(store::kernel::readers::settle(&app.db, &reader_id, app.now()).await?),
         false => None,
@@ -166,30 +167,26 @@ pub async fn list(app: &App, caller: &Principal, asked: ListSessions) -> Result<
     let filter = store::kernel::sessions::Filter {
         tenants,
         threads_of,
-        backend_profile: asked.backend_profile,
+        backend_profile: request.backend_profile,
         reader_id,
         open,
         ids,
     };
-    let mut found = store::kernel::sessions::list(&app.db, &filter, after.as_ref(), limit + 1).await?;
-    let more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let next_cursor = found.last().filter(|_| more).map(|(session, _)| {
-        Cursor { created_at_us: session.created_at.as_microsecond(), id: session.session.to_string() }
-            .encode(&fingerprint)
-    });
-    let sessions = found.into_iter().map(|(session, read)| SessionView::of(session, read, None)).collect();
+    let found = store::kernel::sessions::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
+    let Page { items, next_cursor } =
+        page.page(found, |(session, _)| Cursor::after(session.created_at, session.session));
+    let sessions = items.into_iter().map(|(session, read)| SessionView::of(session, read, None)).collect();
     Ok(SessionPage { sessions, next_cursor })
 }
 
-pub async fn get(app: &App, caller: &Principal, id: &str, asked: SessionQuery) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    view(app, session, &reader(caller, asked.reader_id.as_deref())?).await
+pub async fn get(app: &App, caller: &Principal, id: &str, request: SessionQuery) -> Result<SessionView, Failure> {
+    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    view(app, session, &reader(caller, request.reader_id.as_deref())?).await
 }
 
-/// Everything, a page at a time, as JSON text.
-pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
-    let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
+/// All events, a page at a time, as JSON text.
+pub async fn trace(app: &App, caller: &Principal, id: &str, request: SessionEventsQuery) -> Result<String, Failure> {
+    let (session, run_id, after, limit) = scope(app, caller, id, &request).await?;
     let page = match run_id {
         Some(run_id) => store::kernel::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
         None => store::kernel::events::list_by_session(&app.db, session.session, after, limit).await,
@@ -197,9 +194,9 @@ pub async fn trace(app: &App, caller: &Principal, id: &str, asked: SessionEvents
     Ok(written(page?, run_id, after))
 }
 
-/// Everything as it happens: of the session, or of one of its runs.
-pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<Follower, Failure> {
-    let (session, run_id, after, _) = scope(app, caller, id, &asked).await?;
+/// Follows the events of the session, or of one of its runs.
+pub async fn follow(app: &App, caller: &Principal, id: &str, request: SessionEventsQuery) -> Result<Follower, Failure> {
+    let (session, run_id, after, _) = scope(app, caller, id, &request).await?;
     match run_id {
         Some(run_id) => follow::run(app, caller, run_id, after).await,
         None => follow::session(app, caller, &session, after),
@@ -207,17 +204,17 @@ pub async fn follow(app: &App, caller: &Principal, id: &str, asked: SessionEvent
 }
 
 /// What people read: the agent's messages and its tools' output.
-pub async fn output(app: &App, caller: &Principal, id: &str, asked: SessionEventsQuery) -> Result<String, Failure> {
-    let (session, run_id, after, limit) = scope(app, caller, id, &asked).await?;
+pub async fn output(app: &App, caller: &Principal, id: &str, request: SessionEventsQuery) -> Result<String, Failure> {
+    let (session, run_id, after, limit) = scope(app, caller, id, &request).await?;
     let page = store::kernel::events::list_output(&app.db, session.session, run_id, after, limit).await;
     Ok(written(page?, run_id, after))
 }
 
 /// Hides the session from this reader's default list until something ends in it again.
-pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    let reader_id = reader(caller, asked.reader_id.as_deref())?;
-    let version = asked.version.unwrap_or(session.version);
+pub async fn read(app: &App, caller: &Principal, id: &str, request: ReadSession) -> Result<SessionView, Failure> {
+    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let reader_id = reader(caller, request.reader_id.as_deref())?;
+    let version = request.version.unwrap_or(session.version);
     if !(0..=session.version).contains(&version) {
         return Err(Failure::invalid("read-version", "version must be one the session has had"));
     }
@@ -227,16 +224,16 @@ pub async fn read(app: &App, caller: &Principal, id: &str, asked: ReadSession) -
 }
 
 /// Closes the session, or cancels the active command, else the active run; with neither there is nothing to do.
-pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSession) -> Result<SessionView, Failure> {
-    match asked.action.as_str() {
+pub async fn control(app: &App, caller: &Principal, id: &str, request: ControlSession) -> Result<SessionView, Failure> {
+    match request.action.as_str() {
         "cancel" => {}
-        "close" => return change(app, caller, id, asked.tenant_id.as_deref(), SessionChange::Close).await,
+        "close" => return change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Close).await,
         _ => return Err(Failure::invalid("session-action", "action must be cancel or close")),
     }
-    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
+    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_cancel(&session)?;
-    let cancel = Cancel { reason: asked.reason };
-    // A lease that has run out and was not swept yet makes no run active.
+    let cancel = Cancel { reason: request.reason };
+    // A run whose lease has expired is not active, even before the sweeper ends the lease.
     match (session.active_command_id, session.busy_with_other(None, app.now())) {
         (Some(command_id), _) => drop(commands::cancel(app, caller, command_id, cancel).await?),
         (None, Some(run_id)) => drop(runs::cancel(app, caller, run_id, cancel).await?),
@@ -249,7 +246,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, asked: ControlSess
 pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
     let tenants = caller.tenants_within(tenant_id)?;
     let mut found = store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await?;
-    // A thread of another user answers like an absent one, alone and beside others of its id.
+    // A thread of another user is reported like an absent one, whether or not other sessions have the same id.
     found.retain(|session| caller.may_see(session).is_ok());
     if found.len() > 1 {
         let message = "several tenants have a session of this id; name one with tenantId";
@@ -258,7 +255,7 @@ pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&st
     found.pop().ok_or_else(|| Failure::not_found("session"))
 }
 
-/// An id that a caller chooses for a session that is not there yet.
+/// Checks an id that a caller chooses for a new session.
 pub fn check_chosen(id: &str) -> Result<(), Failure> {
     if !id.starts_with(SessionId::PREFIX) {
         return Ok(());
@@ -269,20 +266,21 @@ pub fn check_chosen(id: &str) -> Result<(), Failure> {
     Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"))
 }
 
-/// Whose marks: a user's are their own, and nobody else's but the operator's to set; services name theirs.
-fn reader(caller: &Principal, asked: Option<&str>) -> Result<String, Failure> {
-    let asked = asked.map(|asked| name("readerId", asked)).transpose()?;
-    let whose = asked.unwrap_or(DEFAULT_READER).to_owned();
+/// The reader whose read marks a request is about. A user has their own, which only the user and the operator may set;
+/// services choose their reader ids.
+fn reader(caller: &Principal, reader_id: Option<&str>) -> Result<String, Failure> {
+    let requested = reader_id.map(|id| name("readerId", id)).transpose()?;
+    let reader_id = requested.unwrap_or(DEFAULT_READER).to_owned();
     match caller {
-        Principal::Operator => Ok(whose),
-        Principal::User { user_id, .. } => match asked {
-            Some(asked) if asked != user_id.to_string() => Err(forbidden("reader", "a user reads for themselves only")),
+        Principal::Operator => Ok(reader_id),
+        Principal::User { user_id, .. } => match requested {
+            Some(id) if id != user_id.to_string() => Err(forbidden("reader", "a user reads for themselves only")),
             _ => Ok(user_id.to_string()),
         },
-        _ if whose.starts_with(UserId::PREFIX) => {
+        _ if reader_id.starts_with(UserId::PREFIX) => {
             Err(forbidden("reader", "reader ids that begin with usr_ are users' own"))
         }
-        _ => Ok(whose),
+        _ => Ok(reader_id),
     }
 }
 
@@ -305,17 +303,17 @@ async fn scope(
     app: &App,
     caller: &Principal,
     id: &str,
-    asked: &SessionEventsQuery,
+    request: &SessionEventsQuery,
 ) -> Result<(Session, Option<RunId>, i64, u32), Failure> {
-    let session = find(app, caller, id, asked.tenant_id.as_deref()).await?;
-    let (after, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
-    let run_id = run_within(app, &session, asked.run_id.as_deref()).await?;
+    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let (after, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
+    let run_id = run_within(app, &session, request.run_id.as_deref()).await?;
     Ok((session, run_id, after, limit))
 }
 
-/// The run of this session that was asked for, if one was.
-async fn run_within(app: &App, session: &Session, asked: Option<&str>) -> Result<Option<RunId>, Failure> {
-    let Some(text) = asked else { return Ok(None) };
+/// The requested run, if it belongs to this session. `None` if no run was requested.
+async fn run_within(app: &App, session: &Session, run_id: Option<&str>) -> Result<Option<RunId>, Failure> {
+    let Some(text) = run_id else { return Ok(None) };
     let run = app.run_ref(text.parse().map_err(|_| Failure::not_found("run"))?).await?;
     if run.session != session.session {
         return Err(Failure::not_found("run"));

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    cursors::{self, Cursor},
+    cursors::{Cursor, Page, PageRequest},
     ids::TokenId,
     tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
 };
@@ -16,19 +16,19 @@ use crate::{
     auth::{self, Access, Principal, mint, token_hash},
 };
 
-pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result<CreatedToken, Failure> {
+pub async fn create(app: &App, caller: &Principal, request: CreateToken) -> Result<CreatedToken, Failure> {
     Access::Operate.admit(caller)?;
-    asked.check()?;
-    check_tenants_exist(app, &asked.tenants)?;
-    let key = asked.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
+    request.check()?;
+    check_tenants_exist(app, &request.tenants)?;
+    let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let now = app.wall();
     let service_token = ServiceToken {
         token_id: TokenId::new(app.ids.body()),
-        name: asked.name,
-        role: asked.role,
-        tenants: asked.tenants,
+        name: request.name,
+        role: request.role,
+        tenants: request.tenants,
         created_at: now,
-        expires_at: asked.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
+        expires_at: request.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
         revoked_at: None,
     };
     let token = mint(auth::SERVICE);
@@ -40,7 +40,8 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateToken) -> Result
     Ok(CreatedToken { service_token, token: token.expose_secret().to_owned() })
 }
 
-/// A token is shown once, so whoever lost the answer revokes it and makes another under a new key.
+/// The failure for a key that was already used. A token is returned only once, so a caller that lost the response must
+/// revoke the token and create another one under a new key.
 async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
     let made = store::tokens::find_by_key(&app.db, key).await?;
     let made = made.ok_or_else(|| Failure::internal("a token's key is taken by no token"))?;
@@ -49,21 +50,16 @@ async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
     Ok(failure.detail("tokenId", made.token_id.to_string()))
 }
 
-pub async fn list(app: &App, caller: &Principal, asked: ListTokens) -> Result<TokenPage, Failure> {
+pub async fn list(app: &App, caller: &Principal, request: ListTokens) -> Result<TokenPage, Failure> {
     Access::Operate.admit(caller)?;
-    let limit = cursors::limit(asked.limit)?;
-    let fingerprint = cursors::fingerprint("tokens", &());
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut tokens = store::tokens::list(&app.db, after.as_ref(), limit + 1).await?;
-    let more = tokens.len() > limit as usize;
-    tokens.truncate(limit as usize);
-    let next_cursor = tokens.last().filter(|_| more).map(|token| {
-        Cursor { created_at_us: token.created_at.as_microsecond(), id: token.token_id.to_string() }.encode(&fingerprint)
-    });
+    let page = PageRequest::new("tokens", &(), request.limit, request.cursor.as_deref())?;
+    let tokens = store::tokens::list(&app.db, page.after.as_ref(), page.rows_max()).await?;
+    let Page { items: tokens, next_cursor } =
+        page.page(tokens, |token| Cursor::after(token.created_at, token.token_id));
     Ok(TokenPage { tokens, next_cursor })
 }
 
-/// Idempotent: the first revocation stands.
+/// Idempotent: revoking again keeps the time of the first revocation.
 pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<ServiceToken, Failure> {
     Access::Operate.admit(caller)?;
     let revoked =
@@ -73,7 +69,7 @@ pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<
     Ok(revoked)
 }
 
-/// A misspelt tenant would make a caller that can do nothing, and nobody would know why.
+/// Rejects unknown tenants: a token with a misspelt tenant could do nothing, without any hint why.
 pub fn check_tenants_exist(app: &App, tenants: &[String]) -> Result<(), Failure> {
     tenants.iter().try_for_each(|tenant| app.config.policy.tenant(tenant).map(drop))
 }

@@ -1,9 +1,9 @@
-//! Users: add, list, remove, and make tokens for those we vouch for ourselves.
+//! Users: add, list, remove, and sign tokens for those of our own issuer.
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    cursors::{self, Cursor},
+    cursors::{Cursor, Page, PageRequest},
     ids::UserId,
     users::{CreateUser, CreateUserToken, KeySet, ListUsers, OWN_ISSUER, UpdateUser, User, UserPage, UserToken},
 };
@@ -19,22 +19,22 @@ use crate::{
 /// More servers than this have never shared a store.
 const SIGNING_KEYS_MAX: u32 = 1_000;
 
-/// Adds a user; the same again answers with the user there is.
-pub async fn create(app: &App, caller: &Principal, asked: CreateUser) -> Result<(User, bool), Failure> {
+/// Adds a user. Idempotent: the same user again returns the existing one.
+pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Result<(User, bool), Failure> {
     Access::Operate.admit(caller)?;
-    let timezone = asked.check()?;
-    check_tenants_exist(app, &asked.tenants)?;
-    if let Some(issuer) = asked.issuer.as_deref().filter(|issuer| !app.auth.issuers.knows(issuer)) {
+    let timezone = request.check()?;
+    check_tenants_exist(app, &request.tenants)?;
+    if let Some(issuer) = request.issuer.as_deref().filter(|issuer| !app.auth.issuers.knows(issuer)) {
         return Err(Failure::invalid("issuer", format!("the configuration names no issuer {issuer:?}")));
     }
     let user_id = UserId::new(app.ids.body());
     let user = User {
         user_id,
-        name: asked.name,
-        tenants: asked.tenants,
+        name: request.name,
+        tenants: request.tenants,
         timezone,
-        issuer: asked.issuer.unwrap_or_else(|| OWN_ISSUER.to_owned()),
-        subject: asked.subject.unwrap_or_else(|| user_id.to_string()),
+        issuer: request.issuer.unwrap_or_else(|| OWN_ISSUER.to_owned()),
+        subject: request.subject.unwrap_or_else(|| user_id.to_string()),
         created_at: app.now(),
         removed_at: None,
     };
@@ -42,43 +42,40 @@ pub async fn create(app: &App, caller: &Principal, asked: CreateUser) -> Result<
         tracing::info!(%user_id, by = caller.name(), "a user was added");
         return Ok((user, true));
     }
-    let known = store::users::find_by_name(&app.db, &user.name).await?;
-    known.filter(|known| is_same(known, &user)).map(|known| (known, false)).ok_or_else(|| {
+    let existing = store::users::find_by_name(&app.db, &user.name).await?;
+    existing.filter(|existing| is_same(existing, &user)).map(|existing| (existing, false)).ok_or_else(|| {
         let message = "another user has this name, or this issuer's subject";
         Failure::rule(FailureKind::StateConflict, "user-taken", message)
     })
 }
 
-fn is_same(known: &User, asked: &User) -> bool {
-    let ours = known.issuer == OWN_ISSUER || known.subject == asked.subject;
-    known.issuer == asked.issuer && ours && known.tenants == asked.tenants && known.timezone == asked.timezone
+fn is_same(existing: &User, new: &User) -> bool {
+    let has_same_subject = existing.issuer == OWN_ISSUER || existing.subject == new.subject;
+    existing.issuer == new.issuer
+        && has_same_subject
+        && existing.tenants == new.tenants
+        && existing.timezone == new.timezone
 }
 
-pub async fn list(app: &App, caller: &Principal, asked: ListUsers) -> Result<UserPage, Failure> {
+pub async fn list(app: &App, caller: &Principal, request: ListUsers) -> Result<UserPage, Failure> {
     Access::Operate.admit(caller)?;
-    let limit = cursors::limit(asked.limit)?;
-    let fingerprint = cursors::fingerprint("users", &());
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut users = store::users::list(&app.db, after.as_ref(), limit + 1).await?;
-    let more = users.len() > limit as usize;
-    users.truncate(limit as usize);
-    let next_cursor = users.last().filter(|_| more).map(|user| {
-        Cursor { created_at_us: user.created_at.as_microsecond(), id: user.user_id.to_string() }.encode(&fingerprint)
-    });
+    let page = PageRequest::new("users", &(), request.limit, request.cursor.as_deref())?;
+    let users = store::users::list(&app.db, page.after.as_ref(), page.rows_max()).await?;
+    let Page { items: users, next_cursor } = page.page(users, |user| Cursor::after(user.created_at, user.user_id));
     Ok(UserPage { users, next_cursor })
 }
 
-/// Changes a user's time zone. The next message of theirs is answered with it.
-pub async fn update(app: &App, caller: &Principal, name: &str, asked: UpdateUser) -> Result<User, Failure> {
+/// Changes a user's time zone. It applies from the user's next message.
+pub async fn update(app: &App, caller: &Principal, name: &str, request: UpdateUser) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
-    let timezone = asked.check()?;
+    let timezone = request.check()?;
     let updated = store::users::update_timezone(&app.db, name, &timezone).await?;
     let updated = updated.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %updated.user_id, timezone, by = caller.name(), "a user was changed");
     Ok(updated)
 }
 
-/// Removes a user, every token that speaks for the user, and what dialects hold for the user.
+/// Removes a user, every token of the user, and the data that dialects hold for the user.
 pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, Failure> {
     Access::Operate.admit(caller)?;
     let name = name.to_owned();
@@ -90,15 +87,15 @@ pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, F
     Ok(removed)
 }
 
-/// Makes a token that speaks for a user of ours.
+/// Signs a token for a user of our own issuer.
 pub async fn create_token(
     app: &App,
     caller: &Principal,
     name: &str,
-    asked: CreateUserToken,
+    request: CreateUserToken,
 ) -> Result<UserToken, Failure> {
     Access::Operate.admit(caller)?;
-    let life_ms = asked.life_ms()?;
+    let life_ms = request.life_ms()?;
     let user = store::users::find_by_name(&app.db, name).await?;
     let user = user.ok_or_else(|| Failure::not_found("user"))?;
     if user.issuer != OWN_ISSUER {
@@ -113,14 +110,14 @@ pub async fn create_token(
     Ok(UserToken { user_id: user.user_id, token: token.expose_secret().to_owned(), expires_at })
 }
 
-/// The public keys of this store's servers, for whoever wants to check our users' tokens.
+/// The public keys of this store's servers, with which other services can verify our users' tokens.
 pub async fn key_set(app: &App) -> Result<KeySet, Failure> {
     let keys = store::signing_keys::list(&app.db, SIGNING_KEYS_MAX).await?;
     let keys = keys.iter().map(|jwk| serde_json::from_str(jwk)).collect::<Result<_, _>>();
     Ok(KeySet { keys: keys.map_err(Failure::internal)? })
 }
 
-/// Writes down the public half of this server's key. Run once at start.
+/// Stores the public half of this server's key. Run once at start.
 pub async fn record_key(db: &Db, issuers: &Issuers, now: Timestamp) -> Result<(), StoreError> {
     let (kid, jwk) = issuers.own_key();
     let jwk = serde_json::to_string(&jwk).expect("our own types serialise");

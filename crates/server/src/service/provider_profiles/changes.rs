@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     Failure,
-    cursors::{self, Cursor},
+    cursors::{Cursor, Page, PageRequest},
     ids::{ProfileChangeId, slug},
     kernel::provider_profiles::{
         Credential, ListProfileChanges, ProfileAction, ProfileChange, ProfileChangePage, ProfileOwner, changed_fields,
@@ -17,7 +17,7 @@ use crate::{
     secrets::Secret,
 };
 
-/// What is about to be done to a profile.
+/// A change of a profile that is about to be made.
 #[derive(Clone)]
 pub struct Change {
     pub owner: ProfileOwner,
@@ -60,25 +60,19 @@ impl Change {
 }
 
 /// Changes of the profiles that the caller may manage, newest first.
-pub async fn list(app: &App, caller: &Principal, asked: ListProfileChanges) -> Result<ProfileChangePage, Failure> {
+pub async fn list(app: &App, caller: &Principal, request: ListProfileChanges) -> Result<ProfileChangePage, Failure> {
     Access::Provide.admit(caller)?;
-    let limit = cursors::limit(asked.limit)?;
-    let profile = asked.profile.as_deref().map(|profile| slug("profile", profile)).transpose()?;
-    let owners = match caller.tenants_within(asked.tenant_id.as_deref())? {
+    let profile = request.profile.as_deref().map(|profile| slug("profile", profile)).transpose()?;
+    let owners = match caller.tenants_within(request.tenant_id.as_deref())? {
         None => Owners::All,
         Some(tenants) if tenants.is_empty() => Owners::Operator,
         Some(tenants) => Owners::Tenants(tenants),
     };
-    let fingerprint = cursors::fingerprint("profile-changes", &(format!("{owners:?}"), profile));
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found =
-        store::kernel::provider_profiles::list_changes(&app.db, &owners, profile, after.as_ref(), limit + 1).await;
-    let mut changes = found?;
-    let more = changes.len() > limit as usize;
-    changes.truncate(limit as usize);
-    let next_cursor = changes.last().filter(|_| more).map(|change| {
-        Cursor { created_at_us: change.created_at.as_microsecond(), id: change.change_id.to_string() }
-            .encode(&fingerprint)
-    });
+    let filters = (format!("{owners:?}"), profile);
+    let page = PageRequest::new("profile-changes", &filters, request.limit, request.cursor.as_deref())?;
+    let (after, rows_max) = (page.after.as_ref(), page.rows_max());
+    let changes = store::kernel::provider_profiles::list_changes(&app.db, &owners, profile, after, rows_max).await?;
+    let Page { items: changes, next_cursor } =
+        page.page(changes, |change| Cursor::after(change.created_at, change.change_id));
     Ok(ProfileChangePage { changes, next_cursor })
 }

@@ -1,4 +1,4 @@
-//! Whose profile a name means. The operator's profiles are for every tenant; a tenant's are for itself. A name of the
+//! Which owner's profile a name refers to. The operator's profiles are for every tenant; a tenant's are for itself. A name of the
 //! operator's always means the operator's profile, so that no tenant can put another one in its place.
 
 use ostler_protocol::{
@@ -19,7 +19,7 @@ pub fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner
         (Some(tenant_id), _) => ProfileOwner::of(Some(tenant_id)),
         (None, None | Some([])) => ProfileOwner::Operator,
         (None, Some([only])) => ProfileOwner::of(Some(only)),
-        (None, Some(_)) => return Err(tenant_wanted()),
+        (None, Some(_)) => return Err(tenant_required()),
     };
     caller.may_provide(&owner)?;
     Ok(owner)
@@ -46,7 +46,7 @@ pub async fn of_read(
     let owners = tenants.iter().map(|tenant_id| ProfileOwner::of(Some(tenant_id)));
     let mut having = owners.filter(|owner| stored.contains(&owner.stored_name(profile)));
     match (having.next(), having.next()) {
-        (Some(_), Some(_)) => Err(tenant_wanted()),
+        (Some(_), Some(_)) => Err(tenant_required()),
         (found, _) => Ok(found.unwrap_or(ProfileOwner::Operator)),
     }
 }
@@ -64,7 +64,7 @@ pub async fn find(
     tenant_id: &str,
     profile: &str,
 ) -> Result<Option<(ProfileOwner, Option<Secret>)>, Failure> {
-    // One that is there and cannot be opened is the operator's all the same: nothing takes its place.
+    // An operator's profile that cannot be opened is an error: a tenant's profile must not take its place.
     let operators = app.secrets.get(&ProfileOwner::Operator.stored_name(profile)).await?;
     if operators.is_some() || BUILT_IN.contains(&profile) || profile == "scripted" {
         return Ok(Some((ProfileOwner::Operator, operators)));
@@ -74,7 +74,7 @@ pub async fn find(
     Ok(secret.map(|secret| (owner, Some(secret))))
 }
 
-fn tenant_wanted() -> Failure {
+fn tenant_required() -> Failure {
     let message = "the token is for several tenants; say in tenantId whose profile is meant";
     Failure::rule(FailureKind::StateConflict, "tenant-id-required", message)
 }

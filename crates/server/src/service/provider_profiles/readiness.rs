@@ -1,4 +1,4 @@
-//! What a run finds of its profile. The profile is looked up by the run's tenant, so a run never uses another tenant's.
+//! What a run gets from its profile. The profile is looked up by the run's tenant, so a run never uses another tenant's.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub struct Furnishing {
     pub owner: ProfileOwner,
 }
 
-/// Whether a run of this profile finds what its agent needs. Checked before anything is started for it.
+/// Checks that the profile has everything that a run's agent needs, before anything is started for the run.
 pub async fn check_ready(app: &App, tenant_id: &str, profile: &str) -> Result<(), Failure> {
     if needs_none(app, profile) {
         return Ok(());
@@ -44,7 +44,8 @@ pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
     furnish(app, &run.tenant_id, &run.backend_profile).await.map(drop)
 }
 
-/// A profile that needs no credential needs it named all the same once it has one.
+/// Rejects a run that does not name the credential of its profile. That applies even to profiles that need none, once they
+/// have one.
 pub async fn check_named(
     app: &App,
     tenant_id: &str,
@@ -89,7 +90,7 @@ pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnis
         learn(app, &secret.credential);
     }
     let (config, files) = home(secret.as_ref(), profile)?;
-    // What the operator allows now, not when the profile was set.
+    // The operator's current rules apply, not those from when the profile was set.
     check_allowed(app, &owner, &config)?;
     check_addresses(app, &owner, &config).await?;
     Ok(Furnishing { config, files, owner })
@@ -112,7 +113,7 @@ pub fn home(
     secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(profile)
 }
 
-/// Refuses a tenant's config that names a program, or a server that is not public, unless the operator allows it. Codex connects
+/// Rejects a tenant's config that names a program, or a server that is not public, unless the operator allows it. Codex connects
 /// by itself and follows redirects to any address, so its server must be one that the operator has named.
 pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
     if *owner == ProfileOwner::Operator {

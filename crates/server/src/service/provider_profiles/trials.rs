@@ -1,4 +1,4 @@
-//! Trials: an ordinary run with a short prompt says whether a profile works.
+//! Trials: an ordinary run with a short prompt shows whether a profile works.
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
@@ -20,40 +20,40 @@ use crate::{
     service::runs,
 };
 
-/// What a trial asks of the agent, and how long it may take.
+/// The prompt of a trial, and how long it may take.
 const PROMPT: &str = "Reply with the single word: ready";
 const MS_MAX: i64 = 120_000;
-/// Where a trial's run belongs unless the policy or the caller says otherwise.
+/// The project and provider of a trial's run, unless the policy or the request names others.
 const PROJECT: &str = "ostler/provider-profiles";
 const PROVIDER: &str = "local";
 
-/// Tries a profile: an ordinary run with a short prompt. Answers at once.
+/// Starts a trial of a profile: an ordinary run with a short prompt. Returns at once.
 pub async fn validate(
     app: &App,
     caller: &Principal,
     profile: &str,
-    asked: ValidateProfile,
+    request: ValidateProfile,
 ) -> Result<Validation, Failure> {
     Access::Provide.admit(caller)?;
     let profile = app.config.policy.profile(profile)?;
-    let (owner, tenant_id) = place(app, caller, profile, asked.tenant_id.as_deref()).await?;
+    let (owner, tenant_id) = trial_owner(app, caller, profile, request.tenant_id.as_deref()).await?;
     caller.may_provide(&owner)?;
     let scope = ProfileScope { tenant_id: owner.tenant_id().map(str::to_owned) };
-    let known = get(app, caller, profile, &scope).await?;
-    if !known.configured {
-        let message = known.message.unwrap_or_else(|| "the profile is not configured".into());
+    let found = get(app, caller, profile, &scope).await?;
+    if !found.configured {
+        let message = found.message.unwrap_or_else(|| "the profile is not configured".into());
         return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-secret-missing", message));
     }
     let client = caller.as_client_of(&tenant_id);
-    let (created, _) = runs::create(app, &client, trial_run(app, profile, tenant_id, asked)).await?;
+    let (created, _) = runs::create(app, &client, trial_run(app, profile, tenant_id, request)).await?;
     let (Some(command), Some(job)) = (&created.command, &created.runner_job) else {
         return Err(Failure::internal("a run with a first command has a job"));
     };
     let record = ValidationRecord {
         validation_id: ValidationId::of(created.run.run_id),
-        profile: known.profile,
-        tenant_id: known.tenant_id,
-        resource_version: known.resource_version,
+        profile: found.profile,
+        tenant_id: found.tenant_id,
+        resource_version: found.resource_version,
         run_id: created.run.run_id,
         command_id: command.command_id,
         runner_job_id: job.runner_job_id,
@@ -63,15 +63,15 @@ pub async fn validate(
     find(app, record.validation_id).await
 }
 
-/// Whose profile is tried, and the tenant of the trial's run. The run finds the profile by its name as every run does, so a
-/// tenant's profile is tried by a run of that tenant.
-async fn place(
+/// The owner of the profile that is tried, and the tenant of the trial's run. The run finds the profile by its name as every
+/// run does, so a tenant's profile is tried by a run of that tenant.
+async fn trial_owner(
     app: &App,
     caller: &Principal,
     profile: &str,
-    asked: Option<&str>,
+    requested_tenant: Option<&str>,
 ) -> Result<(ProfileOwner, String), Failure> {
-    let owner = match (asked, caller.tenants()) {
+    let owner = match (requested_tenant, caller.tenants()) {
         (Some(tenant_id), _) if owners::is_operators(&app.secrets.list().await?, profile) => {
             return Ok((ProfileOwner::Operator, tenant_id.to_owned()));
         }
@@ -84,7 +84,7 @@ async fn place(
 }
 
 /// Read-only, short, and otherwise like any other run.
-fn trial_run(app: &App, profile: &str, tenant_id: String, asked: ValidateProfile) -> CreateRun {
+fn trial_run(app: &App, profile: &str, tenant_id: String, request: ValidateProfile) -> CreateRun {
     let policy = &app.config.policy;
     let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
     let scope = json!({"providerCredentials": [{"profile": profile, "secretRef": secret_ref(profile)}]});
@@ -92,13 +92,13 @@ fn trial_run(app: &App, profile: &str, tenant_id: String, asked: ValidateProfile
     let execution = json!({"sandbox": Sandbox::ReadOnly, "timeoutMs": timeout_ms, "secretScope": scope});
     CreateRun {
         tenant_id: Some(tenant_id),
-        project_id: Some(asked.project_id.unwrap_or_else(|| first(&policy.projects, PROJECT))),
+        project_id: Some(request.project_id.unwrap_or_else(|| first(&policy.projects, PROJECT))),
         workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
-        provider_id: Some(asked.provider_id.unwrap_or_else(|| first(&policy.providers, PROVIDER))),
+        provider_id: Some(request.provider_id.unwrap_or_else(|| first(&policy.providers, PROVIDER))),
         backend_profile: Some(profile.to_owned()),
         execution_policy: Some(RawJson::of(&execution)),
         trace_sink: Some(RawJson::null()),
-        idempotency_key: asked.idempotency_key,
+        idempotency_key: request.idempotency_key,
         command: Some(CreateCommand {
             command_type: CommandType::Turn,
             payload: RawJson::of(&json!({"prompt": PROMPT})),
