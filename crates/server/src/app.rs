@@ -1,4 +1,4 @@
-//! What every service function is given: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
+//! The state that every service function gets: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -48,7 +48,7 @@ use crate::{
     worker::wakeups::Pending,
 };
 
-/// When to ask again: by then another replica, or the next start, is likely to answer.
+/// When to retry: by then another replica, or this one after a restart, is likely to respond.
 const DRAINING_RETRY_MS: i64 = 1_000;
 const RUNS_REMEMBERED: usize = 16_384;
 /// Parsing and redacting this much takes less than a millisecond or two.
@@ -72,45 +72,45 @@ pub struct Inner {
     pub secrets: SecretStore,
     pub followers: Arc<Places>,
     pub replays: Replays,
-    /// What callers' requests are worked on at once.
+    /// The request bodies that are being worked on.
     pub work: Arc<Work>,
-    /// Which failures are logged one by one.
+    /// Decides which failures are logged one by one.
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.
     computing: Semaphore,
     pub dialects: Dialects,
-    /// What the dialects have opened.
+    /// The state that the dialects have opened.
     states: States,
     /// This server's number among those of the store.
     pub server_number: i64,
-    /// WebSockets whose other end has not introduced itself.
+    /// WebSockets whose peer has not introduced itself.
     pub fresh_sockets: Arc<Waiting>,
-    /// Wake-ups for other servers, where there can be others.
+    /// Wake-ups for other servers, if the store can have others.
     others: Option<Arc<Pending>>,
-    /// What this server's launcher runs.
+    /// The jobs of this server's launcher.
     pub in_hand: InHand,
     pub metrics: Arc<Metrics>,
     pub store_check: StoreCheck,
     pub traces: Traces,
-    /// Whether Codex can be run on this machine, once somebody has asked.
+    /// Whether Codex can be run on this machine. Probed at the first request for it.
     pub codex: tokio::sync::OnceCell<CodexProgram>,
-    /// Which namespaces agents get, once it was found out.
+    /// The namespaces that agents get, once probed.
     pub isolation: tokio::sync::OnceCell<Isolation>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
     stage: tokio::sync::watch::Receiver<Stage>,
 }
 
-/// A server's life, in its order.
+/// The stages of a server's life, in order.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub enum Stage {
     Serving,
-    /// Takes no new work; waits and streams have ended, runners finish.
+    /// Accepts no new work; long polls and streams have ended, runners finish.
     Draining,
     Stopping,
 }
 
-/// What never changes about a run, so it can be remembered.
+/// The facts about a run that never change, so they can be cached.
 #[derive(Clone)]
 pub struct RunRef {
     pub run_id: RunId,
@@ -133,7 +133,7 @@ impl RunRef {
 pub struct LaneHost {
     pub clock: Arc<dyn Clock>,
     pub hub: Arc<Hub>,
-    /// Wake-ups for other servers, where there can be others.
+    /// Wake-ups for other servers, if the store can have others.
     pub others: Option<Arc<Pending>>,
     pub metrics: Arc<Metrics>,
 }
@@ -157,7 +157,7 @@ impl Host for LaneHost {
     }
 }
 
-/// How a command or a run has ended, if that is what the event says.
+/// How a command or a run has ended, if the event is its end.
 fn outcome(event: &Event) -> Option<(TerminalStatus, bool)> {
     #[derive(Deserialize)]
     struct End {
@@ -249,7 +249,7 @@ impl App {
         }))
     }
 
-    /// What a dialect has opened.
+    /// The state that a dialect has opened.
     ///
     /// # Panics
     /// If no dialect of this server has opened such a state.
@@ -262,7 +262,7 @@ impl App {
         self.others.is_some()
     }
 
-    /// Wakes whatever waits for this key on other servers.
+    /// Wakes the tasks on other servers that wait for this key.
     pub fn wake_others(&self, topic: &Topic, key: &impl ToString) {
         if let Some(others) = &self.others {
             others.add_key(topic, key);
@@ -276,7 +276,7 @@ impl App {
         }
     }
 
-    /// Does something to its end, in a task of its own: whoever asked for it may hang up.
+    /// Runs `work` to completion in its own task, so that a client disconnect does not cancel it.
     pub async fn to_the_end<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
         &self,
         work: impl FnOnce(App) -> F,
@@ -284,7 +284,7 @@ impl App {
         tokio::spawn(work(self.clone()).in_current_span()).await.map_err(Failure::internal)?
     }
 
-    /// Does what takes a right away, to its end, and forgets who had it.
+    /// Runs work that revokes a right to completion, then clears the cache of authenticated callers.
     pub async fn taking_rights<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
         &self,
         take: impl FnOnce(App) -> F,
@@ -300,7 +300,7 @@ impl App {
         .await
     }
 
-    /// Runs a computation over so many bytes. A long one leaves the async threads to the other tasks meanwhile.
+    /// Runs a computation over this many bytes. A long one does not block the threads of the async runtime.
     pub async fn compute<T>(&self, bytes: usize, work: impl FnOnce() -> T + Send) -> T {
         if bytes <= INLINE_BYTES_MAX {
             return work();
@@ -327,12 +327,12 @@ impl App {
         self.now().min(self.wall())
     }
 
-    /// How often whoever waits reads the store, whether somebody woke them or not.
+    /// How often a waiting request reads the store, even without a wake-up.
     pub fn recheck(&self) -> Duration {
         Duration::from_millis(self.config.limits.recheck_ms.max(1))
     }
 
-    /// Submits one operation. `None`: a unique key was taken meanwhile.
+    /// Submits one operation. `None` if a concurrent operation has used the same unique key.
     pub async fn try_submit<O: Operation>(
         &self,
         session: SessionId,
@@ -357,8 +357,8 @@ impl App {
     }
 
     pub async fn run_ref(&self, run_id: RunId) -> Result<RunRef, Failure> {
-        if let Some(known) = self.runs.get(&run_id) {
-            return Ok(known);
+        if let Some(cached) = self.runs.get(&run_id) {
+            return Ok(cached);
         }
         let run = ostler_store::kernel::runs::get(&self.db, run_id).await?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
@@ -370,45 +370,45 @@ impl App {
     /// The run, if the caller may see it. A run of another tenant or user is reported like an absent one, so that ids
     /// cannot be probed.
     pub async fn visible_run(&self, caller: &Principal, run_id: RunId) -> Result<RunRef, Failure> {
-        let known = self.run_ref(run_id).await?;
-        caller.may_read(&known).map_err(|_| Failure::not_found("run")).map(|()| known)
+        let run = self.run_ref(run_id).await?;
+        caller.may_read(&run).map_err(|_| Failure::not_found("run")).map(|()| run)
     }
 
     /// The run of a command, if the caller may see it; like [`App::visible_run`].
     pub async fn visible_command(&self, caller: &Principal, command_id: CommandId) -> Result<RunRef, Failure> {
-        let known = self.command_ref(command_id).await?;
-        caller.may_read(&known).map_err(|_| Failure::not_found("command")).map(|()| known)
+        let run = self.command_ref(command_id).await?;
+        caller.may_read(&run).map_err(|_| Failure::not_found("command")).map(|()| run)
     }
 
     pub fn remember_run(&self, run: &Run, session: &Session) -> RunRef {
-        let known = RunRef::of(run, session);
-        self.runs.insert(run.run_id, known.clone());
-        known
+        let run_ref = RunRef::of(run, session);
+        self.runs.insert(run.run_id, run_ref.clone());
+        run_ref
     }
 
     /// The run a command belongs to.
     pub async fn command_ref(&self, command_id: CommandId) -> Result<RunRef, Failure> {
-        if let Some(known) = self.commands.get(&command_id) {
-            return Ok(known);
+        if let Some(cached) = self.commands.get(&command_id) {
+            return Ok(cached);
         }
         let command = ostler_store::kernel::commands::get(&self.db, command_id).await?;
         let run_id = command.ok_or_else(|| Failure::not_found("command"))?.run_id;
-        let known = self.run_ref(run_id).await?;
-        self.remember_command(command_id, &known);
-        Ok(known)
+        let run = self.run_ref(run_id).await?;
+        self.remember_command(command_id, &run);
+        Ok(run)
     }
 
     pub fn remember_command(&self, command_id: CommandId, run: &RunRef) {
         self.commands.insert(command_id, run.clone());
     }
 
-    /// Nothing is remembered of a session that was erased.
+    /// Removes an erased session from the caches.
     pub fn forget_session(&self, session: SessionId) {
         self.runs.retain(|_, run| run.session != session);
         self.commands.retain(|_, run| run.session != session);
     }
 
-    /// A caller's JSON as it may be kept.
+    /// A caller's JSON, redacted for storage.
     pub fn redacted(&self, raw: &RawJson) -> Result<RawJson, Failure> {
         match self.redactor.redact_json(raw.as_str()) {
             Cow::Borrowed(_) => Ok(raw.clone()),
@@ -416,7 +416,7 @@ impl App {
         }
     }
 
-    /// Checks an id that a caller chose. It is kept and shown as it is, so it may not be a credential.
+    /// Checks an id that a caller chose. It is stored and displayed unredacted, so it may not be a credential.
     pub fn name<'a>(&self, field: &str, text: &'a str) -> Result<&'a str, Failure> {
         name(field, text)?;
         match self.redactor.redact(text) {
@@ -428,7 +428,7 @@ impl App {
         }
     }
 
-    /// Resolves when the server takes no new work any more.
+    /// Resolves when the server accepts no new work any more.
     pub async fn drained(&self) {
         self.reached(Stage::Draining).await;
     }
@@ -447,7 +447,7 @@ impl App {
         *self.stage.borrow() >= Stage::Draining
     }
 
-    /// New work is for another replica, or for the next start.
+    /// Fails while the server drains: new work is for another replica, or for this one after a restart.
     pub fn accepting(&self) -> Result<(), Failure> {
         if !self.is_draining() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Who is calling. Closed by default: no token, no entry. Tokens are compared by their hashes.
+//! Authentication and authorisation of callers. Closed by default: no token, no access. Tokens are compared by their hashes.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub use authenticator::Authenticator;
 pub use issuers::Issuers;
 pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash};
 
-/// The user that the operator's own token speaks for.
+/// The user that the operator's own token acts as.
 pub const LOCAL: &str = "local";
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,7 +37,7 @@ pub enum Principal {
     Runner { run_id: RunId, runner_job_id: RunnerJobId },
 }
 
-/// Whose a session is, with everything in it: its tenant's, and if it is a thread, one user's there.
+/// The owner of a session and everything in it: its tenant, and for a thread also one user of the tenant.
 #[derive(Clone, Copy)]
 pub struct Whose<'a> {
     tenant_id: &'a str,
@@ -56,38 +56,39 @@ impl<'a> From<&'a RunRef> for Whose<'a> {
     }
 }
 
-/// What an operation asks of its caller, before it is known which run or tenant it is about. Each operation declares
-/// one, as the `security` of its attribute; the gate holds it, and the document shows it.
+/// What an operation requires of its caller, before it is known which run or tenant it is about. Each operation declares
+/// one as the `security` of its attribute; the gate enforces it, and the OpenAPI document shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, without a token; with `--require-auth`, everybody with one.
+    /// Every caller, without a token; with `--require-auth`, every caller with one.
     Public,
-    /// Whoever has a signed URL. It is all the proof there is, so nobody is asked for a token, nor a page for its origin.
+    /// Every caller with a signed URL. The URL is the only proof: neither a token nor an allowed origin is required.
     Signed,
-    /// Everybody: who it is comes in the first frame of what is opened.
+    /// Every caller: it authenticates in the first frame of the WebSocket.
     Introduce,
-    /// Everybody, also under the host names of the route's dialect, whose handlers check proofs of their own.
+    /// Every caller, also under the host names of the route's dialect, whose handlers check their own proofs.
     Anonymous,
-    /// Everybody who has a tenant: lists, sessions, what this server offers.
+    /// Every caller with a tenant: lists, sessions, what this server offers.
     Browse,
-    /// Who may see a run: its tenant's callers, and its own runner.
+    /// Callers that may see a run: those of its tenant, and its own runner.
     Read,
-    /// Who may ask for work and stop it.
+    /// Callers that may submit work and cancel it.
     Submit,
-    /// Who may see which provider profiles there are and whether they can be used: services that submit or provide.
+    /// Callers that may see which provider profiles exist and whether they can be used: services that submit or provide.
     Inspect,
-    /// Who may write provider profiles: services of the role `provide`, for their owners.
+    /// Callers that may write provider profiles: services of the role `provide`, for their owners.
     Provide,
-    /// Who may carry a run out.
+    /// Callers that may execute a run.
     Run,
-    /// Who may own agents, threads in which they talk to them, and relations that grant agents scopes: users. The operator is the user `local`.
+    /// Callers that may own agents, threads with them, and relations that grant agents scopes: users. The operator is the user
+    /// `local`.
     Own,
     /// The operator alone.
     Operate,
 }
 
 impl Access {
-    /// What an operation of the document may declare.
+    /// The values that an operation of the document may declare.
     pub const ALL: [Self; 11] = [
         Self::Public,
         Self::Signed,
@@ -137,7 +138,7 @@ impl Access {
         }
     }
 
-    /// The one place that says which kind of caller may do which kind of thing.
+    /// Whether this kind of caller has this access. The only place that decides it.
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
@@ -160,7 +161,7 @@ impl Access {
 }
 
 impl Principal {
-    /// Says who it was, for audit facts.
+    /// The caller's name, for audit events.
     pub fn name(&self) -> String {
         match self {
             Self::Operator => "operator".into(),
@@ -171,7 +172,7 @@ impl Principal {
         }
     }
 
-    /// Who owns what this caller makes. The operator's token speaks for the user `local`.
+    /// The owner of what this caller creates. The operator's token acts as the user `local`.
     pub fn owner(&self) -> Result<String, Failure> {
         Access::Own.admit(self)?;
         Ok(match self {
@@ -189,9 +190,9 @@ impl Principal {
         }
     }
 
-    /// The tenants a list covers: the one that was asked for, or all the caller may see. `None`: every tenant.
-    pub fn tenants_within(&self, asked: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
-        match (asked, self.tenants()) {
+    /// The tenants that a list covers: the requested one, or all that the caller may see. `None` means every tenant.
+    pub fn tenants_within(&self, requested: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
+        match (requested, self.tenants()) {
             (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
                 Err(forbidden("tenant", "this token is not for that tenant"))
             }
@@ -200,7 +201,7 @@ impl Principal {
         }
     }
 
-    /// May ask for work in this tenant.
+    /// May submit work in this tenant.
     pub fn may_submit(&self, tenant_id: &str) -> Result<(), Failure> {
         Access::Submit.admit(self)?;
         self.is_of(tenant_id)
@@ -233,7 +234,7 @@ impl Principal {
         }
     }
 
-    /// The user whose threads are all that this caller sees of threads. `None`: everybody's are seen.
+    /// The user whose threads are the only ones that this caller sees. `None` if it sees the threads of all users.
     pub fn sees_threads_of(&self) -> Option<String> {
         match self {
             Self::User { user_id, .. } => Some(user_id.to_string()),
@@ -260,13 +261,14 @@ impl Principal {
         }
     }
 
-    /// May stop what runs in it. The platform may stop what it sees.
+    /// May cancel what runs in it. The platform may cancel what it sees.
     pub fn may_cancel<'a>(&self, what: impl Into<Whose<'a>>) -> Result<(), Failure> {
         Access::Submit.admit(self)?;
         self.may_see(what)
     }
 
-    /// May command, answer and change what is in it. Nobody speaks in a user's thread but the user, and the operator.
+    /// May send commands, answer permission requests and change the session. In a user's thread, only the user and the
+    /// operator may.
     pub fn may_control<'a>(&self, what: impl Into<Whose<'a>>) -> Result<(), Failure> {
         let what = what.into();
         self.may_cancel(what)?;

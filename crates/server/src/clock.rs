@@ -19,7 +19,7 @@ pub trait Clock: Send + Sync + 'static {
     /// The server's time. It never goes back within a process, and a jump of the wall clock does not move it.
     fn now(&self) -> Timestamp;
 
-    /// The machine's wall clock, for expiries that were agreed upon with others as a date.
+    /// The machine's wall clock, for expiries that are dates which other systems see.
     fn wall(&self) -> Timestamp {
         self.now()
     }
@@ -78,7 +78,7 @@ impl Pool {
 }
 
 /// Fills a buffer with randomness fit for secrets.
-#[expect(clippy::disallowed_methods, reason = "this is the randomness that everything else is given")]
+#[expect(clippy::disallowed_methods, reason = "the source of all other randomness")]
 pub fn fill(buffer: &mut [u8]) {
     getrandom::fill(buffer).expect("the system has randomness");
 }

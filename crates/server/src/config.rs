@@ -37,7 +37,7 @@ use crate::net::rates::Rates;
 
 /// Milliseconds of a day, the longest that most times may be.
 pub const MS_MAX: u64 = 86_400_000;
-/// Where a server listens unless told otherwise.
+/// The default address to listen on.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -61,7 +61,7 @@ pub struct Config {
     /// The sections of dialects.
     #[serde(skip)]
     sections: Sections,
-    /// The variables that it was read from; some are needed later.
+    /// The environment that it was read from; some variables are needed later.
     #[serde(skip)]
     pub environment: Environment,
 }
@@ -188,7 +188,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the command line says; it wins over everything.
+/// Settings of the command line, which override all others.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     pub listen: Option<String>,
@@ -237,7 +237,7 @@ impl Config {
         Ok(config)
     }
 
-    /// A number that makes no sense is refused here, not bent to fit somewhere else.
+    /// Rejects numbers out of range, instead of clamping them where they are used.
     fn check_numbers(&self) -> Result<(), Failure> {
         const WORK_BYTES: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
         let (runner, limits) = (&self.runner, &self.limits);
@@ -277,7 +277,7 @@ impl Config {
         ranges.into_iter().try_for_each(|(key, value, range)| check_range(key, value, range))
     }
 
-    /// What can be told to be wrong before anything is opened.
+    /// Rejects a configuration that is wrong in itself, before anything is opened.
     fn check(&self) -> Result<(), Failure> {
         if self.server.open_loopback && self.server.require_auth {
             let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
@@ -291,7 +291,7 @@ impl Config {
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
-    /// Reads the file, then these variables, then these flags. Nothing is checked but names and types.
+    /// Reads the file, then these variables, then these flags. Checks only names and types.
     pub fn read(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
@@ -331,7 +331,7 @@ impl Config {
         json
     }
 
-    /// What clients can tell of this configuration.
+    /// The parts of this configuration that clients can see as capabilities.
     pub fn toggles(&self) -> Toggles {
         Toggles {
             require_auth: self.server.require_auth,
@@ -350,7 +350,7 @@ impl Config {
         let chosen = self.server.data_dir.clone().or_else(from_home).ok_or_else(|| {
             Failure::rule(FailureKind::InfraFailed, "data-dir", "no data directory: give --data-dir or set HOME")
         })?;
-        // What is told of it must be found from anywhere.
+        // Absolute, because messages print the path and it must work from any directory.
         std::path::absolute(&chosen)
             .map_err(|error| Failure::rule(FailureKind::InfraFailed, "data-dir", format!("{chosen:?}: {error}")))
     }
@@ -374,7 +374,7 @@ impl Config {
     }
 }
 
-/// A list in the environment: `a,b`, or a JSON array where items are more than words.
+/// A list in the environment: `a,b`, or a JSON array if items are more than words.
 fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
     if text.trim_start().starts_with('[') {
         return serde_json::from_str(text).map_err(|_| Failure::invalid("config", format!("{name}: not a JSON array")));
@@ -382,7 +382,7 @@ fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
     Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(config::Value::from).collect())
 }
 
-/// Rejects a number that makes no sense, by the name of its key.
+/// Rejects a number out of range, with the name of its key.
 pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {
     if range.contains(&value) {
         return Ok(());
@@ -408,7 +408,7 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
 }
 
 fn invalid(error: config::ConfigError) -> Failure {
-    // It may quote the line that is wrong, and that line may be the one with the password.
+    // The error may quote the wrong line, and that line may contain the password.
     let message = Redactor::new(&[]).redact(&format!("configuration: {error}")).into_owned();
     Failure::invalid("config", message)
 }
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_are_refused_by_name() {
+    fn numbers_out_of_range_are_rejected_with_their_key() {
         Config::default().check().unwrap();
         let refused = |change: fn(&mut Config)| {
             let mut config = Config::default();

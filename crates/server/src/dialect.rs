@@ -43,15 +43,15 @@ pub use topics::{FormerWord, Topic};
 type Work = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
-/// Tokens that stand for callers of a dialect.
+/// A kind of token that authenticates callers of a dialect.
 #[derive(Clone)]
 pub struct TokenKind {
-    /// What such tokens begin with, after our own prefix.
+    /// The prefix of such tokens, after our own prefix.
     pub name: &'static str,
     pub(crate) find: FindPrincipal,
 }
 
-/// Who a token was made for, given its hash, and when that ends. `None` if it is not valid at this time.
+/// Finds the caller of a token by its hash, and when the token expires. `None` if it is not valid at this time.
 type FindPrincipal = Arc<
     dyn Fn(Db, String, Timestamp) -> BoxFuture<'static, Result<Option<(Principal, Option<Timestamp>)>, Failure>>
         + Send
@@ -171,7 +171,7 @@ impl Dialect {
         self
     }
 
-    /// A security scheme that its operations may declare instead of `token`, and the access it stands for.
+    /// A security scheme that its operations may declare instead of `token`, and the access that it grants.
     pub fn security(mut self, name: &'static str, access: Access, scheme: fn() -> SecurityScheme) -> Self {
         self.security.push(DialectSecurity { name, access, scheme });
         self
@@ -211,7 +211,7 @@ impl Dialect {
         self
     }
 
-    /// Work that goes on for as long as the server runs. It ends by itself when the server stops.
+    /// Work that continues for as long as the server runs. It ends by itself when the server stops.
     pub fn worker<F>(mut self, work: impl Fn(App) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -220,7 +220,7 @@ impl Dialect {
         self
     }
 
-    /// Something to do every few minutes. Two servers may do it at once, and what fails is tried again in the next round.
+    /// Work that is done every few minutes. Two servers may do it at once, and a failure is retried in the next round.
     pub fn chore<F>(mut self, what: &'static str, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
@@ -229,7 +229,7 @@ impl Dialect {
         self
     }
 
-    /// A chore that is also done as soon as a user was removed.
+    /// A chore that is also done as soon as a user is removed.
     pub fn user_chore<F>(mut self, what: &'static str, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,
@@ -238,13 +238,13 @@ impl Dialect {
         self
     }
 
-    /// Something that servers of one store wake each other for.
+    /// A topic for which servers of one store wake each other.
     pub fn topic(mut self, topic: Topic) -> Self {
         self.topics.push(topic);
         self
     }
 
-    /// Done each time this server begins to listen to the others, before it counts as connected to them.
+    /// Runs each time this server starts to receive wake-ups of the others, before it counts as connected to them.
     pub fn before_listening<F>(mut self, chore: impl Fn(App) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(), Failure>> + Send + 'static,

@@ -1,5 +1,5 @@
-//! Directories of this server's own, within its data directory: who may see them, and how they go. Agents work in some of
-//! them and may leave anything there, so nothing that a link points to is ever touched.
+//! The server's own directories within its data directory: their permissions, and how they are deleted. Agents work in some of
+//! them and may leave anything there, so links are never followed.
 
 use std::{
     io,
@@ -14,7 +14,7 @@ use ostler_protocol::{
 
 use crate::app::App;
 
-/// Where a session's agent keeps its own account.
+/// The directory in which a session's agent keeps its own history.
 pub fn session_storage(app: &App, session: SessionId) -> Result<PathBuf, Failure> {
     Ok(all_session_storage(app)?.join(session.to_string()))
 }
@@ -23,13 +23,13 @@ pub fn all_session_storage(app: &App) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join("sessions"))
 }
 
-/// What is made for a run's agent to work in.
+/// The working directory that is created for a run's agent.
 pub fn run_workspace(app: &App, run_id: RunId) -> Result<PathBuf, Failure> {
     Ok(all_workspaces(app)?.join(run_id.to_string()))
 }
 
-/// What is made for the agent of a session whose runs name no place: the same for all of them, because agents file their
-/// conversations by the directory they were held in.
+/// The working directory of a session whose runs name none: the same for all of them, because agents store their
+/// conversations by working directory.
 pub fn session_workspace(app: &App, session: SessionId) -> Result<PathBuf, Failure> {
     Ok(all_workspaces(app)?.join(session.to_string()))
 }
@@ -38,31 +38,31 @@ pub fn all_workspaces(app: &App) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join("workspaces"))
 }
 
-/// Makes a directory that nobody else may enter, with those above it. One that is there is as good.
+/// Creates a directory that only its owner may enter, and its parents. An existing directory is kept.
 pub fn create(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// As [`create`], for what is asked for on the way to an answer.
+/// As [`create`], with a failure that a request can return.
 pub fn make(path: &Path) -> Result<(), Failure> {
     create(path).map_err(|error| failed("directory", path, &error))
 }
 
-/// As [`remove`], away from the runtime's own threads: there may be much.
+/// As [`remove`], outside the threads of the async runtime, because there may be many files.
 pub async fn clear(path: PathBuf) -> Result<(), Failure> {
     let shown = path.clone();
     let cleared = tokio::task::spawn_blocking(move || remove(&path)).await.map_err(Failure::internal)?;
     cleared.map_err(|error| failed("directory-clear", &shown, &error))
 }
 
-/// Removes a directory and all that is in it, whatever an agent made of it. Links are removed and never followed.
+/// Removes a directory and everything in it, whatever an agent has made of it. Links are removed and never followed.
 pub fn remove(path: &Path) -> io::Result<()> {
     let refused = match std::fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => error,
         done => return done,
     };
-    // Tools like to make their caches read-only, and a directory that cannot be written keeps its files.
+    // Some tools make their caches read-only, and files in a read-only directory cannot be deleted.
     open_up(path).map_err(|_| refused)?;
     std::fs::remove_dir_all(path)
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_links_point_to_stays_when_a_directory_goes() {
+    async fn removing_a_directory_keeps_the_targets_of_links() {
         let place = tempfile::tempdir().unwrap();
         let (ours, outside) = (place.path().join("ours"), place.path().join("outside"));
         make(&ours.join("deep")).unwrap();

@@ -1,4 +1,4 @@
-//! What the engine itself keeps: the kernel's tables, users and tokens, and its files in the data directory.
+//! The data that the engine itself stores: the kernel's tables, users and tokens, and its files in the data directory.
 
 use crate::dialect::{
     Backup::{Copied, LeftOut},

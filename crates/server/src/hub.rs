@@ -1,5 +1,5 @@
-//! The hub: tells followers in this process what was just made durable, here or by another server. A follower that lags
-//! goes back to the store; nobody who listens can slow down somebody who writes.
+//! The hub: publishes newly durable events, of this server or another one, to the followers in this process. A follower that
+//! lags reads the store again; no follower can slow down a writer.
 
 use std::{
     collections::HashMap,
@@ -9,10 +9,10 @@ use std::{
 use ostler_protocol::{ids::SessionId, kernel::events::Event};
 use tokio::sync::{Notify, broadcast};
 
-/// Flushes a follower may be behind before it has to go back to the store.
+/// How many flushes a follower may lag before it has to read the store.
 const FLUSHES_KEPT: usize = 32;
 
-/// A larger group is not kept for followers who lag; they read it from the store.
+/// A larger group is not buffered for followers that lag; they read it from the store.
 const GROUP_BYTES_MAX: usize = 128 * 1024;
 
 type Topic = broadcast::Sender<Arc<[Event]>>;
@@ -30,7 +30,7 @@ impl Hub {
         if topics.is_empty() {
             return;
         }
-        // Events of one session stand together.
+        // Events of one session are adjacent.
         for group in events.chunk_by(|a, b| a.session == b.session) {
             if let Some(topic) = topics.get(&group[0].session) {
                 let bytes: usize = group.iter().map(|event| event.payload.as_deref().map_or(0, str::len)).sum();
@@ -40,7 +40,7 @@ impl Hub {
         }
     }
 
-    /// Whoever follows this session reads the store.
+    /// Makes the followers of this session read the store.
     pub fn reread(&self, session: SessionId) {
         if let Some(topic) = self.topics.lock().expect("never poisoned").get(&session) {
             let _ = topic.send([].into());
@@ -71,7 +71,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// What was published since. `None`: too much of it; read the store.
+    /// The events published since the last call. `None` if there were too many; read the store.
     pub async fn next(&mut self) -> Option<Arc<[Event]>> {
         let received = self.receiver.as_mut().expect("there until dropped").recv().await.ok();
         received.filter(|events| !events.is_empty())

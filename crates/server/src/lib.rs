@@ -1,4 +1,4 @@
-//! The engine that dialects stand on: HTTP and WebSockets (`net`), who is calling (`auth`), verbs on the kernel's nouns
+//! The engine that dialects are built on: HTTP and WebSockets (`net`), authentication (`auth`), verbs on the kernel's nouns
 //! (`service`), background work (`worker`), starting runners (`launcher`), and `dialect`, the descriptor with which a dialect
 //! registers. It knows no dialect. State of sessions, runs and commands is decided by `protocol::kernel::operations`.
 

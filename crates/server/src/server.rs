@@ -1,4 +1,4 @@
-//! A running server: opens the store, checks that it can be trusted, listens, and stops without losing anything.
+//! A running server: opens the store, checks its durability, listens, and stops without losing work.
 
 use std::{
     io::ErrorKind,
@@ -32,7 +32,7 @@ use crate::{
     worker::{self, wakeups::Pending},
 };
 
-/// How long each part of the server gets to end once it stops.
+/// How long each part of the server gets to finish when the server stops.
 const STOP: Duration = Duration::from_secs(10);
 
 /// A server that has not started: its configuration and the dialects that it will speak.
@@ -94,8 +94,9 @@ impl Server {
         let host =
             LaneHost { clock: clock.clone(), hub: hub.clone(), others: others.clone(), metrics: metrics.clone() };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
-        let known = config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
-        let [written, read] = passwords_of(&known);
+        let database_url =
+            config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
+        let [written, read] = passwords_of(&database_url);
         let sealing = SecretStore::key_text(&config)?;
         let password = config.environment.text("PGPASSWORD").unwrap_or_default();
         let own = [token.expose_secret(), &written, &read, &password, sealing.expose_secret(), signing.expose_secret()];
@@ -152,19 +153,19 @@ impl RunningServer {
         &self.token_file
     }
 
-    /// `https` where the listener speaks TLS.
+    /// `https` if the listener uses TLS.
     pub fn scheme(&self) -> &'static str {
         self.app.config.scheme()
     }
 
-    /// What the store is: `sqlite` or `postgres`.
+    /// The engine of the store: `sqlite` or `postgres`.
     pub fn engine(&self) -> &'static str {
         self.app.db.engine_name()
     }
 
-    /// Drains, then stops. Draining ends streams and waits, takes no new work and lets runners finish their turns; it
-    /// answers meanwhile, because they need it. Stopping hands on what is left, lets open requests finish and closes the
-    /// store.
+    /// Drains, then stops. Draining ends streams and long polls, rejects new work and lets runners finish their turns; the
+    /// server still responds to requests, because the runners need it. Stopping hands over unfinished work, lets open requests
+    /// finish and closes the store.
     pub async fn stop(mut self) {
         let _ = self.stage.send(Stage::Draining);
         let grace = Duration::from_millis(self.app.config.server.drain_ms);
@@ -205,13 +206,13 @@ fn spawn(
     tasks
 }
 
-/// Where this server is at home, without links or dots.
+/// The server's workspace directory, as a canonical path.
 fn workspace(config: &Config) -> Result<PathBuf, Failure> {
     let named = config.server.workspace.as_deref().unwrap_or_else(|| ".".as_ref());
     named.canonicalize().map_err(|error| not_started("workspace", format!("{}: {error}", named.display())))
 }
 
-/// Without a token anybody who reaches the address may run agents; that may be everybody on this machine, no further.
+/// Without tokens, every client that can connect may run agents, so the address must be a loopback address.
 fn check_open(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     if !config.server.open_loopback {
         return Ok(());
@@ -220,7 +221,7 @@ fn check_open(config: &Config, address: SocketAddr) -> Result<(), Failure> {
         let message = format!("open-loopback is for loopback addresses; this server would listen on {address}");
         return Err(Failure::invalid("open-loopback", message));
     }
-    tracing::warn!(%address, "open-loopback: whoever is on this machine may run agents here without a token");
+    tracing::warn!(%address, "open-loopback: every user of this machine may run agents here without a token");
     Ok(())
 }
 
@@ -230,7 +231,7 @@ async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
         return Ok(());
     }
     if config.store.unsafe_durability {
-        tracing::warn!(?weak, "an answered write can be lost in a power cut, as was allowed");
+        tracing::warn!(?weak, "acknowledged writes can be lost in a power cut, as --unsafe-durability allows");
         return Ok(());
     }
     let message = format!(
@@ -240,7 +241,7 @@ async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
     Err(not_started("weak-durability", message))
 }
 
-/// The password in a connection string, as it stands there and as it reads.
+/// The password in a connection string, as written and percent-decoded.
 fn passwords_of(url: &str) -> [String; 2] {
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
     let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
@@ -249,17 +250,18 @@ fn passwords_of(url: &str) -> [String; 2] {
     [written.to_owned(), read.into_owned()]
 }
 
-/// Why a start failed is told to the one who starts it, not to callers; a connection string in it is not.
+/// The failure of a start. Its reason is printed to the operator and never sent to callers; a connection string in it is
+/// redacted.
 pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
     let text = error.to_string();
     Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
 }
 
-/// With less room than this, SQLite cannot even open its files.
+/// With less free space than this, SQLite cannot even open its files.
 const OPEN_BYTES_MIN: u64 = 256 * 1024;
 
-/// A store that another process holds is no failure of ours: it is in use. A full disk is named, because SQLite only reports
-/// that some operation failed.
+/// The failure to open the store. A store that another process holds is reported as in use. A full disk is reported as such,
+/// because SQLite only reports that some operation failed.
 pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
     if let StoreConfig::Sqlite { file, .. } = store {
         let is_full = match StoreFault::of(&error) {
@@ -279,13 +281,13 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
     Failure { kind, ..not_started("store", error) }
 }
 
-/// The room on the disk that the file is on.
+/// The free space of the disk that the file is on.
 fn free_bytes(file: &Path) -> Option<u64> {
     let space = rustix::fs::statvfs(file.parent()?).ok()?;
     Some(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
-/// So is a port; and an address may make no sense at all.
+/// The failure to listen: the address is in use, or is not an address.
 fn not_bound(listen: &str, error: &std::io::Error) -> Failure {
     let kind = match error.kind() {
         ErrorKind::AddrInUse => FailureKind::StateConflict,
@@ -306,7 +308,7 @@ mod tests {
         let failure = not_opened(full(), &store);
         assert_eq!(failure.rule_name(), Some("store-disk-full"));
         assert!(failure.message.contains("/nowhere/ostler.db: the disk is full"), "{failure:?}");
-        // Postgres says itself what it lacks.
+        // Postgres reports itself what it lacks.
         let postgres = StoreConfig::Postgres { url: String::new() };
         assert_eq!(not_opened(full(), &postgres).rule_name(), Some("store"));
         let broken = StoreError::Io(ErrorKind::PermissionDenied.into());
@@ -314,11 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_known_as_it_is_written_and_as_it_reads() {
+    fn a_password_is_redacted_as_written_and_as_decoded() {
         let [written, read] = passwords_of("postgres://me:p%40ss%2Fw%C3%B6rd@db.example/x?a=b");
         assert_eq!((written.as_str(), read.as_str()), ("p%40ss%2Fw%C3%B6rd", "p@ss/wörd"));
         let redactor = Redactor::new(&[&written, &read]);
-        assert_eq!(redactor.redact("it said p@ss/wörd, or p%40ss%2Fw%C3%B6rd"), "it said [redacted], or [redacted]");
+        assert_eq!(redactor.redact("either p@ss/wörd or p%40ss%2Fw%C3%B6rd"), "either [redacted] or [redacted]");
         assert_eq!(passwords_of("postgres://db.example/x"), ["", ""]);
     }
 }

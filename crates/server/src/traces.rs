@@ -11,25 +11,25 @@ use tokio::sync::mpsc;
 
 use crate::app::App;
 
-/// Spans that wait to be sent; one more is dropped.
+/// Maximum number of queued spans; further ones are dropped.
 const QUEUE_SPANS_MAX: usize = 2_048;
 /// Spans in one message.
 const BATCH_SPANS_MAX: usize = 512;
-/// How long a span waits for others to go with.
+/// How long a span waits for others to be sent with.
 const GATHER: Duration = Duration::from_secs(1);
-/// How long the collector has to answer.
+/// How long the collector has to respond.
 const SEND: Duration = Duration::from_secs(10);
 /// SERVER and ERROR, as OTLP numbers them.
 const KIND_SERVER: u8 = 2;
 const STATUS_ERROR: u8 = 2;
 
-/// Where spans are put. Cheap when there is nobody to send them to.
+/// The queue of spans. Cheap if no collector is configured.
 #[derive(Default)]
 pub struct Traces {
     queue: Option<mpsc::Sender<Span>>,
 }
 
-/// What a caller said about the trace it is in: `00-<trace id>-<its span>-<flags>`.
+/// The trace that a caller sent in `traceparent`: `00-<trace id>-<its span>-<flags>`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parent {
     trace_id: String,
@@ -37,10 +37,10 @@ pub struct Parent {
     sampled: bool,
 }
 
-/// A request that was answered.
+/// A finished request.
 pub struct Span {
     pub parent: Option<Parent>,
-    /// The one in the log and in the answer. It is the trace's id too, unless the caller brought one.
+    /// The id in the log and in the response. It is also the id of the trace, unless the caller sent one.
     pub trace_id: TraceId,
     pub method: Method,
     pub route: Option<String>,
@@ -51,7 +51,7 @@ pub struct Span {
 }
 
 impl Traces {
-    /// With a queue to a collector, if there is one to be told.
+    /// With a queue to the collector, if one is configured.
     pub fn new(endpoint: Option<&str>) -> (Self, Option<mpsc::Receiver<Span>>) {
         let Some(_) = endpoint else { return (Self::default(), None) };
         let (sender, receiver) = mpsc::channel(QUEUE_SPANS_MAX);
@@ -62,7 +62,7 @@ impl Traces {
         self.queue.is_some()
     }
 
-    /// False: it had to be dropped.
+    /// False if the span had to be dropped.
     pub fn put(&self, span: Span) -> bool {
         let wanted = span.parent.as_ref().is_none_or(|parent| parent.sampled);
         self.queue.as_ref().filter(|_| wanted).is_none_or(|queue| queue.try_send(span).is_ok())
@@ -70,7 +70,7 @@ impl Traces {
 }
 
 impl Parent {
-    /// What does not have the exact form is as good as absent, as the W3C wants it.
+    /// A malformed header is ignored, as the W3C specification requires.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         let text = headers.get("traceparent")?.to_str().ok()?;
         let hex = |part: &str, length: usize| {
@@ -92,7 +92,7 @@ impl Parent {
     }
 }
 
-/// Sends spans until the server stops, and then what is left.
+/// Sends spans until the server stops, and then those that are left.
 pub async fn run(app: App, endpoint: String, mut queue: mpsc::Receiver<Span>) {
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
     let _ = rustls::crypto::ring::default_provider().install_default();

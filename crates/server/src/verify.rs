@@ -29,7 +29,7 @@ const PAGE: u32 = 1_000;
 pub struct Report {
     pub sessions: u64,
     pub events: u64,
-    /// Events whose payload was erased; their digests still fit.
+    /// Events whose payload was erased; their digests still match.
     pub erased: u64,
     pub broken: Vec<Broken>,
 }
@@ -47,7 +47,7 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
     if let StoreConfig::Sqlite { file, .. } = &store
         && !file.exists()
     {
-        // Opening it would make an empty one, and find nothing wrong with it.
+        // Opening it would create an empty store, in which nothing is wrong.
         let message = format!("there is no store at {}", file.display());
         return Err(Failure::rule(FailureKind::NotFound, "store-absent", message));
     }
@@ -80,7 +80,7 @@ async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Events that no session vouches for: put there from outside, or left behind when the session's row was removed.
+/// Events without a session: inserted from outside, or left behind when the session's row was removed.
 async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after: Option<String> = None;
     loop {
@@ -96,7 +96,7 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
     }
 }
 
-/// Runs that no event speaks of.
+/// Runs that no event mentions.
 async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Report) -> Result<(), Failure> {
     let mut after = None;
     loop {
@@ -105,7 +105,7 @@ async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Re
         after = Some(last.run_id);
         let fits = |run: &Run| wanted.is_none_or(|w| run.session.to_string() == w || run.session_id == w);
         for run in runs.into_iter().filter(fits) {
-            // A session whose chain is broken has said so, and why.
+            // A session whose chain is broken is already in the report, with the reason.
             if report.broken.iter().any(|broken| broken.session_id == run.session_id) {
                 continue;
             }
@@ -115,14 +115,14 @@ async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Re
     }
 }
 
-/// Walks one chain. `Some`: the first place that does not fit.
+/// Verifies one chain. `Some` is the first mismatch.
 async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option<Broken>, Failure> {
     let broken = |session_seq: i64, reason: &str| {
         Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
     let mut replay = Replay::default();
-    // From below the first number: a row that was put there does not belong either.
+    // Starts below the first number, because a row that was inserted there is not part of the log either.
     let mut after = i64::MIN;
     loop {
         let page = store::kernel::events::list_by_session(db, session.session, after, PAGE).await;
@@ -138,7 +138,10 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
             report.events += 1;
             report.erased += u64::from(event.payload.is_none());
             if !(1..=session.last_seq).contains(&event.session_seq) && event.session_seq <= seq + 1 {
-                return Ok(broken(event.session_seq, "the event is not the log's: it lies beyond its ends"));
+                return Ok(broken(
+                    event.session_seq,
+                    "the event is not part of the log: its number is outside the log's range",
+                ));
             }
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
@@ -192,7 +195,7 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
     }
 }
 
-/// One of the next events does not read back: goes on one by one, to name it or what is wrong before it.
+/// One of the next events cannot be read. Reads them one by one, to name it or an earlier mismatch.
 async fn find_unreadable(db: &Db, session: &Session, after: i64, mut head: Hash) -> Result<(i64, String), Failure> {
     let mut seq = after;
     loop {

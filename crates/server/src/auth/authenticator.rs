@@ -1,5 +1,5 @@
-//! From a token to a principal. What was looked up is remembered for a few seconds, so that a busy caller costs the store
-//! nothing; whoever takes a right away makes this server forget at once.
+//! Authenticates tokens. Results are cached for a few seconds, so that a busy caller costs the store nothing; revoking a right
+//! clears the cache of this server at once.
 
 use std::{
     collections::HashMap,
@@ -25,7 +25,7 @@ use crate::dialect::TokenKind;
 
 const TOKEN_BYTES_MAX: usize = 256;
 const CALLERS_REMEMBERED: usize = 1_024;
-/// How long another server of the same store may go on believing in a caller whose right was taken away.
+/// How long another server of the same store may still admit a caller whose right was revoked.
 const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct Authenticator {
@@ -33,9 +33,9 @@ pub struct Authenticator {
     pub issuers: Issuers,
     /// Kinds of tokens that belong to dialects.
     kinds: Vec<TokenKind>,
-    /// Callers seen lately by their token's hash, each with when to look again.
+    /// Recent callers by the hash of their token, each with the time of the next lookup.
     callers: Cache<String, (Principal, Timestamp)>,
-    /// How often callers were forgotten: what was looked up before must not be remembered after.
+    /// How often the cache was cleared: the result of an earlier lookup must not be cached afterwards.
     forgotten: AtomicU64,
     /// Tokens of runners inside this process; they never leave it.
     residents: Mutex<HashMap<String, Principal>>,
@@ -66,7 +66,7 @@ impl Authenticator {
             return Ok(principal.clone());
         }
         if let Some((principal, until)) = self.callers.get(&hash)
-            // Further away than anything is remembered: the wall clock was set back since.
+            // Further in the future than any entry is cached: the wall clock was set back since.
             && (SignedDuration::from_nanos(1)..=REMEMBERED).contains(&until.duration_since(now))
         {
             return Ok(principal);
@@ -85,17 +85,17 @@ impl Authenticator {
         Ok(principal)
     }
 
-    /// The user a signed token speaks for, and when that ends.
+    /// The user of a signed token, and when the token expires.
     async fn user(&self, db: &Db, token: &str, now: Timestamp) -> Result<(Principal, Option<Timestamp>), Failure> {
         let verified = self.issuers.verify(db, token, now).await?.ok_or_else(not_valid)?;
         let user = store::users::find_by_subject(db, &verified.issuer, &verified.subject).await?;
-        // The issuer vouches for this caller, so it may know why.
+        // The issuer has authenticated this caller, so the caller may know the reason.
         let user = user.ok_or_else(|| forbidden("user-unknown", "the operator has not added this user"))?;
         let principal = Principal::User { user_id: user.user_id, name: user.name.into(), tenants: user.tenants.into() };
         Ok((principal, Some(verified.until)))
     }
 
-    /// Makes every caller prove anew who it is. Call it after what took a right away is durable.
+    /// Clears the cache, so that every caller is authenticated again. Call it after the revocation of a right is durable.
     pub fn forget_callers(&self) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.callers.clear();
@@ -114,7 +114,7 @@ impl Authenticator {
     }
 }
 
-/// Who a token of ours was made for, and when that ends.
+/// The caller of a token of ours, and when the token expires.
 async fn look_up(
     db: &Db,
     kinds: &[TokenKind],
@@ -124,7 +124,7 @@ async fn look_up(
 ) -> Result<(Principal, Option<Timestamp>), Failure> {
     if rest.starts_with(RUN) {
         let job = store::kernel::runner_jobs::find_by_token_hash(db, hash).await?;
-        // Good while its job runs, and no longer: it is looked up each time.
+        // Valid only while its job runs, so it is looked up each time.
         let job = job.filter(|job| job.phase == JobPhase::Running).ok_or_else(not_valid)?;
         return Ok((Principal::Runner { run_id: job.run_id, runner_job_id: job.runner_job_id }, Some(now)));
     }
@@ -137,7 +137,7 @@ async fn look_up(
     Ok((principal, found.expires_at))
 }
 
-/// Why is not said: a stranger learns nothing about tokens that were good once.
+/// The message gives no reason, so that it reveals nothing about tokens that were once valid.
 fn not_valid() -> Failure {
     unauthenticated("the token is not valid")
 }

@@ -1,5 +1,5 @@
-//! Users' tokens: JWTs that we signed, or that an issuer of the configuration did. Which key, and with it which algorithm,
-//! follows from the issuer and the key's name; who issued it, for whom, and when it is good must be said and must fit.
+//! Users' tokens: JWTs signed by this server or by an issuer of the configuration. The key, and with it the algorithm, follows
+//! from the issuer and the key id. Issuer, audience and expiry are required and checked.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::config::IssuerSection;
 /// By how much an issuer's clock may differ from ours.
 const LEEWAY: SignedDuration = SignedDuration::from_secs(30);
 
-/// The longest life of a token of ours, as others' clocks may see it.
+/// The longest lifetime of a token of ours, including the tolerance for other clocks.
 const OWN_LIFE_MAX: SignedDuration =
     SignedDuration::from_millis(USER_TOKEN_LIFE_MS_MAX + 2 * LEEWAY.as_millis() as i64);
 
@@ -38,7 +38,7 @@ struct Issuer {
     keys: Arc<KeySet>,
 }
 
-/// Whom a token speaks for, and until when.
+/// The user of a verified token, and when it expires.
 #[derive(Debug, PartialEq)]
 pub struct Verified {
     pub issuer: String,
@@ -62,7 +62,7 @@ enum Audience {
     Several(Vec<String>),
 }
 
-/// What our own tokens say.
+/// The claims of our own tokens.
 #[derive(Serialize)]
 struct OwnClaims<'a> {
     iss: &'static str,
@@ -74,29 +74,29 @@ struct OwnClaims<'a> {
 
 impl Issuers {
     pub fn new(key: SigningKey, outside: &[IssuerSection]) -> Result<Self, Failure> {
-        let mut known: Vec<Issuer> = vec![];
+        let mut outside_issuers: Vec<Issuer> = vec![];
         for section in outside {
             let wrong = |message: &str| Failure::invalid("issuer", format!("issuer {:?}: {message}", section.issuer));
             if section.issuer.is_empty() || section.issuer.len() > NAME_BYTES_MAX || section.audience.is_empty() {
                 return Err(wrong("it needs an `issuer` and an `audience`"));
             }
-            if section.issuer == OWN_ISSUER || known.iter().any(|issuer| issuer.name == section.issuer) {
+            if section.issuer == OWN_ISSUER || outside_issuers.iter().any(|issuer| issuer.name == section.issuer) {
                 return Err(wrong("this name is taken"));
             }
             let keys = Arc::new(KeySet::of(section).map_err(|message| wrong(&message))?);
-            known.push(Issuer { name: section.issuer.clone(), audience: section.audience.clone(), keys });
+            outside_issuers.push(Issuer { name: section.issuer.clone(), audience: section.audience.clone(), keys });
         }
-        Ok(Self { key, outside: known })
+        Ok(Self { key, outside: outside_issuers })
     }
 
-    /// The public half of our own key: its name and its JSON.
+    /// The public half of our own key: its id and its JWK.
     pub fn own_key(&self) -> (&str, Jwk) {
         (&self.key.kid, self.key.jwk())
     }
 
     /// Whether the configuration names this issuer.
     pub fn knows(&self, issuer: &str) -> bool {
-        self.outside.iter().any(|known| known.name == issuer)
+        self.outside.iter().any(|outside| outside.name == issuer)
     }
 
     pub fn sign(&self, subject: &str, now: Timestamp, until: Timestamp) -> SecretString {
@@ -105,11 +105,11 @@ impl Issuers {
         SecretString::from(jws::sign(&self.key, &claims))
     }
 
-    /// `None`: it is not valid, whatever the reason. `Err`: that cannot be told now.
+    /// `None` if the token is not valid, whatever the reason. `Err` if that cannot be decided now.
     pub async fn verify(&self, db: &Db, token: &str, now: Timestamp) -> Result<Option<Verified>, Failure> {
         let Some(unverified) = Unverified::parse(token) else { return Ok(None) };
         let (Some(issuer), Some(kid)) = (unverified.issuer(), unverified.kid()) else { return Ok(None) };
-        let outside = self.outside.iter().find(|known| known.name == issuer);
+        let outside = self.outside.iter().find(|outside| outside.name == issuer);
         let (key, audience) = match outside {
             Some(outside) => (outside.keys.find(kid, now).await?, outside.audience.as_str()),
             None if issuer == OWN_ISSUER => (own_key(db, kid).await?, OWN_ISSUER),
@@ -128,7 +128,7 @@ impl Claims {
             Audience::Several(several) => several.iter().any(|one| one == audience),
         };
         let until = at(self.exp)?.checked_add(LEEWAY).ok()?;
-        // What we sign never lives longer, so whoever has such a token has our key.
+        // We never sign a token with a longer lifetime, so such a token was forged with our key.
         if issuer == OWN_ISSUER && until.duration_since(now) > OWN_LIFE_MAX {
             return None;
         }
@@ -155,8 +155,8 @@ async fn own_key(db: &Db, kid: &str) -> Result<Option<VerifyingKey>, Failure> {
     Ok(VerifyingKey::of(&jwk))
 }
 
-/// The issuer's keys cannot be had, so nothing can be said about the token.
+/// The failure when an issuer's keys are unavailable, so that a token can be neither accepted nor rejected.
 pub fn keys_missing(issuer: &str) -> Failure {
-    let message = format!("the keys of {issuer:?} cannot be had now");
+    let message = format!("the keys of {issuer:?} cannot be fetched now");
     Failure::rule(FailureKind::InfraFailed, "issuer-keys", message)
 }

@@ -1,5 +1,5 @@
-//! An issuer's public keys, from a file or a URL: fetched within bounds, kept for a while, and looked for again when a token
-//! names a key that is not among them, though not as often as strangers would like.
+//! An issuer's public keys, from a file or a URL: fetched within bounds, cached for a while, and fetched again when a token
+//! names an unknown key. Such fetches are rate-limited, because anyone can send such tokens.
 
 use std::{
     path::PathBuf,
@@ -17,11 +17,11 @@ use tokio::sync::Mutex;
 use super::issuers::keys_missing;
 use crate::config::IssuerSection;
 
-/// Keys are looked for again after this long, so that one the issuer has withdrawn goes.
+/// Keys are fetched again after this long, so that a key that the issuer has withdrawn is dropped.
 const FRESH: SignedDuration = SignedDuration::from_mins(10);
-/// Where they cannot be had, the old ones serve for this long.
+/// If they cannot be fetched, the cached keys are used for this long.
 const STALE: SignedDuration = SignedDuration::from_hours(24);
-/// Whatever tokens name: no more often than this.
+/// Minimum time between two fetches, whatever keys tokens name.
 const REFETCH: SignedDuration = SignedDuration::from_secs(30);
 const FETCH_MS_MAX: u64 = 5_000;
 const SET_BYTES_MAX: usize = 256 * 1024;
@@ -31,7 +31,7 @@ pub struct KeySet {
     issuer: String,
     source: Source,
     held: RwLock<Option<Arc<Held>>>,
-    /// When keys were last looked for. Who holds it is looking.
+    /// When keys were last fetched. Locked during a fetch.
     tried: Mutex<Option<Timestamp>>,
 }
 
@@ -77,14 +77,14 @@ impl KeySet {
         Ok(Self { issuer: section.issuer.clone(), source, held: RwLock::default(), tried: Mutex::default() })
     }
 
-    /// `None`: the issuer has no such key. `Err`: its keys cannot be had.
+    /// `None` if the issuer has no such key. `Err` if its keys are unavailable.
     pub async fn find(self: &Arc<Self>, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
         if let Some(key) = self.fresh(kid, now) {
             return Ok(Some(key));
         }
-        // In a task of its own: a caller who hangs up must not use up the others' attempt.
+        // In its own task: the fetch must complete for other callers even if this one disconnects.
         let (this, wanted) = (self.clone(), kid.to_owned());
-        let looked = tokio::spawn(async move { this.look_again(&wanted, now).await });
+        let looked = tokio::spawn(async move { this.refresh(&wanted, now).await });
         looked.await.map_err(Failure::internal)?;
         let held = self.held().filter(|held| held.is_younger_than(STALE, now));
         held.map(|held| held.find(kid)).ok_or_else(|| keys_missing(&self.issuer))
@@ -94,8 +94,8 @@ impl KeySet {
         self.held().filter(|held| held.is_younger_than(FRESH, now)).and_then(|held| held.find(kid))
     }
 
-    /// Fetches the keys, unless somebody just did.
-    async fn look_again(&self, kid: &str, now: Timestamp) {
+    /// Fetches the keys, unless another caller has just done so.
+    async fn refresh(&self, kid: &str, now: Timestamp) {
         let mut tried = self.tried.lock().await;
         let too_soon = tried.is_some_and(|at| is_within(at, REFETCH, now));
         if too_soon || self.fresh(kid, now).is_some() {
@@ -121,7 +121,7 @@ impl KeySet {
         };
         match tokio::time::timeout(Duration::from_millis(FETCH_MS_MAX), fetching).await {
             Ok(text) => parse(&text?),
-            Err(_) => Err(format!("no answer within {FETCH_MS_MAX} ms")),
+            Err(_) => Err(format!("no response within {FETCH_MS_MAX} ms")),
         }
     }
 }
@@ -129,12 +129,12 @@ impl KeySet {
 async fn download(client: &reqwest::Client, url: &str) -> Result<String, String> {
     let mut response = client.get(url).send().await.map_err(|e| e.to_string())?;
     if response.status() != reqwest::StatusCode::OK {
-        return Err(format!("the answer was {}", response.status()));
+        return Err(format!("the response was {}", response.status()));
     }
     let mut whole = vec![];
     while let Some(chunk) = response.chunk().await.map_err(|e| e.to_string())? {
         if whole.len() + chunk.len() > SET_BYTES_MAX {
-            return Err(format!("the answer is over {SET_BYTES_MAX} bytes"));
+            return Err(format!("the response is over {SET_BYTES_MAX} bytes"));
         }
         whole.extend_from_slice(&chunk);
     }
@@ -146,7 +146,7 @@ struct Set {
     keys: Vec<serde_json::Value>,
 }
 
-/// The keys of a set that we can use. Others are none of our business.
+/// The keys of a set that we can use. Keys of other types are ignored.
 fn parse(text: &str) -> Result<Vec<VerifyingKey>, String> {
     if text.len() > SET_BYTES_MAX {
         return Err(format!("the key set is over {SET_BYTES_MAX} bytes"));
@@ -159,13 +159,13 @@ fn parse(text: &str) -> Result<Vec<VerifyingKey>, String> {
     Ok(set.keys.into_iter().filter_map(usable).collect())
 }
 
-/// Keys that came in clear text could be anybody's; on this machine nobody is in between.
+/// Requires TLS except on loopback: keys that are fetched in clear text could come from an attacker.
 fn http_client(url: &str) -> Result<reqwest::Client, String> {
     let parsed: http::Uri = url.parse().map_err(|e| format!("jwks_url: {e}"))?;
     let host = parsed.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     let is_loopback = host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    // The operator named the host, so it may be inside; tokens of strangers cause the fetch, so a name that comes to mean
-    // this machine or the metadata service of a cloud is not followed there.
+    // The operator named the host, so it may have a private address. Tokens of unauthenticated callers cause the fetch, so a
+    // name that resolves to this machine or to a cloud's metadata service is not connected to.
     let rules = OutgoingRules::default().with_host(host);
     let rules = if is_loopback { rules.with_loopback() } else { rules };
     let builder = outgoing::restrict_host(reqwest::Client::builder(), host, &rules);
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_come_safely_or_not_at_all() {
+    fn keys_are_fetched_over_tls_or_from_loopback_only() {
         for good in ["https://id.example/jwks", "http://127.0.0.1:9/jwks", "http://localhost/k", "http://[::1]:9/k"] {
             assert!(http_client(good).is_ok(), "{good}");
         }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_who_hangs_up_does_not_use_up_the_others_attempt() {
+    async fn a_fetch_completes_although_its_caller_disconnects() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/jwks", listener.local_addr().unwrap());
         let (issuer, audience) = ("https://id.example".to_owned(), "us".to_owned());
@@ -205,15 +205,15 @@ mod tests {
         let (keys, now) = (Arc::new(KeySet::of(&section).unwrap()), Timestamp::UNIX_EPOCH);
         let hasty = keys.clone();
         let hasty = tokio::spawn(async move { hasty.find("a", now).await.is_ok() });
-        let (mut asked, _) = listener.accept().await.unwrap();
+        let (mut connection, _) = listener.accept().await.unwrap();
         hasty.abort();
         assert!(hasty.await.unwrap_err().is_cancelled());
-        asked.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"keys\":[]}").await.unwrap();
-        assert!(keys.find("a", now).await.unwrap().is_none(), "the keys are there, and this is none of them");
+        connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n{\"keys\":[]}").await.unwrap();
+        assert!(keys.find("a", now).await.unwrap().is_none(), "the keys were fetched, and this is none of them");
     }
 
     #[test]
-    fn a_set_is_read_for_the_keys_we_can_use() {
+    fn keys_of_unknown_types_are_ignored() {
         assert_eq!(parse(r#"{"keys": []}"#), Ok(vec![]));
         let keys = r#"{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}, 7, {"kty": "RSA", "kid": "b"}]}"#;
         assert_eq!(parse(keys), Ok(vec![]));

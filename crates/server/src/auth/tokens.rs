@@ -1,5 +1,5 @@
-//! Tokens of our own making: a prefix that says what they are, and 256 random bits. Only the hash of one is ever kept,
-//! but for the operator's, which lies in the data directory for its owner alone.
+//! The server's own tokens: a prefix that names the kind, and 256 random bits. Only their hashes are stored, except for the
+//! operator's token, which is in the data directory, readable by its owner only.
 
 use std::{
     io::Write,
@@ -16,7 +16,7 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::clock;
 
-/// What every token of ours begins with.
+/// The prefix of every token of ours.
 pub const PREFIX: &str = "ost_";
 /// The kinds of token, as they follow the prefix: a service's, and a runner's for one run. Dialects have others.
 pub const SERVICE: &str = "svc";
@@ -40,8 +40,8 @@ pub fn operator_token(data_dir: &Path) -> Result<(SecretString, PathBuf), Failur
     Ok((secret_file(&path, || mint(OPERATOR))?, path))
 }
 
-/// The key this server signs users' tokens with, kept likewise. It never leaves this machine: other servers of the same
-/// store learn its public half. With it goes its text, which nobody may see.
+/// The key with which this server signs users' tokens, stored in the same way. It never leaves this machine: other servers of
+/// the same store get its public half. Also returns its text, which must be redacted everywhere.
 pub fn signing_key(data_dir: &Path) -> Result<(SigningKey, SecretString), Failure> {
     let path = data_dir.join("signing-key");
     let text = random_secret_file(&path)?;
@@ -52,7 +52,7 @@ pub fn signing_key(data_dir: &Path) -> Result<(SigningKey, SecretString), Failur
     Ok((key, text))
 }
 
-/// 256 random bits in a file of their own, made when it is first asked for.
+/// 256 random bits in their own file, which is created at the first call.
 pub fn random_secret_file(path: &Path) -> Result<SecretString, Failure> {
     secret_file(path, || {
         let mut random = [0; 32];
@@ -61,13 +61,13 @@ pub fn random_secret_file(path: &Path) -> Result<SecretString, Failure> {
     })
 }
 
-/// A secret in a file of its own. One that others can read is refused, not mended: who knows who has read it.
+/// A secret in its own file. A file that other users can read is rejected, not repaired: it may have been read already.
 fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretString, Failure> {
     let broken = |error: std::io::Error| refused("token-file", format!("{}: {error}", path.display()));
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().len() >= 32 => {
             let mode = std::fs::metadata(path).map_err(broken)?.permissions().mode();
-            // systemd lets the service read its credentials by an access list, which shows as a right of the group.
+            // systemd grants the service access to its credentials by an ACL, which shows up as a permission of the group.
             let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|dir| path.starts_with(dir));
             let others = if credentials { 0o007 } else { 0o077 };
             if mode & others != 0 {
@@ -92,7 +92,7 @@ fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretStr
     }
 }
 
-/// The file is there whole or not at all, whoever else makes it and whenever this process dies.
+/// Creates the file atomically, even if another process creates it too or this process dies.
 fn write_new(path: &Path, secret: &SecretString) -> std::io::Result<()> {
     let mut random = [0; 8];
     clock::fill(&mut random);

@@ -42,7 +42,7 @@ impl Machine for SystemMachine {
         Timestamp::from_microsecond(now.as_microsecond().saturating_add(self.injected_us())).unwrap_or(now)
     }
 
-    /// `CLOCK_MONOTONIC`: it is slewed by NTP together with the wall clock, and stands still while the machine sleeps.
+    /// `CLOCK_MONOTONIC`: it is slewed by NTP together with the wall clock, and stops while the machine sleeps.
     #[expect(clippy::disallowed_methods, reason = "this is the clock that everything else is given")]
     fn monotonic(&self) -> Duration {
         self.started.elapsed()

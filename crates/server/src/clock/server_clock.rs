@@ -97,7 +97,7 @@ impl ServerClock {
         reading
     }
 
-    /// By how much the wall clock has jumped since the last call. `None` if it went along with the monotonic clock.
+    /// By how much the wall clock has jumped since the last call. `None` if it moved with the monotonic clock.
     pub fn take_wall_jump_us(&self) -> Option<i64> {
         let offset_us = self.read_wall(0).offset_us();
         let jump_us = offset_us - self.wall_offset_us.swap(offset_us, SeqCst);
@@ -109,12 +109,12 @@ impl ServerClock {
         reading.offset_us() - self.offset_us.load(SeqCst)
     }
 
-    /// Takes the reading as server time from now on. Where it is behind, time stands still until it has caught up.
+    /// Adopts the reading as server time. If it is behind, time stops until the reading has caught up.
     pub fn adopt(&self, reading: &Reading) {
         self.offset_us.store(reading.offset_us(), SeqCst);
     }
 
-    /// As [`ServerClock::adopt`], also backwards: for the start, when this clock has given no times to anyone.
+    /// As [`ServerClock::adopt`], also backwards: for the start, before any time was read from this clock.
     pub fn anchor(&self, reading: &Reading) {
         self.adopt(reading);
         self.latest_us.store(i64::MIN, SeqCst);
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_still_rather_than_going_back() {
+    fn time_stops_rather_than_going_back() {
         let machine = Fake::default();
         let clock = ServerClock::new(Box::new(machine.clone()));
         machine.pass(5_000_000);

@@ -1,4 +1,4 @@
-//! Every key there is, read off the configuration's own types: its name, its default and its meaning. What the environment
+//! Every configuration key, read from the configuration's own types: its name, its default and its meaning. What the environment
 //! may set and what the reference page shows both come from here.
 
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What callers may have open at once, and how long they are waited for.
+//! Limits on what callers may have open at once, and on how long the server waits for them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,4 +1,4 @@
-//! Where the server connects to for callers, and what tenants' provider profiles may hold.
+//! Destinations that the server connects to for callers, and what tenants' provider profiles may contain.
 
 use ostler_protocol::{Failure, outgoing::OutgoingRules};
 use serde::{Deserialize, Serialize};

@@ -46,7 +46,7 @@ impl fmt::Display for Origin {
 /// Every setting of the server that this file, the environment and these flags would start.
 pub fn explain(file: Option<&Path>, overrides: Overrides, sections: &[SectionType]) -> Result<Vec<Setting>, Failure> {
     let environment = Environment::default();
-    // Hidden, it looks the same wherever it comes from.
+    // A hidden value looks the same whatever its origin.
     let named_url = overrides.database_url.is_some();
     let without_flags = Config::load(file, &environment, Overrides::default(), sections)?.json();
     let config = Config::load(file, &environment, overrides, sections)?;
@@ -62,7 +62,7 @@ pub fn explain(file: Option<&Path>, overrides: Overrides, sections: &[SectionTyp
             (false, None, Some(file)) => Origin::File(file.to_owned()),
             (false, None, None) => Origin::Default,
         };
-        // Left out, it still is somewhere.
+        // An unset data directory has a default that depends on the environment.
         let found = || config.data_dir().ok().map(|dir| dir.display().to_string().into());
         let value = if key.name == DATA_DIR { found().unwrap_or(value) } else { shown(value) };
         Setting { key: key.name, value, origin }
@@ -76,7 +76,7 @@ fn variable(key: &Key, by_file: bool) -> Option<String> {
     let own = Some(key.environment()).filter(is_set);
     match key.name.as_str() {
         DATA_DIR => Some(DATA_DIR_VARIABLE.to_owned()).filter(is_set).or(own),
-        // Meant for many programs, so it yields to whatever was said to this one.
+        // `DATABASE_URL` is meant for many programs, so settings for this one take precedence.
         DATABASE_URL => own.or_else(|| Some(DATABASE_URL_VARIABLE.to_owned()).filter(|name| !by_file && is_set(name))),
         _ => own,
     }
@@ -85,7 +85,7 @@ fn variable(key: &Key, by_file: bool) -> Option<String> {
 fn read(file: &Path) -> Result<Value, Failure> {
     let unreadable = |why: String| Failure::invalid("config", format!("{}: {why}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
-    // What cannot be parsed was refused before; the parser's own words may quote a secret.
+    // A file that cannot be parsed was rejected before; the parser's message may quote a secret.
     let table: toml::Table = text.parse().map_err(|_| unreadable("not TOML".into()))?;
     serde_json::to_value(table).map_err(Failure::internal)
 }
@@ -94,7 +94,7 @@ fn at<'a>(value: &'a Value, key: &str) -> Option<&'a Value> {
     key.split('.').try_fold(value, |value, field| value.get(field))
 }
 
-/// A value may hold what looks like a credential, whatever its key is called.
+/// Redacts the value: it may contain a credential, whatever its key is called.
 fn shown(value: Value) -> Value {
     match value {
         Value::String(text) => Redactor::new(&[]).redact(&text).into_owned().into(),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn each_value_says_where_it_comes_from() {
+    fn each_value_has_its_origin() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("ostler.toml");
         std::fs::write(&file, "[runner]\nlease_ms = 1500\n[policy.ceiling]\nmax_turns = 3\n").unwrap();

@@ -52,7 +52,7 @@ impl Dialects {
         self.iter().flat_map(|dialect| &dialect.topics)
     }
 
-    /// What is to be done in each round of housekeeping.
+    /// The chores of each round of housekeeping.
     pub(crate) fn chores(&self) -> Vec<(&'static str, Chore)> {
         self.iter().flat_map(|dialect| dialect.chores.iter().chain(&dialect.user_chores)).cloned().collect()
     }
@@ -71,7 +71,7 @@ impl Dialects {
         self.iter().filter_map(|dialect| dialect.hosts).any(|is_own| is_own(app, name))
     }
 
-    /// Finishes what removed users have left. What is cut off is finished by the next round of housekeeping.
+    /// Runs the chores that follow the removal of a user. If interrupted, the next round of housekeeping runs them again.
     pub(crate) async fn after_user_removed(&self, app: &App) -> Result<(), Failure> {
         for (_, chore) in self.iter().flat_map(|dialect| &dialect.user_chores) {
             chore(app.clone()).await?;

@@ -1,4 +1,5 @@
-//! What is kept, and what backup, retention and erasure do with it. A test fails for a table or file that is not declared.
+//! The data that the server stores, and what backup, retention and erasure do with it. A test fails for a table or file that is
+//! not declared.
 
 /// A table, or a file or directory in the data directory.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -25,7 +25,7 @@ impl States {
     }
 
     /// # Panics
-    /// If no dialect of this server has opened such a state. Only the dialect's own code asks for it.
+    /// If no dialect of this server has opened such a state. Only the dialect's own code reads it.
     pub fn get<T: Send + Sync + 'static>(&self) -> &T {
         let state = self.0.get(&TypeId::of::<T>()).and_then(|state| state.downcast_ref());
         state.unwrap_or_else(|| panic!("no dialect has opened {}", type_name::<T>()))

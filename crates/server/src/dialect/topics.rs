@@ -1,5 +1,5 @@
-//! What servers of one store wake each other for. A wake-up is a hint: it may be lost, and whatever waits for it reads the store
-//! from time to time.
+//! The topics for which servers of one store wake each other. A wake-up is a hint: it may be lost, so every waiting task also
+//! reads the store from time to time.
 
 use crate::{app::App, net::sockets::Frame};
 
@@ -20,12 +20,12 @@ pub struct Topic {
     pub former: fn(FormerWord<'_>) -> Option<String>,
 }
 
-/// A word of wake-ups before they named their topics.
+/// A word of the former format, in which wake-ups did not name their topics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FormerWord<'a> {
     Listener(&'a str),
     Urgent(&'a str),
-    /// Whose connections a frame is for.
+    /// The key whose connections a frame is for.
     Frame(&'a str),
 }
 

@@ -1,6 +1,6 @@
-//! The system's git, told to trust nothing: no configuration except ours, no hooks, no submodules, no prompts, only the
-//! protocols it is given, only addresses that were checked, and a deadline. A credential reaches it through a file that a
-//! helper reads, never in an address, an argument or its environment.
+//! The system's git, configured to trust nothing: no configuration except ours, no hooks, no submodules, no prompts, only the
+//! allowed protocols, only checked addresses, and a deadline. A credential reaches it through a file that a helper reads,
+//! never in a URL, an argument or its environment.
 
 mod route;
 
@@ -21,20 +21,20 @@ use tokio::{process::Command, sync::OnceCell, time::timeout};
 
 use route::Route;
 
-/// The first git that can be told which addresses a name has (`http.curloptResolve`).
+/// The first version of git that accepts the addresses of a host name (`http.curloptResolve`).
 const PINNING_VERSION: (u32, u32) = (2, 37);
-/// One message for every failure of a connection, so that nobody learns from it which hosts and ports answer. The log has
-/// the details.
+/// One message for every failure of a connection, so that it does not reveal which hosts and ports respond. The log has the
+/// details.
 const FETCH_FAILED: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
 
-/// The rule of a failure where the repository was reached and lacks what is wanted.
+/// The rule of a failure where the repository was reached and lacks the requested ref.
 const UNKNOWN: &str = "workspace-git-commit";
 
 /// How to run it.
 pub struct Git<'a> {
     pub protocols: &'a [String],
     pub timeout: Duration,
-    /// Where it may connect to.
+    /// The addresses that it may connect to.
     pub outgoing: &'a OutgoingRules,
     /// For the servers of this address: its origin, and the file with `username=` and `password=`.
     pub credential: Option<(String, PathBuf)>,
@@ -42,7 +42,7 @@ pub struct Git<'a> {
 }
 
 impl Git<'_> {
-    /// Brings what is wanted into the bare cache, where it is not there yet, and answers with its commit.
+    /// Fetches the requested ref into the bare cache, unless it is there already, and returns its commit.
     pub async fn fetch(&self, cache: &Path, wanted: &GitRef, keep_as: &str) -> Result<String, Failure> {
         if !cache.join("HEAD").exists() {
             self.run(cache, &["init", "--quiet", "--bare", "--template="]).await?;
@@ -61,8 +61,8 @@ impl Git<'_> {
         }
     }
 
-    /// Whether the server lists any ref. A web server that answers every path looks like a repository without refs; a
-    /// caller must not be able to tell it from an address where nothing answers.
+    /// Whether the server lists any ref. A web server that responds to every path looks like a repository without refs; a
+    /// caller must not be able to distinguish it from an address where nothing responds.
     async fn lists_refs(&self, route: &Route, cache: &Path) -> bool {
         let refs = self.run_by(route, cache, &["ls-remote", "--quiet", "--", &route.url]).await;
         refs.is_ok_and(|refs| !refs.trim().is_empty())
@@ -83,7 +83,7 @@ impl Git<'_> {
         let fetched = fetch(format!("+{name}:{keep_as}")).await;
         if let GitWant::Commit(commit) = &wanted.want {
             if fetched.is_err() {
-                // Not every server hands out a commit by its id: then it must be among its branches.
+                // Not every server serves a commit by its id; then it must be on one of the branches.
                 fetch(format!("+refs/heads/*:{keep_as}-heads/*")).await?;
             }
             return if self.has(cache, commit).await { Ok(commit.clone()) } else { Err(unknown()) };
@@ -109,7 +109,7 @@ impl Git<'_> {
         self.run(cache, &["cat-file", "-e", &format!("{commit}^{{commit}}")]).await.is_ok()
     }
 
-    /// A repository of its own at this commit. It shares nothing with the cache, which others use too.
+    /// Checks out this commit in its own repository, which shares nothing with the cache, because other runs use the cache too.
     pub async fn check_out(&self, cache: &Path, commit: &str, into: &Path, keep_as: &str) -> Result<(), Failure> {
         self.run(cache, &["update-ref", keep_as, commit]).await?;
         let local = Git { protocols: &["file".to_owned()], credential: None, ..*self };
@@ -130,24 +130,24 @@ impl Git<'_> {
         let mut child = self.command(route, directory, arguments).spawn().map_err(|error| not_started(&error))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let (Some(stdout), Some(stderr)) = (stdout, stderr) else {
-            return Err(Failure::internal("the pipes were asked for"));
+            return Err(Failure::internal("the child process has no pipes"));
         };
         let whole = async { tokio::join!(LogTail::read(stdout), LogTail::read(stderr), child.wait()) };
         match timeout(self.timeout, whole).await {
             Err(_) => Err(self.refused(arguments[0], "it took too long")),
-            Ok((said, _, Ok(status))) if status.success() => Ok(said.redacted(self.redactor)),
+            Ok((output, _, Ok(status))) if status.success() => Ok(output.redacted(self.redactor)),
             Ok((_, log, _)) => Err(self.refused(arguments[0], &log.redacted(self.redactor))),
         }
     }
 
-    /// What git's words mean for the run. Only what another try could mend is tried again.
+    /// The failure for git's error output. Only failures that a retry could fix are retryable.
     fn refused(&self, verb: &str, log: &str) -> Failure {
         let says = |words: &[&str]| words.iter().any(|word| log.contains(word));
         if says(&["couldn't find remote ref", "not our ref", "Needed a single revision"]) {
             return unknown();
         }
         let denied = ["Authentication failed", "could not read Username", "could not read Password"];
-        // Without a credential it is a connection that failed, like any other.
+        // Without a credential it is reported like any other failed connection.
         if self.credential.is_some() && says(&denied) {
             let message = "the repository wants another credential";
             return Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message);
@@ -175,24 +175,24 @@ impl Git<'_> {
             "maintenance.auto=false",
             "init.defaultBranch=main",
             "credential.helper=",
-            // Servers may name others to fetch from.
+            // A server may name other servers to fetch bundles from.
             "transfer.bundleURI=false",
         ];
         command.args(settings.iter().flat_map(|setting| ["-c", setting]));
         command.args(route.setting.iter().flat_map(|setting| ["-c", setting]));
         if let Some((origin, file)) = &self.credential {
-            // For this origin only, and to read it only.
+            // The credential is used for this origin only, and only read.
             let path = file.display().to_string().replace('\'', r"'\''");
             let helper = format!("!f() {{ test \"$1\" = get && grep -E '^(username|password)=' '{path}'; }}; f");
             command.args(["-c", &format!("credential.{origin}.helper={helper}")]);
         }
         command.args(arguments).current_dir(directory).env_clear();
-        // Where the authorities are that the system trusts, in git's words.
+        // The certificate authorities that the system trusts, as git names them.
         let passed = [("PATH", "PATH"), ("SSL_CERT_FILE", "GIT_SSL_CAINFO"), ("SSL_CERT_DIR", "GIT_SSL_CAPATH")];
         command.envs(passed.iter().filter_map(|(ours, its)| Some((its, std::env::var_os(ours)?))));
         command.env("GIT_ALLOW_PROTOCOL", self.protocols.join(":")).env("GIT_TERMINAL_PROMPT", "0");
         command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_LFS_SKIP_SMUDGE", "1");
-        // Without a route nothing is to be connected to.
+        // Without a route, git must not connect to anything.
         let ssh = route.ssh.as_deref().unwrap_or("false");
         command.env("HOME", "/nonexistent").env("LC_ALL", "C").env("GIT_SSH_COMMAND", ssh);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
@@ -204,7 +204,7 @@ fn failed(message: &str) -> Failure {
     Failure::rule(FailureKind::InfraFailed, "workspace-git", message)
 }
 
-/// Without its program the system says only that there is no such file.
+/// Names git if it is missing: the system's error only says that there is no such file.
 fn not_started(error: &std::io::Error) -> Failure {
     match ostler_runner::git_missing() {
         Some(why) => Failure::rule(FailureKind::InfraFailed, "workspace-git-missing", why),
@@ -216,7 +216,7 @@ fn unknown() -> Failure {
     Failure::rule(FailureKind::NotFound, UNKNOWN, "the repository has no such commit, branch or tag")
 }
 
-/// The version of the system's git, looked up once. `None`: it does not say.
+/// The version of the system's git, looked up once. `None` if it reports none.
 async fn version() -> Option<(u32, u32)> {
     static VERSION: OnceCell<Option<(u32, u32)>> = OnceCell::const_new();
     let look = || async {
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves the files below a directory, as git's dumb protocol wants them, and counts connections.
+    /// Serves the files below a directory for git's dumb protocol, and counts connections.
     async fn serve(root: PathBuf) -> (u16, Arc<AtomicUsize>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, count) = (listener.local_addr().unwrap().port(), Arc::<AtomicUsize>::default());
@@ -283,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Nobody resolves `pinned.invalid`: git reaches the server only by the address it was given for the name.
+    /// `pinned.invalid` does not resolve: git reaches the server only by the address that is configured for the name.
     #[tokio::test]
     async fn git_connects_to_the_address_that_it_is_given_for_a_name() {
         let scratch = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A repository may say that its objects lie elsewhere; nobody has checked that place.
+    /// A repository may refer to objects on another server, whose address was not checked.
     #[tokio::test]
     async fn git_does_not_follow_a_repository_to_another_server() {
         let scratch = tempfile::tempdir().unwrap();
@@ -318,7 +318,7 @@ mod tests {
         std::fs::create_dir_all(web.join("a.git/objects/info")).unwrap();
         let elsewhere = format!("http://127.0.0.1:{inside}/objects\n");
         std::fs::write(web.join("a.git/objects/info/http-alternates"), elsewhere).unwrap();
-        let (port, asked) = serve(web).await;
+        let (port, requests) = serve(web).await;
         let (protocols, redactor) = (["http".to_owned()], Redactor::new(&[]));
         let outgoing = OutgoingRules::default().with_loopback();
         let timeout = Duration::from_secs(30);
@@ -327,12 +327,12 @@ mod tests {
         std::fs::create_dir(&cache).unwrap();
         let failure = git.fetch(&cache, &wanted(format!("http://127.0.0.1:{port}/a.git")), "refs/x").await.unwrap_err();
         assert_eq!(failure.message, FETCH_FAILED);
-        assert!(asked.load(Ordering::SeqCst) > 0);
+        assert!(requests.load(Ordering::SeqCst) > 0);
         assert_eq!(reached.load(Ordering::SeqCst), 0);
     }
 
     #[test]
-    fn the_version_of_git_is_read_from_what_it_says() {
+    fn the_version_of_git_is_read_from_its_output() {
         assert_eq!(read_version("git version 2.47.3\n"), Some((2, 47)));
         assert_eq!(read_version("git version 2.39.5 (Apple Git-154)"), Some((2, 39)));
         assert_eq!(read_version("git version 3.0"), Some((3, 0)));

@@ -1,5 +1,5 @@
-//! The jobs that this server's launcher has in hand. The launcher vouches for them and for no others, and the sweeper
-//! of the same server does not give them up.
+//! The jobs that this server's launcher has in hand. The launcher renews the heartbeat of these jobs only, and the sweeper of
+//! the same server does not abandon them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
 #[derive(Clone, Default)]
 pub struct InHand(Arc<Mutex<Hand>>);
 
-/// A job in hand. Dropping it puts the job down, also when its task panics.
+/// A job in hand. Dropping it removes the job, also when its task panics.
 pub struct Held {
     in_hand: InHand,
     job_id: RunnerJobId,
@@ -28,7 +28,7 @@ impl InHand {
         self.lock().forget_unanswered(until);
     }
 
-    /// What is in hand now.
+    /// The current jobs in hand.
     pub fn snapshot(&self) -> Hand {
         self.lock().clone()
     }

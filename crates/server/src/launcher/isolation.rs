@@ -1,5 +1,5 @@
-//! Which namespaces agents can have on this machine, and whether the server runs as root. Found once, by starting the guard
-//! with each: no setting of the system says it as surely.
+//! Which namespaces agents can have on this machine, and whether the server runs as root. Probed once, by starting the guard
+//! with each: no setting of the system is as reliable.
 
 use std::{path::Path, process::Stdio, time::Duration};
 
@@ -8,10 +8,10 @@ use tokio::{process::Command, time::timeout};
 
 use crate::{app::App, config::Config};
 
-/// For the guard to start a program that ends at once.
+/// Time limit for the guard to start a program that exits at once.
 const PROBE: Duration = Duration::from_secs(10);
 
-/// What is used for every agent of this server. Waits for the probe if it is the first to need it.
+/// The isolation of every agent of this server. The first caller waits for the probe.
 pub async fn get(app: &App) -> Isolation {
     *app.isolation.get_or_init(|| probe(&app.config)).await
 }
@@ -34,7 +34,7 @@ async fn works(guard: &Path, isolation: Isolation) -> bool {
     let order = Order { limits: Limits::default(), reach: None, runner_pid: std::process::id(), isolation };
     let guarded = Guarded { guard: guard.to_owned(), order };
     let mut command = Command::new(guard);
-    // The guard's own program, which is there for sure.
+    // The guard's own program, which certainly exists.
     command.arg0("ostler").args(guarded.arguments(Path::new("/proc/self/exe"), &["--version".into()]));
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
     let Ok(mut child) = command.spawn() else { return false };
@@ -46,7 +46,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Warns an operator who runs the server as root, and finds out about namespaces before the first agent needs to know.
+/// Warns an operator who runs the server as root, and probes namespaces before the first agent needs them.
 pub fn start(app: &App) {
     if is_root() {
         tracing::warn!(

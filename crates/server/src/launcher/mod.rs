@@ -1,9 +1,9 @@
 //! Launchers: each claims runner jobs, starts a runner for each, and reports how it ended. None ever scans runs for work.
-//! Where a runner lives is the only thing that differs between them.
+//! They differ only in where a runner runs.
 //!
-//! The store may fail at any moment, and it may carry out a write whose answer is lost. So a launcher vouches only for
-//! jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that were not
-//! answered. The rules are in `ostler_protocol::kernel::launching`.
+//! The store may fail at any moment, and it may carry out a write whose response is lost. So a launcher renews the heartbeat
+//! only of jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that got no
+//! response. The rules are in `ostler_protocol::kernel::launching`.
 
 mod git;
 mod hand;
@@ -39,30 +39,30 @@ pub use hand::InHand;
 use crate::{app::App, service::leases};
 use ostler_store::failures::is_of_store;
 
-/// Jobs taken in one go.
+/// Maximum number of jobs in one claim.
 const TAKE_MAX: usize = 32;
-/// Jobs are vouched for this often, or several times within the silence that would cost them.
+/// Interval of heartbeats of jobs, unless the silence that would lose them is short; then several times within it.
 const HEARTBEAT_MS_MAX: u64 = 5_000;
 /// The shortest time that a heartbeat gets, however short the silence is.
 const HEARTBEAT_PATIENCE_MS_MIN: u64 = 250;
-/// Between two attempts at a store that does not answer: the first pause, and the longest.
+/// Pause between two attempts while the store does not respond: the first, and the longest.
 const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For how long a stopping server tries to store how its runners ended. Another server finds out without it, later.
 const STOP_REPORT: Duration = Duration::from_secs(5);
-/// How often homes that nobody lives in any more are looked for.
+/// How often the launcher looks for homes of jobs that no longer run.
 const SWEEP_HOMES: Duration = Duration::from_secs(60);
 const MESSAGE_CHARS_MAX: usize = 300;
 
-/// How a runner ended, and what there is to say about it. `None`: it goes on without us.
+/// How a runner ended, and its summary. `None` if it continues without this server.
 type Ending = Option<(JobEnd, RawJson)>;
 
-/// Where runners live.
-enum Stable {
+/// Where runners run.
+enum RunnerHost {
     Resident(InProcess),
     Process,
 }
 
-impl Stable {
+impl RunnerHost {
     async fn run(&self, app: &App, owner: &str, job: &RunnerJob) -> Ending {
         match self {
             Self::Resident(call) => Some(resident::run(app, call.clone(), job).await),
@@ -71,7 +71,7 @@ impl Stable {
     }
 }
 
-/// Runs jobs until the server stops. While it drains no job is taken, and this ends with the last runner.
+/// Runs jobs until the server stops. While the server drains, no job is claimed, and this returns after the last runner.
 pub async fn run(app: App, router: Router) {
     outfit::sweep(&app).await;
     if app.config.runner.slots == 0 {
@@ -85,9 +85,9 @@ pub async fn run(app: App, router: Router) {
 }
 
 async fn run_jobs(app: &App, router: Router, owner: &str) {
-    let stable = Arc::new(match app.config.runner.launcher {
-        Launcher::Resident => Stable::Resident(resident::in_process(router)),
-        Launcher::Process => Stable::Process,
+    let host = Arc::new(match app.config.runner.launcher {
+        Launcher::Resident => RunnerHost::Resident(resident::in_process(router)),
+        Launcher::Process => RunnerHost::Process,
     });
     let places = Arc::new(Semaphore::new(app.config.runner.slots));
     let mut runners = JoinSet::new();
@@ -100,16 +100,16 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
             break;
         }
         if draining && !outlives {
-            let_go(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
+            dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
         }
         for job in if draining { vec![] } else { take(app, owner, &places).await } {
             let Some(held) = app.in_hand.take_up(job.runner_job_id) else { continue };
             let place = places.clone().acquire_owned().await.expect("never closed");
-            let (app, stable, owner) = (app.clone(), stable.clone(), owner.to_owned());
+            let (app, host, owner) = (app.clone(), host.clone(), owner.to_owned());
             runners.spawn(async move {
-                work(&app, &stable, owner, job, place).await;
+                work(&app, &host, owner, job, place).await;
                 drop(held);
-                // The job may be pending again, and not to be claimed while it was in hand.
+                // The job may be pending again; it could not be claimed while it was in hand.
                 app.hub.jobs.notify_one();
             });
         }
@@ -122,7 +122,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
             () = app.stopped() => break,
         }
     }
-    // Each hears of the stop by itself and hands its job on.
+    // Each task notices the stop by itself and hands over its job.
     while runners.join_next().await.is_some() {}
 }
 
@@ -138,8 +138,8 @@ async fn keep_vouching(app: &App, owner: &str) {
         heartbeat.tick().await;
         match tokio::time::timeout(patience, vouch(app, owner)).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "vouching for jobs failed; the next heartbeat tries again"),
-            Err(_) => tracing::warn!("vouching for jobs took too long; the next heartbeat tries again"),
+            Ok(Err(error)) => tracing::warn!(%error, "the heartbeat of jobs failed; the next one tries again"),
+            Err(_) => tracing::warn!("the heartbeat of jobs took too long; the next one tries again"),
         }
     }
 }
@@ -181,7 +181,7 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
     jobs
 }
 
-/// Jobs of earlier claims that the store carried out and could not answer.
+/// Jobs of earlier claims that the store carried out and whose response was lost.
 async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     // By then the sweeper has returned them.
@@ -196,32 +196,32 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
         Ok(mut jobs) => {
             jobs.retain(|job| hand.on_owned(job, owner) == Owned::TakeUp);
             if !jobs.is_empty() {
-                tracing::info!(jobs = jobs.len(), "jobs of a claim whose answer was lost are started now");
+                tracing::info!(jobs = jobs.len(), "jobs of a claim whose response was lost are started now");
             }
             jobs
         }
         Err(error) => {
-            tracing::warn!(%error, "looking for jobs of an unanswered claim failed; the next look tries again");
+            tracing::warn!(%error, "looking for jobs of a claim without a response failed; the next look tries again");
             vec![]
         }
     }
 }
 
-/// With every place taken, runners that only wait for another turn give way to jobs that wait for a runner.
+/// If all places are in use, dismisses runners that only wait for another turn, in favour of jobs that wait for a runner.
 async fn make_room(app: &App, owner: &str) {
     let counts = async {
         let waiting = store::kernel::runner_jobs::count_waiting(&app.db, app.now()).await?;
         Ok::<_, store::StoreError>(waiting - store::kernel::leases::count_leaving(&app.db, owner).await?)
     };
     match counts.await.map(u32::try_from) {
-        Ok(Ok(lacking)) if lacking > 0 => let_go(app, owner, lacking, DismissOp { only_if_idle: true }).await,
+        Ok(Ok(lacking)) if lacking > 0 => dismiss_runners(app, owner, lacking, DismissOp { only_if_idle: true }).await,
         Ok(_) => {}
         Err(error) => tracing::warn!(%error, "counting the jobs that wait failed"),
     }
 }
 
-/// Lets runners of ours go, the longest idle first.
-async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
+/// Dismisses runners of this server, the longest idle first.
+async fn dismiss_runners(app: &App, owner: &str, limit: u32, op: DismissOp) {
     match store::kernel::leases::list_by_launcher(&app.db, owner, limit).await {
         Ok(held) => {
             // A runner that was not reached is found again by the next pass.
@@ -232,8 +232,8 @@ async fn let_go(app: &App, owner: &str, limit: u32, op: DismissOp) {
 }
 
 /// Runs one job to its end and reports how it ended.
-async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
-    let Some((end, summary)) = stable.run(app, &owner, &job).await else { return };
+async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
+    let Some((end, summary)) = host.run(app, &owner, &job).await else { return };
     outfit::clear(app, &job).await;
     app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
@@ -246,20 +246,19 @@ async fn work(app: &App, stable: &Stable, owner: String, job: RunnerJob, place: 
     }
 }
 
-/// Reports a runner's end until the store has it. The runner's place is free before that if the store does not answer.
+/// Reports a runner's end until the store has it. If the store does not respond, the runner's place is released first.
 async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemaphorePermit) {
     let (mut pause, mut place) = (STORE_PAUSE.0, Some(place));
     loop {
-        let answer = app.try_submit(job.session, job.run_id, op.clone()).await;
-        let answer =
-            answer.and_then(|reply| reply.ok_or_else(|| Failure::new(FailureKind::Overloaded, "a key clashed")));
-        match (after_finish(&answer), answer) {
+        let reply = app.try_submit(job.session, job.run_id, op.clone()).await;
+        let reply = reply.and_then(|reply| reply.ok_or_else(|| Failure::new(FailureKind::Overloaded, "a key clashed")));
+        match (after_finish(&reply), reply) {
             (AfterFinish::PutDown, Ok(_)) => return,
             (AfterFinish::PutDown, Err(failure)) => {
                 return tracing::warn!(%failure, job = %job.runner_job_id, "the end of a job was refused");
             }
-            (AfterFinish::Repeat, answer) => {
-                let cause = answer.err().and_then(|failure| failure.cause);
+            (AfterFinish::Repeat, reply) => {
+                let cause = reply.err().and_then(|failure| failure.cause);
                 tracing::warn!(cause = cause.as_deref(), job = %job.runner_job_id, "the end of a job could not be stored; trying again");
             }
         }
@@ -270,7 +269,8 @@ async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemapho
     }
 }
 
-/// Calls again while the store does not answer, so that its outage costs a job no start. `None` if the server stops first.
+/// Repeats `call` while the store does not respond, so that an outage does not fail the start of a job. `None` if the server
+/// stops first.
 async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Option<Result<T, Failure>>
 where
     F: Future<Output = Result<T, Failure>>,
@@ -281,10 +281,10 @@ where
             Err(failure) if is_of_store(&failure) => {
                 tracing::warn!(
                     cause = failure.cause.as_deref(),
-                    "the store does not answer; a runner waits to be started"
+                    "the store does not respond; a runner waits to be started"
                 );
             }
-            answer => return Some(answer),
+            outcome => return Some(outcome),
         }
         tokio::select! {
             () = tokio::time::sleep(longer(&mut pause)) => {}
@@ -293,7 +293,7 @@ where
     }
 }
 
-/// How long to wait this time; the next time it is twice as long.
+/// The pause before this attempt. Doubles `pause` for the next one.
 fn longer(pause: &mut Duration) -> Duration {
     std::mem::replace(pause, (*pause * 2).min(STORE_PAUSE.1))
 }
@@ -314,7 +314,7 @@ fn not_started(failure: &Failure) -> (JobEnd, RawJson) {
     failed("not-started", &failure.message)
 }
 
-/// The server stops before the runner was done.
+/// The result of a job whose server stops before its runner has finished.
 fn returned() -> (JobEnd, RawJson) {
     (JobEnd::Returned, RawJson::of(&json!({"status": "returned", "message": "its server stopped"})))
 }

@@ -1,5 +1,5 @@
-//! Makes an outfit ready for a job's runner, and clears it away afterwards. An agent's home is made from its profile, private
-//! to the job, and exists only while the job runs.
+//! Prepares the environment of a job's backend, and deletes it afterwards. The agent's home is made from its profile, private to
+//! the job, and exists only while the job runs.
 
 use std::{
     collections::BTreeMap,
@@ -39,10 +39,10 @@ use ostler_store::failures::is_of_store;
 /// The directory of homes, in the data directory.
 const HOMES: &str = "homes";
 
-/// What a job's runner gets. If something is missing, its turns end with the reason, as facts of the run. A store that
-/// does not answer is no such reason, and the only error.
+/// The environment of a job's backend. If something is missing, the run's turns fail with the reason. Fails only if the store
+/// does not respond.
 pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
-    // The common case costs nothing: such an agent has no business with files.
+    // The common case costs nothing: such a backend uses no files.
     if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
         return Ok(BackendEnvironment::bare(AgentConfig::Scripted));
     }
@@ -50,7 +50,7 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnv
         Ok(outfit) => Ok(outfit),
         Err(failure) if is_of_store(&failure) => Err(failure),
         Err(failure) => {
-            tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "an outfit lacks something");
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "the environment of a backend is incomplete");
             Ok(BackendEnvironment::unavailable(AgentConfig::default(), failure.kind, failure.message))
         }
     }
@@ -66,7 +66,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     if owner != ProfileOwner::Operator {
         outfit.outgoing = Some(app.config.outgoing.rules()?);
     }
-    // The operator's token is in there, and what other agents were given.
+    // It contains the operator's token, and the homes of other agents.
     outfit.hidden = vec![app.config.data_dir()?];
     if outfit.backend.is_program() {
         outfit.storage = Some(session_storage::make(app, run.session).await?);
@@ -92,7 +92,7 @@ async fn guard(app: &App) -> Option<Guard> {
     Some(Guard { program, limits, landlock: section.landlock, isolation: isolation::get(app).await })
 }
 
-/// Clears away what was made for a job. Its runner is gone.
+/// Deletes the files that were made for a job, after its runner has ended.
 pub async fn clear(app: &App, job: &RunnerJob) {
     let Ok(home) = home(app, job.runner_job_id) else { return };
     if !home.exists() {
@@ -112,7 +112,7 @@ pub async fn sweep(app: &App) {
             Some(job_id) => store::kernel::runner_jobs::get(&app.db, job_id).await,
             None => Ok(None),
         };
-        // A store that does not answer says nothing about the runner.
+        // A store that does not respond proves nothing about the runner.
         let in_use = job.map_or(true, |job| job.is_some_and(|job| job.phase == JobPhase::Running));
         if !in_use && let Err(error) = aside(move || directories::remove(&home)).await {
             tracing::warn!(%error, "a home that was left behind could not be wiped");
@@ -134,7 +134,7 @@ fn unusable(error: std::io::Error) -> Failure {
     failure
 }
 
-/// A fresh home with these files, readable by its owner alone.
+/// A new home with these files, readable by its owner only.
 fn build(home: &Path, files: &BTreeMap<String, SecretString>) -> std::io::Result<()> {
     directories::remove(home)?;
     directories::create(home)?;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_is_its_owners_alone_and_leaves_nothing_behind() {
+    fn a_home_is_private_and_leaves_nothing_behind() {
         let scratch = tempfile::tempdir().unwrap();
         let home = scratch.path().join("homes/job");
         let files =
@@ -175,7 +175,7 @@ mod tests {
         std::os::unix::fs::symlink(&outside, home.join("sessions")).unwrap();
         std::fs::set_permissions(home.join(".q/deep"), Permissions::from_mode(0o000)).unwrap();
         build(&home, &files(&["config.toml"])).unwrap();
-        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 1, "the next home has nothing of the one before");
+        assert_eq!(std::fs::read_dir(&home).unwrap().count(), 1, "the next home has nothing of the previous one");
         directories::remove(&home).unwrap();
         directories::remove(&home).unwrap();
         assert!(!home.exists() && outside.join("kept").exists());

@@ -1,6 +1,6 @@
-//! The process launcher: a child `ostler runner` for each job, in a process group of its own, with a token that is good
-//! for its run only and for as long as its job runs. The order and the token go through its standard input, which stays
-//! open while we live: when it closes the child knows that its server is gone, and goes too.
+//! The process launcher: a child `ostler runner` for each job, in its own process group, with a token that is valid for its
+//! run only and only while its job runs. The order and the token go through its standard input, which stays open while the
+//! server runs: when it closes, the child knows that its server is gone, and exits.
 
 use std::{
     net::SocketAddr,
@@ -28,15 +28,15 @@ use tokio::{
 use super::{Ending, outfit};
 use crate::{app::App, auth, config::Config};
 
-/// What a child gets of our environment beside what any program of a runner gets.
+/// Variables of our environment that a child gets in addition to those that every program of a runner gets.
 const ENVIRONMENT_TOO: &[&str] = &["HOME", "RUST_BACKTRACE", "RUST_LOG", "OSTLER_LOG"];
-/// Between being asked to end and being made to.
+/// Time between SIGTERM and SIGKILL.
 const TERMINATE: Duration = Duration::from_secs(2);
-/// Between losing its lease and being gone.
+/// Time for a runner to exit after it has lost its lease.
 const LEAVE: Duration = Duration::from_secs(10);
-/// How often a process is looked after, at least.
+/// Maximum time between two checks of a process.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// After its end, for the rest of its log: a process that left our group may hold the pipe open.
+/// Time to read the rest of the log after a process has ended: a process that left our group may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
@@ -47,15 +47,15 @@ pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
     }
 }
 
-/// A runner in a process of its own.
+/// A runner in its own process.
 struct Runner {
     child: Child,
     group: Pid,
-    /// Held, not used: its end is what tells the child that we are gone.
+    /// Held open, not used: its end signals to the child that the server is gone.
     _stdin: ChildStdin,
-    said: JoinHandle<LogTail>,
+    output: JoinHandle<LogTail>,
     log: JoinHandle<LogTail>,
-    /// How long it may be without a lease before it counts as stuck.
+    /// How long the runner may be without a lease before it counts as stuck.
     patience: Duration,
 }
 
@@ -78,19 +78,19 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     let group = child.id().and_then(|id| Pid::from_raw(id as i32)).ok_or_else(|| Failure::internal("no process id"))?;
     let (mut stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
         (Some(stdin), Some(stdout), Some(stderr)) => (stdin, stdout, stderr),
-        _ => return Err(Failure::internal("the pipes were asked for")),
+        _ => return Err(Failure::internal("the child process has no pipes")),
     };
     let line = serde_json::to_string(&launch).map_err(Failure::internal)? + "\n";
     if let Err(error) = stdin.write_all(line.as_bytes()).await {
-        // It has died already; its end says why.
-        tracing::debug!(%error, job = %job.runner_job_id, "the order was not read");
+        // The child has exited already; its exit status has the reason.
+        tracing::debug!(%error, job = %job.runner_job_id, "the runner process exited before it read its order");
     }
-    let (said, log) = (tokio::spawn(LogTail::read(stdout)), tokio::spawn(LogTail::read(stderr)));
+    let (output, log) = (tokio::spawn(LogTail::read(stdout)), tokio::spawn(LogTail::read(stderr)));
     tracing::debug!(job = %job.runner_job_id, pid = group.as_raw_nonzero(), "a runner process was started");
-    Ok(Runner { child, group, _stdin: stdin, said, log, patience })
+    Ok(Runner { child, group, _stdin: stdin, output, log, patience })
 }
 
-/// This program, in the version that runs, even when another one has been installed over it.
+/// This program in the running version, even if another version has been installed over it.
 fn command(config: &Config) -> Command {
     let program = match std::env::current_exe() {
         Ok(path) if !cfg!(target_os = "linux") => path,
@@ -102,8 +102,8 @@ fn command(config: &Config) -> Command {
         .chain(ENVIRONMENT_TOO)
         .copied()
         .chain(config.runner.pass_environment.iter().map(String::as_str));
-    let known = passed.filter_map(|name| Some((name, config.environment.get(name)?)));
-    command.arg0("ostler").args(["runner", "--launched"]).env_clear().envs(known).process_group(0);
+    let set = passed.filter_map(|name| Some((name, config.environment.get(name)?)));
+    command.arg0("ostler").args(["runner", "--launched"]).env_clear().envs(set).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -112,7 +112,7 @@ fn spawn_failed(error: std::io::Error) -> Failure {
     Failure::rule(FailureKind::InfraFailed, "runner-spawn", format!("the runner process did not start: {error}"))
 }
 
-/// The address a process of this machine reaches us at.
+/// The URL of this server for processes of this machine.
 fn reachable(listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
         Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => format!("http://[::1]:{}", address.port()),
@@ -135,11 +135,11 @@ impl Runner {
             }
         }
         let status = self.child.wait().await;
-        // Whatever the agent has started goes with its runner.
+        // Kill whatever processes the agent has started.
         self.signal(Signal::KILL);
         let log = last_words(self.log).await.redacted(&app.redactor);
-        let said = last_words(self.said).await.redacted(&app.redactor);
-        Some(ending(status.ok(), &said, log))
+        let output = last_words(self.output).await.redacted(&app.redactor);
+        Some(ending(status.ok(), &output, log))
     }
 
     async fn end(&mut self) {
@@ -149,7 +149,7 @@ impl Runner {
         let _ = self.child.wait().await;
     }
 
-    /// To the whole group. That nobody is left in it is as good.
+    /// Signals the whole group. An error is ignored: it means that the group has no processes left.
     fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
     }
@@ -162,27 +162,27 @@ async fn last_words(reading: JoinHandle<LogTail>) -> LogTail {
     read.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Resolves when the process has gone without its lease for too long: it lives, but does nothing.
+/// Resolves when the process has been without its lease for too long: it runs, but does no work.
 async fn stuck(app: &App, job: &RunnerJob, patience: Duration) {
     let (mut last_seen, mut patience) = (Instant::now(), patience);
     while last_seen.elapsed() < patience {
         tokio::time::sleep((patience / 4).min(LOOK_EVERY)).await;
         let lease = store::kernel::leases::get(&app.db, job.run_id).await;
-        // A store that does not answer says nothing about the runner.
+        // A store that does not respond proves nothing about the runner.
         if lease.map_or(true, |lease| lease.is_some_and(|lease| !lease.ended && lease.runner_id == job.runner_id)) {
             last_seen = Instant::now();
-            // Whoever had it and lost it knows that it has nothing more to do here.
+            // A runner that loses a lease it once held knows that it has to exit.
             patience = patience.min(LEAVE);
         }
     }
     tracing::warn!(job = %job.runner_job_id, "a runner process without a lease is killed");
 }
 
-/// What the process left behind: its own account, if it gave one, and how it went.
-fn ending(status: Option<ExitStatus>, said: &str, log_tail: String) -> (JobEnd, RawJson) {
+/// The summary of an ended process: the one that it printed as its last line, if any, and its exit status.
+fn ending(status: Option<ExitStatus>, output: &str, log_tail: String) -> (JobEnd, RawJson) {
     let (code, signal) = (status.and_then(|status| status.code()), status.and_then(|status| status.signal()));
-    let account = said.lines().next_back().and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
-    let mut summary = account.unwrap_or_else(|| {
+    let printed = output.lines().next_back().and_then(|line| serde_json::from_str::<Map<String, Value>>(line).ok());
+    let mut summary = printed.unwrap_or_else(|| {
         let message = match (code, signal) {
             (Some(code), _) => format!("the runner process ended with code {code}"),
             (_, Some(signal)) => format!("the runner process was killed by signal {signal}"),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_says_nothing_is_described_by_how_it_went() {
+    fn a_process_without_output_is_described_by_its_exit_status() {
         let killed = ending(Some(ExitStatus::from_raw(9)), "", "last line".into());
         let fields: Value = serde_json::from_str(killed.1.as_str()).unwrap();
         assert_eq!((killed.0, &fields["signal"], &fields["exitCode"]), (JobEnd::Failed, &json!(9), &Value::Null));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_gives_an_account_is_described_by_it() {
+    fn a_process_that_prints_a_summary_is_described_by_it() {
         let idle = ending(Some(ExitStatus::from_raw(0)), "noise\n{\"status\":\"idle\",\"turns\":2}", String::new());
         let fields: Value = serde_json::from_str(idle.1.as_str()).unwrap();
         assert_eq!((idle.0, &fields["status"], &fields["turns"]), (JobEnd::Succeeded, &json!("idle"), &json!(2)));

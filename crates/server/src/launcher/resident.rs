@@ -1,5 +1,5 @@
-//! The resident launcher: runs agents inside this process. Its runners still speak through `client`, over the router
-//! itself, with a token of their own, so there is one path for every runner.
+//! The resident launcher: runs runners inside this process. They still use `client`, directly over the router and with their own
+//! token, so all runners use the same path.
 
 use std::sync::Arc;
 
@@ -26,8 +26,7 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
     };
     let token = app.auth.admit_resident(job.run_id, job.runner_job_id);
     let client = Client::in_process(call, Some(token.token.clone()));
-    // In a task of its own, so that an agent that panics ends as a lost runner and nothing else; in a set, so that it
-    // stops when this does.
+    // In its own task, so that a panic of the backend only loses this runner; in a set, so that dropping this future stops it.
     let mut alone = JoinSet::new();
     alone.spawn(ostler_runner::run(order, client));
     let ending = tokio::select! {

@@ -1,6 +1,6 @@
-//! Workspaces of runs: a directory of the session's own, one of the machine's below an allowed root, or a checkout. What is
-//! made lies in the data directory and outlives runners. A run's own goes when the run has ended or was not used for long; a
-//! session's own goes with the session's storage.
+//! Workspaces of runs: the session's own directory, a directory of the machine below an allowed root, or a checkout. Created
+//! workspaces are in the data directory and outlive runners. A run's workspace is deleted when the run has ended or was not used
+//! for long; a session's workspace is deleted with the session's storage.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,13 +23,13 @@ use ostler_store as store;
 use super::git::Git;
 use crate::{app::App, directories};
 
-/// Where a run's agent works, and where its changes are kept track of.
+/// The directory in which a run's agent works, and the one in which its changes are tracked.
 pub struct Workspace {
     pub directory: PathBuf,
     pub changes: PathBuf,
 }
 
-/// Makes a run's workspace ready. One that is there is used again: an agent goes on where it was.
+/// Prepares a run's workspace. An existing one is reused, so that the agent continues where it was.
 pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
     let wanted = WorkspaceRef::read(&run.workspace_ref)?;
     let own = match wanted {
@@ -48,7 +48,7 @@ pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
     Ok(Workspace { directory, changes: own.join("changes") })
 }
 
-/// Refuses a reference that this server does not allow, before anything is made of it.
+/// Rejects a reference that this server does not allow, before anything is created.
 pub fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(), Failure> {
     match workspace {
         WorkspaceRef::None => Ok(()),
@@ -63,10 +63,10 @@ pub fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(),
     }
 }
 
-/// The directory itself, without links or dots, if it lies below one of the roots. Asked again when a runner starts: a
-/// link may lead elsewhere by then.
+/// The canonical path, if it is below one of the roots. Checked again when a runner starts, because a link may point elsewhere
+/// by then.
 fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
-    // The same whether it is there or not: nobody learns what lies elsewhere.
+    // The same failure whether the path exists or not, so that it reveals nothing about other directories.
     let refused = || {
         let message = format!(
             "workspaceRef.path {path:?} is no directory below a root that this server allows (workspaces.roots)"
@@ -78,7 +78,7 @@ fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
     let allowed =
         roots.iter().filter_map(|root| Path::new(root).canonicalize().ok()).any(|root| real.starts_with(root));
     let data_dir = app.config.data_dir()?.canonicalize().map_err(|_| refused())?;
-    // Our own directory is nobody's workspace, and no part of one.
+    // The data directory must not be a workspace, nor part of one.
     if !allowed || !real.is_dir() || real.starts_with(&data_dir) || data_dir.starts_with(&real) {
         return Err(refused());
     }
@@ -98,7 +98,7 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run: &Run) -> Result<
         credential: credential(app, &run.tenant_id, wanted)?,
         redactor: &app.redactor,
     };
-    // What was fetched with a credential is for those who may use it: a commit's id alone is no proof.
+    // Commits that were fetched with a credential are only for runs that may use it: knowing a commit's id is no proof.
     let fetched_by = match &wanted.credential_ref {
         None => wanted.repo_url.as_str().into(),
         Some(name) => serde_json::json!([wanted.repo_url, name]),
@@ -107,7 +107,7 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run: &Run) -> Result<
     let (half, keep_as) = (own.join("half"), format!("refs/ostler/{}", run.run_id));
     directories::make(&cache)?;
     let commit = git.fetch(&cache, wanted, &keep_as).await?;
-    // What an earlier attempt left is in nobody's use.
+    // A directory that an earlier attempt left is not in use.
     directories::clear(half.clone()).await?;
     directories::make(&half)?;
     git.check_out(&cache, &commit, &half, &keep_as).await?;
@@ -115,8 +115,8 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run: &Run) -> Result<
     Ok(directory)
 }
 
-/// The origin a credential is for, and the file it is in. It goes only to a server that its file names, for a tenant that
-/// may use it, and over no wire that others could listen to.
+/// The origin that a credential is for, and its file. It is sent only to a server that its file names, for a tenant that may use
+/// it, and never in clear text over a network.
 fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
     let Some(name) = &wanted.credential_ref else { return Ok(None) };
     let file = app.config.data_dir()?.join("git-credentials").join(name);
@@ -145,7 +145,7 @@ fn is_loopback(wanted: &GitRef) -> bool {
     server.host == "localhost" || server.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Clears away the workspaces of runs that have ended or that nobody has used for long, and of sessions that take no work.
+/// Deletes the workspaces of runs that have ended or were not used for long, and of sessions that accept no more work.
 pub async fn clear_unused(app: &App) -> Result<(), Failure> {
     let Ok(entries) = std::fs::read_dir(directories::all_workspaces(app)?) else { return Ok(()) };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -168,7 +168,7 @@ async fn is_unused(app: &App, run_id: RunId) -> Result<bool, Failure> {
     Ok(!held && run.is_none_or(|run| is_over(app, &run)))
 }
 
-/// It is the session's own, whatever became of its runs, as long as the session can be gone on with.
+/// A session's workspace is kept for as long as the session can be continued, whatever the state of its runs.
 async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Failure> {
     let session = store::kernel::sessions::get(&app.db, session).await?;
     Ok(session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local))

@@ -16,14 +16,14 @@ use super::{
 #[derive(Clone)]
 pub struct Local(Arc<SealedFiles>);
 
-/// What is sealed.
+/// The sealed contents of a file.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+struct StoredSecret {
     resource_version: String,
     updated_at: Timestamp,
     files: BTreeMap<String, String>,
-    /// Absent in what earlier versions wrote.
+    /// Absent in files of earlier versions.
     #[serde(default)]
     credential_dropped: bool,
 }
@@ -35,11 +35,11 @@ impl Local {
 
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
         let name = name.to_owned();
-        self.aside(move |files| get(files, &name)).await
+        self.spawn_blocking(move |files| get(files, &name)).await
     }
 
     pub async fn list(&self) -> Result<Vec<String>, Failure> {
-        self.aside(SealedFiles::list).await
+        self.spawn_blocking(SealedFiles::list).await
     }
 
     pub async fn update(
@@ -48,7 +48,7 @@ impl Local {
         change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
     ) -> Result<bool, Failure> {
         let name = name.to_owned();
-        self.aside(move |files| {
+        self.spawn_blocking(move |files| {
             let _lock = files.lock()?;
             match change(get(files, &name)?.as_ref())? {
                 Some(secret) => put(files, &name, &secret).map(|()| true),
@@ -60,7 +60,7 @@ impl Local {
 
     pub async fn delete(&self, name: &str) -> Result<(), Failure> {
         let name = name.to_owned();
-        self.aside(move |files| {
+        self.spawn_blocking(move |files| {
             let _lock = files.lock()?;
             files.delete(&name)
         })
@@ -75,8 +75,8 @@ impl Local {
         self.0.open_sealed(name, sealed)
     }
 
-    /// Waits for disks and locks where nobody else has to.
-    async fn aside<T: Send + 'static>(
+    /// Runs blocking work on disks and locks outside the threads of the async runtime.
+    async fn spawn_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&SealedFiles) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
@@ -94,20 +94,20 @@ fn get(files: &SealedFiles, name: &str) -> Result<Option<Secret>, Failure> {
 }
 
 fn read(text: &[u8]) -> Option<Secret> {
-    let Kept { resource_version, updated_at, files, credential_dropped } = serde_json::from_slice(text).ok()?;
+    let StoredSecret { resource_version, updated_at, files, credential_dropped } = serde_json::from_slice(text).ok()?;
     let files = files.into_iter().map(|(name, text)| (name, text.into())).collect();
     Some(Secret { resource_version, updated_at, credential: Credential::new(files), credential_dropped })
 }
 
 fn put(files: &SealedFiles, name: &str, secret: &Secret) -> Result<(), Failure> {
     let credential = secret.credential.files().iter();
-    let kept = Kept {
+    let stored = StoredSecret {
         resource_version: secret.resource_version.clone(),
         updated_at: secret.updated_at,
         files: credential.map(|(name, text)| (name.clone(), text.expose_secret().to_owned())).collect(),
         credential_dropped: secret.credential_dropped,
     };
-    files.put(name, &Zeroizing::new(serde_json::to_vec(&kept).map_err(Failure::internal)?))
+    files.put(name, &Zeroizing::new(serde_json::to_vec(&stored).map_err(Failure::internal)?))
 }
 
 #[cfg(test)]
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_secret_reads_back_and_lies_sealed_for_its_owner_alone() {
+    async fn a_secret_reads_back_and_its_file_is_sealed_and_private() {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("secrets");
         let store = Local::open(directory.clone(), key(1)).unwrap();
@@ -182,13 +182,13 @@ mod tests {
         }
         let other = Local::open(scratch.path().to_owned(), key(2)).unwrap();
         assert_eq!(other.get("a").await.unwrap_err().rule_name(), Some("secret-damaged"));
-        // What cannot be read can still be removed, and then set again.
+        // A secret that cannot be opened can still be deleted, and then set again.
         other.delete("a").await.unwrap();
         put(&other, "a", "2").await;
     }
 
     #[tokio::test]
-    async fn what_earlier_versions_wrote_is_read() {
+    async fn files_of_earlier_versions_are_read() {
         let scratch = tempfile::tempdir().unwrap();
         let store = Local::open(scratch.path().to_owned(), key(1)).unwrap();
         let text = r#"{"resourceVersion":"1","updatedAt":"2026-01-01T00:00:00Z","files":{"config.toml":"a = 1"}}"#;
@@ -198,14 +198,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_at_once_come_one_after_the_other() {
+    async fn concurrent_changes_are_serialized() {
         let scratch = tempfile::tempdir().unwrap();
         let stores = [0, 1].map(|_| Local::open(scratch.path().to_owned(), key(1)).unwrap());
         let counts = (0..40).map(|at| {
             let store = stores[at % 2].clone();
             tokio::spawn(async move {
-                let next = |known: Option<&Secret>| {
-                    let count: u32 = known.map_or(0, |known| known.resource_version.parse().unwrap());
+                let next = |existing: Option<&Secret>| {
+                    let count: u32 = existing.map_or(0, |existing| existing.resource_version.parse().unwrap());
                     Ok(Some(secret(&(count + 1).to_string())))
                 };
                 store.update("a", next).await.unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_server_left_half_written_is_removed() {
+    async fn half_written_files_of_a_killed_server_are_removed() {
         let scratch = tempfile::tempdir().unwrap();
         std::fs::write(scratch.path().join(".0123.tmp"), "half").unwrap();
         let store = Local::open(scratch.path().to_owned(), key(1)).unwrap();

@@ -1,5 +1,5 @@
-//! Where the secrets of provider profiles lie. One store per server, reached by name; whoever asks cannot tell where it
-//! keeps them, so that Kubernetes Secrets can take the place of local files. Values leave it only towards an agent's home.
+//! The store of the secrets of provider profiles. One per server; secrets are read by name, and callers do not depend on where
+//! they are stored, so that Kubernetes Secrets can replace local files. Values are read only into an agent's home.
 
 mod local;
 pub mod sealed;
@@ -16,7 +16,7 @@ const KEY_FILE: &str = "secrets-key";
 /// The secret of one profile.
 #[derive(Clone, Debug)]
 pub struct Secret {
-    /// Changes with every change; says nothing else.
+    /// Changes with every change; has no other meaning.
     pub resource_version: String,
     pub updated_at: Timestamp,
     pub credential: Credential,
@@ -25,7 +25,7 @@ pub struct Secret {
 }
 
 pub enum SecretStore {
-    /// With a directory of this server alone, or one that was named so that others can share it.
+    /// In a directory of this server only, or in a configured one that other servers can share.
     Local { local: Local, named: bool },
 }
 
@@ -38,7 +38,7 @@ impl SecretStore {
         Ok(Self::Local { local, named: section.directory.is_some() })
     }
 
-    /// The key that everything is sealed with, as it stands in the configuration or in its file.
+    /// The sealing key, as written in the configuration or in its file.
     pub fn key_text(config: &Config) -> Result<SecretString, Failure> {
         let section = &config.secrets;
         match (&section.key, &section.key_file) {
@@ -48,7 +48,7 @@ impl SecretStore {
         }
     }
 
-    /// Whether the key is there; else whoever asks for it next makes one.
+    /// Whether the key exists. If not, the next read of it creates one.
     pub fn has_key(config: &Config) -> Result<bool, Failure> {
         let section = &config.secrets;
         Ok(match (&section.key, &section.key_file) {
@@ -58,7 +58,7 @@ impl SecretStore {
         })
     }
 
-    /// `None`: there is no such secret. One that cannot be opened is a failure of its own kind.
+    /// `None` if there is no such secret. A secret that cannot be opened is a failure of its own kind.
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
         match self {
             Self::Local { local, .. } => local.get(name).await,
@@ -72,8 +72,8 @@ impl SecretStore {
         }
     }
 
-    /// Changes a secret, or makes it; nobody else changes it meanwhile. The change answers `None` to leave it as it is.
-    /// What is answered, whether it was changed, is durable.
+    /// Changes or creates a secret, under a lock against concurrent changes. `change` returns `None` to leave it unchanged.
+    /// Returns whether it was changed; the change is then durable.
     pub async fn update(
         &self,
         name: &str,
@@ -91,21 +91,21 @@ impl SecretStore {
         }
     }
 
-    /// Seals what is kept elsewhere, for this name.
+    /// Seals a text that is stored elsewhere, for this name.
     pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
         match self {
             Self::Local { local, .. } => local.seal(name, text),
         }
     }
 
-    /// `None`: it was changed, sealed for another name, or under another server's key.
+    /// `None` if the text was changed, sealed for another name, or sealed with another server's key.
     pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         match self {
             Self::Local { local, .. } => local.open_sealed(name, sealed),
         }
     }
 
-    /// For readiness: what it is, never what is in it.
+    /// The kind of the store, for readiness.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Local { named: false, .. } => "local-files",
@@ -123,7 +123,7 @@ pub fn sealing_key(config: &Config) -> Result<SealingKey, Failure> {
     })
 }
 
-/// A secret that is there and cannot be read: whoever needs it has none.
+/// The failure for a secret that exists and cannot be opened: to its users it is unavailable.
 fn damaged(name: &str) -> Failure {
     let message = format!(
         "the secret {name} cannot be opened: it is damaged, or was sealed under another key; delete the profile and set it again"

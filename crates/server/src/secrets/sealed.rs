@@ -1,5 +1,5 @@
-//! Files of our own that nobody else may read: each sealed under the server's key and its own name, mode 0600, replaced
-//! whole. A lock file orders writers, also those of other servers that share the directory.
+//! Private files of the server: each sealed with the server's key and its own name, mode 0600, replaced atomically. A lock file
+//! serializes writers, also those of other servers that share the directory.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,11 +17,11 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::{clock, directories};
 
-/// What a sealed file begins with; another format gets another number.
+/// The first bytes of a sealed file; another format gets another number.
 const MAGIC: &[u8] = b"ostler secret 1\n";
 const SUFFIX: &str = ".sealed";
 const LOCK: &str = ".lock";
-/// A file half written when its server died.
+/// The suffix of a file that is not completely written; such a file remains if its server dies.
 const UNFINISHED: &str = ".tmp";
 /// More than the largest secret there can be.
 const FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
@@ -31,7 +31,7 @@ pub struct SealedFiles {
     key: SealingKey,
 }
 
-/// What lies in a file.
+/// The contents of a file.
 pub enum Found {
     Nothing,
     /// It was changed, moved, or sealed under another key.
@@ -54,7 +54,7 @@ impl SealedFiles {
         Ok(files)
     }
 
-    /// What is there, for somebody who only reads.
+    /// For programs that only read: does not create the directory or remove unfinished files.
     pub fn existing(directory: PathBuf, key: SealingKey) -> Self {
         Self { directory, key }
     }
@@ -63,7 +63,7 @@ impl SealedFiles {
         self.directory.join(format!("{name}{SUFFIX}"))
     }
 
-    /// Held until it is dropped.
+    /// An exclusive lock, held until the file is dropped.
     pub fn lock(&self) -> Result<File, Failure> {
         let path = self.directory.join(LOCK);
         let file =
@@ -72,7 +72,7 @@ impl SealedFiles {
         Ok(file)
     }
 
-    /// The names of all that is sealed here, sorted.
+    /// The names of all sealed files, sorted.
     pub fn list(&self) -> Result<Vec<String>, Failure> {
         let mut names = vec![];
         for entry in std::fs::read_dir(&self.directory).map_err(broken)? {
@@ -98,7 +98,7 @@ impl SealedFiles {
         self.write(&self.file(name), &[MAGIC, &self.seal(name, text)])
     }
 
-    /// Seals what is kept elsewhere, for this name.
+    /// Seals a text that is stored elsewhere, for this name.
     pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         clock::fill(&mut nonce);
@@ -109,7 +109,7 @@ impl SealedFiles {
         self.key.open(name.as_bytes(), sealed)
     }
 
-    /// What everybody may know, beside what is sealed.
+    /// Writes a public text beside the sealed files, in clear.
     pub fn put_plain(&self, name: &str, text: &str) -> Result<(), Failure> {
         self.write(&self.directory.join(name), &[text.as_bytes()])
     }
@@ -131,7 +131,7 @@ impl SealedFiles {
         }
     }
 
-    /// Whole or not at all, also when the power fails: written aside, then renamed into its place.
+    /// Writes a file atomically, also in a power cut: to a temporary file first, which is then renamed.
     fn write(&self, path: &Path, parts: &[&[u8]]) -> Result<(), Failure> {
         let mut mark = [0; 8];
         clock::fill(&mut mark);

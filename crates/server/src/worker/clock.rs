@@ -1,8 +1,8 @@
 //! Steers the server's clock: it follows the wall clock of the machine, or on Postgres the clock of the database, so that
 //! all servers of one store agree. Neither moves server time by jumping.
 //!
-//! A jump is noticed because the other clock and the monotonic clock have not gone along. It is logged, counted, and taken
-//! out again by a correction. The correction then fades: slowly while leases are held, so that no deadline comes early by
+//! A jump is detected because the other clock and the monotonic clock have not moved with it. It is logged, counted, and
+//! compensated by a correction. The correction then fades: slowly while leases are held, so that no deadline comes early by
 //! more than a twentieth, and faster while there are none. On Postgres the correction is stored beside the time when a
 //! server last looked, for all servers alike.
 
@@ -22,7 +22,7 @@ use crate::{
 const FOLLOWED_US: i64 = 5_000_000;
 /// When no server has looked for this long, the database's time is taken as it is.
 const FORSAKEN_US: i64 = 60_000_000;
-/// A sample that took longer says too little.
+/// A sample that took longer is too imprecise.
 const ROUND_TRIP_US_MAX: i64 = TOLERANCE_US;
 const SAMPLES_MAX: usize = 3;
 /// An attempt fails if another server writes at the same moment.
@@ -85,7 +85,7 @@ pub async fn run(app: App) {
         if !app.db.multi_replica() {
             correction_us = follow_machine(&app, clock, correction_us).await;
         } else if let Ok(Err(error)) = tokio::time::timeout(SAMPLE_WAIT, follow_database(&app, clock)).await {
-            tracing::debug!(%error, "the database's clock could not be read; this server goes by its own meanwhile");
+            tracing::debug!(%error, "the database's clock could not be read; until it can, this server uses its own");
         }
     }
 }
@@ -160,7 +160,7 @@ async fn faded(app: &App, correction_us: i64, elapsed_us: i64) -> i64 {
     fade(correction_us, elapsed_us, is_idle(app).await, lease_us)
 }
 
-/// Whether nothing in the store is being timed. A store that does not answer may hold anything.
+/// Whether nothing in the store is being timed. False if the store does not respond.
 async fn is_idle(app: &App) -> bool {
     let leases = store::kernel::leases::count_held(&app.db).await;
     let jobs = store::kernel::runner_jobs::count_open(&app.db).await;
@@ -168,7 +168,7 @@ async fn is_idle(app: &App) -> bool {
 }
 
 /// What is left of a correction. Behind the other clock, time may run faster; ahead of it, only slower, never backwards.
-/// A lease that is claimed right after `idle` was found out loses a quarter at most.
+/// A lease that is claimed right after `idle` was read loses a quarter at most.
 fn fade(correction_us: i64, elapsed_us: i64, idle: bool, lease_us: i64) -> i64 {
     match (correction_us < 0, idle) {
         (true, true) => (correction_us + lease_us / 4).min(0),

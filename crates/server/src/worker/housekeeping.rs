@@ -1,5 +1,5 @@
-//! Clears away what is not needed any more, every few minutes: storage that has expired, workspaces of runs that have ended,
-//! and what the dialects have to clear. Each step can be done twice, so two servers do no harm.
+//! Deletes data that is no longer needed, every few minutes: expired storage, workspaces of runs that have ended, and data of
+//! the dialects. Each step is idempotent, so two servers may do it at once.
 
 use std::time::Duration;
 
@@ -16,19 +16,19 @@ pub async fn run(app: App) {
             _ = ticks.tick() => {}
             () = app.stopped() => return,
         }
-        told("evicting storage", session_storage::evict_expired(&app, app.now(), SWEEP_DEFAULT).await);
-        // Another server may have erased its session, or an agent that came late have made it again.
-        told("clearing evicted storage", session_storage::clear_leftovers(&app).await);
-        told("clearing wake-ups", wakeups::sweep(&app).await);
-        told("clearing workspaces", workspaces::clear_unused(&app).await);
+        log_failure("evicting storage", session_storage::evict_expired(&app, app.now(), SWEEP_DEFAULT).await);
+        // Another server may have erased the session, or a late agent may have created the directory again.
+        log_failure("clearing evicted storage", session_storage::clear_leftovers(&app).await);
+        log_failure("clearing wake-ups", wakeups::sweep(&app).await);
+        log_failure("clearing workspaces", workspaces::clear_unused(&app).await);
         for (what, chore) in &chores {
-            told(what, chore(app.clone()).await);
+            log_failure(what, chore(app.clone()).await);
         }
     }
 }
 
-/// What failed is tried again by the next round.
-fn told<T>(what: &str, outcome: Result<T, Failure>) {
+/// A failed step is not retried here; the next round repeats it.
+fn log_failure<T>(what: &str, outcome: Result<T, Failure>) {
     if let Err(failure) = outcome {
         tracing::warn!(%failure, cause = failure.cause.as_deref(), "{what} failed; the next sweep tries again");
     }

@@ -1,4 +1,4 @@
-//! Background work: what time and other servers bring about.
+//! Background work, triggered by time and by other servers.
 
 pub mod clock;
 pub mod housekeeping;

@@ -1,5 +1,5 @@
 //! The sweeper: ends leases, permission requests and commands whose time has passed, and takes up jobs whose launcher is gone.
-//! Every step is an ordinary operation of the kernel, so two sweepers cannot do harm, only work twice.
+//! Every step is an ordinary operation of the kernel, so two sweepers do no harm, only duplicate work.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::app::App;
 
-/// Rows one pass takes; the next pass takes the rest.
+/// Maximum number of rows in one pass; the next pass takes the rest.
 const PASS_MAX: u32 = 500;
 
 pub async fn run(app: App) {
@@ -38,7 +38,7 @@ pub async fn run(app: App) {
             Ok(()) => {}
             Err(failure) => {
                 tracing::warn!(%failure, cause = failure.cause.as_deref(), "a sweep failed; the next one tries again");
-                // Launchers could not vouch for their jobs either. They get time for a heartbeat before they count as gone.
+                // Launchers could not renew heartbeats either. They get time for one before they count as gone.
                 judge_at =
                     Some(Instant::now() + Duration::from_millis(app.config.runner.job_silence_ms.unsigned_abs() / 2));
             }
@@ -46,7 +46,7 @@ pub async fn run(app: App) {
     }
 }
 
-/// `judges`: whether jobs that no launcher has vouched for count as abandoned.
+/// `judges`: whether jobs without a recent heartbeat count as abandoned.
 async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let now = app.now();
     let mut due = store::kernel::leases::list_expired(&app.db, now, PASS_MAX).await?;
@@ -63,24 +63,24 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After a restart: SQLite has one process, so whatever its predecessor held is free at once.
+/// After a restart: SQLite has one process, so everything that the previous process held is free at once.
 pub async fn recover(app: &App) -> Result<(), Failure> {
     if app.db.multi_replica() {
         return Ok(());
     }
     if app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server() {
-        // Its runners may be at work; whoever is not lets its lease run out.
+        // Its runners may still be at work; the lease of one that is not expires.
         return Ok(());
     }
     let held = store::kernel::leases::list_held(&app.db).await?;
     sweep_all(app, held, SweepOp { orphaned: true }).await;
-    // One pass; what a later one finds again has not gone away by being tried in a loop.
+    // One pass only: retrying in a loop would not fix what the next pass finds again.
     let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;
     join_all(left.into_iter().map(|job| abandon(app, job))).await;
     Ok(())
 }
 
-/// Together, so that they share commits.
+/// Sweeps concurrently, so that the operations share commits.
 async fn sweep_all(app: &App, runs: Vec<(SessionId, RunId)>, op: SweepOp) {
     join_all(runs.into_iter().map(|(session, run_id)| sweep(app, session, run_id, op))).await;
 }
@@ -91,7 +91,7 @@ async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {
     }
 }
 
-/// The launcher that held the job is gone: what is left of the work is started again, or given up.
+/// Handles a job whose launcher is gone: the rest of the work is started again, or given up.
 async fn abandon(app: &App, job: RunnerJob) {
     let Some(owner) = job.owner else { return };
     let summary =

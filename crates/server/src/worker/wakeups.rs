@@ -1,6 +1,6 @@
 //! Wake-ups between servers of one store: what was committed here wakes followers, waits and launchers there. A session that
-//! is followed here is read once for all its followers. What is lost on the way is made good by reading the store again, which
-//! everything that waits does from time to time anyway.
+//! is followed here is read once for all its followers. Lost wake-ups are harmless, because every waiting task also reads the
+//! store from time to time.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard},
@@ -28,7 +28,7 @@ use crate::{
 const SEND_PAUSE: Duration = Duration::from_millis(10);
 /// "Read everything" is expensive for the others and is sent less often.
 const SEND_EVERYTHING_PAUSE: Duration = Duration::from_millis(250);
-/// A connection that was lost is tried again after this long, then after twice as long each time.
+/// Pause before the first reconnect; it doubles with each attempt.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Sessions read at once for the followers here.
@@ -38,7 +38,7 @@ const EVENTS_MAX: i64 = 256;
 /// Frames that do not fit into a wake-up are read as soon as it arrives, and kept a little longer.
 const FRAMES_KEPT: SignedDuration = SignedDuration::from_mins(1);
 
-/// Wake-ups on their way. Taking them takes all there are, as one.
+/// Pending wake-ups. Taking them returns all of them, merged into one.
 #[derive(Default)]
 pub struct Pending {
     wakeups: Mutex<Wakeups>,
@@ -46,7 +46,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// What a flush of this server has committed.
+    /// Adds what a flush of this server has committed.
     pub fn add_committed(&self, committed: &Committed) {
         let mut wakeups = self.lock();
         committed.events.iter().for_each(|event| wakeups.add_event(event));
@@ -56,13 +56,13 @@ impl Pending {
         }
     }
 
-    /// Something has changed for a key of this topic.
+    /// Adds a change for a key of this topic.
     pub fn add_key(&self, topic: &Topic, key: &impl ToString) {
         self.lock().add_key(topic.name, topic.is_urgent, key.to_string());
         self.added.notify_one();
     }
 
-    /// A frame for the connections of this key to other servers.
+    /// Adds a frame for the connections of this key to other servers.
     pub fn add_frame(&self, topic: &Topic, key: &impl ToString, frame: &str) {
         let frame = StoredFrame { topic: topic.name.to_owned(), key: key.to_string(), frame: BASE64.encode(frame) };
         self.lock().add_frame(frame);
@@ -144,7 +144,7 @@ async fn receive(app: &App, incoming: &Pending) {
     }
 }
 
-/// What dialects have to write down before this server counts as connected.
+/// Runs what dialects have to store before this server counts as connected.
 async fn before_listening(app: &App) -> Result<(), Failure> {
     for chore in app.dialects.iter().filter_map(|dialect| dialect.before_listening.as_ref()) {
         chore(app.clone()).await?;
@@ -161,7 +161,7 @@ async fn listen(mut receiver: Receiver, incoming: &Pending) -> StoreError {
     }
 }
 
-/// How long to wait this time; the next time it is twice as long.
+/// The pause before this attempt. Doubles `retry` for the next one.
 fn longer(retry: &mut Duration) -> Duration {
     std::mem::replace(retry, (*retry * 2).min(RETRY_MAX))
 }
@@ -207,9 +207,9 @@ async fn pass_on(app: &App, incoming: &Pending) {
 }
 
 fn wake_topics(app: &App, wakeups: &Wakeups) {
-    let known = |name: &str| app.dialects.topics().find(|topic| topic.name == name);
-    // A topic of a newer server may stand for something that a topic here stood for.
-    let is_unknown = wakeups.topics.keys().any(|name| known(name).is_none());
+    let find_topic = |name: &str| app.dialects.topics().find(|topic| topic.name == name);
+    // A newer server may have replaced a topic of this server by another one.
+    let is_unknown = wakeups.topics.keys().any(|name| find_topic(name).is_none());
     for topic in app.dialects.topics() {
         let all = if topic.is_urgent { wakeups.all_urgent } else { wakeups.all_topics };
         let keys = wakeups.topics.get(topic.name);
@@ -219,14 +219,14 @@ fn wake_topics(app: &App, wakeups: &Wakeups) {
         keys.into_iter().flat_map(|keys| &keys.named).for_each(|key| (topic.wake)(app, key));
     }
     for frame in &wakeups.frames {
-        if let (Some(topic), Some(text)) = (known(&frame.topic), decoded(&frame.frame)) {
+        if let (Some(topic), Some(text)) = (find_topic(&frame.topic), decoded(&frame.frame)) {
             (topic.receive)(app, &frame.key, text);
         }
     }
     wakeups.former.iter().for_each(|word| wake_former(app, word));
 }
 
-/// A word of a server of the former version: the first topic that recognises it is meant.
+/// Handles a word of a server of the former version: it belongs to the first topic that recognises it.
 fn wake_former(app: &App, word: &Word) {
     let (read, frame) = match word {
         Word::Listener(name) => (FormerWord::Listener(name), None),
@@ -247,7 +247,7 @@ fn decoded(frame: &str) -> Option<Frame> {
     BASE64.decode(frame).ok().and_then(|bytes| String::from_utf8(bytes).ok()).map(Into::into)
 }
 
-/// Reads what another server wrote, once for all who follow it here.
+/// Reads the events that another server wrote, once for all followers here.
 async fn publish(app: &App, session: SessionId, (first, last): (i64, i64)) {
     let count = last.saturating_sub(first).saturating_add(1);
     let read = match u32::try_from(count) {

@@ -1,4 +1,4 @@
-//! The way to a repository's server. git and ssh connect by themselves, so its name is resolved here, every address is
+//! The route to a repository's server. git and ssh connect by themselves, so its name is resolved here, every address is
 //! checked, and git and ssh connect to the checked addresses: a name that resolves differently later has no effect.
 
 use std::{
@@ -35,12 +35,12 @@ impl Route {
         let addresses: Vec<_> = addresses.iter().map(SocketAddr::ip).collect();
         match (wanted.protocol, addresses.first()) {
             ("ssh", Some(address)) => Self { url, ssh: Some(ssh(server, *address)), setting: None },
-            // There is nothing to tell git's own protocol, except another URL.
+            // git's own protocol has no setting for addresses, so the URL gets the address.
             ("git", Some(address)) => {
                 let (host, rest) = (shown(*address), &url[wanted.path_start()..]);
                 Self { url: format!("git://{host}:{}{rest}", server.port()), ..Self::default() }
             }
-            // An address is connected to as it is, and was checked.
+            // A URL with an address needs no pin; the address was checked.
             _ if server.host.parse::<IpAddr>().is_ok() => Self { url, ..Self::default() },
             _ => {
                 let addresses: Vec<_> = addresses.into_iter().map(shown).collect();
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_to_a_server_is_pinned_to_its_checked_addresses() {
+    fn every_route_is_pinned_to_the_checked_addresses() {
         let web = through("https://git.example/a.git", &["8.8.8.8", "2606:4700::1"]);
         assert_eq!(web.setting.as_deref(), Some("http.curloptResolve=git.example:443:8.8.8.8,[2606:4700::1]"));
         let port = through("http://git.example:8080/a.git", &["8.8.8.8"]);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_is_not_public_has_no_way_to_it() {
+    async fn a_server_that_is_not_public_has_no_route() {
         let none = OutgoingRules::default();
         for url in [
             "https://localhost/a",
