@@ -9,7 +9,7 @@ use ostler_server::{
     service,
 };
 
-/// The agent profiles this server knows.
+/// List the backend profiles of this server.
 #[utoipa::path(get, path = "/api/v1/backends", tag = "backends", security(("token" = ["browse"])),
     responses((status = 200, body = BackendList), (status = "4XX", body = Problem)))]
 pub async fn list(State(app): State<App>, Caller(_): Caller) -> Result<Json<BackendList>, Refusal> {

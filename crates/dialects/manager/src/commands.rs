@@ -23,7 +23,7 @@ use ostler_server::{
     service,
 };
 
-/// Ask something of the agent.
+/// Create a command: a turn, a steer or an interrupt.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/commands", tag = "commands", security(("token" = ["submit"])),
     params(("runId" = RunId, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
@@ -35,10 +35,10 @@ pub async fn create(
     Caller(caller): Caller,
     At(run_id): At<RunId>,
     headers: HeaderMap,
-    Body(mut asked): Body<CreateCommand>,
+    Body(mut request): Body<CreateCommand>,
 ) -> Result<(StatusCode, Json<Command>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    let (command, created) = service::commands::create(&app, &caller, run_id, asked).await?;
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    let (command, created) = service::commands::create(&app, &caller, run_id, request).await?;
     Ok((created_status(created), Json(command)))
 }
 
@@ -50,9 +50,9 @@ pub async fn poll(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Params(asked): Params<PollCommands>,
+    Params(request): Params<PollCommands>,
 ) -> Result<Json<CommandPage>, Refusal> {
-    Ok(Json(service::commands::poll(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::commands::poll(&app, &caller, run_id, request).await?))
 }
 
 /// Get a command.
@@ -68,7 +68,7 @@ pub async fn get(
     Ok(Json(service::commands::get(&app, &caller, run_id, command_id).await?))
 }
 
-/// What became of a command.
+/// Get the result of a command.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/result", tag = "commands",
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
@@ -81,7 +81,7 @@ pub async fn result(
     Ok(Json(service::results::get(&app, &caller, run_id, Some(command_id)).await?))
 }
 
-/// What a command's agent changed in its workspace.
+/// Get the changes that a command's agent made in its workspace.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/diff", tag = "commands",
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
@@ -102,12 +102,12 @@ pub async fn cancel(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,
-    OptionalBody(asked): OptionalBody<Cancel>,
+    OptionalBody(request): OptionalBody<Cancel>,
 ) -> Result<Json<Command>, Refusal> {
-    Ok(Json(service::commands::cancel(&app, &caller, command_id, asked).await?))
+    Ok(Json(service::commands::cancel(&app, &caller, command_id, request).await?))
 }
 
-/// Take a command up, as the run's runner.
+/// Acknowledge a command, as the run's runner.
 #[utoipa::path(post, path = "/api/v1/commands/{commandId}/ack", tag = "runner", security(("token" = ["run"])),
     params(("commandId" = CommandId, Path)),
     request_body = AckCommand, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
@@ -115,12 +115,12 @@ pub async fn ack(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,
-    Body(asked): Body<AckCommand>,
+    Body(request): Body<AckCommand>,
 ) -> Result<Json<Command>, Refusal> {
-    Ok(Json(service::commands::ack(&app, &caller, command_id, asked).await?))
+    Ok(Json(service::commands::ack(&app, &caller, command_id, request).await?))
 }
 
-/// State a command's status, as the run's runner.
+/// Report a command's status, as the run's runner.
 #[utoipa::path(patch, path = "/api/v1/commands/{commandId}/status", tag = "runner", security(("token" = ["run"])),
     params(("commandId" = CommandId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
@@ -128,7 +128,7 @@ pub async fn patch_status(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,
-    Body(asked): Body<PatchStatus>,
+    Body(request): Body<PatchStatus>,
 ) -> Result<Json<Command>, Refusal> {
-    Ok(Json(service::commands::patch_status(&app, &caller, command_id, asked).await?))
+    Ok(Json(service::commands::patch_status(&app, &caller, command_id, request).await?))
 }

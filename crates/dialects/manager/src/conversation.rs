@@ -16,7 +16,7 @@ use ostler_server::{
     service,
 };
 
-/// What was said in the session before this command: user's and agent's messages, the newest that fit.
+/// The messages of user and agent in the session before this command, the newest that fit.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/conversation", tag = "commands",
     security(("token" = ["read"])), params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = Conversation), (status = "4XX", body = Problem)))]

@@ -30,8 +30,8 @@ use ostler_server::{
 
 /// Read a run's events.
 ///
-/// A page of JSON; with `Accept: text/event-stream` a stream that goes on until the run ends. The stream's ids are the
-/// run's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated.
+/// A page of JSON; with `Accept: text/event-stream` a stream that continues until the run ends. The ids of the stream are
+/// the event numbers of the run: reconnect with `Last-Event-ID` (or `afterSeq`) and no event is missed or repeated.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/events", tag = "events", security(("token" = ["read"])),
     params(("runId" = RunId, Path), EventsQuery,
         ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
@@ -61,9 +61,9 @@ pub async fn append(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Body(asked): Body<AppendEvents>,
+    Body(request): Body<AppendEvents>,
 ) -> Result<Json<Appended>, Refusal> {
-    Ok(Json(service::events::append(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::events::append(&app, &caller, run_id, request).await?))
 }
 
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
@@ -74,7 +74,7 @@ pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
 
 pub fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
-    // The first bytes go out at once, so that a client knows the stream is open.
+    // Send the first bytes at once, so that the client knows that the stream is open.
     let frames = stream::unfold((Some(follower), true), move |(follower, first)| async move {
         let mut follower = follower?;
         if first {
@@ -102,7 +102,7 @@ fn frame(number: i64, event: &Event) -> String {
     let mut out = format!("id: {number}\nevent: {}\ndata: ", event.event_type.as_str());
     let start = out.len();
     event.write_json(&mut out);
-    // Line breaks in JSON text stand between tokens only; in a frame they would end the data.
+    // Line breaks in JSON text are only between tokens; in a frame they would end the data.
     if out[start..].contains(['\n', '\r']) {
         let clean = out[start..].replace(['\n', '\r'], " ");
         out.replace_range(start.., &clean);

@@ -16,7 +16,7 @@ use ostler_server::{
     service,
 };
 
-/// Claim a run. A live lease of another runner is refused with its owner and expiry.
+/// Claim a run. While another runner holds the lease, the claim is rejected with the lease's owner and expiry.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/claim", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = ClaimRun, responses((status = 200, body = Claimed), (status = "4XX", body = Problem)))]
@@ -24,9 +24,9 @@ pub async fn claim(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Body(asked): Body<ClaimRun>,
+    Body(request): Body<ClaimRun>,
 ) -> Result<Json<Claimed>, Refusal> {
-    Ok(Json(service::leases::claim(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::leases::claim(&app, &caller, run_id, request).await?))
 }
 
 /// Keep a lease alive, or release it.
@@ -37,7 +37,7 @@ pub async fn patch(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Body(asked): Body<PatchLease>,
+    Body(request): Body<PatchLease>,
 ) -> Result<Json<LeaseState>, Refusal> {
-    Ok(Json(service::leases::patch(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::leases::patch(&app, &caller, run_id, request).await?))
 }

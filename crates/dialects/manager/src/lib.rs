@@ -1,5 +1,5 @@
-//! The manager dialect: sessions, runs, commands and what belongs to them over REST, as the kernel has them. It only translates:
-//! each handler calls one function of the engine's services.
+//! The manager dialect: the kernel's sessions, runs, commands and their parts over REST. It only translates: each handler calls
+//! one function of the engine's services.
 
 mod backends;
 mod capabilities;

@@ -16,7 +16,7 @@ use ostler_server::{
     service,
 };
 
-/// What the run's agent has asked for, open and resolved.
+/// List the permission requests of the run's agent, open and resolved.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/permissions", tag = "permissions", security(("token" = ["read"])),
     params(("runId" = RunId, Path)),
     responses((status = 200, body = PermissionList), (status = "4XX", body = Problem)))]
@@ -37,7 +37,7 @@ pub async fn answer(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, permission_id)): At<(RunId, PermissionId)>,
-    Body(asked): Body<AnswerPermission>,
+    Body(request): Body<AnswerPermission>,
 ) -> Result<Json<PermissionRequest>, Refusal> {
-    Ok(Json(service::permissions::answer(&app, &caller, run_id, permission_id, asked).await?))
+    Ok(Json(service::permissions::answer(&app, &caller, run_id, permission_id, request).await?))
 }

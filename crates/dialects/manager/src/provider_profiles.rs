@@ -41,9 +41,9 @@ pub async fn list(
 pub async fn list_changes(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListProfileChanges>,
+    Params(request): Params<ListProfileChanges>,
 ) -> Result<Json<ProfileChangePage>, Refusal> {
-    Ok(Json(service::list_changes(&app, &caller, asked).await?))
+    Ok(Json(service::list_changes(&app, &caller, request).await?))
 }
 
 /// Get a provider profile: one of the operator's, or of the caller's tenants.
@@ -59,7 +59,7 @@ pub async fn get(
     Ok(Json(service::get(&app, &caller, &profile, &scope).await?))
 }
 
-/// Delete a profile's secret, credential and config. Idempotent; agents at work keep what they were given.
+/// Delete a profile's secret, credential and config. Idempotent; agents that are running keep what they received.
 #[utoipa::path(delete, path = "/api/v1/provider-profiles/{profile}", tag = "provider-profiles",
     security(("token" = ["provide"])), params(("profile" = String, Path), ProfileScope),
     responses((status = 200, body = ProviderProfile), (status = "4XX", body = Problem)))]
@@ -72,7 +72,7 @@ pub async fn delete(
     Ok(Json(service::delete(&app, &caller, &profile, &scope).await?))
 }
 
-/// Set a profile's credential: a key alone, or whole files. What is not given stays.
+/// Set a profile's credential: a key alone, or whole files. Parts that the request omits stay unchanged.
 #[utoipa::path(put, path = "/api/v1/provider-profiles/{profile}/credential", tag = "provider-profiles",
     security(("token" = ["provide"])), request_body = PutCredential,
     params(("profile" = String, Path), ProfileScope,
@@ -84,10 +84,10 @@ pub async fn put_credential(
     At(profile): At<String>,
     Params(scope): Params<ProfileScope>,
     headers: HeaderMap,
-    Body(mut asked): Body<PutCredential>,
+    Body(mut request): Body<PutCredential>,
 ) -> Result<Json<ProviderProfile>, Refusal> {
-    asked.resource_version = expected_version(&headers, asked.resource_version)?;
-    Ok(Json(service::put_credential(&app, &caller, &profile, &scope, asked).await?))
+    request.resource_version = expected_version(&headers, request.resource_version)?;
+    Ok(Json(service::put_credential(&app, &caller, &profile, &scope, request).await?))
 }
 
 /// Read a profile's `config.toml`.
@@ -116,13 +116,13 @@ pub async fn put_config(
     At(profile): At<String>,
     Params(scope): Params<ProfileScope>,
     headers: HeaderMap,
-    Body(mut asked): Body<PutConfig>,
+    Body(mut request): Body<PutConfig>,
 ) -> Result<Json<ProviderProfile>, Refusal> {
-    asked.resource_version = expected_version(&headers, asked.resource_version)?;
-    Ok(Json(service::put_config(&app, &caller, &profile, &scope, asked).await?))
+    request.resource_version = expected_version(&headers, request.resource_version)?;
+    Ok(Json(service::put_config(&app, &caller, &profile, &scope, request).await?))
 }
 
-/// Try a profile with an ordinary run. Answers at once; ask `poll` how it went.
+/// Try a profile with an ordinary run. Responds at once; poll the validation for the outcome.
 #[utoipa::path(post, path = "/api/v1/provider-profiles/{profile}/validate", tag = "provider-profiles",
     security(("token" = ["provide"])), request_body = Option<ValidateProfile>,
     params(("profile" = String, Path),
@@ -133,13 +133,13 @@ pub async fn validate(
     Caller(caller): Caller,
     At(profile): At<String>,
     headers: HeaderMap,
-    OptionalBody(mut asked): OptionalBody<ValidateProfile>,
+    OptionalBody(mut request): OptionalBody<ValidateProfile>,
 ) -> Result<(StatusCode, Json<Validation>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    Ok((StatusCode::ACCEPTED, Json(service::validate(&app, &caller, &profile, asked).await?)))
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    Ok((StatusCode::ACCEPTED, Json(service::validate(&app, &caller, &profile, request).await?)))
 }
 
-/// How a trial of a profile stands.
+/// Get the state of a profile's validation.
 #[utoipa::path(get, path = "/api/v1/provider-profiles/{profile}/validations/{validationId}", tag = "provider-profiles",
     security(("token" = ["provide"])), params(("profile" = String, Path), ("validationId" = ValidationId, Path)),
     responses((status = 200, body = Validation), (status = "4XX", body = Problem)))]
@@ -151,7 +151,7 @@ pub async fn get_validation(
     Ok(Json(service::get_validation(&app, &caller, &profile, validation_id).await?))
 }
 
-/// The version a change is made for: the header where the body has none. Both, and different, is a mistake.
+/// The version that the change is for: the body's, or else the header's. Fails if both are given and differ.
 fn expected_version(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get(header::IF_MATCH) else { return Ok(body) };
     let text = value.to_str().map_err(|_| Failure::invalid("if-match", "the If-Match header is not text"))?;

@@ -18,7 +18,7 @@ use ostler_server::{
     service,
 };
 
-/// Order a runner for a run's command. Answers at once.
+/// Order a runner for a run's command. Responds at once, before the runner starts.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["submit"])),
     params(("runId" = RunId, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
@@ -30,14 +30,14 @@ pub async fn create(
     Caller(caller): Caller,
     At(run_id): At<RunId>,
     headers: HeaderMap,
-    OptionalBody(mut asked): OptionalBody<CreateRunnerJob>,
+    OptionalBody(mut request): OptionalBody<CreateRunnerJob>,
 ) -> Result<(StatusCode, Json<RunnerJob>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    let (job, created) = service::runner_jobs::create(&app, &caller, run_id, asked).await?;
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    let (job, created) = service::runner_jobs::create(&app, &caller, run_id, request).await?;
     Ok((created_status(created), Json(job)))
 }
 
-/// A run's runner jobs, newest first.
+/// List a run's runner jobs, newest first.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ListRunnerJobs),
     responses((status = 200, body = RunnerJobPage), (status = "4XX", body = Problem)))]
@@ -45,9 +45,9 @@ pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Params(asked): Params<ListRunnerJobs>,
+    Params(request): Params<ListRunnerJobs>,
 ) -> Result<Json<RunnerJobPage>, Refusal> {
-    Ok(Json(service::runner_jobs::list(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::runner_jobs::list(&app, &caller, run_id, request).await?))
 }
 
 /// Get a runner job.

@@ -22,7 +22,7 @@ use ostler_server::{
 pub async fn register(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<RegisterRunner>,
+    Body(request): Body<RegisterRunner>,
 ) -> Result<Json<Runner>, Refusal> {
-    Ok(Json(service::runners::register(&app, &caller, asked).await?))
+    Ok(Json(service::runners::register(&app, &caller, request).await?))
 }

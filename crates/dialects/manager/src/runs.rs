@@ -33,10 +33,10 @@ pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
-    Body(mut asked): Body<CreateRun>,
+    Body(mut request): Body<CreateRun>,
 ) -> Result<(StatusCode, Json<CreatedRun>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    let (run, created) = service::runs::create(&app, &caller, asked).await?;
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    let (run, created) = service::runs::create(&app, &caller, request).await?;
     Ok((created_status(created), Json(run)))
 }
 
@@ -46,9 +46,9 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListRuns>,
+    Params(request): Params<ListRuns>,
 ) -> Result<Json<RunPage>, Refusal> {
-    Ok(Json(service::runs::list(&app, &caller, asked).await?))
+    Ok(Json(service::runs::list(&app, &caller, request).await?))
 }
 
 /// Get a run.
@@ -63,11 +63,11 @@ pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub struct ResultQuery {
-    /// The latest turn when left out.
+    /// The run's latest turn if omitted.
     command_id: Option<String>,
 }
 
-/// What became of a command: of the run's latest turn unless one is named.
+/// Get the result of a command: of the run's latest turn unless the request names one.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ResultQuery),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
@@ -90,12 +90,12 @@ pub async fn cancel(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    OptionalBody(asked): OptionalBody<Cancel>,
+    OptionalBody(request): OptionalBody<Cancel>,
 ) -> Result<Json<Run>, Refusal> {
-    Ok(Json(service::runs::cancel(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::runs::cancel(&app, &caller, run_id, request).await?))
 }
 
-/// State a run's status, as its runner.
+/// Report a run's status, as its runner.
 #[utoipa::path(patch, path = "/api/v1/runs/{runId}/status", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
@@ -103,7 +103,7 @@ pub async fn patch_status(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-    Body(asked): Body<PatchStatus>,
+    Body(request): Body<PatchStatus>,
 ) -> Result<Json<Run>, Refusal> {
-    Ok(Json(service::commands::patch_run_status(&app, &caller, run_id, asked).await?))
+    Ok(Json(service::commands::patch_run_status(&app, &caller, run_id, request).await?))
 }

@@ -15,7 +15,7 @@ use ostler_server::{
     service,
 };
 
-/// What is known of a session's storage; never what is in it.
+/// Get the state of a session's storage, never its contents.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/storage", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), StorageQuery),
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
@@ -23,12 +23,12 @@ pub async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(asked): Params<StorageQuery>,
+    Params(request): Params<StorageQuery>,
 ) -> Result<Json<SessionStorageView>, Refusal> {
-    Ok(Json(service::session_storage::get(&app, &caller, &id, asked).await?))
+    Ok(Json(service::session_storage::get(&app, &caller, &id, request).await?))
 }
 
-/// Evict a session's storage, for good: the session can still be read, and takes no more runs.
+/// Evict a session's storage permanently: the session can still be read, and accepts no more runs.
 #[utoipa::path(delete, path = "/api/v1/sessions/{sessionId}/storage", tag = "sessions",
     security(("token" = ["submit"])), params(("sessionId" = String, Path), StorageQuery),
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
@@ -36,12 +36,12 @@ pub async fn delete(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(asked): Params<StorageQuery>,
+    Params(request): Params<StorageQuery>,
 ) -> Result<Json<SessionStorageView>, Refusal> {
-    Ok(Json(service::session_storage::delete(&app, &caller, &id, asked).await?))
+    Ok(Json(service::session_storage::delete(&app, &caller, &id, request).await?))
 }
 
-/// Report what is in a session's storage, as the runner of one of its runs.
+/// Report the size of a session's storage, as the runner of one of its runs.
 #[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/storage/refresh", tag = "runner",
     security(("token" = ["run"])), params(("sessionId" = String, Path)), request_body = RefreshStorage,
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
@@ -54,14 +54,14 @@ pub async fn refresh(
     Ok(Json(service::session_storage::refresh(&app, &caller, &id, found).await?))
 }
 
-/// Evict all storage that has expired, without waiting for the next sweep. `now` and `limit` stand in the body or the query.
+/// Evict all storage that has expired, without waiting for the next sweep. `now` and `limit` are in the body or the query.
 #[utoipa::path(post, path = "/api/v1/sessions/storage/gc", tag = "sessions", security(("token" = ["operate"])),
     params(SweepStorage), request_body = Option<SweepStorage>,
     responses((status = 200, body = SweptStorage), (status = "4XX", body = Problem)))]
 pub async fn sweep(
     State(app): State<App>,
-    Params(named): Params<SweepStorage>,
-    OptionalBody(asked): OptionalBody<SweepStorage>,
+    Params(query): Params<SweepStorage>,
+    OptionalBody(request): OptionalBody<SweepStorage>,
 ) -> Result<Json<SweptStorage>, Refusal> {
-    Ok(Json(service::session_storage::sweep(&app, asked.or(named)?).await?))
+    Ok(Json(service::session_storage::sweep(&app, request.or(query)?).await?))
 }

@@ -29,7 +29,7 @@ use ostler_server::{
     service,
 };
 
-/// Make a session before its first run.
+/// Create a session before its first run.
 #[utoipa::path(post, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["submit"])),
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     request_body = CreateSession,
@@ -39,25 +39,25 @@ pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
-    Body(mut asked): Body<CreateSession>,
+    Body(mut request): Body<CreateSession>,
 ) -> Result<(StatusCode, Json<SessionView>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    let (session, created) = service::sessions::create(&app, &caller, asked).await?;
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    let (session, created) = service::sessions::create(&app, &caller, request).await?;
     Ok((created_status(created), Json(session)))
 }
 
-/// List sessions, newest first: those that run or that the reader has not read, or all.
+/// List sessions, newest first: those that are running or that the reader has not read, or all.
 #[utoipa::path(get, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["browse"])), params(ListSessions),
     responses((status = 200, body = SessionPage), (status = "4XX", body = Problem)))]
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListSessions>,
+    Params(request): Params<ListSessions>,
 ) -> Result<Json<SessionPage>, Refusal> {
-    Ok(Json(service::sessions::list(&app, &caller, asked).await?))
+    Ok(Json(service::sessions::list(&app, &caller, request).await?))
 }
 
-/// Get a session, with where its active or last run stands.
+/// Get a session, with the state of its active or last run.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionQuery),
     responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
@@ -65,9 +65,9 @@ pub async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(asked): Params<SessionQuery>,
+    Params(request): Params<SessionQuery>,
 ) -> Result<Json<SessionView>, Refusal> {
-    Ok(Json(service::sessions::get(&app, &caller, &id, asked).await?))
+    Ok(Json(service::sessions::get(&app, &caller, &id, request).await?))
 }
 
 /// Rename a session.
@@ -78,16 +78,16 @@ pub async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Body(asked): Body<UpdateSession>,
+    Body(request): Body<UpdateSession>,
 ) -> Result<Json<SessionView>, Refusal> {
-    Ok(Json(service::sessions::update(&app, &caller, &id, asked).await?))
+    Ok(Json(service::sessions::update(&app, &caller, &id, request).await?))
 }
 
 /// Read all of a session's events.
 ///
-/// A page of JSON; with `Accept: text/event-stream` a stream that goes on while the session does. The stream's ids are
-/// the session's numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and nothing is missed or repeated. With `runId`
-/// it is that run's stream, by that run's numbers, and ends with it.
+/// A page of JSON; with `Accept: text/event-stream` a stream that continues as long as the session exists. The ids of the
+/// stream are the session's event numbers: reconnect with `Last-Event-ID` (or `afterSeq`) and no event is missed or
+/// repeated. With `runId` it is that run's stream, by that run's numbers, and ends when the run ends.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/trace", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionEventsQuery,
         ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
@@ -97,18 +97,18 @@ pub async fn trace(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(mut asked): Params<SessionEventsQuery>,
+    Params(mut request): Params<SessionEventsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
     if wants_stream(&headers) {
-        asked.after_seq = last_event_id(&headers)?.unwrap_or(asked.after_seq);
-        let follower = service::sessions::follow(&app, &caller, &id, asked).await?;
+        request.after_seq = last_event_id(&headers)?.unwrap_or(request.after_seq);
+        let follower = service::sessions::follow(&app, &caller, &id, request).await?;
         return Ok(event_stream(&app, caller, &headers, follower));
     }
-    Ok(json_text(service::sessions::trace(&app, &caller, &id, asked).await?))
+    Ok(json_text(service::sessions::trace(&app, &caller, &id, request).await?))
 }
 
-/// Read what people read of a session: messages and output.
+/// Read the part of a session that is meant for people: messages and output.
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/output", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionEventsQuery),
     responses((status = 200, body = EventPage), (status = "4XX", body = Problem)))]
@@ -116,9 +116,9 @@ pub async fn output(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Params(asked): Params<SessionEventsQuery>,
+    Params(request): Params<SessionEventsQuery>,
 ) -> Result<Response, Refusal> {
-    Ok(json_text(service::sessions::output(&app, &caller, &id, asked).await?))
+    Ok(json_text(service::sessions::output(&app, &caller, &id, request).await?))
 }
 
 /// Mark a session as read by a reader.
@@ -129,9 +129,9 @@ pub async fn read(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    OptionalBody(asked): OptionalBody<ReadSession>,
+    OptionalBody(request): OptionalBody<ReadSession>,
 ) -> Result<Json<SessionView>, Refusal> {
-    Ok(Json(service::sessions::read(&app, &caller, &id, asked).await?))
+    Ok(Json(service::sessions::read(&app, &caller, &id, request).await?))
 }
 
 /// Control a session: cancel what is active in it, or close it.
@@ -142,9 +142,9 @@ pub async fn control(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
-    Body(asked): Body<ControlSession>,
+    Body(request): Body<ControlSession>,
 ) -> Result<Json<SessionView>, Refusal> {
-    Ok(Json(service::sessions::control(&app, &caller, &id, asked).await?))
+    Ok(Json(service::sessions::control(&app, &caller, &id, request).await?))
 }
 
 fn json_text(text: String) -> Response {

@@ -21,11 +21,11 @@ const ISSUER_BYTES_MAX: usize = 2_048;
 pub const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish };
 
 fn fields() -> Vec<(&'static str, Value)> {
-    [of_work(), of_runners(), of_sessions(), of_callers()].concat()
+    [run_fields(), runner_fields(), session_fields(), caller_fields()].concat()
 }
 
-/// Of runs and commands.
-fn of_work() -> Vec<(&'static str, Value)> {
+/// Fields of runs and commands.
+fn run_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("CreateRun.tenantId", name()),
         ("CreateRun.projectId", name()),
@@ -53,8 +53,8 @@ fn of_work() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Of what runners send, and of jobs and permissions.
-fn of_runners() -> Vec<(&'static str, Value)> {
+/// Fields of the requests of runners, and of jobs and permissions.
+fn runner_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("PatchStatus.status", words(["running", "completed", "failed", "blocked", "cancelled"])),
         ("PatchStatus.message", text(REASON_BYTES_MAX)),
@@ -84,8 +84,8 @@ fn of_runners() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Of sessions and provider profiles.
-fn of_sessions() -> Vec<(&'static str, Value)> {
+/// Fields of sessions and provider profiles.
+fn session_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("CreateSession.tenantId", name()),
         ("CreateSession.sessionId", name()),
@@ -121,8 +121,8 @@ fn of_sessions() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Of tokens and users.
-fn of_callers() -> Vec<(&'static str, Value)> {
+/// Fields of tokens and users.
+fn caller_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("CreateToken.name", name()),
         ("CreateToken.tenants", tenants()),
@@ -195,11 +195,11 @@ fn parameter(path: &str, name: &str) -> Option<Value> {
 fn finish(document: &mut Value) {
     let schemas = &mut document["components"]["schemas"];
     first_command(&mut schemas["CreateRun"]["properties"]["command"]);
-    // What was evicted cannot be asked for.
+    // A client cannot request evicted storage.
     merge(&mut schemas["CreateSession"]["properties"]["storageKind"]["oneOf"][0], words(["none", "local"]));
 }
 
-/// A run begins with a turn.
+/// The first command of a run is a turn.
 fn first_command(command: &mut Value) {
     let turn = json!({"required": ["payload"], "properties": {"type": {"const": "turn"}}});
     let first = command["oneOf"][0].take();

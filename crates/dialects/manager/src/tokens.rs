@@ -17,7 +17,7 @@ use ostler_server::{
     service,
 };
 
-/// Make a service token. The answer is the only place where it is ever shown.
+/// Create a service token. Only this response contains it.
 #[utoipa::path(post, path = "/api/v1/tokens", tag = "callers",
     security(("token" = ["operate"])), request_body = CreateToken,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
@@ -26,10 +26,10 @@ pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
-    Body(mut asked): Body<CreateToken>,
+    Body(mut request): Body<CreateToken>,
 ) -> Result<(StatusCode, Json<CreatedToken>), Refusal> {
-    asked.idempotency_key = idempotency_key(&headers, asked.idempotency_key)?;
-    Ok((StatusCode::CREATED, Json(service::tokens::create(&app, &caller, asked).await?)))
+    request.idempotency_key = idempotency_key(&headers, request.idempotency_key)?;
+    Ok((StatusCode::CREATED, Json(service::tokens::create(&app, &caller, request).await?)))
 }
 
 /// List service tokens, newest first, without the tokens themselves.
@@ -38,9 +38,9 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListTokens>,
+    Params(request): Params<ListTokens>,
 ) -> Result<Json<TokenPage>, Refusal> {
-    Ok(Json(service::tokens::list(&app, &caller, asked).await?))
+    Ok(Json(service::tokens::list(&app, &caller, request).await?))
 }
 
 /// Revoke a service token. On this server it stops working at once, on others of the same store within five seconds.

@@ -17,16 +17,16 @@ use ostler_server::{
     service,
 };
 
-/// Add a user: ours, or one that an issuer of the configuration vouches for.
+/// Create a user: one of this server, or one of an identity issuer in the configuration.
 #[utoipa::path(post, path = "/api/v1/users", tag = "callers", security(("token" = ["operate"])), request_body = CreateUser,
     responses((status = 201, body = User), (status = 200, body = User, description = "it was there"),
         (status = "4XX", body = Problem)))]
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<CreateUser>,
+    Body(request): Body<CreateUser>,
 ) -> Result<(StatusCode, Json<User>), Refusal> {
-    let (user, created) = service::users::create(&app, &caller, asked).await?;
+    let (user, created) = service::users::create(&app, &caller, request).await?;
     Ok((created_status(created), Json(user)))
 }
 
@@ -36,9 +36,9 @@ pub async fn create(
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListUsers>,
+    Params(request): Params<ListUsers>,
 ) -> Result<Json<UserPage>, Refusal> {
-    Ok(Json(service::users::list(&app, &caller, asked).await?))
+    Ok(Json(service::users::list(&app, &caller, request).await?))
 }
 
 /// Change a user's time zone.
@@ -49,9 +49,9 @@ pub async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(name): At<String>,
-    Body(asked): Body<UpdateUser>,
+    Body(request): Body<UpdateUser>,
 ) -> Result<Json<User>, Refusal> {
-    Ok(Json(service::users::update(&app, &caller, &name, asked).await?))
+    Ok(Json(service::users::update(&app, &caller, &name, request).await?))
 }
 
 /// Remove a user. Their tokens stop working: here at once, on other servers of the same store within five seconds.
@@ -65,7 +65,7 @@ pub async fn remove(
     Ok(Json(service::users::remove(&app, &caller, &name).await?))
 }
 
-/// Make a token that speaks for a user of ours: a JWT, signed with this server's key and not kept.
+/// Create a token for a user of this server: a JWT, signed with the server's key and not stored.
 #[utoipa::path(post, path = "/api/v1/users/{userName}/token", tag = "callers", security(("token" = ["operate"])),
     params(("userName" = String, Path)), request_body = Option<CreateUserToken>,
     responses((status = 201, body = UserToken), (status = "4XX", body = Problem)))]
@@ -73,12 +73,12 @@ pub async fn create_token(
     State(app): State<App>,
     Caller(caller): Caller,
     At(name): At<String>,
-    OptionalBody(asked): OptionalBody<CreateUserToken>,
+    OptionalBody(request): OptionalBody<CreateUserToken>,
 ) -> Result<(StatusCode, Json<UserToken>), Refusal> {
-    Ok((StatusCode::CREATED, Json(service::users::create_token(&app, &caller, &name, asked).await?)))
+    Ok((StatusCode::CREATED, Json(service::users::create_token(&app, &caller, &name, request).await?)))
 }
 
-/// The public keys that our users' tokens are signed with.
+/// The public keys for the signatures of this server's user tokens.
 #[utoipa::path(get, path = "/.well-known/jwks.json", tag = "callers", security(()),
     responses((status = 200, body = KeySet), (status = "4XX", body = Problem)))]
 pub async fn key_set(State(app): State<App>) -> Result<Json<KeySet>, Refusal> {
