@@ -1,5 +1,5 @@
-//! Where attachments lie, and the URLs that lead to them. The bytes are in an object store: a directory of this server, or a
-//! bucket. A URL carries its own proof, so that a page can show a picture without a token; it ends by itself.
+//! The storage of attachments, and their signed URLs. The bytes are in an object store: a directory of this server, or a bucket.
+//! A URL contains its own proof, so that a page can show a picture without a token; it expires.
 
 use std::sync::Arc;
 
@@ -23,15 +23,15 @@ use ostler_server::{
     server::not_started,
 };
 
-/// Where a signed URL leads, without its server.
+/// The path of signed URLs, before the bucket.
 pub const ROUTE: &str = "/api/v1/agent/attachments/object";
-/// Files that are taken in at once: each is held in memory, whole.
+/// Concurrent uploads: each is held in memory, whole.
 const UPLOADS_MAX: usize = 16;
-/// Of these, as many as one user may have.
+/// Concurrent uploads of one user.
 const UPLOADS_PER_USER_MAX: usize = 4;
-/// What the key of signatures is made for. Another version of the scheme has another name.
+/// The purpose that the signing key is derived for. Another version of the scheme has another name.
 const PURPOSE: &str = "ostler attachment urls 1";
-/// What a directory is called where others name their bucket.
+/// The bucket name of a local directory.
 const LOCAL_BUCKET: &str = "local";
 
 pub struct Attachments {
@@ -43,7 +43,7 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// Servers that share their secrets' key accept each other's URLs.
+    /// Opens the store. Servers that share `secrets.key` accept each other's URLs.
     pub fn open(config: &Config, section: &AttachmentsSection) -> Result<Self, Failure> {
         let (store, bucket) = match &section.s3_bucket {
             Some(bucket) => (s3(bucket, config, section)?, bucket.clone()),
@@ -57,7 +57,7 @@ impl Attachments {
         Ok(Self { store, bucket, base_url, key, uploads: Places::new(UPLOADS) })
     }
 
-    /// A place for one more file.
+    /// A permit for one more upload. Fails if the server or the caller has too many.
     pub fn admit(&self, caller: &Principal) -> Result<Place, Failure> {
         self.uploads.admit(caller, UPLOADS_MAX, UPLOADS_PER_USER_MAX)
     }
@@ -66,7 +66,7 @@ impl Attachments {
         self.store.put(&at(path), bytes.into()).await.map(drop).map_err(failed)
     }
 
-    /// `None`: it is not there.
+    /// The bytes of a file. `None` if it does not exist.
     pub async fn get(&self, path: &ObjectPath) -> Result<Option<Bytes>, Failure> {
         let found = match self.store.get(&at(path)).await {
             Err(Error::NotFound { .. }) => return Ok(None),
@@ -83,14 +83,14 @@ impl Attachments {
         }
     }
 
-    /// A URL that shows this file to whoever has it, until then.
+    /// A URL that serves this file to any client until the given time.
     pub fn url(&self, path: &ObjectPath, until: Timestamp) -> String {
         let expires = until.as_second();
         let signature = hex(&self.key.tag(&self.signed(path, expires).each_ref().map(Vec::as_slice)));
         format!("{}{ROUTE}/{}/{path}?expires={expires}&signature={signature}", self.base_url, self.bucket)
     }
 
-    /// Whether the proof is for this file, and has not ended.
+    /// Whether the proof is for this file, and has not expired.
     pub fn proves(&self, bucket: &str, path: &ObjectPath, proof: &Proof, now: Timestamp) -> bool {
         let parts = self.signed(path, proof.expires);
         let tag = unhex(&proof.signature).unwrap_or_default();
@@ -103,11 +103,11 @@ impl Attachments {
         [text(&self.bucket), text(&path.to_string()), text(&path.owner), expires.to_be_bytes().to_vec()]
     }
 
-    /// The file that a URL of ours shows, whatever name the server goes by there. `None`: it is not one, or ended.
+    /// The file of a URL that this server signed, whatever host name it contains. `None` if the URL is not valid, or has expired.
     pub fn read_url(&self, url: &str, now: Timestamp) -> Option<ObjectPath> {
-        let (place, query) = url.split_once('?')?;
-        let (_, place) = place.split_once("://")?.1.split_once(ROUTE)?;
-        let (bucket, path) = place.strip_prefix('/')?.split_once('/')?;
+        let (location, query) = url.split_once('?')?;
+        let (_, location) = location.split_once("://")?.1.split_once(ROUTE)?;
+        let (bucket, path) = location.strip_prefix('/')?.split_once('/')?;
         let path: ObjectPath = path.parse().ok()?;
         let (expires, signature) = query.strip_prefix("expires=")?.split_once("&signature=")?;
         let proof = Proof { expires: expires.parse().ok()?, signature: signature.to_owned() };
@@ -115,7 +115,7 @@ impl Attachments {
     }
 }
 
-/// Its letters are plain, so it is the same path everywhere.
+/// The path has plain characters only, so it is the same in every object store.
 fn at(path: &ObjectPath) -> Path {
     Path::from(path.to_string())
 }
@@ -127,16 +127,16 @@ fn local(config: &Config, section: &AttachmentsSection) -> Result<Arc<dyn Object
     };
     directories::make(&directory)?;
     let opened = LocalFileSystem::new_with_prefix(&directory).map_err(|error| not_started("attachments", error))?;
-    // An answer means that it survives a power cut. Directories that are empty go with their last file.
+    // A successful upload must survive a power cut. An empty directory is deleted with its last file.
     Ok(Arc::new(opened.with_fsync(true).with_automatic_cleanup(true)))
 }
 
-/// Credentials and region come from the environment, as every client of S3 reads them.
+/// Credentials and region come from the environment, as in other S3 clients.
 #[cfg(feature = "s3")]
 fn s3(bucket: &str, config: &Config, section: &AttachmentsSection) -> Result<Arc<dyn ObjectStore>, Failure> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let mut builder = object_store::aws::AmazonS3Builder::from_env().with_bucket_name(bucket);
-    // The secrets among them are no longer in the process's environment.
+    // The secrets among them were removed from the process's environment.
     for (name, value) in config.environment.taken().filter_map(|(name, value)| Some((name.to_str()?, value.to_str()?)))
     {
         if let Ok(key) = name.to_ascii_lowercase().parse() {
@@ -179,28 +179,28 @@ mod tests {
     }
 
     #[test]
-    fn a_url_is_good_for_its_file_until_it_ends() {
+    fn a_url_is_valid_for_its_file_until_it_expires() {
         let dir = tempfile::tempdir().unwrap();
         let attachments = opened(dir.path());
         let path: ObjectPath = PATH.parse().unwrap();
         let url = attachments.url(&path, second(100));
         assert_eq!(attachments.read_url(&url, second(99)), Some(path.clone()));
         assert_eq!(attachments.read_url(&url, second(100)), None);
-        // Behind a proxy the server goes by another name; what is signed is the file.
+        // Behind a proxy the server has another name; the signature covers the file only.
         let elsewhere = url.replace("http://127.0.0.1:4747", "https://chat.example/prefix");
         assert_eq!(attachments.read_url(&elsewhere, second(99)), Some(path.clone()));
-        // A server of the same directory, and no other, accepts it.
+        // Only a server of the same directory accepts it.
         assert!(opened(dir.path()).read_url(&url, second(99)).is_some());
         assert!(opened(tempfile::tempdir().unwrap().path()).read_url(&url, second(99)).is_none());
     }
 
     #[test]
-    fn a_url_that_was_altered_anywhere_is_none() {
+    fn a_url_that_was_altered_anywhere_is_invalid() {
         let dir = tempfile::tempdir().unwrap();
         let attachments = opened(dir.path());
         let url = attachments.url(&PATH.parse().unwrap(), second(100));
-        let place = url.find(ROUTE).unwrap();
-        for at in place..url.len() {
+        let start = url.find(ROUTE).unwrap();
+        for at in start..url.len() {
             let mut bytes = url.clone().into_bytes();
             bytes[at] = if bytes[at] == b'1' { b'2' } else { b'1' };
             let altered = String::from_utf8(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! What the run input dialect keeps. Threads and their messages are sessions and events of the kernel.
+//! The tables and files of the run input dialect. Threads and their messages are sessions and events of the kernel.
 
 use ostler_server::dialect::{Backup::Copied, Erasure::WithSession, Holding, Retention::Expires};
 

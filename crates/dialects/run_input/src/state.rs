@@ -1,4 +1,4 @@
-//! What the run input dialect holds in this process.
+//! The state of the run input dialect in this process.
 
 use ostler_protocol::Failure;
 

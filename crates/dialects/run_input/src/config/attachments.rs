@@ -1,4 +1,4 @@
-//! Where pictures in people's messages lie, and for how long.
+//! Where pictures of messages are stored, and for how long.
 
 use std::path::PathBuf;
 

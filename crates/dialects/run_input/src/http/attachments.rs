@@ -37,14 +37,14 @@ use ostler_server::{
     },
 };
 
-/// What is read of a form before it is given up.
+/// How much of a form is read before the request is rejected.
 pub const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
-/// How long one that is refused may go on sending, so that it hears why.
+/// How long a rejected client may continue to send, so that it receives the response.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
-/// What is sent along with a picture: nothing in it is to run, and nobody keeps it for longer than its URL is good.
+/// The content security policy of a picture: no script in it runs.
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
 
-/// Upload a picture for a message. The URL in the answer can be put into a message's part as it is.
+/// Upload a picture for a message. The URL in the response can be put into a message's part as it is.
 #[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "agent", security(("token" = ["own"])),
     request_body(content = AttachmentForm, content_type = "multipart/form-data"),
     responses((status = 201, body = Attachment), (status = "4XX", body = RunInputProblem)))]
@@ -56,18 +56,18 @@ pub async fn create(
     Ok((StatusCode::CREATED, Json(service::attachments::create(&app, &caller, upload).await?)))
 }
 
-/// Sign the URL of a picture of one's own afresh.
+/// Get a new signed URL of a picture of the caller.
 #[utoipa::path(get, path = "/api/v1/agent/attachments/signed-url", tag = "agent", security(("token" = ["own"])),
     params(SignUrl), responses((status = 200, body = SignedUrl), (status = "4XX", body = RunInputProblem)))]
 pub async fn sign(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<SignUrl>,
+    Params(request): Params<SignUrl>,
 ) -> Result<Json<SignedUrl>, Refusal> {
-    Ok(Json(service::attachments::sign(&app, &caller, &asked).await?))
+    Ok(Json(service::attachments::sign(&app, &caller, &request).await?))
 }
 
-/// Show a picture. The URL is its own proof and needs no token.
+/// Get a picture. The URL is its own proof and needs no token.
 #[utoipa::path(get, path = "/api/v1/agent/attachments/object/{bucket}/agent-inputs/{owner}/{threadId}/{runId}/{file}",
     tag = "agent", security(("signature" = [])),
     params(("bucket" = String, Path), ("owner" = String, Path), ("threadId" = String, Path), ("runId" = String, Path),
@@ -92,7 +92,7 @@ pub async fn get(
     Ok((headers, bytes).into_response())
 }
 
-/// The form of an upload. Bounded while it comes, in size and in time.
+/// The form of an upload. Its size and time are limited while it is read.
 pub struct Form(Upload);
 
 impl FromRequest<App> for Form {
@@ -105,14 +105,14 @@ impl FromRequest<App> for Form {
             let message = format!("the form is over {FORM_BYTES_MAX} bytes");
             return Err(Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).into());
         }
-        let place = match RunInputState::of(app).files.admit(&caller) {
-            Ok(place) => place,
+        let permit = match RunInputState::of(app).files.admit(&caller) {
+            Ok(permit) => permit,
             Err(refused) => {
                 drain(&mut request.into_body(), REFUSED_PATIENCE).await;
                 return Err(refused.into());
             }
         };
-        // The bytes themselves are bounded by the places for uploads.
+        // The number of concurrent uploads bounds the bytes themselves.
         if let Some(share) = request.extensions().get::<Arc<Share>>().cloned() {
             share.reserve(announced_bytes(request.headers()).unwrap_or(BODY_BYTES_MAX)).await?;
         }
@@ -121,12 +121,12 @@ impl FromRequest<App> for Form {
             Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message)
         })?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
-        let read = tokio::time::timeout(patience, read(form, place)).await;
+        let read = tokio::time::timeout(patience, read(form, permit)).await;
         Ok(read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?.map(Self)?)
     }
 }
 
-async fn read(mut form: Multipart, place: Place) -> Result<Upload, Failure> {
+async fn read(mut form: Multipart, permit: Place) -> Result<Upload, Failure> {
     let (mut thread_id, mut run_id, mut bytes) = (None, None, None);
     while let Some(field) = form.next_field().await.map_err(|_| malformed())? {
         let (slot, max): (&mut Option<Bytes>, usize) = match field.name() {
@@ -141,14 +141,14 @@ async fn read(mut form: Multipart, place: Place) -> Result<Upload, Failure> {
     }
     let text = |bytes: Option<Bytes>| String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap_or_default();
     let bytes = bytes.ok_or_else(|| Failure::invalid("form-field", "the form needs a file"))?;
-    Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes, place })
+    Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes, permit })
 }
 
 async fn read_field(mut field: Field<'_>, max: usize) -> Result<Bytes, Failure> {
     let (mut bytes, mut size) = (BytesMut::new(), 0);
     while let Some(chunk) = field.chunk().await.map_err(|_| malformed())? {
         size += chunk.len();
-        // What is over is read and let go: a sender that is cut off while it writes never learns why.
+        // Bytes over the limit are read and dropped: a client that is disconnected while it sends never receives the response.
         if size <= max {
             bytes.extend_from_slice(&chunk);
         }

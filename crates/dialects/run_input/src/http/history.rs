@@ -1,4 +1,4 @@
-//! `/api/v1/agent/history`: what was said in a thread, a day at a time.
+//! `/api/v1/agent/history`: the messages of a thread, a day at a time.
 
 use axum::{Json, extract::State};
 use ostler_protocol::run_input::{
@@ -15,13 +15,13 @@ use ostler_server::{
     },
 };
 
-/// Read a day of a thread: the last one on which anything was said, or the last before a day.
+/// Read a day of a thread: the last day with a message, or the last such day before a given one.
 #[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("token" = ["own"])), params(HistoryQuery),
     responses((status = 200, body = HistorySnapshot), (status = "4XX", body = RunInputProblem)))]
 pub async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<HistoryQuery>,
+    Params(query): Params<HistoryQuery>,
 ) -> Result<Json<HistorySnapshot>, Refusal> {
-    Ok(Json(service::history::get(&app, &caller, asked).await?))
+    Ok(Json(service::history::get(&app, &caller, query).await?))
 }

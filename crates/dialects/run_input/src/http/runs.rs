@@ -1,4 +1,4 @@
-//! `/api/v1/agent/runs…`: post a message, follow the answer, cancel it.
+//! `/api/v1/agent/runs…`: post a message, follow the run, cancel it.
 
 use std::{io, time::Duration};
 
@@ -14,7 +14,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     run_input::{
         agui::{
-            events::{AgUiEvent, Body as Told},
+            events::{AgUiEvent, Body as EventBody},
             input::{Form, PAYLOAD_INVALID, RunInput},
             translate::Sent,
         },
@@ -44,8 +44,8 @@ use ostler_server::{
 
 /// Start an agent's run: one user message, or the answers to a run's interrupts.
 ///
-/// Answers when the message is durable; follow the run at `GET …/events`. With `Accept: text/event-stream` the run's events
-/// come in the same response. The same `runId` with the same body again is answered the same.
+/// Responds when the message is durable; follow the run at `GET …/events`. With `Accept: text/event-stream` the run's events
+/// come in the same response. Idempotent by `runId`: the same body again gets the same response.
 #[utoipa::path(post, path = "/api/v1/agent/runs", tag = "agent", security(("token" = ["own"])),
     params(("Last-Event-ID" = Option<String>, Header, description = "On a stream: only events after this one")),
     request_body = RunAgentInput,
@@ -55,10 +55,10 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
     let headers = request.headers().clone();
     let streams = wants_stream(&headers);
     let form = if streams { Form::Streamed } else { Form::Queued };
-    let body = read_body(request, &app, LARGEST).await.map_err(in_the_inputs_words)?;
+    let body = read_body(request, &app, LARGEST).await.map_err(as_payload_error)?;
     let input = match app.compute(body.len(), || RunInput::read(&body, form)).await.map_err(Failure::from) {
         Ok(input) => input,
-        Err(failure) if streams && is_of_interrupts(&failure) => return Ok(refusal(&app, &failure)),
+        Err(failure) if streams && is_of_interrupts(&failure) => return Ok(error_response(&app, &failure)),
         Err(failure) => return Err(failure.into()),
     };
     if !streams {
@@ -67,16 +67,16 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
     }
     let after = last_event_id(&headers)?;
     match service::runs::accept_and_follow(&app, &caller, &input, after).await {
-        Ok(stream) => Ok(answer(&app, caller, &headers, stream, None)),
-        // A client that answers wrongly, or not at all, is told by the event that its protocol has for it.
-        Err(failure) if is_of_interrupts(&failure) => Ok(refusal(&app, &failure)),
+        Ok(stream) => Ok(stream_response(&app, caller, &headers, stream, None)),
+        // A client whose answers to interrupts are wrong or missing receives the event that its protocol has for that.
+        Err(failure) if is_of_interrupts(&failure) => Ok(error_response(&app, &failure)),
         Err(failure) => Err(failure.into()),
     }
 }
 
 /// Follow a run: a stream of AG-UI events that ends after the run's terminal event.
 ///
-/// Reconnect with `Last-Event-ID` and nothing is missed or repeated.
+/// Reconnect with `Last-Event-ID` and no event is missed or repeated.
 #[utoipa::path(get, path = "/api/v1/agent/runs/{threadId}/events", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path), RunEventsQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "Only events after this one")),
@@ -90,10 +90,10 @@ pub async fn events(
 ) -> Result<Response, Refusal> {
     let (idle, after) = (query.idle()?, last_event_id(&headers)?);
     let stream = service::runs::follow(&app, &caller, &thread_id, query.run_id(), after).await?;
-    Ok(answer(&app, caller, &headers, stream, Some(idle)))
+    Ok(stream_response(&app, caller, &headers, stream, Some(idle)))
 }
 
-/// Ask for a run's end. The run's own events say when it has come.
+/// Request the cancellation of a run. The run's events report when it has ended.
 #[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path), CancelRunQuery),
     responses((status = 202, body = CancelAccepted), (status = "4XX", body = RunInputProblem)))]
@@ -107,8 +107,8 @@ pub async fn cancel(
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
 
-/// A body that is too large for any request is told like one that is too large for this one.
-fn in_the_inputs_words(failure: Failure) -> Failure {
+/// Reports a body that is too large for any request like one that is too large for this request.
+fn as_payload_error(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::PayloadTooLarge => {
             Failure::rule(failure.kind, PAYLOAD_INVALID, "RunAgentInput payload exceeds size limit")
@@ -123,9 +123,15 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Failure> {
     id.map(Some).ok_or_else(|| Failure::invalid(INVALID_LAST_EVENT_ID, "Last-Event-ID must be the id of an event"))
 }
 
-/// The run's events, each under its id. A stream that ends without its terminal event looks like a success to stock clients,
-/// so one that cannot go on is broken off, not ended.
-fn answer(app: &App, caller: Principal, headers: &HeaderMap, stream: RunStream, idle: Option<Duration>) -> Response {
+/// Streams the run's events, each under its id. A stream that ends without its terminal event looks like a success to stock
+/// clients, so a stream that cannot continue is aborted, not ended.
+fn stream_response(
+    app: &App,
+    caller: Principal,
+    headers: &HeaderMap,
+    stream: RunStream,
+    idle: Option<Duration>,
+) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     let gone = Box::pin(turned_away(app, caller, headers));
     let frames = stream::unfold(Some((stream, Instant::now(), gone)), move |state| async move {
@@ -143,7 +149,7 @@ fn answer(app: &App, caller: Principal, headers: &HeaderMap, stream: RunStream, 
             Ok(Ok(Next::Over)) => None,
             Ok(Ok(Next::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
             Ok(Err(failure)) => {
-                tracing::warn!(%failure, "a run's stream was broken off");
+                tracing::warn!(%failure, "a run's stream was aborted");
                 Some((Err(io::Error::other("the store did not answer")), None))
             }
         }
@@ -160,9 +166,9 @@ fn frame(event: &AgUiEvent) -> String {
     format!("event: {}\ndata: {}\n\n", event.body.type_name(), event.to_json())
 }
 
-/// One event that says what was wrong. Nothing was kept of the run, so it has no id.
-fn refusal(app: &App, failure: &Failure) -> Response {
-    let body = Told::RunError {
+/// A stream of one event with the error. The run was not stored, so the event has no id.
+fn error_response(app: &App, failure: &Failure) -> Response {
+    let body = EventBody::RunError {
         message: app.redactor.redact(&failure.message).into_owned(),
         code: code(failure).into_owned(),
         usage: vec![],

@@ -15,7 +15,7 @@ use ostler_server::{
 
 /// Erase a thread, with its messages, attachments and storage. Only digests stay, so that the log can still be verified.
 ///
-/// Idempotent. The id is then unknown everywhere, and free: a message under it begins a new thread.
+/// Idempotent. The id is then unknown and can be used again: a message under it begins a new thread.
 #[utoipa::path(delete, path = "/api/v1/agent/sessions/{threadId}", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path)),
     responses((status = 204, description = "it is gone, or was never there"), (status = "4XX", body = RunInputProblem)))]

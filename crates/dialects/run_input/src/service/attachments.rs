@@ -1,4 +1,4 @@
-//! Attachments: take in, show, sign afresh, put into a message, and let go of what nobody used.
+//! Attachments: upload, serve, sign, use in a message, and delete those that no message uses.
 
 use bytes::Bytes;
 use jiff::SignedDuration;
@@ -26,13 +26,13 @@ use ostler_server::{
     net::places::Place,
 };
 
-/// Files that one sweep lets go of; the next takes the rest.
+/// Files that one sweep deletes; the next one deletes the rest.
 const SWEEP_MAX: u32 = 500;
-/// A picture elsewhere is named with its address; a longer one is none that people use.
+/// The longest URL of a picture on a trusted host.
 const TRUSTED_URL_BYTES_MAX: usize = 2_048;
-/// A picture whose kind nobody has said.
+/// The type of a picture whose client sent none.
 const ANY_IMAGE: &str = "image/*";
-/// Files of a thread that are let go of at once.
+/// Files of a thread that are deleted at once.
 const ERASE_MAX: u32 = 1_000;
 
 /// A file as a form sent it.
@@ -40,11 +40,11 @@ pub struct Upload {
     pub thread_id: String,
     pub run_id: String,
     pub bytes: Bytes,
-    /// Held until the file is kept: so long its bytes are in memory.
-    pub place: Place,
+    /// Held until the file is stored, because its bytes are in memory until then.
+    pub permit: Place,
 }
 
-/// Takes a picture in for a message to come. What no message uses is let go of after a while.
+/// Stores a picture for a later message. A picture that no message uses is deleted after a while.
 pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Attachment, Failure> {
     app.accepting()?;
     let owner = threads::owner(caller)?;
@@ -55,7 +55,7 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
         let message = "an attachment must be a PNG, JPEG, GIF or WebP picture";
         Failure::rule(FailureKind::UnsupportedMediaType, "attachment-type", message)
     })?;
-    // Somebody else's thread has no room for it, and one that is not there yet may come to be.
+    // Fails for another user's thread. The thread need not exist yet.
     threads::find(app, caller, &upload.thread_id).await?;
     let path = ObjectPath::new(&owner, &upload.thread_id, &upload.run_id, app.ids.body(), image);
     let path = path.ok_or_else(|| Failure::internal("a thread's id that fits makes a path"))?;
@@ -68,20 +68,20 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
         );
         return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
     }
-    app.to_the_end(|app| keep(app, path.clone(), upload)).await?;
+    app.to_the_end(|app| store_file(app, path.clone(), upload)).await?;
     let mime_type = image.mime_type().to_owned();
-    let SignedUrl { bucket, path, url } = signed(app, &path);
+    let SignedUrl { bucket, path, url } = sign_path(app, &path);
     Ok(Attachment { bucket, path, mime_type, url })
 }
 
-/// The row comes first: a file without one would never be let go of.
-async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
-    let Upload { bytes, place: _place, .. } = upload;
+/// Stores the file of a row that exists already: a file without a row would never be deleted.
+async fn store_file(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure> {
+    let Upload { bytes, permit: _permit, .. } = upload;
     if let Err(failure) = RunInputState::of(&app).files.put(&path, bytes).await {
         store::run_input::attachments::delete(&app.db, &path).await?;
         return Err(failure);
     }
-    // Whoever erased the thread meanwhile has seen the row, and not the file.
+    // A concurrent erasure of the thread has seen the row, but not the file.
     if !store::run_input::attachments::exists(&app.db, &path).await? {
         RunInputState::of(&app).files.delete(&path).await?;
         return Err(Failure::not_found("thread"));
@@ -89,22 +89,22 @@ async fn keep(app: App, path: ObjectPath, upload: Upload) -> Result<(), Failure>
     Ok(())
 }
 
-/// A fresh URL of a file of the caller's.
-pub async fn sign(app: &App, caller: &Principal, asked: &SignUrl) -> Result<SignedUrl, Failure> {
+/// A new URL of a file of the caller.
+pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<SignedUrl, Failure> {
     let owner = threads::owner(caller)?;
     let not_found = || Failure::not_found("attachment");
-    let path: ObjectPath = asked.path.parse().map_err(|_| not_found())?;
+    let path: ObjectPath = request.path.parse().map_err(|_| not_found())?;
     if path.owner != owner {
         return Err(forbidden("owner", "this attachment is somebody else's"));
     }
-    let there = store::run_input::attachments::exists(&app.db, &path).await?;
-    if asked.bucket != RunInputState::of(app).files.bucket || !there {
+    let exists = store::run_input::attachments::exists(&app.db, &path).await?;
+    if request.bucket != RunInputState::of(app).files.bucket || !exists {
         return Err(not_found());
     }
-    Ok(signed(app, &path))
+    Ok(sign_path(app, &path))
 }
 
-/// A file, for whoever has a URL of it. What has ended, was altered or is gone looks the same: there is no such file.
+/// A file, for any client with a valid URL of it. An expired URL and an altered one are rejected in the same way.
 pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
     let refused = || forbidden("attachment-url", "this URL was not signed here, or has ended");
     let path: ObjectPath = path.parse().map_err(|_| refused())?;
@@ -115,16 +115,16 @@ pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(
     Ok((path, bytes))
 }
 
-fn signed(app: &App, path: &ObjectPath) -> SignedUrl {
+fn sign_path(app: &App, path: &ObjectPath) -> SignedUrl {
     let life = SignedDuration::from_millis(RunInputState::of(app).attachments.url_ttl_ms);
     let until = app.wall().checked_add(life).unwrap_or(Timestamp::MAX);
     let url = RunInputState::of(app).files.url(path, until);
     SignedUrl { bucket: RunInputState::of(app).files.bucket.clone(), path: path.to_string(), url }
 }
 
-/// A picture of a message as its event keeps it: where it lies, never its URL. It must be the caller's own, of this thread,
-/// or come from a host that is trusted.
-pub async fn take(
+/// A picture of a message as it is stored in the event: its bucket and path, never its URL. It must be the caller's own, of this
+/// thread, or come from a trusted host.
+pub async fn read_picture(
     app: &App,
     caller: &Principal,
     thread_id: &str,
@@ -137,11 +137,11 @@ pub async fn take(
         if !is_trusted(&RunInputState::of(app).attachments.trusted_hosts, url) {
             return Err(invalid("binary content url must be a signed URL of an attachment, and not have ended"));
         }
-        // Both are kept and shown as they are.
+        // Both are stored and displayed as they are.
         let mime_type = mime_type.unwrap_or(ANY_IMAGE);
         let fits = url.len() <= TRUSTED_URL_BYTES_MAX && app.redactor.redact(url) == url;
-        let named = mime_type == ANY_IMAGE || ImageType::parse(mime_type).is_some();
-        return match (fits, named) {
+        let is_image = mime_type == ANY_IMAGE || ImageType::parse(mime_type).is_some();
+        return match (fits, is_image) {
             (false, _) => Err(invalid("binary content url must be at most 2,048 bytes, and carry no credential")),
             (_, false) => Err(invalid("binary content must be a PNG, JPEG, GIF or WebP picture")),
             _ => Ok(json!({"type": "image", "mimeType": mime_type, "url": url})),
@@ -153,7 +153,7 @@ pub async fn take(
     if path.thread_id != thread_id {
         return Err(invalid("this attachment was uploaded for another thread"));
     }
-    // Whether the message comes to be is not known here; the sweep looks for it.
+    // The message may still be rejected; the sweep checks whether it exists.
     if !store::run_input::attachments::update_asked_for(&app.db, &path, app.now()).await? {
         return Err(invalid("this attachment is not there any more"));
     }
@@ -163,31 +163,31 @@ pub async fn take(
     )
 }
 
-/// The URL under which a picture of a message can be seen now. `None`: there is no way to it.
+/// A current URL of a picture of a message. `None` if this server cannot serve it.
 pub fn url_of(app: &App, picture: &Picture) -> Option<String> {
     match (&picture.bucket, &picture.path) {
         (Some(bucket), Some(path)) => {
             Some(path).filter(|_| *bucket == RunInputState::of(app).files.bucket).and_then(|path| {
                 let path: ObjectPath = path.parse().ok()?;
-                Some(signed(app, &path).url)
+                Some(sign_path(app, &path).url)
             })
         }
         _ => picture.url.clone(),
     }
 }
 
-/// As [`url_of`], unless it is a picture of another thread.
+/// As [`url_of`], or `None` if it is a picture of another thread.
 fn url_of_thread(app: &App, session: &Session, picture: &Picture) -> Option<String> {
-    let own = picture.path.as_deref().is_none_or(|path| {
+    let is_own = picture.path.as_deref().is_none_or(|path| {
         let path = path.parse::<ObjectPath>().ok();
         path.is_some_and(|path| {
             session.owner.as_ref() == Some(&path.owner) && session.external_id.as_ref() == Some(&path.thread_id)
         })
     });
-    if own { url_of(app, picture) } else { None }
+    if is_own { url_of(app, picture) } else { None }
 }
 
-/// The pictures of a command's message. Only those of its own thread are signed: a command can say anything.
+/// The pictures of a command's message. Only those of its own thread are signed: a command may contain any path.
 pub async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
     let pictures = pictures(command.payload.as_str());
     if pictures.is_empty() {
@@ -201,7 +201,7 @@ pub async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttac
     Ok(pictures.into_iter().filter_map(signed).collect())
 }
 
-/// `https` and a host of the list, with its port if it has one there.
+/// Whether a URL is `https` with a host of the list, and with its port if the list has one.
 fn is_trusted(hosts: &[String], url: &str) -> bool {
     let Some(rest) = url.strip_prefix("https://") else { return false };
     let host = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();
@@ -209,25 +209,26 @@ fn is_trusted(hosts: &[String], url: &str) -> bool {
     plain && hosts.iter().any(|trusted| trusted.eq_ignore_ascii_case(host))
 }
 
-/// Lets go of what no message uses and none has asked for in a while. One that cannot be removed is left to the next sweep.
+/// Deletes files that no message uses and that no message has requested for a while. A file that cannot be deleted is left to the
+/// next sweep.
 pub async fn sweep(app: &App) -> Result<usize, Failure> {
     let age = SignedDuration::from_millis(RunInputState::of(app).attachments.unused_ms);
     let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
     let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await?;
-    let mut gone = 0;
+    let mut deleted = 0;
     for path in unused {
-        match let_go(app, &path, before).await {
-            Ok(is_gone) => gone += usize::from(is_gone),
+        match delete_unused(app, &path, before).await {
+            Ok(is_deleted) => deleted += usize::from(is_deleted),
             Err(failure) => {
-                tracing::warn!(%failure, cause = failure.cause.as_deref(), %path, "an attachment could not be let go of")
+                tracing::warn!(%failure, cause = failure.cause.as_deref(), %path, "an attachment could not be deleted")
             }
         }
     }
-    Ok(gone)
+    Ok(deleted)
 }
 
-/// False: a message uses it, or asks for it.
-async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
+/// False if a message uses or requests the file.
+async fn delete_unused(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool, Failure> {
     if !store::run_input::attachments::update_let_go(&app.db, path, before, app.now()).await? {
         return Ok(false);
     }
@@ -238,13 +239,13 @@ async fn let_go(app: &App, path: &ObjectPath, before: Timestamp) -> Result<bool,
     remove(app, path).await.map(|()| true)
 }
 
-/// The row goes last: while it stands, somebody tries again.
+/// Deletes the row last: while it exists, the next sweep tries again.
 async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
     RunInputState::of(app).files.delete(path).await?;
     Ok(store::run_input::attachments::delete(&app.db, path).await?)
 }
 
-/// Lets go of everything that a thread had when it was erased; what came later is for the next one of its name. Idempotent.
+/// Deletes the files that a thread had when it was erased; later ones belong to the next thread with that id. Idempotent.
 pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
     loop {
         let files =

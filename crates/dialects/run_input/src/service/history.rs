@@ -1,4 +1,4 @@
-//! History of threads: the last day on which anything was said, and the days before it, by the user's own clock.
+//! History of threads: the last day with a message, and the days before it, in the user's time zone.
 
 use std::collections::HashMap;
 
@@ -27,25 +27,25 @@ use ostler_store::{
 use super::{attachments, threads};
 use ostler_server::{app::App, auth::Principal, service::users};
 
-/// Turns that did not complete whose beginnings a page shows: each has to be looked for.
-const BEGUN_MAX: usize = 50;
+/// Incomplete turns whose partial messages a page contains: each costs a read.
+const PARTIAL_TURNS_MAX: usize = 50;
 
-/// One day of the caller's thread. A thread that nobody has is an empty one.
-pub async fn get(app: &App, caller: &Principal, asked: HistoryQuery) -> Result<HistorySnapshot, Failure> {
+/// One day of the caller's thread. A thread that does not exist is empty.
+pub async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> Result<HistorySnapshot, Failure> {
     let zone = users::time_zone(app, caller).await?;
-    let before = asked.before.as_deref().map(read_day).transpose()?;
-    let Some(session) = thread(app, caller, asked.thread_id.as_deref()).await? else {
+    let before = query.before.as_deref().map(read_day).transpose()?;
+    let Some(session) = thread(app, caller, query.thread_id.as_deref()).await? else {
         return Ok(HistorySnapshot::default());
     };
     let mut before = before.map_or(Timestamp::MAX, |day| start_of(day, &zone));
     let thread_id = session.external_id.clone();
-    // Of a day, everything may be a steer that nobody heard.
+    // All messages of a day may be steers that no agent received; then the day is skipped.
     for _ in 0..HISTORY_DAYS_MAX {
         let last = store::run_input::history::find_last(&app.db, session.session, before).await?;
         let Some(last) = last else { break };
         let day = day_of(last, &zone);
         let (start, end) = span_of(day, &zone);
-        let messages = said(app, session.session, Span { start, end: end.min(before) }).await?;
+        let messages = read_messages(app, session.session, Span { start, end: end.min(before) }).await?;
         if !messages.is_empty() {
             let has_more = store::run_input::history::has_earlier(&app.db, session.session, start).await?;
             return Ok(HistorySnapshot { thread_id, day: Some(day), has_more, messages, ..HistorySnapshot::default() });
@@ -62,39 +62,40 @@ async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Resul
     }
 }
 
-async fn said(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMessage>, Failure> {
+async fn read_messages(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMessage>, Failure> {
     let db = &app.db;
     let messages = store::run_input::history::list_messages(db, session, span, HISTORY_MESSAGES_MAX, PAGE_BYTES_MAX);
     let mut events = messages.await?;
     let Some(start) = events.iter().map(|event| event.created_at).min() else { return Ok(vec![]) };
     let turns = store::run_input::history::list_turns(db, session, span).await?;
-    // What became of a turn may have shown on the next day only.
+    // A turn may have ended on the next day.
     let end = turns.iter().map(|turn| turn.updated_at).max().unwrap_or(start);
-    let begun = begun(app, &events, &turns).await?;
+    let partial = read_partial(app, &events, &turns).await?;
     events.extend(store::run_input::history::list_phases(db, session, Span { start, end }).await?);
     let signed = |picture: &Picture| attachments::url_of(app, picture);
-    let mut said = history::fold(&events, signed);
-    said.extend(begun);
-    said.sort_by_key(HistoryMessage::seq);
-    Ok(said)
+    let mut messages = history::fold(&events, signed);
+    messages.extend(partial);
+    messages.sort_by_key(HistoryMessage::seq);
+    Ok(messages)
 }
 
-/// What turns that did not complete had begun to say, as many of the newest as the page has room for.
-async fn begun(app: &App, events: &[Event], turns: &[Turn]) -> Result<Vec<HistoryMessage>, Failure> {
-    let cut_short = |turn: &&Turn| turn.command_type == CommandType::Turn && turn.state != CommandState::Completed;
-    let cut_short: HashMap<CommandId, &Turn> =
-        turns.iter().filter(cut_short).map(|turn| (turn.command_id, turn)).collect();
-    let asked = events.iter().rev().filter(|event| event.event_type == EventType::UserMessage);
-    let asked = asked.filter_map(|event| Some((event, Extent::of(cut_short.get(&event.command_id?)?, event)?)));
-    let said: usize = events.iter().filter_map(|event| event.payload.as_deref()).map(str::len).sum();
-    let (mut begun, mut room) = (vec![], PAGE_BYTES_MAX.saturating_sub(said));
-    for (asked, extent) in asked.take(BEGUN_MAX) {
+/// The partial messages of incomplete turns, as many of the newest as the page has room for.
+async fn read_partial(app: &App, events: &[Event], turns: &[Turn]) -> Result<Vec<HistoryMessage>, Failure> {
+    let is_incomplete = |turn: &&Turn| turn.command_type == CommandType::Turn && turn.state != CommandState::Completed;
+    let incomplete: HashMap<CommandId, &Turn> =
+        turns.iter().filter(is_incomplete).map(|turn| (turn.command_id, turn)).collect();
+    let questions = events.iter().rev().filter(|event| event.event_type == EventType::UserMessage);
+    let questions =
+        questions.filter_map(|event| Some((event, Extent::of(incomplete.get(&event.command_id?)?, event)?)));
+    let used: usize = events.iter().filter_map(|event| event.payload.as_deref()).map(str::len).sum();
+    let (mut messages, mut room) = (vec![], PAGE_BYTES_MAX.saturating_sub(used));
+    for (question, extent) in questions.take(PARTIAL_TURNS_MAX) {
         let turn = store::run_input::history::list_turn(&app.db, extent).await?;
-        let partial = history::partial(asked, &turn);
+        let partial = history::partial(question, &turn);
         let bytes = partial.iter().map(|message| message.content().len()).sum();
         let Some(left) = room.checked_sub(bytes) else { break };
         room = left;
-        begun.extend(partial);
+        messages.extend(partial);
     }
-    Ok(begun)
+    Ok(messages)
 }

@@ -1,5 +1,5 @@
-//! Runs of chat front ends: accept, cancel, follow. A message becomes a turn of the caller's thread, which is made when it
-//! is first named; everything a client then reads is translated from the thread's events.
+//! Runs of chat front ends: accept, cancel, follow. A message becomes a turn of the caller's thread, which is created with its
+//! first message; everything that a client then reads is translated from the thread's events.
 
 mod earlier;
 mod stream;
@@ -20,7 +20,7 @@ use ostler_protocol::{
     run_input::{
         agui::{
             input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
-            messages::{Context as Told, Message, ResumeEntry},
+            messages::{Context as ContextEntry, Message, ResumeEntry},
         },
         runs::{CancelAccepted, TaskAccepted, submission_failure},
     },
@@ -44,7 +44,7 @@ use ostler_server::{
 
 pub use stream::{Next, Position, RunStream};
 
-/// Where the kernel's runs of threads belong unless the policy lists others.
+/// The project and provider of the kernel's runs of threads, unless the policy lists others.
 const PROJECT: &str = "ostler/agent-runs";
 const PROVIDER: &str = "local";
 
@@ -52,7 +52,7 @@ const PROVIDER: &str = "local";
 pub struct Accepted {
     pub thread_id: String,
     pub alias: CommandAlias,
-    /// The thread was made for it.
+    /// The thread was created for it.
     pub created: bool,
 }
 
@@ -67,7 +67,7 @@ impl Accepted {
     }
 }
 
-/// Accepts a run. The same one again is answered the same; another of its name is refused.
+/// Accepts a run. Idempotent by the run's id; another body under the same id is rejected.
 pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
     app.accepting()?;
     check_run_id(app, &input.run_id)?;
@@ -76,19 +76,19 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
     loop {
         attempts.start_next()?;
         let thread = threads::find(app, caller, &input.thread_id).await?;
-        // What was accepted stays accepted, whatever has become of its pictures or of the server's policy since.
-        if let Some(known) = accepted_before(app, thread.as_ref(), input).await? {
-            return Ok(Accepted { thread_id: input.thread_id.clone(), alias: known, created: false });
+        // An accepted run stays accepted, even if its pictures were deleted or the server's policy has changed since.
+        if let Some(alias) = accepted_before(app, thread.as_ref(), input).await? {
+            return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created: false });
         }
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
-        let asked_before = thread.is_some();
+        let exists = thread.is_some();
         let thread = match thread {
             Some(session) => (session, false),
             None => (new_thread(app, caller, &input.thread_id)?, true),
         };
         let work = match input.resume.as_slice() {
             [] => turn(app, caller, input, &thread).await?,
-            answers => resume(answers, asked_before)?,
+            answers => resume(answers, exists)?,
         };
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
@@ -97,16 +97,16 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             Ok(Some(accepted)) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
-                    let known = app.remember_run(run, session);
-                    app.remember_command(accepted.alias.command_id, &known);
+                    let run = app.remember_run(run, session);
+                    app.remember_command(accepted.alias.command_id, &run);
                 }
                 let (alias, created) = (accepted.alias, accepted.is_new_session);
                 return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created });
             }
-            // Somebody has made the thread, or gone on with it, meanwhile.
+            // A concurrent request has created the thread, or continued it.
             Ok(None) => {}
             Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
-            Err(failure) => return Err(in_the_clients_names(app, submission_failure(failure)).await),
+            Err(failure) => return Err(with_active_run(app, submission_failure(failure)).await),
         }
     }
 }
@@ -117,12 +117,12 @@ async fn accepted_before(
     input: &RunInput,
 ) -> Result<Option<CommandAlias>, Failure> {
     let Some(thread) = thread else { return Ok(None) };
-    let known = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await?;
-    known.map(|known| known.check_same(&input.hash).map(|()| known)).transpose()
+    let found = store::kernel::aliases::get(&app.db, thread.session, &input.run_id).await?;
+    found.map(|alias| alias.check_same(&input.hash).map(|()| alias)).transpose()
 }
 
-/// What keeps the thread busy, by the name that the client can cancel it by.
-async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
+/// Adds the id of the run that keeps the thread busy, by which the client can cancel it.
+async fn with_active_run(app: &App, failure: Failure) -> Failure {
     let active = failure.details.as_ref().and_then(|details| details.get(ACTIVE_COMMAND)?.as_str()?.parse().ok());
     let Some(command_id) = active else { return failure };
     match store::kernel::aliases::find_by_command(&app.db, command_id).await {
@@ -131,7 +131,7 @@ async fn in_the_clients_names(app: &App, failure: Failure) -> Failure {
     }
 }
 
-/// It is kept and shown as it is.
+/// Checks a run's id, which is stored and displayed as it is.
 fn check_run_id(app: &App, run_id: &str) -> Result<(), Failure> {
     let fits = !run_id.chars().any(char::is_control) && app.redactor.redact(run_id) == run_id;
     if fits { Ok(()) } else { Err(Failure::invalid(INVALID_RUN_ID, "runId must be printable, and no credential")) }
@@ -144,7 +144,7 @@ fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session,
     Ok(Session { owner: Some(threads::owner(caller)?), ..new })
 }
 
-/// The message as a turn, with the run it starts where the thread has none that takes it.
+/// The message as a turn, with the run that it starts if the thread has no run that accepts it.
 async fn turn(
     app: &App,
     caller: &Principal,
@@ -156,16 +156,16 @@ async fn turn(
     if !is_new {
         session_storage::check_there(app, session).await?;
     }
-    let said = said(app, caller, &input.thread_id, user).await?;
-    let asked = asked_run(app, session, payload(user, &said, &context(app, caller, input).await?)).await?;
-    let admitted = runs::admit(app, caller, &asked).await?;
+    let message = read_message(app, caller, &input.thread_id, user).await?;
+    let request = run_request(app, session, payload(user, &message, &context(app, caller, input).await?)).await?;
+    let admitted = runs::admit(app, caller, &request).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
-    let fresh = runs::create_op(app, caller, &asked, &admitted, &input.hash, thread, Some(said))?;
+    let fresh = runs::create_op(app, caller, &request, &admitted, &input.hash, thread, Some(message))?;
     Ok(Submission::Turn { fresh: Box::new(fresh), on_busy: RunInputState::of(app).config.busy })
 }
 
-/// What the user said, as its event keeps it.
-async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage) -> Result<Said, Failure> {
+/// The user's message as it is stored in its event.
+async fn read_message(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage) -> Result<Said, Failure> {
     let own = app.name("id", &user.id).ok().map(str::to_owned);
     let message_id = own.unwrap_or_else(|| format!("msg_{}", app.ids.body().simple()));
     let mut content: Vec<Value> = vec![];
@@ -173,7 +173,7 @@ async fn said(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage
         content.push(match part {
             UserPart::Text(text) => json!({"type": "text", "text": app.redactor.redact(text)}),
             UserPart::Image { mime_type, url } => {
-                attachments::take(app, caller, thread_id, mime_type.as_deref(), url).await?
+                attachments::read_picture(app, caller, thread_id, mime_type.as_deref(), url).await?
             }
         });
     }
@@ -186,9 +186,9 @@ fn prompt(user: &UserMessage) -> String {
     if is_blank_text(&text) { "(an image)".to_owned() } else { text }
 }
 
-/// What the agent is given: the message, and the context that is in no event.
-fn payload(user: &UserMessage, said: &Said, context: &Context) -> RawJson {
-    let mut payload = json!({"prompt": prompt(user), "content": said.content});
+/// The payload for the agent: the message, and the context that is in no event.
+fn payload(user: &UserMessage, message: &Said, context: &Context) -> RawJson {
+    let mut payload = json!({"prompt": prompt(user), "content": message.content});
     if !context.is_empty() {
         payload["context"] = json!(context);
     }
@@ -197,7 +197,7 @@ fn payload(user: &UserMessage, said: &Said, context: &Context) -> RawJson {
 
 async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Context, Failure> {
     let remark = |message: &Message| Remark { role: message.role().to_owned(), text: message.text() };
-    let note = |note: &Told| Note { description: note.description.clone(), value: note.value.clone() };
+    let note = |note: &ContextEntry| Note { description: note.description.clone(), value: note.value.clone() };
     Ok(Context {
         messages: input.others.iter().map(remark).collect(),
         notes: input.context.iter().map(note).collect(),
@@ -206,17 +206,17 @@ async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Cont
 }
 
 /// The time and zone of the client's device, if it sent them; else the server's time in the user's zone, or in UTC.
-async fn clock(app: &App, caller: &Principal, told: Option<&ClientTime>) -> Result<UsersClock, Failure> {
-    if let Some(told) = told {
-        return Ok(UsersClock { now: told.client_now_iso.clone(), timezone: told.device_timezone.clone() });
+async fn clock(app: &App, caller: &Principal, sent: Option<&ClientTime>) -> Result<UsersClock, Failure> {
+    if let Some(sent) = sent {
+        return Ok(UsersClock { now: sent.client_now_iso.clone(), timezone: sent.device_timezone.clone() });
     }
     let zone = users::time_zone(app, caller).await?;
     let timezone = zone.iana_name().unwrap_or("UTC").to_owned();
     Ok(UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone })
 }
 
-/// The run behind a thread: of the configured agent, in an empty workspace.
-async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<CreateRun, Failure> {
+/// The request for a thread's run: with the configured backend profile, in an empty workspace.
+async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<CreateRun, Failure> {
     let (policy, chosen) = (&app.config.policy, &RunInputState::of(app).config);
     let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
     let mut execution = json!({"approval": chosen.approval.min(policy.ceiling.approval)});
@@ -237,26 +237,26 @@ async fn asked_run(app: &App, session: &Session, payload: RawJson) -> Result<Cre
     })
 }
 
-/// Answers to interrupts of a thread that is there.
-fn resume(answers: &[ResumeEntry], is_known: bool) -> Result<Submission, Failure> {
+/// Answers to interrupts. Fails if the thread does not exist.
+fn resume(answers: &[ResumeEntry], exists: bool) -> Result<Submission, Failure> {
     let unknown =
         || Failure::rule(FailureKind::RunInputInvalid, "interrupt-unknown", "the thread has no such interrupt");
     let resumed = |entry: &ResumeEntry| {
         let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
         Ok(PermissionAnswer { permission_id, choice: entry.choice() })
     };
-    if !is_known {
+    if !exists {
         return Err(unknown());
     }
     Ok(Submission::Answers(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
 }
 
-/// Asks for a run's end. Idempotent, also for one that has ended.
+/// Requests the cancellation of a run. Idempotent, also for a run that has ended.
 pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<CancelAccepted, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
-    let known = app.command_ref(alias.command_id).await?;
+    let command = app.command_ref(alias.command_id).await?;
     let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
-    app.submit(&known, op).await?;
+    app.submit(&command, op).await?;
     Ok(CancelAccepted { thread_id: session.public_id(), run_id: alias.alias, accepted: true })
 }
 
@@ -274,7 +274,7 @@ async fn find(
     Ok((session, alias))
 }
 
-/// Follows a run of the caller's from behind an event, or from its start.
+/// Follows a run of the caller after a given event, or from its start.
 pub async fn follow(
     app: &App,
     caller: &Principal,
@@ -283,21 +283,21 @@ pub async fn follow(
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
-    let place = stream::place(app, caller)?;
-    stream::open(app, place, &session.public_id(), alias, None, after).await
+    let permit = stream::permit(app, caller)?;
+    stream::open(app, permit, &session.public_id(), alias, None, after).await
 }
 
-/// Accepts a run and follows it. Whoever hangs up does not stop it.
+/// Accepts a run and follows it. A client that disconnects does not stop the run.
 pub async fn accept_and_follow(
     app: &App,
     caller: &Principal,
     input: &RunInput,
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
-    // A place first: what cannot be followed is not begun.
-    let place = stream::place(app, caller)?;
+    // Acquire the permit first: a run that cannot be followed is not started.
+    let permit = stream::permit(app, caller)?;
     let accepted = accept(app, caller, input).await?;
-    // A message begins its turn; only what resumes one has to look for where that began.
+    // A message begins its turn; only a resumed turn has to find its beginning.
     let begins = input.resume.is_empty().then_some(accepted.alias.after_seq);
-    stream::open(app, place, &accepted.thread_id, accepted.alias, begins, after).await
+    stream::open(app, permit, &accepted.thread_id, accepted.alias, begins, after).await
 }

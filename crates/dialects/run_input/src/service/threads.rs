@@ -1,5 +1,5 @@
-//! Threads: sessions that somebody owns, by the ids that chat front ends choose; found, and erased. What is somebody else's is refused, whether
-//! it is another user's thread or a session of the manager dialect.
+//! Threads: sessions with an owner, under the ids that chat front ends choose. A request for another user's thread, or for a
+//! session of the manager dialect, is rejected.
 
 use ostler_protocol::{
     Failure, FailureKind,
@@ -19,15 +19,15 @@ use ostler_server::{
     directories,
 };
 
-/// Sessions that one sweep goes on erasing.
+/// Sessions whose erasure one sweep continues.
 const ERASED_AT_ONCE: u32 = 100;
 
-/// Who owns what this caller starts.
+/// The owner of threads that this caller creates.
 pub fn owner(caller: &Principal) -> Result<String, Failure> {
     caller.owner()
 }
 
-/// Where this caller's new threads belong.
+/// The tenant of threads that this caller creates.
 pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failure> {
     let configured = &RunInputState::of(app).config.tenant;
     match caller.tenants() {
@@ -37,52 +37,52 @@ pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failur
     }
 }
 
-/// The caller's own thread of this id. `None`: nobody has one.
+/// The caller's own thread with this id. `None` if no user has one; fails if another user does.
 pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
     let named = store::kernel::sessions::find_by_external_id(&app.db, thread_id).await?;
-    let others = !named.is_empty();
+    let exists = !named.is_empty();
     match named.into_iter().find(|session| session.owner.as_ref() == Some(&owner)) {
         Some(own) => caller.may_submit(&own.tenant_id).map(|()| Some(own)),
-        None if others => Err(forbidden("owner", "this thread is somebody else's")),
+        None if exists => Err(forbidden("owner", "this thread is somebody else's")),
         None => Ok(None),
     }
 }
 
-/// The caller's newest thread. `None`: they have none.
+/// The caller's newest thread. `None` if there is none.
 pub async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
     Ok(store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await?)
 }
 
-/// As [`find`], of a thread that must be there.
+/// As [`find`], but fails if the thread does not exist.
 pub async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
     find(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
 }
 
-/// Erases the caller's thread: what runs in it ends, and nothing of it is left but the digests of its events. Idempotent;
-/// somebody else's is refused.
+/// Erases the caller's thread: its run ends, and only the digests of its events remain. Idempotent; another user's thread is
+/// rejected.
 pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
     let session = mark_erased(app, caller, &thread_id).await?;
     app.to_the_end(|app| async move {
         match session {
             Some(session) => finish_erasing(&app, &session).await,
-            // What was uploaded for a thread that never came to be.
+            // Delete what was uploaded for a thread that was never created.
             None => attachments::erase(&app, &owner, &thread_id, app.now()).await,
         }
     })
     .await
 }
 
-/// From here on nobody finds the thread, and whoever works in it is refused.
+/// Marks the thread as erased: from here on no client finds it, and its runner is rejected.
 async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
     let mut attempts =
         app.attempts(|| Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"));
     loop {
         attempts.start_next()?;
         let Some(session) = find(app, caller, thread_id).await? else {
-            // It may have been marked before, by a server that then stopped.
+            // A server that then stopped may have marked it before.
             let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
             return Ok(marked?);
         };
@@ -97,7 +97,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
     }
 }
 
-/// Files first: once the rows are gone, so is the name that leads to them, and another thread may have it.
+/// Deletes the files first: once the rows are deleted, the thread's id is free, and another thread may use it.
 async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     app.forget_session(session.session);
     if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {
@@ -109,7 +109,7 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Goes on with erasing what a server that stopped had begun. One that cannot be finished does not hold up the others.
+/// Finishes erasures that a stopped server had begun. A failure with one thread does not stop the others.
 pub async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
     for session in store::kernel::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await? {
         if let Err(failure) = finish_erasing(app, &session).await {

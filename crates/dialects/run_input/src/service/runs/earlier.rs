@@ -1,5 +1,5 @@
-//! What a run's clients hold from before the run: the thread's messages, and its state. Both are read from the log when a
-//! stream needs them, so a stream that is read again is the same.
+//! What a run's clients have from before the run: the thread's messages, and its state. Both are read from the log when a stream
+//! needs them, so a stream that is read again has the same events.
 
 use ostler_protocol::{
     Failure,
@@ -17,9 +17,9 @@ use serde_json::Value;
 use crate::service::attachments;
 use ostler_server::app::App;
 
-/// Events that are read and translated at once: other work of the thread has its turn between them.
+/// Events that are read and translated at once: the task yields between chunks.
 const CHUNK: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
-/// Changes of the state that are looked back over for a snapshot.
+/// Changes of the state among which a snapshot is searched.
 const STATE_EVENTS_MAX: usize = 32;
 
 /// The thread's messages up to the event of this number. `None` if the thread is too long, or they are too large to send.
@@ -42,7 +42,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
     Ok(replay.finish())
 }
 
-/// The thread's state as the events up to this number have left it.
+/// The thread's state after the events up to this number.
 pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Failure> {
     let newest = store::kernel::events::list_newest_before(
         &app.db,

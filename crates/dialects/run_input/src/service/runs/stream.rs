@@ -1,5 +1,5 @@
-//! A run's events as its client reads them: the thread followed from the start of the run's command, translated, and told
-//! from behind the event that the client has. The translation is made anew each time, so ids stay what they were.
+//! A run's events as its client reads them: the thread is followed from the start of the run's command, translated, and sent from
+//! after the last event that the client has. Each stream repeats the whole translation, so the ids stay the same.
 
 use ostler_protocol::{
     Failure,
@@ -30,28 +30,28 @@ pub struct RunStream {
     /// The session's number after which the command's events come.
     begins: i64,
     after: Option<Position>,
-    /// The next event. It is held here, and not by [`RunStream::next`], which may be dropped while it waits.
+    /// The next event. It is stored here, and not in [`RunStream::next`], whose future may be dropped while it waits.
     pending: Option<Event>,
 }
 
 /// What comes next in a stream.
 pub enum Next {
     Events(Vec<Sent>),
-    /// The terminal event has been told.
+    /// The terminal event was sent.
     Over,
-    /// The server stops before the run does; whoever comes back with the last id misses nothing.
+    /// The server stops before the run ends. A client that reconnects with the last id misses no event.
     Cut,
 }
 
-/// A place for the caller's stream.
-pub fn place(app: &App, caller: &Principal) -> Result<Place, Failure> {
+/// A permit for the caller's stream.
+pub fn permit(app: &App, caller: &Principal) -> Result<Place, Failure> {
     app.followers.admit(caller, app.config.limits.followers_max, RunInputState::of(app).config.streams_per_user_max)
 }
 
 /// `begins`: the number after which the command's events come, where that is known.
 pub async fn open(
     app: &App,
-    place: Place,
+    permit: Place,
     thread_id: &str,
     alias: CommandAlias,
     begins: Option<i64>,
@@ -67,7 +67,7 @@ pub async fn open(
         }
     };
     let translator = Translator::new(thread_id, run_id, after_seq);
-    let follower = follow::thread(app, place, session, begins);
+    let follower = follow::thread(app, permit, session, begins);
     Ok(RunStream { app: app.clone(), follower, translator, session, command_id, begins, after, pending: None })
 }
 
@@ -119,16 +119,17 @@ impl RunStream {
     fn take(&mut self, event: &Event, sent: &mut Vec<Sent>) {
         if event.command_id == Some(self.command_id) {
             let held_back = self.translator.patches_held_back();
-            let told = self.translator.take(event);
-            // Once for each stream: an agent that has lost count may send many of them.
+            let translated = self.translator.take(event);
+            // Warn once for each stream: a faulty agent may send many of them.
             if held_back == 0 && self.translator.patches_held_back() > 0 {
                 let (session, seq) = (self.session, event.session_seq);
-                tracing::warn!(%session, seq, "a patch of the agent does not apply to what clients hold, and was not sent");
+                tracing::warn!(%session, seq, "a patch of the agent does not apply to the clients' state, and was not sent");
             }
-            // An id beyond the end was never ours: whoever names it has not been told how the run ended.
-            let end = told.last().map(|end| end.id).filter(|end| self.translator.is_over() && self.after > Some(*end));
-            let is_new = |told: &Sent| self.after.is_none_or(|id| told.id > id) || Some(told.id) == end;
-            sent.extend(told.into_iter().filter(is_new));
+            // No stream has an id after the end: a client that sends one has not received the terminal event.
+            let end = translated.last().map(|end| end.id);
+            let end = end.filter(|end| self.translator.is_over() && self.after > Some(*end));
+            let is_new = |event: &Sent| self.after.is_none_or(|id| event.id > id) || Some(event.id) == end;
+            sent.extend(translated.into_iter().filter(is_new));
         }
     }
 }

@@ -1,5 +1,6 @@
-//! The transcript that a stock AG-UI client sends along with each message. Our own history is what counts, so the transcript
-//! is compared with it and dropped; a client whose memory differs from ours is told so instead of being answered past it.
+//! The transcript that a stock AG-UI client sends along with each message. The server's own history is authoritative, so the
+//! transcript is compared with it and dropped; a client whose transcript differs receives an error instead of a reply that
+//! does not fit its transcript.
 
 use std::{
     borrow::Cow,
@@ -21,16 +22,16 @@ use serde::Deserialize;
 
 use ostler_server::app::App;
 
-/// What is read of a thread's log for it, the newest. What a client remembers from before that is taken on trust, if the
-/// newest fits: it is dropped like the rest.
+/// How many of the newest messages of a thread's log are compared. In a longer thread only the transcript's newest user message
+/// must match: the transcript is dropped in any case.
 const MESSAGES_MAX: usize = 2_000;
-/// The same, where what was told piece by piece must be looked at.
-const PIECES_MAX: usize = 20_000;
-/// Texts from the middle of a message that are looked for: each costs a look at everything that was said.
+/// The same for deltas, where those must be compared.
+const DELTAS_MAX: usize = 20_000;
+/// Texts from the middle of a message that are searched: each search reads all messages.
 const MIDDLES_MAX: usize = 64;
 
 const MESSAGES: [EventType; 2] = [EventType::UserMessage, EventType::AssistantMessage];
-const PIECES: [EventType; 1] = [EventType::AssistantDelta];
+const DELTAS: [EventType; 1] = [EventType::AssistantDelta];
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -55,23 +56,23 @@ impl<'a> View<'a> {
         event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
 
-    fn words(&self) -> String {
+    fn full_text(&self) -> String {
         self.content.iter().filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// Refuses a transcript in which a user or the assistant says what our log of the thread does not have.
+/// Rejects a transcript with a message of the user or the assistant that the log of the thread does not have.
 pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) -> Result<(), Failure> {
-    let asked: Vec<String> = transcript.iter().filter_map(|message| asked(app, message)).collect();
-    let answered: Vec<&str> = transcript.iter().filter_map(answered).collect();
-    if asked.is_empty() && answered.is_empty() {
+    let questions: Vec<String> = transcript.iter().filter_map(|message| user_text(app, message)).collect();
+    let replies: Vec<&str> = transcript.iter().filter_map(assistant_text).collect();
+    if questions.is_empty() && replies.is_empty() {
         return Ok(());
     }
     let Some(thread) = thread else { return Err(differs()) };
     let log = newest(app, thread, &MESSAGES, MESSAGES_MAX).await?;
     let fits = match is_whole(thread, &log) {
-        true => was_asked(&asked, &log.events) && was_answered(app, thread, answered, &log.events).await?,
-        false => was_asked(asked.last().map_or(&[], std::slice::from_ref), &log.events),
+        true => has_questions(&questions, &log.events) && has_replies(app, thread, replies, &log.events).await?,
+        false => has_questions(questions.last().map_or(&[], std::slice::from_ref), &log.events),
     };
     if fits { Ok(()) } else { Err(differs()) }
 }
@@ -85,61 +86,61 @@ fn is_whole(thread: &Session, log: &Newest) -> bool {
     !log.truncated && thread.last_seq <= CONVERSATION_EVENTS_MAX
 }
 
-/// What users ask is kept redacted.
-fn asked(app: &App, message: &Message) -> Option<String> {
+/// The text of a user's message, redacted as it is in the log.
+fn user_text(app: &App, message: &Message) -> Option<String> {
     match message {
         Message::User { content, .. } => Some(app.redactor.redact(&content.text()).into_owned()),
         _ => None,
     }
 }
 
-fn answered(message: &Message) -> Option<&str> {
+fn assistant_text(message: &Message) -> Option<&str> {
     match message {
         Message::Assistant { content, .. } => content.as_deref().filter(|text| !text.is_empty()),
         _ => None,
     }
 }
 
-/// Whether the texts were asked, in their order. A client need not remember everything.
-fn was_asked(texts: &[String], log: &[Event]) -> bool {
+/// Whether the log has these user messages, in their order. A client need not send all of them.
+fn has_questions(texts: &[String], log: &[Event]) -> bool {
     let mut left = texts.iter().peekable();
     for event in log.iter().filter(|event| event.event_type == EventType::UserMessage) {
-        let words = View::of(event).words();
-        left.next_if(|text| **text == words);
+        let logged = View::of(event).full_text();
+        left.next_if(|text| **text == logged);
     }
     left.next().is_none()
 }
 
-/// Whether the texts were answered: whole, or as far as a client has listened. What it was told piece by piece counts too,
-/// even if the whole message then read otherwise.
-async fn was_answered(app: &App, thread: &Session, texts: Vec<&str>, log: &[Event]) -> Result<bool, Failure> {
-    let said = log.iter().filter(|event| event.event_type == EventType::AssistantMessage);
-    let mut said: BTreeSet<String> = said.map(|event| View::of(event).text.into_owned()).collect();
-    let left = not_begun(&said, texts);
+/// Whether the log has these messages of the assistant: whole, or as far as a client has read them. Joined deltas count too,
+/// even if the final message differs from them.
+async fn has_replies(app: &App, thread: &Session, texts: Vec<&str>, log: &[Event]) -> Result<bool, Failure> {
+    let messages = log.iter().filter(|event| event.event_type == EventType::AssistantMessage);
+    let mut messages: BTreeSet<String> = messages.map(|event| View::of(event).text.into_owned()).collect();
+    let left = without_match(&messages, texts);
     if left.is_empty() {
         return Ok(true);
     }
-    let pieces = newest(app, thread, &PIECES, PIECES_MAX).await?;
-    if !is_whole(thread, &pieces) {
+    let deltas = newest(app, thread, &DELTAS, DELTAS_MAX).await?;
+    if !is_whole(thread, &deltas) {
         return Ok(true);
     }
-    said.extend(joined(&pieces.events));
-    let left = not_begun(&said, left);
-    // An interrupt ends a run in the middle of a message, and the rest of it is told in the next.
-    let is_middle = |text: &&str| said.iter().any(|said| said.contains(*text));
+    messages.extend(join_deltas(&deltas.events));
+    let left = without_match(&messages, left);
+    // An interrupt ends a run in the middle of a message, and the next run continues it.
+    let is_middle = |text: &&str| messages.iter().any(|message| message.contains(*text));
     Ok(left.len() <= MIDDLES_MAX && left.iter().all(is_middle))
 }
 
-/// The texts with which nothing begins that was said. What begins with a text stands right behind it, in order.
-fn not_begun<'a>(said: &BTreeSet<String>, texts: Vec<&'a str>) -> Vec<&'a str> {
-    let next = |text: &'a str| said.range::<str, _>((Included(text), Unbounded)).next();
+/// The texts that no message begins with. In the set's order, a message that begins with a text directly follows the text.
+fn without_match<'a>(messages: &BTreeSet<String>, texts: Vec<&'a str>) -> Vec<&'a str> {
+    let next = |text: &'a str| messages.range::<str, _>((Included(text), Unbounded)).next();
     texts.into_iter().filter(|text| !next(text).is_some_and(|found| found.starts_with(text))).collect()
 }
 
-/// Messages as they were told.
-fn joined(pieces: &[Event]) -> impl Iterator<Item = String> {
+/// Joins deltas to messages.
+fn join_deltas(deltas: &[Event]) -> impl Iterator<Item = String> {
     let mut messages: HashMap<_, String> = HashMap::new();
-    for event in pieces {
+    for event in deltas {
         let view = View::of(event);
         messages.entry((event.command_id, view.message_id.into_owned())).or_default().push_str(&view.delta);
     }
