@@ -1,4 +1,4 @@
-//! How far webhooks reach, and how patiently.
+//! Configuration of webhooks: allowed addresses and timeouts.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Section for WebhooksSection {
 }
 
 impl WebhooksSection {
-    /// Where webhooks may be.
+    /// The addresses that webhooks may have.
     pub fn rules(&self, outgoing: &OutgoingSection) -> Result<OutgoingRules, Failure> {
         let rules = outgoing.rules()?;
         Ok(if self.allow_loopback { rules.with_loopback() } else { rules })

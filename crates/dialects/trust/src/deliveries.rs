@@ -1,5 +1,5 @@
-//! Tells agents' webhooks what was put down for them. Any server of the store takes what is due, each delivery by one at a
-//! time; what a server that died had begun is taken up when its time is over, under the same delivery id.
+//! Sends deliveries to agents' webhooks. Any server of the store claims deliveries that are due, one server at a time for each.
+//! A delivery of a server that died is claimed again when the claim expires, under the same delivery id.
 
 pub mod sender;
 
@@ -24,13 +24,13 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
 use crate::{listeners::Listener, service, state::Trust};
 use ostler_server::{app::App, clock::fill};
-use sender::{Answer, Sender};
+use sender::{HookResponse, Sender};
 
-/// Attempts of one server at once.
+/// Concurrent attempts of one server.
 const ATTEMPTS_MAX: usize = 64;
-/// How much longer than an attempt may take its owner has it to itself.
+/// How much longer than the timeout of an attempt a claim lasts.
 const GRACE: SignedDuration = SignedDuration::from_secs(30);
-/// For how long a store that does not answer is tried again, before and after the request: within the owner's time.
+/// How long a call to a store that fails is retried, before and after the request. It must end within the claim.
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -39,12 +39,12 @@ pub async fn run(app: App) {
     let sender = match rules.and_then(|rules| Sender::new(rules, Trust::of(&app).webhooks.timeout())) {
         Ok(sender) => Arc::new(sender),
         Err(failure) => {
-            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks cannot be told anything");
+            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks are off: their HTTP client cannot be made");
             return;
         }
     };
     let owner: Arc<str> = app.ids.body().simple().to_string().into();
-    let (places, mut attempts) = (Arc::new(Semaphore::new(ATTEMPTS_MAX)), JoinSet::new());
+    let (permits, mut attempts) = (Arc::new(Semaphore::new(ATTEMPTS_MAX)), JoinSet::new());
     let mut ticks = tokio::time::interval(Duration::from_millis(Trust::of(&app).webhooks.poll_ms.max(1)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -54,7 +54,7 @@ pub async fn run(app: App) {
             Some(_) = attempts.join_next() => {}
             () = app.drained() => break,
         }
-        let claimed = match claim(&app, &owner, places.available_permits()).await {
+        let claimed = match claim(&app, &owner, permits.available_permits()).await {
             Ok(claimed) => claimed,
             Err(failure) => {
                 tracing::warn!(%failure, cause = failure.cause.as_deref(), "webhooks' deliveries cannot be read; trying again");
@@ -62,15 +62,15 @@ pub async fn run(app: App) {
             }
         };
         for delivery in claimed {
-            let Ok(place) = places.clone().try_acquire_owned() else { break };
+            let Ok(permit) = permits.clone().try_acquire_owned() else { break };
             let (app, sender, owner) = (app.clone(), sender.clone(), owner.clone());
             attempts.spawn(async move {
                 attempt(&app, &sender, &owner, delivery).await;
-                drop(place);
+                drop(permit);
             });
         }
     }
-    // What is on its way arrives, or runs out of time.
+    // Requests that are under way end, or time out.
     while attempts.join_next().await.is_some() {}
 }
 
@@ -86,24 +86,24 @@ async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Fai
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
-    let known = match once_stored(app, || store::trust::webhooks::get(&app.db, delivery.agent_id)).await {
-        Ok(known) => known,
+    let found = match with_retries(app, || store::trust::webhooks::get(&app.db, delivery.agent_id)).await {
+        Ok(found) => found,
         Err(error) => {
-            // The receiver was not asked, so it did not fail. The delivery is due again when this owner's time is over.
+            // No request was sent, so the receiver did not fail. The delivery is due again when this claim expires.
             return tracing::warn!(%error, delivery_id = %delivery.delivery_id, "a webhook could not be read");
         }
     };
-    let told = known.filter(|sealed| sealed.webhook.disabled_at.is_none());
-    let told = told.ok_or_else(|| "there is no webhook".to_owned());
-    let answered = match &told {
-        Ok(webhook) => tell(app, sender, webhook, &delivery).await,
+    let webhook = found.filter(|sealed| sealed.webhook.disabled_at.is_none());
+    let webhook = webhook.ok_or_else(|| "there is no webhook".to_owned());
+    let response = match &webhook {
+        Ok(webhook) => post(app, sender, webhook, &delivery).await,
         Err(why) => Err(why.clone()),
     };
-    let (outcome, last_error) = match answered {
-        Ok(answer) => {
-            let retry_after_s = answer.retry_after.and_then(|text| retry_after_s(&text, app.wall()));
-            let error = (!(200..300).contains(&answer.status)).then(|| format!("answered {}", answer.status));
-            (Outcome::Answered { status: answer.status, retry_after_s }, error)
+    let (outcome, last_error) = match response {
+        Ok(response) => {
+            let retry_after_s = response.retry_after.and_then(|text| retry_after_s(&text, app.wall()));
+            let error = (!(200..300).contains(&response.status)).then(|| format!("answered {}", response.status));
+            (Outcome::Answered { status: response.status, retry_after_s }, error)
         }
         Err(why) => (Outcome::Unanswered, Some(why)),
     };
@@ -111,35 +111,35 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     fill(&mut random);
     let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
     Trust::of(app).counters.webhook_attempt(next);
-    let attempt = Attempt { owner, delivery: &delivery, told: told.ok(), outcome, last_error };
-    if let Err(error) = once_stored(app, || write_down(app, attempt.clone(), next)).await {
-        // It is due again when this owner's time is over, and is sent once more under the same id.
-        tracing::warn!(%error, delivery_id = %delivery.delivery_id, "how a delivery went could not be written down");
+    let attempt = Attempt { owner, delivery: &delivery, webhook: webhook.ok(), outcome, last_error };
+    if let Err(error) = with_retries(app, || store_outcome(app, attempt.clone(), next)).await {
+        // The delivery is due again when this claim expires, and is sent once more under the same id.
+        tracing::warn!(%error, delivery_id = %delivery.delivery_id, "the outcome of a delivery could not be stored");
     }
 }
 
-/// Calls again while the store does not answer, for a while.
-async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, store::StoreError>
+/// Retries a call to the store until it succeeds, at most for [`STORE_PATIENCE`].
+async fn with_retries<T, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, store::StoreError>
 where
     F: Future<Output = Result<T, store::StoreError>>,
 {
     let until = Instant::now() + STORE_PATIENCE;
     loop {
-        let answer = call().await;
-        if answer.is_ok() || Instant::now() + STORE_PAUSE > until || app.is_draining() {
-            return answer;
+        let result = call().await;
+        if result.is_ok() || Instant::now() + STORE_PAUSE > until || app.is_draining() {
+            return result;
         }
         tokio::time::sleep(STORE_PAUSE).await;
     }
 }
 
-async fn tell(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery) -> Result<Answer, String> {
-    let headers = signed(app, webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
+async fn post(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery) -> Result<HookResponse, String> {
+    let headers = signed_headers(app, webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
     sender.post(&webhook.webhook.url, headers, delivery.body.as_str().to_owned()).await
 }
 
 /// The headers of this attempt: the delivery's id stays, the time is new.
-fn signed(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<HeaderMap> {
+fn signed_headers(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<HeaderMap> {
     let key = service::webhooks::open_secret(app, webhook)?;
     Some(headers(&MacKey::from_base64(&key)?, delivery, app.wall()))
 }
@@ -162,18 +162,18 @@ fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
 struct Attempt<'a> {
     owner: &'a str,
     delivery: &'a Delivery,
-    /// Whom it was made to.
-    told: Option<Sealed>,
+    /// The webhook that the request was sent to.
+    webhook: Option<Sealed>,
     outcome: Outcome,
     last_error: Option<String>,
 }
 
-async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), store::StoreError> {
-    let Attempt { owner, delivery: Delivery { delivery_id, agent_id, .. }, told, outcome, last_error } = attempt;
+async fn store_outcome(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), store::StoreError> {
+    let Attempt { owner, delivery: Delivery { delivery_id, agent_id, .. }, webhook, outcome, last_error } = attempt;
     let now = app.now();
-    let next = match (next, &told) {
-        // A receiver that was replaced meanwhile says nothing about the new one.
-        (Next::Disable, Some(told)) if !is_set(app, told).await? => Next::Again { after_ms: 0 },
+    let next = match (next, &webhook) {
+        // The response of a receiver that was replaced concurrently does not disable the new one.
+        (Next::Disable, Some(webhook)) if !is_current(app, webhook).await? => Next::Again { after_ms: 0 },
         (next, _) => next,
     };
     let (status, due_at) = match next {
@@ -189,22 +189,22 @@ async fn write_down(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), s
     };
     let ended = Ended { delivery_id: *delivery_id, owner, status, due_at, last_status, last_error };
     store::trust::webhooks::update_ended(&app.db, ended, now).await?;
-    if let (Next::Disable, Some(told)) = (next, told)
-        && store::trust::webhooks::update_disabled(&app.db, &told, now).await?
+    if let (Next::Disable, Some(sealed)) = (next, webhook)
+        && store::trust::webhooks::update_disabled(&app.db, &sealed, now).await?
     {
         tracing::info!(%agent_id, "a webhook was disabled: its receiver is gone");
         if let Some(agent) = store::trust::agents::get(&app.db, *agent_id).await? {
             let owner = Listener::Human(agent.owner_id.into());
-            let webhook = Webhook { disabled_at: Some(now), ..told.webhook };
-            let news = service::live::webhook_disabled(&webhook);
-            news.iter().for_each(|news| service::live::tell(app, &owner, news));
+            let webhook = Webhook { disabled_at: Some(now), ..sealed.webhook };
+            let notification = service::live::webhook_disabled(&webhook);
+            notification.iter().for_each(|notification| service::live::notify(app, &owner, notification));
         }
     }
     Ok(())
 }
 
-/// Whether this is still the agent's webhook: each has its own secret.
-async fn is_set(app: &App, told: &Sealed) -> Result<bool, store::StoreError> {
-    let known = store::trust::webhooks::get(&app.db, told.webhook.agent_id).await?;
-    Ok(known.is_some_and(|known| known.secret == told.secret))
+/// Whether this is still the agent's webhook. Each webhook has its own secret.
+async fn is_current(app: &App, sealed: &Sealed) -> Result<bool, store::StoreError> {
+    let current = store::trust::webhooks::get(&app.db, sealed.webhook.agent_id).await?;
+    Ok(current.is_some_and(|current| current.secret == sealed.secret))
 }

@@ -1,4 +1,4 @@
-//! What the trust dialect keeps.
+//! The tables of the trust dialect.
 
 use ostler_server::dialect::{
     Backup::Copied,
@@ -12,7 +12,7 @@ pub const HOLDINGS: &[Holding] = &[
     Holding::table("agent_tokens", Copied, Kept, WithOwner),
     Holding::table("manifests", Copied, Kept, Untouched),
     Holding::table("relations", Copied, Kept, WithOwner),
-    // The ledger: what was granted and when, for as long as somebody may have to prove it.
+    // The ledger: what was granted and when, kept as evidence.
     Holding::table("receipts", Copied, Proof, Untouched),
     Holding::table("webhooks", Copied, Kept, WithOwner),
     Holding::table("webhook_deliveries", Copied, Expires, WithOwner),

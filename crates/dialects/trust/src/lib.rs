@@ -1,5 +1,5 @@
 //! The trust dialect: agents with manifests, the relations in which people grant them scopes, receipts, webhooks, and WebSockets
-//! on which people and agents are told what changed. Bodies are flat and in snake_case.
+//! on which people and agents receive notifications. Bodies are flat and in snake_case.
 
 mod capabilities;
 pub mod config;
@@ -42,7 +42,7 @@ pub fn dialect() -> Dialect {
         .shapes(shapes::SHAPES)
         .open(|opening| async move { Ok(States::new().with(Trust::new(opening.config.section()))) })
         .worker(deliveries::run)
-        .chore("deleting ended deliveries", |app| async move { webhooks::forget_ended(&app).await })
+        .chore("deleting ended deliveries", |app| async move { webhooks::delete_ended(&app).await })
         .user_chore("retiring agents of removed users", |app| async move { agents::retire_orphaned(&app).await })
         .user_chore("ending relations of removed users", |app| async move { relations::end_orphaned(&app).await })
         .profile_of_agent(|app, agent_id| async move { Ok(agents::get(&app, agent_id).await?.backend_profile) })

@@ -1,5 +1,5 @@
-//! Who is connected by WebSocket to this server, and how to tell them something at once. What is told here is a convenience:
-//! whatever must not be lost is in the store, and is told again on every connect until it is answered.
+//! The people and agents that are connected to this server by WebSocket, and how to notify them at once. This is a convenience:
+//! everything that must not be lost is in the store, and is sent again on every connect until it is answered.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
@@ -15,10 +15,10 @@ use ostler_server::{
     net::sockets::{Frame, Outbox},
 };
 
-/// Somebody who was refused may try again after this long.
+/// A rejected client may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-/// Somebody who may be connected, more than once.
+/// A person or an agent that may be connected, more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Listener {
     /// A user's id, or `local`.
@@ -27,7 +27,7 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Who goes by this name.
+    /// The listener with this name, the inverse of `Display`.
     pub fn named(name: &str) -> Self {
         name.parse().map_or_else(|_| Self::Human(name.into()), Self::Agent)
     }
@@ -42,174 +42,180 @@ impl fmt::Display for Listener {
     }
 }
 
-/// What somebody can be told of. The latest word on it takes the place of an earlier one.
+/// The subject of a notification. A later notification replaces an earlier one of the same subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     Manifest(AgentId),
     Webhook(AgentId),
 }
 
-/// The word on a subject; a higher number is a later one.
+/// A notification on a subject. A higher number is a later one.
 #[derive(Clone, Debug)]
-pub struct News {
+pub struct Notification {
     pub subject: Subject,
     pub number: i64,
     pub frame: Frame,
 }
 
-/// What one connection is to be told next, and what it was told last. Each subject has one place, so a board grows no further
-/// than what concerns its reader, and nobody hears a thing twice, or an older word after a later one.
+/// The notifications that a connection receives next, and the numbers of those it received last. A queue has one entry per
+/// subject, so its size is bounded, and a connection receives no notification twice, or an older one after a later one.
 #[derive(Default)]
-struct Board {
-    next: BTreeMap<Subject, News>,
-    told: BTreeMap<Subject, i64>,
+struct NotificationQueue {
+    next: BTreeMap<Subject, Notification>,
+    sent: BTreeMap<Subject, i64>,
 }
 
-impl Board {
-    fn put(&mut self, news: &News) {
-        let known = self.next.get(&news.subject).map(|next| next.number).max(self.told.get(&news.subject).copied());
-        if known.is_none_or(|known| known < news.number) {
-            self.next.insert(news.subject, news.clone());
+impl NotificationQueue {
+    fn put(&mut self, notification: &Notification) {
+        let Notification { subject, number, .. } = notification;
+        let last = self.next.get(subject).map(|next| next.number).max(self.sent.get(subject).copied());
+        if last.is_none_or(|last| last < *number) {
+            self.next.insert(*subject, notification.clone());
         }
     }
 
-    /// Everything that is pending now. What is not was answered, and need not be remembered.
-    fn put_all(&mut self, pending: &[News]) {
-        let subjects: BTreeSet<_> = pending.iter().map(|news| news.subject).collect();
-        self.told.retain(|subject, _| subjects.contains(subject));
-        pending.iter().for_each(|news| self.put(news));
+    /// Puts everything that is pending now. Other subjects were answered, and need not be remembered.
+    fn put_all(&mut self, pending: &[Notification]) {
+        let subjects: BTreeSet<_> = pending.iter().map(|notification| notification.subject).collect();
+        self.sent.retain(|subject, _| subjects.contains(subject));
+        pending.iter().for_each(|notification| self.put(notification));
     }
 
     fn take(&mut self) -> Vec<Frame> {
         let next = std::mem::take(&mut self.next);
-        self.told.extend(next.values().map(|news| (news.subject, news.number)));
-        next.into_values().map(|news| news.frame).collect()
+        self.sent.extend(next.values().map(|notification| (notification.subject, notification.number)));
+        next.into_values().map(|notification| notification.frame).collect()
     }
 }
 
 #[derive(Default)]
 pub struct Listeners {
-    seats: Mutex<Seats>,
-    /// Agents whose people are being told that it has changed, and whether it has changed again meanwhile.
-    asking: Mutex<HashMap<AgentId, bool>>,
+    connections: Mutex<ConnectionTable>,
+    /// Agents of whose change a task is notifying people, and whether the agent has changed again since the task began.
+    notifying: Mutex<HashMap<AgentId, bool>>,
 }
 
 #[derive(Default)]
-struct Seats {
-    all: usize,
+struct ConnectionTable {
+    count: usize,
     next: u64,
-    by_listener: HashMap<Listener, Vec<Taken>>,
+    by_listener: HashMap<Listener, Vec<Connection>>,
 }
 
-struct Taken {
+struct Connection {
     number: u64,
-    place: Arc<Place>,
+    inbox: Arc<Inbox>,
     outbox: Outbox,
 }
 
-/// What reaches a connection.
+/// The queue of a connection, and its wake-ups.
 #[derive(Default)]
-struct Place {
-    board: Mutex<Board>,
+struct Inbox {
+    queue: Mutex<NotificationQueue>,
     some: Notify,
     reread: Notify,
 }
 
-impl Place {
-    fn board(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().expect("never poisoned")
+impl Inbox {
+    fn queue(&self) -> MutexGuard<'_, NotificationQueue> {
+        self.queue.lock().expect("never poisoned")
     }
 }
 
-/// A connection's place, given back when it is dropped.
-pub struct Seat {
+/// Keeps a connection in the table, and removes it when it is dropped.
+pub struct Registration {
     listeners: Arc<Listeners>,
     listener: Listener,
     number: u64,
-    place: Arc<Place>,
+    inbox: Arc<Inbox>,
 }
 
-impl Seat {
-    /// Resolves when whoever sits here should look again at what is pending for them.
+impl Registration {
+    /// Resolves when the connection should read again what is pending for its listener.
     pub async fn must_reread(&self) {
-        self.place.reread.notified().await;
+        self.inbox.reread.notified().await;
     }
 
-    /// Resolves when there may be something new to take.
+    /// Resolves when there may be a notification to take.
     pub async fn some(&self) {
-        self.place.some.notified().await;
+        self.inbox.some.notified().await;
     }
 
-    pub fn put_all(&self, pending: &[News]) {
-        self.place.board().put_all(pending);
+    pub fn put_all(&self, pending: &[Notification]) {
+        self.inbox.queue().put_all(pending);
     }
 
     pub fn has_some(&self) -> bool {
-        !self.place.board().next.is_empty()
+        !self.inbox.queue().next.is_empty()
     }
 
-    /// What is to be said now.
+    /// The frames to send now.
     pub fn take(&self) -> Vec<Frame> {
-        self.place.board().take()
+        self.inbox.queue().take()
     }
 }
 
 impl Listeners {
     pub fn count(&self) -> usize {
-        self.seats().all
+        self.connections().count
     }
 
-    pub fn join(self: &Arc<Self>, listener: Listener, outbox: Outbox, limits: &LimitsSection) -> Result<Seat, Failure> {
-        let mut seats = self.seats();
-        if seats.all >= limits.sockets_max {
+    pub fn join(
+        self: &Arc<Self>,
+        listener: Listener,
+        outbox: Outbox,
+        limits: &LimitsSection,
+    ) -> Result<Registration, Failure> {
+        let mut connections = self.connections();
+        if connections.count >= limits.sockets_max {
             return Err(refused("sockets", "too many WebSockets are open", limits.sockets_max));
         }
-        let number = seats.next;
-        let own = seats.by_listener.entry(listener.clone()).or_default();
+        let number = connections.next;
+        let own = connections.by_listener.entry(listener.clone()).or_default();
         if own.len() >= limits.sockets_per_caller_max {
             let max = limits.sockets_per_caller_max;
             return Err(refused("sockets-per-caller", "this caller has too many WebSockets open", max));
         }
-        let place = Arc::<Place>::default();
-        own.push(Taken { number, place: place.clone(), outbox });
-        seats.all += 1;
-        seats.next += 1;
-        Ok(Seat { listeners: self.clone(), listener, number, place })
+        let inbox = Arc::<Inbox>::default();
+        own.push(Connection { number, inbox: inbox.clone(), outbox });
+        connections.count += 1;
+        connections.next += 1;
+        Ok(Registration { listeners: self.clone(), listener, number, inbox })
     }
 
-    /// Tells every connection of this listener here. Never waits.
-    pub fn tell(&self, listener: &Listener, news: &News) {
-        let seats = self.seats();
-        for Taken { place, .. } in seats.by_listener.get(listener).into_iter().flatten() {
-            place.board().put(news);
-            place.some.notify_one();
+    /// Queues a notification for every connection of this listener to this server. Never waits.
+    pub fn notify(&self, listener: &Listener, notification: &Notification) {
+        let connections = self.connections();
+        for Connection { inbox, .. } in connections.by_listener.get(listener).into_iter().flatten() {
+            inbox.queue().put(notification);
+            inbox.some.notify_one();
         }
     }
 
-    /// Says something that waits for nobody: whoever is not connected here never hears it. Never waits.
-    pub fn say(&self, listener: &Listener, frame: &Frame) {
-        let seats = self.seats();
-        let own = seats.by_listener.get(listener).into_iter().flatten();
-        own.for_each(|taken| taken.outbox.put(frame.clone()));
+    /// Sends a frame that is not stored: a listener that is not connected to this server misses it. Never waits.
+    pub fn send(&self, listener: &Listener, frame: &Frame) {
+        let connections = self.connections();
+        let own = connections.by_listener.get(listener).into_iter().flatten();
+        own.for_each(|connection| connection.outbox.put(frame.clone()));
     }
 
-    /// Has this listener's connections here look again at what is pending.
+    /// Makes this listener's connections to this server read again what is pending.
     pub fn reread(&self, listener: &Listener) {
-        let seats = self.seats();
-        let own = seats.by_listener.get(listener).into_iter().flatten();
-        own.for_each(|taken| taken.place.reread.notify_one());
+        let connections = self.connections();
+        let own = connections.by_listener.get(listener).into_iter().flatten();
+        own.for_each(|connection| connection.inbox.reread.notify_one());
     }
 
-    /// Has everybody here look again: nobody knows what was missed.
+    /// The same for all connections, after wake-ups may have been lost.
     pub fn reread_all(&self) {
-        self.seats().by_listener.values().flatten().for_each(|taken| taken.place.reread.notify_one());
+        self.connections().by_listener.values().flatten().for_each(|connection| connection.inbox.reread.notify_one());
     }
 
-    /// An agent has changed. False: its people are being told already, and whoever does it begins again.
-    pub fn begin_asking(&self, agent_id: AgentId) -> bool {
-        match self.asking().entry(agent_id) {
-            Entry::Occupied(mut known) => {
-                known.insert(true);
+    /// Marks an agent as changed. False if a task is notifying people already; it then begins again.
+    pub fn begin_notifying(&self, agent_id: AgentId) -> bool {
+        match self.notifying().entry(agent_id) {
+            Entry::Occupied(mut running) => {
+                running.insert(true);
                 false
             }
             Entry::Vacant(none) => {
@@ -219,27 +225,27 @@ impl Listeners {
         }
     }
 
-    /// Whether there is a change that people have not been told of yet; if not, that was all.
-    pub fn take_asking(&self, agent_id: AgentId) -> bool {
-        let mut asking = self.asking();
-        let changed = asking.get_mut(&agent_id).is_some_and(std::mem::take);
+    /// Takes the mark of a change that people were not notified of yet. False if there is none: then the task is over.
+    pub fn take_change(&self, agent_id: AgentId) -> bool {
+        let mut notifying = self.notifying();
+        let changed = notifying.get_mut(&agent_id).is_some_and(std::mem::take);
         if !changed {
-            asking.remove(&agent_id);
+            notifying.remove(&agent_id);
         }
         changed
     }
 
-    /// Whether what is being told is old by now.
-    pub fn must_ask_anew(&self, agent_id: AgentId) -> bool {
-        self.asking().get(&agent_id).copied().unwrap_or_default()
+    /// Whether the agent has changed again since the change was taken.
+    pub fn has_changed_again(&self, agent_id: AgentId) -> bool {
+        self.notifying().get(&agent_id).copied().unwrap_or_default()
     }
 
-    fn asking(&self) -> MutexGuard<'_, HashMap<AgentId, bool>> {
-        self.asking.lock().expect("never poisoned")
+    fn notifying(&self) -> MutexGuard<'_, HashMap<AgentId, bool>> {
+        self.notifying.lock().expect("never poisoned")
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().expect("never poisoned")
+    fn connections(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.connections.lock().expect("never poisoned")
     }
 }
 
@@ -247,14 +253,14 @@ fn refused(rule: &'static str, message: &str, max: usize) -> Failure {
     Failure::rule(FailureKind::RateLimited, rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
-impl Drop for Seat {
+impl Drop for Registration {
     fn drop(&mut self) {
-        let mut seats = self.listeners.seats();
-        seats.all -= 1;
-        if let Some(own) = seats.by_listener.get_mut(&self.listener) {
-            own.retain(|taken| taken.number != self.number);
+        let mut connections = self.listeners.connections();
+        connections.count -= 1;
+        if let Some(own) = connections.by_listener.get_mut(&self.listener) {
+            own.retain(|connection| connection.number != self.number);
             if own.is_empty() {
-                seats.by_listener.remove(&self.listener);
+                connections.by_listener.remove(&self.listener);
             }
         }
     }
@@ -270,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_known_by_name() {
+    fn a_listener_is_found_by_its_name() {
         for listener in [human("local"), human("usr_00000000000000000000000000000007"), Listener::Agent(agent())] {
             assert_eq!(Listener::named(&listener.to_string()), listener);
         }
@@ -280,52 +286,52 @@ mod tests {
         "agt_00000000000000000000000000000007".parse().unwrap()
     }
 
-    fn version(number: i64) -> News {
-        News { subject: Subject::Manifest(agent()), number, frame: number.to_string().into() }
+    fn version(number: i64) -> Notification {
+        Notification { subject: Subject::Manifest(agent()), number, frame: number.to_string().into() }
     }
 
     #[test]
-    fn nobody_hears_a_thing_twice_or_an_older_word_after_a_later_one() {
-        let mut board = Board::default();
-        board.put(&version(2));
-        assert_eq!(board.take(), ["2"]);
-        [3, 4, 3, 2].map(version).iter().for_each(|news| board.put(news));
-        assert_eq!(board.take(), ["4"], "the latest alone");
-        board.put_all(&[version(4)]);
-        [4, 3].map(version).iter().for_each(|news| board.put(news));
-        assert!(board.take().is_empty(), "it is known");
-        let webhook = News { subject: Subject::Webhook(agent()), ..version(1) };
-        board.put(&webhook);
-        assert_eq!(board.take(), ["1"], "another subject");
-        board.put_all(&[]);
-        assert!(board.told.is_empty(), "what was answered is not remembered");
+    fn no_notification_is_sent_twice_or_after_a_later_one() {
+        let mut queue = NotificationQueue::default();
+        queue.put(&version(2));
+        assert_eq!(queue.take(), ["2"]);
+        [3, 4, 3, 2].map(version).iter().for_each(|notification| queue.put(notification));
+        assert_eq!(queue.take(), ["4"], "only the latest");
+        queue.put_all(&[version(4)]);
+        [4, 3].map(version).iter().for_each(|notification| queue.put(notification));
+        assert!(queue.take().is_empty(), "it was sent before");
+        let webhook = Notification { subject: Subject::Webhook(agent()), ..version(1) };
+        queue.put(&webhook);
+        assert_eq!(queue.take(), ["1"], "another subject");
+        queue.put_all(&[]);
+        assert!(queue.sent.is_empty(), "answered subjects are forgotten");
     }
 
     #[test]
-    fn a_change_that_comes_while_people_are_told_has_it_begin_again() {
-        let live = Listeners::default();
-        assert!(live.begin_asking(agent()));
-        assert!(live.take_asking(agent()));
-        assert!(!live.begin_asking(agent()), "one at a time");
-        assert!(live.must_ask_anew(agent()));
-        assert!(live.take_asking(agent()));
-        assert!(!live.must_ask_anew(agent()));
-        assert!(!live.take_asking(agent()));
-        assert!(live.begin_asking(agent()), "it had ended");
+    fn a_change_while_people_are_notified_restarts_the_task() {
+        let listeners = Listeners::default();
+        assert!(listeners.begin_notifying(agent()));
+        assert!(listeners.take_change(agent()));
+        assert!(!listeners.begin_notifying(agent()), "one task at a time");
+        assert!(listeners.has_changed_again(agent()));
+        assert!(listeners.take_change(agent()));
+        assert!(!listeners.has_changed_again(agent()));
+        assert!(!listeners.take_change(agent()));
+        assert!(listeners.begin_notifying(agent()), "the task had ended");
     }
 
     #[test]
-    fn nobody_takes_all_the_seats_and_who_leaves_gives_theirs_back() {
-        let live = Arc::<Listeners>::default();
+    fn connections_are_limited_in_total_and_per_caller_until_they_close() {
+        let listeners = Arc::<Listeners>::default();
         let limits = LimitsSection { sockets_max: 3, sockets_per_caller_max: 2, ..LimitsSection::default() };
-        let join = |name: &str| live.join(human(name), queue().0, &limits);
+        let join = |name: &str| listeners.join(human(name), queue().0, &limits);
         let ada = [join("ada").unwrap(), join("ada").unwrap()];
         assert_eq!(join("ada").err().unwrap().rule_name(), Some("sockets-per-caller"));
         let _bob = join("bob").unwrap();
         assert_eq!(join("eve").err().unwrap().rule_name(), Some("sockets"));
         drop(ada);
-        assert_eq!(live.count(), 1);
+        assert_eq!(listeners.count(), 1);
         let _eve = join("eve").unwrap();
-        assert_eq!(live.seats().by_listener.len(), 2, "those who left are forgotten");
+        assert_eq!(listeners.connections().by_listener.len(), 2, "listeners without a connection are forgotten");
     }
 }

@@ -1,5 +1,5 @@
-//! Manifests that were read lately, and what lies between two of them. A version never changes, so what was read once stays
-//! true; only which version is the agent's of now is asked of the store each time.
+//! Caches of manifests and of the differences between two of them. A version never changes, so a cached one stays true; only
+//! which version is the agent's current one is read from the store each time.
 
 use std::{
     collections::HashMap,
@@ -28,8 +28,8 @@ const MANIFESTS_EXPECTED: usize = 256;
 /// A diff of ordinary manifests is a few KiB, the largest more than 1 MiB.
 const DIFFS_BYTES_MAX: u64 = 16 * 1024 * 1024;
 const DIFFS_EXPECTED: usize = 512;
-/// A question is a few hundred bytes, the longest 10 KiB: room for what several people with as many relations as they may
-/// have, with agents that ask for as much as they may, have to answer.
+/// A question is a few hundred bytes, the longest 10 KiB: room for the questions of several people who have the maximum of
+/// relations, with agents that request the maximum of scopes.
 const QUESTIONS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 const QUESTIONS_EXPECTED: usize = 4_096;
 /// Of the machine's cores, this share at most reads and compares manifests.
@@ -50,8 +50,8 @@ impl Version {
     }
 }
 
-/// What lies between two versions, and what it takes to remember it.
-struct Between {
+/// The difference between two versions, and its size in memory.
+struct CachedDiff {
     diff: Arc<ManifestDiff>,
     bytes: u64,
 }
@@ -65,9 +65,9 @@ impl<Key> Weighter<Key, Arc<Version>> for Bytes {
     }
 }
 
-impl<Key> Weighter<Key, Arc<Between>> for Bytes {
-    fn weight(&self, _: &Key, between: &Arc<Between>) -> u64 {
-        between.bytes
+impl<Key> Weighter<Key, Arc<CachedDiff>> for Bytes {
+    fn weight(&self, _: &Key, cached: &Arc<CachedDiff>) -> u64 {
+        cached.bytes
     }
 }
 
@@ -79,14 +79,14 @@ impl<Key> Weighter<Key, Arc<Option<Question>>> for Bytes {
 
 pub struct Manifests {
     versions: Cache<(AgentId, i64), Arc<Version>, Bytes>,
-    /// From one version to another, as somebody who consented to the first one sees it.
-    diffs: Cache<(AgentId, i64, i64), Arc<Between>, Bytes>,
-    /// What follows from those for whoever has to answer: small, so that it is still known when the rest is long forgotten.
+    /// From one version to another, as seen by a person who consented to the first one.
+    diffs: Cache<(AgentId, i64, i64), Arc<CachedDiff>, Bytes>,
+    /// What people have to decide because of those differences: small, so that it stays cached longer than the rest.
     questions: Cache<(AgentId, i64, i64), Arc<Option<Question>>, Bytes>,
-    /// For whoever reads or compares a manifest. Nobody can have all the cores by asking for that very often.
-    places: Arc<Semaphore>,
+    /// Permits to parse or compare a manifest, so that frequent requests for that cannot use all the cores.
+    permits: Arc<Semaphore>,
     computed: AtomicU64,
-    /// Agents that somebody is changing, each with those who wait for their turn.
+    /// Agents that a request is changing, each with the lock that later changes wait for.
     changing: Mutex<HashMap<AgentId, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -96,19 +96,19 @@ impl Default for Manifests {
             versions: Cache::with_weighter(MANIFESTS_EXPECTED, MANIFESTS_BYTES_MAX, Bytes),
             diffs: Cache::with_weighter(DIFFS_EXPECTED, DIFFS_BYTES_MAX, Bytes),
             questions: Cache::with_weighter(QUESTIONS_EXPECTED, QUESTIONS_BYTES_MAX, Bytes),
-            places: Arc::new(Semaphore::new(places())),
+            permits: Arc::new(Semaphore::new(permits())),
             computed: AtomicU64::new(0),
             changing: Mutex::default(),
         }
     }
 }
 
-fn places() -> usize {
+fn permits() -> usize {
     available_parallelism().map_or(1, |cores| cores.get().div_ceil(CORES_DIVISOR))
 }
 
 impl Manifests {
-    /// Waits for this server's other changes of the same agent. Nobody waits for another agent's.
+    /// Waits for this server's other changes of the same agent. Changes of other agents do not wait.
     pub async fn turn(&self, agent_id: AgentId) -> OwnedMutexGuard<()> {
         let turn = {
             let mut changing = self.changing.lock().expect("never poisoned");
@@ -122,7 +122,7 @@ impl Manifests {
         turn.lock_owned().await
     }
 
-    /// The agent's manifest of now.
+    /// The agent's current manifest.
     pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<Version>, Failure> {
         let version = store::trust::manifests::find_current_version(db, agent_id).await?;
         match version {
@@ -136,21 +136,21 @@ impl Manifests {
     }
 
     pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<Version>, Failure> {
-        // Boxed, as those below are: such futures stand in each other, and a worker's stack is small.
+        // Boxed, as those below are: such futures are nested, and a worker's stack is small.
         let read = Box::pin(async {
-            let kept = store::trust::manifests::get(db, agent_id, version).await?;
-            let kept = kept.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
-            let since = kept.declared_since;
-            let canonical = Canonical { text: kept.manifest, hash: kept.hash };
-            let checked = self.aside(move || Checked::stored(canonical)).await??;
+            let stored = store::trust::manifests::get(db, agent_id, version).await?;
+            let stored = stored.ok_or_else(|| Failure::internal(format!("{agent_id} has no manifest {version}")))?;
+            let since = stored.declared_since;
+            let canonical = Canonical { text: stored.manifest, hash: stored.hash };
+            let checked = self.run_blocking(move || Checked::stored(canonical)).await??;
             let bytes = checked.bytes() as u64;
             Ok(Arc::new(Version { version, checked, since, bytes }))
         });
-        // Whoever asks for the same meanwhile waits for this answer.
+        // Concurrent requests for the same version wait for this read.
         self.versions.get_or_insert_async(&(agent_id, version), read).await
     }
 
-    /// What has changed for somebody who consented to a version.
+    /// What has changed for a person who consented to a version.
     pub async fn changed(
         &self,
         db: &Db,
@@ -165,15 +165,15 @@ impl Manifests {
             let (before, current) = (self.get(db, agent_id, consented).await?, current.clone());
             let compare =
                 move || current.declared().changed_since(consented, diff(Some(&before.checked), &current.checked));
-            let diff = Arc::new(self.aside(compare).await?);
+            let diff = Arc::new(self.run_blocking(compare).await?);
             let bytes = diff.bytes() as u64;
-            Ok(Arc::new(Between { diff, bytes }))
+            Ok(Arc::new(CachedDiff { diff, bytes }))
         });
-        let between = self.diffs.get_or_insert_async(&(agent_id, consented, current.version), compare).await;
-        between.map(|between| between.diff.clone())
+        let cached = self.diffs.get_or_insert_async(&(agent_id, consented, current.version), compare).await;
+        cached.map(|cached| cached.diff.clone())
     }
 
-    /// What somebody who consented to a version has to answer to now that another one is current; none: nothing.
+    /// What a person who consented to one version has to decide now that another one is current. `None` if nothing.
     pub async fn question(
         &self,
         db: &Db,
@@ -189,19 +189,22 @@ impl Manifests {
         self.questions.get_or_insert_async(&(agent_id, consented, current), work_out).await
     }
 
-    /// Does what may take tens of milliseconds where nobody else waits for it, in its turn.
-    pub async fn aside<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-        let place = self.places.clone().acquire_owned().await.map_err(Failure::internal)?;
+    /// Runs work that may take tens of milliseconds on a blocking thread, when a permit is free.
+    pub async fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let permit = self.permits.clone().acquire_owned().await.map_err(Failure::internal)?;
         self.computed.fetch_add(1, Relaxed);
         let work = move || {
-            // What was begun is finished, whether or not somebody still waits for it.
-            let _place = place;
+            // The work ends even if its caller no longer waits, so it holds the permit itself.
+            let _permit = permit;
             work()
         };
         tokio::task::spawn_blocking(work).await.map_err(Failure::internal)
     }
 
-    /// How often manifests were read or compared.
+    /// How often manifests were parsed or compared.
     pub fn computed(&self) -> u64 {
         self.computed.load(Relaxed)
     }
@@ -237,11 +240,11 @@ mod tests {
         drop((first, other));
         assert!(manifests.turn(agent(1)).now_or_never().is_some());
         drop(manifests.turn(agent(3)).await);
-        assert_eq!(manifests.changing.lock().unwrap().len(), 1, "who is done is forgotten");
+        assert_eq!(manifests.changing.lock().unwrap().len(), 1, "locks of finished changes are forgotten");
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_by_its_size() {
+    fn the_caches_are_bounded_by_the_size_of_their_entries() {
         let manifests = Manifests::default();
         let change = Change {
             rule: Rule::TextChanged,
@@ -255,7 +258,7 @@ mod tests {
         let diff = Arc::new(ManifestDiff { changes: vec![change], ..ManifestDiff::default() });
         let bytes = diff.bytes() as u64;
         for number in 0..200 {
-            manifests.diffs.insert((agent(1), 0, number), Arc::new(Between { diff: diff.clone(), bytes }));
+            manifests.diffs.insert((agent(1), 0, number), Arc::new(CachedDiff { diff: diff.clone(), bytes }));
         }
         assert!(!manifests.diffs.is_empty() && manifests.diffs.weight() <= DIFFS_BYTES_MAX);
         assert!(manifests.diffs.len() as u64 <= DIFFS_BYTES_MAX / bytes);
@@ -277,14 +280,14 @@ mod tests {
                 Checked::read(&manifest.to_string()).unwrap();
             since = declared_since(&since, &manifest, version);
             let declared_since = since.clone();
-            let kept = KeptManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
+            let stored = KeptManifest { agent_id, version, hash, manifest: text, declared_since, created_at: now };
             (agent.capability_manifest_version, agent.revision) = (version, version + 1);
-            assert!(store::trust::agents::update(db, &agent, Some(&kept), None).await.unwrap());
+            assert!(store::trust::agents::update(db, &agent, Some(&stored), None).await.unwrap());
         }
     }
 
     #[tokio::test]
-    async fn what_people_are_asked_is_known_when_the_manifests_are_forgotten() {
+    async fn questions_stay_cached_when_the_manifests_are_evicted() {
         let directory = tempfile::tempdir().unwrap();
         let config = StoreConfig::Sqlite { file: directory.path().join("ostler.db"), synchronous: Synchronous::Full };
         let db = Db::open(&config, Timestamp::UNIX_EPOCH).await.unwrap();
@@ -294,32 +297,32 @@ mod tests {
         for (current, expected) in [(2, Some("notes:write")), (3, None)] {
             let ask = || manifests.question(&db, agent(1), 1, current);
             let before = manifests.computed();
-            let asked = join_all((0..20).map(|_| ask())).await.pop().unwrap().unwrap();
+            let question = join_all((0..20).map(|_| ask())).await.pop().unwrap().unwrap();
             let computed = manifests.computed();
-            assert!(computed - before <= 3, "two manifests and what lies between them, however many ask");
-            let scopes = asked.as_ref().as_ref().map(|question| question.scopes.keys().cloned().collect::<Vec<_>>());
+            assert!(computed - before <= 3, "two manifests and one diff, however many requests");
+            let scopes = question.as_ref().as_ref().map(|question| question.scopes.keys().cloned().collect::<Vec<_>>());
             assert_eq!(scopes, expected.map(|id: &str| vec![id.to_owned()]), "version {current}");
             manifests.versions.clear();
             manifests.diffs.clear();
-            assert_eq!((ask().await.unwrap(), manifests.computed()), (asked, computed));
+            assert_eq!((ask().await.unwrap(), manifests.computed()), (question, computed));
         }
         db.close().await;
     }
 
     #[tokio::test]
-    async fn whoever_finds_every_place_taken_waits_for_one() {
+    async fn work_waits_for_a_permit() {
         let manifests = Manifests::default();
         let mut ends = vec![];
         let mut begin = || {
             let (end, until) = std::sync::mpsc::channel::<()>();
             ends.push(end);
-            Box::pin(manifests.aside(move || until.recv().is_err()))
+            Box::pin(manifests.run_blocking(move || until.recv().is_err()))
         };
-        let mut begun: Vec<_> = (0..places()).map(|_| begin()).collect();
+        let mut begun: Vec<_> = (0..permits()).map(|_| begin()).collect();
         assert!(begun.iter_mut().all(|work| work.now_or_never().is_none()));
         let mut next = begin();
         assert!((&mut next).now_or_never().is_none());
-        assert_eq!(manifests.computed(), places() as u64, "the next has not begun");
+        assert_eq!(manifests.computed(), permits() as u64, "the next has not begun");
         ends.clear();
         assert!(join_all(begun).await.into_iter().all(Result::unwrap));
         assert!(next.await.unwrap());

@@ -73,12 +73,12 @@ impl Counters {
         self.attempts[at].fetch_add(1, Relaxed);
     }
 
-    /// Deliveries that had ended were forgotten before their time.
+    /// Counts ended deliveries that were deleted before their time.
     pub fn deliveries_dropped(&self, deliveries: usize) {
         self.deliveries_dropped.fetch_add(deliveries as u64, Relaxed);
     }
 
-    /// A manifest came near its size limit.
+    /// Counts a manifest that is near its size limit.
     pub fn large_manifest(&self) {
         self.large_manifests.fetch_add(1, Relaxed);
     }

@@ -11,7 +11,7 @@ use ostler_protocol::{
 use ostler_server::net::shapes::{Shapes, free, id, name, shown_name, slug, text, whole};
 use serde_json::{Value, json};
 
-/// Scopes that one answer names.
+/// Scopes in one request.
 const SCOPES_MAX: usize = 1_000;
 
 pub const SHAPES: Shapes = Shapes { fields, bodies, parameter: |_, _| None, finish: |_| {} };

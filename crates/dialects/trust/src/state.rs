@@ -1,4 +1,4 @@
-//! What the trust dialect holds in this process.
+//! The state of the trust dialect in this process.
 
 use std::sync::Arc;
 

@@ -1,15 +1,15 @@
-//! What servers wake each other for in the trust dialect.
+//! Wake-ups between servers in the trust dialect.
 
 use super::{listeners::Listener, state::Trust};
 use ostler_server::dialect::{FormerWord, Topic};
 
-/// Something new waits for a person or an agent; a frame is for all of their connections.
+/// A person or an agent has a new pending notification; a frame is for all of their connections.
 pub const LISTENER: Topic = Topic::new(
     "trust.listener",
     |app, key| Trust::of(app).listeners.reread(&Listener::named(key)),
     |app| Trust::of(app).listeners.reread_all(),
 )
-.receive(|app, key, frame| Trust::of(app).listeners.say(&Listener::named(key), &frame))
+.receive(|app, key, frame| Trust::of(app).listeners.send(&Listener::named(key), &frame))
 .former(|word| match word {
     // Names with a dot were those of the mesh.
     FormerWord::Listener(name) | FormerWord::Frame(name) => (!name.contains('.')).then(|| name.to_owned()),

@@ -1,5 +1,5 @@
-//! One attempt to deliver to a webhook. Its owner chose the address, so it is connected to within the rules for outgoing
-//! connections, and nothing of the response is read except its head.
+//! One attempt to deliver to a webhook. The agent's owner chose the address, so the rules for outgoing connections apply, and
+//! only the head of the response is read.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ pub struct Sender {
     patience: Duration,
 }
 
-/// What an attempt brought.
-pub struct Answer {
+/// The head of a receiver's response.
+pub struct HookResponse {
     pub status: u16,
     pub retry_after: Option<String>,
 }
 
 impl Sender {
     pub fn new(rules: OutgoingRules, patience: Duration) -> Result<Self, Failure> {
-        // The process may have chosen a provider already; then that one stays.
+        // The process may have installed a provider already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
             .pool_max_idle_per_host(0)
@@ -38,17 +38,17 @@ impl Sender {
     }
 
     /// `Err` says why there was no response, for the webhook's owner.
-    pub async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<Answer, String> {
-        // What was allowed when the webhook was set need not be allowed now.
+    pub async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<HookResponse, String> {
+        // The rules may have changed since the webhook was set.
         let url = check_url(&self.rules, url).map_err(|failure| failure.message)?;
         let request = self.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json").body(body);
-        let response = request.send().await.map_err(|error| self.why(&error))?;
+        let response = request.send().await.map_err(|error| self.describe(&error))?;
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Ok(Answer { status: response.status().as_u16(), retry_after })
+        Ok(HookResponse { status: response.status().as_u16(), retry_after })
     }
 
-    /// In our words: what a receiver, or a resolver, says is not passed on.
-    fn why(&self, error: &reqwest::Error) -> String {
+    /// Why there was no response. The texts of receivers and resolvers are not passed on.
+    fn describe(&self, error: &reqwest::Error) -> String {
         if outgoing::is_refused(error) {
             return OutgoingError::Address.to_string();
         }
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_owner_is_told_that_an_address_is_not_public() {
+    async fn the_error_says_that_an_address_is_not_public() {
         let sender = Sender::new(OutgoingRules::default(), Duration::from_secs(5)).unwrap();
         let why = sender.post("https://127.0.0.1:1/hook", HeaderMap::new(), "{}".into()).await.err();
         assert_eq!(why.as_deref(), Some("this cannot be a webhook: its address is not a public one"));

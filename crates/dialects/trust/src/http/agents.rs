@@ -26,30 +26,30 @@ use ostler_server::{
     },
 };
 
-/// Make an agent, with or without a manifest. It belongs to the caller.
+/// Create an agent, with or without a manifest. The caller owns it.
 #[utoipa::path(post, path = "/agents", tag = "agents", security(("token" = ["own"])), request_body = CreateAgent,
     responses((status = 201, body = SavedAgent), (status = "4XX", body = TrustProblem)))]
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<CreateAgent>,
+    Body(request): Body<CreateAgent>,
 ) -> Result<(StatusCode, Json<SavedAgent>), Refusal> {
-    Ok((StatusCode::CREATED, Json(service::agents::create(&app, &caller, asked).await?)))
+    Ok((StatusCode::CREATED, Json(service::agents::create(&app, &caller, request).await?)))
 }
 
-/// List agents, newest first, without their manifests; or those whose name holds a word.
+/// List agents, newest first, without their manifests; with `name`, those whose name contains it.
 #[utoipa::path(get, path = "/agents", tag = "agents", security(()), params(ListAgents),
     responses((status = 200, body = AgentPage), (status = "4XX", body = TrustProblem)))]
 pub async fn list(
     State(app): State<App>,
     MaybeCaller(caller): MaybeCaller,
-    Params(asked): Params<ListAgents>,
+    Params(request): Params<ListAgents>,
 ) -> Result<Json<AgentPage>, Refusal> {
-    Ok(Json(service::agents::list(&app, caller.as_ref(), asked).await?))
+    Ok(Json(service::agents::list(&app, caller.as_ref(), request).await?))
 }
 
-/// An agent with its manifest. The entity tag is the manifest's hash, for nothing else that everybody can see of an agent ever
-/// changes: name it in `If-None-Match`, and nothing is sent that is known.
+/// Get an agent with its manifest. The entity tag is the manifest's hash, because no other public field of an agent ever
+/// changes: send it in `If-None-Match`, and the response has no body if the manifest is the same.
 #[utoipa::path(get, path = "/agents/{agentId}", tag = "agents", security(()), params(("agentId" = AgentId, Path)),
     responses((status = 200, body = Agent), (status = 304, description = "the manifest is the one that was named"),
         (status = "4XX", body = TrustProblem)))]
@@ -63,20 +63,20 @@ pub async fn get(
     let Some(tag) = agent.capability_manifest_hash.as_ref().map(|hash| format!("\"{hash}\"")) else {
         return Ok(Json(agent).into_response());
     };
-    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
-    let is_known = known.flat_map(|tags| tags.split(',')).any(|known| {
-        let known = known.trim();
-        known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
+    let cached = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let is_cached = cached.flat_map(|tags| tags.split(',')).any(|cached| {
+        let cached = cached.trim();
+        cached == "*" || cached.strip_prefix("W/").unwrap_or(cached) == tag
     });
-    let mut answer = if is_known { StatusCode::NOT_MODIFIED.into_response() } else { Json(agent).into_response() };
+    let mut response = if is_cached { StatusCode::NOT_MODIFIED.into_response() } else { Json(agent).into_response() };
     if let Ok(tag) = HeaderValue::from_str(&tag) {
-        answer.headers_mut().insert(header::ETAG, tag);
+        response.headers_mut().insert(header::ETAG, tag);
     }
-    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("authorization"));
-    Ok(answer)
+    response.headers_mut().insert(header::VARY, HeaderValue::from_static("authorization"));
+    Ok(response)
 }
 
-/// Change an agent: what runs it, its manifest. For its owner alone. Its name stays.
+/// Change an agent's backend profile or manifest, as its owner. Its name cannot change.
 #[utoipa::path(patch, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = UpdateAgent,
     responses((status = 200, body = SavedAgent), (status = "4XX", body = TrustProblem)))]
@@ -84,12 +84,13 @@ pub async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
-    Body(asked): Body<UpdateAgent>,
+    Body(request): Body<UpdateAgent>,
 ) -> Result<Json<SavedAgent>, Refusal> {
-    Ok(Json(service::agents::update(&app, &caller, id, asked).await?))
+    Ok(Json(service::agents::update(&app, &caller, id, request).await?))
 }
 
-/// Retire an agent for good: its tokens and its webhook are gone, and every relation with it ends. From then on it is 410.
+/// Retire an agent permanently: its tokens and its webhook are deleted, and every relation with it ends. Later requests for it
+/// are rejected with 410.
 #[utoipa::path(delete, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 200, body = Agent), (status = "4XX", body = TrustProblem)))]
 pub async fn retire(
@@ -100,7 +101,7 @@ pub async fn retire(
     Ok(Json(service::agents::retire(&app, &caller, id).await?))
 }
 
-/// What a change of the manifest would do, before it is done.
+/// Compare a manifest with the current one, without publishing it.
 #[utoipa::path(post, path = "/agents/{agentId}/manifest/diff", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = DiffManifest,
     responses((status = 200, body = TriedManifest), (status = "4XX", body = TrustProblem)))]
@@ -108,12 +109,12 @@ pub async fn diff(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
-    Body(asked): Body<DiffManifest>,
+    Body(request): Body<DiffManifest>,
 ) -> Result<Json<TriedManifest>, Refusal> {
-    Ok(Json(service::agents::try_manifest(&app, &caller, id, asked).await?))
+    Ok(Json(service::agents::try_manifest(&app, &caller, id, request).await?))
 }
 
-/// Make a token that speaks for the agent. The answer is the only place where it is ever shown.
+/// Create a token of the agent. Only this response contains it.
 #[utoipa::path(post, path = "/agents/{agentId}/tokens", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = CreateAgentToken,
     responses((status = 201, body = CreatedAgentToken), (status = "4XX", body = TrustProblem)))]
@@ -121,12 +122,12 @@ pub async fn create_token(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
-    Body(asked): Body<CreateAgentToken>,
+    Body(request): Body<CreateAgentToken>,
 ) -> Result<(StatusCode, Json<CreatedAgentToken>), Refusal> {
-    Ok((StatusCode::CREATED, Json(service::agents::create_token(&app, &caller, id, asked).await?)))
+    Ok((StatusCode::CREATED, Json(service::agents::create_token(&app, &caller, id, request).await?)))
 }
 
-/// The agent's tokens, newest first, without the tokens themselves.
+/// List the agent's tokens, newest first, without the tokens themselves.
 #[utoipa::path(get, path = "/agents/{agentId}/tokens", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)),
     responses((status = 200, body = AgentTokens), (status = "4XX", body = TrustProblem)))]

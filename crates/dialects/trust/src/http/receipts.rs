@@ -33,12 +33,12 @@ pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
-    Params(asked): Params<ListReceipts>,
+    Params(request): Params<ListReceipts>,
 ) -> Result<Json<ReceiptPage>, Refusal> {
-    Ok(Json(service::receipts::list(&app, &caller, relation_id, asked).await?))
+    Ok(Json(service::receipts::list(&app, &caller, relation_id, request).await?))
 }
 
-/// Take one's whole consent ledger away, a receipt per line. Whoever has it can check it without this server.
+/// Export the caller's whole consent ledger, a receipt per line. It can be verified without this server.
 #[utoipa::path(get, path = "/h2a/receipts", tag = "relations", security(("token" = ["own"])),
     responses((status = 200, body = String, content_type = "application/jsonl"), (status = "4XX", body = TrustProblem)))]
 pub async fn ledger(State(app): State<App>, Caller(caller): Caller) -> Result<Response, Refusal> {

@@ -30,24 +30,24 @@ use ostler_server::{
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<CreateRelation>,
+    Body(request): Body<CreateRelation>,
 ) -> Result<(StatusCode, Json<RelationView>), Refusal> {
-    let (relation, created) = service::relations::create(&app, &caller, asked).await?;
+    let (relation, created) = service::relations::create(&app, &caller, request).await?;
     Ok((created_status(created), Json(relation)))
 }
 
-/// List one's relations, newest first, as they stand under their agents' manifests of now.
+/// List the caller's relations, newest first, with their state under the agents' current manifests.
 #[utoipa::path(get, path = "/h2a/relations", tag = "relations", security(("token" = ["own"])),
     params(ListRelations), responses((status = 200, body = RelationPage), (status = "4XX", body = TrustProblem)))]
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListRelations>,
+    Params(request): Params<ListRelations>,
 ) -> Result<Json<RelationPage>, Refusal> {
-    Ok(Json(service::relations::list(&app, &caller, asked).await?))
+    Ok(Json(service::relations::list(&app, &caller, request).await?))
 }
 
-/// What waits for one's answer: an event for each agent that has changed so that one must be asked again.
+/// List pending consents: an event for each agent whose manifest has changed so that the caller must consent again.
 #[utoipa::path(get, path = "/h2a/pending", tag = "relations", security(("token" = ["own"])),
     responses((status = 200, body = PendingConsents), (status = "4XX", body = TrustProblem)))]
 pub async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<Json<PendingConsents>, Refusal> {
@@ -55,7 +55,7 @@ pub async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<J
     Ok(Json(PendingConsents { pending }))
 }
 
-/// Read a relation.
+/// Get a relation.
 #[utoipa::path(get, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)),
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
@@ -67,7 +67,7 @@ pub async fn get(
     Ok(Json(service::relations::get(&app, &caller, relation_id).await?))
 }
 
-/// Answer to the agent's manifest of now, whose hash must be named, or take grants back, which needs none.
+/// Decide on the agent's current manifest, whose hash the request must contain, or revoke grants, which needs no hash.
 #[utoipa::path(patch, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)), request_body = Answers,
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
@@ -75,9 +75,9 @@ pub async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
-    Body(asked): Body<Answers>,
+    Body(request): Body<Answers>,
 ) -> Result<Json<RelationView>, Refusal> {
-    Ok(Json(service::relations::update(&app, &caller, relation_id, asked).await?))
+    Ok(Json(service::relations::update(&app, &caller, relation_id, request).await?))
 }
 
 /// End a relation and everything granted in it.
@@ -92,7 +92,7 @@ pub async fn revoke(
     Ok(Json(service::relations::revoke(&app, &caller, relation_id).await?))
 }
 
-/// See what has changed since one last consented.
+/// List what has changed since the caller last consented.
 #[utoipa::path(get, path = "/h2a/relations/{relationId}/changes", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)),
     responses((status = 200, body = RelationChanges), (status = "4XX", body = TrustProblem)))]
@@ -104,7 +104,7 @@ pub async fn changes(
     Ok(Json(service::relations::changes(&app, &caller, relation_id).await?))
 }
 
-/// Let a call happen under a grant. A grant for a single call is used up by it.
+/// Record a call under a grant. A grant for a single call is spent by it.
 #[utoipa::path(post, path = "/h2a/relations/{relationId}/uses", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)), request_body = UseScope,
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
@@ -112,7 +112,7 @@ pub async fn use_scope(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
-    Body(asked): Body<UseScope>,
+    Body(request): Body<UseScope>,
 ) -> Result<Json<RelationView>, Refusal> {
-    Ok(Json(service::relations::use_scope(&app, &caller, relation_id, asked).await?))
+    Ok(Json(service::relations::use_scope(&app, &caller, relation_id, request).await?))
 }

@@ -1,5 +1,5 @@
-//! `/ws/human` and `/ws/agent`: whoever connects says who they are in the first frame, then hears what concerns them. A token is
-//! renewed over the same connection, and one that is good no longer ends it.
+//! `/ws/human` and `/ws/agent`: a client authenticates with its first frame, then receives its notifications. It renews its token
+//! over the same connection; when the token is no longer valid, the server closes the connection.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::{
-    listeners::{Listener, Seat},
+    listeners::{Listener, Registration},
     service,
     state::Trust,
 };
@@ -36,56 +36,56 @@ use ostler_server::{
 pub const HUMAN_PATH: &str = "/ws/human";
 pub const AGENT_PATH: &str = "/ws/agent";
 
-/// Renewals over one connection within [`RENEWALS_PERIOD`]. Each is a token that is looked up; one an hour is plenty.
+/// Renewals over one connection within [`RENEWALS_PERIOD`]. Each costs a token lookup; one an hour is plenty.
 const RENEWALS_MAX: u32 = 10;
 const RENEWALS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Connects as a person. The first frame must come within 5 s: `{"type": "auth", "token": …}`. The answer is `auth.ok`,
-/// followed by whatever waits for this person; or `auth.error` and the end. `{"type": "auth.renew", "access_token": …}` goes
-/// on with a newer token of the same caller. `docs/live.md` has it all.
+/// Connects as a person. The first frame must arrive within 5 s: `{"type": "auth", "token": …}`. The reply is `auth.ok`,
+/// followed by everything that is pending for this person; or `auth.error` and the close. `{"type": "auth.renew",
+/// "access_token": …}` continues with a newer token of the same caller. `docs/live.md` describes the protocol.
 pub async fn human(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, peer, upgrade, Face::Human)
+    open(app, peer, upgrade, Endpoint::Human)
 }
 
-/// Connects as an agent, by one of its tokens. It goes as for people; the agent may say in the address (`?agent_id=…`), in
-/// the first frame (`"agent_id": …`) or in both which one it is, and then it must be that one.
+/// Connects as an agent, with one of its tokens, by the same protocol. The agent may send its id in the URL (`?agent_id=…`), in
+/// the first frame (`"agent_id": …`) or in both; each must match the token.
 pub async fn agent(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
-    Params(named): Params<Named>,
+    Params(claimed): Params<ClaimedAgent>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, peer, upgrade, Face::Agent(named))
+    open(app, peer, upgrade, Endpoint::Agent(claimed))
 }
 
-/// Who somebody says they are, if they do.
+/// The agent id that a peer claims, if it sends one.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct Named {
+pub struct ClaimedAgent {
     agent_id: Option<String>,
 }
 
-/// Whom a connection is for.
-enum Face {
+/// The path that a peer has connected to.
+enum Endpoint {
     Human,
-    /// With what the address says.
-    Agent(Named),
+    /// With the query of the URL.
+    Agent(ClaimedAgent),
 }
 
-impl Face {
-    /// Whom this caller listens for here. `None`: this is not for such callers.
-    fn listener(&self, caller: &Principal, named: &Named) -> Option<Listener> {
+impl Endpoint {
+    /// The listener that this caller is. `None` if such callers may not use this path.
+    fn listener(&self, caller: &Principal, claimed: &ClaimedAgent) -> Option<Listener> {
         match (self, caller) {
             (Self::Human, Principal::Operator) => Some(Listener::Human(LOCAL.into())),
             (Self::Human, Principal::User { user_id, .. }) => Some(Listener::Human(user_id.to_string().into())),
-            (Self::Agent(address), Principal::Agent { agent_id, .. }) => {
-                let mut said = [address, named].into_iter().filter_map(|named| named.agent_id.as_deref());
+            (Self::Agent(query), Principal::Agent { agent_id, .. }) => {
+                let mut claims = [query, claimed].into_iter().filter_map(|claimed| claimed.agent_id.as_deref());
                 let own = agent_id.to_string();
-                said.all(|said| said == own).then_some(Listener::Agent(*agent_id))
+                claims.all(|claim| claim == own).then_some(Listener::Agent(*agent_id))
             }
             _ => None,
         }
@@ -96,17 +96,17 @@ fn open(
     app: App,
     peer: Peer,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    face: Face,
+    endpoint: Endpoint,
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
     let upgrade = fitted(upgrade, 2 * HEARD_BYTES_MAX);
-    // Until it has introduced itself it is counted with those of all dialects.
+    // Until it is authenticated, the connection counts among the fresh ones of all dialects.
     let fresh = app.fresh_sockets.enter(peer.0.ip());
-    Ok(upgrade.on_upgrade(move |socket| serve(app, socket, face, fresh)))
+    Ok(upgrade.on_upgrade(move |socket| serve(app, socket, endpoint, fresh)))
 }
 
-async fn serve(app: App, socket: WebSocket, face: Face, fresh: Ticket) {
+async fn serve(app: App, socket: WebSocket, endpoint: Endpoint, fresh: Ticket) {
     let limits = &app.config.limits;
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
@@ -116,39 +116,46 @@ async fn serve(app: App, socket: WebSocket, face: Face, fresh: Ticket) {
     };
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
-    let conversation =
-        Conversation { app: app.clone(), face, outbox, until, fresh: Some(fresh), is_crowded_out: false, known: None };
-    let close = converse(socket, inbox, conversation, patience).await;
+    let connection = TrustSocket {
+        app: app.clone(),
+        endpoint,
+        outbox,
+        until,
+        fresh: Some(fresh),
+        is_crowded_out: false,
+        authenticated: None,
+    };
+    let close = converse(socket, inbox, connection, patience).await;
     app.metrics.socket_closed(close);
 }
 
-/// What a peer may say.
+/// The frames that a peer may send.
 #[derive(Deserialize)]
 #[serde(tag = "type")]
-enum Heard {
+enum PeerFrame {
     #[serde(rename = "auth")]
     Auth {
         token: SecretString,
         #[serde(flatten)]
-        named: Named,
+        claimed: ClaimedAgent,
     },
     #[serde(rename = "auth.renew")]
     Renew { access_token: SecretString },
 }
 
-/// Why somebody is not let in, as `auth.error` names it.
+/// Why a peer is rejected, as `auth.error` names it.
 #[derive(Clone, Copy, Debug)]
-enum Refused {
+enum AuthError {
     Late,
     Malformed,
     Token,
-    /// A good token, of a caller that this is not for.
+    /// A valid token, of a caller that may not use this path.
     Caller,
     TooMany,
     Unavailable,
 }
 
-impl Refused {
+impl AuthError {
     fn name(self) -> &'static str {
         match self {
             Self::Late => "timeout",
@@ -172,12 +179,12 @@ impl Refused {
     }
 }
 
-impl From<Refused> for Step {
-    fn from(refused: Refused) -> Self {
-        let (reason, message) = (refused.name(), refused.message());
+impl From<AuthError> for Step {
+    fn from(error: AuthError) -> Self {
+        let (reason, message) = (error.name(), error.message());
         let i18n_key = format!("ws.auth.{reason}");
-        let told = json!({"type": "auth.error", "reason": reason, "message": message, "i18n_key": i18n_key});
-        Self { say: vec![frame(&told)], close: Some(Close { code: Close::REFUSED_CODE, reason }) }
+        let error = json!({"type": "auth.error", "reason": reason, "message": message, "i18n_key": i18n_key});
+        Self { say: vec![frame(&error)], close: Some(Close { code: Close::REFUSED_CODE, reason }) }
     }
 }
 
@@ -186,34 +193,34 @@ fn frame(value: &Value) -> Frame {
 }
 
 /// One connection, from the server's side.
-struct Conversation {
+struct TrustSocket {
     app: App,
-    face: Face,
+    endpoint: Endpoint,
     outbox: Outbox,
-    /// When the peer must have said who it is.
+    /// The deadline for the `auth` frame.
     until: Instant,
-    /// Its place among those who have not said who they are.
+    /// The ticket among connections that are not authenticated.
     fresh: Option<Ticket>,
-    /// That place was given to another connection.
+    /// Another connection has displaced it from the fresh ones.
     is_crowded_out: bool,
-    known: Option<Known>,
+    authenticated: Option<AuthenticatedPeer>,
 }
 
-/// A peer that has said who it is.
-struct Known {
+/// A peer that is authenticated.
+struct AuthenticatedPeer {
     token: SecretString,
     listener: Listener,
-    seat: Seat,
+    registration: Registration,
     readmit: Interval,
-    /// A wake-up may be lost; what is pending is not.
+    /// A wake-up may be lost, so pending notifications are read again from time to time.
     reread: Interval,
     renewals: Renewals,
-    /// What was begun is kept here, so that a peer that talks all the time cannot put it off.
+    /// Work that is due is remembered here, so that a peer that sends all the time cannot delay it.
     must_check: bool,
     must_reread: bool,
 }
 
-/// How often a peer has renewed its token since when.
+/// How often a peer has renewed its token, and since when.
 struct Renewals {
     since: Instant,
     count: u32,
@@ -229,73 +236,82 @@ impl Renewals {
     }
 }
 
-impl Conversation {
-    async fn authenticate(&self, token: &SecretString, named: &Named) -> Result<Listener, Refused> {
-        let asked = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.wall());
-        let caller = Box::pin(asked).await.map_err(|failure| match failure.kind {
-            FailureKind::InfraFailed => Refused::Unavailable,
-            _ => Refused::Token,
+impl TrustSocket {
+    async fn authenticate(&self, token: &SecretString, claimed: &ClaimedAgent) -> Result<Listener, AuthError> {
+        let authenticate = self.app.auth.authenticate(&self.app.db, token.expose_secret(), self.app.wall());
+        let caller = Box::pin(authenticate).await.map_err(|failure| match failure.kind {
+            FailureKind::InfraFailed => AuthError::Unavailable,
+            _ => AuthError::Token,
         })?;
-        self.face.listener(&caller, named).ok_or(Refused::Caller)
+        self.endpoint.listener(&caller, claimed).ok_or(AuthError::Caller)
     }
 
-    async fn admit(&mut self, token: SecretString, named: &Named) -> Result<Vec<Frame>, Refused> {
-        let listener = self.authenticate(&token, named).await?;
-        let (live, limits) = (&Trust::of(&self.app).listeners, &self.app.config.limits);
-        // First the seat, then what is pending: what happens in between is told twice rather than never.
-        let seat = live.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
+    async fn admit(&mut self, token: SecretString, claimed: &ClaimedAgent) -> Result<Vec<Frame>, AuthError> {
+        let listener = self.authenticate(&token, claimed).await?;
+        let (listeners, limits) = (&Trust::of(&self.app).listeners, &self.app.config.limits);
+        // Join first, then read what is pending: a notification in between is sent twice rather than never.
+        let registration = listeners.join(listener.clone(), self.outbox.clone(), limits).map_err(|failure| {
             self.app.metrics.refused(&failure);
-            Refused::TooMany
+            AuthError::TooMany
         })?;
         let (readmit, reread) = (every(limits.socket_readmit_ms), every(limits.socket_reread_ms));
-        let mut told = vec![welcome(&listener)];
+        let mut frames = vec![welcome(&listener)];
         let renewals = Renewals { since: Instant::now(), count: 0 };
         let (must_check, must_reread) = (false, true);
-        self.known = Some(Known { token, listener, seat, readmit, reread, renewals, must_check, must_reread });
+        self.authenticated = Some(AuthenticatedPeer {
+            token,
+            listener,
+            registration,
+            readmit,
+            reread,
+            renewals,
+            must_check,
+            must_reread,
+        });
         self.fresh = None;
-        told.extend(self.pending().await.say);
-        Ok(told)
+        frames.extend(self.pending().await.say);
+        Ok(frames)
     }
 
-    async fn renew(&mut self, token: SecretString) -> Result<Vec<Frame>, Refused> {
-        if !self.known.as_mut().is_some_and(|known| known.renewals.admit()) {
+    async fn renew(&mut self, token: SecretString) -> Result<Vec<Frame>, AuthError> {
+        if !self.authenticated.as_mut().is_some_and(|peer| peer.renewals.admit()) {
             return Ok(vec![error("too_many_renewals", "this token was renewed too often; wait a minute")]);
         }
-        let listener = self.authenticate(&token, &Named::default()).await?;
-        let known = self.known.as_mut().filter(|known| known.listener == listener).ok_or(Refused::Caller)?;
-        known.token = token;
-        known.must_check = false;
-        Ok(vec![welcome(&known.listener)])
+        let listener = self.authenticate(&token, &ClaimedAgent::default()).await?;
+        let peer = self.authenticated.as_mut().filter(|peer| peer.listener == listener).ok_or(AuthError::Caller)?;
+        peer.token = token;
+        peer.must_check = false;
+        Ok(vec![welcome(&peer.listener)])
     }
 
-    /// Whether the peer would still be let in.
+    /// Checks whether the peer's token is still valid, if a check is due.
     async fn check(&mut self) -> Step {
-        let Some(known) = self.known.as_ref().filter(|known| known.must_check) else { return Step::default() };
-        match self.authenticate(&known.token, &Named::default()).await {
-            Ok(listener) if listener == known.listener => {}
-            // A store that does not answer says nothing about the caller.
-            Err(Refused::Unavailable) => {}
-            _ => return Refused::Token.into(),
+        let Some(peer) = self.authenticated.as_ref().filter(|peer| peer.must_check) else { return Step::default() };
+        match self.authenticate(&peer.token, &ClaimedAgent::default()).await {
+            Ok(listener) if listener == peer.listener => {}
+            // A failing store does not invalidate the token.
+            Err(AuthError::Unavailable) => {}
+            _ => return AuthError::Token.into(),
         }
-        self.known.iter_mut().for_each(|known| known.must_check = false);
+        self.authenticated.iter_mut().for_each(|peer| peer.must_check = false);
         Step::default()
     }
 
-    /// What waits for this peer and was not said yet.
+    /// The notifications for this peer that were not sent yet.
     async fn pending(&mut self) -> Step {
-        let Some(known) = &mut self.known else { return Step::default() };
-        if known.must_reread {
-            match service::live::pending(&self.app, &known.listener).await {
-                Ok(pending) => known.seat.put_all(&pending),
-                // A peer that comes back asks again.
+        let Some(peer) = &mut self.authenticated else { return Step::default() };
+        if peer.must_reread {
+            match service::live::pending(&self.app, &peer.listener).await {
+                Ok(pending) => peer.registration.put_all(&pending),
+                // The peer reads them again when it reconnects.
                 Err(failure) => {
-                    tracing::warn!(%failure, cause = failure.cause.as_deref(), "what is pending could not be read");
+                    tracing::warn!(%failure, cause = failure.cause.as_deref(), "pending notifications could not be read");
                     return Close { code: 1011, reason: "what is pending cannot be read now" }.into();
                 }
             }
-            known.must_reread = false;
+            peer.must_reread = false;
         }
-        known.seat.take().into()
+        peer.registration.take().into()
     }
 }
 
@@ -317,14 +333,14 @@ fn welcome(listener: &Listener) -> Frame {
     })
 }
 
-impl Dialect for Conversation {
-    /// The peer speaks first.
+impl Dialect for TrustSocket {
+    /// The peer sends the first frame.
     async fn open(&mut self) -> Step {
         Step::default()
     }
 
     fn is_introduced(&self) -> bool {
-        self.known.is_some()
+        self.authenticated.is_some()
     }
 
     async fn hear(&mut self, text: &str) -> Step {
@@ -335,17 +351,17 @@ impl Dialect for Conversation {
         if checked.close.is_some() {
             return checked;
         }
-        let done = match (serde_json::from_str(text), self.known.is_some()) {
-            (Ok(Heard::Auth { token, named }), false) => self.admit(token, &named).await,
-            (Ok(Heard::Renew { access_token }), true) => self.renew(access_token).await,
-            (_, false) => Err(Refused::Malformed),
+        let result = match (serde_json::from_str(text), self.authenticated.is_some()) {
+            (Ok(PeerFrame::Auth { token, claimed }), false) => self.admit(token, &claimed).await,
+            (Ok(PeerFrame::Renew { access_token }), true) => self.renew(access_token).await,
+            (_, false) => Err(AuthError::Malformed),
             (_, true) => Ok(vec![error("unknown_frame", "no such frame, or not of its form")]),
         };
-        done.map_or_else(Step::from, Step::from)
+        result.map_or_else(Step::from, Step::from)
     }
 
     async fn wake(&mut self) {
-        let Some(known) = &mut self.known else {
+        let Some(peer) = &mut self.authenticated else {
             let closed = self.fresh.as_ref().map(Ticket::closed).unwrap_or_default();
             return tokio::select! {
                 () = sleep_until(self.until) => {}
@@ -353,12 +369,12 @@ impl Dialect for Conversation {
                 () = self.app.drained() => {}
             };
         };
-        if !known.must_check && !known.must_reread && !known.seat.has_some() {
+        if !peer.must_check && !peer.must_reread && !peer.registration.has_some() {
             tokio::select! {
-                _ = known.readmit.tick() => known.must_check = true,
-                _ = known.reread.tick() => known.must_reread = true,
-                () = known.seat.must_reread() => known.must_reread = true,
-                () = known.seat.some() => {}
+                _ = peer.readmit.tick() => peer.must_check = true,
+                _ = peer.reread.tick() => peer.must_reread = true,
+                () = peer.registration.must_reread() => peer.must_reread = true,
+                () = peer.registration.some() => {}
                 () = self.app.drained() => {}
             }
         }
@@ -368,8 +384,8 @@ impl Dialect for Conversation {
         if self.app.is_draining() {
             return Close::GOING.into();
         }
-        if self.known.is_none() {
-            return if self.is_crowded_out { Refused::TooMany } else { Refused::Late }.into();
+        if self.authenticated.is_none() {
+            return if self.is_crowded_out { AuthError::TooMany } else { AuthError::Late }.into();
         }
         let checked = self.check().await;
         if checked.close.is_some() { checked } else { self.pending().await }

@@ -19,7 +19,7 @@ use ostler_server::{
     },
 };
 
-/// Set an agent's webhook. Its secret is answered once; setting it anew makes a new one.
+/// Set an agent's webhook. Only this response contains its secret; setting the webhook again makes a new one.
 #[utoipa::path(put, path = "/agents/{agentId}/webhook", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = PutWebhook,
     responses((status = 200, body = NewWebhook), (status = "4XX", body = TrustProblem)))]
@@ -27,9 +27,9 @@ pub async fn put(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
-    Body(asked): Body<PutWebhook>,
+    Body(request): Body<PutWebhook>,
 ) -> Result<Json<NewWebhook>, Refusal> {
-    Ok(Json(service::webhooks::put(&app, &caller, agent_id, asked).await?))
+    Ok(Json(service::webhooks::put(&app, &caller, agent_id, request).await?))
 }
 
 /// Get an agent's webhook, without its secret.
@@ -43,7 +43,7 @@ pub async fn get(
     Ok(Json(service::webhooks::get(&app, &caller, agent_id).await?))
 }
 
-/// Remove an agent's webhook. What waited for it is dead.
+/// Delete an agent's webhook. Its pending deliveries become dead.
 #[utoipa::path(delete, path = "/agents/{agentId}/webhook", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 200, body = Webhook), (status = "4XX", body = TrustProblem)))]
 pub async fn delete(
@@ -54,7 +54,7 @@ pub async fn delete(
     Ok(Json(service::webhooks::delete(&app, &caller, agent_id).await?))
 }
 
-/// Tell the webhook something that means nothing (`webhook.test`).
+/// Send a test event (`webhook.test`) to the webhook.
 #[utoipa::path(post, path = "/agents/{agentId}/webhook/test", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 202, body = Delivery), (status = "4XX", body = TrustProblem)))]
 pub async fn test(
@@ -65,7 +65,7 @@ pub async fn test(
     Ok((StatusCode::ACCEPTED, Json(service::webhooks::test(&app, &caller, agent_id).await?)))
 }
 
-/// List what was told to an agent's webhook, newest first.
+/// List the deliveries to an agent's webhook, newest first.
 #[utoipa::path(get, path = "/agents/{agentId}/webhook/deliveries", tag = "webhooks",
     security(("token" = ["own"])), params(("agentId" = AgentId, Path), ListDeliveries),
     responses((status = 200, body = DeliveryPage), (status = "4XX", body = TrustProblem)))]
@@ -73,9 +73,9 @@ pub async fn list_deliveries(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
-    Params(asked): Params<ListDeliveries>,
+    Params(request): Params<ListDeliveries>,
 ) -> Result<Json<DeliveryPage>, Refusal> {
-    Ok(Json(service::webhooks::list_deliveries(&app, &caller, agent_id, asked).await?))
+    Ok(Json(service::webhooks::list_deliveries(&app, &caller, agent_id, request).await?))
 }
 
 /// Get one delivery.
@@ -90,7 +90,7 @@ pub async fn get_delivery(
     Ok(Json(service::webhooks::get_delivery(&app, &caller, agent_id, delivery_id).await?))
 }
 
-/// Begin again with a dead delivery, under its own id.
+/// Send a dead delivery again, under the same id.
 #[utoipa::path(post, path = "/agents/{agentId}/webhook/deliveries/{deliveryId}/replay", tag = "webhooks",
     security(("token" = ["own"])), params(("agentId" = AgentId, Path), ("deliveryId" = DeliveryId, Path)),
     responses((status = 202, body = Delivery), (status = "4XX", body = TrustProblem)))]

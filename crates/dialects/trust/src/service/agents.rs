@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
-    cursors::{self, Cursor},
+    cursors::{Cursor, PageRequest},
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
     trust::{
@@ -37,37 +37,37 @@ use ostler_server::{
 /// Agents of removed owners that are retired at a time.
 const RETIRED_AT_ONCE: u32 = 100;
 
-pub async fn create(app: &App, caller: &Principal, asked: CreateAgent) -> Result<SavedAgent, Failure> {
+pub async fn create(app: &App, caller: &Principal, request: CreateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
-    asked.check()?;
-    app.name("name", &asked.name)?;
+    request.check()?;
+    app.name("name", &request.name)?;
     let owner_id = caller.owner()?;
-    // Calls at the same moment may get past it by as many as they are.
+    // Concurrent calls may exceed the limit by their number.
     let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await?;
     check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
-    let checked = match &asked.capability_manifest {
+    let checked = match &request.capability_manifest {
         Some(text) => Some(read(app, text).await?),
         None => None,
     };
     let now = app.now();
     let id = AgentId::new(app.ids.body());
-    let mut agent = Agent::new(id, asked.name, owner_id, asked.backend_profile, now);
+    let mut agent = Agent::new(id, request.name, owner_id, request.backend_profile, now);
     let first = checked.as_ref().map(|checked| declare(&mut agent, checked, &DeclaredSince::default()));
     let warnings = checked.map(|checked| checked.warnings).unwrap_or_default();
     store::trust::agents::insert(&app.db, &agent, first.as_ref()).await?;
     tracing::info!(agent_id = %agent.id, by = caller.name(), "an agent was made");
-    // Nobody has consented to anything of it yet.
+    // No person has consented to it yet.
     let (manifest_changed, breaking, scopes_requiring_reauth) = (first.is_some(), false, vec![]);
     Ok(SavedAgent { agent, warnings, manifest_changed, breaking, scopes_requiring_reauth })
 }
 
-/// An agent as this caller may see it: anybody may read what it says of itself.
+/// An agent as this caller may see it: every caller may read its manifest.
 pub async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> Result<Agent, Failure> {
-    Ok(seen_by(caller, get(app, id).await?))
+    Ok(visible_to(caller, get(app, id).await?))
 }
 
-/// What runs an agent is nothing that people consent to, and nobody's business but its owner's and the platform's.
-fn seen_by(caller: Option<&Principal>, agent: Agent) -> Agent {
+/// Hides the backend profile, which people do not consent to, from every caller except the owner and the platform.
+fn visible_to(caller: Option<&Principal>, agent: Agent) -> Agent {
     let may_see = match caller {
         Some(Principal::Operator | Principal::Service { .. }) => true,
         Some(caller) => caller.owner().is_ok_and(|owner| owner == agent.owner_id),
@@ -76,7 +76,7 @@ fn seen_by(caller: Option<&Principal>, agent: Agent) -> Agent {
     Agent { backend_profile: agent.backend_profile.filter(|_| may_see), ..agent }
 }
 
-/// What agents' tokens begin with, after the prefix of all tokens.
+/// The beginning of agents' tokens, after the prefix of all tokens.
 pub const TOKEN_KIND: &str = "agt";
 
 /// The agent that a token was made for, and when the token expires. `None` if it is not valid now.
@@ -93,7 +93,7 @@ pub async fn find_by_token(
     }))
 }
 
-/// An agent that is there.
+/// An agent that was not retired.
 pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
     let agent = find(app, id).await?;
     match agent.retired_at {
@@ -112,7 +112,8 @@ async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
     found.ok_or_else(|| Failure::not_found("agent"))
 }
 
-/// Ends an agent for good: its tokens and its webhook are gone, and every relation with it ends. The first time stands.
+/// Retires an agent permanently: its tokens and its webhook are deleted, and every relation with it ends. Idempotent: the first
+/// time is kept.
 pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
     Access::Own.admit(caller)?;
     check_owner(caller, &find(app, id).await?)?;
@@ -125,7 +126,7 @@ pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent,
     .await
 }
 
-/// Nobody answers any more for agents whose owner was removed: they are retired.
+/// Retires agents whose owner was removed.
 pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
     loop {
         let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await?;
@@ -144,42 +145,35 @@ async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
     Ok(())
 }
 
-pub async fn list(app: &App, caller: Option<&Principal>, asked: ListAgents) -> Result<AgentPage, Failure> {
-    let limit = cursors::limit(asked.limit)?;
-    let name = asked.name.map(|name| name.to_lowercase());
-    let fingerprint = cursors::fingerprint("agents", &name);
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found = store::trust::agents::list(&app.db, name.as_deref(), after.as_ref(), limit + 1).await;
-    let mut agents = found?;
-    let more = agents.len() > limit as usize;
-    agents.truncate(limit as usize);
-    let next_cursor = agents.last().filter(|_| more).map(|agent| {
-        Cursor { created_at_us: agent.created_at.as_microsecond(), id: agent.id.to_string() }.encode(&fingerprint)
-    });
-    let agents = agents.into_iter().map(|agent| seen_by(caller, agent)).collect();
-    Ok(AgentPage { agents, next_cursor })
+pub async fn list(app: &App, caller: Option<&Principal>, request: ListAgents) -> Result<AgentPage, Failure> {
+    let name = request.name.map(|name| name.to_lowercase());
+    let page = PageRequest::new("agents", &name, request.limit, request.cursor.as_deref())?;
+    let found = store::trust::agents::list(&app.db, name.as_deref(), page.after.as_ref(), page.rows_max()).await?;
+    let page = page.page(found, |last| Cursor::after(last.created_at, last.id));
+    let agents = page.items.into_iter().map(|agent| visible_to(caller, agent)).collect();
+    Ok(AgentPage { agents, next_cursor: page.next_cursor })
 }
 
-/// Changes an agent. A manifest that differs gets the next version, together with everything else or not at all; whoever
-/// has to be told is told after that, even if the owner does not wait for it.
-pub async fn update(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
+/// Changes an agent. A manifest that differs gets the next version, together with all other changes or not at all. People are
+/// notified after that, even if the owner disconnects.
+pub async fn update(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
-    asked.check()?;
+    request.check()?;
     let caller = caller.clone();
-    app.to_the_end(|app| async move { change(&app, &caller, id, asked).await }).await
+    app.to_the_end(|app| async move { change(&app, &caller, id, request).await }).await
 }
 
-async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) -> Result<SavedAgent, Failure> {
-    let known = owned(app, caller, id).await?;
-    if asked.name.is_some_and(|name| name != known.name) {
+async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent) -> Result<SavedAgent, Failure> {
+    let current = owned(app, caller, id).await?;
+    if request.name.is_some_and(|name| name != current.name) {
         let message = "an agent keeps its name: people have granted it something under this one; make another agent";
         return Err(Failure::rule(FailureKind::StateConflict, "name-fixed", message));
     }
-    let checked = match &asked.capability_manifest {
+    let checked = match &request.capability_manifest {
         Some(text) => Some(Arc::new(read(app, text).await?)),
         None => None,
     };
-    // Within this server an agent's updates take turns; only those of another one can come in between.
+    // Within this server an agent's updates take turns; only those of another server can interleave.
     let _turn = Trust::of(app).manifests.turn(id).await;
     let mut attempts = app.attempts(|| {
         let message = "the agent was changed from elsewhere all the while; try again";
@@ -187,25 +181,25 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
     });
     loop {
         attempts.start_next()?;
-        let known = owned(app, caller, id).await?;
-        let mut agent = Agent { revision: known.revision + 1, ..known.clone() };
-        if let Some(profile) = &asked.backend_profile {
+        let current = owned(app, caller, id).await?;
+        let mut agent = Agent { revision: current.revision + 1, ..current.clone() };
+        if let Some(profile) = &request.backend_profile {
             agent.backend_profile.clone_from(profile);
         }
         let warnings = checked.as_ref().map(|checked| checked.warnings.clone()).unwrap_or_default();
         let published = match &checked {
             Some(checked) if agent.capability_manifest_hash.as_ref() != Some(&checked.canonical.hash) => {
-                let before = published_before(app, &known).await?;
-                let diff = foreseen(app, &known, before.clone(), checked.clone()).await?;
+                let before = current_version(app, &current).await?;
+                let diff = foresee_changes(app, &current, before.clone(), checked.clone()).await?;
                 let since = before.map(|before| before.declared().since.clone()).unwrap_or_default();
                 agent.updated_at = app.now();
                 Some((declare(&mut agent, checked, &since), diff))
             }
             _ => None,
         };
-        let kept = published.as_ref().map(|(kept, _)| kept);
-        let told = published.as_ref().and_then(|(_, diff)| breaks(app, &agent, diff));
-        if store::trust::agents::update(&app.db, &agent, kept, told.as_ref()).await? {
+        let manifest = published.as_ref().map(|(manifest, _)| manifest);
+        let delivery = published.as_ref().and_then(|(_, diff)| reauth_delivery(app, &agent, diff));
+        if store::trust::agents::update(&app.db, &agent, manifest, delivery.as_ref()).await? {
             let manifest_changed = published.is_some();
             let diff = published.map(|(_, diff)| diff).unwrap_or_default();
             let (breaking, scopes_requiring_reauth) = (diff.breaking, diff.scopes_requiring_reauth.clone());
@@ -217,57 +211,57 @@ async fn change(app: &App, caller: &Principal, id: AgentId, asked: UpdateAgent) 
     }
 }
 
-/// What an update with this manifest would do. Nothing is done.
+/// What an update with this manifest would change. Stores nothing.
 pub async fn try_manifest(
     app: &App,
     caller: &Principal,
     id: AgentId,
-    asked: DiffManifest,
+    request: DiffManifest,
 ) -> Result<TriedManifest, Failure> {
     Access::Own.admit(caller)?;
-    let known = owned(app, caller, id).await?;
-    let checked = read(app, &asked.capability_manifest).await?;
+    let current = owned(app, caller, id).await?;
+    let checked = read(app, &request.capability_manifest).await?;
     let (hash, warnings) = (checked.canonical.hash.clone(), checked.warnings.clone());
-    let is_same = known.capability_manifest_hash.as_ref() == Some(&hash);
+    let is_same = current.capability_manifest_hash.as_ref() == Some(&hash);
     let diff = if is_same {
         ManifestDiff::default()
     } else {
-        foreseen(app, &known, published_before(app, &known).await?, Arc::new(checked)).await?
+        foresee_changes(app, &current, current_version(app, &current).await?, Arc::new(checked)).await?
     };
-    let capability_manifest_version = known.capability_manifest_version + i64::from(!is_same);
+    let capability_manifest_version = current.capability_manifest_version + i64::from(!is_same);
     Ok(TriedManifest { diff, capability_manifest_hash: hash, capability_manifest_version, warnings })
 }
 
-/// Called once for every manifest that took effect, after that is durable. Those who granted the agent something are
-/// told from here.
+/// Called once for every manifest that took effect, after it is durable. Starts to notify the people who granted the agent
+/// scopes.
 fn publish(app: &App, caller: &Principal, published: &Published) {
     let Published { agent, diff } = published;
     tracing::info!(agent_id = %agent.id, version = agent.capability_manifest_version, breaking = diff.breaking,
         by = caller.name(), "a manifest was published");
     Trust::of(app).deliveries.notify_one();
-    live::ask_again(app, agent.id);
+    live::notify_reauth(app, agent.id);
 }
 
-/// What the agent's webhook is told of a manifest that breaks what people consented to.
-fn breaks(app: &App, agent: &Agent, diff: &ManifestDiff) -> Option<NewDelivery> {
-    let told = ReauthAnnounced {
+/// The delivery to the agent's webhook about a manifest that breaks what people consented to. `None` if it breaks nothing.
+fn reauth_delivery(app: &App, agent: &Agent, diff: &ManifestDiff) -> Option<NewDelivery> {
+    let event = ReauthAnnounced {
         agent_id: agent.id,
         new_manifest_version: agent.capability_manifest_version,
         new_manifest_hash: agent.capability_manifest_hash.clone()?,
         scopes_requiring_reauth: diff.scopes_requiring_reauth.clone(),
     };
-    diff.breaking.then(|| webhooks::new_delivery(app, agent.id, REAUTH_REQUIRED, &told))
+    diff.breaking.then(|| webhooks::new_delivery(app, agent.id, REAUTH_REQUIRED, &event))
 }
 
 pub async fn create_token(
     app: &App,
     caller: &Principal,
     id: AgentId,
-    asked: CreateAgentToken,
+    request: CreateAgentToken,
 ) -> Result<CreatedAgentToken, Failure> {
     Access::Own.admit(caller)?;
-    asked.check()?;
-    app.name("name", &asked.name)?;
+    request.check()?;
+    app.name("name", &request.name)?;
     owned(app, caller, id).await?;
     let has = store::trust::agents::count_tokens(&app.db, id, AGENT_TOKENS_MAX).await?;
     check_room(has, AGENT_TOKENS_MAX, "tokens")?;
@@ -275,9 +269,9 @@ pub async fn create_token(
     let agent_token = AgentToken {
         token_id: TokenId::new(app.ids.body()),
         agent_id: id,
-        name: asked.name,
+        name: request.name,
         created_at: now,
-        expires_at: asked.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
+        expires_at: request.expires_in_ms.map(|ms| later(now, ms)).transpose()?,
         revoked_at: None,
     };
     let token = mint(TOKEN_KIND);
@@ -296,7 +290,7 @@ pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<A
     Ok(AgentTokens { tokens })
 }
 
-/// Idempotent: the first revocation stands.
+/// Idempotent: the time of the first revocation is kept.
 pub async fn revoke_token(
     app: &App,
     caller: &Principal,
@@ -338,51 +332,52 @@ fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
     Err(forbidden("not-owner", "only the agent's owner may do this"))
 }
 
-/// Reads a manifest. It may take tens of milliseconds, which nobody else should wait for.
+/// Parses and checks a manifest, on a blocking thread: it may take tens of milliseconds.
 async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
     let text = manifest.as_str().to_owned();
-    let checked = Trust::of(app).manifests.aside(move || Checked::read(&text)).await??;
+    let checked = Trust::of(app).manifests.run_blocking(move || Checked::read(&text)).await??;
     if checked.is_large() {
         Trust::of(app).counters.large_manifest();
     }
     Ok(checked)
 }
 
-async fn published_before(app: &App, known: &Agent) -> Result<Option<Arc<Version>>, Failure> {
-    match known.capability_manifest_version {
+async fn current_version(app: &App, current: &Agent) -> Result<Option<Arc<Version>>, Failure> {
+    match current.capability_manifest_version {
         0 => Ok(None),
-        version => Trust::of(app).manifests.get(&app.db, known.id, version).await.map(Some),
+        version => Trust::of(app).manifests.get(&app.db, current.id, version).await.map(Some),
     }
 }
 
-/// What a manifest changes for whoever consented to the last one, or to one before it: what was taken away silently and
-/// comes back otherwise breaks for those alone.
-async fn foreseen(
+/// What a manifest changes for people who consented to the last one, or to an earlier one: a scope that was removed without a
+/// question and comes back changed is breaking only for the latter.
+async fn foresee_changes(
     app: &App,
-    known: &Agent,
+    current: &Agent,
     before: Option<Arc<Version>>,
     checked: Arc<Checked>,
 ) -> Result<ManifestDiff, Failure> {
-    let mut all = compared(app, before.clone(), checked.clone()).await?;
+    let mut all = compare(app, before.clone(), checked.clone()).await?;
     let Some(before) = before else { return Ok(all) };
-    for version in relations::consented_before(app, known.id, before.version).await? {
-        let older = Trust::of(app).manifests.get(&app.db, known.id, version).await?;
-        let asked_already = Trust::of(app).manifests.question(&app.db, known.id, version, before.version).await?;
-        let to_ask = compared(app, Some(older), checked.clone()).await?;
-        let is_asked =
-            |question: &Question| to_ask.scopes_requiring_reauth.iter().all(|id| question.scopes.contains_key(id));
-        if to_ask.breaking && !asked_already.as_ref().as_ref().is_some_and(is_asked) {
-            all = all.and(&to_ask);
+    for version in relations::consented_before(app, current.id, before.version).await? {
+        let older = Trust::of(app).manifests.get(&app.db, current.id, version).await?;
+        let pending = Trust::of(app).manifests.question(&app.db, current.id, version, before.version).await?;
+        let diff = compare(app, Some(older), checked.clone()).await?;
+        let is_pending =
+            |question: &Question| diff.scopes_requiring_reauth.iter().all(|id| question.scopes.contains_key(id));
+        if diff.breaking && !pending.as_ref().as_ref().is_some_and(is_pending) {
+            all = all.and(&diff);
         }
     }
     Ok(all)
 }
 
-async fn compared(app: &App, before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
-    Trust::of(app).manifests.aside(move || diff(before.as_ref().map(|before| &before.checked), &checked)).await
+async fn compare(app: &App, before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
+    let compare = move || diff(before.as_ref().map(|before| &before.checked), &checked);
+    Trust::of(app).manifests.run_blocking(compare).await
 }
 
-/// Gives the agent its next manifest, and says how it is kept for those who consent to it.
+/// Sets the agent's next manifest, and returns it as it is stored for people who consent to it.
 fn declare(agent: &mut Agent, checked: &Checked, before: &DeclaredSince) -> KeptManifest {
     let Canonical { text, hash } = checked.canonical.clone();
     let version = agent.capability_manifest_version + 1;

@@ -1,5 +1,5 @@
-//! What waits for whoever connects, and how they are told. What waits is decided from the store, on every connect, on every
-//! wake-up and from time to time, so that a frame that was lost on its way is told again.
+//! Pending notifications of people and agents, and how they are sent. They are read from the store on every connect, on every
+//! wake-up and from time to time, so that a lost frame is sent again.
 
 use std::{ops::ControlFlow, time::Duration};
 
@@ -17,58 +17,59 @@ use serde_json::json;
 
 use super::relations;
 use crate::{
-    listeners::{Listener, News, Subject},
+    listeners::{Listener, Notification, Subject},
     state::Trust,
     topics::LISTENER,
 };
 use ostler_server::{app::App, net::sockets::Frame};
 
-/// Webhooks that one owner is told of at once.
+/// Disabled webhooks that one owner is notified of at once.
 const WEBHOOKS_MAX: u32 = 100;
-/// A store that did not answer is asked again after this long, then after twice as long each time.
+/// The pause after the store has failed; it doubles each time.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// What this listener has not answered yet.
-pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<News>, Failure> {
+/// The notifications that this listener has not answered yet.
+pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<Notification>, Failure> {
     match listener {
         Listener::Human(user_id) => {
-            let asked = relations::pending(app, user_id).await?;
+            let reauths = relations::pending(app, user_id).await?;
             let disabled = store::trust::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await?;
-            Ok(asked.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
+            Ok(reauths.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
         }
         Listener::Agent(agent_id) => {
             let announced = relations::announced(app, *agent_id).await?;
-            let news = announced.iter().map(|told| News {
+            let notifications = announced.iter().map(|event| Notification {
                 subject: Subject::Manifest(*agent_id),
-                number: told.new_manifest_version,
-                frame: frame(&Typed { event_type: REAUTH_REQUIRED, told }),
+                number: event.new_manifest_version,
+                frame: frame(&TypedEvent { event_type: REAUTH_REQUIRED, event }),
             });
-            Ok(news.collect())
+            Ok(notifications.collect())
         }
     }
 }
 
-/// Tells everybody who has something to answer to now that this agent has changed, and the agent itself, wherever they are
-/// connected. One task does it, however often the agent changes meanwhile, and goes on until the store has told it all.
-pub fn ask_again(app: &App, agent_id: AgentId) {
-    if !Trust::of(app).listeners.begin_asking(agent_id) {
+/// Notifies the people who have to consent again because this agent has changed, and the agent itself, on whichever server they
+/// are connected. A single task does it, however often the agent changes in the meantime, and retries until the store has
+/// returned all of them.
+pub fn notify_reauth(app: &App, agent_id: AgentId) {
+    if !Trust::of(app).listeners.begin_notifying(agent_id) {
         return;
     }
     let app = app.clone();
     tokio::spawn(async move {
         let mut pause = RETRY_MIN;
-        while Trust::of(&app).listeners.take_asking(agent_id) {
-            match ask_everybody(&app, agent_id).await {
-                Ok(asked) => {
-                    tracing::info!(%agent_id, asked, "this many people have to answer to a manifest");
+        while Trust::of(&app).listeners.take_change(agent_id) {
+            match notify_all_pending(&app, agent_id).await {
+                Ok(people) => {
+                    tracing::info!(%agent_id, people, "people have to consent to a manifest again");
                     pause = RETRY_MIN;
                 }
                 Err(failure) => {
                     let cause = failure.cause.as_deref();
-                    tracing::warn!(%agent_id, %failure, cause, "people could not be told; trying again");
+                    tracing::warn!(%agent_id, %failure, cause, "people could not be notified; trying again");
                     Trust::of(&app).counters.reauth_retried();
-                    Trust::of(&app).listeners.begin_asking(agent_id);
+                    Trust::of(&app).listeners.begin_notifying(agent_id);
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = app.drained() => return,
@@ -80,51 +81,52 @@ pub fn ask_again(app: &App, agent_id: AgentId) {
     });
 }
 
-/// How many there were. Ends early when the agent changes again.
-async fn ask_everybody(app: &App, agent_id: AgentId) -> Result<usize, Failure> {
+/// Returns how many people were notified. Ends early when the agent changes again.
+async fn notify_all_pending(app: &App, agent_id: AgentId) -> Result<usize, Failure> {
     wake(app, &Listener::Agent(agent_id));
-    let mut asked = 0;
+    let mut people = 0;
     relations::each_pending(app, agent_id, |user_id, event| {
-        tell(app, &Listener::Human(user_id.into()), &reauth_required(&event));
-        asked += 1;
-        if Trust::of(app).listeners.must_ask_anew(agent_id) {
+        notify(app, &Listener::Human(user_id.into()), &reauth_required(&event));
+        people += 1;
+        if Trust::of(app).listeners.has_changed_again(agent_id) {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
         }
     })
     .await?;
-    Ok(asked)
+    Ok(people)
 }
 
-/// Tells a listener something that is pending for them by now: here at once; on other servers, they look again.
-pub fn tell(app: &App, listener: &Listener, news: &News) {
-    Trust::of(app).listeners.tell(listener, news);
+/// Sends a listener a notification that is already pending in the store: on this server at once; on other servers, its
+/// connections read again what is pending.
+pub fn notify(app: &App, listener: &Listener, notification: &Notification) {
+    Trust::of(app).listeners.notify(listener, notification);
     app.wake_others(&LISTENER, listener);
 }
 
-/// Says something to an agent's connections, here and on other servers. It waits for nobody: what must not be missed is told to
-/// the agent's webhook as well.
-pub fn say(app: &App, agent_id: AgentId, frame: &Frame) {
+/// Sends a frame to an agent's connections, on this server and on others. It is not stored: what the agent must not miss goes to
+/// its webhook as well.
+pub fn send(app: &App, agent_id: AgentId, frame: &Frame) {
     let listener = Listener::Agent(agent_id);
-    Trust::of(app).listeners.say(&listener, frame);
+    Trust::of(app).listeners.send(&listener, frame);
     app.send_to_others(&LISTENER, &listener, frame);
 }
 
-/// Has a listener's connections look at what is pending, here and on other servers.
+/// Makes a listener's connections read what is pending, on this server and on others.
 fn wake(app: &App, listener: &Listener) {
     Trust::of(app).listeners.reread(listener);
     app.wake_others(&LISTENER, listener);
 }
 
-fn reauth_required(event: &ReauthRequired) -> News {
-    News { subject: Subject::Manifest(event.agent_id), number: event.new_manifest_version, frame: frame(event) }
+fn reauth_required(event: &ReauthRequired) -> Notification {
+    Notification { subject: Subject::Manifest(event.agent_id), number: event.new_manifest_version, frame: frame(event) }
 }
 
-/// A webhook's receiver is gone; its owner must set it anew. `None`: it is not.
-pub fn webhook_disabled(webhook: &Webhook) -> Option<News> {
+/// Notifies the owner that the webhook's receiver is gone and must be set again. `None` if the webhook is not disabled.
+pub fn webhook_disabled(webhook: &Webhook) -> Option<Notification> {
     let payload = json!({"agent_id": webhook.agent_id, "url": webhook.url, "disabled_at": webhook.disabled_at});
-    Some(News {
+    Some(Notification {
         subject: Subject::Webhook(webhook.agent_id),
         number: webhook.disabled_at?.as_microsecond(),
         frame: frame(&json!({"type": "webhook.disabled", "payload": payload})),
@@ -132,13 +134,13 @@ pub fn webhook_disabled(webhook: &Webhook) -> Option<News> {
 }
 
 #[derive(Serialize)]
-struct Typed<'a, T> {
+struct TypedEvent<'a, T> {
     #[serde(rename = "type")]
     event_type: &'static str,
     #[serde(flatten)]
-    told: &'a T,
+    event: &'a T,
 }
 
-fn frame(told: &impl Serialize) -> Frame {
-    serde_json::to_string(told).expect("our own types serialise").into()
+fn frame(event: &impl Serialize) -> Frame {
+    serde_json::to_string(event).expect("our own types serialise").into()
 }

@@ -1,4 +1,4 @@
-//! The consent ledger, read: the receipts of one relation, or a person's whole chain as it was written.
+//! Reads of the consent ledger: the receipts of one relation, or a person's whole chain as it was written.
 
 use ostler_protocol::{
     Failure, cursors,
@@ -13,17 +13,17 @@ use ostler_store::{
 use super::relations::own;
 use ostler_server::{app::App, auth::Principal};
 
-/// Read at a time while a ledger is written out.
+/// Receipts read at a time while a ledger is exported.
 const EXPORTED_AT_ONCE: u32 = 500;
 
 pub async fn list(
     app: &App,
     caller: &Principal,
     relation_id: RelationId,
-    asked: ListReceipts,
+    request: ListReceipts,
 ) -> Result<ReceiptPage, Failure> {
     own(app, caller, relation_id).await?;
-    let (after_seq, limit) = (cursors::after_seq(asked.after_seq)?, cursors::limit(asked.limit)?);
+    let (after_seq, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
     let page = read(app, Of::Relation(relation_id), after_seq, limit).await?;
     let receipts = page.receipts.iter().map(|(_, text)| serde_json::from_str(text)).collect::<Result<Vec<_>, _>>();
     let receipts = receipts.map_err(Failure::internal)?;
@@ -31,7 +31,7 @@ pub async fn list(
     Ok(ReceiptPage { receipts, next_after_seq })
 }
 
-/// The next lines of the caller's ledger, and the number of the last of them. `None`: that was all.
+/// The next lines of the caller's ledger, and the number of the last of them. `None` at the end.
 pub async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i64, String)>, Failure> {
     let page = read(app, Of::Person(user_id), after_seq, EXPORTED_AT_ONCE).await?;
     Ok(page.receipts.last().map(|(last, _)| *last).map(|last| {

@@ -1,10 +1,10 @@
-//! Webhooks: set, show and remove an agent's, look at what was told to it, and begin again with what was given up.
+//! Webhooks: set, get and delete an agent's webhook, list its deliveries, and replay dead ones.
 
 use jiff::SignedDuration;
 use ostler_crypto::mac::{SECRET_BYTES_MIN, secret_text};
 use ostler_protocol::{
     Failure, FailureKind,
-    cursors::{self, Cursor},
+    cursors::{Cursor, PageRequest},
     ids::AgentId,
     json::{hex, unhex},
     trust::webhooks::{
@@ -22,20 +22,20 @@ use super::agents::{owned, retired};
 use crate::{deliveries::sender::check_url, state::Trust};
 use ostler_server::{app::App, auth::Principal, clock::fill};
 
-/// What tells a receiver nothing but that it is reached.
+/// The event of a test delivery.
 const TEST: &str = "webhook.test";
 
-/// What has ended is shown for this long.
-const KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
-/// Deliveries that are forgotten by one statement.
-const FORGOTTEN_MAX: u32 = 500;
-/// Agents with too many ended deliveries that are looked at together.
+/// How long ended deliveries are stored.
+const ENDED_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Deliveries that one statement deletes.
+const DELETED_AT_ONCE: u32 = 500;
+/// Agents with too many ended deliveries that are read together.
 const OVERFULL_AT_ONCE: u32 = 100;
 
-/// Sets an agent's webhook, with a new secret. What still waits goes to the new one.
-pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, asked: PutWebhook) -> Result<NewWebhook, Failure> {
+/// Sets an agent's webhook, with a new secret. Pending deliveries go to the new webhook.
+pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, request: PutWebhook) -> Result<NewWebhook, Failure> {
     owned(app, caller, agent_id).await?;
-    let url = check_url(&Trust::of(app).webhooks.rules(&app.config.outgoing)?, &asked.url)?;
+    let url = check_url(&Trust::of(app).webhooks.rules(&app.config.outgoing)?, &request.url)?;
     let mut random = [0; SECRET_BYTES_MIN];
     fill(&mut random);
     let secret = secret_text(&random);
@@ -55,7 +55,7 @@ pub async fn get(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Web
     found.map(|sealed| sealed.webhook).ok_or_else(no_webhook)
 }
 
-/// Removes an agent's webhook; what waited for it is given up.
+/// Deletes an agent's webhook. Its pending deliveries become dead.
 pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     let webhook = get(app, caller, agent_id).await?;
     if !store::trust::webhooks::delete(&app.db, agent_id, app.now()).await? {
@@ -65,17 +65,17 @@ pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<
     Ok(webhook)
 }
 
-/// Puts down a delivery that means nothing.
+/// Creates a test delivery.
 pub async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Delivery, Failure> {
-    listening(app, caller, agent_id).await?;
+    check_enabled(app, caller, agent_id).await?;
     let new = new_delivery(app, agent_id, TEST, &json!({}));
     store::trust::webhooks::insert_delivery(&app.db, &new).await?;
     Trust::of(app).deliveries.notify_one();
     get_delivery(app, caller, agent_id, new.delivery_id).await
 }
 
-/// There is a webhook, and its receiver is not gone.
-async fn listening(app: &App, caller: &Principal, agent_id: AgentId) -> Result<(), Failure> {
+/// Checks that there is a webhook, and that it is not disabled.
+async fn check_enabled(app: &App, caller: &Principal, agent_id: AgentId) -> Result<(), Failure> {
     let message = "the receiver said that it is gone; set the webhook anew";
     match get(app, caller, agent_id).await?.disabled_at {
         None => Ok(()),
@@ -83,7 +83,7 @@ async fn listening(app: &App, caller: &Principal, agent_id: AgentId) -> Result<(
     }
 }
 
-/// Something to tell an agent's webhook, for the transaction that makes it so. Afterwards `Trust::deliveries` is notified.
+/// A delivery to an agent's webhook, for the transaction that stores the change. Notify `Trust::deliveries` after its commit.
 pub fn new_delivery(
     app: &App,
     agent_id: AgentId,
@@ -99,22 +99,15 @@ pub async fn list_deliveries(
     app: &App,
     caller: &Principal,
     agent_id: AgentId,
-    asked: ListDeliveries,
+    request: ListDeliveries,
 ) -> Result<DeliveryPage, Failure> {
     owned(app, caller, agent_id).await?;
-    let limit = cursors::limit(asked.limit)?;
-    let fingerprint = cursors::fingerprint("deliveries", &(agent_id, asked.status));
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let found =
-        store::trust::webhooks::list_deliveries(&app.db, agent_id, asked.status, after.as_ref(), limit + 1).await;
-    let mut deliveries = found?;
-    let more = deliveries.len() > limit as usize;
-    deliveries.truncate(limit as usize);
-    let next_cursor = deliveries.last().filter(|_| more).map(|last| {
-        let id = last.delivery_id.to_string();
-        Cursor { created_at_us: last.created_at.as_microsecond(), id }.encode(&fingerprint)
-    });
-    Ok(DeliveryPage { deliveries, next_cursor })
+    let ListDeliveries { status, limit, cursor } = request;
+    let page = PageRequest::new("deliveries", &(agent_id, status), limit, cursor.as_deref())?;
+    let (after, rows_max) = (page.after.as_ref(), page.rows_max());
+    let found = store::trust::webhooks::list_deliveries(&app.db, agent_id, status, after, rows_max).await?;
+    let page = page.page(found, |last| Cursor::after(last.created_at, last.delivery_id));
+    Ok(DeliveryPage { deliveries: page.items, next_cursor: page.next_cursor })
 }
 
 pub async fn get_delivery(
@@ -128,37 +121,37 @@ pub async fn get_delivery(
     found.ok_or_else(|| Failure::not_found("delivery"))
 }
 
-/// Begins again with a dead delivery, under its own id.
+/// Makes a dead delivery pending again, under the same id.
 pub async fn replay(
     app: &App,
     caller: &Principal,
     agent_id: AgentId,
     delivery_id: DeliveryId,
 ) -> Result<Delivery, Failure> {
-    let known = get_delivery(app, caller, agent_id, delivery_id).await?;
-    listening(app, caller, agent_id).await?;
+    let dead = get_delivery(app, caller, agent_id, delivery_id).await?;
+    check_enabled(app, caller, agent_id).await?;
     let replayed = store::trust::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
     let replayed = replayed?.ok_or_else(|| {
-        if known.status == DeliveryStatus::Dead {
+        if dead.status == DeliveryStatus::Dead {
             let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
             return Failure::rule(FailureKind::RateLimited, "deliveries-waiting", message);
         }
-        let message = format!("only a dead delivery can be replayed; this one is {}", known.status.as_str());
+        let message = format!("only a dead delivery can be replayed; this one is {}", dead.status.as_str());
         Failure::rule(FailureKind::StateConflict, "delivery-not-dead", message)
     })?;
     Trust::of(app).deliveries.notify_one();
     Ok(replayed)
 }
 
-/// Forgets what ended long ago.
-pub async fn forget_ended(app: &App) -> Result<(), Failure> {
-    let before = app.now().checked_sub(KEPT).map_err(Failure::internal)?;
-    while store::trust::webhooks::delete_ended(&app.db, before, FORGOTTEN_MAX).await? == FORGOTTEN_MAX as usize {}
+/// Deletes deliveries that ended long ago.
+pub async fn delete_ended(app: &App) -> Result<(), Failure> {
+    let before = app.now().checked_sub(ENDED_RETENTION).map_err(Failure::internal)?;
+    while store::trust::webhooks::delete_ended(&app.db, before, DELETED_AT_ONCE).await? == DELETED_AT_ONCE as usize {}
     drop_overfull(app).await
 }
 
-/// Anybody can begin and end a relation as often as they like, and each time a delivery is put down: of those the oldest are
-/// forgotten when there are too many. A re-consent is its owner's own doing, and is not.
+/// Any person can begin and end a relation as often as they like, and each time a delivery is created. When an agent has too
+/// many of those, the oldest are deleted. Deliveries about re-consent follow from the owner's own changes, and are not.
 async fn drop_overfull(app: &App) -> Result<(), Failure> {
     loop {
         let found = store::trust::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
@@ -168,20 +161,20 @@ async fn drop_overfull(app: &App) -> Result<(), Failure> {
         }
         for (agent_id, status) in overfull {
             let dropped =
-                store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, FORGOTTEN_MAX)
+                store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, DELETED_AT_ONCE)
                     .await;
             Trust::of(app).counters.deliveries_dropped(dropped?);
         }
     }
 }
 
-/// The secret as it was shown. `None`: it cannot be opened with this server's key.
+/// The secret in the clear. `None` if it cannot be opened with this server's key.
 pub fn open_secret(app: &App, webhook: &Sealed) -> Option<String> {
     let opened = app.secrets.open_sealed(&sealed_name(webhook.webhook.agent_id), &unhex(&webhook.secret)?)?;
     std::str::from_utf8(&opened).ok().map(str::to_owned)
 }
 
-/// What a webhook's secret is sealed for. Profiles have no colons in their names.
+/// The name that a webhook's secret is sealed under. Names of profiles contain no colon.
 fn sealed_name(agent_id: AgentId) -> String {
     format!("webhook:{agent_id}")
 }
