@@ -1,4 +1,4 @@
-//! The mesh: which domain this server certifies, where its keys lie, and who may take a name.
+//! Configuration of the mesh: which domain this server certifies, where its keys are, and who may register a name.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -66,8 +66,8 @@ impl MeshSection {
         domain.map_err(|fault| Failure::invalid("config", format!("mesh.issuer: {fault}")))
     }
 
-    /// The base URL of what is served of the mesh: beside the configured gateway, or else by the domain's own name, as this
-    /// server listens.
+    /// The base URL of the mesh's HTTP resources: the host of the configured gateway, or else the domain's own name with the
+    /// port that this server listens on.
     pub fn base_url(&self, config: &Config) -> String {
         let configured = self.gateway_url.as_deref().and_then(|url| {
             let (scheme, rest) = url.split_once("://")?;
@@ -75,7 +75,7 @@ impl MeshSection {
         });
         configured.unwrap_or_else(|| {
             let usual = if config.scheme() == "https" { "443" } else { "80" };
-            // Which one a 0 becomes is not known beforehand.
+            // The port that a 0 becomes is not known beforehand.
             let port = config.server.listen.rsplit(':').next().filter(|port| ![usual, "0"].contains(port));
             let scheme = config.scheme();
             format!("{scheme}://pki.{}{}", self.issuer, port.map(|port| format!(":{port}")).unwrap_or_default())
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_served_of_the_mesh_is_found_where_the_server_is_reached() {
+    fn the_base_url_is_where_clients_reach_the_server() {
         let base = |listen: &str, is_tls: bool, gateway: Option<&str>| {
             let mut config = Config::default();
             config.server.listen = listen.into();

@@ -1,4 +1,4 @@
-//! What the mesh keeps.
+//! The tables and files of the mesh.
 
 use ostler_server::dialect::{
     Backup::{Copied, LeftOut},
@@ -9,7 +9,7 @@ use ostler_server::dialect::{
 
 pub const HOLDINGS: &[Holding] = &[
     Holding::table("mesh_agent_md", Copied, Kept, WithOwner),
-    // The log of certificates and revocations is what others check against.
+    // Other parties check certificates against the log of certificates and revocations.
     Holding::table("mesh_certificates", Copied, Proof, Untouched),
     Holding::table("mesh_issuers", Copied, Proof, Untouched),
     Holding::table("mesh_spent", Copied, Expires, Untouched),
@@ -19,7 +19,7 @@ pub const HOLDINGS: &[Holding] = &[
     Holding::table("mesh_messages", Copied, Expires, WithOwner),
     Holding::table("mesh_message_copies", Copied, Expires, WithOwner),
     Holding::table("mesh_cursors", Copied, Expires, WithOwner),
-    // Who is connected to which server now.
+    // Which identity is connected to which server now.
     Holding::table("mesh_presence", LeftOut, Expires, Untouched),
     Holding::table("mesh_queue", LeftOut, Expires, WithOwner),
     Holding::path("pki", Copied, Kept, Untouched),

@@ -83,7 +83,7 @@ fn operations() -> OpenApiRouter<App> {
 fn security() -> SecurityScheme {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
-        "Everybody may read; whoever writes shows the access token that an agent gets when it logs in to the mesh."
+        "Every client may read; a client that writes sends the access token that it received when it logged in to the mesh."
             .into(),
     );
     SecurityScheme::Http(scheme)
@@ -105,7 +105,7 @@ async fn open(Opening { db, config, wall }: Opening) -> Result<States, Failure> 
     Ok(States::new().with(Mesh::new(opened, config.section(), &config.limits)))
 }
 
-/// Agents have no tokens of ours: where every request needs one, the mesh is closed, too.
+/// Identities have no tokens of this server: if every request needs one, the mesh is closed, too.
 fn readiness(app: &App) -> Value {
     let mesh = Mesh::of(app);
     let closed = app.config.server.require_auth.then(|| "require_auth closes the mesh, too".to_owned());

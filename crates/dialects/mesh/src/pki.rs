@@ -1,6 +1,6 @@
-//! The keys that this server's domain stands on: root, registry, issuer and the auth service, and the key that signs the list
-//! of roots. They are made at the first start, or supplied; private halves lie sealed, certificates beside them in the
-//! clear. Whom to certify is the services' question.
+//! The keys of this server's domain: root, registry, issuer and the auth service, and the key that signs the list of roots.
+//! They are generated at the first start, or supplied. Private keys are stored sealed, certificates beside them in the clear.
+//! The services decide whom to certify.
 
 use std::sync::{Arc, RwLock};
 
@@ -36,11 +36,11 @@ use ostler_server::{
 
 const ROOT: &str = "root";
 const REGISTRY: &str = "registry";
-/// What an issuer's file begins with, before its domain.
+/// The prefix of an issuer's file name, before its domain.
 const ISSUER: &str = "issuer-";
 const AUTHORITY: &str = "authority";
 const TICKETS: &str = "tickets";
-/// A list of roots is to be asked for again after this long.
+/// A client should fetch the list of roots again after this long.
 const TRUST_LIST_HOURS: i64 = 24;
 
 pub struct Pki {
@@ -59,13 +59,13 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// Proves to whoever logs in that they talk to this one.
+    /// Signs a client's nonce, which proves to the client that it talks to this holder.
     pub fn sign(&self, text: &str) -> String {
         self.key.sign_base64(text.as_bytes())
     }
 }
 
-/// An authority that somebody else has made, as PEM.
+/// An authority that was made elsewhere, as PEM.
 pub struct Supplied {
     pub root: String,
     pub registry: String,
@@ -74,15 +74,15 @@ pub struct Supplied {
 }
 
 impl Pki {
-    /// Reads the keys of the configured domain, and makes those that are not there.
+    /// Reads the keys of the configured domain, and generates the missing ones.
     pub fn open(config: &Config, now: Timestamp) -> Result<Self, Failure> {
         let files = open_files(config)?;
-        // Whoever starts at the same time waits, and then finds what was made.
+        // A server that starts at the same time waits here, and then finds the generated keys.
         let _lock = files.lock()?;
         Self::assemble(section(config).domain()?, &Maker { files: &files, now, makes: true })
     }
 
-    /// Reads them, and makes and changes nothing.
+    /// Reads the keys without generating or changing any.
     pub fn read(config: &Config, now: Timestamp) -> Result<Self, Failure> {
         if !SecretStore::has_key(config)? {
             return Err(unfit("the key that they are sealed with is not here"));
@@ -91,7 +91,7 @@ impl Pki {
         Self::assemble(section(config).domain()?, &Maker { files: &files, now, makes: false })
     }
 
-    /// The domains whose issuers' certificates lie here, sorted.
+    /// The domains whose issuers' certificates are in the directory, sorted.
     pub fn domains(config: &Config) -> Result<Vec<Domain>, Failure> {
         let entries = std::fs::read_dir(section(config).pki_directory(config)?).into_iter().flatten().flatten();
         let domain = |file: std::ffi::OsString| file.to_str()?.strip_prefix(ISSUER)?.strip_suffix(".crt")?.parse().ok();
@@ -113,7 +113,7 @@ impl Pki {
         Ok(Self { domain, issuer, auth, chain, authority, tickets })
     }
 
-    /// Puts an authority of somebody else's making in its place. What is there already is not replaced.
+    /// Imports an authority that was made elsewhere. Fails if the directory already has keys.
     pub fn import(config: &Config, supplied: &Supplied, now: Timestamp) -> Result<Self, Failure> {
         let domain = section(config).domain()?;
         let read = |what: &str, pem: &str| {
@@ -135,7 +135,7 @@ impl Pki {
             .ok_or_else(|| mistaken("the issuer's key is not its certificate's, or the certificate is no issuer's"))?;
         let authorities = vec![issuer.clone(), registry.clone(), root.clone()];
         Chain::verify(authorities, std::slice::from_ref(&root), now).map_err(|fault| mistaken(&fault.to_string()))?;
-        // Whoever cannot certify the auth service is of no use, and is not written down for good.
+        // An issuer that cannot certify the auth service is useless, so it is not stored.
         let service = domain.service("auth");
         if authority.issue(Kind::Service, &service, &key.public_key(), &serial(), now).is_none() {
             return Err(mistaken(&format!("the issuer cannot certify {service}")));
@@ -177,7 +177,7 @@ impl Pki {
         self.auth.read().expect("never poisoned").clone()
     }
 
-    /// The auth service with its next certificate, once the present one is past half its life.
+    /// The auth service with its next certificate, once the current one is past half its life.
     pub fn next_auth(&self, config: &Config, now: Timestamp) -> Result<Option<Holder>, Failure> {
         if !self.auth().certificate.is_due_for_renewal(now) {
             return Ok(None);
@@ -191,12 +191,12 @@ impl Pki {
         *self.auth.write().expect("never poisoned") = Arc::new(auth);
     }
 
-    /// A certificate for a name of this domain. `None`: the key or the name is not for one.
+    /// Issues a certificate for a name of this domain. `None` if the key or the name does not qualify.
     pub fn certify(&self, aid: &Aid, key: &PublicKey, now: Timestamp) -> Option<Certificate> {
         self.issuer.issue(Kind::Agent, aid.as_str(), key, &serial(), now)
     }
 
-    /// The list of trusted roots, which is ours alone, signed. It sends whoever asks what was revoked to `base`.
+    /// The signed list of trusted roots, which contains only this domain's root. Its URLs for revocations start with `base`.
     pub fn trust_list(&self, base: &str, now: Timestamp) -> Map<String, Value> {
         let root = self.root();
         let root_entry = Root::active("root-1", "", root, &format!("{base}/pki/crl"), &format!("{base}/pki/ocsp"));
@@ -205,12 +205,12 @@ impl Pki {
         trust_list::sign(&self.authority, version, now, hours_after(now, TRUST_LIST_HOURS), &[root_entry])
     }
 
-    /// The key that clients pin to believe the list of roots.
+    /// The key that clients pin to verify the list of roots.
     pub fn authority(&self) -> PublicKey {
         self.authority.public_key()
     }
 
-    /// Something that is given to somebody and comes back unchanged, or not at all: nobody can read or make one but us.
+    /// Seals content for a client, which sends it back unchanged. Only servers with this key can read or make a ticket.
     pub fn ticket(&self, purpose: &str, content: &impl Serialize) -> String {
         let mut nonce = [0; NONCE_BYTES];
         clock::fill(&mut nonce);
@@ -218,7 +218,7 @@ impl Pki {
         hex(&self.tickets.seal(nonce, purpose.as_bytes(), &text))
     }
 
-    /// `None`: it is no ticket of ours for this.
+    /// Opens a ticket. `None` if it was not made with this key and for this purpose.
     pub fn open_ticket<T: DeserializeOwned>(&self, purpose: &str, ticket: &str) -> Option<T> {
         serde_json::from_slice(&self.tickets.open(purpose.as_bytes(), &unhex(ticket)?)?).ok()
     }
@@ -228,7 +228,7 @@ pub fn hours_after(now: Timestamp, hours: i64) -> Timestamp {
     now.saturating_add(SignedDuration::from_hours(hours)).unwrap_or(Timestamp::MAX)
 }
 
-/// Until when a revocation list that is made now is good.
+/// Until when a revocation list that is made now is valid.
 pub fn list_until(now: Timestamp) -> Timestamp {
     hours_after(now, crl::LIST_HOURS)
 }
@@ -245,19 +245,19 @@ fn issuer_name(domain: &Domain) -> String {
     format!("{ISSUER}{domain}")
 }
 
-/// The place of the keys, made if need be: `ostler pki init` may be the first command of all.
+/// The directory of the keys, created if it is missing: `ostler pki init` may be the first command of all.
 fn open_files(config: &Config) -> Result<SealedFiles, Failure> {
     directories::make(&config.data_dir()?)?;
     SealedFiles::open(section(config).pki_directory(config)?, sealing_key(config)?)
 }
 
-/// What is here of an authority: whoever supplied a certificate may keep its key elsewhere.
-enum Held {
+/// What the directory has of an authority: the private key of a supplied certificate may be elsewhere.
+enum StoredAuthority {
     Certificate(Certificate),
     Authority(Authority),
 }
 
-impl Held {
+impl StoredAuthority {
     fn certificate(&self) -> &Certificate {
         match self {
             Self::Certificate(certificate) => certificate,
@@ -266,7 +266,7 @@ impl Held {
     }
 }
 
-/// Reads what is there and makes what is not, if it may.
+/// Reads keys and certificates, and generates missing ones if it may.
 struct Maker<'a> {
     files: &'a SealedFiles,
     now: Timestamp,
@@ -274,57 +274,61 @@ struct Maker<'a> {
 }
 
 impl Maker<'_> {
-    /// Whether something that is not there may be made.
-    fn may_make(&self, name: &str) -> Result<(), Failure> {
+    /// Fails if a missing key or certificate must not be generated.
+    fn check_may_make(&self, name: &str) -> Result<(), Failure> {
         let missing = || Failure::not_found(&format!("{name} among the mesh's keys here; `ostler pki init` makes it"));
         if self.makes { Ok(()) } else { Err(missing()) }
     }
 
-    fn root(&self) -> Result<Held, Failure> {
-        if let Some(known) = self.held(Kind::Root, ROOT)? {
-            return Ok(known);
+    fn root(&self) -> Result<StoredAuthority, Failure> {
+        if let Some(stored) = self.find_authority(Kind::Root, ROOT)? {
+            return Ok(stored);
         }
-        self.may_make(ROOT)?;
+        self.check_may_make(ROOT)?;
         let key = PrivateKey::generate(Curve::P384, &mut clock::fill);
         let root = Authority::root("Ostler Root", key, &serial(), self.now);
-        self.keep(ROOT, &root)?;
-        Ok(Held::Authority(root))
+        self.store(ROOT, &root)?;
+        Ok(StoredAuthority::Authority(root))
     }
 
-    fn registry(&self, root: &Held) -> Result<Held, Failure> {
-        match (self.held(Kind::Registry, REGISTRY)?, root) {
-            (Some(known), _) => Ok(known),
-            (None, Held::Authority(root)) => {
-                self.below(root, Kind::Registry, REGISTRY, "Ostler Registry").map(Held::Authority)
+    fn registry(&self, root: &StoredAuthority) -> Result<StoredAuthority, Failure> {
+        match (self.find_authority(Kind::Registry, REGISTRY)?, root) {
+            (Some(stored), _) => Ok(stored),
+            (None, StoredAuthority::Authority(root)) => {
+                self.below(root, Kind::Registry, REGISTRY, "Ostler Registry").map(StoredAuthority::Authority)
             }
-            (None, Held::Certificate(_)) => Err(unfit("the root's key is not here, and there is no registry")),
+            (None, StoredAuthority::Certificate(_)) => {
+                Err(unfit("the root's key is not here, and there is no registry"))
+            }
         }
     }
 
-    fn issuer(&self, domain: &Domain, registry: &Held) -> Result<Authority, Failure> {
+    fn issuer(&self, domain: &Domain, registry: &StoredAuthority) -> Result<Authority, Failure> {
         let name = issuer_name(domain);
-        match (self.held(Kind::Issuer, &name)?, registry) {
-            (Some(Held::Authority(issuer)), _) => Ok(issuer),
-            (Some(Held::Certificate(_)), _) => Err(unfit(&format!("the key of {domain}'s issuer is not here"))),
-            (None, Held::Authority(registry)) => self.below(registry, Kind::Issuer, &name, domain.as_str()),
-            (None, Held::Certificate(_)) => {
+        match (self.find_authority(Kind::Issuer, &name)?, registry) {
+            (Some(StoredAuthority::Authority(issuer)), _) => Ok(issuer),
+            (Some(StoredAuthority::Certificate(_)), _) => {
+                Err(unfit(&format!("the key of {domain}'s issuer is not here")))
+            }
+            (None, StoredAuthority::Authority(registry)) => self.below(registry, Kind::Issuer, &name, domain.as_str()),
+            (None, StoredAuthority::Certificate(_)) => {
                 Err(unfit(&format!("the registry's key is not here, and there is no issuer of {domain}")))
             }
         }
     }
 
-    /// The auth service's certificate is renewed in its second half, by whoever comes first and may.
+    /// The auth service. Its certificate is renewed in its second half, by the first server that may.
     fn auth(&self, domain: &Domain, issuer: &Authority) -> Result<Holder, Failure> {
         let name = format!("auth-{domain}");
         let key = self.key(&name, Curve::P384)?;
-        let known = self.certificate(&name)?.filter(|known| {
-            let fresh = known.is_valid_at(self.now) && !known.is_due_for_renewal(self.now);
-            *known.public_key() == key.public_key() && (fresh || !self.makes)
+        let stored = self.certificate(&name)?.filter(|stored| {
+            let is_fresh = stored.is_valid_at(self.now) && !stored.is_due_for_renewal(self.now);
+            *stored.public_key() == key.public_key() && (is_fresh || !self.makes)
         });
-        let certificate = match known {
-            Some(known) => known,
+        let certificate = match stored {
+            Some(stored) => stored,
             None => {
-                self.may_make(&name)?;
+                self.check_may_make(&name)?;
                 let service = domain.service("auth");
                 let made = issuer.issue(Kind::Service, &service, &key.public_key(), &serial(), self.now);
                 let made = made.ok_or_else(|| unfit(&format!("the issuer of {domain} cannot certify {service}")))?;
@@ -336,27 +340,27 @@ impl Maker<'_> {
     }
 
     fn below(&self, above: &Authority, kind: Kind, name: &str, called: &str) -> Result<Authority, Failure> {
-        self.may_make(name)?;
+        self.check_may_make(name)?;
         let key = PrivateKey::generate(Curve::P384, &mut clock::fill);
         let certificate = above.issue(kind, called, &key.public_key(), &serial(), self.now);
         let authority = certificate.and_then(|certificate| Authority::new(kind, key, certificate));
         let authority = authority.ok_or_else(|| unfit(&format!("{called:?} cannot be certified")))?;
-        self.keep(name, &authority)?;
+        self.store(name, &authority)?;
         Ok(authority)
     }
 
-    fn held(&self, kind: Kind, name: &str) -> Result<Option<Held>, Failure> {
+    fn find_authority(&self, kind: Kind, name: &str) -> Result<Option<StoredAuthority>, Failure> {
         let Some(certificate) = self.certificate(name)? else { return Ok(None) };
-        let Some(key) = self.sealed(name)? else { return Ok(Some(Held::Certificate(certificate))) };
+        let Some(key) = self.sealed(name)? else { return Ok(Some(StoredAuthority::Certificate(certificate))) };
         let key = PrivateKey::from_pkcs8_der(&key).ok_or_else(|| unfit(&format!("{name}: not a key")))?;
         let authority = Authority::new(kind, key, certificate);
         authority
-            .map(|authority| Some(Held::Authority(authority)))
+            .map(|authority| Some(StoredAuthority::Authority(authority)))
             .ok_or_else(|| unfit(&format!("{name}: the key is not its certificate's")))
     }
 
-    /// The key first: a certificate without one would be taken for somebody else's.
-    fn keep(&self, name: &str, authority: &Authority) -> Result<(), Failure> {
+    /// Stores the key first: a certificate without a key would be mistaken for a supplied one.
+    fn store(&self, name: &str, authority: &Authority) -> Result<(), Failure> {
         self.files.put(name, &authority.key().to_pkcs8_der())?;
         self.files.put_plain(&certificate_file(name), &authority.certificate().to_pem())
     }
@@ -372,7 +376,7 @@ impl Maker<'_> {
         if let Some(key) = self.sealed(name)? {
             return PrivateKey::from_pkcs8_der(&key).ok_or_else(|| unfit(&format!("{name}: not a key")));
         }
-        self.may_make(name)?;
+        self.check_may_make(name)?;
         let key = PrivateKey::generate(curve, &mut clock::fill);
         self.files.put(name, &key.to_pkcs8_der())?;
         Ok(key)
@@ -382,7 +386,7 @@ impl Maker<'_> {
         let bytes = match self.sealed(name)? {
             Some(bytes) => bytes,
             None => {
-                self.may_make(name)?;
+                self.check_may_make(name)?;
                 let mut bytes = Zeroizing::new(vec![0; KEY_BYTES]);
                 clock::fill(&mut bytes);
                 self.files.put(name, &bytes)?;
@@ -405,7 +409,7 @@ fn unfit(why: &str) -> Failure {
     Failure::rule(FailureKind::InfraFailed, "pki", format!("the mesh's keys are of no use: {why}"))
 }
 
-/// What somebody supplied does not fit together.
+/// The supplied authority is invalid.
 fn mistaken(why: &str) -> Failure {
     Failure::invalid("pki", why)
 }

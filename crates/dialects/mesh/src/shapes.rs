@@ -43,7 +43,7 @@ fn body(operation: &mut Value) {
     }
 }
 
-/// Everybody may read without a token; the one write needs one.
+/// Every client may read without a token; only the one write needs a token.
 fn security(method: &str, path: &str, operation: &mut Value) {
     let is_mesh = operation["security"][0]["mesh"].is_array();
     if is_mesh && !(method == "put" && path == "/agent.md") {

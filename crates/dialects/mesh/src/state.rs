@@ -1,5 +1,4 @@
-//! What the mesh needs of this process: its authorities' keys, who is connected, how often they have called, and what was
-//! signed lately.
+//! The state of the mesh in this process: its authorities' keys, connections, rate limits, and signed responses.
 
 use std::{
     net::IpAddr,
@@ -22,7 +21,7 @@ use crate::{
     gateway::{connections::Connections, delivery::Delivery},
     metrics::Sends,
     pki::Pki,
-    service::pki::{SignedList, StatusAnswer},
+    service::pki::{SignedList, StatusResponse},
 };
 use ostler_server::{
     app::App,
@@ -30,37 +29,37 @@ use ostler_server::{
     net::rates::{Buckets, Whose},
 };
 
-/// Callers whose calls are counted; one that was not seen for long is forgotten.
+/// Callers whose calls are counted; the least recent ones are evicted.
 const CALLERS_REMEMBERED: usize = 65_536;
-/// Room for the one key of a bucket that all share; with less, it could be pushed out.
+/// Room for the one key of a bucket that all callers share; with less, it could be evicted.
 const ONE_KEY: usize = 16;
-/// Answers about certificates that are signed once and given to many.
-const ANSWERS_REMEMBERED: usize = 4_096;
-/// That somebody has a name is believed for this long: that it was revoked elsewhere may not be heard.
-const LOOKED_AGAIN: SignedDuration = SignedDuration::from_secs(30);
+/// Signed responses about certificates that are cached.
+const STATUS_RESPONSES_CACHED: usize = 4_096;
+/// How long a name is cached as valid: a wake-up about a revocation on another server may be lost.
+const VALID_CACHED: SignedDuration = SignedDuration::from_secs(30);
 const MINUTE: SignedDuration = SignedDuration::from_mins(1);
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 const DAY: SignedDuration = SignedDuration::from_hours(24);
-/// Each change of a key lengthens the list of what was revoked, which everybody reads.
+/// Each change of a key lengthens the revocation list, which every client reads.
 const REKEYS_PER_DAY_MAX: u32 = 10;
-/// Signatures of the issuer's that strangers of one address may ask for.
+/// Signatures of the issuer that clients of one address may request.
 const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
-/// Frames that are no call that anybody knows, of one agent, or of one address before it is known whose they are.
+/// Frames that are not a known call: of one identity, or of one address before `auth.connect`.
 const MISFITS_PER_MINUTE_MAX: u32 = 600;
 
 pub struct Mesh {
     pub config: MeshSection,
-    /// Without keys, there is no mesh here; why.
+    /// The keys, or why this server has no mesh.
     pki: Result<Pki, String>,
     pub connections: Arc<Connections>,
     pub delivery: Arc<Delivery>,
-    /// Names that somebody had when it was last looked.
+    /// Names that were valid when they were last read.
     valid: Cache<Aid, Timestamp>,
-    /// Held by whoever writes to the log of certificates, so that numbers are given out in turn.
+    /// Held while a task writes to the log of certificates, so that writes take turns.
     pub certifying: tokio::sync::Mutex<()>,
     pub revocations: Mutex<Option<SignedList>>,
     pub roots: Mutex<Option<(Timestamp, Arc<str>)>>,
-    pub answers: Cache<String, StatusAnswer>,
+    pub status_responses: Cache<String, StatusResponse>,
     calls: Buckets<(Whose, Method)>,
     registrations: Buckets<Whose>,
     registrations_total: Buckets<()>,
@@ -83,7 +82,7 @@ impl Mesh {
             certifying: tokio::sync::Mutex::default(),
             revocations: Mutex::default(),
             roots: Mutex::default(),
-            answers: Cache::new(ANSWERS_REMEMBERED),
+            status_responses: Cache::new(STATUS_RESPONSES_CACHED),
             calls: Buckets::new(CALLERS_REMEMBERED),
             registrations: Buckets::new(CALLERS_REMEMBERED),
             registrations_total: Buckets::new(ONE_KEY),
@@ -105,35 +104,36 @@ impl Mesh {
         self.pki.as_ref().map_err(|why| Failure::rule(FailureKind::InfraFailed, "mesh-off", why.as_str()))
     }
 
-    /// Whether somebody had this name a moment ago.
+    /// Whether this name was valid a moment ago.
     pub fn is_known_valid(&self, aid: &Aid, now: Timestamp) -> bool {
-        self.valid.get(aid).is_some_and(|at| (SignedDuration::ZERO..LOOKED_AGAIN).contains(&now.duration_since(at)))
+        self.valid.get(aid).is_some_and(|at| (SignedDuration::ZERO..VALID_CACHED).contains(&now.duration_since(at)))
     }
 
     pub fn remember_valid(&self, aid: &Aid, at: Timestamp) {
         self.valid.insert(aid.clone(), at);
     }
 
-    /// Logins of an agent have ended, here or elsewhere: its connections make sure of theirs, and its name is looked up anew.
-    pub fn doubt(&self, aid: &Aid) {
+    /// Called when logins of an identity have ended, on any server: its connections check their logins, and its name is read
+    /// again.
+    pub fn recheck_logins(&self, aid: &Aid) {
         self.valid.remove(aid);
-        self.connections.doubt(aid);
+        self.connections.recheck_logins(aid);
     }
 
-    /// The same of everybody: whose ended elsewhere was not heard.
-    pub fn doubt_all(&self) {
+    /// The same for all identities, after wake-ups may have been lost.
+    pub fn recheck_all_logins(&self) {
         self.valid.clear();
-        self.connections.doubt_all();
+        self.connections.recheck_all_logins();
     }
 
-    /// Counts a call against whoever makes it: an agent, or, before that is known, where it comes from.
+    /// Counts a call against its caller: the identity, or the address before `auth.connect`.
     pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let whose = Whose::of(aid, peer);
         let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
         taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
     }
 
-    /// Names are given out slowly, so that nobody takes all the good ones, from however many addresses.
+    /// Limits registrations, so that no client can register all the good names, from however many addresses.
     pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
         let taken = self.registrations.take(Whose::peer(peer), config.registrations_per_hour_max, HOUR, now);
         taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))?;
@@ -146,7 +146,7 @@ impl Mesh {
         taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
     }
 
-    /// Whether another frame may come that is no call: of an agent, or, before that is known, from where it comes.
+    /// Counts a frame that is not a call against the identity, or the address before `auth.connect`. False if there are too many.
     pub fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
         self.misfits.take(Whose::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
     }
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_given_out_slowly_to_one_address_and_to_all() {
+    fn registrations_are_limited_per_address_and_in_total() {
         let mesh = Mesh::new(Err("no keys".into()), MeshSection::default(), &LimitsSection::default());
         let config = MeshSection {
             registrations_per_hour_max: 2,
@@ -182,24 +182,24 @@ mod tests {
             assert_eq!(refused(last, now), None);
         }
         assert_eq!(refused(1, now).as_deref(), Some("mesh-registrations"));
-        assert_eq!(refused(3, now), None, "who is refused takes nothing from the others");
+        assert_eq!(refused(3, now), None, "a rejected registration does not count against the total");
         assert_eq!(refused(4, now).as_deref(), Some("mesh-registrations-total"));
         assert_eq!(refused(5, now + HOUR), None);
     }
 
     #[test]
-    fn strangers_and_agents_cannot_have_the_issuer_sign_without_end() {
+    fn signatures_key_changes_and_bad_frames_are_limited() {
         let mesh = Mesh::new(Err("no keys".into()), MeshSection::default(), &LimitsSection::default());
         let (peer, other) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let now = Timestamp::UNIX_EPOCH;
-        let asked = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();
-        assert_eq!(asked, SIGNATURES_PER_MINUTE_MAX as usize);
+        let signatures = (0..1_000).filter(|_| mesh.count_signature(peer, now).is_ok()).count();
+        assert_eq!(signatures, SIGNATURES_PER_MINUTE_MAX as usize);
         assert!(mesh.count_signature(other, now).is_ok());
         let aid: Aid = "alice.probe.test".parse().unwrap();
         let changed = (0..100).filter(|_| mesh.count_rekey(&aid, now).is_ok()).count();
         assert_eq!(changed, REKEYS_PER_DAY_MAX as usize);
         let misfits = (0..1_000).filter(|_| mesh.count_misfit(None, peer, now)).count();
         assert_eq!(misfits, MISFITS_PER_MINUTE_MAX as usize);
-        assert!(mesh.count_misfit(Some(&aid), peer, now), "an agent is not held to what strangers do");
+        assert!(mesh.count_misfit(Some(&aid), peer, now), "an identity has a limit of its own");
     }
 }

@@ -1,4 +1,4 @@
-//! What servers wake each other for in the mesh.
+//! Wake-ups between servers in the mesh.
 
 use ostler_protocol::mesh::{Aid, connections::Place};
 
@@ -8,7 +8,7 @@ use ostler_server::{
     dialect::{FormerWord, Topic},
 };
 
-/// There is something new in an agent's mailbox; a frame is for all connections of the agent.
+/// An identity's mailbox has a new message; a frame is for all connections of the identity.
 pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Mesh::of(app).delivery.look_at_all())
     .receive(|app, key, frame| {
         if let Ok(aid) = key.parse::<Aid>() {
@@ -20,21 +20,21 @@ pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Mesh::
         FormerWord::Urgent(_) => None,
     });
 
-/// Logins of an agent have ended.
-pub const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).doubt_all())
+/// Logins of an identity have ended.
+pub const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).recheck_all_logins())
     .urgent()
     .former(|word| former_urgent(word, '!'));
 
-/// Another server asks whether the connection at a place is still there.
+/// Another server probes the connection in a device slot.
 pub const PROBE: Topic = Topic::new("mesh.probe", wake_probe, |_| {}).urgent().former(|word| former_urgent(word, '?'));
 
-/// Whether the connection at a place is still there has been found out.
+/// The probe of the connection in a device slot has ended.
 pub const SETTLED: Topic =
     Topic::new("mesh.settled", wake_settled, |_| {}).urgent().former(|word| former_urgent(word, '='));
 
 pub const ALL: [&Topic; 4] = [&MAILBOX, &LOGINS, &PROBE, &SETTLED];
 
-/// The key of a place of an agent.
+/// The key of an identity's device slot.
 pub fn place_key(aid: &Aid, Place { device_id, slot_id }: &Place) -> String {
     format!("{device_id}/{slot_id}/{aid}")
 }
@@ -53,7 +53,7 @@ fn wake_mailbox(app: &App, key: &str) {
 
 fn wake_logins(app: &App, key: &str) {
     if let Ok(aid) = key.parse::<Aid>() {
-        Mesh::of(app).doubt(&aid);
+        Mesh::of(app).recheck_logins(&aid);
     }
 }
 
@@ -65,7 +65,7 @@ fn wake_probe(app: &App, key: &str) {
 
 fn wake_settled(app: &App, key: &str) {
     if let Some(settled) = place(key) {
-        // Perhaps nothing waits for it here.
+        // Ignore the error: no probe may be waiting for it on this server.
         let _ = Mesh::of(app).connections.settled_elsewhere.send(settled);
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_place_is_read_as_it_was_written() {
+    fn the_key_of_a_device_slot_is_parsed_as_it_was_formatted() {
         let aid: Aid = "alice.localhost.test".parse().unwrap();
         let at = Place { device_id: "d".into(), slot_id: String::new() };
         assert_eq!(place(&place_key(&aid, &at)), Some((aid, at)));

@@ -1,5 +1,5 @@
-//! Who of the mesh is connected to this server, where they stand, and how to tell them something at once. What is told here
-//! is a convenience: whatever must not be lost is in the store, and is pulled from there.
+//! The identities that are connected to this server, their device slots, and how to push frames to them at once. A push is a
+//! convenience: everything that must not be lost is in the store, and clients pull it from there.
 
 use std::{
     collections::HashMap,
@@ -17,217 +17,225 @@ use tokio::sync::{Notify, broadcast};
 
 use ostler_server::net::sockets::{Frame, Outbox};
 
-/// A connection by its number on this server; none is given twice.
+/// The number of a connection on this server. No number is used twice.
 pub type ConnectionId = u64;
 
-/// A live connection, as whoever tells it something sees it.
+/// A live connection, as the code that pushes to it sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Connected {
     pub id: ConnectionId,
     pub live: Live,
 }
 
-/// Answers of other servers that may wait to be heard; who misses one waits a little longer.
+/// Replies of other servers to probes that may be queued. A probe that misses its reply waits a little longer.
 const SETTLED_MAX: usize = 64;
 
 pub struct Connections {
-    seats: Mutex<Seats>,
-    some_left: Notify,
-    /// Messages that were given to a connection.
+    table: Mutex<ConnectionTable>,
+    some_closed: Notify,
+    /// Messages that were pushed to a connection.
     pushed: AtomicU64,
-    /// Places at other servers of which it was settled whether somebody is there.
+    /// Device slots at other servers whose probe has ended.
     pub settled_elsewhere: broadcast::Sender<(Aid, Place)>,
 }
 
 impl Default for Connections {
     fn default() -> Self {
-        let (seats, some_left, pushed) = Default::default();
-        Self { seats, some_left, pushed, settled_elsewhere: broadcast::Sender::new(SETTLED_MAX) }
+        let (table, some_closed, pushed) = Default::default();
+        Self { table, some_closed, pushed, settled_elsewhere: broadcast::Sender::new(SETTLED_MAX) }
     }
 }
 
 #[derive(Default)]
-struct Seats {
+struct ConnectionTable {
     count: usize,
     next: ConnectionId,
-    by_aid: HashMap<Aid, Vec<Taken>>,
-    left: Vec<ConnectionId>,
+    by_aid: HashMap<Aid, Vec<Entry>>,
+    closed: Vec<ConnectionId>,
 }
 
-struct Taken {
+struct Entry {
     connected: Connected,
     outbox: Outbox,
-    doubted: Arc<Notify>,
-    /// It was told what is for it of its agent's mailbox, up to this number.
-    told: i64,
+    recheck: Arc<Notify>,
+    /// Everything for it in its identity's mailbox up to this number was pushed to it.
+    pushed_seq: i64,
 }
 
-/// What became of a letter here.
+/// The outcome of pushing a message to the connections of this server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Passed {
-    /// Connections that have it.
-    pub given: usize,
-    /// Some connection could have it, and lacks what comes before.
+pub struct PushOutcome {
+    /// Number of connections that have it.
+    pub pushed: usize,
+    /// Some connection could receive it, but lacks a message before it.
     pub is_behind: bool,
 }
 
-/// A connection's place, given back when it is dropped.
-pub struct Seat {
+/// Keeps a connection in the table, and removes it when it is dropped.
+pub struct ConnectionGuard {
     connections: Arc<Connections>,
     aid: Aid,
     pub id: ConnectionId,
-    /// Whoever sits here may have no right to any more.
-    pub doubted: Arc<Notify>,
+    /// Notified when the login of the connection may have ended.
+    pub recheck: Arc<Notify>,
 }
 
 impl Connections {
-    /// Takes a place beside the live connections of the same agent, if it may stand there. What its agent's mailbox had up to
-    /// `last_seq` came before it, and is not told.
-    pub fn join(self: &Arc<Self>, aid: &Aid, live: Live, outbox: Outbox, last_seq: i64) -> Result<Seat, Refused> {
-        let mut seats = self.seats();
-        let own = seats.by_aid.get(aid).map(Vec::as_slice).unwrap_or_default();
-        let beside: Vec<Live> = own.iter().map(|taken| taken.connected.live.clone()).collect();
+    /// Adds a connection to the live ones of the same identity, if its device slot is free. Messages of the mailbox up to
+    /// `last_seq` came before it, and are not pushed to it.
+    pub fn join(
+        self: &Arc<Self>,
+        aid: &Aid,
+        live: Live,
+        outbox: Outbox,
+        last_seq: i64,
+    ) -> Result<ConnectionGuard, Refused> {
+        let mut table = self.table();
+        let own = table.by_aid.get(aid).map(Vec::as_slice).unwrap_or_default();
+        let beside: Vec<Live> = own.iter().map(|entry| entry.connected.live.clone()).collect();
         admit(&live, &beside)?;
-        let id = seats.next;
-        let doubted = Arc::<Notify>::default();
-        let taken = Taken { connected: Connected { id, live }, outbox, doubted: doubted.clone(), told: last_seq };
-        seats.by_aid.entry(aid.clone()).or_default().push(taken);
-        seats.count += 1;
-        seats.next += 1;
-        Ok(Seat { connections: self.clone(), aid: aid.clone(), id, doubted })
+        let id = table.next;
+        let recheck = Arc::<Notify>::default();
+        let connected = Connected { id, live };
+        let entry = Entry { connected, outbox, recheck: recheck.clone(), pushed_seq: last_seq };
+        table.by_aid.entry(aid.clone()).or_default().push(entry);
+        table.count += 1;
+        table.next += 1;
+        Ok(ConnectionGuard { connections: self.clone(), aid: aid.clone(), id, recheck })
     }
 
-    /// The live connections of an agent here, the oldest first.
+    /// The live connections of an identity to this server, the oldest first.
     pub fn of(&self, aid: &Aid) -> Vec<Connected> {
-        let seats = self.seats();
-        seats.by_aid.get(aid).into_iter().flatten().map(|taken| taken.connected.clone()).collect()
+        let table = self.table();
+        table.by_aid.get(aid).into_iter().flatten().map(|entry| entry.connected.clone()).collect()
     }
 
-    /// Whoever has this very place here, and the way to it.
+    /// The connection that has exactly this device slot on this server, with its outbox.
     pub fn at(&self, aid: &Aid, place: &Place) -> Option<(ConnectionId, Outbox)> {
-        let seats = self.seats();
-        let taken = seats.by_aid.get(aid)?.iter().find(|taken| taken.connected.live.place == *place)?;
-        Some((taken.connected.id, taken.outbox.clone()))
+        let table = self.table();
+        let entry = table.by_aid.get(aid)?.iter().find(|entry| entry.connected.live.place == *place)?;
+        Some((entry.connected.id, entry.outbox.clone()))
     }
 
-    /// Every live connection here.
+    /// Every live connection to this server.
     pub fn all(&self) -> Vec<(Aid, Connected)> {
-        let seats = self.seats();
-        let all = seats.by_aid.iter().flat_map(|(aid, own)| own.iter().map(move |taken| (aid, &taken.connected)));
+        let table = self.table();
+        let all = table.by_aid.iter().flat_map(|(aid, own)| own.iter().map(move |entry| (aid, &entry.connected)));
         all.map(|(aid, connected)| (aid.clone(), connected.clone())).collect()
     }
 
-    /// Whoever has left since this was last asked; waits until somebody has.
-    pub async fn left(&self) -> Vec<ConnectionId> {
+    /// The connections that have closed since the last call. Waits until there is one.
+    pub async fn closed(&self) -> Vec<ConnectionId> {
         loop {
-            let left = std::mem::take(&mut self.seats().left);
-            if !left.is_empty() {
-                return left;
+            let closed = std::mem::take(&mut self.table().closed);
+            if !closed.is_empty() {
+                return closed;
             }
-            self.some_left.notified().await;
+            self.some_closed.notified().await;
         }
     }
 
     pub fn is_online(&self, aid: &Aid) -> bool {
-        self.seats().by_aid.contains_key(aid)
+        self.table().by_aid.contains_key(aid)
     }
 
     pub fn count(&self) -> usize {
-        self.seats().count
+        self.table().count
     }
 
-    /// Tells every connection of an agent. Never waits: one whose queue is full is cut off.
+    /// Pushes a frame to every connection of an identity. Never waits: a connection whose queue is full is closed.
     pub fn push(&self, aid: &Aid, frame: &Frame) {
-        self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.outbox.put(frame.clone()));
+        self.table().by_aid.get(aid).into_iter().flatten().for_each(|entry| entry.outbox.put(frame.clone()));
     }
 
-    /// The connections of an agent that can be told more now, the oldest first.
+    /// The connections of an identity whose queues have room, the oldest first.
     pub fn ready(&self, aid: &Aid) -> Vec<Connected> {
-        let seats = self.seats();
-        let own = seats.by_aid.get(aid).into_iter().flatten();
-        own.filter(|taken| taken.outbox.has_room()).map(|taken| taken.connected.clone()).collect()
+        let table = self.table();
+        let own = table.by_aid.get(aid).into_iter().flatten();
+        own.filter(|entry| entry.outbox.has_room()).map(|entry| entry.connected.clone()).collect()
     }
 
-    /// Tells one connection. False: it has left, or cannot be told more now.
+    /// Pushes a frame to one connection. False if it has closed, or its queue is full.
     pub fn offer(&self, aid: &Aid, id: ConnectionId, frame: &Frame) -> bool {
-        let seats = self.seats();
-        let mut own = seats.by_aid.get(aid).into_iter().flatten();
-        let is_given = own.any(|taken| taken.connected.id == id && taken.outbox.offer(frame));
-        self.pushed.fetch_add(is_given.into(), Relaxed);
-        is_given
+        let table = self.table();
+        let mut own = table.by_aid.get(aid).into_iter().flatten();
+        let is_pushed = own.any(|entry| entry.connected.id == id && entry.outbox.offer(frame));
+        self.pushed.fetch_add(is_pushed.into(), Relaxed);
+        is_pushed
     }
 
     pub fn pushed(&self) -> u64 {
         self.pushed.load(Relaxed)
     }
 
-    /// Up to which number all connections of an agent that can be told more now were told; `None`: there is none.
-    pub fn told(&self, aid: &Aid) -> Option<i64> {
-        told(self.seats().by_aid.get(aid)?)
+    /// Lowest sequence number already pushed to every writable connection of the identity. `None` if it has none.
+    pub fn pushed_seq(&self, aid: &Aid) -> Option<i64> {
+        lowest_pushed_seq(self.table().by_aid.get(aid)?)
     }
 
-    /// The same of every agent that is connected.
-    pub fn all_told(&self) -> Vec<(Aid, i64)> {
-        self.seats().by_aid.iter().filter_map(|(aid, own)| Some((aid.clone(), told(own)?))).collect()
+    /// The same for every connected identity.
+    pub fn all_pushed_seqs(&self) -> Vec<(Aid, i64)> {
+        let table = self.table();
+        table.by_aid.iter().filter_map(|(aid, own)| Some((aid.clone(), lowest_pushed_seq(own)?))).collect()
     }
 
-    /// Gives what has this number to those connections of an agent that were told everything up to `after`, which is the last
-    /// thing before it. One that can be told nothing now stays where it is; it is told from there when it can.
-    pub fn pass_on<'a>(
+    /// Pushes the message with number `seq` to those connections of an identity that have everything up to `after`, the last
+    /// number before it. A connection whose queue is full keeps its number; delivery continues from there when it has room.
+    pub fn push_in_order<'a>(
         &self,
         aid: &Aid,
         after: i64,
         seq: i64,
         frame: impl Fn(&Connected) -> Option<&'a Frame>,
-    ) -> Passed {
-        let mut passed = Passed::default();
-        for taken in self.seats().by_aid.get_mut(aid).into_iter().flatten() {
-            let frame = frame(&taken.connected);
-            if taken.told < after {
-                passed.is_behind |= taken.outbox.has_room();
-            } else if taken.told >= seq {
-                passed.given += usize::from(frame.is_some());
-            } else if frame.is_none_or(|frame| taken.outbox.offer(frame)) {
-                taken.told = seq;
-                passed.given += usize::from(frame.is_some());
+    ) -> PushOutcome {
+        let mut outcome = PushOutcome::default();
+        for entry in self.table().by_aid.get_mut(aid).into_iter().flatten() {
+            let frame = frame(&entry.connected);
+            if entry.pushed_seq < after {
+                outcome.is_behind |= entry.outbox.has_room();
+            } else if entry.pushed_seq >= seq {
+                outcome.pushed += usize::from(frame.is_some());
+            } else if frame.is_none_or(|frame| entry.outbox.offer(frame)) {
+                entry.pushed_seq = seq;
+                outcome.pushed += usize::from(frame.is_some());
                 self.pushed.fetch_add(frame.is_some().into(), Relaxed);
             }
         }
-        passed
+        outcome
     }
 
-    /// Has every connection of an agent look whether its login still stands.
-    pub fn doubt(&self, aid: &Aid) {
-        self.seats().by_aid.get(aid).into_iter().flatten().for_each(|taken| taken.doubted.notify_one());
+    /// Makes every connection of an identity check whether its login is still valid.
+    pub fn recheck_logins(&self, aid: &Aid) {
+        self.table().by_aid.get(aid).into_iter().flatten().for_each(|entry| entry.recheck.notify_one());
     }
 
-    /// The same of everybody: whose login ended elsewhere was not heard.
-    pub fn doubt_all(&self) {
-        self.seats().by_aid.values().flatten().for_each(|taken| taken.doubted.notify_one());
+    /// The same for all connections, after wake-ups from other servers may have been lost.
+    pub fn recheck_all_logins(&self) {
+        self.table().by_aid.values().flatten().for_each(|entry| entry.recheck.notify_one());
     }
 
-    fn seats(&self) -> MutexGuard<'_, Seats> {
-        self.seats.lock().expect("never poisoned")
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.table.lock().expect("never poisoned")
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let mut seats = self.connections.seats();
-        seats.count -= 1;
-        seats.left.push(self.id);
-        self.connections.some_left.notify_one();
-        if let Some(own) = seats.by_aid.get_mut(&self.aid) {
-            own.retain(|taken| taken.connected.id != self.id);
+        let mut table = self.connections.table();
+        table.count -= 1;
+        table.closed.push(self.id);
+        self.connections.some_closed.notify_one();
+        if let Some(own) = table.by_aid.get_mut(&self.aid) {
+            own.retain(|entry| entry.connected.id != self.id);
             if own.is_empty() {
-                seats.by_aid.remove(&self.aid);
+                table.by_aid.remove(&self.aid);
             }
         }
     }
 }
 
-fn told(own: &[Taken]) -> Option<i64> {
-    own.iter().filter(|taken| taken.outbox.has_room()).map(|taken| taken.told).min()
+fn lowest_pushed_seq(own: &[Entry]) -> Option<i64> {
+    own.iter().filter(|entry| entry.outbox.has_room()).map(|entry| entry.pushed_seq).min()
 }
 
 #[cfg(test)]
@@ -243,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_taken_once_and_given_back() {
+    fn a_device_slot_has_one_connection_and_is_free_after_it_closes() {
         let connections = Arc::<Connections>::default();
         let aid: Aid = "alice.probe.test".parse().unwrap();
         let queues: Vec<_> = (0..4).map(|_| queue()).collect();
@@ -258,11 +266,11 @@ mod tests {
         assert_ne!(again.id, second.id);
         drop((again, second));
         assert!(!connections.is_online(&aid));
-        assert_eq!((connections.count(), connections.seats().by_aid.len()), (0, 0));
+        assert_eq!((connections.count(), connections.table().by_aid.len()), (0, 0));
     }
 
     #[test]
-    fn a_letter_goes_to_those_who_had_the_ones_before_it() {
+    fn a_message_is_pushed_to_connections_that_have_the_ones_before_it() {
         let connections = Arc::<Connections>::default();
         let aid: Aid = "alice.probe.test".parse().unwrap();
         let frame = Frame::from("x");
@@ -270,24 +278,24 @@ mod tests {
             let (outbox, inbox) = queue();
             (connections.join(&aid, live(device), outbox, last_seq).unwrap(), inbox)
         };
-        let pass_on = |after, seq| {
-            let Passed { given, is_behind } = connections.pass_on(&aid, after, seq, |_| Some(&frame));
-            (given, is_behind)
+        let push = |after, seq| {
+            let PushOutcome { pushed, is_behind } = connections.push_in_order(&aid, after, seq, |_| Some(&frame));
+            (pushed, is_behind)
         };
-        assert_eq!((pass_on(0, 1), connections.told(&aid)), ((0, false), None), "nobody is there");
+        assert_eq!((push(0, 1), connections.pushed_seq(&aid)), ((0, false), None), "there is no connection");
         let desk = join("a", 4);
-        assert_eq!(pass_on(4, 5), (1, false));
+        assert_eq!(push(4, 5), (1, false));
         let phone = join("b", 7);
-        assert_eq!(pass_on(7, 8), (1, true), "the first lacks the two before it");
-        assert_eq!(connections.told(&aid), Some(5));
-        assert_eq!(pass_on(5, 6), (2, false), "the second does not want what came before it");
-        assert_eq!(connections.pass_on(&aid, 6, 8, |_| None).given, 0, "there is nothing to tell of the others");
-        assert_eq!(connections.told(&aid), Some(8));
+        assert_eq!(push(7, 8), (1, true), "the first lacks the two before it");
+        assert_eq!(connections.pushed_seq(&aid), Some(5));
+        assert_eq!(push(5, 6), (2, false), "the second needs no message from before it connected");
+        assert_eq!(connections.push_in_order(&aid, 6, 8, |_| None).pushed, 0, "the others have no frame");
+        assert_eq!(connections.pushed_seq(&aid), Some(8));
         let only_a = |one: &Connected| (one.live.place.device_id == "a").then_some(&frame);
-        assert_eq!(connections.pass_on(&aid, 8, 9, only_a), Passed { given: 1, is_behind: false });
+        assert_eq!(connections.push_in_order(&aid, 8, 9, only_a), PushOutcome { pushed: 1, is_behind: false });
         assert!(connections.offer(&aid, phone.0.id, &frame));
         drop(phone.1);
-        assert!(!connections.offer(&aid, phone.0.id, &frame), "nobody takes it any more");
+        assert!(!connections.offer(&aid, phone.0.id, &frame), "its reader is gone");
         assert_eq!(connections.ready(&aid).iter().map(|one| one.id).collect::<Vec<_>>(), [desk.0.id]);
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to the gateway, from the server's side: fresh, until it has introduced itself, then an agent's.
+//! One connection to the gateway, from the server's side: fresh until `auth.connect`, then the connection of an identity.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -21,7 +21,7 @@ use secrecy::ExposeSecret;
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 
-use super::{connections::Seat, dispatch};
+use super::{connections::ConnectionGuard, dispatch};
 use crate::{
     service::{self, MeshCaller},
     state::Mesh,
@@ -38,48 +38,48 @@ use ostler_server::{
 
 const LATE: Close = Close { code: 1008, reason: "auth.connect did not come in time" };
 const TOO_LONG: Close = Close { code: 1009, reason: "too long before auth.connect" };
-/// The code by which clients try again later.
+/// On this code, clients try again later.
 const CROWDED_OUT: Close = Close { code: 1013, reason: "too many connections wait for auth.connect" };
 const MISFIT: Close = Close { code: 1008, reason: "too many frames that are no call" };
-/// Nothing that may be called on a fresh connection is longer.
+/// No call that is allowed on a fresh connection is longer.
 const FRESH_FRAME_BYTES_MAX: usize = 64 * 1024;
-/// With this code, a gateway says that it is of no use to come back.
+/// On this code, clients do not reconnect.
 const EXPELLED: Close = Close { code: 4003, reason: "the certificate was revoked" };
 const ENDED: Close = Close { code: 1008, reason: "the login has ended" };
-/// When that could not be found out.
-const DOUBT_AGAIN: Duration = Duration::from_secs(5);
-/// How often a connection makes sure that its login still stands. It is told at once; this is for what is not heard.
-const DOUBT_INTERVAL: Duration = Duration::from_secs(300);
+/// When a login is checked again after the check has failed.
+const LOGIN_CHECK_RETRY: Duration = Duration::from_secs(5);
+/// How often a connection checks its login without being notified. A notification comes at once, but may be lost.
+const LOGIN_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
-pub struct Conversation {
+pub struct GatewaySession {
     app: App,
     peer: IpAddr,
     outbox: Outbox,
     nonce: String,
     fresh: Option<Fresh>,
-    session: Option<Session>,
+    session: Option<LoginSession>,
 }
 
 /// A connection before `auth.connect`.
 struct Fresh {
-    /// When the peer must have introduced itself.
+    /// The deadline for `auth.connect`.
     until: Instant,
     ticket: Ticket,
-    /// Its place was given to another connection.
+    /// Another connection has displaced it from the fresh ones.
     is_crowded_out: bool,
 }
 
-struct Session {
+struct LoginSession {
     caller: MeshCaller,
-    seat: Seat,
-    /// When it is next made sure that the login stands.
-    doubt_at: Instant,
+    guard: ConnectionGuard,
+    /// When the login is checked next.
+    check_at: Instant,
 }
 
 /// Why a call has no result.
 struct Refusal {
     failure: Box<Failure>,
-    /// Of `auth.connect`, which has codes of its own.
+    /// The code of a failed `auth.connect`, which has codes of its own.
     code: Option<i64>,
 }
 
@@ -89,7 +89,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl Conversation {
+impl GatewaySession {
     pub fn new(app: App, peer: IpAddr, outbox: Outbox, (until, ticket): (Instant, Ticket)) -> Self {
         let fresh = Fresh { until, ticket, is_crowded_out: false };
         let mut nonce = [0; 16];
@@ -98,13 +98,13 @@ impl Conversation {
         Self { app, peer, outbox, nonce, fresh: Some(fresh), session: None }
     }
 
-    /// Counts a frame that is no call, an agent's own apart from those of strangers at the same address.
+    /// Counts a frame that is not a call. Frames of an identity are counted apart from those of its address.
     fn may_misfit(&self) -> bool {
         let aid = self.session.as_ref().map(|session| &session.caller.aid);
         Mesh::of(&self.app).count_misfit(aid, self.peer, self.app.now())
     }
 
-    async fn answer(&mut self, call: Call) -> RpcFrame {
+    async fn reply_to(&mut self, call: Call) -> RpcFrame {
         match self.call(&call).await {
             Ok(result) => call.answer(result),
             Err(Refusal { failure, code }) => {
@@ -136,29 +136,29 @@ impl Conversation {
     }
 
     async fn connect(&mut self, call: &Call) -> Result<RawJson, Refusal> {
-        let unfit = |failure: Failure| Refusal { failure: failure.into(), code: Some(Refused::Params("").code()) };
-        let asked: ConnectParams = call.params().map_err(unfit)?;
-        let refuse = |why: Refused| refused(&why, Some(&asked.protocol));
-        let live = asked.check().map_err(refuse)?;
-        if !ostler_crypto::equal(asked.nonce.as_bytes(), self.nonce.as_bytes()) {
+        let invalid = |failure: Failure| Refusal { failure: failure.into(), code: Some(Refused::Params("").code()) };
+        let params: ConnectParams = call.params().map_err(invalid)?;
+        let refuse = |why: Refused| refused(&why, Some(&params.protocol));
+        let live = params.check().map_err(refuse)?;
+        if !ostler_crypto::equal(params.nonce.as_bytes(), self.nonce.as_bytes()) {
             return Err(refuse(Refused::Nonce));
         }
-        let Some((aid, login_id)) = service::whose(&self.app, asked.auth.token.expose_secret()).await? else {
+        let Some((aid, login_id)) = service::find_by_token(&self.app, params.auth.token.expose_secret()).await? else {
             return Err(refuse(Refused::Token));
         };
-        // First where the mailbox stands, then the seat: what comes in between is told, and what comes twice is told once.
+        // Read the mailbox before joining: a message that arrives in between is pushed, and none is pushed twice.
         let mut mailbox = service::messages::mailbox(&self.app, &aid).await?;
-        // Nothing is told before it is settled that it may be.
+        // Push nothing before the connection is admitted.
         self.outbox.hold();
-        let mut seat = self.take_seat(&aid, &live, mailbox.as_ref()).await?;
-        if seat.as_ref().is_err_and(Refused::is_conflict) {
-            // It may be this very peer's connection of a moment ago, whose network has gone.
+        let mut guard = self.join(&aid, &live, mailbox.as_ref()).await?;
+        if guard.as_ref().is_err_and(Refused::is_conflict) {
+            // The conflicting connection may be an earlier one of this peer, whose network has gone.
             service::presence::probe(&self.app, &aid, &live.place).await;
             mailbox = service::messages::mailbox(&self.app, &aid).await?;
-            seat = self.take_seat(&aid, &live, mailbox.as_ref()).await?;
+            guard = self.join(&aid, &live, mailbox.as_ref()).await?;
         }
-        let seat = seat.map_err(refuse)?;
-        // A login that ended before there was a seat to be doubted.
+        let guard = guard.map_err(refuse)?;
+        // The login may have ended before the connection could be notified of that.
         if !service::is_live(&self.app, &login_id).await? {
             return Err(refuse(Refused::Token));
         }
@@ -171,7 +171,7 @@ impl Conversation {
             authenticated: true,
             identity: ConnectedIdentity { aid: aid.clone(), role: "user".into() },
             connection: ConnectedAs {
-                id: seat.id.to_string(),
+                id: guard.id.to_string(),
                 device_id: place.device_id.clone(),
                 slot_id: place.slot_id.clone(),
             },
@@ -179,29 +179,29 @@ impl Conversation {
         let caller = MeshCaller { aid, login_id, place, delivery_mode, connected_at: now };
         service::messages::connected(&self.app, &caller, mailbox).await?;
         self.fresh = None;
-        self.session = Some(Session { caller, seat, doubt_at: Instant::now() + DOUBT_INTERVAL });
+        self.session = Some(LoginSession { caller, guard, check_at: Instant::now() + LOGIN_CHECK_INTERVAL });
         self.outbox.open();
         Ok(RawJson::of(&result))
     }
 
-    /// A place beside the agent's other connections, here and elsewhere.
-    async fn take_seat(
+    /// Joins the identity's other connections, on this server and on others.
+    async fn join(
         &self,
         aid: &Aid,
         live: &Live,
         mailbox: Option<&Mailbox>,
-    ) -> Result<Result<Seat, Refused>, Failure> {
+    ) -> Result<Result<ConnectionGuard, Refused>, Failure> {
         let last_seq = mailbox.map_or(0, |mailbox| mailbox.last_seq);
-        let seat = match Mesh::of(&self.app).connections.join(aid, live.clone(), self.outbox.clone(), last_seq) {
-            Ok(seat) => seat,
+        let guard = match Mesh::of(&self.app).connections.join(aid, live.clone(), self.outbox.clone(), last_seq) {
+            Ok(guard) => guard,
             Err(refused) => return Ok(Err(refused)),
         };
-        let admitted = service::presence::admit_beside_others(&self.app, aid, seat.id, live).await?;
-        Ok(admitted.map(|()| seat))
+        let admitted = service::presence::admit_beside_others(&self.app, aid, guard.id, live).await?;
+        Ok(admitted.map(|()| guard))
     }
 
-    /// Whoever still has a good certificate may log in anew.
-    async fn ended(&self) -> Step {
+    /// How to close a connection whose login has ended. An identity with a valid certificate may log in again.
+    async fn close_ended(&self) -> Step {
         let aid = self.session.as_ref().map(|session| &session.caller.aid);
         let identity = match aid {
             Some(aid) => service::identities::find(&self.app, aid).await.ok().flatten(),
@@ -210,28 +210,28 @@ impl Conversation {
         if identity.is_none_or(|identity| identity.revoked_at.is_none()) {
             return ENDED.into();
         }
-        let told = Disconnect { code: EXPELLED.code, reason: EXPELLED.reason.into() };
-        Step { say: vec![notification(DISCONNECT_EVENT, &told)], close: Some(EXPELLED) }
+        let event = Disconnect { code: EXPELLED.code, reason: EXPELLED.reason.into() };
+        Step { say: vec![notification(DISCONNECT_EVENT, &event)], close: Some(EXPELLED) }
     }
 
-    /// Makes sure that the session's login still stands.
-    async fn doubt(&mut self) -> Step {
+    /// Checks whether the session's login is still valid.
+    async fn check_login(&mut self) -> Step {
         let Some(session) = &mut self.session else { return Step::default() };
         let again_in = match service::is_live(&self.app, &session.caller.login_id).await {
-            Ok(true) => DOUBT_INTERVAL,
-            Ok(false) => return self.ended().await,
+            Ok(true) => LOGIN_CHECK_INTERVAL,
+            Ok(false) => return self.close_ended().await,
             Err(failure) => {
-                tracing::warn!(%failure, "a login could not be looked at; it is tried again");
-                DOUBT_AGAIN
+                tracing::warn!(%failure, "a login could not be checked; trying again");
+                LOGIN_CHECK_RETRY
             }
         };
-        session.doubt_at = Instant::now() + again_in;
+        session.check_at = Instant::now() + again_in;
         Step::default()
     }
 }
 
-fn refused(why: &Refused, asked: Option<&Versions>) -> Refusal {
-    let failure = Box::new(why.failure(asked.unwrap_or(&Versions::default())));
+fn refused(why: &Refused, requested: Option<&Versions>) -> Refusal {
+    let failure = Box::new(why.failure(requested.unwrap_or(&Versions::default())));
     Refusal { failure, code: Some(why.code()) }
 }
 
@@ -240,7 +240,7 @@ pub fn notification(method: &str, params: &impl Serialize) -> Frame {
     RpcFrame::Notification { method: method.to_owned(), params: RawJson::of(params) }.write(Version::Two).into()
 }
 
-impl Dialect for Conversation {
+impl Dialect for GatewaySession {
     async fn open(&mut self) -> Step {
         let challenge = Challenge {
             nonce: self.nonce.clone(),
@@ -257,9 +257,9 @@ impl Dialect for Conversation {
     }
 
     async fn hear(&mut self, text: &str) -> Step {
-        // One that is never silent would not be woken for it.
-        if self.session.as_ref().is_some_and(|session| session.doubt_at <= Instant::now()) {
-            let step = self.doubt().await;
+        // A peer that sends all the time keeps `wake` from returning, so the check is made here, too.
+        if self.session.as_ref().is_some_and(|session| session.check_at <= Instant::now()) {
+            let step = self.check_login().await;
             if step.close.is_some() {
                 return step;
             }
@@ -273,14 +273,14 @@ impl Dialect for Conversation {
         if let Some(fresh) = &self.fresh {
             fresh.ticket.speak();
         }
-        let answer = match Call::read(text.as_bytes()) {
-            Ok(call) if Method::find(&call.method).is_some() => Box::pin(self.answer(call)).await,
+        let reply = match Call::read(text.as_bytes()) {
+            Ok(call) if Method::find(&call.method).is_some() => Box::pin(self.reply_to(call)).await,
             _ if !self.may_misfit() => return MISFIT.into(),
-            Ok(call) => Box::pin(self.answer(call)).await,
-            Err(NotACall::Refused(answer)) => *answer,
+            Ok(call) => Box::pin(self.reply_to(call)).await,
+            Err(NotACall::Refused(reply)) => *reply,
             Err(NotACall::Ignored) => return Step::default(),
         };
-        vec![answer.write(Version::Two).into()].into()
+        vec![reply.write(Version::Two).into()].into()
     }
 
     async fn wake(&mut self) {
@@ -295,8 +295,8 @@ impl Dialect for Conversation {
             };
         };
         tokio::select! {
-            () = session.seat.doubted.notified() => session.doubt_at = Instant::now(),
-            () = sleep_until(session.doubt_at) => {}
+            () = session.guard.recheck.notified() => session.check_at = Instant::now(),
+            () = sleep_until(session.check_at) => {}
             () = self.outbox.emptied() => Mesh::of(app).delivery.look_again(&session.caller.aid),
             () = app.drained() => {}
         }
@@ -309,7 +309,7 @@ impl Dialect for Conversation {
         match &self.session {
             None if self.fresh.as_ref().is_some_and(|fresh| fresh.is_crowded_out) => CROWDED_OUT.into(),
             None => LATE.into(),
-            Some(session) if session.doubt_at <= Instant::now() => self.doubt().await,
+            Some(session) if session.check_at <= Instant::now() => self.check_login().await,
             Some(_) => Step::default(),
         }
     }

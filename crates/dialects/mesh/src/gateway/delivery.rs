@@ -1,6 +1,6 @@
-//! Gives letters to their owners' connections on this server, to each in the order of the mailbox. The next letter goes out as
-//! it was committed; a connection that lacks one before it, or could not be told more, has the mailbox read from where it is.
-//! Nothing here is the only copy: what is missed is pulled.
+//! Pushes messages to their owners' connections on this server, to each in the order of the mailbox. The next message is pushed
+//! as it was committed. For a connection that lacks an earlier one, or whose queue was full, the mailbox is read from its
+//! sequence number. Nothing here is the only copy: a client pulls what it has missed.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -29,15 +29,15 @@ use super::{
 use crate::{service::presence, state::Mesh, topics::MAILBOX};
 use ostler_server::{app::App, net::sockets::Frame};
 
-/// Letters read at once; each may be large.
+/// Messages read at once; each may be large.
 const LETTERS_MAX: u32 = 20;
 /// Mailboxes read from at once.
 const READERS: usize = 4;
-/// Mailboxes that are asked at once how far they are.
+/// Mailboxes whose last numbers are read at once.
 const MAILBOXES_MAX: usize = 500;
-/// Agents that left are forgotten when there are this many more than connections.
+/// Identities without a connection are forgotten when there are this many more than connections.
 const FORGOTTEN_AT: usize = 1_024;
-/// Senders whose connection is remembered per agent.
+/// Senders whose connection is remembered per identity.
 const AFFINITIES_MAX: usize = 4_096;
 
 pub struct Delivery {
@@ -45,12 +45,12 @@ pub struct Delivery {
     bound: Mutex<HashMap<Aid, BySender>>,
     behind: Mutex<Behind>,
     some: Notify,
-    /// Nobody knows which.
+    /// Notified when any mailbox may be behind.
     all: Notify,
 }
 
-/// Mailboxes to be read again, and those that are being read: two readers of one would hand things out of order.
-/// Whoever has waited longest comes next.
+/// Mailboxes to be read again, and those that are being read: two readers of one mailbox would push out of order. The one that
+/// has waited longest is next.
 #[derive(Default)]
 struct Behind {
     order: VecDeque<Aid>,
@@ -58,15 +58,15 @@ struct Behind {
     reading: HashSet<Aid>,
 }
 
-/// Which connection of an agent got a sender's last message of the queue, and when.
+/// Which connection of an identity received a sender's last message of the queue, and when.
 type BySender = HashMap<Aid, (ConnectionId, i64)>;
 
-/// A letter as it goes over the wire.
+/// A message as it goes over the wire.
 enum Frames {
-    /// A message of the queue is taken first, which its sender's call or the worker does.
+    /// A message of the queue must be claimed first, which its sender's call or the worker does.
     Queued,
     Whole(Frame),
-    /// For each device its own.
+    /// One frame for each device.
     Copies(HashMap<String, Frame>),
 }
 
@@ -101,7 +101,7 @@ impl Behind {
     }
 
     fn take(&mut self) -> Option<Aid> {
-        // Past those that are being read, of which there are no more than readers.
+        // Skip those that are being read; there are at most as many as readers.
         let at = self.order.iter().position(|aid| !self.reading.contains(aid))?;
         let next = self.order.remove(at)?;
         self.waiting.remove(&next);
@@ -116,20 +116,20 @@ impl Delivery {
         Self { connections, bound, behind, some: Notify::new(), all: Notify::new() }
     }
 
-    /// A letter was made durable here. Whether somebody connected is given it, now or in a moment.
+    /// Pushes a message that this server has committed. True if a connection has it, or will have it in a moment.
     pub fn deliver(&self, letter: &Letter) -> bool {
         if !self.connections.is_online(&letter.owner) {
             return false;
         }
         let frames = Frames::of(letter);
-        let passed = self.connections.pass_on(&letter.owner, letter.seq - 1, letter.seq, |one| frames.to(one));
-        if passed.is_behind {
+        let outcome = self.connections.push_in_order(&letter.owner, letter.seq - 1, letter.seq, |one| frames.to(one));
+        if outcome.is_behind {
             self.look_again(&letter.owner);
         }
-        passed.given > 0 || (passed.is_behind && letter.mode == Mode::Fanout)
+        outcome.pushed > 0 || (outcome.is_behind && letter.mode == Mode::Fanout)
     }
 
-    /// There may be something in this mailbox that its connections here were not told.
+    /// Has a mailbox read again: it may hold messages that its connections to this server have not received.
     pub fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
             self.behind().add(aid);
@@ -137,13 +137,13 @@ impl Delivery {
         }
     }
 
-    /// Nobody knows what was missed.
+    /// Has all mailboxes checked, after wake-ups may have been lost.
     pub fn look_at_all(&self) {
         self.all.notify_one();
     }
 
-    /// Gives a message of the queue to one connection, if one here can have it and nobody else has taken it. Whether somebody
-    /// has it now: the worker may have come before its sender's call.
+    /// Pushes a message of the queue to one connection, if one on this server can receive it and no other has claimed it. True
+    /// if a connection has it now: the worker may have handed it out before its sender's call does.
     pub async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
@@ -154,15 +154,15 @@ impl Delivery {
             if self.connections.offer(&letter.owner, chosen, &frame) {
                 return Ok(true);
             }
-            // It left meanwhile: whoever is next has it, here or elsewhere.
+            // The connection has closed in the meantime: release the message for the next one, on this server or another.
             queue::release(&app.db, &letter.owner, letter.seq, &place).await?;
             app.wake_others(&MAILBOX, &letter.owner);
         }
         Ok(false)
     }
 
-    /// One consumer: the sender's last one for as long as it is bound to it, else whose turn it is. Turns go by the message's
-    /// number, so that all who would hand it out at once mean the same consumer.
+    /// Chooses one consumer: the sender's last one while the affinity lasts, else the next in turn. The turn follows from the
+    /// message's number, so that concurrent callers choose the same consumer.
     fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, Place)> {
         let consumers = self.connections.ready(&letter.owner);
         let mode = consumers.first()?.live.delivery_mode;
@@ -195,36 +195,36 @@ impl Delivery {
         }
     }
 
-    /// It was read, and may be read again.
-    fn leave(&self, aid: &Aid) {
+    /// Ends the reading of a mailbox, so that it may be read again.
+    fn finish_reading(&self, aid: &Aid) {
         self.behind().reading.remove(aid);
         self.some.notify_one();
     }
 
-    /// Reads a mailbox from where its connections here are, and tells them as much as they can be told now.
+    /// Reads a mailbox from where its connections to this server are, and pushes as much as their queues have room for.
     async fn catch_up(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
         let Some(mailbox) = store::get_mailbox(&app.db, aid).await? else { return Ok(()) };
         if mailbox.mode == Mode::Queue {
             self.hand_out_untaken(app, aid).await?;
         }
-        while let Some(mut after) = self.connections.told(aid).filter(|told| *told < mailbox.last_seq) {
+        while let Some(mut after) = self.connections.pushed_seq(aid).filter(|pushed| *pushed < mailbox.last_seq) {
             let read = store::list_letters(&app.db, aid, after, LETTERS_MAX, app.now());
             let letters = read.await?;
             for letter in letters.iter().take_while(|letter| letter.seq <= mailbox.last_seq) {
                 let frames = Frames::of(letter);
-                self.connections.pass_on(aid, after, letter.seq, |one| frames.to(one));
+                self.connections.push_in_order(aid, after, letter.seq, |one| frames.to(one));
                 after = letter.seq;
             }
             let is_all = letters.len() < LETTERS_MAX as usize;
             if is_all || letters.last().is_some_and(|last| last.seq > mailbox.last_seq) {
-                // What is not there was recalled, has expired or is in the queue.
-                self.connections.pass_on(aid, after, mailbox.last_seq, |_| None);
+                // The missing numbers were recalled, have expired or are in the queue.
+                self.connections.push_in_order(aid, after, mailbox.last_seq, |_| None);
             }
         }
         Ok(())
     }
 
-    /// Hands out what waits in the queue of an agent, as far as there is somebody to take it.
+    /// Hands out the messages in an identity's queue, as long as a connection can receive one.
     async fn hand_out_untaken(&self, app: &App, aid: &Aid) -> Result<(), Failure> {
         for seq in queue::list_untaken(&app.db, aid, app.now()).await? {
             if self.connections.ready(aid).is_empty() {
@@ -237,14 +237,14 @@ impl Delivery {
         Ok(())
     }
 
-    /// Has those mailboxes read that hold more than was told here, whoever failed to say so. One into whose queue something
-    /// was put lately is read in any case: what was handed out may have come back.
+    /// Has those mailboxes read that hold more than was pushed here, whatever wake-up was lost. A mailbox whose queue received
+    /// a message lately is read in any case: a message that was handed out may have been released.
     async fn look_for_missed(&self, app: &App) -> Result<(), Failure> {
-        for some in self.connections.all_told().chunks(MAILBOXES_MAX) {
+        for some in self.connections.all_pushed_seqs().chunks(MAILBOXES_MAX) {
             let aids: Vec<&Aid> = some.iter().map(|(aid, _)| aid).collect();
             let mailboxes = store::list_mailboxes(&app.db, &aids).await?;
-            for (aid, told) in some {
-                if mailboxes.get(aid).is_some_and(|mailbox| mailbox.last_seq > *told || mailbox.may_hold(app.now())) {
+            for (aid, pushed) in some {
+                if mailboxes.get(aid).is_some_and(|mailbox| mailbox.last_seq > *pushed || mailbox.may_hold(app.now())) {
                     self.look_again(aid);
                 }
             }
@@ -261,13 +261,13 @@ impl Delivery {
     }
 }
 
-/// Reads again what must be read again, and tells the other servers who has left, until the server stops.
+/// Reads mailboxes that are behind, and deletes closed connections from the store, until the server stops.
 pub async fn run(app: App) {
     let recheck = async {
         loop {
             let _ = tokio::time::timeout(app.recheck(), Mesh::of(&app).delivery.all.notified()).await;
             if let Err(failure) = Mesh::of(&app).delivery.look_for_missed(&app).await {
-                warn(&failure, "whether somebody missed a message could not be read; it is tried again");
+                warn(&failure, "mailboxes could not be checked for missed messages; trying again");
             }
         }
     };
@@ -283,9 +283,9 @@ async fn read(app: &App) {
     loop {
         let aid = Mesh::of(app).delivery.next_behind().await;
         if let Err(failure) = Mesh::of(app).delivery.catch_up(app, &aid).await {
-            warn(&failure, "a mailbox could not be read; it is tried again");
+            warn(&failure, "a mailbox could not be read; trying again");
         }
-        Mesh::of(app).delivery.leave(&aid);
+        Mesh::of(app).delivery.finish_reading(&aid);
     }
 }
 

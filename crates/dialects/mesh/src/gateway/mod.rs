@@ -1,5 +1,6 @@
-//! The mesh's gateway: JSON-RPC over a WebSocket. It translates between frames and services, and holds no policy but that of
-//! its connections: the server speaks first, who has not introduced itself in time goes, and nobody is waited for.
+//! The mesh's gateway: JSON-RPC over a WebSocket. It translates between frames and services, and has no policy except that of
+//! its connections: the server sends first, a peer without `auth.connect` is disconnected at its deadline, and the server never
+//! waits for a slow peer.
 
 pub mod connections;
 mod conversation;
@@ -16,7 +17,7 @@ use ostler_protocol::{
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::state::Mesh;
-use conversation::Conversation;
+use conversation::GatewaySession;
 pub use conversation::notification;
 use ostler_server::{
     app::App,
@@ -26,18 +27,18 @@ use ostler_server::{
     },
 };
 
-/// What is read of a frame. One that is longer than any call may be is read to its end if it is not much longer, so that its
-/// sender receives the close code instead of a reset.
-pub const HEARD_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
+/// How much is read of a frame. A frame that is longer than any call may be is read to its end if it is not much longer, so
+/// that its sender receives the close code instead of a reset.
+pub const FRAME_READ_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
-/// What a connection holds of this server's: a place among all, and until it has introduced itself one among the fresh.
-pub struct Seats {
+/// The permits of a connection: one of all sockets, and one of the fresh sockets until `auth.connect`.
+pub struct GatewayPermits {
     socket: OwnedSemaphorePermit,
     fresh: Ticket,
 }
 
-impl Seats {
-    pub fn take(app: &App, peer: IpAddr) -> Result<Self, Failure> {
+impl GatewayPermits {
+    pub fn acquire(app: &App, peer: IpAddr) -> Result<Self, Failure> {
         let message = "too many connections to the gateway are open";
         let refused = |_| Failure::rule(FailureKind::Overloaded, "sockets", message);
         let socket = Mesh::of(app).sockets.clone().try_acquire_owned().map_err(refused)?;
@@ -45,9 +46,9 @@ impl Seats {
     }
 }
 
-/// Speaks with one peer until somebody ends it.
-pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
-    let Seats { socket: _seat, fresh } = seats;
+/// Serves one peer until either side closes the connection.
+pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, permits: GatewayPermits) {
+    let GatewayPermits { socket: _permit, fresh } = permits;
     let limits = &app.config.limits;
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
@@ -57,8 +58,8 @@ pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
     };
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(HANDSHAKE_MS_MAX as u64);
-    let conversation = Conversation::new(app.clone(), peer, outbox, (until, fresh));
-    let close = converse(socket, inbox, conversation, patience).await;
+    let session = GatewaySession::new(app.clone(), peer, outbox, (until, fresh));
+    let close = converse(socket, inbox, session, patience).await;
     app.metrics.socket_closed(close);
 }
 
@@ -66,14 +67,14 @@ pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, seats: Seats) {
 mod tests {
     use super::*;
 
-    /// Of what a function's future holds for as long as it runs.
-    fn held<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+    /// The size of a function's future, which is allocated for as long as it runs.
+    fn future_size<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
 
     #[test]
-    fn a_connection_holds_little_while_it_is_silent() {
-        let bytes = held(serve);
+    fn an_idle_connection_needs_little_memory() {
+        let bytes = future_size(serve);
         assert!(bytes <= 4 * 1024, "{bytes} bytes");
     }
 }

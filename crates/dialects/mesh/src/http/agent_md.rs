@@ -1,4 +1,4 @@
-//! `/agent.md` under an agent's own name: what it says of itself.
+//! `/agent.md` under an identity's own host name: its description.
 
 use axum::{
     Json,
@@ -22,7 +22,7 @@ use ostler_server::{
 
 const MARKDOWN: &str = "text/markdown";
 
-/// Say what one is: a front matter and Markdown. The token is an agent's, of its login.
+/// Store the caller's description: a front matter and Markdown. The token is the access token of a mesh login.
 #[utoipa::path(put, path = "/agent.md", tag = "mesh", security(("mesh" = [])),
     request_body(content = String, content_type = "text/markdown"),
     responses((status = 200, body = AgentMdKept), (status = "4XX", body = Problem)))]
@@ -33,7 +33,7 @@ pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentM
     Ok(Json(service::agent_md::put(&app, &owner, text).await?))
 }
 
-/// What the agent whose name is the host says of itself.
+/// Get the description of the identity whose name is the host.
 #[utoipa::path(get, path = "/agent.md", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = String, content_type = "text/markdown"), (status = "4XX", body = Problem)))]
 pub async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response, Refusal> {

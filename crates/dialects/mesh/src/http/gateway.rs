@@ -1,4 +1,4 @@
-//! Where the gateway is, and the gateway itself.
+//! Discovery of the gateway, and the gateway itself.
 
 use axum::{
     Json,
@@ -10,7 +10,7 @@ use ostler_protocol::{Failure, failures::Problem, mesh::pki::Discovery};
 
 use super::host;
 use crate::{
-    gateway::{self, HEARD_BYTES_MAX},
+    gateway::{self, FRAME_READ_BYTES_MAX},
     service,
     state::Mesh,
 };
@@ -19,14 +19,14 @@ use ostler_server::{
     net::{Peer, problem::Refusal, sockets::fitted},
 };
 
-/// Where the gateway of this host's domain is.
+/// Get the URL of the gateway of this host's domain.
 #[utoipa::path(get, path = "/.well-known/aun-gateway", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = Discovery), (status = "4XX", body = Problem)))]
 pub async fn discover(State(app): State<App>, headers: HeaderMap) -> Result<Json<Discovery>, Refusal> {
     Ok(Json(service::pki::discover(&app, host(&headers)?)?))
 }
 
-/// Connects to the mesh. The server speaks first, with a challenge; `docs/generated/methods.md` has what may be called.
+/// Connects to the mesh. The server sends the first frame, a challenge; `docs/generated/methods.md` lists the methods.
 pub async fn connect(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -36,7 +36,7 @@ pub async fn connect(
     Mesh::of(&app).pki()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
     let peer = peer.0.ip();
-    let seats = gateway::Seats::take(&app, peer)?;
-    let upgrade = fitted(upgrade, HEARD_BYTES_MAX);
-    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer, seats)))
+    let permits = gateway::GatewayPermits::acquire(&app, peer)?;
+    let upgrade = fitted(upgrade, FRAME_READ_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| gateway::serve(app, socket, peer, permits)))
 }

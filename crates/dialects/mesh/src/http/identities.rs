@@ -20,7 +20,7 @@ use ostler_server::{
     },
 };
 
-/// Give a name a certificate: its first, or one for another key. The old one is revoked then.
+/// Issue a certificate for a name: its first, or one for another key. The old certificate is then revoked.
 #[utoipa::path(post, path = "/api/v1/identities", tag = "mesh", security(("token" = ["operate"])),
     request_body = IssueCertificate,
     responses((status = 201, body = Identity), (status = 200, body = Identity, description = "it was there"),
@@ -28,9 +28,9 @@ use ostler_server::{
 pub async fn issue(
     State(app): State<App>,
     Caller(caller): Caller,
-    Body(asked): Body<IssueCertificate>,
+    Body(request): Body<IssueCertificate>,
 ) -> Result<(StatusCode, Json<Identity>), Refusal> {
-    let (identity, created) = identities::issue(&app, &caller, asked).await?;
+    let (identity, created) = identities::issue(&app, &caller, request).await?;
     Ok((created_status(created), Json(identity)))
 }
 
@@ -40,19 +40,19 @@ pub async fn issue(
 pub async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
-    Params(asked): Params<ListIdentities>,
+    Params(request): Params<ListIdentities>,
 ) -> Result<Json<IdentityPage>, Refusal> {
-    Ok(Json(identities::list(&app, &caller, asked).await?))
+    Ok(Json(identities::list(&app, &caller, request).await?))
 }
 
-/// A name with its newest certificate.
+/// Get a name with its newest certificate.
 #[utoipa::path(get, path = "/api/v1/identities/{aid}", tag = "mesh", security(("token" = ["operate"])),
     params(("aid" = String, Path)), responses((status = 200, body = Identity), (status = "4XX", body = Problem)))]
 pub async fn get(State(app): State<App>, Caller(caller): Caller, At(aid): At<Aid>) -> Result<Json<Identity>, Refusal> {
     Ok(Json(identities::get(&app, &caller, &aid).await?))
 }
 
-/// Revoke a name's certificate: its logins end, its connections close, and nobody believes it any more.
+/// Revoke a name's certificate: its logins end, its connections close, and peers no longer trust it.
 #[utoipa::path(post, path = "/api/v1/identities/{aid}/revoke", tag = "mesh", security(("token" = ["operate"])),
     params(("aid" = String, Path)), request_body = Option<RevokeIdentity>,
     responses((status = 200, body = Identity), (status = "4XX", body = Problem)))]
@@ -60,18 +60,18 @@ pub async fn revoke(
     State(app): State<App>,
     Caller(caller): Caller,
     At(aid): At<Aid>,
-    OptionalBody(asked): OptionalBody<RevokeIdentity>,
+    OptionalBody(request): OptionalBody<RevokeIdentity>,
 ) -> Result<Json<Identity>, Refusal> {
-    Ok(Json(identities::revoke(&app, &caller, &aid, asked).await?))
+    Ok(Json(identities::revoke(&app, &caller, &aid, request).await?))
 }
 
-/// Invite somebody to register a name, where names are given by invitation. The answer is the only place that shows it.
+/// Create an invitation to register a name, for servers where registration needs one. Only this response contains it.
 #[utoipa::path(post, path = "/api/v1/identities/invites", tag = "mesh", security(("token" = ["operate"])),
     request_body = Option<CreateInvite>, responses((status = 201, body = Invite), (status = "4XX", body = Problem)))]
 pub async fn invite(
     State(app): State<App>,
     Caller(caller): Caller,
-    OptionalBody(asked): OptionalBody<CreateInvite>,
+    OptionalBody(request): OptionalBody<CreateInvite>,
 ) -> Result<(StatusCode, Json<Invite>), Refusal> {
-    Ok((StatusCode::CREATED, Json(identities::invite(&app, &caller, &asked)?)))
+    Ok((StatusCode::CREATED, Json(identities::invite(&app, &caller, &request)?)))
 }

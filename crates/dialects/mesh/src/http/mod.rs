@@ -1,5 +1,5 @@
-//! What the mesh serves over HTTP beside its gateway: who may be believed, where the gateway is, what agents say of
-//! themselves. These paths answer under every name of the domain, and to callers that know nothing of our tokens.
+//! The HTTP resources of the mesh beside its gateway: certificates, discovery of the gateway, descriptions of identities. These
+//! paths are served under every name of the domain, also to callers without a token of this server.
 
 pub mod agent_md;
 pub mod gateway;
@@ -12,13 +12,13 @@ use ostler_protocol::Failure;
 
 use ostler_server::net::gate::name_of;
 
-/// The host that was asked, with its port.
+/// The host of the request, with its port.
 fn host(headers: &HeaderMap) -> Result<&str, Failure> {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     host.ok_or_else(|| Failure::invalid("host-missing", "a Host header is required"))
 }
 
-/// The host that was asked, without its port.
+/// The host of the request, without its port.
 fn host_name(headers: &HeaderMap) -> Result<&str, Failure> {
     host(headers).map(name_of)
 }

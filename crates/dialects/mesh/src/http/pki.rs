@@ -1,4 +1,4 @@
-//! `/pki…`: the chain of authorities, certificates and all their versions, what was revoked, the list of roots.
+//! `/pki…`: the chain of authorities, certificates and all their versions, revocations, the list of roots.
 
 use axum::{
     Json,
@@ -32,7 +32,7 @@ const CRL: &str = "application/pkix-crl";
 const OCSP_REQUEST: &str = "application/ocsp-request";
 const OCSP_RESPONSE: &str = "application/ocsp-response";
 
-/// The certificates above the domain's agents: issuer, registry, root, in PEM.
+/// The certificates above the domain's identities: issuer, registry, root, in PEM.
 #[utoipa::path(get, path = "/pki/chain", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = String, content_type = "application/x-pem-file"), (status = "4XX", body = Problem)))]
 pub async fn chain(State(app): State<App>) -> Result<Response, Refusal> {
@@ -46,20 +46,20 @@ pub async fn root(State(app): State<App>) -> Result<Response, Refusal> {
     Ok(plain(PEM, pki::root(&app)?))
 }
 
-/// An agent's certificate, in PEM: the newest, or the version that is named.
+/// An identity's certificate, in PEM: the newest, or the one with the given fingerprint.
 #[utoipa::path(get, path = "/pki/cert/{aid}", tag = "mesh", security(("mesh" = [])),
     params(("aid" = String, Path), CertificateQuery),
     responses((status = 200, body = String, content_type = "application/x-pem-file"), (status = "4XX", body = Problem)))]
 pub async fn certificate(
     State(app): State<App>,
-    Params(asked): Params<CertificateQuery>,
+    Params(query): Params<CertificateQuery>,
     At(aid): At<Aid>,
 ) -> Result<Response, Refusal> {
-    let identity = identities::version(&app, &aid, asked.cert_fingerprint.as_deref()).await?;
+    let identity = identities::version(&app, &aid, query.cert_fingerprint.as_deref()).await?;
     Ok(plain(PEM, identity.certificate))
 }
 
-/// What was revoked, as the mesh's clients read it.
+/// The revocation list, in the form that mesh clients read.
 #[utoipa::path(get, path = "/pki/crl.json", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = RevocationList), (status = "4XX", body = Problem)))]
 pub async fn revocations(State(app): State<App>) -> Result<Json<RevocationList>, Refusal> {
@@ -67,7 +67,7 @@ pub async fn revocations(State(app): State<App>) -> Result<Json<RevocationList>,
     Ok(Json(RevocationList { crl_pem: ostler_crypto::crl::to_pem(&list.der) }))
 }
 
-/// The same list in DER, as everybody else reads it.
+/// The same list in DER, for other clients.
 #[utoipa::path(get, path = "/pki/crl", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = Vec<u8>, content_type = "application/pkix-crl"), (status = "4XX", body = Problem)))]
 pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal> {
@@ -75,8 +75,8 @@ pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal
     Ok(plain(CRL, Bytes::copy_from_slice(&list.der)))
 }
 
-/// Whether a certificate is still good: by its serial in hexadecimal, as the mesh's clients read it; or, in the place of the
-/// serial, by a request of RFC 6960 in base64, as that says in its appendix A.1.
+/// Whether a certificate is still valid: by its serial in hexadecimal, in the form that mesh clients read; or, instead of the
+/// serial, by an RFC 6960 request in base64, as in its appendix A.1.
 #[utoipa::path(get, path = "/pki/ocsp/{serial}", tag = "mesh", security(("mesh" = [])), params(("serial" = String, Path)),
     responses(
         (status = 200, content((CertificateStatus = "application/json"), (Vec<u8> = "application/ocsp-response"))),
@@ -86,14 +86,14 @@ pub async fn status(
     ConnectInfo(peer): ConnectInfo<Peer>,
     At(serial): At<String>,
 ) -> Result<Response, Refusal> {
-    // The one is short and has digits only; the other is long, and begins with an M.
-    match pki::requested(&serial) {
-        Some(request) => Ok(plain(OCSP_RESPONSE, pki::answer(&app, peer.0.ip(), &request).await?)),
+    // A serial is short and has hexadecimal digits only; a request is long, and begins with an M.
+    match pki::decode_request(&serial) {
+        Some(request) => Ok(plain(OCSP_RESPONSE, pki::respond(&app, peer.0.ip(), &request).await?)),
         None => Ok(Json(pki::status(&app, peer.0.ip(), &serial).await?).into_response()),
     }
 }
 
-/// Whether certificates are still good, by RFC 6960.
+/// Whether certificates are still valid, by RFC 6960.
 #[utoipa::path(post, path = "/pki/ocsp", tag = "mesh", security(("mesh" = [])),
     request_body(content = Vec<u8>, content_type = "application/ocsp-request"),
     responses((status = 200, body = Vec<u8>, content_type = "application/ocsp-response"), (status = "4XX", body = Problem)))]
@@ -103,7 +103,7 @@ pub async fn ocsp(
     request: Request,
 ) -> Result<Response, Refusal> {
     let body = read_raw(request, &app, OCSP_REQUEST, SMALL_BODY_BYTES_MAX).await?;
-    Ok(plain(OCSP_RESPONSE, pki::answer(&app, peer.0.ip(), &body).await?))
+    Ok(plain(OCSP_RESPONSE, pki::respond(&app, peer.0.ip(), &body).await?))
 }
 
 /// The signed list of trusted roots.

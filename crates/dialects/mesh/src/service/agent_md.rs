@@ -1,4 +1,4 @@
-//! What agents say of themselves: put by their owners, read by everybody who may.
+//! Descriptions of identities: written by their owners, read by every client that may.
 
 use ostler_protocol::{
     Failure,
@@ -12,39 +12,39 @@ use ostler_protocol::{
 };
 use ostler_store::{self as store, mesh::agent_md::Kept};
 
-use super::{identities, tokens::whose};
+use super::{identities, tokens::find_by_token};
 use ostler_server::{app::App, auth::unauthenticated};
 
-/// The agent whose token this is; known before anything is read of what it says.
+/// The identity that the token belongs to. It is checked before the body is read.
 pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
     caller(app, token).await?.ok_or_else(|| unauthenticated("this needs an agent's access token"))
 }
 
 pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
     let read = AgentMd::read(text, aid)?;
-    let kept = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
-    store::mesh::agent_md::upsert(&app.db, aid, &kept).await?;
+    let stored = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
+    store::mesh::agent_md::upsert(&app.db, aid, &stored).await?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
     Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
 
-/// A private description is its owner's alone; others do not learn that there is one. A name that was revoked says nothing.
+/// Only its owner can read a private description; other callers do not learn that it exists. A revoked name has none.
 pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Failure> {
     let is_revoked = |identity: &Identity| identity.revoked_at.is_some();
     if identities::find(app, aid).await?.as_ref().is_none_or(is_revoked) {
         return Err(Failure::not_found("agent.md"));
     }
-    let kept = store::mesh::agent_md::get(&app.db, aid).await?;
-    let kept = kept.ok_or_else(|| Failure::not_found("agent.md"))?;
-    if kept.visibility == Visibility::Private && caller(app, token).await?.as_ref() != Some(aid) {
+    let stored = store::mesh::agent_md::get(&app.db, aid).await?;
+    let stored = stored.ok_or_else(|| Failure::not_found("agent.md"))?;
+    if stored.visibility == Visibility::Private && caller(app, token).await?.as_ref() != Some(aid) {
         return Err(Failure::not_found("agent.md"));
     }
-    Ok(kept.content)
+    Ok(stored.content)
 }
 
 async fn caller(app: &App, token: Option<&str>) -> Result<Option<Aid>, Failure> {
     match token {
-        Some(token) => Ok(whose(app, token).await?.map(|(aid, _)| aid)),
+        Some(token) => Ok(find_by_token(app, token).await?.map(|(aid, _)| aid)),
         None => Ok(None),
     }
 }

@@ -1,5 +1,5 @@
-//! Registration, login and the care of one's certificate. A login's first half leaves nothing behind: what must be known in
-//! the second is sealed into the request id, so that it may come over another connection and to another server.
+//! Registration, login and renewal of certificates. The first half of a login stores nothing: what the second half needs is
+//! sealed into the request id, so that it may come over another connection and to another server.
 
 use std::net::IpAddr;
 
@@ -31,19 +31,19 @@ use ostler_server::{app::App, clock, service::tokens::later};
 
 const LOGIN: &str = "login";
 
-/// What a login's second half, or a renewal, must know of the first. Sealed.
+/// What the second half of a login, or a renewal, needs from the first. Sealed.
 #[derive(Serialize, Deserialize)]
-struct Begun {
+struct LoginTicket {
     aid: Aid,
     fingerprint: String,
     nonce: String,
     until: Timestamp,
 }
 
-pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Result<CreateAidResult, Failure> {
+pub async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Result<CreateAidResult, Failure> {
     app.accepting()?;
     let pki = Mesh::of(app).pki()?;
-    let CreateAidParams { aid, public_key, curve, invite } = asked;
+    let CreateAidParams { aid, public_key, curve, invite } = params;
     check_name(pki, &aid)?;
     if curve != "P-256" {
         return Err(Failure::invalid("curve", "curve: P-256").detail("field", "curve"));
@@ -62,7 +62,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Resu
     Mesh::of(app).count_registration(peer, &Mesh::of(app).config, app.now())?;
     let grounds = Grounds { invite: invite.clone(), ..Grounds::of(Operation::Issue) };
     let Some(made) = certify(app, &aid, &key, grounds).await? else {
-        // Somebody was a moment earlier, with the name or with the invitation.
+        // A concurrent request has registered the name or used the invitation.
         if let Some(invite) = &invite {
             check_unused(app, invite).await?;
         }
@@ -71,15 +71,15 @@ pub async fn create_aid(app: &App, peer: IpAddr, asked: CreateAidParams) -> Resu
     Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
 }
 
-pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Failure> {
+pub async fn login1(app: &App, params: Login1Params) -> Result<Login1Result, Failure> {
     let pki = Mesh::of(app).pki()?;
-    let Login1Params { aid, cert, client_nonce } = asked;
+    let Login1Params { aid, cert, client_nonce } = params;
     if !(1..=NONCE_BYTES_MAX).contains(&client_nonce.len()) {
         return Err(Failure::invalid("client-nonce", format!("client_nonce: 1 to {NONCE_BYTES_MAX} bytes")));
     }
     let shown = Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid("cert", "cert: one certificate in PEM"))?;
     if find(app, &aid).await?.is_none() {
-        // The published client reads these words in a refusal to let it in, and in no other.
+        // The published client looks for this text in an authentication error, and in no other error.
         return Err(unproved(&not_registered(&aid).message));
     }
     let (_, certificate) = own_certificate(app, &aid, &shown.fingerprint()).await?;
@@ -87,11 +87,11 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
     let mut nonce = [0; 24];
     clock::fill(&mut nonce);
     let nonce = hex(&nonce);
-    let begun =
-        Begun { aid, fingerprint: certificate.fingerprint(), nonce: nonce.clone(), until: later(now, LOGIN_MS_MAX)? };
+    let until = later(now, LOGIN_MS_MAX)?;
+    let ticket = LoginTicket { aid, fingerprint: certificate.fingerprint(), nonce: nonce.clone(), until };
     let auth = pki.auth();
     Ok(Login1Result {
-        request_id: pki.ticket(LOGIN, &begun),
+        request_id: pki.ticket(LOGIN, &ticket),
         nonce,
         auth_cert: auth.certificate.to_pem(),
         client_nonce_signature: auth.sign(&client_nonce),
@@ -100,36 +100,36 @@ pub async fn login1(app: &App, asked: Login1Params) -> Result<Login1Result, Fail
     })
 }
 
-pub async fn login2(app: &App, asked: Login2Params) -> Result<Login2Result, Failure> {
-    let Login2Params { aid, request_id, nonce, client_time, signature } = asked;
+pub async fn login2(app: &App, params: Login2Params) -> Result<Login2Result, Failure> {
+    let Login2Params { aid, request_id, nonce, client_time, signature } = params;
     let signed = proofs::login(&nonce, &client_time);
     let identity = finish(app, &aid, (&request_id, &nonce), &signed, &signature).await?;
     let next = next_certificate(app, &identity).await?;
     tokens::begin(app, &identity, next.map(|next| next.to_pem())).await
 }
 
-pub async fn refresh_token(app: &App, asked: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
-    tokens::refresh(app, asked.refresh_token.expose_secret()).await
+pub async fn refresh_token(app: &App, params: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
+    tokens::refresh(app, params.refresh_token.expose_secret()).await
 }
 
-pub async fn download_cert(app: &App, caller: &MeshCaller, asked: DownloadCertParams) -> Result<CertResult, Failure> {
-    let aid = asked.aid.unwrap_or_else(|| caller.aid.clone());
-    let identity = version(app, &aid, asked.cert_fingerprint.as_deref()).await?;
+pub async fn download_cert(app: &App, caller: &MeshCaller, params: DownloadCertParams) -> Result<CertResult, Failure> {
+    let aid = params.aid.unwrap_or_else(|| caller.aid.clone());
+    let identity = version(app, &aid, params.cert_fingerprint.as_deref()).await?;
     Ok(CertResult { aid, cert: identity.certificate, cert_fingerprint: identity.cert_fingerprint })
 }
 
 /// The next certificate, for the same key or for another one.
-pub async fn request_cert(app: &App, caller: &MeshCaller, asked: RequestCertParams) -> Result<CertResult, Failure> {
-    let RequestCertParams { request_id, nonce, public_key, signature } = asked;
+pub async fn request_cert(app: &App, caller: &MeshCaller, params: RequestCertParams) -> Result<CertResult, Failure> {
+    let RequestCertParams { request_id, nonce, public_key, signature } = params;
     match public_key {
         None => renew_cert(app, caller, RenewCertParams { request_id, nonce, signature }).await,
         Some(public_key) => rekey(app, caller, RekeyParams { request_id, nonce, public_key, signature }).await,
     }
 }
 
-/// The next certificate for the same key, once the present one is past half its life.
-pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) -> Result<CertResult, Failure> {
-    let RenewCertParams { request_id, nonce, signature } = asked;
+/// The next certificate for the same key, once the current one is past half its life.
+pub async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCertParams) -> Result<CertResult, Failure> {
+    let RenewCertParams { request_id, nonce, signature } = params;
     let signed = proofs::renewal(&nonce);
     let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
     let next = next_certificate(app, &identity).await?;
@@ -139,9 +139,9 @@ pub async fn renew_cert(app: &App, caller: &MeshCaller, asked: RenewCertParams) 
     })
 }
 
-/// A certificate for a new key. Those for the old one are revoked, and whoever else logged in with it is out.
-pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result<CertResult, Failure> {
-    let RekeyParams { request_id, nonce, public_key, signature } = asked;
+/// A certificate for a new key. The certificates for the old key are revoked, and all other logins with it end.
+pub async fn rekey(app: &App, caller: &MeshCaller, params: RekeyParams) -> Result<CertResult, Failure> {
+    let RekeyParams { request_id, nonce, public_key, signature } = params;
     let key = agents_key(&public_key)?;
     let signed = proofs::rekey(&nonce, &public_key);
     let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
@@ -151,8 +151,8 @@ pub async fn rekey(app: &App, caller: &MeshCaller, asked: RekeyParams) -> Result
         let newest = version(&app, &aid, None).await?.serial;
         let grounds = Grounds {
             replaced: Some(Revoked { serial: newest, reason: RevocationReason::Superseded }),
-            asked_with: Some(identity.serial),
-            asked_by: Some(login_id),
+            shown_serial: Some(identity.serial),
+            login_id: Some(login_id),
             ..Grounds::of(Operation::Rekey)
         };
         let made = certify(&app, &aid, &key, grounds).await?.ok_or_else(revoked)?;
@@ -166,7 +166,7 @@ fn result(aid: &Aid, made: &Certificate) -> CertResult {
     CertResult { aid: aid.clone(), cert: made.to_pem(), cert_fingerprint: made.fingerprint() }
 }
 
-/// A certificate that we gave to this name, and that still says something: in force, or not long past its end.
+/// A certificate that this server issued to the name and that still identifies it: valid, or expired not long ago.
 async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Identity, Certificate), Failure> {
     let found = store::mesh::identities::find_by_fingerprint(&app.db, aid, fingerprint).await?;
     let identity = found.ok_or_else(|| unproved("the certificate is not one of this name's"))?;
@@ -180,7 +180,7 @@ async fn own_certificate(app: &App, aid: &Aid, fingerprint: &str) -> Result<(Ide
     Ok((identity, certificate))
 }
 
-/// Checks what was signed in answer to a login's first half, and uses its nonce up.
+/// Checks the signature over the nonce of a login's first half, and spends the nonce.
 async fn finish(
     app: &App,
     aid: &Aid,
@@ -188,32 +188,32 @@ async fn finish(
     signed: &[u8],
     signature: &str,
 ) -> Result<Identity, Failure> {
-    let begun = Mesh::of(app).pki()?.open_ticket::<Begun>(LOGIN, request_id);
-    let begun = begun.ok_or_else(|| unproved("request_id: no login of ours"))?;
-    if begun.aid != *aid || !ostler_crypto::equal(begun.nonce.as_bytes(), nonce.as_bytes()) {
+    let ticket = Mesh::of(app).pki()?.open_ticket::<LoginTicket>(LOGIN, request_id);
+    let ticket = ticket.ok_or_else(|| unproved("request_id: no login of ours"))?;
+    if ticket.aid != *aid || !ostler_crypto::equal(ticket.nonce.as_bytes(), nonce.as_bytes()) {
         return Err(unproved("the nonce is of another login"));
     }
-    if app.now() > begun.until {
+    if app.now() > ticket.until {
         return Err(unproved("the login took too long"));
     }
-    let (identity, certificate) = own_certificate(app, aid, &begun.fingerprint).await?;
+    let (identity, certificate) = own_certificate(app, aid, &ticket.fingerprint).await?;
     if !certificate.public_key().verifies_base64(signed, signature) {
         return Err(unproved("the signature does not check out"));
     }
-    let spent = store::mesh::logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), begun.until).await;
+    let spent = store::mesh::logins::spend(&app.db, &format!("{LOGIN}:{nonce}"), ticket.until).await;
     if spent? { Ok(identity) } else { Err(unproved("the nonce was used")) }
 }
 
-/// What comes after the certificate that somebody showed: a newer one that they have not got, or, past half of the newest's
-/// life, another. However often they show an old one, one more is made of it and not many.
+/// The successor of the certificate that a client presented: the newest one if the client does not have it yet, or, past half
+/// of the newest one's life, another. However often a client presents an old certificate, only one more is issued.
 async fn next_certificate(app: &App, shown: &Identity) -> Result<Option<Certificate>, Failure> {
-    // It is for the same key: one for another would have ended the certificate that was shown.
+    // It is for the same key: a certificate for another key would have revoked the presented one.
     let newest = version(app, &shown.aid, None).await?;
     let certificate = read(&newest)?;
     if !certificate.is_due_for_renewal(app.wall()) {
         return Ok((newest.serial != shown.serial).then_some(certificate));
     }
-    let grounds = Grounds { asked_with: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };
+    let grounds = Grounds { shown_serial: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };
     certify(app, &shown.aid, certificate.public_key(), grounds).await?.map(Some).ok_or_else(revoked)
 }
 

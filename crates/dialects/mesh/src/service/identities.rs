@@ -1,5 +1,5 @@
-//! Names of the mesh and their certificates: who gets one, and who loses it. Everything that is done to a certificate is
-//! written down before anybody hears of it.
+//! Names of the mesh and their certificates: issue, renew, revoke. Each change of a certificate is stored before any client
+//! learns of it.
 
 use ostler_crypto::{
     certificates::Certificate,
@@ -7,7 +7,7 @@ use ostler_crypto::{
 };
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    cursors::{self, Cursor},
+    cursors::{Cursor, PageRequest},
     mesh::{
         Aid,
         auth::not_registered,
@@ -23,7 +23,7 @@ use ostler_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::tokens::doubt;
+use super::tokens::recheck_logins;
 use crate::{pki::Pki, state::Mesh};
 use ostler_server::{
     app::App,
@@ -35,18 +35,18 @@ const INVITE: &str = "invite";
 
 /// An invitation, as it is sealed.
 #[derive(Serialize, Deserialize)]
-struct Invited {
+struct InviteTicket {
     id: String,
     aid: Option<Aid>,
     until: Timestamp,
 }
 
-/// The name with its newest certificate. `None`: nobody has it.
+/// The name with its newest certificate. `None` if it is not registered.
 pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
     Ok(store::mesh::identities::get(&app.db, aid).await?)
 }
 
-/// The name with one of the certificates that it ever had; with the newest, if none is named.
+/// The name with one of the certificates that it ever had: the newest, unless a fingerprint is given.
 pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<Identity, Failure> {
     match fingerprint {
         None => find(app, aid).await?.ok_or_else(|| not_registered(aid)),
@@ -57,7 +57,7 @@ pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<
     }
 }
 
-/// A key that an agent may have.
+/// Parses a public key that an identity may have.
 pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
     let key = PublicKey::from_base64(text).filter(|key| key.curve() == Curve::P256);
     key.ok_or_else(|| {
@@ -66,7 +66,7 @@ pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
     })
 }
 
-/// Checks that any agent may be given this name.
+/// Checks that any client may register this name.
 pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     if aid.is_agent_service() {
         return Err(reserved(aid));
@@ -74,7 +74,7 @@ pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     check_operators_name(pki, aid)
 }
 
-/// Checks that the operator may give this name to an agent, or take it away.
+/// Checks that the operator may issue certificates for this name, or revoke them.
 fn check_operators_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     if !aid.is_of(pki.domain()) {
         let message = format!("{aid} is not a name of {}", pki.domain());
@@ -93,8 +93,8 @@ fn reserved(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::Forbidden, "aid-reserved", format!("{aid} is the name of a service"))
 }
 
-/// Makes a certificate and writes it down. `None`: the name is taken, the invitation used, or the certificate that the asker
-/// showed was revoked.
+/// Issues a certificate and stores it. `None` if the name is registered already, the invitation was used, or the certificate
+/// that the client presented was revoked.
 pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) -> Result<Option<Certificate>, Failure> {
     let now = app.wall();
     let made = Mesh::of(app).pki()?.certify(aid, key, now);
@@ -109,34 +109,35 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
     Ok(is_written.then_some(made))
 }
 
-/// Why somebody gets a certificate.
+/// Why a certificate is issued.
 pub struct Grounds {
     pub operation: Operation,
-    /// What it takes the place of, with everything before that.
+    /// The certificate that it replaces, with all earlier ones.
     pub replaced: Option<Revoked>,
-    /// The serial of the certificate that the asker showed.
-    pub asked_with: Option<String>,
-    /// The login by which they asked; it goes on with the new certificate.
-    pub asked_by: Option<String>,
-    /// The invitation that the asker showed.
+    /// The serial of the certificate that the client presented.
+    pub shown_serial: Option<String>,
+    /// The login of the request; it stays valid under the new certificate.
+    pub login_id: Option<String>,
+    /// The invitation that the client presented.
     pub invite: Option<String>,
 }
 
 impl Grounds {
     pub fn of(operation: Operation) -> Self {
-        Self { operation, replaced: None, asked_with: None, asked_by: None, invite: None }
+        Self { operation, replaced: None, shown_serial: None, login_id: None, invite: None }
     }
 }
 
 fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry {
     let serial = made.serial().to_string();
     let made = Made { fingerprint: made.fingerprint(), certificate: made.to_pem(), ends_at: made.not_after() };
-    let Grounds { operation, replaced, asked_with, asked_by, invite } = grounds;
-    Entry { operation, aid, serial, made: Some(made), revoked: replaced, asked_with, asked_by, invite, at }
+    let Grounds { operation, replaced: revoked, shown_serial, login_id, invite } = grounds;
+    let (made, asked_with, asked_by) = (Some(made), shown_serial, login_id);
+    Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at }
 }
 
-/// Writes down who certifies the domain, and the auth service's own certificate. Run once at start. An error says why this
-/// server has no mesh.
+/// Stores which authority certifies the domain, and the auth service's own certificate. Run once at start. The inner error says
+/// why this server has no mesh.
 pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
     let (domain, ours) = (pki.domain().as_str(), pki.issuer().certificate().fingerprint());
     if store::mesh::identities::claim_issuer(db, domain, &ours, now).await? != ours {
@@ -150,14 +151,14 @@ pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), Str
 async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), store::StoreError> {
     if store::mesh::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
         let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
-        let known = store::mesh::identities::get(db, &aid).await?.is_some();
-        let operation = if known { Operation::Renew } else { Operation::Issue };
+        let exists = store::mesh::identities::get(db, &aid).await?.is_some();
+        let operation = if exists { Operation::Renew } else { Operation::Issue };
         store::mesh::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
     }
     Ok(())
 }
 
-/// Gives the auth service its next certificate in time. It is written down before anybody sees it.
+/// Renews the auth service's certificate in time. It is stored before any client sees it.
 pub async fn renew_auth(app: &App) -> Result<(), Failure> {
     let (Ok(pki), now) = (Mesh::of(app).pki(), app.wall()) else { return Ok(()) };
     let Some(next) = pki.next_auth(&app.config, now)? else { return Ok(()) };
@@ -167,34 +168,36 @@ pub async fn renew_auth(app: &App) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives a name its first certificate, or one for another key, whatever the policy says.
-pub async fn issue(app: &App, caller: &Principal, asked: IssueCertificate) -> Result<(Identity, bool), Failure> {
+/// Issues the first certificate of a name, or one for another key, regardless of the registration policy.
+pub async fn issue(app: &App, caller: &Principal, request: IssueCertificate) -> Result<(Identity, bool), Failure> {
     Access::Operate.admit(caller)?;
-    let IssueCertificate { aid, public_key } = asked;
+    let IssueCertificate { aid, public_key } = request;
     check_operators_name(Mesh::of(app).pki()?, &aid)?;
     let key = agents_key(&public_key)?;
-    let known = find(app, &aid).await?;
-    if let Some(known) = known.as_ref().filter(|known| known.revoked_at.is_none() && has_key(known, &key)) {
-        return Ok((known.clone(), false));
+    let existing = find(app, &aid).await?;
+    if let Some(existing) =
+        existing.as_ref().filter(|existing| existing.revoked_at.is_none() && has_key(existing, &key))
+    {
+        return Ok((existing.clone(), false));
     }
-    let is_compromised = |known: &Identity| known.revocation_reason == Some(RevocationReason::KeyCompromise);
-    if known.as_ref().is_some_and(|known| is_compromised(known) && has_key(known, &key)) {
+    let is_compromised = |existing: &Identity| existing.revocation_reason == Some(RevocationReason::KeyCompromise);
+    if existing.as_ref().is_some_and(|existing| is_compromised(existing) && has_key(existing, &key)) {
         let message = "the key was revoked because somebody else may have it; make another";
         return Err(Failure::rule(FailureKind::StateConflict, "key-compromised", message));
     }
-    let grounds = match &known {
+    let grounds = match &existing {
         None => Grounds::of(Operation::Issue),
-        Some(known) => {
-            let superseded = Revoked { serial: known.serial.clone(), reason: RevocationReason::Superseded };
-            let replaced = known.revoked_at.is_none().then_some(superseded);
+        Some(existing) => {
+            let superseded = Revoked { serial: existing.serial.clone(), reason: RevocationReason::Superseded };
+            let replaced = existing.revoked_at.is_none().then_some(superseded);
             Grounds { replaced, ..Grounds::of(Operation::Rekey) }
         }
     };
     let by = caller.name().to_owned();
     app.to_the_end(|app| async move {
-        certify(&app, &aid, &key, grounds).await?.ok_or_else(|| changed_meanwhile(&aid))?;
+        certify(&app, &aid, &key, grounds).await?.ok_or_else(|| concurrent_change(&aid))?;
         tracing::info!(%aid, by, "the operator gave a certificate");
-        if known.is_some() {
+        if existing.is_some() {
             end_logins(&app, &aid).await?;
         }
         Ok((version(&app, &aid, None).await?, true))
@@ -206,24 +209,25 @@ pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
     Certificate::from_pem(&identity.certificate).is_some_and(|certificate| certificate.public_key() == key)
 }
 
-/// Revokes all of a name's certificates. Idempotent: the first reason stands.
-pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, asked: RevokeIdentity) -> Result<Identity, Failure> {
+/// Revokes all of a name's certificates. Idempotent: the first reason is kept.
+pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, request: RevokeIdentity) -> Result<Identity, Failure> {
     Access::Operate.admit(caller)?;
-    // A service's certificate is replaced, not revoked: nobody could log in any more.
+    // A service's certificate is replaced, not revoked: otherwise no client could log in.
     check_operators_name(Mesh::of(app).pki()?, aid)?;
     let (aid, by) = (aid.clone(), caller.name().to_owned());
     app.to_the_end(|app| async move {
-        let revoked = revoke_newest(&app, &by, &aid, asked.reason).await?;
+        let revoked = revoke_newest(&app, &by, &aid, request.reason).await?;
         end_logins(&app, &aid).await?;
         Ok(revoked)
     })
     .await
 }
 
-/// Whoever has the key may change it meanwhile, here or at another server: what is newest then is what must go.
+/// Revokes the newest certificate. The owner may change the key concurrently, on this server or another: then the newer
+/// certificate must be revoked.
 async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason) -> Result<Identity, Failure> {
     let _turn = Mesh::of(app).certifying.lock().await;
-    let mut attempts = app.attempts(|| changed_meanwhile(aid));
+    let mut attempts = app.attempts(|| concurrent_change(aid));
     loop {
         attempts.start_next()?;
         let newest = version(app, aid, None).await?;
@@ -241,14 +245,14 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
     }
 }
 
-fn changed_meanwhile(aid: &Aid) -> Failure {
+fn concurrent_change(aid: &Aid) -> Failure {
     Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile; ask again"))
 }
 
-/// Ends the connections, to whichever server, that were begun with keys that are good no longer, and clears away logins
-/// and prekeys that were. What these can still do does not depend on it.
+/// Closes the connections, to any server, whose logins used keys that are no longer valid, and deletes those logins and prekeys.
+/// This only cleans up: an invalid login is rejected anyway.
 pub async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
-    doubt(app, aid);
+    recheck_logins(app, aid);
     store::mesh::logins::delete_fallen(&app.db, aid).await?;
     Ok(store::mesh::prekeys::delete_of(&app.db, aid).await?)
 }
@@ -258,44 +262,39 @@ pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, F
     version(app, aid, None).await
 }
 
-pub async fn list(app: &App, caller: &Principal, asked: ListIdentities) -> Result<IdentityPage, Failure> {
+pub async fn list(app: &App, caller: &Principal, request: ListIdentities) -> Result<IdentityPage, Failure> {
     Access::Operate.admit(caller)?;
-    let limit = cursors::limit(asked.limit)?;
-    let fingerprint = cursors::fingerprint("identities", &());
-    let after = asked.cursor.as_deref().map(|text| Cursor::decode(text, &fingerprint)).transpose()?;
-    let mut identities = store::mesh::identities::list(&app.db, after.as_ref(), limit + 1).await?;
-    let more = identities.len() > limit as usize;
-    identities.truncate(limit as usize);
-    let next_cursor = identities.last().filter(|_| more).map(|last| {
-        Cursor { created_at_us: last.certified_at.as_microsecond(), id: last.aid.to_string() }.encode(&fingerprint)
-    });
-    Ok(IdentityPage { identities, next_cursor })
+    let page = PageRequest::new("identities", &(), request.limit, request.cursor.as_deref())?;
+    let found = store::mesh::identities::list(&app.db, page.after.as_ref(), page.rows_max()).await?;
+    let page = page.page(found, |last| Cursor::after(last.certified_at, &last.aid));
+    Ok(IdentityPage { identities: page.items, next_cursor: page.next_cursor })
 }
 
-/// Lets somebody register one name. It is sealed, not kept.
-pub fn invite(app: &App, caller: &Principal, asked: &CreateInvite) -> Result<Invite, Failure> {
+/// Creates an invitation to register one name. It is sealed, and not stored.
+pub fn invite(app: &App, caller: &Principal, request: &CreateInvite) -> Result<Invite, Failure> {
     Access::Operate.admit(caller)?;
     let pki = Mesh::of(app).pki()?;
-    if let Some(aid) = &asked.aid {
+    if let Some(aid) = &request.aid {
         check_name(pki, aid)?;
     }
-    let until = later(app.wall(), asked.life_ms()?)?;
-    let invited = Invited { id: app.ids.body().simple().to_string(), aid: asked.aid.clone(), until };
-    tracing::info!(aid = asked.aid.as_ref().map(Aid::as_str), by = caller.name(), "somebody was invited");
-    Ok(Invite { invite: pki.ticket(INVITE, &invited), expires_at: until })
+    let until = later(app.wall(), request.life_ms()?)?;
+    let ticket = InviteTicket { id: app.ids.body().simple().to_string(), aid: request.aid.clone(), until };
+    tracing::info!(aid = request.aid.as_ref().map(Aid::as_str), by = caller.name(), "an invitation was created");
+    Ok(Invite { invite: pki.ticket(INVITE, &ticket), expires_at: until })
 }
 
-/// The id of an invitation to take this name. It is used up by the row that gives the name, and not before.
+/// The id of an invitation to register this name. Only the row that registers the name spends it.
 pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
     let invite = invite.ok_or_else(|| not_invited("names are given by invitation here"))?;
-    let invited: Invited = pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
-    if app.wall() > invited.until || invited.aid.as_ref().is_some_and(|named| named != aid) {
+    let ticket: InviteTicket =
+        pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
+    if app.wall() > ticket.until || ticket.aid.as_ref().is_some_and(|named| named != aid) {
         return Err(not_invited("the invitation is over, or for another name"));
     }
-    Ok(invited.id)
+    Ok(ticket.id)
 }
 
-/// Whether an invitation still gives a name.
+/// Checks that an invitation was not used.
 pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
     match store::mesh::identities::is_used(&app.db, invite).await? {
         true => Err(not_invited("the invitation was used")),

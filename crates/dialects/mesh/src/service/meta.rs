@@ -1,4 +1,4 @@
-//! What the gateway says of itself and of a connection.
+//! Information about the gateway and about a connection.
 
 use ostler_protocol::{
     Failure, RawJson,
@@ -25,7 +25,7 @@ pub fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure>
     })
 }
 
-/// As it was signed, letter by letter.
+/// The list of roots exactly as it was signed, byte by byte.
 pub async fn trust_roots(app: &App) -> Result<RawJson, Failure> {
     RawJson::parse(pki::trust_roots(app)?.to_string()).map_err(Failure::internal)
 }

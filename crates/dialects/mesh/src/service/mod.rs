@@ -1,5 +1,4 @@
-//! Verbs of the mesh: who has which name, who is logged in, what is believed and what agents say of themselves. Messages
-//! between them are `mesh_messages`.
+//! Services of the mesh: identities and their certificates, logins, presence, messages and descriptions.
 
 pub mod agent_md;
 pub mod auth;
@@ -18,14 +17,14 @@ use ostler_protocol::{
     },
 };
 
-pub use tokens::{is_live, sweep, whose};
+pub use tokens::{find_by_token, is_live, sweep};
 
-/// An agent on a connection that it has introduced as its own.
+/// An identity on a connection after `auth.connect`.
 #[derive(Clone, Debug)]
 pub struct MeshCaller {
     pub aid: Aid,
     pub login_id: String,
-    /// Both of its parts are empty on a legacy connection, which stands for the agent as a whole.
+    /// The device slot. Both of its parts are empty on a legacy connection, which is for the identity as a whole.
     pub place: Place,
     pub delivery_mode: DeliveryMode,
     pub connected_at: Timestamp,

@@ -1,5 +1,5 @@
-//! Who may still be believed: the chain of authorities, what was revoked, and the list of roots. What costs a signature is
-//! signed once and given to many, and is signed anew as soon as it says something else.
+//! What clients need to verify certificates: the chain of authorities, revocations, and the list of roots. A signed response is
+//! cached for many clients, and signed again as soon as its content changes.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -25,12 +25,12 @@ use crate::{
 };
 use ostler_server::app::App;
 
-/// What is signed is good for longer; it is signed anew after this.
-const SIGNED_ANEW: SignedDuration = SignedDuration::from_mins(30);
-/// RFC 6960 has requests of up to 255 bytes asked for by their path; longer ones are posted.
+/// A signed response is valid for longer, but is signed again after this.
+const SIGN_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(30);
+/// By RFC 6960, requests of up to 255 bytes are sent in the path; longer ones are posted.
 const REQUEST_TEXT_BYTES_MAX: usize = 1_024;
 
-/// A revocation list, and what it was made of.
+/// A revocation list, and the last revocation that it includes.
 #[derive(Clone)]
 pub struct SignedList {
     last_revocation: i64,
@@ -38,16 +38,16 @@ pub struct SignedList {
     pub der: Arc<[u8]>,
 }
 
-/// An answer about one certificate.
+/// A signed response about one certificate.
 #[derive(Clone)]
-pub struct StatusAnswer {
+pub struct StatusResponse {
     status: ocsp::Status,
     made_at: Timestamp,
     der: Arc<[u8]>,
 }
 
 fn is_fresh(made_at: Timestamp, now: Timestamp) -> bool {
-    (SignedDuration::ZERO..SIGNED_ANEW).contains(&now.duration_since(made_at))
+    (SignedDuration::ZERO..SIGN_AGAIN_AFTER).contains(&now.duration_since(made_at))
 }
 
 /// Issuer, registry, root.
@@ -59,22 +59,22 @@ pub fn root(app: &App) -> Result<String, Failure> {
     Ok(Mesh::of(app).pki()?.root().to_pem())
 }
 
-/// Everything that was revoked, as it stands.
+/// The current revocation list.
 pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = Mesh::of(app).pki()?;
     let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await?);
-    let known = Mesh::of(app).revocations.lock().expect("never poisoned").clone();
-    if let Some(known) = known.filter(|known| known.last_revocation == last && is_fresh(known.made_at, now)) {
-        return Ok(known);
+    let cached = Mesh::of(app).revocations.lock().expect("never poisoned").clone();
+    if let Some(cached) = cached.filter(|cached| cached.last_revocation == last && is_fresh(cached.made_at, now)) {
+        return Ok(cached);
     }
-    // RFC 5280: what has expired is on one more list, and then on none.
+    // RFC 5280: a certificate that has expired is on one more list, and then on none.
     let good_at = hours_after(now, -crl::LIST_HOURS);
     let revoked = store::mesh::identities::list_revoked(&app.db, good_at).await?;
     let entries: Vec<(Serial, Revocation)> = revoked
         .into_iter()
         .filter_map(|(serial, at, reason)| Some((serial.parse().ok()?, Revocation { at, reason: signed_as(reason) })))
         .collect();
-    // Numbers of lists rise; so does the server's time, also when the wall clock is set back.
+    // The numbers of lists must rise. The server's time does, also when the wall clock is set back.
     let number = app.now().as_microsecond().max(0) as u64;
     let list = entries.iter().map(|(serial, revocation)| (serial, *revocation));
     // A reader's clock may be a little behind.
@@ -95,8 +95,8 @@ fn signed_as(reason: RevocationReason) -> Reason {
 }
 
 async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> {
-    let known = store::mesh::identities::find_status(&app.db, &serial.to_string()).await?;
-    Ok(match known {
+    let found = store::mesh::identities::find_status(&app.db, &serial.to_string()).await?;
+    Ok(match found {
         None => ocsp::Status::Unknown,
         Some(store::mesh::identities::Status::Good) => ocsp::Status::Good,
         Some(store::mesh::identities::Status::Revoked { at, reason }) => {
@@ -105,21 +105,22 @@ async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> 
     })
 }
 
-/// What is known of a certificate, in the form that the published client reads.
+/// The status of a certificate, in the form that the published client reads.
 pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<CertificateStatus, Failure> {
     let pki = Mesh::of(app).pki()?;
     let serial: Serial = serial.parse().map_err(|_| Failure::not_found("certificate"))?;
     let (now, status, name) = (app.wall(), status_of(app, &serial).await?, serial.to_string());
-    let known = Mesh::of(app).answers.get(&name);
-    let der = match known.filter(|known| known.status == status && is_fresh(known.made_at, now)) {
-        Some(known) => known.der,
+    let cached = Mesh::of(app).status_responses.get(&name);
+    let der = match cached.filter(|cached| cached.status == status && is_fresh(cached.made_at, now)) {
+        Some(cached) => cached.der,
         None => {
             Mesh::of(app).count_signature(peer, app.now())?;
             let until = hours_after(now, ocsp::ANSWER_HOURS);
             let der: Arc<[u8]> = ocsp::for_mesh_client(pki.issuer(), &serial, status, now, until).into();
-            // Numbers that nobody has would push out the others.
+            // Serials of no certificate would evict the others from the cache.
             if status != ocsp::Status::Unknown {
-                Mesh::of(app).answers.insert(name, StatusAnswer { status, made_at: now, der: der.clone() });
+                let response = StatusResponse { status, made_at: now, der: der.clone() };
+                Mesh::of(app).status_responses.insert(name, response);
             }
             der
         }
@@ -127,26 +128,26 @@ pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<Certificate
     Ok(CertificateStatus { status: status.name().into(), ocsp_response: BASE64.encode(der) })
 }
 
-/// A request of RFC 6960 as it stands in a path. `None`: it is none.
-pub fn requested(text: &str) -> Option<Vec<u8>> {
+/// Decodes an RFC 6960 request from a path. `None` if the text is not a request.
+pub fn decode_request(text: &str) -> Option<Vec<u8>> {
     let request = BASE64.decode(text).ok().filter(|_| text.len() <= REQUEST_TEXT_BYTES_MAX)?;
     ocsp::Request::read(&request).is_some().then_some(request)
 }
 
-/// An answer as RFC 6960 has it. What is no request has an answer, too.
-pub async fn answer(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
+/// The response to an RFC 6960 request. A malformed request has a response, too.
+pub async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
     let pki = Mesh::of(app).pki()?;
     let Some(request) = ocsp::Request::read(request) else { return Ok(ocsp::malformed()) };
     Mesh::of(app).count_signature(peer, app.now())?;
-    let mut known = vec![];
+    let mut statuses = vec![];
     for serial in request.serials(pki.issuer().certificate()) {
-        known.push(match serial {
+        statuses.push(match serial {
             Some(serial) => status_of(app, &serial).await?,
             None => ocsp::Status::Unknown,
         });
     }
     let now = app.wall();
-    Ok(request.answer(pki.issuer(), &known, now, hours_after(now, ocsp::ANSWER_HOURS)))
+    Ok(request.answer(pki.issuer(), &statuses, now, hours_after(now, ocsp::ANSWER_HOURS)))
 }
 
 /// The signed list of trusted roots.
@@ -162,7 +163,7 @@ pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
     Ok(list)
 }
 
-/// Where the gateway is, for somebody who asked under this host name.
+/// The gateway's URL, for a client whose request had this host name.
 pub fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
     let pki = Mesh::of(app).pki()?;
     let (name, port) = match host.rsplit_once(':') {
@@ -178,7 +179,7 @@ pub fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
     Ok(Discovery { gateways: vec![Gateway { url, priority: 1 }] })
 }
 
-/// Whether a host name is the domain, or lies in it.
+/// Whether a host name is the domain or a name in it.
 pub fn is_within(domain: &str, host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     host.strip_suffix(domain).is_some_and(|before| before.is_empty() || before.ends_with('.'))

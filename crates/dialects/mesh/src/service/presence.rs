@@ -1,6 +1,6 @@
-//! Who is connected, whichever server they came to. A connection is written down before it is looked who else of its agent is
-//! there; two that clash and come at the same moment may both be refused, and never both be taken. Whoever is in the way of
-//! another by its very place is asked whether it is still there.
+//! Which identities are connected, to any server. A connection is stored before the other connections of its identity are read,
+//! so two conflicting connections that arrive at the same moment may both be rejected, and are never both admitted. A connection
+//! whose device slot another one requests is probed.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -24,17 +24,17 @@ use crate::{
 };
 use ostler_server::app::App;
 
-/// What a probe may take beyond the time to answer it: words between servers, a write that is under way. With that, it ends
-/// before the 10 s that the published client waits for an answer.
+/// What a probe may take beyond the peer's time to respond: wake-ups between servers, a write in progress. With that, it ends
+/// before the 10 s that the published client waits for a response.
 const PROBE_SLACK: Duration = Duration::from_secs(4);
-/// How often another server is asked about a place, while it says nothing of it.
-const ASKED_AGAIN: Duration = Duration::from_millis(500);
+/// How often a probe is sent to the other servers again, until one responds.
+const PROBE_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
 fn seat(app: &App, id: ConnectionId) -> Seat {
     Seat { server: app.server_number, number: id as i64 }
 }
 
-/// Whether a connection that has its place here may have it beside those elsewhere, too. One that may not gives it back.
+/// Checks a connection that was admitted on this server against those on other servers, too, and stores it if it is admitted.
 pub async fn admit_beside_others(
     app: &App,
     aid: &Aid,
@@ -49,16 +49,16 @@ pub async fn admit_beside_others(
     let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     let admitted = admit(live, &here.chain(elsewhere).collect::<Vec<_>>());
     if admitted.is_err() {
-        // At once, so that nobody else clashes with one that was not taken.
+        // At once, so that no other connection conflicts with a rejected one.
         store::delete(&app.db, seat(app, id)).await?;
     }
     Ok(admitted)
 }
 
-/// Asks whoever has this very place, here or elsewhere, whether it is still there. Resolves when that is settled: it was heard
-/// of, has left, or nobody knows.
+/// Probes the connection that has exactly this device slot, on this server or another. Resolves when the connection has
+/// responded or closed, or when the time is over.
 pub async fn probe(app: &App, aid: &Aid, place: &Place) {
-    // Legacy connections share a place, and are in nobody's way.
+    // Legacy connections share a device slot, and conflict with none.
     if place.device_id.is_empty() {
         return;
     }
@@ -70,47 +70,47 @@ pub async fn probe(app: &App, aid: &Aid, place: &Place) {
         return;
     }
     let mut settled = Mesh::of(app).connections.settled_elsewhere.subscribe();
-    let asked = async {
-        // Whoever had left before it was asked after says nothing, and what is said may not be heard.
-        while is_taken_elsewhere(app, aid, place).await.unwrap_or(true) {
+    let probed = async {
+        // A server whose connection had closed before does not respond, and a response may be lost.
+        while is_occupied_elsewhere(app, aid, place).await.unwrap_or(true) {
             app.wake_others(&PROBE, &place_key(aid, place));
-            if timeout(ASKED_AGAIN, said_of(&mut settled, aid, place)).await.is_ok() {
+            if timeout(PROBE_RESEND_INTERVAL, wait_settled(&mut settled, aid, place)).await.is_ok() {
                 break;
             }
         }
     };
-    wait(app, asked).await;
+    wait(app, probed).await;
 }
 
-/// Resolves when another server says that it is settled whether somebody is there.
-async fn said_of(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &Place) {
+/// Resolves when another server reports that its probe of this device slot has ended.
+async fn wait_settled(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &Place) {
     loop {
         match settled.recv().await {
-            Ok((one, at)) if one == *aid && at == *place => return,
+            Ok((settled_aid, at)) if settled_aid == *aid && at == *place => return,
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
     }
 }
 
-async fn is_taken_elsewhere(app: &App, aid: &Aid, place: &Place) -> Result<bool, Failure> {
+async fn is_occupied_elsewhere(app: &App, aid: &Aid, place: &Place) -> Result<bool, Failure> {
     let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     Ok(elsewhere.iter().any(|live| live.place == *place))
 }
 
-/// The same, asked by another server. Whoever has not got the place says nothing.
+/// Probes a connection for another server. A server without a connection in this device slot does not respond.
 pub async fn answer_probe(app: App, aid: Aid, place: Place) {
     let Some((id, outbox)) = Mesh::of(&app).connections.at(&aid, &place) else { return };
     wait(&app, outbox.probe()).await;
     let is_there = Mesh::of(&app).connections.at(&aid, &place).is_some_and(|(now, _)| now == id);
-    // Before it is said that it has left.
+    // Before the other server is notified that the connection has closed.
     if !is_there && let Err(error) = store::delete(&app.db, seat(&app, id)).await {
-        tracing::warn!(%error, "the other servers believe that somebody is here who has left");
+        tracing::warn!(%error, "a stale presence row could not be deleted");
     }
     app.wake_others(&SETTLED, &place_key(&aid, &place));
 }
 
-/// Until a probe is settled, or too late.
+/// Waits until a probe has ended, or its time is over.
 async fn wait(app: &App, settled: impl Future<Output = ()>) {
     tokio::select! {
         () = settled => {}
@@ -127,7 +127,7 @@ pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
     Ok(!elsewhere.is_empty())
 }
 
-/// Writes down everybody who is here: others may have taken this server for gone while it did not listen.
+/// Stores all connections of this server: while it did not listen, others may have taken it for stopped and deleted its rows.
 pub async fn store_all(app: &App) -> Result<(), Failure> {
     for (aid, one) in Mesh::of(app).connections.all() {
         store::insert(&app.db, seat(app, one.id), &aid, &one.live).await?;
@@ -135,29 +135,29 @@ pub async fn store_all(app: &App) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes out whoever has left, as they leave.
+/// Deletes the rows of connections as they close.
 pub async fn run(app: &App) {
     loop {
-        for id in Mesh::of(app).connections.left().await {
+        for id in Mesh::of(app).connections.closed().await {
             if app.db.multi_replica()
                 && let Err(error) = store::delete(&app.db, seat(app, id)).await
             {
-                tracing::warn!(%error, "the other servers believe that somebody is here who has left");
+                tracing::warn!(%error, "a stale presence row could not be deleted");
             }
         }
     }
 }
 
-/// Forgets whom servers had that are gone, and who has left this one without being taken out.
+/// Deletes the rows of servers that have stopped, and of this server's connections that have closed.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     if !app.db.multi_replica() {
         return Ok(());
     }
-    // In this order: whoever comes meanwhile is here before it is written down.
-    let written = store::list_numbers(&app.db, app.server_number).await?;
-    let here: HashSet<i64> =
+    // In this order: a connection that arrives in the meantime is in memory before it is stored.
+    let stored = store::list_numbers(&app.db, app.server_number).await?;
+    let live: HashSet<i64> =
         Mesh::of(app).connections.all().into_iter().map(|(_, one)| seat(app, one.id).number).collect();
-    for number in written.into_iter().filter(|number| !here.contains(number)) {
+    for number in stored.into_iter().filter(|number| !live.contains(number)) {
         store::delete(&app.db, Seat { server: app.server_number, number }).await?;
     }
     Ok(store::delete_gone(&app.db, app.server_number).await?)

@@ -1,5 +1,5 @@
-//! Tokens of agents: an access token for connections and uploads, and a refresh token for the next pair. Only the last
-//! pair of a login is good, and only hashes are kept.
+//! Tokens of identities: an access token for connections and uploads, and a refresh token for the next pair. Only the last
+//! pair of a login is valid, and only hashes are stored.
 
 use jiff::SignedDuration;
 use ostler_protocol::{
@@ -22,11 +22,11 @@ use ostler_server::{
     auth::{mint, token_hash},
 };
 
-/// The kinds of token, after the prefix of all tokens: for connections, and the one that is exchanged for the next.
+/// The kinds of token, after the prefix of all tokens: for connections, and for the next pair.
 const AID_ACCESS: &str = "aid";
 const AID_REFRESH: &str = "air";
 const TOKEN_BYTES_MAX: usize = 256;
-/// How far the clocks of two servers may be apart: what was used up is remembered for so long after its end.
+/// How far the clocks of two servers may be apart: a spent token is remembered for this long after its expiry.
 const CLOCKS_APART_MS_MAX: i64 = 5 * 60_000;
 
 struct Minted {
@@ -49,7 +49,7 @@ fn after(now: Timestamp, ms: i64) -> Timestamp {
     now.saturating_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
 }
 
-/// The first pair of a login, which stands as long as the certificate that it was proved with.
+/// Starts a login with its first pair. The login is valid as long as the certificate that proved it.
 pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Result<Login2Result, Failure> {
     let now = app.wall();
     let minted = mint_pair(now);
@@ -65,7 +65,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
     })
 }
 
-/// The next pair. A refused one is a result: clients then log in anew.
+/// The next pair. A rejected refresh token is a result, not a failure: the client then logs in again.
 pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
     let now = app.wall();
     let (hash, minted) = (token_hash(token), mint_pair(now));
@@ -82,7 +82,7 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
     app.to_the_end(|app| async move {
         if let Some(aid) = store::mesh::logins::delete_by_spent(&app.db, &hash).await? {
             tracing::warn!(%aid, "a refresh token was shown a second time; its login was ended");
-            doubt(&app, &aid);
+            recheck_logins(&app, &aid);
         }
         Ok(())
     })
@@ -90,26 +90,27 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
     Ok(RefreshTokenResult { error: Some("the refresh token is not valid".into()), ..RefreshTokenResult::default() })
 }
 
-/// The agent that an access token speaks for, and the login it is of. `None`: nobody, or not any more.
-pub async fn whose(app: &App, token: &str) -> Result<Option<(Aid, String)>, Failure> {
+/// The identity and the login of an access token. `None` if the token is not valid.
+pub async fn find_by_token(app: &App, token: &str) -> Result<Option<(Aid, String)>, Failure> {
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
     Ok(store::mesh::logins::find_by_access(&app.db, &token_hash(token), app.wall()).await?)
 }
 
-/// Whether a login still stands: it ends with its chain, with what it was proved by, and with a stolen token.
+/// Whether a login is still valid. It ends with its chain, with the certificate that proved it, and when a refresh token is
+/// used twice.
 pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
     Ok(store::mesh::logins::is_live(&app.db, login_id, app.wall()).await?)
 }
 
-/// Has every connection of a name, to whichever server, look whether its login still stands.
-pub(super) fn doubt(app: &App, aid: &Aid) {
-    Mesh::of(app).doubt(aid);
+/// Makes every connection of a name, to any server, check whether its login is still valid.
+pub(super) fn recheck_logins(app: &App, aid: &Aid) {
+    Mesh::of(app).recheck_logins(aid);
     app.wake_others(&LOGINS, aid);
 }
 
-/// Forgets logins that are over, and what can be used no more anyway, wherever a clock is behind this one.
+/// Deletes logins that have ended, and spent tokens that no server would accept even if its clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
     Ok(store::mesh::logins::delete_ended(&app.db, ended_before).await?)

@@ -8,7 +8,7 @@ use ostler_protocol::{
 use serde_json::json;
 
 use super::*;
-use crate::gateway::connections::Seat;
+use crate::gateway::connections::ConnectionGuard;
 use ostler_server::net::sockets::{Inbox, QUEUE_FRAMES_MAX, queue};
 
 const BOBBY: &str = "bobby.probe.test";
@@ -30,7 +30,7 @@ fn letter(seq: i64) -> Letter {
 }
 
 struct Device {
-    _seat: Seat,
+    _guard: ConnectionGuard,
     inbox: Inbox,
 }
 
@@ -39,15 +39,15 @@ impl Device {
         let (outbox, inbox) = queue();
         let place = Place { device_id: device_id.into(), slot_id: String::new() };
         let live = Live { place, delivery_mode: DeliveryMode::default() };
-        Self { _seat: delivery.connections.join(&BOBBY.parse().unwrap(), live, outbox, last_seq).unwrap(), inbox }
+        Self { _guard: delivery.connections.join(&BOBBY.parse().unwrap(), live, outbox, last_seq).unwrap(), inbox }
     }
 
-    async fn hears(&mut self) -> i64 {
-        let frame = self.inbox.next().await.expect("it is not cut off");
+    async fn receive(&mut self) -> i64 {
+        let frame = self.inbox.next().await.expect("the connection is open");
         serde_json::from_str::<serde_json::Value>(&frame).unwrap()["params"]["seq"].as_i64().unwrap()
     }
 
-    fn hears_nothing(&mut self) -> bool {
+    fn has_received_nothing(&mut self) -> bool {
         futures_util::FutureExt::now_or_never(self.inbox.next()).is_none()
     }
 }
@@ -57,54 +57,54 @@ fn is_behind(delivery: &Delivery) -> bool {
 }
 
 #[tokio::test]
-async fn a_device_that_connects_takes_nothing_from_those_that_are() {
+async fn a_device_that_connects_takes_no_message_from_the_others() {
     let delivery = Delivery::new(Arc::default());
     let mut desk = Device::join(&delivery, "desk", 14);
     // The fifteenth is durable, and the phone knows of it before it is delivered.
     let mut phone = Device::join(&delivery, "phone", 15);
     assert!(delivery.deliver(&letter(15)));
-    assert_eq!(desk.hears().await, 15);
-    assert!(phone.hears_nothing(), "it came before the phone did");
-    // The same, kept by another server: the desk's mailbox is read when the next one comes, at the latest.
+    assert_eq!(desk.receive().await, 15);
+    assert!(phone.has_received_nothing(), "it came before the phone did");
+    // Another server has committed the sixteenth: the desk's mailbox is read when the next one arrives, at the latest.
     let mut tablet = Device::join(&delivery, "tablet", 16);
     assert!(delivery.deliver(&letter(17)));
-    assert_eq!(tablet.hears().await, 17);
-    assert!(desk.hears_nothing() && phone.hears_nothing(), "nothing goes past what they lack");
+    assert_eq!(tablet.receive().await, 17);
+    assert!(desk.has_received_nothing() && phone.has_received_nothing(), "no message overtakes one that they lack");
     assert!(is_behind(&delivery));
 }
 
 #[tokio::test]
-async fn a_burst_waits_in_the_store_and_cuts_nobody_off() {
+async fn a_burst_waits_in_the_store_and_closes_no_connection() {
     let delivery = Delivery::new(Arc::default());
     let mut desk = Device::join(&delivery, "desk", 0);
     let burst = 2 * QUEUE_FRAMES_MAX as i64;
     let given = (1..=burst).filter(|seq| delivery.deliver(&letter(*seq))).count() as i64;
     assert!(given < burst);
-    assert!(!is_behind(&delivery), "there is no use in reading what it cannot be told");
+    assert!(!is_behind(&delivery), "its queue is full, so there is no use in reading");
     for seq in 1..=given {
-        assert_eq!(desk.hears().await, seq);
+        assert_eq!(desk.receive().await, seq);
     }
-    assert_eq!(delivery.connections.told(&BOBBY.parse().unwrap()), Some(given), "from here it is read");
+    assert_eq!(delivery.connections.pushed_seq(&BOBBY.parse().unwrap()), Some(given), "reading starts here");
     let mut phone = Device::join(&delivery, "phone", burst);
     assert!(delivery.deliver(&letter(burst + 1)));
-    assert_eq!(phone.hears().await, burst + 1, "whoever is slow holds nobody up");
-    assert!(is_behind(&delivery) && desk.hears_nothing());
+    assert_eq!(phone.receive().await, burst + 1, "a slow device holds up no other");
+    assert!(is_behind(&delivery) && desk.has_received_nothing());
 }
 
 #[tokio::test]
-async fn a_device_without_a_copy_is_past_it() {
+async fn a_device_without_a_copy_skips_the_message() {
     let delivery = Delivery::new(Arc::default());
     let (mut desk, mut phone) = (Device::join(&delivery, "desk", 0), Device::join(&delivery, "phone", 0));
     let copy = DeviceCopy { device_id: "desk".into(), envelope: RawJson::of(&json!({"for": "desk"})) };
     delivery.deliver(&Letter { contents: Contents::Copies(vec![copy]), ..letter(1) });
     delivery.deliver(&letter(2));
-    assert_eq!((desk.hears().await, desk.hears().await), (1, 2));
-    assert_eq!(phone.hears().await, 2);
+    assert_eq!((desk.receive().await, desk.receive().await), (1, 2));
+    assert_eq!(phone.receive().await, 2);
     assert!(!is_behind(&delivery));
 }
 
 #[tokio::test]
-async fn a_mailbox_is_read_by_one_at_a_time() {
+async fn a_mailbox_has_one_reader_at_a_time() {
     let delivery = Delivery::new(Arc::default());
     let _desk = Device::join(&delivery, "desk", 0);
     let bobby: Aid = BOBBY.parse().unwrap();
@@ -113,12 +113,12 @@ async fn a_mailbox_is_read_by_one_at_a_time() {
     delivery.look_again(&bobby);
     let mut second = std::pin::pin!(delivery.next_behind());
     assert!(futures_util::poll!(second.as_mut()).is_pending());
-    delivery.leave(&bobby);
-    assert_eq!(second.await, bobby, "there may be more since");
+    delivery.finish_reading(&bobby);
+    assert_eq!(second.await, bobby, "there may be more messages since");
 }
 
 #[test]
-fn whoever_has_waited_longest_is_read_next() {
+fn the_mailbox_that_has_waited_longest_is_read_next() {
     let mut behind = Behind::default();
     let aid = |name: &str| format!("{name}.probe.test").parse::<Aid>().unwrap();
     for name in ["aaaa", "bbbb", "cccc", "aaaa"] {
