@@ -10,7 +10,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-const SOURCE_LINES_MAX: usize = 600;
+const SOURCE_LINES_MAX: usize = 580;
 const ARCHITECTURE_LINES_MAX: usize = 200;
 const ADR_LINES_MAX: usize = 25;
 const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
@@ -184,8 +184,12 @@ fn comments_and_documents_are_in_plain_english() {
     let mut offenders = Vec::new();
     for path in source_files().into_iter().chain(documents()) {
         let is_code = path.extension().is_some_and(|extension| extension == "rs");
-        // This file and the guide name the words.
-        if path.ends_with("tidy.rs") || path.ends_with("english.md") || path.ends_with("CHANGELOG.md") {
+        // This file and the guide name the words; a migration that was released cannot change.
+        if path.extension().is_some_and(|extension| extension == "sql")
+            || path.ends_with("tidy.rs")
+            || path.ends_with("english.md")
+            || path.ends_with("CHANGELOG.md")
+        {
             continue;
         }
         for (number, line) in fs::read_to_string(root().join(&path)).unwrap().lines().enumerate() {

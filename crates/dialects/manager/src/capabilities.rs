@@ -155,6 +155,6 @@ pub const CAPABILITIES: &[Capability] = &[
     capability(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
-        "A session's events form a hash chain; whoever has read them can compute its head.",
+        "A session's events form a hash chain; a client that has read them can compute its head.",
     ),
 ];

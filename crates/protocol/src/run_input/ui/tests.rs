@@ -92,7 +92,7 @@ fn everything() -> Value {
     })
 }
 
-/// Every word an agent wrote, but for the names of kinds.
+/// Every word an agent wrote, except the names of kinds.
 fn words(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::String(word) if word.contains('-') || word == "🐎" => found.push(word.clone()),

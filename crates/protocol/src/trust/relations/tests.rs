@@ -97,7 +97,7 @@ impl World {
         Ok(act)
     }
 
-    /// Answers to the manifest of now.
+    /// Answers to the current manifest.
     fn consent(&mut self, granted: &[&str]) {
         let seen = Some(self.declared().hash.to_owned());
         self.answer(&Answers { manifest_hash: seen, ..grants(granted) }).unwrap();
@@ -240,7 +240,7 @@ fn an_answer_names_the_manifest_that_was_seen() {
     assert_eq!(rule(world.answer(&wider)), (FailureKind::SchemaInvalid, "manifest-hash-missing".into()));
     let stale = Answers { manifest_hash: Some(first), ..wider };
     assert_eq!(rule(world.answer(&stale)), (FailureKind::StateConflict, "version-conflict".into()));
-    // That scope went, too: still the person is to see the manifest of now first.
+    // That scope went, too: the person must still see the current manifest first.
     let gone = Answers { granted_scopes: grants(&["nope:x"]).granted_scopes, ..stale };
     assert_eq!(rule(world.answer(&gone)).1, "version-conflict");
     let begun = establish(between(), world.declared(), &BTreeMap::new(), &gone, at(2)).map(|_| Act::Established);
