@@ -19,14 +19,12 @@ const EMPTY_NAMES: [&str; 5] = ["utils", "common", "helpers", "types", "misc"];
 /// Folders of dialects. The kernel imports none of them.
 const DIALECTS: [&str; 4] = ["run_input", "mesh", "trust", "daemon"];
 
-/// Crates of dialects.
-const DIALECT_CRATES: [&str; 4] = ["ostler-manager", "ostler-run-input", "ostler-mesh", "ostler-trust"];
 /// What a dialect stands on. None uses another.
 const USED_BY_DIALECTS: &[&str] =
     &["ostler-server", "ostler-store", "ostler-crypto", "ostler-client", "ostler-protocol", "ostler-testkit"];
 
-/// The one-way rule: a crate may use those named after it, and no other of ours.
-const MAY_USE: [(&str, &[&str]); 18] = [
+/// The one-way rule: a crate may use those named after it, and no other of ours. Crates of dialects need no row.
+const MAY_USE: [(&str, &[&str]); 14] = [
     ("ostler-protocol", &[]),
     ("ostler-crypto", &[]),
     ("ostler-store", &["ostler-protocol", "ostler-testkit"]),
@@ -36,24 +34,9 @@ const MAY_USE: [(&str, &[&str]); 18] = [
         "ostler-server",
         &["ostler-store", "ostler-runner", "ostler-client", "ostler-crypto", "ostler-protocol", "ostler-testkit"],
     ),
-    ("ostler-manager", USED_BY_DIALECTS),
-    ("ostler-run-input", USED_BY_DIALECTS),
-    ("ostler-mesh", USED_BY_DIALECTS),
-    ("ostler-trust", USED_BY_DIALECTS),
     (
         "ostler-cli",
-        &[
-            "ostler-manager",
-            "ostler-run-input",
-            "ostler-mesh",
-            "ostler-trust",
-            "ostler-server",
-            "ostler-runner",
-            "ostler-client",
-            "ostler-protocol",
-            "ostler-stand-ins",
-            "ostler-testkit",
-        ],
+        &["ostler-server", "ostler-runner", "ostler-client", "ostler-protocol", "ostler-stand-ins", "ostler-testkit"],
     ),
     ("ostler-stand-ins", &[]),
     ("ostler-testkit", &["ostler-store", "ostler-testkit-macros"]),
@@ -71,20 +54,24 @@ fn crates_depend_in_one_direction() {
     let packages = metadata["packages"].as_array().unwrap();
     let name = |value: &Value| value["name"].as_str().unwrap().to_owned();
     let ours: BTreeSet<String> = packages.iter().map(name).collect();
+    let is_dialect = |package: &&Value| package["manifest_path"].as_str().unwrap().contains("/crates/dialects/");
+    let dialects: BTreeSet<String> = packages.iter().filter(is_dialect).map(name).collect();
+    assert!(dialects.len() >= 4, "{dialects:?}");
 
     let mut offenders = Vec::new();
     for package in packages {
         let user = name(package);
-        let Some(may_use) = allowed.get(user.as_str()) else {
+        let of_dialects = dialects.contains(&user).then_some(&USED_BY_DIALECTS);
+        let Some(may_use) = of_dialects.or_else(|| allowed.get(user.as_str())) else {
             offenders.push(format!("{user} has no place in the one-way rule: give it one in MAY_USE"));
             continue;
         };
-        // Dependencies of every kind: a test that reaches around the rule proves less than it seems to. The engine's tests
-        // speak every dialect.
+        // Dependencies of every kind: a test that reaches around the rule proves less than it seems to. The program composes
+        // the dialects, and the engine's tests speak all of them.
         let used = package["dependencies"].as_array().unwrap().iter();
         let used = used.filter(|used| {
-            let is_test = used["kind"] == "dev" && user == "ostler-server";
-            !(is_test && DIALECT_CRATES.contains(&used["name"].as_str().unwrap()))
+            let composes = user == "ostler-cli" || (user == "ostler-server" && used["kind"] == "dev");
+            !(composes && dialects.contains(used["name"].as_str().unwrap()))
         });
         let used = used.map(name).filter(|used| ours.contains(used));
         offenders.extend(used.filter(|used| !may_use.contains(&used.as_str())).map(|used| format!("{user} → {used}")));
@@ -132,7 +119,9 @@ fn no_source_file_is_too_long() {
     let offenders = source_files().into_iter().filter_map(|path| {
         let text = fs::read_to_string(root().join(&path)).unwrap();
         let lines = text.lines().count();
-        (lines > SOURCE_LINES_MAX && !is_generated(&path, &text)).then(|| format!("{}: {lines} lines", path.display()))
+        // A migration that was released cannot change.
+        let is_fixed = is_generated(&path, &text) || path.extension().is_some_and(|extension| extension == "sql");
+        (lines > SOURCE_LINES_MAX && !is_fixed).then(|| format!("{}: {lines} lines", path.display()))
     });
     assert_none(offenders.collect(), &format!("files of more than {SOURCE_LINES_MAX} lines"));
 }
