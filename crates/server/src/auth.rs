@@ -256,7 +256,9 @@ impl Principal {
         let Whose { tenant_id, owner } = what.into();
         self.is_of(tenant_id)?;
         match (owner, self.sees_threads_of()) {
-            (Some(owner), Some(user)) if owner != user => Err(forbidden("owner", "this thread is somebody else's")),
+            (Some(owner), Some(user)) if owner != user => {
+                Err(forbidden("owner", "this thread belongs to another user"))
+            }
             _ => Ok(()),
         }
     }

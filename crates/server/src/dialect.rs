@@ -34,11 +34,12 @@ use crate::{
 
 pub use dialects::Dialects;
 pub use failures::{FailureEncoder, encoded};
-pub use holdings::{Backup, Erasure, Holding, Place, Retention};
+pub use holdings::{Backup, Erasure, Holding, Location, Retention};
 pub(crate) use metrics::Read;
 pub use metrics::{Metric, Samples};
+pub use ostler_store::wakeups::FormerWord;
 pub use states::States;
-pub use topics::{FormerWord, Topic};
+pub use topics::Topic;
 
 type Work = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
@@ -111,7 +112,7 @@ pub(crate) struct ReadinessSection {
     pub schema_name: fn() -> String,
 }
 
-/// What a dialect opens its state with, before the server listens.
+/// What a dialect opens its state with, before the server accepts requests.
 pub struct Opening {
     pub db: Db,
     pub config: Config,

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use ostler_server::dialect::{Backup, Place};
+use ostler_server::dialect::{Backup, Location};
 
 use crate::harness::{Agent, Engine, PNG, TestServer, both_engines, dialects};
 
-fn declared(of: impl Fn(Place) -> Option<&'static str>) -> BTreeSet<String> {
-    let names: Vec<_> = dialects().holdings().filter_map(|holding| of(holding.place)).map(str::to_owned).collect();
+fn declared(of: impl Fn(Location) -> Option<&'static str>) -> BTreeSet<String> {
+    let names: Vec<_> = dialects().holdings().filter_map(|holding| of(holding.location)).map(str::to_owned).collect();
     let unique: BTreeSet<_> = names.iter().cloned().collect();
     assert_eq!(names.len(), unique.len(), "declared twice: {names:?}");
     unique
 }
 
-fn table(place: Place) -> Option<&'static str> {
-    if let Place::Table(name) = place { Some(name) } else { None }
+fn table(location: Location) -> Option<&'static str> {
+    if let Location::Table(name) = location { Some(name) } else { None }
 }
 
-fn path(place: Place) -> Option<&'static str> {
-    if let Place::Path(name) = place { Some(name) } else { None }
+fn path(location: Location) -> Option<&'static str> {
+    if let Location::Path(name) = location { Some(name) } else { None }
 }
 
 #[both_engines]
@@ -59,7 +59,7 @@ async fn every_file_of_the_data_directory_is_declared(engine: Engine) {
 #[test]
 fn whatever_holds_keys_or_secrets_is_in_a_backup() {
     for wanted in ["secrets", "secrets-key", "pki", "signing-key", "token", "git-credentials", "attachments"] {
-        let found = dialects().holdings().find(|holding| path(holding.place) == Some(wanted)).copied();
+        let found = dialects().holdings().find(|holding| path(holding.location) == Some(wanted)).copied();
         assert_eq!(found.map(|holding| holding.backup), Some(Backup::Copied), "{wanted}");
     }
 }

@@ -16,7 +16,7 @@ pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Mesh::
         }
     })
     .former(|word| match word {
-        FormerWord::Listener(name) | FormerWord::Frame(name) => is_aid(name).then(|| name.to_owned()),
+        FormerWord::Listener(name) | FormerWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
         FormerWord::Urgent(_) => None,
     });
 
@@ -75,7 +75,7 @@ fn is_aid(name: &str) -> bool {
     name.parse::<Aid>().is_ok()
 }
 
-fn former_urgent(word: FormerWord<'_>, sign: char) -> Option<String> {
+fn former_urgent(word: &FormerWord, sign: char) -> Option<String> {
     match word {
         FormerWord::Urgent(name) => name.strip_prefix(sign).map(str::to_owned),
         _ => None,
@@ -88,20 +88,20 @@ mod tests {
 
     #[test]
     fn each_word_of_the_former_format_belongs_to_one_topic() {
-        let found = |word: FormerWord<'_>| {
-            let mut found = ALL.into_iter().filter_map(|topic| Some((topic.name, (topic.former)(word)?)));
+        let found = |word: FormerWord| {
+            let mut found = ALL.into_iter().filter_map(|topic| Some((topic.name, (topic.former)(&word)?)));
             let one = found.next();
             assert_eq!(found.next(), None);
             one
         };
         let aid = "alice.localhost.test";
-        assert_eq!(found(FormerWord::Listener(aid)), Some(("mesh.mailbox", aid.into())));
-        assert_eq!(found(FormerWord::Frame(aid)), Some(("mesh.mailbox", aid.into())));
-        assert_eq!(found(FormerWord::Urgent("!alice.localhost.test")), Some(("mesh.logins", aid.into())));
+        assert_eq!(found(FormerWord::Listener(aid.into())), Some(("mesh.mailbox", aid.into())));
+        assert_eq!(found(FormerWord::Frame(aid.into(), String::new())), Some(("mesh.mailbox", aid.into())));
+        assert_eq!(found(FormerWord::Urgent(format!("!{aid}"))), Some(("mesh.logins", aid.into())));
         let key = "phone/main/alice.localhost.test";
-        assert_eq!(found(FormerWord::Urgent(&format!("?{key}"))), Some(("mesh.probe", key.into())));
-        assert_eq!(found(FormerWord::Urgent(&format!("={key}"))), Some(("mesh.settled", key.into())));
-        assert_eq!(found(FormerWord::Listener("usr_1")), None);
+        assert_eq!(found(FormerWord::Urgent(format!("?{key}"))), Some(("mesh.probe", key.into())));
+        assert_eq!(found(FormerWord::Urgent(format!("={key}"))), Some(("mesh.settled", key.into())));
+        assert_eq!(found(FormerWord::Listener("usr_1".into())), None);
     }
 
     #[test]

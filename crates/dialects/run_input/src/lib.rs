@@ -12,7 +12,6 @@ mod state;
 
 use axum::extract::DefaultBodyLimit;
 use ostler_protocol::{
-    Failure,
     failures::Problem,
     run_input::{failures::RunInputProblem, runs::in_dialect},
 };
@@ -63,8 +62,8 @@ fn operations() -> OpenApiRouter<App> {
         .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
 }
 
-fn encode(failure: &Failure, problem: Problem) -> String {
-    encoded(&RunInputProblem::new(failure, problem))
+fn encode(problem: Problem) -> String {
+    encoded(&RunInputProblem::from(problem))
 }
 
 fn security() -> SecurityScheme {

@@ -51,6 +51,6 @@ pub const CAPABILITIES: &[Capability] = &[
             "GET /agents/{agentId}/webhook/deliveries/{deliveryId}",
             "POST /agents/{agentId}/webhook/deliveries/{deliveryId}/replay",
         ],
-        "Agents' own servers are told by signed requests, again until they answer; what was given up can be replayed.",
+        "Signed requests to the agents' own servers, retried until they respond; deliveries that were given up can be replayed.",
     ),
 ];

@@ -134,7 +134,8 @@ where
 }
 
 async fn post(app: &App, sender: &Sender, webhook: &Sealed, delivery: &Delivery) -> Result<HookResponse, String> {
-    let headers = signed_headers(app, webhook, delivery).ok_or("the webhook's secret cannot be opened; set it anew")?;
+    let headers = signed_headers(app, webhook, delivery)
+        .ok_or("the webhook's secret cannot be decrypted; set the webhook again")?;
     sender.post(&webhook.webhook.url, headers, delivery.body.as_str().to_owned()).await
 }
 

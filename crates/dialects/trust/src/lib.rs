@@ -15,7 +15,7 @@ mod state;
 mod topics;
 
 use axum::routing::get;
-use ostler_protocol::{Failure, failures::Problem, trust::failures::TrustProblem};
+use ostler_protocol::{failures::Problem, trust::failures::TrustProblem};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
@@ -72,6 +72,6 @@ fn operations() -> OpenApiRouter<App> {
         .routes(routes!(http::webhooks::replay))
 }
 
-fn encode(_: &Failure, problem: Problem) -> String {
+fn encode(problem: Problem) -> String {
     encoded(&TrustProblem::from(problem))
 }

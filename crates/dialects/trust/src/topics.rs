@@ -12,6 +12,6 @@ pub const LISTENER: Topic = Topic::new(
 .receive(|app, key, frame| Trust::of(app).listeners.send(&Listener::named(key), &frame))
 .former(|word| match word {
     // Names with a dot were those of the mesh.
-    FormerWord::Listener(name) | FormerWord::Frame(name) => (!name.contains('.')).then(|| name.to_owned()),
+    FormerWord::Listener(name) | FormerWord::Frame(name, _) => (!name.contains('.')).then(|| name.clone()),
     FormerWord::Urgent(_) => None,
 });

@@ -14,8 +14,9 @@ pub struct RunInputProblem {
     pub code: String,
 }
 
-impl RunInputProblem {
-    pub fn new(failure: &Failure, problem: Problem) -> Self {
-        Self { problem, code: code(failure).into_owned() }
+impl From<Problem> for RunInputProblem {
+    fn from(problem: Problem) -> Self {
+        let code = code(&Failure::from(problem.clone())).into_owned();
+        Self { problem, code }
     }
 }

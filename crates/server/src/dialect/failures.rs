@@ -7,8 +7,8 @@ use serde::Serialize;
 pub struct FailureEncoder {
     /// The failure as the dialect names it. Applied before it is counted and logged.
     pub translate: fn(Failure) -> Failure,
-    /// The body of the response, as JSON. The problem is redacted; of the failure only its kind and rule may be used.
-    pub encode: fn(&Failure, Problem) -> String,
+    /// The body of the response, as JSON, made from the redacted problem.
+    pub encode: fn(Problem) -> String,
     /// The name of the body's schema in the OpenAPI document.
     pub schema: &'static str,
 }
@@ -16,7 +16,7 @@ pub struct FailureEncoder {
 impl FailureEncoder {
     /// A problem of RFC 9457.
     pub const PLAIN: Self =
-        Self { translate: |failure| failure, encode: |_, problem| encoded(&problem), schema: "Problem" };
+        Self { translate: |failure| failure, encode: |problem| encoded(&problem), schema: "Problem" };
 }
 
 /// A dialect's own body as JSON.

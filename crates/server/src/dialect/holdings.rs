@@ -4,14 +4,14 @@
 /// A table, or a file or directory in the data directory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Holding {
-    pub place: Place,
+    pub location: Location,
     pub backup: Backup,
     pub retention: Retention,
     pub erasure: Erasure,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Location {
     Table(&'static str),
     /// A path in the data directory: a file, or a directory with everything in it.
     Path(&'static str),
@@ -50,10 +50,10 @@ pub enum Erasure {
 
 impl Holding {
     pub const fn table(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
-        Self { place: Place::Table(name), backup, retention, erasure }
+        Self { location: Location::Table(name), backup, retention, erasure }
     }
 
     pub const fn path(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
-        Self { place: Place::Path(name), backup, retention, erasure }
+        Self { location: Location::Path(name), backup, retention, erasure }
     }
 }

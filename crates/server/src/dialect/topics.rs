@@ -1,6 +1,8 @@
 //! The topics for which servers of one store wake each other. A wake-up is a hint: it may be lost, so every waiting task also
 //! reads the store from time to time.
 
+use ostler_store::wakeups::FormerWord;
+
 use crate::{app::App, net::sockets::Frame};
 
 /// One kind of wake-up. Its keys are words without blanks.
@@ -17,16 +19,7 @@ pub struct Topic {
     /// Another server sends a frame to this key's connections.
     pub receive: fn(&App, &str, Frame),
     /// The key, if a word of the former format belongs to this topic.
-    pub former: fn(FormerWord<'_>) -> Option<String>,
-}
-
-/// A word of the former format, in which wake-ups did not name their topics.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FormerWord<'a> {
-    Listener(&'a str),
-    Urgent(&'a str),
-    /// The key whose connections a frame is for.
-    Frame(&'a str),
+    pub former: fn(&FormerWord) -> Option<String>,
 }
 
 impl Topic {
@@ -42,7 +35,7 @@ impl Topic {
         Self { receive, ..self }
     }
 
-    pub const fn former(self, former: fn(FormerWord<'_>) -> Option<String>) -> Self {
+    pub const fn former(self, former: fn(&FormerWord) -> Option<String>) -> Self {
         Self { former, ..self }
     }
 }

@@ -71,7 +71,7 @@ pub fn encode(
     peer: Option<IpAddr>,
 ) -> Response {
     let Some(failure) = response.extensions_mut().remove::<Failure>() else { return response };
-    let mut failure = (encoder.translate)(failure);
+    let failure = (encoder.translate)(failure);
     let redactor = &app.redactor;
     app.metrics.refused(&failure);
     if app.refusals.should_log(&failure, peer) {
@@ -79,12 +79,10 @@ pub fn encode(
     }
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
-    let details = failure.details.as_deref().cloned().unwrap_or_default();
-    let problem = Problem::new(failure.kind, message, trace_id.to_string(), redact_details(details, redactor));
-    // The encoder only gets redacted texts.
-    failure.message.clear();
-    let problem = (encoder.encode)(&failure, problem);
-    let mut encoded = (status(failure.kind), problem).into_response();
+    let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
+    // The encoder gets the redacted problem and nothing else.
+    let body = (encoder.encode)(Problem::new(failure.kind, message, trace_id.to_string(), details));
+    let mut encoded = (status(failure.kind), body).into_response();
     encoded.extensions_mut().insert(failure.kind);
     encoded.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
     if failure.kind == FailureKind::Unauthenticated {

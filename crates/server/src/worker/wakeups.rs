@@ -14,15 +14,11 @@ use ostler_protocol::{Failure, ids::SessionId};
 use ostler_store::{
     self as store, StoreError,
     lane::Committed,
-    wakeups::{FormerWord as Word, Frame as StoredFrame, Receiver, Sender, Wakeups},
+    wakeups::{FormerWord, Frame as StoredFrame, Receiver, Sender, Wakeups},
 };
 use tokio::sync::Notify;
 
-use crate::{
-    app::App,
-    dialect::{FormerWord, Topic},
-    net::sockets::Frame,
-};
+use crate::{app::App, dialect::Topic, net::sockets::Frame};
 
 /// The first wake-ups are sent at once, the next ones together after this long.
 const SEND_PAUSE: Duration = Duration::from_millis(10);
@@ -134,7 +130,9 @@ async fn receive(app: &App, incoming: &Pending) {
                         retry = RETRY_MIN;
                         listen(receiver, incoming).await.to_string()
                     }
-                    Err(failure) => format!("presence could not be stored: {}", failure.cause.unwrap_or_default()),
+                    Err(failure) => {
+                        format!("a dialect could not prepare for wake-ups: {}", failure.cause.unwrap_or_default())
+                    }
                 }
             }
             Err(error) => error.to_string(),
@@ -227,19 +225,12 @@ fn wake_topics(app: &App, wakeups: &Wakeups) {
 }
 
 /// Handles a word of a server of the former version: it belongs to the first topic that recognises it.
-fn wake_former(app: &App, word: &Word) {
-    let (read, frame) = match word {
-        Word::Listener(name) => (FormerWord::Listener(name), None),
-        Word::Urgent(name) => (FormerWord::Urgent(name), None),
-        Word::Frame(name, frame) => (FormerWord::Frame(name), decoded(frame)),
-    };
-    let Some((topic, key)) = app.dialects.topics().find_map(|topic| Some((topic, (topic.former)(read)?))) else {
-        return;
-    };
-    match (read, frame) {
-        (FormerWord::Frame(_), Some(frame)) => (topic.receive)(app, &key, frame),
-        (FormerWord::Frame(_), None) => {}
-        _ => (topic.wake)(app, &key),
+fn wake_former(app: &App, word: &FormerWord) {
+    let meant = app.dialects.topics().find_map(|topic| Some((topic, (topic.former)(word)?)));
+    let Some((topic, key)) = meant else { return };
+    match word {
+        FormerWord::Frame(_, frame) => decoded(frame).into_iter().for_each(|frame| (topic.receive)(app, &key, frame)),
+        FormerWord::Listener(_) | FormerWord::Urgent(_) => (topic.wake)(app, &key),
     }
 }
 

@@ -20,7 +20,7 @@ use ostler_server::{
     },
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -126,8 +126,8 @@ struct PagerFailure {
     page_failed: String,
 }
 
-fn encode(failure: &Failure, problem: Problem) -> String {
-    let rule = failure.rule_name().unwrap_or("none");
+fn encode(problem: Problem) -> String {
+    let rule = problem.details.get("rule").and_then(Value::as_str).unwrap_or("none");
     json!({"page_failed": format!("{} ({rule}): {}", problem.failure_kind, problem.message)}).to_string()
 }
 

@@ -1,5 +1,5 @@
-//! Erasing a thread: what runs in it ends, nothing of it is left except digests, no request finds it any more, and whatever was
-//! at work in it can write nothing back.
+//! Erasing a thread: its runs end, only digests of its events remain, requests do not find it, and a runner that was working in
+//! it cannot write to it any more.
 
 use ostler_protocol::FailureKind::*;
 use ostler_server::clock::Clock;

@@ -95,7 +95,7 @@ pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<Si
     let not_found = || Failure::not_found("attachment");
     let path: ObjectPath = request.path.parse().map_err(|_| not_found())?;
     if path.owner != owner {
-        return Err(forbidden("owner", "this attachment is somebody else's"));
+        return Err(forbidden("owner", "this attachment belongs to another user"));
     }
     let exists = store::run_input::attachments::exists(&app.db, &path).await?;
     if request.bucket != RunInputState::of(app).files.bucket || !exists {
@@ -148,7 +148,7 @@ pub async fn read_picture(
         };
     };
     if path.owner != owner {
-        return Err(forbidden("owner", "this attachment is somebody else's"));
+        return Err(forbidden("owner", "this attachment belongs to another user"));
     }
     if path.thread_id != thread_id {
         return Err(invalid("this attachment was uploaded for another thread"));

@@ -44,7 +44,7 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
     let exists = !named.is_empty();
     match named.into_iter().find(|session| session.owner.as_ref() == Some(&owner)) {
         Some(own) => caller.may_submit(&own.tenant_id).map(|()| Some(own)),
-        None if exists => Err(forbidden("owner", "this thread is somebody else's")),
+        None if exists => Err(forbidden("owner", "this thread belongs to another user")),
         None => Ok(None),
     }
 }

@@ -76,7 +76,7 @@ pub async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<De
 
 /// Checks that there is a webhook, and that it is not disabled.
 async fn check_enabled(app: &App, caller: &Principal, agent_id: AgentId) -> Result<(), Failure> {
-    let message = "the receiver said that it is gone; set the webhook anew";
+    let message = "the receiver responded that it is gone (410); set the webhook again";
     match get(app, caller, agent_id).await?.disabled_at {
         None => Ok(()),
         Some(_) => Err(Failure::rule(FailureKind::StateConflict, "webhook-disabled", message)),
