@@ -7,11 +7,11 @@ use futures_util::future::{join, try_join_all};
 use memchr::memmem;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::calls::{Append, Claimed};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, number, request};
 use crate::machine::{cpu, now, own_cpu, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::run::{CLIENTS, TAIL};
 use crate::server::Server;

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::bare::Way;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine, Place};
 use crate::http::Connection;
 use crate::machine::{cpu, cpu_with_children, now, own_cpu, rss_mib, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median};
 
 pub const CONNECTIONS: usize = 64;

@@ -5,10 +5,10 @@ use std::path::Path;
 use rusqlite::params;
 use sqlx::{Connection, PgConnection};
 
-use crate::Outcome;
 use crate::append::{BATCH_EVENTS, CONNECTIONS, EVENT_TYPE, payload};
 use crate::engine::{Engine, Place};
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 
 /// A way to write the rows.
 #[derive(Clone, Copy, Debug)]

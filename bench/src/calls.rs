@@ -1,7 +1,7 @@
 //! The calls of the manager dialect that the measurements are made of.
 
-use crate::Outcome;
 use crate::http::{Connection, field, number, request};
+use crate::outcome::Outcome;
 use crate::server::Server;
 
 pub const CREATE_RUN: &str = r#"{"tenantId":"local","projectId":"local/bench","workspaceRef":{"kind":"none"},"providerId":"local","backendProfile":"scripted","traceSink":null}"#;

@@ -15,10 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, request};
 use crate::machine::{now, since, unix_us};
+use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 

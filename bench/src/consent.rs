@@ -5,10 +5,10 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, request};
 use crate::machine::{cpu, now, own_cpu, since};
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::server::Server;
 use crate::websocket::WebSocket;

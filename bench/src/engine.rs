@@ -8,7 +8,7 @@ use ostler_testkit::database::Database;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::server::Server;
 
 pub use ostler_testkit::engine::Engine;

@@ -10,11 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use crate::Outcome;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, number, number_after, request};
 use crate::machine::{cpu, now, own_cpu, rss_mib, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, percentile};
 use crate::server::Server;
 

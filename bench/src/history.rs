@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::agui::{RUNS, ended, message};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, number, request};
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median};
 use crate::server::Server;
 use crate::sessions::execute;

@@ -5,7 +5,7 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::server::Server;
 
 /// An answer larger than this is not one we asked for.

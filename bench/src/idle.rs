@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::machine::rss_mib;
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::run::Load;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::report::Report;
 
 #[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]

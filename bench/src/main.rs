@@ -19,6 +19,7 @@ mod idle;
 mod machine;
 mod manifest;
 mod mesh;
+mod outcome;
 mod refuse;
 mod replay;
 mod replicas;
@@ -30,15 +31,13 @@ mod sessions;
 mod start;
 mod websocket;
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
 use codex::Programs;
 use engine::Bench;
 use report::Report;
 
-/// Whatever goes wrong ends the run with a message.
-type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+use crate::outcome::Outcome;
 
 const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, request};
 use crate::machine::cpu;
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::server::Server;
 

@@ -10,10 +10,10 @@ use futures_util::future::{join, try_join_all};
 use memchr::memmem;
 use tokio::time::{sleep, timeout};
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine, Place};
 use crate::http::number_after;
 use crate::machine::{cpu, now, own_cpu, rss_mib, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 use crate::websocket::{WebSocket, text_frame};

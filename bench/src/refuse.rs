@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::Outcome;
 use crate::agui::RUNS;
 use crate::calls::{Claimed, claimed_run};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, request};
 use crate::machine::{cpu, now, since};
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::server::Server;
 

@@ -9,12 +9,12 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::Outcome;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine};
 use crate::follow::{follow_request, open};
 use crate::http::{Connection, field, request};
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::server::Server;
 

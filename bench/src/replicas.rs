@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median};
 use crate::run::{CLIENTS, Load};
 

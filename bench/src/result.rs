@@ -5,11 +5,11 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, number, request};
 use crate::machine::{cpu, now, since};
+use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::server::Server;
 

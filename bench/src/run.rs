@@ -7,11 +7,11 @@ use futures_util::future::try_join_all;
 use memchr::memmem;
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::calls::{WAIT_MS, create_command, create_run};
 use crate::engine::{Bench, Engine};
 use crate::http::{Connection, number, request};
 use crate::machine::{cpu, cpu_with_children, now, own_cpu, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 

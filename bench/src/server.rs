@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ostler_testkit::server::{self, NotReady, Ready};
 
-use crate::Outcome;
 use crate::engine::Place;
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 
 /// The end of its log that an error shows.
 const LOG_BYTES_SHOWN_MAX: usize = 2_000;

@@ -7,10 +7,10 @@ use futures_util::future::try_join_all;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::timeout;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine, Place};
 use crate::http::{Connection, field, request};
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 use crate::report::{Report, median};
 use crate::server::Server;
 

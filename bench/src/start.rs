@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::Outcome;
 use crate::engine::{Bench, Engine};
 use crate::machine::{anonymous_mib, rss_mib};
+use crate::outcome::Outcome;
 use crate::report::{Report, median};
 
 /// Long enough for everything that starts with the server to have settled.

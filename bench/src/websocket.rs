@@ -7,7 +7,7 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::Outcome;
+use crate::outcome::Outcome;
 use crate::server::Server;
 
 const TEXT: u8 = 0x81;

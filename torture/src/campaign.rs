@@ -40,7 +40,7 @@ pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: I
         return Ok(tally);
     }
     let enough = |tally: &Tally| {
-        crate::is_interrupted()
+        crate::interrupt::is_interrupted()
             || since(started) >= Duration::from_secs_f64(order.minutes * 60.0)
             || order.rounds.is_some_and(|rounds| tally.rounds >= rounds)
             || tally.violations.len() >= VIOLATIONS_MAX
@@ -82,7 +82,7 @@ pub fn run(engine: Engine, ostler: &Path, order: &Order, logs: &Path, started: I
 
 /// A probe whose rounds never caused its fault has shown nothing.
 fn find_without_effect(probe: &'static Probe, played: &Tally, engine: Engine, seed: u64) -> Option<Violation> {
-    let fault = probe.fault.filter(|fault| played.of(*fault) == 0 && !crate::is_interrupted())?;
+    let fault = probe.fault.filter(|fault| played.of(*fault) == 0 && !crate::interrupt::is_interrupted())?;
     let what = format!("{} rounds of {} caused no {}", played.rounds, probe.name, fault.name());
     println!("VIOLATION on {} in {}: {what}", engine.name(), probe.name);
     Some(Violation { engine, probe: probe.name, seed, what })

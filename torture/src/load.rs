@@ -2,60 +2,22 @@
 //! task of its own that goes on through every fault; afterwards it compares the store with its ledger.
 
 mod appends;
+mod beat;
 mod followers;
 mod grants;
 mod messages;
 mod turns;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
-};
-use std::time::Duration;
-
-use tokio::{runtime::Handle, task::JoinHandle};
-
-pub use appends::{Writer, run_request};
-pub use followers::Follower;
 use grants::Grants;
 use messages::Messages;
+use tokio::{runtime::Handle, task::JoinHandle};
 use turns::Turns;
 
 use crate::{api::Api, home::Home, random::Random, report::Facts};
 
-/// How long after the last fault everything must have ended and be readable.
-pub const SETTLE_WITHIN: Duration = Duration::from_secs(30);
-
-/// What a task of the load shares with the round.
-#[derive(Clone)]
-pub struct Beat {
-    pub api: Api,
-    stop: Arc<AtomicBool>,
-    acknowledged: Arc<AtomicU64>,
-}
-
-impl Beat {
-    pub fn new(api: Api) -> Self {
-        Self { api, stop: Arc::default(), acknowledged: Arc::default() }
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Counts facts that the server acknowledged.
-    pub fn acknowledge(&self, facts: usize) {
-        self.acknowledged.fetch_add(facts as u64, Ordering::Relaxed);
-    }
-
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged.load(Ordering::Relaxed)
-    }
-}
+pub use appends::{Writer, run_request};
+pub use beat::{Beat, SETTLE_WITHIN};
+pub use followers::Follower;
 
 /// Which kinds of work a round has.
 #[derive(Clone, Copy)]

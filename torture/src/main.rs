@@ -8,6 +8,7 @@ mod api;
 mod campaign;
 mod clock;
 mod home;
+mod interrupt;
 mod load;
 mod probe;
 mod random;
@@ -16,18 +17,19 @@ mod round;
 mod server;
 mod stage;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-
-use clap::{Parser, ValueEnum};
-use tokio::signal::unix::{SignalKind, signal};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    thread,
+};
 
 use campaign::Order;
+use clap::{Parser, ValueEnum};
 use clock::{now, since};
 use report::Report;
 use stage::Engine;
+
+use crate::interrupt::{is_interrupted, listen_for_signals};
 
 /// Set to anything: what cannot be done here has failed.
 const TEST_EVERYTHING: &str = "OSTLER_TEST_EVERYTHING";
@@ -75,28 +77,6 @@ impl Engines {
             Self::Both => vec![Engine::Sqlite, Engine::Postgres],
         }
     }
-}
-
-/// Set by SIGINT and SIGTERM: rounds end early and clean up, because nothing else unmounts their disks.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-pub fn is_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-fn listen_for_signals() {
-    thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let Ok(runtime) = runtime else { return };
-        runtime.block_on(async {
-            let (Ok(mut int), Ok(mut term)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) else {
-                return;
-            };
-            tokio::select! { _ = int.recv() => {}, _ = term.recv() => {} }
-            INTERRUPTED.store(true, Ordering::Relaxed);
-            eprintln!("interrupted: the rounds under way are ended");
-        });
-    });
 }
 
 fn main() -> ExitCode {

@@ -7,6 +7,7 @@ mod followers_return;
 mod hostile_agents;
 mod io_errors;
 mod kills;
+mod kind;
 mod paused_replica;
 mod postgres_faults;
 mod power_cuts;
@@ -14,39 +15,8 @@ mod proxy_faults;
 mod replay_storm;
 
 pub use io_errors::check_seams;
-
-use crate::{
-    random::Random,
-    report::Fault,
-    round::{Round, Setup},
-    stage::Engine,
-};
-
-pub struct Probe {
-    pub name: &'static str,
-    pub about: &'static str,
-    pub engines: &'static [Engine],
-    /// Rounds of it in each pass through all probes.
-    pub rounds: usize,
-    pub disk: Disk,
-    /// What it is played for. A campaign in which it never causes this has failed. `None` if it only adds load.
-    pub fault: Option<Fault>,
-    pub setup: fn(&mut Random, Engine) -> Setup,
-    pub disturb: fn(&mut Round) -> Result<(), String>,
-}
-
-/// Whether the store needs a file system of its own, which takes root and loop devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
-    Shared,
-    Own,
-    /// If it can be had. The probe has a weaker way without it.
-    OwnIfPossible,
-}
-
-const BOTH: &[Engine] = &[Engine::Sqlite, Engine::Postgres];
-const SQLITE: &[Engine] = &[Engine::Sqlite];
-const POSTGRES: &[Engine] = &[Engine::Postgres];
+use kind::{BOTH, POSTGRES, SQLITE};
+pub use kind::{Disk, Probe};
 
 pub const PROBES: &[Probe] = &[
     kills::SERVER,

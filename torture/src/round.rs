@@ -180,7 +180,7 @@ impl<'a> Round<'a> {
                     return Err(format!("server {number} ended by itself ({status}):\n{}", self.home.log_end()));
                 }
             }
-            if crate::is_interrupted() {
+            if crate::interrupt::is_interrupted() {
                 return Err("interrupted".into());
             }
             if since(started) > PROGRESS_WITHIN {

@@ -7,8 +7,8 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use p256::ecdsa::{DerSignature, SigningKey, signature::Signer};
 use p256::pkcs8::EncodePublicKey;
 
-use crate::Outcome;
 use crate::http::field;
+use crate::outcome::Outcome;
 use crate::server::Server;
 use crate::websocket::WebSocket;
 

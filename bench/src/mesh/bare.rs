@@ -4,9 +4,9 @@ use rusqlite::params;
 use sqlx::{Connection, PgConnection};
 
 use super::{SENDERS, payload};
-use crate::Outcome;
 use crate::engine::Place;
 use crate::machine::{now, since};
+use crate::outcome::Outcome;
 
 const SENT_AT: i64 = 1_790_000_000_000_000;
 /// So far ahead that nobody clears them away meanwhile.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use ostler_protocol::{Failure, FailureKind, kernel::events::clip};
+use ostler_protocol::{Failure, FailureKind, text::clip};
 
 const RULE_UNREACHABLE: &str = "server-unreachable";
 const RULE_TIMEOUT: &str = "server-timeout";

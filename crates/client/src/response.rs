@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use ostler_protocol::{Failure, FailureKind, failures::Problem, kernel::events::clip};
+use ostler_protocol::{Failure, FailureKind, failures::Problem, text::clip};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{failures, transport::Body};

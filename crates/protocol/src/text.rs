@@ -132,6 +132,14 @@ fn is_blank(c: char) -> bool {
     )
 }
 
+/// At most `max` characters of a text.
+pub fn clip(text: &str, max: usize) -> String {
+    match text.char_indices().nth(max) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,8 @@
 //! The state that every service function gets: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
 
+mod run_ref;
+pub use run_ref::RunRef;
+
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
@@ -31,14 +34,13 @@ use crate::{
     auth::{Authenticator, Principal},
     clock::{Clock, Ids, fill},
     config::{Config, LimitsSection},
-    dialect::{Dialects, States, Topic},
+    dialect::States,
     hub::Hub,
     launcher::InHand,
     metrics::Metrics,
     net::{
         places::{Places, STREAMS},
         refusals::Refusals,
-        sockets::Frame,
         waiting::{Bounds, Waiting},
         work::Work,
     },
@@ -78,8 +80,7 @@ pub struct Inner {
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.
     computing: Semaphore,
-    pub dialects: Dialects,
-    /// The state that the dialects have opened.
+    /// The dialects and the state that they have opened.
     states: States,
     /// This server's number among those of the store.
     pub server_number: i64,
@@ -108,25 +109,6 @@ pub enum Stage {
     /// Accepts no new work; long polls and streams have ended, runners finish.
     Draining,
     Stopping,
-}
-
-/// The facts about a run that never change, so they can be cached.
-#[derive(Clone)]
-pub struct RunRef {
-    pub run_id: RunId,
-    pub session: SessionId,
-    pub tenant_id: Arc<str>,
-    /// The user whose thread it is in, if it is in one.
-    pub owner: Option<Arc<str>>,
-    pub backend_profile: Arc<str>,
-}
-
-impl RunRef {
-    pub fn of(run: &Run, session: &Session) -> Self {
-        let (tenant_id, backend_profile) = (run.tenant_id.as_str().into(), run.backend_profile.as_str().into());
-        let owner = session.owner.as_deref().map(Arc::from);
-        Self { run_id: run.run_id, session: run.session, tenant_id, owner, backend_profile }
-    }
 }
 
 /// The lanes' view of this process.
@@ -179,7 +161,6 @@ pub struct Parts {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
-    pub dialects: Dialects,
     pub states: States,
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
@@ -197,22 +178,8 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts {
-            db,
-            lanes,
-            hub,
-            clock,
-            config,
-            redactor,
-            auth,
-            secrets,
-            dialects,
-            states,
-            metrics,
-            traces,
-            others,
-            stage,
-        } = parts;
+        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, states, metrics, traces, others, stage } =
+            parts;
         let work = Work::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
         let mut server_number = [0; 8];
@@ -232,7 +199,6 @@ impl App {
             work,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),
-            dialects,
             states,
             server_number: i64::from_ne_bytes(server_number),
             fresh_sockets,
@@ -262,18 +228,9 @@ impl App {
         self.others.is_some()
     }
 
-    /// Wakes the tasks on other servers that wait for this key.
-    pub fn wake_others(&self, topic: &Topic, key: &impl ToString) {
-        if let Some(others) = &self.others {
-            others.add_key(topic, key);
-        }
-    }
-
-    /// Sends a frame to the connections of this key on other servers. It may be lost.
-    pub fn send_to_others(&self, topic: &Topic, key: &impl ToString, frame: &Frame) {
-        if let Some(others) = &self.others {
-            others.add_frame(topic, key, frame);
-        }
+    /// Wake-ups for other servers, if the store can have others.
+    pub(crate) fn others(&self) -> Option<&Pending> {
+        self.others.as_deref()
     }
 
     /// Runs `work` to completion in its own task, so that a client disconnect does not cancel it.

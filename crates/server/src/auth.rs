@@ -14,10 +14,12 @@ use crate::app::RunRef;
 mod authenticator;
 mod issuers;
 mod key_sets;
+mod kinds;
 mod tokens;
 
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
+pub use kinds::TokenKind;
 pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash};
 
 /// The user that the operator's own token acts as.

@@ -5,35 +5,33 @@ mod execution;
 mod keys;
 mod limits;
 mod outgoing;
+mod reading;
 mod sections;
 pub mod settings;
 mod tls;
 
-use std::{
-    ops::RangeInclusive,
-    path::{Path, PathBuf},
-};
+use std::{ops::RangeInclusive, path::PathBuf};
 
 use ostler_protocol::{
     Failure, FailureKind,
     capabilities::Toggles,
     kernel::policy::TenantPolicy,
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
-    redaction::Redactor,
 };
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::net::rates::Rates;
+
 pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use outgoing::{OutgoingSection, ProfilesSection};
+pub use reading::Overrides;
 pub use sections::{Section, SectionType, Sections};
-
-use crate::net::rates::Rates;
 
 /// Milliseconds of a day, the longest that most times may be.
 pub const MS_MAX: u64 = 86_400_000;
@@ -188,55 +186,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// Settings of the command line, which override all others.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    pub listen: Option<String>,
-    pub data_dir: Option<PathBuf>,
-    pub database_url: Option<String>,
-    pub open_loopback: bool,
-    pub require_auth: bool,
-    pub allow_origins: Vec<String>,
-    pub rate_limit: bool,
-    pub unsafe_durability: bool,
-    /// Keys of dialects' sections, and their values: `mesh.issuer`.
-    pub keys: Vec<(&'static str, String)>,
-    pub tls_cert: Option<PathBuf>,
-    pub tls_key: Option<PathBuf>,
-}
-
 impl Config {
-    /// Reads the file, then the environment, then the overrides.
-    pub fn load(
-        file: Option<&Path>,
-        environment: &Environment,
-        overrides: Overrides,
-        sections: &[SectionType],
-    ) -> Result<Self, Failure> {
-        let variables = environment.variables().filter_map(|(name, value)| {
-            let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
-            Some((name, value.into_string().ok()?))
-        });
-        let mut config = Self::read(file, variables, &overrides.keys, sections)?;
-        config.environment = environment.clone();
-        if config.store.database_url.is_none() {
-            config.store.database_url = environment.text("DATABASE_URL").map(SecretString::from);
-        }
-        config.server.listen = overrides.listen.unwrap_or(config.server.listen);
-        let data_dir = environment.get("OSTLER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        config.server.data_dir = overrides.data_dir.or(data_dir).or(config.server.data_dir);
-        config.store.database_url = overrides.database_url.map(SecretString::from).or(config.store.database_url);
-        config.server.open_loopback |= overrides.open_loopback;
-        config.server.require_auth |= overrides.require_auth;
-        config.server.allow_origins.extend(overrides.allow_origins);
-        config.rate_limit.on |= overrides.rate_limit;
-        config.server.tls_cert = overrides.tls_cert.or(config.server.tls_cert);
-        config.server.tls_key = overrides.tls_key.or(config.server.tls_key);
-        config.check()?;
-        config.store.unsafe_durability |= overrides.unsafe_durability;
-        Ok(config)
-    }
-
     /// Rejects numbers out of range, instead of clamping them where they are used.
     fn check_numbers(&self) -> Result<(), Failure> {
         const WORK_BYTES: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
@@ -291,39 +241,6 @@ impl Config {
         self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
     }
 
-    /// Reads the file, then these variables, then these flags. Checks only names and types.
-    pub fn read(
-        file: Option<&Path>,
-        environment: impl Iterator<Item = (String, String)>,
-        flags: &[(&'static str, String)],
-        sections: &[SectionType],
-    ) -> Result<Self, Failure> {
-        let mut builder = config::Config::builder();
-        if let Some(file) = file {
-            builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
-        }
-        let lists: Vec<_> = keys(sections).into_iter().filter(Key::is_list).map(|key| key.name).collect();
-        // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
-        for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
-            let name = name.replace("__", ".");
-            builder = match lists.contains(&name) {
-                true => builder.set_override(&name, list(&name, &value)?),
-                false => builder.set_override(&name, value),
-            }
-            .map_err(invalid)?;
-        }
-        for (name, value) in flags {
-            builder = builder.set_override(*name, value.as_str()).map_err(invalid)?;
-        }
-        let read = || {
-            let mut whole: config::Map<String, config::Value> = builder.build()?.try_deserialize()?;
-            let sections = Sections::take(sections, &mut whole)?;
-            let own = config::Value::new(None, config::ValueKind::Table(whole));
-            Ok(Self { sections, ..Self::deserialize(own)? })
-        };
-        read().map_err(invalid)
-    }
-
     /// The whole configuration, secrets hidden.
     pub fn json(&self) -> serde_json::Value {
         let mut json = serde_json::to_value(self).expect("our own types serialise");
@@ -374,14 +291,6 @@ impl Config {
     }
 }
 
-/// A list in the environment: `a,b`, or a JSON array if items are more than words.
-fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
-    if text.trim_start().starts_with('[') {
-        return serde_json::from_str(text).map_err(|_| Failure::invalid("config", format!("{name}: not a JSON array")));
-    }
-    Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(config::Value::from).collect())
-}
-
 /// Rejects a number out of range, with the name of its key.
 pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {
     if range.contains(&value) {
@@ -405,12 +314,6 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
     }
     let message = format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000");
     Err(Failure::invalid("allow-origin", message))
-}
-
-fn invalid(error: config::ConfigError) -> Failure {
-    // The error may quote the wrong line, and that line may contain the password.
-    let message = Redactor::new(&[]).redact(&format!("configuration: {error}")).into_owned();
-    Failure::invalid("config", message)
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     app::App,
-    auth::{Access, Principal},
+    auth::{Access, Principal, TokenKind},
     config::{Config, Section, SectionType},
     net::shapes::Shapes,
 };
@@ -44,20 +44,6 @@ pub use topics::Topic;
 type Work = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
-/// A kind of token that authenticates callers of a dialect.
-#[derive(Clone)]
-pub struct TokenKind {
-    /// The prefix of such tokens, after our own prefix.
-    pub name: &'static str,
-    pub(crate) find: FindPrincipal,
-}
-
-/// Finds the caller of a token by its hash, and when the token expires. `None` if it is not valid at this time.
-type FindPrincipal = Arc<
-    dyn Fn(Db, String, Timestamp) -> BoxFuture<'static, Result<Option<(Principal, Option<Timestamp>)>, Failure>>
-        + Send
-        + Sync,
->;
 type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
 type ProfileOf = Arc<dyn Fn(App, AgentId) -> BoxFuture<'static, Result<Option<String>, Failure>> + Send + Sync>;
 

@@ -1,9 +1,12 @@
 //! The server's own directories within its data directory: their permissions, and how they are deleted. Agents work in some of
 //! them and may leave anything there, so links are never followed.
 
+mod create;
+pub use create::create;
+
 use std::{
     io,
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -36,11 +39,6 @@ pub fn session_workspace(app: &App, session: SessionId) -> Result<PathBuf, Failu
 
 pub fn all_workspaces(app: &App) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join("workspaces"))
-}
-
-/// Creates a directory that only its owner may enter, and its parents. An existing directory is kept.
-pub fn create(path: &Path) -> io::Result<()> {
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// As [`create`], with a failure that a request can return.

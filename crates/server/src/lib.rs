@@ -16,6 +16,7 @@ pub mod net;
 pub mod secrets;
 pub mod server;
 pub mod service;
+pub mod startup;
 mod traces;
 pub mod verify;
 mod worker;

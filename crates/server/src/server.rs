@@ -28,7 +28,8 @@ use crate::{
     net::{self as http, listener, tls},
     secrets::SecretStore,
     service,
-    traces::{self, Traces},
+    startup::not_started,
+    traces::Traces,
     worker::{self, wakeups::Pending},
 };
 
@@ -113,8 +114,7 @@ impl Server {
             redactor,
             auth,
             secrets,
-            dialects,
-            states,
+            states: states.with(dialects),
             metrics,
             traces,
             others: others.clone(),
@@ -128,7 +128,7 @@ impl Server {
         let router = http::router(app.clone());
         let mut tasks = spawn(&app, (listener, tls), router.clone(), others);
         if let (Some(endpoint), Some(spans)) = (app.config.log.otlp_endpoint.clone(), spans) {
-            tasks.push(tokio::spawn(traces::run(app.clone(), endpoint, spans)));
+            tasks.push(tokio::spawn(worker::traces::run(app.clone(), endpoint, spans)));
         }
         let launcher = tokio::spawn(launcher::run(app.clone(), router));
         Ok(RunningServer { address, token_file, app, stage, launcher, tasks })
@@ -198,7 +198,7 @@ fn spawn(
         tokio::spawn(worker::sweeper::run(app.clone())),
         tokio::spawn(worker::housekeeping::run(app.clone())),
     ];
-    let workers = app.dialects.iter().flat_map(|dialect| &dialect.workers);
+    let workers = Dialects::of(app).iter().flat_map(|dialect| &dialect.workers);
     tasks.extend(workers.map(|work| tokio::spawn(work(app.clone()))));
     if let Some(others) = others {
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), others)));
@@ -248,13 +248,6 @@ fn passwords_of(url: &str) -> [String; 2] {
     let written = user.split_once(':').map_or("", |(_, password)| password);
     let read = percent_encoding::percent_decode_str(written).decode_utf8_lossy();
     [written.to_owned(), read.into_owned()]
-}
-
-/// The failure of a start. Its reason is printed to the operator and never sent to callers; a connection string in it is
-/// redacted.
-pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
-    let text = error.to_string();
-    Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
 }
 
 /// With less free space than this, SQLite cannot even open its files.

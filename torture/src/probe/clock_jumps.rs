@@ -131,7 +131,7 @@ fn jump_at_start(round: &mut Round, number: usize, offset_ms: i64) -> Result<(),
 
 fn wait_for_count(round: &Round, target: Target, is_enough: impl Fn(f64) -> bool) -> Result<f64, String> {
     let started = now();
-    while since(started) <= NOTICED_WITHIN && !crate::is_interrupted() {
+    while since(started) <= NOTICED_WITHIN && !crate::interrupt::is_interrupted() {
         match target.noticed(round) {
             Some(count) if is_enough(count) => return Ok(count),
             _ => thread::sleep(NOTICE_POLL),

@@ -125,7 +125,7 @@ fn wait_until_full(round: &mut Round) -> Result<bool, String> {
         match round.stage.runtime.block_on(call) {
             Reply::Lost(why) if why.starts_with("503") && why.contains("store-disk-full") => return Ok(true),
             Reply::Refused(status, body) => return Err(format!("a write to a full disk was refused: {status} {body}")),
-            _ if crate::is_interrupted() => return Err("interrupted".into()),
+            _ if crate::interrupt::is_interrupted() => return Err("interrupted".into()),
             _ if has_postgres_ended(round) => return Ok(false),
             _ if since(started) > FULL_WITHIN => break,
             _ => {}

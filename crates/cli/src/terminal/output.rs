@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, IsTerminal, Write};
 
 use clap::ValueEnum;
-use ostler_protocol::{kernel::events::clip, text::turns};
+use ostler_protocol::text::{clip, turns};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 

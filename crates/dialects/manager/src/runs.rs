@@ -105,5 +105,5 @@ pub async fn patch_status(
     At(run_id): At<RunId>,
     Body(request): Body<PatchStatus>,
 ) -> Result<Json<Run>, Refusal> {
-    Ok(Json(service::commands::patch_run_status(&app, &caller, run_id, request).await?))
+    Ok(Json(service::runs::patch_status(&app, &caller, run_id, request).await?))
 }

@@ -3,6 +3,7 @@
 
 mod capabilities;
 pub mod config;
+mod former;
 mod gateway;
 mod holdings;
 mod http;
@@ -24,6 +25,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     config::MeshSection,
+    gateway::delivery::Delivery,
     pki::Pki,
     service::{identities, messages, pki::is_within, presence},
     state::Mesh,
@@ -32,7 +34,7 @@ use ostler_server::{
     app::App,
     auth::Access,
     dialect::{Dialect, Opening, States},
-    server::not_started,
+    startup::not_started,
 };
 
 /// Other paths of two resources, on the domain's own host for keys.
@@ -102,7 +104,9 @@ async fn open(Opening { db, config, wall }: Opening) -> Result<States, Failure> 
     if let Err(why) = &opened {
         tracing::warn!(why, "the mesh is off");
     }
-    Ok(States::new().with(Mesh::new(opened, config.section(), &config.limits)))
+    let mesh = Mesh::new(opened, config.section(), &config.limits);
+    let delivery = Delivery::new(mesh.connections.clone());
+    Ok(States::new().with(mesh).with(delivery))
 }
 
 /// Identities have no tokens of this server: if every request needs one, the mesh is closed, too.

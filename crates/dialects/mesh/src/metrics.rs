@@ -1,11 +1,11 @@
 //! Metrics of the mesh.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+mod sends;
+pub use sends::Sends;
 
-use ostler_protocol::mesh::messages::SendStatus;
+use ostler_server::dialect::Metric;
 
 use super::state::Mesh;
-use ostler_server::dialect::Metric;
 
 pub const ALL: &[Metric] = &[
     Metric::gauge(
@@ -34,22 +34,3 @@ pub const ALL: &[Metric] = &[
         |app, samples| samples.add(Mesh::of(app).connections.pushed() as i64),
     ),
 ];
-
-/// Messages sent, by status.
-#[derive(Default)]
-pub struct Sends([AtomicU64; STATUSES.len()]);
-
-const STATUSES: [(SendStatus, &str); 3] =
-    [(SendStatus::Sent, "sent"), (SendStatus::Delivered, "delivered"), (SendStatus::Duplicate, "duplicate")];
-
-impl Sends {
-    pub fn count(&self, status: SendStatus) {
-        if let Some(at) = STATUSES.iter().position(|(known, _)| *known == status) {
-            self.0[at].fetch_add(1, Relaxed);
-        }
-    }
-
-    fn each(&self, mut write: impl FnMut(&str, u64)) {
-        STATUSES.iter().zip(&self.0).for_each(|((_, name), count)| write(name, count.load(Relaxed)));
-    }
-}

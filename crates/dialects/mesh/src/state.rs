@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     config::MeshSection,
-    gateway::{connections::Connections, delivery::Delivery},
+    gateway::connections::Connections,
     metrics::Sends,
     pki::Pki,
     service::pki::{SignedList, StatusResponse},
@@ -52,7 +52,6 @@ pub struct Mesh {
     /// The keys, or why this server has no mesh.
     pki: Result<Pki, String>,
     pub connections: Arc<Connections>,
-    pub delivery: Arc<Delivery>,
     /// Names that were valid when they were last read.
     valid: Cache<Aid, Timestamp>,
     /// Held while a task writes to the log of certificates, so that writes take turns.
@@ -76,7 +75,6 @@ impl Mesh {
         let connections = Arc::<Connections>::default();
         Self {
             pki,
-            delivery: Arc::new(Delivery::new(connections.clone())),
             connections,
             valid: Cache::new(CALLERS_REMEMBERED),
             certifying: tokio::sync::Mutex::default(),

@@ -20,7 +20,7 @@ use ostler_server::{
     directories,
     net::places::{Place, Places, UPLOADS},
     secrets::SecretStore,
-    server::not_started,
+    startup::not_started,
 };
 
 /// The path of signed URLs, before the bucket.

@@ -198,7 +198,7 @@ async fn store_outcome(app: &App, attempt: Attempt<'_>, next: Next) -> Result<()
             let owner = Listener::Human(agent.owner_id.into());
             let webhook = Webhook { disabled_at: Some(now), ..sealed.webhook };
             let notification = service::live::webhook_disabled(&webhook);
-            notification.iter().for_each(|notification| service::live::notify(app, &owner, notification));
+            notification.iter().for_each(|notification| service::frames::notify(app, &owner, notification));
         }
     }
     Ok(())

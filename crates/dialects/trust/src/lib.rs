@@ -21,7 +21,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::{
     config::WebhooksSection,
     http::sockets,
-    service::{agents, relations, webhooks},
+    service::{agents, lookup, relations, webhooks},
     state::Trust,
 };
 use ostler_server::{
@@ -45,7 +45,7 @@ pub fn dialect() -> Dialect {
         .chore("deleting ended deliveries", |app| async move { webhooks::delete_ended(&app).await })
         .user_chore("retiring agents of removed users", |app| async move { agents::retire_orphaned(&app).await })
         .user_chore("ending relations of removed users", |app| async move { relations::end_orphaned(&app).await })
-        .profile_of_agent(|app, agent_id| async move { Ok(agents::get(&app, agent_id).await?.backend_profile) })
+        .profile_of_agent(|app, agent_id| async move { Ok(lookup::get(&app, agent_id).await?.backend_profile) })
         .topic(topics::LISTENER)
         .holdings(holdings::HOLDINGS);
     metrics::ALL.iter().fold(dialect, |dialect, metric| dialect.metric(*metric))

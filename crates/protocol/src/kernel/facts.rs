@@ -10,11 +10,12 @@ use serde_json::value::RawValue;
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
     kernel::{
-        events::{EventType, PHASE_WORKSPACE_CHANGED, clip},
+        events::{EventType, PHASE_WORKSPACE_CHANGED},
         permissions::{AskPermission, Asked},
         runs::TerminalStatus,
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
+    text::clip,
 };
 
 #[derive(Clone, Debug, PartialEq)]

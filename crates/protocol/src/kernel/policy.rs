@@ -1,6 +1,12 @@
 //! The tenant policy boundary: allow-lists, an execution policy completed with defaults and never widened, and a secret
 //! scope checked by shape only. It judges no business: what a tenant may deploy or write is recorded, not decided.
 
+mod execution;
+pub use execution::{
+    Approval, AskedPolicy, Budgets, ExecutionPolicy, Network, ProviderCredential, Sandbox, SecretRef, SecretScope,
+    ToolCredential,
+};
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -17,111 +23,8 @@ use crate::{
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
 };
 
-/// From narrow to wide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Sandbox {
-    ReadOnly,
-    WorkspaceWrite,
-    DangerFullAccess,
-}
-
-/// From narrow to wide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Approval {
-    Untrusted,
-    OnRequest,
-    Never,
-}
-
-/// From narrow to wide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Network {
-    Disabled,
-    Enabled,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ExecutionPolicy {
-    pub sandbox: Sandbox,
-    pub approval: Approval,
-    pub timeout_ms: i64,
-    pub network: Network,
-    pub secret_scope: SecretScope,
-    #[serde(flatten)]
-    pub budgets: Budgets,
-}
-
-/// Ceilings that interrupt the agent when they are reached. Absent means no ceiling.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Budgets {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_turns: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_tokens: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_tool_calls: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub max_cost_usd: Option<f64>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SecretScope {
-    pub allow_credential_echo: bool,
-    pub provider_credentials: Vec<ProviderCredential>,
-    pub tool_credentials: Vec<ToolCredential>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ProviderCredential {
-    pub profile: String,
-    pub secret_ref: SecretRef,
-}
-
-/// A reference to a secret; never its value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct SecretRef {
-    pub name: String,
-    #[serde(default)]
-    pub keys: Vec<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ToolCredential {
-    pub tool: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(nullable = false)]
-    pub secret_ref: Option<SecretRef>,
-}
-
 /// Credentials, or keys of one, that a run may name.
 const CREDENTIALS_MAX: usize = 16;
-
-/// What a caller requests; what is absent is completed. Nothing may be wider than this server's ceiling.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct AskedPolicy {
-    sandbox: Option<Sandbox>,
-    approval: Option<Approval>,
-    timeout_ms: Option<i64>,
-    network: Option<Network>,
-    secret_scope: SecretScope,
-    max_turns: Option<i64>,
-    max_tokens: Option<i64>,
-    max_tool_calls: Option<i64>,
-    max_cost_usd: Option<f64>,
-}
 
 /// The widest policy a run can get, and what it gets when it does not ask; but to be held by nothing it has to ask.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

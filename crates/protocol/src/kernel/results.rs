@@ -13,7 +13,6 @@ use crate::{
     kernel::{
         chain::Hash,
         commands::{Command, CommandType},
-        events::clip,
         fold::{AssistantPick, CommandFold, ToolItem},
         leases::Lease,
         liveness::{Liveness, Supervisor},
@@ -21,6 +20,7 @@ use crate::{
         runs::{Run, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
+    text::clip,
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -127,7 +127,7 @@ impl WorkspaceRef {
             "git" => git(fields).map(Self::Git),
             other => {
                 let message = "workspaceRef.kind must be none, local or git";
-                Err(Failure::invalid("workspace-kind", message).detail("kind", crate::kernel::events::clip(other, 80)))
+                Err(Failure::invalid("workspace-kind", message).detail("kind", crate::text::clip(other, 80)))
             }
         }
     }

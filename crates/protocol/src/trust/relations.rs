@@ -5,7 +5,10 @@
 //! do to a relation. Both are pure: the store keeps what they return.
 
 pub mod answering;
+mod notifications;
 pub mod standing;
+
+pub use notifications::{CAPABILITY_CHANGED, ESTABLISHED, REVOKED, RelationNotification};
 
 use std::collections::BTreeMap;
 
@@ -18,10 +21,8 @@ use crate::{
     trust::{
         i18n::Language,
         manifest::{Change, Sensitivity},
-        receipts::Act,
     },
 };
-use standing::{DeclaredSince, scope_state};
 
 /// Agents that one person can have relations with at a time.
 pub const RELATIONS_PER_USER_MAX: i64 = 1_000;
@@ -236,51 +237,6 @@ pub struct ReauthAnnounced {
     pub new_manifest_version: i64,
     pub new_manifest_hash: String,
     pub scopes_requiring_reauth: Vec<String>,
-}
-
-pub const ESTABLISHED: &str = "relation.established";
-pub const REVOKED: &str = "relation.revoked";
-pub const CAPABILITY_CHANGED: &str = "agent.capability_changed";
-
-/// What the agent's own side receives about a person's act, by WebSocket and by webhook.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct RelationTold {
-    pub agent_id: AgentId,
-    pub relation_id: RelationId,
-    pub user_id: String,
-    /// What the person has granted and the agent still declares; what waits for their answer is among it.
-    pub granted_scopes: Vec<String>,
-    /// What they last consented to.
-    pub manifest_version: i64,
-    pub manifest_hash: String,
-}
-
-impl RelationTold {
-    /// The notification about this act, with its event name; `declared` are the scopes that the agent declares, if that
-    /// is known. `None` if the act concerns the person's side alone.
-    pub fn of(act: Act, relation: &Relation, declared: Option<&DeclaredSince>) -> Option<(&'static str, Self)> {
-        let event_type = match act {
-            Act::Established => ESTABLISHED,
-            Act::Consented | Act::Narrowed => CAPABILITY_CHANGED,
-            Act::Revoked | Act::Ended => REVOKED,
-            Act::Used => return None,
-        };
-        let since = |id: &str| declared.map_or(Some(relation.consented.version), |declared| declared.get(id).copied());
-        let is_granted = |id: &&String| {
-            let state = |since| scope_state(relation, id, since, false, relation.updated_at);
-            since(id).map(state) == Some(ScopeState::Granted)
-        };
-        let granted = relation.answers.keys().filter(is_granted);
-        let notification = Self {
-            agent_id: relation.agent_id,
-            relation_id: relation.relation_id,
-            user_id: relation.user_id.clone(),
-            granted_scopes: granted.cloned().collect(),
-            manifest_version: relation.consented.version,
-            manifest_hash: relation.consented.hash.clone(),
-        };
-        Some((event_type, notification))
-    }
 }
 
 /// What waits for a person's answer, one for each agent: the frames that a WebSocket sends, for people who have none

@@ -1,8 +1,8 @@
 //! Parses a patch as git writes it: the files, their sizes, and as much of the text as an event can hold.
 
-use ostler_protocol::kernel::{
-    events::clip,
-    workspaces::{ChangedFile, WorkspaceChanges},
+use ostler_protocol::{
+    kernel::workspaces::{ChangedFile, WorkspaceChanges},
+    text::clip,
 };
 
 use crate::text::fit_escaped;

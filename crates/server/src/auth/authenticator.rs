@@ -21,7 +21,7 @@ use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
 use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
-use crate::dialect::TokenKind;
+use crate::auth::TokenKind;
 
 const TOKEN_BYTES_MAX: usize = 256;
 const CALLERS_REMEMBERED: usize = 1_024;

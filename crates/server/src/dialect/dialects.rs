@@ -2,8 +2,8 @@
 
 use ostler_protocol::{Failure, capabilities, capabilities::Capability};
 
-use super::{Chore, Dialect, Holding, Opening, States, TokenKind, Topic};
-use crate::{app::App, config::SectionType, holdings, metrics};
+use super::{Chore, Dialect, Holding, Opening, States, Topic};
+use crate::{app::App, auth::TokenKind, config::SectionType, holdings, metrics};
 
 #[derive(Clone, Default)]
 pub struct Dialects(Vec<Dialect>);
@@ -17,6 +17,11 @@ impl Dialects {
     pub fn with(mut self, dialect: Dialect) -> Self {
         self.0.push(dialect);
         self
+    }
+
+    /// The dialects of this server. The engine keeps them with their states.
+    pub(crate) fn of(app: &App) -> &Self {
+        app.state()
     }
 
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, Dialect> {

@@ -35,6 +35,20 @@ impl Topic {
         Self { receive, ..self }
     }
 
+    /// Wakes the tasks on other servers that wait for this key.
+    pub fn wake_others(&self, app: &App, key: &impl ToString) {
+        if let Some(others) = app.others() {
+            others.add_key(self.name, self.is_urgent, key.to_string());
+        }
+    }
+
+    /// Sends a frame to the connections of this key on other servers. It may be lost.
+    pub fn send_to_others(&self, app: &App, key: &impl ToString, frame: &Frame) {
+        if let Some(others) = app.others() {
+            others.add_frame(self.name, key.to_string(), frame);
+        }
+    }
+
     pub const fn former(self, former: fn(&FormerWord) -> Option<String>) -> Self {
         Self { former, ..self }
     }

@@ -17,9 +17,8 @@ use ostler_protocol::{
     redaction::Redactor,
 };
 use ostler_runner::LogTail;
-use tokio::{process::Command, sync::OnceCell, time::timeout};
-
 use route::Route;
+use tokio::{process::Command, sync::OnceCell, time::timeout};
 
 /// The first version of git that accepts the addresses of a host name (`http.curloptResolve`).
 const PINNING_VERSION: (u32, u32) = (2, 37);

@@ -5,6 +5,7 @@
 //! only of jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that got no
 //! response. The rules are in `ostler_protocol::kernel::launching`.
 
+mod ending;
 mod git;
 mod hand;
 pub mod isolation;
@@ -23,21 +24,23 @@ use ostler_protocol::{
     kernel::{
         launching::{AfterFinish, Owned, after_finish},
         operations::{DismissOp, FinishJobOp},
-        runner_jobs::{JobEnd, Launcher, RunnerJob},
+        runner_jobs::{Launcher, RunnerJob},
     },
 };
 use ostler_store as store;
-use serde_json::json;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 
-pub use hand::InHand;
+use crate::{
+    app::App,
+    launcher::ending::{Ending, STORE_PAUSE, failed, longer},
+    service::leases,
+};
 
-use crate::{app::App, service::leases};
-use ostler_store::failures::is_of_store;
+pub use hand::InHand;
 
 /// Maximum number of jobs in one claim.
 const TAKE_MAX: usize = 32;
@@ -45,16 +48,10 @@ const TAKE_MAX: usize = 32;
 const HEARTBEAT_MS_MAX: u64 = 5_000;
 /// The shortest time that a heartbeat gets, however short the silence is.
 const HEARTBEAT_PATIENCE_MS_MIN: u64 = 250;
-/// Pause between two attempts while the store does not respond: the first, and the longest.
-const STORE_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// For how long a stopping server tries to store how its runners ended. Another server finds out without it, later.
 const STOP_REPORT: Duration = Duration::from_secs(5);
 /// How often the launcher looks for homes of jobs that no longer run.
 const SWEEP_HOMES: Duration = Duration::from_secs(60);
-const MESSAGE_CHARS_MAX: usize = 300;
-
-/// How a runner ended, and its summary. `None` if it continues without this server.
-type Ending = Option<(JobEnd, RawJson)>;
 
 /// Where runners run.
 enum RunnerHost {
@@ -269,52 +266,8 @@ async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemapho
     }
 }
 
-/// Repeats `call` while the store does not respond, so that an outage does not fail the start of a job. `None` if the server
-/// stops first.
-async fn once_stored<T, F>(app: &App, mut call: impl FnMut() -> F) -> Option<Result<T, Failure>>
-where
-    F: Future<Output = Result<T, Failure>>,
-{
-    let mut pause = STORE_PAUSE.0;
-    loop {
-        match call().await {
-            Err(failure) if is_of_store(&failure) => {
-                tracing::warn!(
-                    cause = failure.cause.as_deref(),
-                    "the store does not respond; a runner waits to be started"
-                );
-            }
-            outcome => return Some(outcome),
-        }
-        tokio::select! {
-            () = tokio::time::sleep(longer(&mut pause)) => {}
-            () = app.stopped() => return None,
-        }
-    }
-}
-
-/// The pause before this attempt. Doubles `pause` for the next one.
-fn longer(pause: &mut Duration) -> Duration {
-    std::mem::replace(pause, (*pause * 2).min(STORE_PAUSE.1))
-}
-
 /// Resolves when the server has been stopping for this long.
 async fn stopped_for(app: &App, time: Duration) {
     app.stopped().await;
     tokio::time::sleep(time).await;
-}
-
-fn failed(status: &str, message: &str) -> (JobEnd, RawJson) {
-    let message = ostler_protocol::kernel::events::clip(message, MESSAGE_CHARS_MAX);
-    (JobEnd::Failed, RawJson::of(&json!({"status": status, "failureKind": "infra-failed", "message": message})))
-}
-
-fn not_started(failure: &Failure) -> (JobEnd, RawJson) {
-    tracing::warn!(%failure, cause = failure.cause.as_deref(), "a runner could not be started");
-    failed("not-started", &failure.message)
-}
-
-/// The result of a job whose server stops before its runner has finished.
-fn returned() -> (JobEnd, RawJson) {
-    (JobEnd::Returned, RawJson::of(&json!({"status": "returned", "message": "its server stopped"})))
 }

@@ -21,20 +21,19 @@ use ostler_runner::{
     BackendEnvironment,
     guard::{Guard, Limits},
 };
-use ostler_store as store;
+use ostler_store::{self as store, failures::is_of_store};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::workspaces;
+use super::{isolation, workspaces};
 use crate::{
     app::{App, RunRef},
     directories,
-    launcher::isolation,
     service::{
+        lookup,
         provider_profiles::{self, Furnishing},
-        runs, session_storage,
+        session_storage,
     },
 };
-use ostler_store::failures::is_of_store;
 
 /// The directory of homes, in the data directory.
 const HOMES: &str = "homes";
@@ -70,7 +69,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     outfit.hidden = vec![app.config.data_dir()?];
     if outfit.backend.is_program() {
         outfit.storage = Some(session_storage::make(app, run.session).await?);
-        let workspace = workspaces::ready(app, &runs::read(app, run.run_id).await?).await?;
+        let workspace = workspaces::ready(app, &lookup::run(app, run.run_id).await?).await?;
         (outfit.workspace, outfit.changes) = (Some(workspace.directory), Some(workspace.changes));
     }
     let home = home(app, job.runner_job_id)?;

@@ -25,7 +25,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{Ending, outfit};
+use super::{
+    ending::{self, Ending},
+    outfit,
+};
 use crate::{app::App, auth, config::Config};
 
 /// Variables of our environment that a child gets in addition to those that every program of a runner gets.
@@ -40,10 +43,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
-    match super::once_stored(app, || launch(app, owner, job)).await {
+    match ending::once_stored(app, || launch(app, owner, job)).await {
         Some(Ok(runner)) => runner.attend(app, job).await,
-        Some(Err(failure)) => Some(super::not_started(&failure)),
-        None => Some(super::returned()),
+        Some(Err(failure)) => Some(ending::not_started(&failure)),
+        None => Some(ending::returned()),
     }
 }
 
@@ -131,7 +134,7 @@ impl Runner {
                     return None;
                 }
                 self.end().await;
-                return Some(super::returned());
+                return Some(ending::returned());
             }
         }
         let status = self.child.wait().await;

@@ -15,14 +15,14 @@ use ostler_runner::RunnerOrder;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::outfit;
+use super::{ending, outfit};
 use crate::{app::App, net as http};
 
 pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
-    let order = match super::once_stored(app, || order(app, job)).await {
+    let order = match ending::once_stored(app, || order(app, job)).await {
         Some(Ok(order)) => order,
-        Some(Err(failure)) => return super::not_started(&failure),
-        None => return super::returned(),
+        Some(Err(failure)) => return ending::not_started(&failure),
+        None => return ending::returned(),
     };
     let token = app.auth.admit_resident(job.run_id, job.runner_job_id);
     let client = Client::in_process(call, Some(token.token.clone()));
@@ -37,7 +37,7 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
         },
         () = app.stopped() => {
             alone.shutdown().await;
-            super::returned()
+            ending::returned()
         }
     };
     app.auth.dismiss_resident(&token);

@@ -19,15 +19,14 @@ use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
 use super::{
     access_table::{AccessTable, RouteAccess},
     problem,
+    rates::{Limiter, RateStatus, Tier, Whose},
     sse::wants_stream,
+    work::Share,
 };
 use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
-    net::{
-        rates::{Limiter, RateStatus, Tier, Whose},
-        work::Share,
-    },
+    dialect::Dialects,
     traces::{Parent, Span},
 };
 
@@ -288,7 +287,7 @@ fn check_host(app: &App, request: &Request, route: Option<RouteAccess>) -> Resul
     };
     if !bound_to_loopback
         || is_loopback_name(host)
-        || (is_open(route) && app.dialects.has_host(app, name_of(host)))
+        || (is_open(route) && Dialects::of(app).has_host(app, name_of(host)))
         || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
     {
         return Ok(());

@@ -114,7 +114,7 @@ impl Document {
 }
 
 pub fn router(app: App) -> Router {
-    let Api { router, collected, mut access_table } = Api::new(&app.dialects);
+    let Api { router, collected, mut access_table } = Api::new(Dialects::of(&app));
     for (path, access) in
         [(DOCUMENT_PATH, Access::Browse), (docs::PATH, Access::Public), (docs::STYLE_PATH, Access::Public)]
     {
@@ -126,7 +126,7 @@ pub fn router(app: App) -> Router {
     let access_table = Arc::new(access_table);
     let document = Arc::new(Document {
         collected,
-        dialects: app.dialects.clone(),
+        dialects: Dialects::of(&app).clone(),
         access_table: access_table.clone(),
         made: OnceLock::new(),
     });

@@ -4,9 +4,7 @@ use std::net::IpAddr;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use ostler_protocol::{
-    Failure, FailureKind, failures::Problem, ids::TraceId, kernel::events::clip, redaction::Redactor,
-};
+use ostler_protocol::{Failure, FailureKind, failures::Problem, ids::TraceId, redaction::Redactor, text::clip};
 
 use crate::{app::App, dialect::FailureEncoder};
 

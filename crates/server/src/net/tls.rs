@@ -9,7 +9,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::{config::Config, server::not_started};
+use crate::{config::Config, startup::not_started};
 
 /// `None` for plain HTTP.
 pub fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {

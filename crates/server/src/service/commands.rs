@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, cursors,
-    ids::{AttemptId, CommandId, RunId},
+    Failure, RawJson, cursors,
+    ids::{CommandId, RunId},
     json::canonical_hash,
     kernel::{
         commands::{
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use super::{
     events, provider_profiles,
-    runs::{check_key, check_reason, reason},
+    requests::{attempt, check_key, check_reason, reason},
     session_storage,
 };
 use crate::{
@@ -215,11 +215,6 @@ pub async fn ack(
     app.submit(&run, op).await
 }
 
-pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {
-    let unknown = |_| Failure::rule(FailureKind::RunnerLeaseConflict, "attempt-stale", "no such attempt");
-    text.map(|text| text.parse().map_err(unknown)).transpose()
-}
-
 /// `PATCH …/status` and an appended `terminal_status` are one verb.
 pub async fn patch_status(
     app: &App,
@@ -228,22 +223,12 @@ pub async fn patch_status(
     request: PatchStatus,
 ) -> Result<Command, Failure> {
     let run = app.visible_command(caller, command_id).await?;
-    state(app, caller, &run, Some(command_id), request).await?;
+    record_status(app, caller, &run, Some(command_id), request).await?;
     get(app, caller, run.run_id, command_id).await
 }
 
-pub async fn patch_run_status(
-    app: &App,
-    caller: &Principal,
-    run_id: RunId,
-    request: PatchStatus,
-) -> Result<ostler_protocol::kernel::runs::Run, Failure> {
-    let run = app.visible_run(caller, run_id).await?;
-    state(app, caller, &run, None, request).await?;
-    super::runs::get(app, caller, run_id).await
-}
-
-async fn state(
+/// Records a status that a runner has stated, as an event.
+pub(super) async fn record_status(
     app: &App,
     caller: &Principal,
     run: &RunRef,

@@ -12,7 +12,7 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use super::commands;
-use crate::{app::App, auth::Principal};
+use crate::{app::App, auth::Principal, dialect::Dialects};
 
 /// A caller that may see the run may see the conversation that its agent continues, including messages of earlier runs of
 /// the session.
@@ -32,7 +32,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
 }
 
 async fn images(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
-    match app.dialects.iter().find_map(|dialect| dialect.pictures.as_ref()) {
+    match Dialects::of(app).iter().find_map(|dialect| dialect.pictures.as_ref()) {
         Some(pictures) => pictures(app.clone(), command.clone()).await,
         None => Ok(vec![]),
     }

@@ -14,8 +14,7 @@ use ostler_protocol::{
 };
 use ostler_store::{self as store, kernel::events::Page};
 
-use super::commands::attempt;
-use crate::{app::App, auth::Principal};
+use crate::{app::App, auth::Principal, service::requests::attempt};
 
 /// Appends a runner's batch. The events are durable when this returns.
 pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: AppendEvents) -> Result<Appended, Failure> {

@@ -1,17 +1,17 @@
 //! Health: alive, and ready to be trusted with work.
 
+mod store_check;
+pub use store_check::{StoreCheck, StoreState};
+
 use ostler_protocol::health::{
     ConfinementReadiness, DurabilityReadiness, Health, MigrationReadiness, Readiness, SERVICE_ID, SecretRefReadiness,
     StoreReadiness, WorkspaceReadiness,
 };
 use ostler_runner::guard::Isolation;
 use ostler_store::{Durability, StoreError, StoreFault, health as store_health};
-use tokio::{
-    sync::Mutex,
-    time::{Duration, Instant, timeout_at},
-};
+use tokio::time::{Duration, Instant, timeout_at};
 
-use crate::{app::App, launcher::isolation};
+use crate::{app::App, dialect::Dialects, launcher::isolation};
 
 /// Readiness and metrics respond within 2 s, whatever the store does.
 const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
@@ -19,32 +19,6 @@ const CHECK_WITHIN: Duration = Duration::from_millis(1_500);
 const CHECK_FRESH: Duration = Duration::from_millis(500);
 /// After this long without a write, the check makes one to see whether it works.
 const WRITES_QUIET: Duration = Duration::from_secs(10);
-
-/// The last result of checking the store.
-#[derive(Default)]
-pub struct StoreCheck {
-    last: Mutex<Option<(Instant, StoreState)>>,
-    /// The migrations and weak settings that the store last reported. Assumed unchanged while it does not respond.
-    settings: std::sync::Mutex<(Vec<String>, Vec<String>)>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct StoreState {
-    pub reachable: bool,
-    pub writable: bool,
-    /// Why it is not reachable or not writable.
-    pub reason: Option<&'static str>,
-    pub migrations: Vec<String>,
-    pub weak_settings: Vec<String>,
-}
-
-impl StoreState {
-    /// The state of a store that does not respond, with the migrations and settings that it last reported.
-    fn failed(app: &App, reason: &'static str) -> Self {
-        let (migrations, weak_settings) = app.store_check.settings.lock().expect("never poisoned").clone();
-        Self { reachable: false, writable: false, reason: Some(reason), migrations, weak_settings }
-    }
-}
 
 /// Reads the store's migrations and settings when the server starts, so that readiness never has to guess them.
 pub async fn read_settings(app: &App) -> Result<(), StoreError> {
@@ -61,7 +35,7 @@ fn reason_of(error: &StoreError) -> &'static str {
 pub async fn store_state(app: &App) -> StoreState {
     let until = Instant::now() + CHECK_WITHIN;
     let Ok(mut last) = timeout_at(until, app.store_check.last.lock()).await else {
-        return StoreState::failed(app, StoreFault::Silent.as_str());
+        return StoreState::failed(&app.store_check, StoreFault::Silent.as_str());
     };
     if let Some((at, state)) = last.as_ref()
         && at.elapsed() < CHECK_FRESH
@@ -70,7 +44,7 @@ pub async fn store_state(app: &App) -> StoreState {
         return state.clone();
     }
     let looked = timeout_at(until, look(app)).await;
-    let state = looked.unwrap_or_else(|_| StoreState::failed(app, StoreFault::Silent.as_str()));
+    let state = looked.unwrap_or_else(|_| StoreState::failed(&app.store_check, StoreFault::Silent.as_str()));
     *last = Some((Instant::now(), state.clone()));
     state
 }
@@ -91,7 +65,7 @@ async fn look(app: &App) -> StoreState {
     let (migrations, durability, probed) = tokio::join!(app.db.migrations(), app.db.durability(), probe);
     let (migrations, Durability { weak_settings }) = match (migrations, durability) {
         (Ok(migrations), Ok(durability)) => (migrations, durability),
-        (Err(error), _) | (_, Err(error)) => return StoreState::failed(app, reason_of(&error)),
+        (Err(error), _) | (_, Err(error)) => return StoreState::failed(&app.store_check, reason_of(&error)),
     };
     *app.store_check.settings.lock().expect("never poisoned") = (migrations.clone(), weak_settings.clone());
     let reason = probed.err().map(|error| reason_of(&error)).or_else(|| health.fault().map(StoreFault::as_str));
@@ -142,8 +116,7 @@ pub async fn readiness(app: &App) -> Readiness {
         },
         confinement: confinement(app),
         workspaces: workspaces(),
-        dialects: app
-            .dialects
+        dialects: Dialects::of(app)
             .iter()
             .flat_map(|dialect| &dialect.readiness)
             .map(|section| (section.name.to_owned(), (section.read)(app)))

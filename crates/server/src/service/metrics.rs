@@ -9,7 +9,7 @@ use super::health;
 use crate::{
     app::App,
     clock::ServerClock,
-    dialect::{Metric, Read, Samples},
+    dialect::{Dialects, Metric, Read, Samples},
     metrics::{self, Counts, Gauges},
 };
 
@@ -36,7 +36,7 @@ pub async fn page(app: &App) -> String {
         clock_lead_us: app.clock.adjustable().map_or(0, ServerClock::lead_us),
     };
     let mut page = metrics::page(&app.metrics, &gauges);
-    for metric in app.dialects.iter().flat_map(|dialect| &dialect.metrics) {
+    for metric in Dialects::of(app).iter().flat_map(|dialect| &dialect.metrics) {
         let Metric { name, kind, help, .. } = metric;
         let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
         let mut samples = Samples { name, out: &mut page };

@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{provider_profiles, runs::check_key, session_storage};
+use super::{provider_profiles, requests::check_key, session_storage};
 use crate::{
     app::{App, RunRef},
     auth::Principal,

@@ -3,11 +3,11 @@
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     cursors::{Cursor, Page, PageRequest},
-    ids::{RunId, SessionId, prefix_range},
+    ids::{RunId, SessionId},
     json::canonical_hash,
     kernel::{
-        commands::{CommandType, CreateCommand},
-        events::{EventType, NewEvent, clip},
+        commands::{CommandType, CreateCommand, PatchStatus},
+        events::{EventType, NewEvent},
         operations::{CancelRunOp, CreateRunOp},
         policy::AdmittedRun,
         runner_jobs::CreateRunnerJob,
@@ -15,16 +15,18 @@ use ostler_protocol::{
         sessions::Session,
         workspaces::WorkspaceRef,
     },
-    limits::{BLOCKER_CHARS_MAX, EVENT_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
+    limits::EVENT_BYTES_MAX,
 };
 use ostler_store as store;
 use serde_json::json;
 
 use super::{
     commands::{self, Said},
-    provider_profiles, runner_jobs, session_storage, sessions,
+    lookup, provider_profiles,
+    requests::{check_chosen, check_key, id_range, reason},
+    runner_jobs, session_storage,
 };
-use crate::{app::App, auth::Principal, launcher::workspaces};
+use crate::{app::App, auth::Principal, dialect::Dialects, launcher::workspaces};
 
 /// Creates a run. Idempotent: the same key and body return the same run.
 pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<(CreatedRun, bool), Failure> {
@@ -80,7 +82,7 @@ pub async fn admit(app: &App, caller: &Principal, request: &CreateRun) -> Result
 /// The request with the profile of the agent that it names.
 async fn with_profile(app: &App, mut request: CreateRun) -> Result<CreateRun, Failure> {
     let Some(id) = request.agent_id else { return Ok(request) };
-    let find = app.dialects.iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
+    let find = Dialects::of(app).iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
     let Some(find) = find else { return Err(Failure::not_found("agent")) };
     let Some(profile) = find(app.clone(), id).await? else { return Ok(request) };
     match request.backend_profile.replace(profile.clone()) {
@@ -107,15 +109,6 @@ fn request_hash(request: &CreateRun) -> String {
     let mut body = serde_json::to_value(request).expect("our own types serialise");
     body.as_object_mut().expect("a struct").remove("idempotencyKey");
     canonical_hash(&body)
-}
-
-/// Checks a key that a caller chose for a create.
-pub fn check_key<'a>(app: &App, key: &'a str) -> Result<&'a str, Failure> {
-    app.name("idempotencyKey", key)?;
-    if key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-        return Err(Failure::invalid("idempotency-key-size", "idempotencyKey is too long"));
-    }
-    Ok(key)
 }
 
 fn check_first(first: &CreateCommand) -> Result<(), Failure> {
@@ -163,7 +156,7 @@ async fn session(
             session_storage::check_there(app, &session).await?;
             return Ok((session, false));
         }
-        sessions::check_chosen(chosen)?;
+        check_chosen(chosen)?;
     }
     let (tenant, profile) = (admitted.tenant_id.clone(), admitted.backend_profile.clone());
     let new = Session::new(SessionId::new(app.ids.body()), tenant, chosen.map(str::to_owned), profile, app.now());
@@ -254,12 +247,7 @@ fn new_run(
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Failure> {
     app.visible_run(caller, run_id).await?;
-    read(app, run_id).await
-}
-
-/// The run, without a check of the caller. For the server's own work.
-pub async fn read(app: &App, run_id: RunId) -> Result<Run, Failure> {
-    store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
+    lookup::run(app, run_id).await
 }
 
 pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<RunPage, Failure> {
@@ -288,14 +276,6 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
     Ok(RunPage { runs, next_cursor })
 }
 
-/// The range of the ids that begin with `prefix`. `None` if no prefix is given.
-pub fn id_range(kind: &str, prefix: Option<&str>) -> Result<Option<(String, String)>, Failure> {
-    let Some(prefix) = prefix else { return Ok(None) };
-    let range = prefix_range(kind, prefix);
-    let message = format!("idPrefix must be {kind} and up to 32 hexadecimal digits");
-    range.map(Some).ok_or_else(|| Failure::invalid("id-prefix", message))
-}
-
 /// Idempotent: cancelling a finished run returns how it ended.
 pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, request: Cancel) -> Result<Run, Failure> {
     let run = app.visible_run(caller, run_id).await?;
@@ -304,16 +284,9 @@ pub async fn cancel(app: &App, caller: &Principal, run_id: RunId, request: Cance
     app.submit(&run, op).await
 }
 
-/// A caller's reason, redacted and clipped.
-pub fn reason(app: &App, request: Cancel) -> Result<Option<String>, Failure> {
-    let Some(text) = request.reason else { return Ok(None) };
-    check_reason("reason", &text)?;
-    Ok(Some(clip(&app.redactor.redact(&text), BLOCKER_CHARS_MAX)))
-}
-
-pub fn check_reason(field: &str, text: &str) -> Result<(), Failure> {
-    if text.len() > REASON_BYTES_MAX {
-        return Err(Failure::too_large("reason-size", field, text.len(), REASON_BYTES_MAX));
-    }
-    Ok(())
+/// `PATCH …/status` and an appended `terminal_status` are one verb.
+pub async fn patch_status(app: &App, caller: &Principal, run_id: RunId, request: PatchStatus) -> Result<Run, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    commands::record_status(app, caller, &run, None, request).await?;
+    get(app, caller, run_id).await
 }

@@ -18,7 +18,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use super::{leases, sessions::find};
+use super::{leases, lookup};
 use crate::{app::App, auth::Principal, directories};
 
 /// The author of changes that the server makes by itself.
@@ -30,7 +30,7 @@ pub async fn get(
     id: &str,
     request: StorageQuery,
 ) -> Result<SessionStorageView, Failure> {
-    Ok(SessionStorageView::of(find(app, caller, id, request.tenant_id.as_deref()).await?))
+    Ok(SessionStorageView::of(lookup::session(app, caller, id, request.tenant_id.as_deref()).await?))
 }
 
 /// Evicts the session's storage: the session can still be read, and takes no more runs.
@@ -40,7 +40,7 @@ pub async fn delete(
     id: &str,
     request: StorageQuery,
 ) -> Result<SessionStorageView, Failure> {
-    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_control(&session)?;
     Ok(SessionStorageView::of(evict(app, session.session, "deleted", &caller.name()).await?))
 }

@@ -23,8 +23,9 @@ use ostler_store as store;
 use super::{
     commands,
     follow::{self, Follower},
-    runs::{self},
-    session_storage,
+    lookup,
+    requests::{check_chosen, check_key, id_range},
+    runs, session_storage,
 };
 use crate::{
     app::App,
@@ -46,7 +47,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     let chosen = request.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
     chosen.map_or(Ok(()), check_chosen)?;
     let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose()?.flatten();
-    let key = request.idempotency_key.as_deref().map(|key| runs::check_key(app, key)).transpose()?;
+    let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let storage = storage(app, profile, &request)?;
     let request_hash = request_hash(&request);
     let mut attempts = app.attempts(|| {
@@ -141,7 +142,7 @@ async fn change(
     tenant_id: Option<&str>,
     change: SessionChange,
 ) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, tenant_id).await?;
+    let session = lookup::session(app, caller, id, tenant_id).await?;
     caller.may_control(&session)?;
     let changed = session_storage::submit(app, session.session, change, &caller.name()).await?;
     view(app, changed, &reader(caller, None)?).await
@@ -155,7 +156,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
         _ => return Err(Failure::invalid("session-state", "state must be default or all")),
     };
     let reader_id = reader(caller, request.reader_id.as_deref())?;
-    let ids = runs::id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
+    let ids = id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
     let threads_of = caller.sees_threads_of();
     let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, only_open, &ids);
     let limit = request.limit.or(Some(LIST_LIMIT_DEFAULT));
@@ -180,7 +181,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
 }
 
 pub async fn get(app: &App, caller: &Principal, id: &str, request: SessionQuery) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     view(app, session, &reader(caller, request.reader_id.as_deref())?).await
 }
 
@@ -212,7 +213,7 @@ pub async fn output(app: &App, caller: &Principal, id: &str, request: SessionEve
 
 /// Hides the session from this reader's default list until something ends in it again.
 pub async fn read(app: &App, caller: &Principal, id: &str, request: ReadSession) -> Result<SessionView, Failure> {
-    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     let reader_id = reader(caller, request.reader_id.as_deref())?;
     let version = request.version.unwrap_or(session.version);
     if !(0..=session.version).contains(&version) {
@@ -230,7 +231,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, request: ControlSe
         "close" => return change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Close).await,
         _ => return Err(Failure::invalid("session-action", "action must be cancel or close")),
     }
-    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_cancel(&session)?;
     let cancel = Cancel { reason: request.reason };
     // A run whose lease has expired is not active, even before the sweeper ends the lease.
@@ -240,30 +241,6 @@ pub async fn control(app: &App, caller: &Principal, id: &str, request: ControlSe
         (None, None) => {}
     }
     get(app, caller, id, SessionQuery { tenant_id: Some(session.tenant_id), ..SessionQuery::default() }).await
-}
-
-/// The one session of this id that the caller may see.
-pub async fn find(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
-    let tenants = caller.tenants_within(tenant_id)?;
-    let mut found = store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await?;
-    // A thread of another user is reported like an absent one, whether or not other sessions have the same id.
-    found.retain(|session| caller.may_see(session).is_ok());
-    if found.len() > 1 {
-        let message = "several tenants have a session of this id; name one with tenantId";
-        return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
-    }
-    found.pop().ok_or_else(|| Failure::not_found("session"))
-}
-
-/// Checks an id that a caller chooses for a new session.
-pub fn check_chosen(id: &str) -> Result<(), Failure> {
-    if !id.starts_with(SessionId::PREFIX) {
-        return Ok(());
-    }
-    if id.parse::<SessionId>().is_ok() {
-        return Err(Failure::not_found("session"));
-    }
-    Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"))
 }
 
 /// The reader whose read marks a request is about. A user has their own, which only the user and the operator may set;
@@ -305,7 +282,7 @@ async fn scope(
     id: &str,
     request: &SessionEventsQuery,
 ) -> Result<(Session, Option<RunId>, i64, u32), Failure> {
-    let session = find(app, caller, id, request.tenant_id.as_deref()).await?;
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     let (after, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
     let run_id = run_within(app, &session, request.run_id.as_deref()).await?;
     Ok((session, run_id, after, limit))

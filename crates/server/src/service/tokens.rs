@@ -10,10 +10,10 @@ use ostler_protocol::{
 use ostler_store as store;
 use secrecy::ExposeSecret;
 
-use super::runs::check_key;
 use crate::{
     app::App,
     auth::{self, Access, Principal, mint, token_hash},
+    service::requests::check_key,
 };
 
 pub async fn create(app: &App, caller: &Principal, request: CreateToken) -> Result<CreatedToken, Failure> {

@@ -14,6 +14,7 @@ use super::tokens::{check_tenants_exist, later};
 use crate::{
     app::App,
     auth::{Access, Issuers, Principal},
+    dialect::Dialects,
 };
 
 /// More servers than this have never shared a store.
@@ -83,7 +84,7 @@ pub async fn remove(app: &App, caller: &Principal, name: &str) -> Result<User, F
         app.taking_rights(|app| async move { Ok(store::users::update_removed(&app.db, &name, app.now()).await?) });
     let removed = removed.await?.ok_or_else(|| Failure::not_found("user"))?;
     tracing::info!(user_id = %removed.user_id, by = caller.name(), "a user was removed");
-    app.to_the_end(|app| async move { app.dialects.after_user_removed(&app).await }).await?;
+    app.to_the_end(|app| async move { Dialects::of(&app).after_user_removed(&app).await }).await?;
     Ok(removed)
 }
 

@@ -15,7 +15,7 @@ use crate::{
     app::App,
     clock::{Clock, Reading, ServerClock, TOLERANCE_US},
     metrics::JumpedClock,
-    server::not_started,
+    startup::not_started,
 };
 
 /// Some server has looked at the database's clock this recently, so it has not jumped: this machine was suspended.

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use ostler_protocol::{Failure, kernel::session_storage::SWEEP_DEFAULT};
 
-use crate::{app::App, launcher::workspaces, service::session_storage, worker::wakeups};
+use crate::{app::App, dialect::Dialects, launcher::workspaces, service::session_storage, worker::wakeups};
 
 pub async fn run(app: App) {
     let mut ticks = tokio::time::interval(Duration::from_millis(app.config.sessions.gc_interval_ms.max(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let chores = app.dialects.chores();
+    let chores = Dialects::of(&app).chores();
     loop {
         tokio::select! {
             _ = ticks.tick() => {}

@@ -3,4 +3,5 @@
 pub mod clock;
 pub mod housekeeping;
 pub mod sweeper;
+pub mod traces;
 pub mod wakeups;

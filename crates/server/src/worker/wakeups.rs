@@ -2,10 +2,10 @@
 //! is followed here is read once for all its followers. Lost wake-ups are harmless, because every waiting task also reads the
 //! store from time to time.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+mod pending;
+pub use pending::Pending;
+
+use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use futures_util::{StreamExt, stream};
@@ -13,12 +13,10 @@ use jiff::SignedDuration;
 use ostler_protocol::{Failure, ids::SessionId};
 use ostler_store::{
     self as store, StoreError,
-    lane::Committed,
-    wakeups::{FormerWord, Frame as StoredFrame, Receiver, Sender, Wakeups},
+    wakeups::{FormerWord, Receiver, Sender, Wakeups},
 };
-use tokio::sync::Notify;
 
-use crate::{app::App, dialect::Topic, net::sockets::Frame};
+use crate::{app::App, dialect::Dialects, net::sockets::Frame};
 
 /// The first wake-ups are sent at once, the next ones together after this long.
 const SEND_PAUSE: Duration = Duration::from_millis(10);
@@ -33,57 +31,6 @@ const READS_MAX: usize = 4;
 const EVENTS_MAX: i64 = 256;
 /// Frames that do not fit into a wake-up are read as soon as it arrives, and kept a little longer.
 const FRAMES_KEPT: SignedDuration = SignedDuration::from_mins(1);
-
-/// Pending wake-ups. Taking them returns all of them, merged into one.
-#[derive(Default)]
-pub struct Pending {
-    wakeups: Mutex<Wakeups>,
-    added: Notify,
-}
-
-impl Pending {
-    /// Adds what a flush of this server has committed.
-    pub fn add_committed(&self, committed: &Committed) {
-        let mut wakeups = self.lock();
-        committed.events.iter().for_each(|event| wakeups.add_event(event));
-        wakeups.jobs |= committed.jobs_waiting;
-        if !wakeups.is_empty() {
-            self.added.notify_one();
-        }
-    }
-
-    /// Adds a change for a key of this topic.
-    pub fn add_key(&self, topic: &Topic, key: &impl ToString) {
-        self.lock().add_key(topic.name, topic.is_urgent, key.to_string());
-        self.added.notify_one();
-    }
-
-    /// Adds a frame for the connections of this key to other servers.
-    pub fn add_frame(&self, topic: &Topic, key: &impl ToString, frame: &str) {
-        let frame = StoredFrame { topic: topic.name.to_owned(), key: key.to_string(), frame: BASE64.encode(frame) };
-        self.lock().add_frame(frame);
-        self.added.notify_one();
-    }
-
-    fn add(&self, more: Wakeups) {
-        self.lock().merge(more);
-        self.added.notify_one();
-    }
-
-    async fn take(&self) -> Wakeups {
-        loop {
-            let wakeups = std::mem::take(&mut *self.lock());
-            if !wakeups.is_empty() {
-                return wakeups;
-            }
-            self.added.notified().await;
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Wakeups> {
-        self.wakeups.lock().expect("never poisoned")
-    }
-}
 
 /// Sends, receives and passes on wake-ups until the server stops.
 pub async fn run(app: App, outgoing: Arc<Pending>) {
@@ -144,7 +91,7 @@ async fn receive(app: &App, incoming: &Pending) {
 
 /// Runs what dialects have to store before this server counts as connected.
 async fn before_listening(app: &App) -> Result<(), Failure> {
-    for chore in app.dialects.iter().filter_map(|dialect| dialect.before_listening.as_ref()) {
+    for chore in Dialects::of(app).iter().filter_map(|dialect| dialect.before_listening.as_ref()) {
         chore(app.clone()).await?;
     }
     Ok(())
@@ -205,10 +152,10 @@ async fn pass_on(app: &App, incoming: &Pending) {
 }
 
 fn wake_topics(app: &App, wakeups: &Wakeups) {
-    let find_topic = |name: &str| app.dialects.topics().find(|topic| topic.name == name);
+    let find_topic = |name: &str| Dialects::of(app).topics().find(|topic| topic.name == name);
     // A newer server may have replaced a topic of this server by another one.
     let is_unknown = wakeups.topics.keys().any(|name| find_topic(name).is_none());
-    for topic in app.dialects.topics() {
+    for topic in Dialects::of(app).topics() {
         let all = if topic.is_urgent { wakeups.all_urgent } else { wakeups.all_topics };
         let keys = wakeups.topics.get(topic.name);
         if all || is_unknown || keys.is_some_and(|keys| keys.all) {
@@ -226,7 +173,7 @@ fn wake_topics(app: &App, wakeups: &Wakeups) {
 
 /// Handles a word of a server of the former version: it belongs to the first topic that recognises it.
 fn wake_former(app: &App, word: &FormerWord) {
-    let meant = app.dialects.topics().find_map(|topic| Some((topic, (topic.former)(word)?)));
+    let meant = Dialects::of(app).topics().find_map(|topic| Some((topic, (topic.former)(word)?)));
     let Some((topic, key)) = meant else { return };
     match word {
         FormerWord::Frame(_, frame) => decoded(frame).into_iter().for_each(|frame| (topic.receive)(app, &key, frame)),

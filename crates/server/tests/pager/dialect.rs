@@ -139,8 +139,8 @@ async fn create(State(app): State<App>, _: Caller, Body(page): Body<CreatePage>)
         return Err(Failure::invalid("page-empty", "a page has a text").into());
     }
     let pager = Pager::of(&app);
-    app.wake_others(&PAGES, &page.text);
-    app.send_to_others(&PAGES, &page.text, &"frame".into());
+    PAGES.wake_others(&app, &page.text);
+    PAGES.send_to_others(&app, &page.text, &"frame".into());
     pager.waiting.lock().unwrap().push(page.text);
     pager.added.notify_one();
     Ok(StatusCode::ACCEPTED)

@@ -16,24 +16,24 @@ use ostler_protocol::{
     },
     rpc::{Frame as RpcFrame, RpcError, Version},
 };
-use ostler_store::mesh::messages::Mailbox;
-use secrecy::ExposeSecret;
-use serde::Serialize;
-use tokio::time::{Instant, sleep_until};
-
-use super::{connections::ConnectionGuard, dispatch};
-use crate::{
-    service::{self, MeshCaller},
-    state::Mesh,
-};
 use ostler_server::{
     app::App,
     clock,
     net::{
         self,
-        sockets::{Close, Dialect, Frame, Outbox, Step},
+        sockets::{Close, Dialect, Outbox, Step},
         waiting::Ticket,
     },
+};
+use ostler_store::mesh::messages::Mailbox;
+use secrecy::ExposeSecret;
+use tokio::time::{Instant, sleep_until};
+
+use super::{connections::ConnectionGuard, dispatch};
+use crate::{
+    gateway::{delivery::Delivery, frames::notification},
+    service::{self, MeshCaller},
+    state::Mesh,
 };
 
 const LATE: Close = Close { code: 1008, reason: "auth.connect did not come in time" };
@@ -235,11 +235,6 @@ fn refused(why: &Refused, requested: Option<&Versions>) -> Refusal {
     Refusal { failure, code: Some(why.code()) }
 }
 
-/// A notification as it goes over the wire.
-pub fn notification(method: &str, params: &impl Serialize) -> Frame {
-    RpcFrame::Notification { method: method.to_owned(), params: RawJson::of(params) }.write(Version::Two).into()
-}
-
 impl Dialect for GatewaySession {
     async fn open(&mut self) -> Step {
         let challenge = Challenge {
@@ -297,7 +292,7 @@ impl Dialect for GatewaySession {
         tokio::select! {
             () = session.guard.recheck.notified() => session.check_at = Instant::now(),
             () = sleep_until(session.check_at) => {}
-            () = self.outbox.emptied() => Mesh::of(app).delivery.look_again(&session.caller.aid),
+            () = self.outbox.emptied() => Delivery::of(app).look_again(&session.caller.aid),
             () = app.drained() => {}
         }
     }

@@ -24,10 +24,14 @@ use tokio::sync::Notify;
 
 use super::{
     connections::{Connected, ConnectionId, Connections},
-    conversation::notification,
+    frames::notification,
 };
-use crate::{service::presence, state::Mesh, topics::MAILBOX};
-use ostler_server::{app::App, net::sockets::Frame};
+use crate::{service::presence, state::Mesh};
+use ostler_server::{
+    app::App,
+    dialect::{FormerWord, Topic},
+    net::sockets::Frame,
+};
 
 /// Messages read at once; each may be large.
 const LETTERS_MAX: u32 = 20;
@@ -39,6 +43,18 @@ const MAILBOXES_MAX: usize = 500;
 const FORGOTTEN_AT: usize = 1_024;
 /// Senders whose connection is remembered per identity.
 const AFFINITIES_MAX: usize = 4_096;
+
+/// An identity's mailbox has a new message; a frame is for all connections of the identity.
+pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Delivery::of(app).look_at_all())
+    .receive(|app, key, frame| {
+        if let Ok(aid) = key.parse::<Aid>() {
+            Mesh::of(app).connections.push(&aid, &frame);
+        }
+    })
+    .former(|word| match word {
+        FormerWord::Listener(name) | FormerWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
+        FormerWord::Urgent(_) => None,
+    });
 
 pub struct Delivery {
     connections: Arc<Connections>,
@@ -111,6 +127,10 @@ impl Behind {
 }
 
 impl Delivery {
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+
     pub fn new(connections: Arc<Connections>) -> Self {
         let (bound, behind) = Default::default();
         Self { connections, bound, behind, some: Notify::new(), all: Notify::new() }
@@ -156,7 +176,7 @@ impl Delivery {
             }
             // The connection has closed in the meantime: release the message for the next one, on this server or another.
             queue::release(&app.db, &letter.owner, letter.seq, &place).await?;
-            app.wake_others(&MAILBOX, &letter.owner);
+            MAILBOX.wake_others(app, &letter.owner);
         }
         Ok(false)
     }
@@ -261,12 +281,23 @@ impl Delivery {
     }
 }
 
+fn wake_mailbox(app: &App, key: &str) {
+    if let Ok(aid) = key.parse::<Aid>() {
+        Delivery::of(app).look_again(&aid);
+    }
+}
+
+/// Names of the mesh have a dot in them; in the former format no other names had one.
+fn is_aid(name: &str) -> bool {
+    name.parse::<Aid>().is_ok()
+}
+
 /// Reads mailboxes that are behind, and deletes closed connections from the store, until the server stops.
 pub async fn run(app: App) {
     let recheck = async {
         loop {
-            let _ = tokio::time::timeout(app.recheck(), Mesh::of(&app).delivery.all.notified()).await;
-            if let Err(failure) = Mesh::of(&app).delivery.look_for_missed(&app).await {
+            let _ = tokio::time::timeout(app.recheck(), Delivery::of(&app).all.notified()).await;
+            if let Err(failure) = Delivery::of(&app).look_for_missed(&app).await {
                 warn(&failure, "mailboxes could not be checked for missed messages; trying again");
             }
         }
@@ -281,11 +312,11 @@ pub async fn run(app: App) {
 
 async fn read(app: &App) {
     loop {
-        let aid = Mesh::of(app).delivery.next_behind().await;
-        if let Err(failure) = Mesh::of(app).delivery.catch_up(app, &aid).await {
+        let aid = Delivery::of(app).next_behind().await;
+        if let Err(failure) = Delivery::of(app).catch_up(app, &aid).await {
             warn(&failure, "a mailbox could not be read; trying again");
         }
-        Mesh::of(app).delivery.finish_reading(&aid);
+        Delivery::of(app).finish_reading(&aid);
     }
 }
 

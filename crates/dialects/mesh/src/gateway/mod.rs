@@ -6,6 +6,7 @@ pub mod connections;
 mod conversation;
 pub mod delivery;
 mod dispatch;
+mod frames;
 
 use std::{net::IpAddr, time::Duration};
 
@@ -18,7 +19,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::state::Mesh;
 use conversation::GatewaySession;
-pub use conversation::notification;
+pub use frames::notification;
 use ostler_server::{
     app::App,
     net::{

@@ -36,10 +36,10 @@ use ostler_store::{
 use serde::Serialize;
 
 use crate::{
+    gateway::delivery::{Delivery, MAILBOX},
     gateway::notification,
     service::{MeshCaller, identities, presence},
     state::Mesh,
-    topics::MAILBOX,
 };
 use ostler_server::app::App;
 
@@ -58,7 +58,7 @@ pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>)
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
         store::update_mode(&app.db, &caller.aid, mode).await?;
     }
-    Mesh::of(app).delivery.look_again(&caller.aid);
+    Delivery::of(app).look_again(&caller.aid);
     Ok(())
 }
 
@@ -92,8 +92,8 @@ pub async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<
         }
         // The server that stored it may have stopped before it notified any connection.
         for aid in [&params.to, &caller.aid] {
-            Mesh::of(app).delivery.look_again(aid);
-            app.wake_others(&MAILBOX, aid);
+            Delivery::of(app).look_again(aid);
+            MAILBOX.wake_others(app, aid);
         }
     }
     let delivered = sent.delivered || hand_out(app, &params.to, &sent).await;
@@ -134,7 +134,7 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
     }
     let handed_out = async {
         match queue::get_queued(&app.db, to, sent.seq).await? {
-            Some(letter) => Mesh::of(app).delivery.hand_out(app, &letter).await,
+            Some(letter) => Delivery::of(app).hand_out(app, &letter).await,
             None => Ok(queue::is_taken(&app.db, to, sent.seq).await?),
         }
     };
@@ -150,8 +150,8 @@ struct LocalConnections(App);
 impl Recipients for LocalConnections {
     fn deliver(&self, letter: &Letter) -> bool {
         let Self(app) = self;
-        app.wake_others(&MAILBOX, &letter.owner);
-        Mesh::of(app).delivery.deliver(letter)
+        MAILBOX.wake_others(app, &letter.owner);
+        Delivery::of(app).deliver(letter)
     }
 }
 
@@ -259,7 +259,7 @@ pub async fn ack(app: &App, caller: &MeshCaller, params: AckParams) -> Result<Ac
 fn notify(app: &App, aid: &Aid, event: &str, params: &impl Serialize) {
     let frame = notification(event, params);
     Mesh::of(app).connections.push(aid, &frame);
-    app.send_to_others(&MAILBOX, aid, &frame);
+    MAILBOX.send_to_others(app, aid, &frame);
 }
 
 /// Recalls messages that were sent a short while ago.

@@ -7,7 +7,7 @@ pub mod messages;
 pub mod meta;
 pub mod pki;
 pub mod presence;
-mod tokens;
+pub mod tokens;
 
 use ostler_protocol::{
     Timestamp,

@@ -1,6 +1,9 @@
 //! What clients need to verify certificates: the chain of authorities, revocations, and the list of roots. A signed response is
 //! cached for many clients, and signed again as soon as its content changes.
 
+mod signed;
+pub use signed::{SignedList, StatusResponse};
+
 use std::{net::IpAddr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
@@ -17,34 +20,18 @@ use ostler_protocol::{
         pki::{CertificateStatus, Discovery, GATEWAY_PATH, Gateway},
     },
 };
+use ostler_server::app::App;
 use ostler_store as store;
 
 use crate::{
     pki::{hours_after, list_until},
     state::Mesh,
 };
-use ostler_server::app::App;
 
 /// A signed response is valid for longer, but is signed again after this.
 const SIGN_AGAIN_AFTER: SignedDuration = SignedDuration::from_mins(30);
 /// By RFC 6960, requests of up to 255 bytes are sent in the path; longer ones are posted.
 const REQUEST_TEXT_BYTES_MAX: usize = 1_024;
-
-/// A revocation list, and the last revocation that it includes.
-#[derive(Clone)]
-pub struct SignedList {
-    last_revocation: i64,
-    made_at: Timestamp,
-    pub der: Arc<[u8]>,
-}
-
-/// A signed response about one certificate.
-#[derive(Clone)]
-pub struct StatusResponse {
-    status: ocsp::Status,
-    made_at: Timestamp,
-    der: Arc<[u8]>,
-}
 
 fn is_fresh(made_at: Timestamp, now: Timestamp) -> bool {
     (SignedDuration::ZERO..SIGN_AGAIN_AFTER).contains(&now.duration_since(made_at))

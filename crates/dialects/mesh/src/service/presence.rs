@@ -17,12 +17,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    gateway::connections::ConnectionId,
-    state::Mesh,
-    topics::{PROBE, SETTLED, place_key},
-};
-use ostler_server::app::App;
+use crate::{former, gateway::connections::ConnectionId, state::Mesh};
+use ostler_server::{app::App, dialect::Topic};
 
 /// What a probe may take beyond the peer's time to respond: wake-ups between servers, a write in progress. With that, it ends
 /// before the 10 s that the published client waits for a response.
@@ -73,7 +69,7 @@ pub async fn probe(app: &App, aid: &Aid, place: &Place) {
     let probed = async {
         // A server whose connection had closed before does not respond, and a response may be lost.
         while is_occupied_elsewhere(app, aid, place).await.unwrap_or(true) {
-            app.wake_others(&PROBE, &place_key(aid, place));
+            PROBE.wake_others(app, &place_key(aid, place));
             if timeout(PROBE_RESEND_INTERVAL, wait_settled(&mut settled, aid, place)).await.is_ok() {
                 break;
             }
@@ -107,7 +103,7 @@ pub async fn answer_probe(app: App, aid: Aid, place: Place) {
     if !is_there && let Err(error) = store::delete(&app.db, seat(&app, id)).await {
         tracing::warn!(%error, "a stale presence row could not be deleted");
     }
-    app.wake_others(&SETTLED, &place_key(&aid, &place));
+    SETTLED.wake_others(&app, &place_key(&aid, &place));
 }
 
 /// Waits until a probe has ended, or its time is over.
@@ -161,4 +157,48 @@ pub async fn sweep(app: &App) -> Result<(), Failure> {
         store::delete(&app.db, Seat { server: app.server_number, number }).await?;
     }
     Ok(store::delete_gone(&app.db, app.server_number).await?)
+}
+
+/// Another server probes the connection in a device slot.
+pub const PROBE: Topic =
+    Topic::new("mesh.probe", wake_probe, |_| {}).urgent().former(|word| former::urgent_key(word, '?'));
+
+/// The probe of the connection in a device slot has ended.
+pub const SETTLED: Topic =
+    Topic::new("mesh.settled", wake_settled, |_| {}).urgent().former(|word| former::urgent_key(word, '='));
+
+/// The key of an identity's device slot.
+pub fn place_key(aid: &Aid, Place { device_id, slot_id }: &Place) -> String {
+    format!("{device_id}/{slot_id}/{aid}")
+}
+
+fn place(key: &str) -> Option<(Aid, Place)> {
+    let mut parts = key.splitn(3, '/');
+    let (device_id, slot_id) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    Some((parts.next()?.parse().ok()?, Place { device_id, slot_id }))
+}
+
+fn wake_probe(app: &App, key: &str) {
+    if let Some((aid, place)) = place(key) {
+        tokio::spawn(answer_probe(app.clone(), aid, place));
+    }
+}
+
+fn wake_settled(app: &App, key: &str) {
+    if let Some(settled) = place(key) {
+        // Ignore the error: no probe may be waiting for it on this server.
+        let _ = Mesh::of(app).connections.settled_elsewhere.send(settled);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_of_a_device_slot_is_parsed_as_it_was_formatted() {
+        let aid: Aid = "alice.localhost.test".parse().unwrap();
+        let at = Place { device_id: "d".into(), slot_id: String::new() };
+        assert_eq!(place(&place_key(&aid, &at)), Some((aid, at)));
+    }
 }

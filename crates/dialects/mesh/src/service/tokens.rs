@@ -16,10 +16,11 @@ use ostler_protocol::{
 use ostler_store::{self as store, mesh::logins::Pair};
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::{state::Mesh, topics::LOGINS};
+use crate::{former, state::Mesh};
 use ostler_server::{
     app::App,
     auth::{mint, token_hash},
+    dialect::Topic,
 };
 
 /// The kinds of token, after the prefix of all tokens: for connections, and for the next pair.
@@ -107,11 +108,22 @@ pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
 /// Makes every connection of a name, to any server, check whether its login is still valid.
 pub(super) fn recheck_logins(app: &App, aid: &Aid) {
     Mesh::of(app).recheck_logins(aid);
-    app.wake_others(&LOGINS, aid);
+    LOGINS.wake_others(app, aid);
 }
 
 /// Deletes logins that have ended, and spent tokens that no server would accept even if its clock is behind this one.
 pub async fn sweep(app: &App) -> Result<(), Failure> {
     let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
     Ok(store::mesh::logins::delete_ended(&app.db, ended_before).await?)
+}
+
+/// Logins of an identity have ended.
+pub const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).recheck_all_logins())
+    .urgent()
+    .former(|word| former::urgent_key(word, '!'));
+
+fn wake_logins(app: &App, key: &str) {
+    if let Ok(aid) = key.parse::<Aid>() {
+        Mesh::of(app).recheck_logins(&aid);
+    }
 }

@@ -20,6 +20,11 @@ use ostler_protocol::{
         },
     },
 };
+use ostler_server::{
+    app::App,
+    auth::{Access, Principal, mint, token_hash},
+    service::tokens::later,
+};
 use ostler_store::{
     self as store, Db,
     trust::{manifests::KeptManifest, webhooks::NewDelivery},
@@ -27,11 +32,10 @@ use ostler_store::{
 use secrecy::ExposeSecret;
 
 use super::{live, relations, webhooks};
-use crate::{manifests::Version, state::Trust};
-use ostler_server::{
-    app::App,
-    auth::{Access, Principal, forbidden, mint, token_hash},
-    service::tokens::later,
+use crate::{
+    manifests::Version,
+    service::lookup::{check_owner, find, get, owned, retired},
+    state::Trust,
 };
 
 /// Agents of removed owners that are retired at a time.
@@ -91,25 +95,6 @@ pub async fn find_by_token(
         let principal = Principal::Agent { agent_id: found.agent_id, token_id: found.token_id };
         (principal, found.expires_at)
     }))
-}
-
-/// An agent that was not retired.
-pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
-    let agent = find(app, id).await?;
-    match agent.retired_at {
-        None => Ok(agent),
-        Some(_) => Err(retired()),
-    }
-}
-
-pub(super) fn retired() -> Failure {
-    Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")
-}
-
-/// An agent, also one that was retired.
-async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
-    let found = store::trust::agents::get(&app.db, id).await?;
-    found.ok_or_else(|| Failure::not_found("agent"))
 }
 
 /// Retires an agent permanently: its tokens and its webhook are deleted, and every relation with it ends. Idempotent: the first
@@ -316,20 +301,6 @@ fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
         "agent-quota",
         format!("there are {limit} {what} already, the most there may be"),
     ))
-}
-
-/// The agent, if the caller owns it. That it exists is no secret.
-pub(super) async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
-    let agent = get(app, id).await?;
-    check_owner(caller, &agent)?;
-    Ok(agent)
-}
-
-fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
-    if agent.owner_id == caller.owner()? {
-        return Ok(());
-    }
-    Err(forbidden("not-owner", "only the agent's owner may do this"))
 }
 
 /// Parses and checks a manifest, on a blocking thread: it may take tens of milliseconds.

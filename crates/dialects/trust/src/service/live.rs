@@ -11,6 +11,7 @@ use ostler_protocol::{
         webhooks::Webhook,
     },
 };
+use ostler_server::{app::App, net::sockets::Frame};
 use ostler_store as store;
 use serde::Serialize;
 use serde_json::json;
@@ -18,10 +19,9 @@ use serde_json::json;
 use super::relations;
 use crate::{
     listeners::{Listener, Notification, Subject},
+    service::frames::{notify, wake},
     state::Trust,
-    topics::LISTENER,
 };
-use ostler_server::{app::App, net::sockets::Frame};
 
 /// Disabled webhooks that one owner is notified of at once.
 const WEBHOOKS_MAX: u32 = 100;
@@ -96,27 +96,6 @@ async fn notify_all_pending(app: &App, agent_id: AgentId) -> Result<usize, Failu
     })
     .await?;
     Ok(people)
-}
-
-/// Sends a listener a notification that is already pending in the store: on this server at once; on other servers, its
-/// connections read again what is pending.
-pub fn notify(app: &App, listener: &Listener, notification: &Notification) {
-    Trust::of(app).listeners.notify(listener, notification);
-    app.wake_others(&LISTENER, listener);
-}
-
-/// Sends a frame to an agent's connections, on this server and on others. It is not stored: what the agent must not miss goes to
-/// its webhook as well.
-pub fn send(app: &App, agent_id: AgentId, frame: &Frame) {
-    let listener = Listener::Agent(agent_id);
-    Trust::of(app).listeners.send(&listener, frame);
-    app.send_to_others(&LISTENER, &listener, frame);
-}
-
-/// Makes a listener's connections read what is pending, on this server and on others.
-fn wake(app: &App, listener: &Listener) {
-    Trust::of(app).listeners.reread(listener);
-    app.wake_others(&LISTENER, listener);
 }
 
 fn reauth_required(event: &ReauthRequired) -> Notification {

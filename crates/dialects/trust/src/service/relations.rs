@@ -13,7 +13,7 @@ use ostler_protocol::{
         receipts::{Act, Note, Receipt, Words},
         relations::{
             Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
-            RelationChanges, RelationPage, RelationTold, RelationView, UseScope,
+            RelationChanges, RelationNotification, RelationPage, RelationView, UseScope,
             answering::{self, Between, establish},
             standing::{DeclaredSince, Question, Standing},
         },
@@ -22,7 +22,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, trust::webhooks::NewDelivery};
 use tokio::time::timeout;
 
-use super::{agents, live, webhooks};
+use super::{frames, lookup, webhooks};
 use crate::{manifests::Version, state::Trust};
 use ostler_server::{app::App, auth::Principal};
 
@@ -104,7 +104,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> R
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
             return Err(Failure::rule(FailureKind::StateConflict, "relations-limit", message));
         }
-        let agent = agents::get(app, agent_id).await?;
+        let agent = lookup::get(app, agent_id).await?;
         let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await?;
         let refused = ended.map(|ended| ended.answers).unwrap_or_default();
         let current = Trust::of(app).manifests.current(&app.db, agent_id).await?;
@@ -361,7 +361,7 @@ async fn relation_delivery(app: &App, act: Act, relation: &Relation, current: Op
         Some(current) => Some(current.declared().since.clone()),
         None => declared_soon(app, relation.agent_id).await,
     };
-    let (event_type, event) = RelationTold::of(act, relation, declared.as_ref())?;
+    let (event_type, event) = RelationNotification::of(act, relation, declared.as_ref())?;
     Some(webhooks::new_delivery(app, relation.agent_id, event_type, &event))
 }
 
@@ -375,7 +375,7 @@ async fn declared_soon(app: &App, agent_id: AgentId) -> Option<DeclaredSince> {
 fn announce(app: &App, delivery: Option<NewDelivery>) {
     let Some(delivery) = delivery else { return };
     Trust::of(app).deliveries.notify_one();
-    live::send(app, delivery.agent_id, &delivery.body.as_str().into());
+    frames::send(app, delivery.agent_id, &delivery.body.as_str().into());
 }
 
 /// Ends relations whose person or agent no longer exists. Idempotent, so two servers may do it at once.

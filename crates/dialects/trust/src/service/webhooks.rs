@@ -18,7 +18,7 @@ use ostler_store::{
 };
 use serde_json::json;
 
-use super::agents::{owned, retired};
+use crate::service::lookup::{owned, retired};
 use crate::{deliveries::sender::check_url, state::Trust};
 use ostler_server::{app::App, auth::Principal, clock::fill};
 

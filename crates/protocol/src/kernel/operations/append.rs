@@ -1,12 +1,13 @@
 //! Appending a runner's events: fenced, de-duplicated, checked whole before anything is written.
 
 use super::{
-    Reply, budget,
-    claim::{fence, give_back},
+    Reply,
+    admission::check_open,
+    budget,
     desk::{Batch, Desk, RunDesk, Tracked},
     ending::{End, end_command, end_run},
+    lease::{fence, give_back},
     permission,
-    run::check_open,
 };
 use crate::{
     Failure, FailureKind, Timestamp,

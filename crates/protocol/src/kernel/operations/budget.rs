@@ -3,6 +3,7 @@
 use super::{
     desk::{Desk, RunDesk},
     ending::{End, end_command},
+    lease::after,
 };
 use crate::{
     FailureKind, Timestamp,
@@ -12,7 +13,6 @@ use crate::{
         commands::Command,
         events::NewEvent,
         facts::Facts,
-        operations::claim::after,
         runs::{Run, TerminalStatus},
     },
     limits::BUDGET_GRACE_MS,

@@ -3,10 +3,12 @@
 use serde_json::json;
 
 use super::{
-    Reply, budget, cancel,
+    Reply,
+    admission::{check_open, session_busy},
+    budget,
     desk::{Desk, RunDesk, Tracked},
+    lease::{after, conflict, fence, give_back, is_idle},
     permission,
-    run::{check_open, session_busy},
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -195,27 +197,6 @@ pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) ->
     Ok(Reply::Done)
 }
 
-/// Ends the lease of a dismissed runner, once it has nothing left to do.
-pub fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
-    let rows = desk.run_mut(run_id);
-    if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
-        give_back(desk, run_id, now);
-    }
-}
-
-fn is_idle(rows: &RunDesk) -> bool {
-    rows.unfinished().next().is_none()
-}
-
-/// Ends the lease of a runner that goes.
-pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
-    let lease = desk.run_mut(run_id).lease.as_mut().expect("the fence found it");
-    lease.ended = true;
-    let fact = json!({"state": "released", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch});
-    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
-    cancel::end_waiting(desk, run_id, now);
-}
-
 /// Takes a command up. A later attempt may take up what an earlier one left; the fold then restarts its reply.
 pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
@@ -248,53 +229,4 @@ pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<
     desk.settle(run_id, now);
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
     Ok(Reply::Command(Box::new(command), false))
-}
-
-/// Refuses every writer but the holder of the live lease, in its current epoch.
-pub fn fence(
-    rows: &RunDesk,
-    runner_id: &str,
-    epoch: i64,
-    attempt: Option<AttemptId>,
-    now: Timestamp,
-) -> Result<(), Failure> {
-    let Some(lease) = rows.lease.as_deref() else {
-        return Err(Failure::rule(
-            FailureKind::RunnerLeaseConflict,
-            "lease-absent",
-            "the run has no lease; claim it first",
-        ));
-    };
-    if epoch > rows.run.lease_epoch {
-        return Err(conflict("lease-epoch-unknown", "no claim of the run was given this epoch", lease, now));
-    }
-    if lease.epoch != epoch || rows.run.lease_epoch != epoch {
-        return Err(conflict("lease-epoch-stale", "a later claim of the run is in force", lease, now));
-    }
-    if lease.runner_id != runner_id {
-        return Err(conflict("lease-owner", "another runner holds the run", lease, now));
-    }
-    if lease.ended && !lease.expired {
-        return Err(conflict("lease-released", "the lease was given back; claim the run again", lease, now));
-    }
-    if !lease.is_live(now) {
-        return Err(conflict("lease-expired", "the lease has run out; claim the run again", lease, now));
-    }
-    if attempt.is_some_and(|attempt| attempt != lease.attempt_id) {
-        return Err(conflict("attempt-stale", "another attempt holds the run", lease, now));
-    }
-    Ok(())
-}
-
-fn conflict(rule: &'static str, message: &str, lease: &Lease, now: Timestamp) -> Failure {
-    let wait_ms = (lease.expires_at.as_millisecond() - now.as_millisecond()).max(0);
-    Failure::rule(FailureKind::RunnerLeaseConflict, rule, message)
-        .detail("ownerRunnerId", lease.runner_id.clone())
-        .detail("leaseEpoch", lease.epoch)
-        .detail("leaseExpiresAt", lease.expires_at.to_string())
-        .detail("retryAfterMs", if lease.ended { 0 } else { wait_ms })
-}
-
-pub fn after(now: Timestamp, ms: i64) -> Timestamp {
-    now.checked_add(jiff::SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
 }

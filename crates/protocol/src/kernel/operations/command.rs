@@ -1,10 +1,9 @@
 //! Creating commands: idempotency, and the target of a steer or an interrupt.
 
 use super::{
+    admission::{self, check_accepting, session_busy},
     desk::{Desk, RunDesk, Tracked},
     ending::{self, End},
-    run::{check_accepting, session_busy},
-    session,
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -62,7 +61,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
 pub fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp) -> Result<(), Failure> {
     let rows = desk.run(run_id)?;
     check_accepting(&rows.run)?;
-    session::check_takes_work(&desk.session)?;
+    admission::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
         return Err(session_busy(active));
     }

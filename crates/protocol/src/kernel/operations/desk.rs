@@ -17,7 +17,7 @@ use crate::{
         permissions::{PermissionRequest, PermissionStatus},
         runner_jobs::RunnerJob,
         runs::Run,
-        sessions::{ExecutionState, Session},
+        sessions::Session,
     },
 };
 
@@ -233,45 +233,6 @@ impl Desk {
     pub fn append_to_session(&mut self, new: NewEvent, now: Timestamp) {
         let event = link(&mut self.session, None, &new, now);
         self.events.push(event);
-    }
-
-    /// Brings what is derived up to date after an operation: the run's status, the session's projection, and the
-    /// standing job that must start a runner again when a command waits and no lease is live.
-    pub fn settle(&mut self, run_id: RunId, now: Timestamp) {
-        super::ending::close_cancelled_run(self, run_id, now);
-        super::claim::let_go(self, run_id, now);
-        let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
-        let unfinished = desk.unfinished_ids();
-        if desk.run.unfinished_commands != unfinished.len() as i64 {
-            desk.run.unfinished_commands = unfinished.len() as i64;
-        }
-        let held = desk.lease.as_deref().filter(|lease| !lease.ended).map(|lease| lease.expires_at);
-        super::run::set_status(desk, held.is_some());
-        let first = unfinished.first().copied();
-        let other = self.session.busy_with_other(Some(run_id), now).is_some();
-        let session = &mut self.session;
-        if other {
-            // An old lease of this run that has not been swept yet does not make it the active one.
-        } else if !unfinished.is_empty() || held.is_some() {
-            session.active_run_id = Some(run_id);
-            session.active_command_id = first;
-            session.active_unfinished = unfinished.len() as i64;
-            session.active_lease_until = held;
-        } else if session.active_run_id == Some(run_id) {
-            session.active_run_id = None;
-            session.active_command_id = None;
-            session.active_unfinished = 0;
-            session.active_lease_until = None;
-        }
-        session.execution_state = match (session.active_unfinished > 0, session.version > 0) {
-            (true, _) => ExecutionState::Running,
-            (false, true) => ExecutionState::Terminal,
-            (false, false) => ExecutionState::Idle,
-        };
-        let lease_live = held.is_some_and(|until| until > now);
-        if !unfinished.is_empty() && !lease_live && super::job::wake_standing(desk, now) {
-            self.jobs_waiting = true;
-        }
     }
 }
 

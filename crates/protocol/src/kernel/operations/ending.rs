@@ -11,12 +11,13 @@ use crate::{
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandState,
-        events::{EventType, NewEvent, clip},
+        events::{EventType, NewEvent},
         facts::{Facts, TerminalFacts},
         permissions::PermissionStatus,
         runs::{RunStatus, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
+    text::clip,
 };
 
 /// An end about to be stated.

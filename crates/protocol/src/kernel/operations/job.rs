@@ -3,11 +3,11 @@
 use serde_json::json;
 
 use super::{
-    Reply, claim,
+    Reply,
+    admission::check_accepting,
     desk::{Desk, RunDesk, Tracked},
     ending::{End, end_command},
-    run::check_accepting,
-    sweep,
+    lease,
 };
 use crate::{
     Failure, FailureKind, RawJson, Timestamp,
@@ -124,8 +124,8 @@ pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -
     let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
     if holder == Some(true) {
         match op.end {
-            JobEnd::Failed => sweep::end_lease(desk, run_id, true, now),
-            JobEnd::Returned => claim::give_back(desk, run_id, now),
+            JobEnd::Failed => lease::end_lease(desk, run_id, true, now),
+            JobEnd::Returned => lease::give_back(desk, run_id, now),
             JobEnd::Succeeded | JobEnd::Lost => {}
         }
     }
@@ -174,16 +174,4 @@ fn give_up(desk: &mut Desk, run_id: RunId, left: &[CommandId], now: Timestamp) {
             end_command(desk, run_id, *command_id, end, now);
         }
     }
-}
-
-/// A standing job starts a runner again. True: a launcher should look.
-pub fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
-    let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
-    if !matches!(job.phase, JobPhase::Succeeded | JobPhase::Failed) {
-        return false;
-    }
-    job.phase = JobPhase::Pending;
-    job.attempt = 0;
-    job.updated_at = now;
-    true
 }

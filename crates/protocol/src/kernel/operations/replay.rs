@@ -18,13 +18,14 @@ use crate::{
     kernel::{
         chain,
         commands::CommandType,
-        events::{Event, EventType, clip},
+        events::{Event, EventType},
         facts::{Facts, TerminalFacts},
         fold::CommandFold,
         runs::TerminalStatus,
         session_storage::StorageKind,
     },
     limits::BLOCKER_CHARS_MAX,
+    text::clip,
 };
 
 use super::{permission::CANCELLED, session::erasure};

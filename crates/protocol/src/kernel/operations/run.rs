@@ -1,18 +1,17 @@
 //! Creating a run, and the status that follows from its lease and commands.
 
 use super::{
+    admission::{self, session_busy},
     command::{self, CreateCommandOp},
     desk::{Desk, RunDesk, Tracked},
     job::{self, CreateJobOp},
-    session,
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
-    ids::RunId,
+    Failure, Timestamp,
     kernel::{
-        commands::{CommandState, CommandType},
+        commands::CommandType,
         events::NewEvent,
-        runs::{CreatedRun, Run, RunStatus},
+        runs::{CreatedRun, Run},
         sessions::Session,
     },
 };
@@ -29,7 +28,7 @@ pub struct CreateRunOp {
 }
 
 pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<CreatedRun, Failure> {
-    session::check_takes_work(&desk.session)?;
+    admission::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));
     }
@@ -54,45 +53,4 @@ pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Create
     desk.settle(run_id, now);
     let run = (*desk.run(run_id)?.run).clone();
     Ok(CreatedRun { run, command, runner_job })
-}
-
-pub fn session_busy(active: RunId) -> Failure {
-    Failure::new(FailureKind::SessionBusy, "the session has another active run")
-        .detail("activeRunId", active.to_string())
-}
-
-/// A run that has ended takes nothing more.
-pub fn check_open(run: &Run) -> Result<(), Failure> {
-    match run.status {
-        RunStatus::Cancelled => Err(Failure::rule(FailureKind::Cancelled, "run-cancelled", "the run was cancelled")),
-        status if status.is_terminal() => {
-            let message = format!("the run has ended: {}", status.as_str());
-            Err(Failure::rule(FailureKind::StateConflict, "run-terminal", message).detail("status", status.as_str()))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// As [`check_open`], for what must not be added once a cancel was requested.
-pub fn check_accepting(run: &Run) -> Result<(), Failure> {
-    check_open(run)?;
-    match run.cancel_requested_at {
-        Some(_) => Err(Failure::rule(FailureKind::Cancelled, "run-cancelling", "the run is being cancelled")),
-        None => Ok(()),
-    }
-}
-
-pub fn set_status(desk: &mut RunDesk, leased: bool) {
-    if desk.run.status.is_terminal() {
-        return;
-    }
-    let working = desk.unfinished().any(|c| c.state == CommandState::Running);
-    let status = match (leased, working) {
-        (true, true) => RunStatus::Running,
-        (true, false) => RunStatus::Claimed,
-        (false, _) => RunStatus::Pending,
-    };
-    if desk.run.status != status {
-        desk.run.status = status;
-    }
 }

@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::{
     Reply, SESSION_MOVED_ON,
+    admission::{check_session_open, session_busy},
     desk::Desk,
     ending::{End, end_run},
-    run::session_busy,
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -71,7 +71,7 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
     }
     let fact = match op.change {
         SessionChange::Rename(title) => {
-            check_open(&desk.session)?;
+            check_session_open(&desk.session)?;
             let fact = json!({"change": "renamed", "title": title, "by": op.by});
             desk.session.title = title;
             fact
@@ -84,7 +84,7 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
             json!({"change": "closed", "by": op.by})
         }
         SessionChange::MakeStorage { expires_at } => {
-            check_open(&desk.session)?;
+            check_session_open(&desk.session)?;
             make_storage(&mut desk.session, expires_at)?;
             json!({"change": "storage-made", "storageKind": "local", "expiresAt": desk.session.storage.expires_at,
                 "by": op.by})
@@ -181,18 +181,5 @@ fn check_storage(session: &Session) -> Result<(), Failure> {
             Err(Failure::rule(FailureKind::StateConflict, "storage-none", "the session has no storage"))
         }
         StorageKind::Local | StorageKind::Evicted => Ok(()),
-    }
-}
-
-/// A session that was closed takes no more work, and neither does one whose agent has lost its memory.
-pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
-    check_open(session)?;
-    session.storage.check()
-}
-
-fn check_open(session: &Session) -> Result<(), Failure> {
-    match session.closed_at {
-        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "session-closed", "the session was closed")),
-        None => Ok(()),
     }
 }

@@ -4,10 +4,13 @@
 use serde_json::json;
 
 use super::{
-    Reply, cancel, command,
+    Reply,
+    admission::{check_accepting, session_busy},
+    cancel, command,
     desk::{Desk, RunDesk, Tracked},
     permission,
-    run::{self, CreateRunOp, check_accepting, session_busy},
+    reply::Submitted,
+    run::{self, CreateRunOp},
 };
 use crate::{
     Failure, FailureKind, Timestamp,
@@ -92,15 +95,6 @@ impl SubmitOp {
             Submission::Answers(answers) => answers.iter().map(|answer| answer.permission_id).collect(),
         }
     }
-}
-
-#[derive(Clone, Debug)]
-pub struct Submitted {
-    pub alias: CommandAlias,
-    /// The session was created for it.
-    pub is_new_session: bool,
-    /// The run, if one was created for it.
-    pub started: Option<Run>,
 }
 
 /// `last` is the session's last run, as the caller has read it.

@@ -1,16 +1,7 @@
 //! The sweeper's verb: what time alone changes. Run for a run of which a lease, a permission request or a command is due.
 
-use serde_json::json;
-
-use super::{Reply, budget, cancel, desk::Desk, permission};
-use crate::{
-    Failure, Timestamp,
-    ids::RunId,
-    kernel::{
-        events::{EventType, NewEvent},
-        permissions::PermissionStatus,
-    },
-};
+use super::{Reply, budget, desk::Desk, lease::end_lease, permission};
+use crate::{Failure, Timestamp, ids::RunId, kernel::permissions::PermissionStatus};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepOp {
@@ -28,17 +19,6 @@ pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Res
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)
-}
-
-/// Ends the lease of a runner that is gone, or `orphaned`: known to be gone before its time ran out.
-pub fn end_lease(desk: &mut Desk, run_id: RunId, orphaned: bool, now: Timestamp) {
-    let Some(lease) = desk.run_mut(run_id).lease.as_mut() else { return };
-    lease.ended = true;
-    lease.expired = true;
-    let fact = json!({"state": "expired", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch,
-        "leaseExpiresAt": lease.expires_at, "orphaned": orphaned});
-    desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
-    cancel::end_waiting(desk, run_id, now);
 }
 
 fn expire_permissions(desk: &mut Desk, run_id: RunId, now: Timestamp) {

@@ -5,7 +5,7 @@ use toml::{Table, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{CONFIG, Credential};
-use crate::{Timestamp, ids::ProfileChangeId, kernel::events::clip, redaction::Redactor};
+use crate::{Timestamp, ids::ProfileChangeId, redaction::Redactor, text::clip};
 
 /// Fields that one record names; a last entry counts the others.
 const FIELDS_MAX: usize = 50;

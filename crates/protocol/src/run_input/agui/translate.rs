@@ -7,6 +7,7 @@
 
 mod activities;
 mod documents;
+mod out;
 mod questions;
 mod streamed;
 mod tools;
@@ -24,16 +25,14 @@ use super::{
 };
 use crate::{
     FailureKind,
-    json::hex,
     kernel::{
-        events::{
-            Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, clip,
-        },
+        events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER},
         facts::Facts,
         runs::TerminalStatus,
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
-    run_input::ui,
+    run_input::{agui::translate::out::Out, ui},
+    text::clip,
 };
 
 /// Events made before a resumed run begins. A run that waits for an answer has few; more than this are left out.
@@ -46,7 +45,6 @@ const UI_SCHEMA: &str = "ui_schema";
 /// Names of the other `CUSTOM` events that the server sends begin with this. An agent's event whose name does, or is
 /// [`UI_SCHEMA`], is not passed on: clients can trust these names.
 const OUR_PREFIX: &str = "ostler.";
-const OUTPUT: &str = "ostler.command_output";
 const ERROR: &str = "ostler.error";
 const WAITING_PROVIDER: &str = "ostler.waiting_provider";
 pub(super) const ATTEMPT_RESTARTED: &str = "ostler.attempt_restarted";
@@ -82,33 +80,6 @@ impl FromStr for Place {
 pub struct Sent {
     pub id: Place,
     pub event: AgUiEvent,
-}
-
-/// What has been made of one kernel event so far; everything passes the verifier on its way.
-struct Out<'a> {
-    verifier: &'a mut Verifier,
-    events: Vec<AgUiEvent>,
-    /// How many events there may be. An event beyond that is not passed to the verifier either, so the others stay
-    /// legal.
-    room: usize,
-    timestamp: i64,
-}
-
-impl Out<'_> {
-    fn send(&mut self, body: Body) {
-        self.send_with(body, Map::new());
-    }
-
-    fn send_with(&mut self, body: Body, metadata: Map<String, Value>) {
-        if self.events.len() >= self.room {
-            return;
-        }
-        self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
-    }
-
-    fn custom(&mut self, name: &str, value: Value) {
-        self.send(Body::Custom { name: name.to_owned(), value });
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -437,13 +408,4 @@ fn custom(payload: &Value, out: &mut Out) {
 fn picked(payload: &Value, names: &[&str]) -> Value {
     let known = |name: &&str| Some(((*name).to_owned(), payload.get(*name).filter(|value| !value.is_null())?.clone()));
     Value::Object(names.iter().filter_map(known).collect())
-}
-
-/// An agent's id, as it is or, if it is empty or over-long, by its digest.
-fn named(id: &str) -> String {
-    use sha2::{Digest, Sha256};
-    match id.len() {
-        1..=NAME_BYTES_MAX => id.to_owned(),
-        _ => hex(&Sha256::digest(id.as_bytes())),
-    }
 }

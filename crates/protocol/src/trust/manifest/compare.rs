@@ -7,6 +7,7 @@
 
 mod arrays;
 mod branches;
+pub(super) mod groups;
 mod matcher;
 mod objects;
 mod values;
@@ -18,12 +19,13 @@ use std::{
 
 use serde_json::{Map, Value};
 
+use self::groups::{Group, group};
 use super::{
-    diff::Change,
+    changes::Change,
+    keywords::REFERENCES,
     outline::{Outline, Part},
     pointer::Pointer,
     rules::{Effect, Rule},
-    schema::REFERENCES,
 };
 
 /// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in
@@ -366,53 +368,4 @@ const UNEVALUATED: [&str; 2] = ["unevaluatedProperties", "unevaluatedItems"];
 
 fn refuses_all(schema: &Value) -> bool {
     *schema == Value::Bool(false)
-}
-
-/// Keywords that are compared together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Group {
-    Values,
-    Objects,
-    Arrays,
-    Branches,
-    References,
-    Unevaluated,
-    /// They refuse nothing.
-    Annotations,
-    /// Looked at only where something refers to them.
-    Definitions,
-}
-
-impl Group {
-    pub fn refuses(self) -> bool {
-        !matches!(self, Self::Annotations | Self::Definitions)
-    }
-}
-
-macro_rules! keywords {
-    ($($group:ident: $($keyword:literal)*;)*) => {
-        pub(super) fn group(keyword: &str) -> Group {
-            match keyword {
-                $($($keyword)|* => Group::$group,)*
-                _ => Group::Annotations,
-            }
-        }
-
-        /// Every keyword that is not an annotation.
-        #[cfg(test)]
-        pub(super) const KEYWORDS: &[&str] = &[$($($keyword,)*)*];
-    };
-}
-
-keywords! {
-    Values: "type" "enum" "const" "multipleOf" "minimum" "maximum" "exclusiveMinimum" "exclusiveMaximum"
-        "minLength" "maxLength" "pattern" "format" "contentEncoding" "contentMediaType" "contentSchema"
-        "minItems" "maxItems" "uniqueItems" "minProperties" "maxProperties";
-    Objects: "required" "dependentRequired" "dependentSchemas" "properties" "patternProperties"
-        "additionalProperties" "propertyNames";
-    Arrays: "prefixItems" "items" "contains" "minContains" "maxContains";
-    Branches: "allOf" "anyOf" "oneOf" "not" "if" "then" "else";
-    References: "$ref" "$dynamicRef";
-    Unevaluated: "unevaluatedProperties" "unevaluatedItems";
-    Definitions: "$defs" "definitions";
 }

@@ -11,32 +11,11 @@ use utoipa::ToSchema;
 
 use super::{
     Checked, Manifest, Scope, Sensitivity, Tool,
+    changes::Change,
     compare::{self, Budget, ToolSchema},
     extensions::FLAGS,
-    outline::weight,
     rules::{Effect, Rule},
 };
-
-/// One thing that changed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Change {
-    pub rule: Rule,
-    /// A JSON Pointer into the new manifest, or into the old one for what is gone.
-    pub pointer: String,
-    /// Null where there was nothing.
-    #[schema(value_type = serde_json::Value)]
-    pub old: Value,
-    /// Null where there is nothing now.
-    #[schema(value_type = serde_json::Value)]
-    pub new: Value,
-    pub breaking: bool,
-    /// The scope it concerns.
-    #[serde(default)]
-    pub scope: Option<String>,
-    /// The tool it concerns, by its name: the places of tools mean nothing, and differ between two manifests.
-    #[serde(default)]
-    pub tool: Option<String>,
-}
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ManifestDiff {
@@ -45,13 +24,6 @@ pub struct ManifestDiff {
     pub changes: Vec<Change>,
     /// The scopes that need their consent again, sorted.
     pub scopes_requiring_reauth: Vec<String>,
-}
-
-impl Change {
-    /// About how much memory it takes.
-    pub(super) fn bytes(&self) -> usize {
-        size_of::<Self>() + self.pointer.len() + weight(&self.old) + weight(&self.new)
-    }
 }
 
 impl ManifestDiff {

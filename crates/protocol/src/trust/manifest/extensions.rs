@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::{
-    diff::Change,
+    changes::Change,
     pointer::Pointer,
     rules::{Effect, Rule},
 };

@@ -4,10 +4,12 @@
 //! before it by [`diff`]. Nothing here knows who granted what.
 
 mod canonical;
+mod changes;
 mod check;
 mod compare;
 pub mod diff;
 mod extensions;
+mod keywords;
 mod outline;
 mod pointer;
 mod rules;
@@ -19,8 +21,9 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 pub use canonical::Canonical;
+pub use changes::Change;
 pub use check::{Checked, Warning};
-pub use diff::{Change, ManifestDiff};
+pub use diff::ManifestDiff;
 pub use rules::{Effect, Origin, Rule, RuleRow};
 pub use scopes::Sensitivity;
 

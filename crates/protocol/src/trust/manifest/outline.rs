@@ -7,9 +7,9 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 
 use super::{
-    compare::{Group, group},
+    compare::groups::{Group, group},
+    keywords::{ANCHORS, Holds, REFERENCES, applicator},
     pointer::Pointer,
-    schema::{ANCHORS, Holds, REFERENCES, applicator},
 };
 
 /// A schema's references and subschemas. Within one schema a dynamic reference is an ordinary one.

@@ -7,7 +7,11 @@ use jsonschema::{Draft, PatternOptions};
 use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 
-use super::{outline::Outline, pointer::Pointer};
+use super::{
+    keywords::{ANCHORS, About, Holds, REFERENCES, applicator},
+    outline::Outline,
+    pointer::Pointer,
+};
 
 /// How deep subschemas may be nested.
 pub const SCHEMA_DEPTH_MAX: usize = 32;
@@ -28,45 +32,6 @@ pub const PLACES_BYTES_MAX: usize = 4 * 1024 * 1024;
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// Keywords that 2020-12 replaced and that some readers still obey.
 const OUTDATED: [&str; 4] = ["dependencies", "additionalItems", "$recursiveRef", "$recursiveAnchor"];
-pub(super) const REFERENCES: [&str; 2] = ["$ref", "$dynamicRef"];
-pub(super) const ANCHORS: [&str; 2] = ["$anchor", "$dynamicAnchor"];
-
-/// What a keyword's value holds.
-#[derive(Clone, Copy)]
-pub(super) enum Holds {
-    Schema,
-    List,
-    Map,
-}
-
-/// Whether a subschema applies to the same value as the schema that contains it.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum About {
-    Same,
-    Part,
-    /// It is only kept for others to refer to.
-    Nothing,
-}
-
-/// What a keyword with subschemas holds, and how they relate to the schema that contains it.
-pub(super) fn applicator(keyword: &str) -> Option<(Holds, About)> {
-    Some(match keyword {
-        "allOf" | "anyOf" | "oneOf" => (Holds::List, About::Same),
-        "not" | "if" | "then" | "else" => (Holds::Schema, About::Same),
-        "dependentSchemas" => (Holds::Map, About::Same),
-        "properties" | "patternProperties" => (Holds::Map, About::Part),
-        "prefixItems" => (Holds::List, About::Part),
-        "additionalProperties"
-        | "unevaluatedProperties"
-        | "propertyNames"
-        | "items"
-        | "unevaluatedItems"
-        | "contains"
-        | "contentSchema" => (Holds::Schema, About::Part),
-        "$defs" | "definitions" => (Holds::Map, About::Nothing),
-        _ => return None,
-    })
-}
 
 /// What is wrong with a schema, and where.
 #[derive(Debug)]

@@ -214,7 +214,7 @@ fn an_agent_is_notified_only_of_grants_in_force() {
         .answer(&Answers { manifest_hash: Some(hash), terms, ..grants(&["notes:read", "notes:write", "shell:exec"]) })
         .unwrap();
     let notified = |world: &World, act| {
-        RelationTold::of(act, &world.relation, Some(world.declared().since)).unwrap().1.granted_scopes
+        RelationNotification::of(act, &world.relation, Some(world.declared().since)).unwrap().1.granted_scopes
     };
     assert_eq!(notified(&world, Act::Consented), ["notes:read", "notes:write", "shell:exec"]);
     // One goes and comes back, which no person has answered to; another one goes for good.

@@ -3,11 +3,12 @@
 use ostler_protocol::{
     FailureKind,
     kernel::{
-        events::{EventType, clip},
+        events::EventType,
         policy::{Approval, Sandbox},
     },
     limits::NAME_BYTES_MAX,
     rpc::Frame,
+    text::clip,
 };
 use serde_json::{Value, json};
 use tokio::time::Duration;

@@ -7,10 +7,11 @@ use ostler_protocol::{
     FailureKind,
     json::canonical_hash,
     kernel::{
-        events::{EventType, clip},
+        events::EventType,
         permissions::{AskPermission, OptionKind, PermissionOption},
     },
     limits::TOOL_COMMAND_CHARS_MAX,
+    text::clip,
 };
 use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};

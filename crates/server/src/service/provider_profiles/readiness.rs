@@ -16,7 +16,7 @@ use super::{learn, owners};
 use crate::{
     app::{App, RunRef},
     secrets::Secret,
-    service::runs,
+    service::lookup,
 };
 
 /// What a run's agent is started with.
@@ -38,7 +38,7 @@ pub async fn check_ready(app: &App, tenant_id: &str, profile: &str) -> Result<()
 /// The same for another turn of a run, if the runner that will be started for it is ours: a runner elsewhere brings what it
 /// needs.
 pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
-    if needs_none(app, &run.backend_profile) || runs::read(app, run.run_id).await?.standing_job_id.is_none() {
+    if needs_none(app, &run.backend_profile) || lookup::run(app, run.run_id).await?.standing_job_id.is_none() {
         return Ok(());
     }
     furnish(app, &run.tenant_id, &run.backend_profile).await.map(drop)

@@ -9,7 +9,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         leases::Lease,
-        operations::claim::after,
+        operations::lease::after,
         runs::{Run, RunStatus, Terminal},
         sessions::{ExecutionState, Session},
     },

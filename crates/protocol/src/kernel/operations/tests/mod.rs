@@ -16,14 +16,14 @@ use uuid::Uuid;
 use super::*;
 use crate::{
     FailureKind, RawJson,
-    ids::{AttemptId, PermissionId},
+    ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId, SessionId},
     kernel::{
-        commands::{CommandState, CommandType},
-        events::{EventType, NewEvent},
+        commands::{Command, CommandState, CommandType},
+        events::{Appended, EventType, NewEvent},
         fold::CommandFold,
         policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
-        runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher},
-        runs::RunStatus,
+        runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
+        runs::{Run, RunStatus},
         sessions::Session,
     },
 };
@@ -52,7 +52,7 @@ impl Scene {
     }
 
     pub fn advance_ms(&mut self, ms: i64) {
-        self.now = super::claim::after(self.now, ms);
+        self.now = super::lease::after(self.now, ms);
     }
 
     pub fn apply(&mut self, run_id: RunId, op: Op) -> Result<Reply, Failure> {

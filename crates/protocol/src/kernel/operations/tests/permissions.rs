@@ -126,7 +126,7 @@ fn a_request_may_set_its_own_deadline() {
         scene.append(run, vec![NewEvent::written(EventType::PermissionRequest, Some(turn), &payload)]).unwrap();
         id
     };
-    let soon = crate::kernel::operations::claim::after(scene.now, 1_000);
+    let soon = crate::kernel::operations::lease::after(scene.now, 1_000);
     let (open, late) = (ask(&mut scene, soon), ask(&mut scene, Timestamp::UNIX_EPOCH));
     assert_eq!(scene.rows(run).permissions[&open].deadline, soon);
     assert_eq!(scene.rows(run).permissions[&open].command.as_deref(), Some("rm -r logs"));

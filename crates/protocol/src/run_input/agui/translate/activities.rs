@@ -4,11 +4,14 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-use super::{Out, documents::Document, named};
+use super::{
+    documents::Document,
+    out::{Out, named},
+};
 use crate::{
-    kernel::events::clip,
     limits::NAME_BYTES_MAX,
     run_input::agui::events::{Body, Patch},
+    text::clip,
 };
 
 /// Activities without an id that are distinguished by their type.

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use serde_json::{Map, Value};
 
-use super::{Out, named};
 use crate::{
     limits::EVENT_BYTES_MAX,
-    run_input::agui::events::{AssistantRole, Body, ReasoningRole},
+    run_input::agui::{
+        events::{AssistantRole, Body, ReasoningRole},
+        translate::out::{Out, named},
+    },
 };
 
 /// Messages that can be open at once; a further one replaces the oldest.

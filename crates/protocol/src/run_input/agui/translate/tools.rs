@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{OUTPUT, Out, named};
 use crate::{
-    kernel::events::clip,
     limits::NAME_BYTES_MAX,
-    run_input::agui::events::{Body, ToolRole},
+    run_input::agui::{
+        events::{Body, ToolRole},
+        translate::out::{OUTPUT, Out, named},
+    },
+    text::clip,
 };
 
 /// Calls that are remembered; beyond it the oldest is forgotten.

@@ -15,8 +15,11 @@ use serde_json::{Map, Value, json};
 
 use crate::trust::manifest::{
     Canonical, Rule,
-    compare::{Budget, KEYWORDS as COMPARED, ToolSchema, compare, group},
-    diff::Change,
+    changes::Change,
+    compare::{
+        Budget, ToolSchema, compare,
+        groups::{KEYWORDS as COMPARED, group},
+    },
     pointer::Pointer,
     rules::Effect,
     schema,

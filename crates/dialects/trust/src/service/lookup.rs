@@ -1,0 +1,41 @@
+//! Finding the agent that a request names.
+
+use ostler_protocol::{Failure, FailureKind, ids::AgentId, trust::agents::Agent};
+use ostler_server::{
+    app::App,
+    auth::{Principal, forbidden},
+};
+use ostler_store as store;
+
+/// An agent that was not retired.
+pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let agent = find(app, id).await?;
+    match agent.retired_at {
+        None => Ok(agent),
+        Some(_) => Err(retired()),
+    }
+}
+
+pub(super) fn retired() -> Failure {
+    Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")
+}
+
+/// An agent, also one that was retired.
+pub(super) async fn find(app: &App, id: AgentId) -> Result<Agent, Failure> {
+    let found = store::trust::agents::get(&app.db, id).await?;
+    found.ok_or_else(|| Failure::not_found("agent"))
+}
+
+/// The agent, if the caller owns it. That it exists is no secret.
+pub(super) async fn owned(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+    let agent = get(app, id).await?;
+    check_owner(caller, &agent)?;
+    Ok(agent)
+}
+
+pub(super) fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failure> {
+    if agent.owner_id == caller.owner()? {
+        return Ok(());
+    }
+    Err(forbidden("not-owner", "only the agent's owner may do this"))
+}

@@ -1,0 +1,71 @@
+//! The closed list of event types, and the phases of `backend_status` events that have a meaning.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+// A name is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
+macro_rules! event_types {
+    ($($variant:ident $name:tt;)*) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+        pub enum EventType { $(#[serde(rename = $name)] $variant,)* }
+
+        impl EventType {
+            pub const ALL: &'static [EventType] = &[$(Self::$variant,)*];
+
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub fn parse(text: &str) -> Option<Self> {
+                match text { $($name => Some(Self::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+event_types! {
+    UserMessage "user_message";
+    AssistantDelta "assistant_delta";
+    AssistantMessage "assistant_message";
+    ReasoningDelta "reasoning_delta";
+    Reasoning "reasoning";
+    ToolCall "tool_call";
+    CommandOutput "command_output";
+    Step "step";
+    State "state";
+    Activity "activity";
+    Usage "usage";
+    BackendStatus "backend_status";
+    Lease "lease";
+    PermissionRequest "permission_request";
+    PermissionResolved "permission_resolved";
+    Error "error";
+    TerminalStatus "terminal_status";
+    Session "session";
+    Audit "audit";
+    Custom "custom";
+}
+
+impl EventType {
+    /// Facts only the server may state. A runner that could write them could forge an answer or a lease.
+    pub fn is_reserved(self) -> bool {
+        matches!(self, Self::Lease | Self::PermissionResolved | Self::UserMessage | Self::Audit)
+    }
+}
+
+/// The phase the server writes when a later attempt takes a command over; the fold restarts its reply there.
+pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
+/// The phase a runner writes when the backend accepted a steer.
+pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
+pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
+/// A runner is gone before it was done; the event records how it ended.
+pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
+/// The phase a runner writes when a turn has changed the workspace; the event lists the changes.
+pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
+/// The phase the server writes when a turn was rolled back: clients no longer see the turn.
+pub const PHASE_ROLLED_BACK: &str = "turn-rolled-back";
+/// A request of the agent was refused without asking a person: `command`, `reason`, `toolCallId`.
+pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
+/// A cost budget is set, but the price of the model is unknown.
+pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
+pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";

@@ -1,0 +1,50 @@
+//! Whether a session or a run takes more work.
+
+use crate::{
+    Failure, FailureKind,
+    ids::RunId,
+    kernel::{
+        runs::{Run, RunStatus},
+        sessions::Session,
+    },
+};
+
+pub fn session_busy(active: RunId) -> Failure {
+    Failure::new(FailureKind::SessionBusy, "the session has another active run")
+        .detail("activeRunId", active.to_string())
+}
+
+/// A run that has ended takes nothing more.
+pub fn check_open(run: &Run) -> Result<(), Failure> {
+    match run.status {
+        RunStatus::Cancelled => Err(Failure::rule(FailureKind::Cancelled, "run-cancelled", "the run was cancelled")),
+        status if status.is_terminal() => {
+            let message = format!("the run has ended: {}", status.as_str());
+            Err(Failure::rule(FailureKind::StateConflict, "run-terminal", message).detail("status", status.as_str()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// As [`check_open`], for what must not be added once a cancel was requested.
+pub fn check_accepting(run: &Run) -> Result<(), Failure> {
+    check_open(run)?;
+    match run.cancel_requested_at {
+        Some(_) => Err(Failure::rule(FailureKind::Cancelled, "run-cancelling", "the run is being cancelled")),
+        None => Ok(()),
+    }
+}
+
+/// A session that was closed takes no more work, and neither does one whose agent has lost its memory.
+pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
+    check_session_open(session)?;
+    session.storage.check()
+}
+
+/// A session that was closed takes no more work.
+pub fn check_session_open(session: &Session) -> Result<(), Failure> {
+    match session.closed_at {
+        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "session-closed", "the session was closed")),
+        None => Ok(()),
+    }
+}

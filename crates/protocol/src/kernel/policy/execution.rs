@@ -1,0 +1,107 @@
+//! What a run is allowed: the execution policy, its budgets and the secrets it may reference.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sandbox {
+    ReadOnly,
+    WorkspaceWrite,
+    DangerFullAccess,
+}
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Approval {
+    Untrusted,
+    OnRequest,
+    Never,
+}
+
+/// From narrow to wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    Disabled,
+    Enabled,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExecutionPolicy {
+    pub sandbox: Sandbox,
+    pub approval: Approval,
+    pub timeout_ms: i64,
+    pub network: Network,
+    pub secret_scope: SecretScope,
+    #[serde(flatten)]
+    pub budgets: Budgets,
+}
+
+/// Ceilings that interrupt the agent when they are reached. Absent means no ceiling.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Budgets {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_turns: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_tokens: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_tool_calls: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_cost_usd: Option<f64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecretScope {
+    pub allow_credential_echo: bool,
+    pub provider_credentials: Vec<ProviderCredential>,
+    pub tool_credentials: Vec<ToolCredential>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProviderCredential {
+    pub profile: String,
+    pub secret_ref: SecretRef,
+}
+
+/// A reference to a secret; never its value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct SecretRef {
+    pub name: String,
+    #[serde(default)]
+    pub keys: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolCredential {
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub secret_ref: Option<SecretRef>,
+}
+
+/// What a caller requests; what is absent is completed. Nothing may be wider than this server's ceiling.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AskedPolicy {
+    pub(super) sandbox: Option<Sandbox>,
+    pub(super) approval: Option<Approval>,
+    pub(super) timeout_ms: Option<i64>,
+    pub(super) network: Option<Network>,
+    pub(super) secret_scope: SecretScope,
+    pub(super) max_turns: Option<i64>,
+    pub(super) max_tokens: Option<i64>,
+    pub(super) max_tool_calls: Option<i64>,
+    pub(super) max_cost_usd: Option<f64>,
+}

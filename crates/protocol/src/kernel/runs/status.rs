@@ -1,0 +1,89 @@
+//! The states of a run, and how a run or a turn ends.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{FailureKind, Timestamp};
+
+/// How a command or a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TerminalStatus {
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl TerminalStatus {
+    pub fn as_str(self) -> &'static str {
+        RunStatus::from(self).as_str()
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use TerminalStatus::*;
+        [Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+}
+
+/// The explicit fact that ended a command or a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Terminal {
+    pub status: TerminalStatus,
+    pub failure_kind: Option<FailureKind>,
+    pub message: Option<String>,
+    /// Who stated the fact: `runner`, `manager`, `run`.
+    pub source: String,
+    /// The run's number of the `terminal_status` event.
+    pub seq: i64,
+    #[schema(value_type = String, format = DateTime)]
+    pub at: Timestamp,
+}
+
+/// `pending → claimed → running → completed | failed | blocked | cancelled`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RunStatus {
+    Pending,
+    Claimed,
+    Running,
+    Completed,
+    Failed,
+    Blocked,
+    Cancelled,
+}
+
+impl RunStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Claimed => "claimed",
+            Self::Running => "running",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Blocked => "blocked",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        use RunStatus::*;
+        [Pending, Claimed, Running, Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
+    }
+
+    pub fn is_terminal(self) -> bool {
+        !matches!(self, Self::Pending | Self::Claimed | Self::Running)
+    }
+}
+
+impl From<TerminalStatus> for RunStatus {
+    fn from(status: TerminalStatus) -> Self {
+        match status {
+            TerminalStatus::Completed => Self::Completed,
+            TerminalStatus::Failed => Self::Failed,
+            TerminalStatus::Blocked => Self::Blocked,
+            TerminalStatus::Cancelled => Self::Cancelled,
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! What one kernel event is translated into.
+
+use serde_json::{Map, Value};
+
+use crate::{
+    json::hex,
+    limits::NAME_BYTES_MAX,
+    run_input::agui::{
+        events::{AgUiEvent, Body},
+        verify::Verifier,
+    },
+};
+
+pub(super) const OUTPUT: &str = "ostler.command_output";
+
+/// What has been made of one kernel event so far; everything passes the verifier on its way.
+pub(super) struct Out<'a> {
+    pub(super) verifier: &'a mut Verifier,
+    pub(super) events: Vec<AgUiEvent>,
+    /// How many events there may be. An event beyond that is not passed to the verifier either, so the others stay
+    /// legal.
+    pub(super) room: usize,
+    pub(super) timestamp: i64,
+}
+
+impl Out<'_> {
+    pub(super) fn send(&mut self, body: Body) {
+        self.send_with(body, Map::new());
+    }
+
+    pub(super) fn send_with(&mut self, body: Body, metadata: Map<String, Value>) {
+        if self.events.len() >= self.room {
+            return;
+        }
+        self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
+    }
+
+    pub(super) fn custom(&mut self, name: &str, value: Value) {
+        self.send(Body::Custom { name: name.to_owned(), value });
+    }
+}
+
+/// An agent's id, as it is or, if it is empty or over-long, by its digest.
+pub(super) fn named(id: &str) -> String {
+    use sha2::{Digest, Sha256};
+    match id.len() {
+        1..=NAME_BYTES_MAX => id.to_owned(),
+        _ => hex(&Sha256::digest(id.as_bytes())),
+    }
+}

@@ -1,0 +1,28 @@
+//! Finding the run or session that a request names.
+
+use ostler_protocol::{
+    Failure, FailureKind,
+    ids::RunId,
+    kernel::{runs::Run, sessions::Session},
+};
+use ostler_store as store;
+
+use crate::{app::App, auth::Principal};
+
+/// The run, without a check of the caller. For the server's own work.
+pub async fn run(app: &App, run_id: RunId) -> Result<Run, Failure> {
+    store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
+}
+
+/// The one session of this id that the caller may see.
+pub async fn session(app: &App, caller: &Principal, id: &str, tenant_id: Option<&str>) -> Result<Session, Failure> {
+    let tenants = caller.tenants_within(tenant_id)?;
+    let mut found = store::kernel::sessions::find_in_tenants(&app.db, tenants.as_deref(), id).await?;
+    // A thread of another user is reported like an absent one, whether or not other sessions have the same id.
+    found.retain(|session| caller.may_see(session).is_ok());
+    if found.len() > 1 {
+        let message = "several tenants have a session of this id; name one with tenantId";
+        return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
+    }
+    found.pop().ok_or_else(|| Failure::not_found("session"))
+}
