@@ -46,7 +46,7 @@ use crate::{
     },
     secrets::SecretStore,
     service::{health::StoreCheck, replays::Replays},
-    traces::Traces,
+    traces::{Span, Traces, note_run},
     worker::wakeups::Pending,
 };
 
@@ -233,6 +233,11 @@ impl App {
         self.others.as_deref()
     }
 
+    /// Sends a span to the collector, or counts it as dropped.
+    pub fn trace(&self, span: Span) {
+        self.metrics.spans_dropped(usize::from(!self.traces.put(span)));
+    }
+
     /// Runs `work` to completion in its own task, so that a client disconnect does not cancel it.
     pub async fn to_the_end<T: Send + 'static, F: Future<Output = Result<T, Failure>> + Send + 'static>(
         &self,
@@ -328,16 +333,27 @@ impl App {
     /// cannot be probed.
     pub async fn visible_run(&self, caller: &Principal, run_id: RunId) -> Result<RunRef, Failure> {
         let run = self.run_ref(run_id).await?;
-        caller.may_read(&run).map_err(|_| Failure::not_found("run")).map(|()| run)
+        caller.may_read(&run).map_err(|_| Failure::not_found("run"))?;
+        note_run(&run);
+        Ok(run)
     }
 
     /// The run of a command, if the caller may see it; like [`App::visible_run`].
     pub async fn visible_command(&self, caller: &Principal, command_id: CommandId) -> Result<RunRef, Failure> {
         let run = self.command_ref(command_id).await?;
-        caller.may_read(&run).map_err(|_| Failure::not_found("command")).map(|()| run)
+        caller.may_read(&run).map_err(|_| Failure::not_found("command"))?;
+        note_run(&run);
+        Ok(run)
     }
 
-    pub fn remember_run(&self, run: &Run, session: &Session) -> RunRef {
+    /// Caches a run that this operation has created.
+    pub fn created_run(&self, run: &Run, session: &Session) -> RunRef {
+        let run = self.remember_run(run, session);
+        note_run(&run);
+        run
+    }
+
+    fn remember_run(&self, run: &Run, session: &Session) -> RunRef {
         let run_ref = RunRef::of(run, session);
         self.runs.insert(run.run_id, run_ref.clone());
         run_ref

@@ -17,7 +17,7 @@ pub mod secrets;
 pub mod server;
 pub mod service;
 pub mod startup;
-mod traces;
+pub mod traces;
 pub mod verify;
 mod worker;
 

@@ -2,10 +2,17 @@
 //! configured. A caller's `traceparent` is continued. Spans are a convenience: when the collector is slow or gone they are
 //! dropped and counted, and no request waits for them.
 
+use std::sync::{Arc, OnceLock};
+
 use http::{HeaderMap, Method, StatusCode};
-use ostler_protocol::{FailureKind, Timestamp, ids::TraceId};
+use ostler_protocol::{
+    FailureKind, Timestamp,
+    ids::{RunId, SessionId, TraceId},
+};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+
+use crate::app::RunRef;
 
 /// Maximum number of queued spans; further ones are dropped.
 const QUEUE_SPANS_MAX: usize = 2_048;
@@ -27,17 +34,62 @@ pub struct Parent {
     sampled: bool,
 }
 
-/// A finished request.
+/// A finished request or call.
 pub struct Span {
     pub parent: Option<Parent>,
     /// The id in the log and in the response. It is also the id of the trace, unless the caller sent one.
     pub trace_id: TraceId,
-    pub method: Method,
-    pub route: Option<String>,
-    pub status: StatusCode,
+    pub transport: Transport,
+    pub subject: Arc<Subject>,
     pub failure: Option<FailureKind>,
     pub began_at: Timestamp,
     pub ended_at: Timestamp,
+}
+
+pub enum Transport {
+    Http {
+        method: Method,
+        route: Option<String>,
+        /// The operation's id in the OpenAPI document.
+        operation: Option<Arc<str>>,
+        status: StatusCode,
+    },
+    /// A call over a WebSocket.
+    Rpc { method: &'static str },
+}
+
+/// What an operation is about, as far as it is known when the operation ends. The functions that find a run or a session for
+/// a caller note it.
+#[derive(Default)]
+pub struct Subject {
+    tenant_id: OnceLock<String>,
+    session: OnceLock<SessionId>,
+    run_id: OnceLock<RunId>,
+}
+
+tokio::task_local! {
+    static SUBJECT: Arc<Subject>;
+}
+
+impl Subject {
+    /// Runs an operation whose subject is noted here.
+    pub async fn of<F: Future>(self: Arc<Self>, operation: F) -> F::Output {
+        SUBJECT.scope(self, operation).await
+    }
+}
+
+/// Notes the session that the current operation is about. Does nothing if the operation is not traced.
+pub fn note_session(tenant_id: &str, session: SessionId) {
+    let _ = SUBJECT.try_with(|subject| {
+        subject.tenant_id.get_or_init(|| tenant_id.to_owned());
+        subject.session.get_or_init(|| session);
+    });
+}
+
+/// As [`note_session`], with the run.
+pub fn note_run(run: &RunRef) {
+    note_session(&run.tenant_id, run.session);
+    let _ = SUBJECT.try_with(|subject| subject.run_id.get_or_init(|| run.run_id).to_owned());
 }
 
 impl Traces {
@@ -91,26 +143,57 @@ impl Span {
         let own = self.trace_id.to_string();
         let own = own.rsplit_once('_').map_or(own.as_str(), |(_, body)| body);
         let parent = self.parent.as_ref();
-        let route = self.route.as_deref().unwrap_or("other");
-        let mut attributes = vec![
-            text("http.request.method", self.method.as_str()),
-            text("http.route", route),
-            json!({"key": "http.response.status_code", "value": {"intValue": self.status.as_u16().to_string()}}),
-            text("ostler.trace_id", &self.trace_id.to_string()),
-        ];
+        let (name, mut attributes) = self.transport.describe();
+        attributes.push(text("ostler.trace_id", &self.trace_id.to_string()));
         attributes.extend(self.failure.map(|kind| text("error.type", kind.as_str())));
+        attributes.extend(self.subject.attributes());
+        let is_failed = match &self.transport {
+            Transport::Http { status, .. } => status.is_server_error(),
+            Transport::Rpc { .. } => self.failure.is_some_and(|kind| kind.row().status >= 500),
+        };
         let nanos = |at: Timestamp| at.as_nanosecond().to_string();
         json!({
             "traceId": parent.map_or(own, |parent| &parent.trace_id),
             "spanId": span_id,
             "parentSpanId": parent.map_or("", |parent| &parent.span_id),
-            "name": format!("{} {route}", self.method),
+            "name": name,
             "kind": KIND_SERVER,
             "startTimeUnixNano": nanos(self.began_at),
             "endTimeUnixNano": nanos(self.ended_at),
             "attributes": attributes,
-            "status": if self.status.is_server_error() { json!({"code": STATUS_ERROR}) } else { json!({}) },
+            "status": if is_failed { json!({"code": STATUS_ERROR}) } else { json!({}) },
         })
+    }
+}
+
+impl Transport {
+    /// The span's name and attributes, as the semantic conventions of OpenTelemetry have them.
+    fn describe(&self) -> (String, Vec<Value>) {
+        match self {
+            Self::Http { method, route, operation, status } => {
+                let route = route.as_deref().unwrap_or("other");
+                let mut attributes = vec![
+                    text("http.request.method", method.as_str()),
+                    text("http.route", route),
+                    json!({"key": "http.response.status_code", "value": {"intValue": status.as_u16().to_string()}}),
+                ];
+                attributes.extend(operation.as_deref().map(|operation| text("ostler.operation", operation)));
+                (format!("{method} {route}"), attributes)
+            }
+            Self::Rpc { method } => {
+                let attributes = [("rpc.system", "jsonrpc"), ("rpc.method", method), ("ostler.operation", method)];
+                ((*method).to_owned(), attributes.map(|(key, value)| text(key, value)).to_vec())
+            }
+        }
+    }
+}
+
+impl Subject {
+    fn attributes(&self) -> impl Iterator<Item = Value> {
+        let tenant_id = self.tenant_id.get().map(|tenant_id| text("ostler.tenant_id", tenant_id));
+        let session = self.session.get().map(|session| text("ostler.session_id", &session.to_string()));
+        let run_id = self.run_id.get().map(|run_id| text("ostler.run_id", &run_id.to_string()));
+        [tenant_id, session, run_id].into_iter().flatten()
     }
 }
 

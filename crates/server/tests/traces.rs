@@ -1,4 +1,4 @@
-//! Traces: each request becomes a span that a collector of OpenTelemetry is told, in the trace of the caller if it has one.
+//! Traces: each request becomes a span that is sent to an OpenTelemetry collector, in the trace of the caller if it has one.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 
 use crate::harness::{Engine, TestServer, eventually, one_engine};
 
-type Told = Arc<Mutex<Vec<Value>>>;
+type Received = Arc<Mutex<Vec<Value>>>;
 
 /// Takes OTLP over HTTP as JSON, and keeps the spans.
-async fn collector() -> (String, Told) {
+async fn collector() -> (String, Received) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let told = Told::default();
-    let take = async |State(told): State<Told>, axum::Json(body): axum::Json<Value>| {
+    let received = Received::default();
+    let take = async |State(received): State<Received>, axum::Json(body): axum::Json<Value>| {
         for resource in body["resourceSpans"].as_array().unwrap() {
             assert_eq!(attribute(&resource["resource"], "service.name"), json!({"stringValue": "ostler"}));
             for scope in resource["scopeSpans"].as_array().unwrap() {
-                told.lock().unwrap().extend(scope["spans"].as_array().unwrap().iter().cloned());
+                received.lock().unwrap().extend(scope["spans"].as_array().unwrap().iter().cloned());
             }
         }
         axum::Json(json!({}))
     };
-    let router = Router::new().route("/v1/traces", post(take)).with_state(told.clone());
+    let router = Router::new().route("/v1/traces", post(take)).with_state(received.clone());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (address, told)
+    (address, received)
 }
 
 fn attribute(of: &Value, key: &str) -> Value {
@@ -34,8 +34,8 @@ fn attribute(of: &Value, key: &str) -> Value {
 }
 
 #[one_engine]
-async fn a_request_is_told_to_the_collector_in_its_callers_trace(engine: Engine) {
-    let (address, told) = collector().await;
+async fn a_request_is_exported_in_its_callers_trace(engine: Engine) {
+    let (address, received) = collector().await;
     let server = TestServer::with(engine, |setup| setup.config.log.otlp_endpoint = Some(address)).await;
     let path = format!("/api/v1/runs/{}", server.create_run().await);
     let of = |flags: &str| format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-{flags}");
@@ -44,7 +44,7 @@ async fn a_request_is_told_to_the_collector_in_its_callers_trace(engine: Engine)
     let refused = server.get("/api/v1/runs/run_none").await;
     let trace_id = refused.headers["x-trace-id"].to_str().unwrap().to_owned();
     let find = |wanted: &dyn Fn(&Value) -> bool| {
-        told.lock().unwrap().iter().filter(|span| wanted(span)).cloned().collect::<Vec<_>>()
+        received.lock().unwrap().iter().filter(|span| wanted(span)).cloned().collect::<Vec<_>>()
     };
     let is_refused = |span: &Value| attribute(span, "ostler.trace_id") == json!({"stringValue": trace_id});
     let refusals =
@@ -58,6 +58,13 @@ async fn a_request_is_told_to_the_collector_in_its_callers_trace(engine: Engine)
     let continued = find(&|span| span["traceId"] == "0af7651916cd43dd8448eb211c80319c");
     assert_eq!(continued.len(), 1, "the one whose caller records it");
     assert_eq!((&continued[0]["parentSpanId"], &continued[0]["kind"]), (&json!("b7ad6b7169203331"), &json!(2)));
+    let text = |value: &str| json!({"stringValue": value});
+    assert_eq!(attribute(&continued[0], "ostler.operation"), text("get_run"));
+    assert_eq!(attribute(&continued[0], "ostler.tenant_id"), text("local"));
+    let run = server.get(&path).await.ok();
+    assert_eq!(attribute(&continued[0], "ostler.session_id"), text(run["sessionId"].as_str().unwrap()));
+    assert_eq!(attribute(&continued[0], "ostler.run_id"), text(run["runId"].as_str().unwrap()));
+    assert_eq!(attribute(span, "ostler.session_id"), Value::Null, "a run that does not exist has none");
     let everything = Value::from(find(&|_| true)).to_string();
     assert!(!everything.contains(&server.operator_token()) && !everything.contains(&path), "{everything}");
 }

@@ -1,7 +1,7 @@
 //! The access that each operation requires of its caller, read from the OpenAPI document that the handlers make. A path that
 //! declares no access is closed to every caller.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use http::Method;
 use serde_json::Value;
@@ -27,8 +27,15 @@ pub struct AccessTable {
 }
 
 struct Path {
-    methods: Vec<(Method, Access)>,
+    methods: Vec<Route>,
     failures: FailureEncoder,
+}
+
+struct Route {
+    method: Method,
+    access: Access,
+    /// The id of its operation, if it is in the document.
+    operation: Option<Arc<str>>,
 }
 
 /// The access that the route of a request requires.
@@ -54,7 +61,8 @@ impl AccessTable {
                 // The fields of `security` are private, so it is read in its JSON form.
                 let security = serde_json::to_value(&operation.security).unwrap_or_default();
                 if let Some(access) = declared(&security, &self.schemes) {
-                    self.add_route(method, path, access, failures);
+                    let operation = operation.operation_id.as_deref().map(Arc::from);
+                    self.insert(path, Route { method, access, operation }, failures);
                 }
             }
         }
@@ -62,17 +70,32 @@ impl AccessTable {
 
     /// Adds a path that is not an operation of the document, or that requires less than it declares there.
     pub fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
+        self.insert(path, Route { method, access, operation: None }, failures);
+    }
+
+    fn insert(&mut self, path: &str, route: Route, failures: FailureEncoder) {
         let found = self.paths.entry(path.to_owned()).or_insert_with(|| Path { methods: vec![], failures });
-        found.methods.retain(|(existing, _)| *existing != method);
-        found.methods.push((method, access));
+        found.methods.retain(|existing| existing.method != route.method);
+        found.methods.push(route);
     }
 
     pub fn find(&self, method: &Method, path: &str) -> RouteAccess {
+        if !self.paths.contains_key(path) {
+            return RouteAccess::Closed;
+        }
+        let found = self.route(method, path);
+        found.map_or(RouteAccess::OtherMethod, |route| RouteAccess::Requires(route.access))
+    }
+
+    /// The id of the operation in the document.
+    pub fn operation(&self, method: &Method, path: &str) -> Option<Arc<str>> {
+        self.route(method, path)?.operation.clone()
+    }
+
+    fn route(&self, method: &Method, path: &str) -> Option<&Route> {
         // HEAD is GET without the body of the response.
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        let Some(Path { methods, .. }) = self.paths.get(path) else { return RouteAccess::Closed };
-        let found = methods.iter().find(|(declared, _)| declared == method);
-        found.map_or(RouteAccess::OtherMethod, |(_, access)| RouteAccess::Requires(*access))
+        self.paths.get(path)?.methods.iter().find(|route| route.method == *method)
     }
 
     /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.

@@ -27,7 +27,7 @@ use crate::{
     app::App,
     auth::{Access, Principal, forbidden, unauthenticated},
     dialect::Dialects,
-    traces::{Parent, Span},
+    traces::{Parent, Span, Subject, Transport},
 };
 
 /// Marks a request that was made inside this process. Nothing from a socket can carry it.
@@ -77,7 +77,7 @@ pub async fn gate(
     let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let matched = matched.as_ref().map(MatchedPath::as_str);
     let route = matched.map(|path| access_table.find(&method, path));
-    let parent = if app.traces.is_on() { Parent::of(request.headers()) } else { None };
+    let traced = app.traces.is_on().then(|| (Parent::of(request.headers()), Arc::<Subject>::default()));
     let (entry, rate_key) = (entry(&app, &request, route), RateKey::of(&request, route));
     let peer = rate_key.as_ref().map(|rate_key| rate_key.peer);
     let admitted = admit(&app, entry, route).await;
@@ -90,7 +90,10 @@ pub async fn gate(
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
             }
-            next.run(request).await
+            match &traced {
+                Some((_, subject)) => subject.clone().of(next.run(request)).await,
+                None => next.run(request).await,
+            }
         }
         Err(failure) => problem::response(failure),
     };
@@ -98,11 +101,12 @@ pub async fn gate(
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
     app.metrics.count_response(&method, matched, response.status(), took);
-    if app.traces.is_on() {
+    if let Some((parent, subject)) = traced {
         let (route, status) = (matched.map(str::to_owned), response.status());
+        let operation = matched.and_then(|path| access_table.operation(&method, path));
+        let transport = Transport::Http { method, route, operation, status };
         let failure = response.extensions().get::<FailureKind>().copied();
-        let span = Span { parent, trace_id, method, route, status, failure, began_at, ended_at };
-        app.metrics.spans_dropped(usize::from(!app.traces.put(span)));
+        app.trace(Span { parent, trace_id, transport, subject, failure, began_at, ended_at });
     }
     if let Some(origin) = origin {
         share(response.headers_mut(), origin);

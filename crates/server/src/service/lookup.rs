@@ -7,7 +7,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use crate::{app::App, auth::Principal};
+use crate::{app::App, auth::Principal, traces::note_session};
 
 /// The run, without a check of the caller. For the server's own work.
 pub async fn run(app: &App, run_id: RunId) -> Result<Run, Failure> {
@@ -24,5 +24,7 @@ pub async fn session(app: &App, caller: &Principal, id: &str, tenant_id: Option<
         let message = "several tenants have a session of this id; name one with tenantId";
         return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
     }
-    found.pop().ok_or_else(|| Failure::not_found("session"))
+    let found = found.pop().ok_or_else(|| Failure::not_found("session"))?;
+    note_session(&found.tenant_id, found.session);
+    Ok(found)
 }

@@ -58,7 +58,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
         let op = app.compute(bytes, make).await?;
         if let Some(created) = app.try_submit(op.run.session, None, op).await? {
             app.metrics.run_started();
-            let run = app.remember_run(&created.run, &session.0);
+            let run = app.created_run(&created.run, &session.0);
             if let Some(command) = &created.command {
                 app.remember_command(command.command_id, &run);
             }

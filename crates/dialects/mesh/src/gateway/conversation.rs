@@ -1,6 +1,6 @@
 //! One connection to the gateway, from the server's side: fresh until `auth.connect`, then the connection of an identity.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
@@ -24,6 +24,7 @@ use ostler_server::{
         sockets::{Close, Dialect, Outbox, Step},
         waiting::Ticket,
     },
+    traces::{Span, Transport},
 };
 use ostler_store::mesh::messages::Mailbox;
 use secrecy::ExposeSecret;
@@ -105,10 +106,23 @@ impl GatewaySession {
     }
 
     async fn reply_to(&mut self, call: Call) -> RpcFrame {
-        match self.call(&call).await {
+        let traced = Method::find(&call.method).filter(|_| self.app.traces.is_on()).map(|method| method.row().name);
+        let (trace_id, began_at) = (TraceId::new(self.app.ids.body()), self.app.now());
+        let result = self.call(&call).await;
+        if let Some(method) = traced {
+            self.app.trace(Span {
+                parent: None,
+                trace_id,
+                transport: Transport::Rpc { method },
+                subject: Arc::default(),
+                failure: result.as_ref().err().map(|refusal| refusal.failure.kind),
+                began_at,
+                ended_at: self.app.now(),
+            });
+        }
+        match result {
             Ok(result) => call.answer(result),
             Err(Refusal { failure, code }) => {
-                let trace_id = TraceId::new(self.app.ids.body());
                 let failure = net::problem::reported(&self.app, *failure, trace_id, &call.method, self.peer);
                 let error = calls::error(&failure, &trace_id.to_string());
                 call.refuse(RpcError { code: code.unwrap_or(error.code), ..error })

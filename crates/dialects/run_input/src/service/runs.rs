@@ -97,7 +97,7 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             Ok(Some(accepted)) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
-                    let run = app.remember_run(run, session);
+                    let run = app.created_run(run, session);
                     app.remember_command(accepted.alias.command_id, &run);
                 }
                 let (alias, created) = (accepted.alias, accepted.is_new_session);

@@ -17,6 +17,7 @@ use ostler_server::{
     app::App,
     auth::{Principal, forbidden},
     directories,
+    traces::note_session,
 };
 
 /// Sessions whose erasure one sweep continues.
@@ -43,7 +44,11 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
     let named = store::kernel::sessions::find_by_external_id(&app.db, thread_id).await?;
     let exists = !named.is_empty();
     match named.into_iter().find(|session| session.owner.as_ref() == Some(&owner)) {
-        Some(own) => caller.may_submit(&own.tenant_id).map(|()| Some(own)),
+        Some(own) => {
+            caller.may_submit(&own.tenant_id)?;
+            note_session(&own.tenant_id, own.session);
+            Ok(Some(own))
+        }
         None if exists => Err(forbidden("owner", "this thread belongs to another user")),
         None => Ok(None),
     }
