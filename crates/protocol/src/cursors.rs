@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     Failure, Timestamp,
-    json::hex,
+    json::{hex, text_of},
     limits::{PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, WAIT_MS_MAX},
 };
 
@@ -20,7 +20,7 @@ pub struct Cursor {
 
 /// Names the query a cursor belongs to; any change of the filters changes it.
 pub fn fingerprint<T: Serialize>(query: &str, filters: &T) -> String {
-    let text = serde_json::to_string(&(query, filters)).expect("filters serialise");
+    let text = text_of(&(query, filters));
     hex(&Sha256::digest(text.as_bytes())[..6])
 }
 

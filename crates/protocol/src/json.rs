@@ -203,6 +203,18 @@ fn in_json(words: &str) -> &str {
     }
 }
 
+/// The text of a value whose type serialises: a type of ours, or plain JSON.
+#[expect(clippy::expect_used, reason = "our own types have string keys and no serializer that fails")]
+pub fn text_of(value: &(impl Serialize + ?Sized)) -> String {
+    serde_json::to_string(value).expect("our own types serialise")
+}
+
+/// As [`text_of`], as a JSON value.
+#[expect(clippy::expect_used, reason = "our own types have string keys and no serializer that fails")]
+pub fn value_of(value: &(impl Serialize + ?Sized)) -> serde_json::Value {
+    serde_json::to_value(value).expect("our own types serialise")
+}
+
 /// SHA-256 of the RFC 8785 canonical form, in hex: equal for bodies that mean the same.
 pub fn canonical_hash(value: &serde_json::Value) -> String {
     let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form");

@@ -9,9 +9,10 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
-use std::{borrow::Cow, sync::RwLock};
+use std::borrow::Cow;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use parking_lot::RwLock;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use shapes::{HINTS, PASS_OWNERS, Pattern};
@@ -77,7 +78,7 @@ impl Redactor {
         };
         redactor.learn(known.iter().copied());
         {
-            let mut known = redactor.known.write().expect("never poisoned");
+            let mut known = redactor.known.write();
             known.own = known.values.len();
         }
         redactor
@@ -85,7 +86,7 @@ impl Redactor {
 
     /// Takes more secret values in; from now on they are replaced too.
     pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
-        let mut known = self.known.write().expect("never poisoned");
+        let mut known = self.known.write();
         let mut news = false;
         for value in values.into_iter().filter(|value| value.len() >= KNOWN_BYTES_MIN) {
             let quoted = serde_json::to_string(value).expect("a string serialises");
@@ -107,11 +108,11 @@ impl Redactor {
     }
 
     fn knows(&self, text: &str) -> bool {
-        self.known.read().expect("never poisoned").finder.as_ref().is_some_and(|finder| finder.is_match(text))
+        self.known.read().finder.as_ref().is_some_and(|finder| finder.is_match(text))
     }
 
     fn without_known(&self, text: &str) -> Option<String> {
-        let known = self.known.read().expect("never poisoned");
+        let known = self.known.read();
         let finder = known.finder.as_ref().filter(|finder| finder.is_match(text))?;
         Some(finder.replace_all(text, &vec![MASK; finder.patterns_len()]))
     }

@@ -7,7 +7,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{RawJson, json::present};
+use crate::{
+    RawJson,
+    json::{present, text_of},
+};
 
 /// A longer line is no frame. Agents put whole tool outputs and file contents on one line.
 pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -197,7 +200,7 @@ impl Frame {
             Self::Answer { id, result } => Written { id: Some(Some(id)), result: Some(result), ..empty },
             Self::Error { id, error } => Written { id: Some(id.as_ref()), error: Some(error), ..empty },
         };
-        serde_json::to_string(&written).expect("our own types serialise")
+        text_of(&written)
     }
 }
 

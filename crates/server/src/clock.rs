@@ -7,9 +7,10 @@
 mod machine;
 mod server_clock;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ostler_protocol::Timestamp;
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 pub use machine::{Machine, SystemMachine};
@@ -53,7 +54,7 @@ impl Ids {
 
     pub fn body(&self) -> Uuid {
         let millis = self.clock.now().as_millisecond().max(0) as u64;
-        let random = self.random.lock().expect("never poisoned").take();
+        let random = self.random.lock().take();
         uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid()
     }
 }

@@ -15,6 +15,7 @@ use std::{ops::RangeInclusive, path::PathBuf};
 use ostler_protocol::{
     Failure, FailureKind,
     capabilities::Toggles,
+    json::value_of,
     kernel::policy::TenantPolicy,
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
@@ -243,7 +244,7 @@ impl Config {
 
     /// The whole configuration, secrets hidden.
     pub fn json(&self) -> serde_json::Value {
-        let mut json = serde_json::to_value(self).expect("our own types serialise");
+        let mut json = value_of(self);
         self.sections.json().for_each(|(name, section)| json[name] = section);
         json
     }

@@ -1,12 +1,10 @@
 //! The hub: publishes newly durable events, of this server or another one, to the followers in this process. A follower that
 //! lags reads the store again; no follower can slow down a writer.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use ostler_protocol::{ids::SessionId, kernel::events::Event};
+use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast};
 
 /// How many flushes a follower may lag before it has to read the store.
@@ -26,7 +24,7 @@ pub struct Hub {
 
 impl Hub {
     pub fn publish(&self, events: Vec<Event>) {
-        let topics = self.topics.lock().expect("never poisoned");
+        let topics = self.topics.lock();
         if topics.is_empty() {
             return;
         }
@@ -42,23 +40,23 @@ impl Hub {
 
     /// Makes the followers of this session read the store.
     pub fn reread(&self, session: SessionId) {
-        if let Some(topic) = self.topics.lock().expect("never poisoned").get(&session) {
+        if let Some(topic) = self.topics.lock().get(&session) {
             let _ = topic.send([].into());
         }
     }
 
     pub fn reread_all(&self) {
-        for topic in self.topics.lock().expect("never poisoned").values() {
+        for topic in self.topics.lock().values() {
             let _ = topic.send([].into());
         }
     }
 
     pub fn is_followed(&self, session: SessionId) -> bool {
-        self.topics.lock().expect("never poisoned").contains_key(&session)
+        self.topics.lock().contains_key(&session)
     }
 
     pub fn subscribe(self: &Arc<Self>, session: SessionId) -> Subscription {
-        let mut topics = self.topics.lock().expect("never poisoned");
+        let mut topics = self.topics.lock();
         let topic = topics.entry(session).or_insert_with(|| broadcast::channel(FLUSHES_KEPT).0);
         Subscription { receiver: Some(topic.subscribe()), session, hub: self.clone() }
     }
@@ -81,7 +79,7 @@ impl Subscription {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.receiver.take();
-        let mut topics = self.hub.topics.lock().expect("never poisoned");
+        let mut topics = self.hub.topics.lock();
         if topics.get(&self.session).is_some_and(|topic| topic.receiver_count() == 0) {
             topics.remove(&self.session);
         }

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{
-        Arc, Mutex, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -14,6 +14,7 @@ use ostler_protocol::{
     Failure,
     kernel::{runner_jobs::JobEnd, runs::TerminalStatus},
 };
+use parking_lot::{Mutex, RwLock};
 
 use crate::net::sockets::Close;
 
@@ -118,17 +119,17 @@ impl Metrics {
 
     fn operation(&self, method: &Method, path: &str) -> Arc<Operation> {
         let found = |of: &HashMap<String, HashMap<Method, Arc<Operation>>>| of.get(path)?.get(method).cloned();
-        if let Some(operation) = found(&self.operations.read().expect("never poisoned")) {
+        if let Some(operation) = found(&self.operations.read()) {
             return operation;
         }
-        let mut operations = self.operations.write().expect("never poisoned");
+        let mut operations = self.operations.write();
         operations.entry(path.to_owned()).or_default().entry(method.clone()).or_default().clone()
     }
 
     /// Counts a rejected request. Every limit rejects with a failure that names its rule, so this counts them all.
     pub fn refused(&self, failure: &Failure) {
         let key = (failure.kind.as_str(), failure.rule_name().unwrap_or_default().to_owned());
-        let mut refusals = self.refusals.lock().expect("never poisoned");
+        let mut refusals = self.refusals.lock();
         if refusals.len() < RULES_MAX || refusals.contains_key(&key) {
             *refusals.entry(key).or_default() += 1;
         }

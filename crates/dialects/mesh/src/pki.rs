@@ -2,7 +2,7 @@
 //! They are generated at the first start, or supplied. Private keys are stored sealed, certificates beside them in the clear.
 //! The services decide whom to certify.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use jiff::SignedDuration;
 use ostler_crypto::{
@@ -18,6 +18,7 @@ use ostler_protocol::{
     json::{hex, unhex},
     mesh::{Aid, Domain},
 };
+use parking_lot::RwLock;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
@@ -174,7 +175,7 @@ impl Pki {
 
     /// The auth service.
     pub fn auth(&self) -> Arc<Holder> {
-        self.auth.read().expect("never poisoned").clone()
+        self.auth.read().clone()
     }
 
     /// The auth service with its next certificate, once the current one is past half its life.
@@ -188,7 +189,7 @@ impl Pki {
     }
 
     pub fn put_auth(&self, auth: Holder) {
-        *self.auth.write().expect("never poisoned") = Arc::new(auth);
+        *self.auth.write() = Arc::new(auth);
     }
 
     /// Issues a certificate for a name of this domain. `None` if the key or the name does not qualify.

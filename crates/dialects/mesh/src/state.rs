@@ -1,9 +1,6 @@
 //! The state of the mesh in this process: its authorities' keys, connections, rate limits, and signed responses.
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex},
-};
+use std::{net::IpAddr, sync::Arc};
 
 use jiff::SignedDuration;
 use ostler_protocol::{
@@ -13,6 +10,7 @@ use ostler_protocol::{
         methods::{Method, MethodRow},
     },
 };
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
 

@@ -4,10 +4,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     fmt,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
 };
 
 use ostler_protocol::{Failure, FailureKind, ids::AgentId};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use ostler_server::{
@@ -118,7 +119,7 @@ struct Inbox {
 
 impl Inbox {
     fn queue(&self) -> MutexGuard<'_, NotificationQueue> {
-        self.queue.lock().expect("never poisoned")
+        self.queue.lock()
     }
 }
 
@@ -241,11 +242,11 @@ impl Listeners {
     }
 
     fn notifying(&self) -> MutexGuard<'_, HashMap<AgentId, bool>> {
-        self.notifying.lock().expect("never poisoned")
+        self.notifying.lock()
     }
 
     fn connections(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.connections.lock().expect("never poisoned")
+        self.connections.lock()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     thread::available_parallelism,
@@ -19,6 +19,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, Db};
+use parking_lot::Mutex;
 use quick_cache::{Weighter, sync::Cache};
 use tokio::sync::{OwnedMutexGuard, Semaphore};
 
@@ -111,7 +112,7 @@ impl Manifests {
     /// Waits for this server's other changes of the same agent. Changes of other agents do not wait.
     pub async fn turn(&self, agent_id: AgentId) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut changing = self.changing.lock().expect("never poisoned");
+            let mut changing = self.changing.lock();
             changing.retain(|_, turn| turn.strong_count() > 0);
             changing.get(&agent_id).and_then(Weak::upgrade).unwrap_or_else(|| {
                 let turn = Arc::default();

@@ -132,18 +132,17 @@ impl Event {
     /// Appends the wire form, with the payload's text as it was stored.
     pub fn write_json(&self, out: &mut String) {
         use std::fmt::Write;
-        match self.run {
+        // Writing to a string does not fail.
+        let _ = match self.run {
             Some((run_id, seq)) => write!(out, r#"{{"seq":{seq},"runId":"{run_id}""#),
             None => write!(out, r#"{{"seq":null,"runId":null"#),
-        }
-        .expect("writing to a string");
-        write!(out, r#","sessionSeq":{},"type":"{}""#, self.session_seq, self.event_type.as_str())
-            .expect("writing to a string");
-        match self.command_id {
-            Some(command_id) => write!(out, r#","commandId":"{command_id}""#).expect("writing to a string"),
-            None => out.push_str(r#","commandId":null"#),
-        }
-        write!(out, r#","createdAt":"{}","payload":"#, self.created_at).expect("writing to a string");
+        };
+        let _ = write!(out, r#","sessionSeq":{},"type":"{}""#, self.session_seq, self.event_type.as_str());
+        let _ = match self.command_id {
+            Some(command_id) => write!(out, r#","commandId":"{command_id}""#),
+            None => write!(out, r#","commandId":null"#),
+        };
+        let _ = write!(out, r#","createdAt":"{}","payload":"#, self.created_at);
         out.push_str(self.payload.as_deref().unwrap_or("null"));
         out.push('}');
     }

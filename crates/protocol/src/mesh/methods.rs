@@ -6,6 +6,8 @@ use utoipa::{PartialSchema, ToSchema, openapi::RefOr, openapi::schema::Schema};
 
 use super::{auth::*, calls, connections::*, messages::*, meta::*, prekeys::*};
 
+use crate::json::value_of;
+
 /// When a method may be called, and so by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -176,7 +178,7 @@ fn events() -> [Event; 5] {
 }
 
 fn shown(schema: &RefOr<Schema>) -> Value {
-    serde_json::to_value(schema).expect("a schema serialises")
+    value_of(schema)
 }
 
 fn fields(title: &str, schema: &RefOr<Schema>) -> String {

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 use crate::{
     Failure, Timestamp,
     ids::{AgentId, ReceiptId, RelationId},
+    json::value_of,
     trust::{
         i18n::{Language, ScopeText, scope_text},
         manifest::{Canonical, Manifest, Sensitivity},
@@ -167,7 +168,7 @@ impl Receipt {
             previous_hash: head.hash.clone(),
             hash: String::new(),
         };
-        receipt.hash = hash_of(serde_json::to_value(&receipt).expect("our own types serialise"));
+        receipt.hash = hash_of(value_of(&receipt));
         receipt
     }
 

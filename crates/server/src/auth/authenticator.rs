@@ -3,10 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
 use jiff::SignedDuration;
@@ -17,6 +14,7 @@ use ostler_protocol::{
     limits::USER_TOKEN_BYTES_MAX,
 };
 use ostler_store::{self as store, Db};
+use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -62,7 +60,7 @@ impl Authenticator {
         if ostler_crypto::equal(hash.as_bytes(), self.operator_hash.as_bytes()) {
             return Ok(Principal::Operator);
         }
-        if let Some(principal) = self.residents.lock().expect("never poisoned").get(&hash) {
+        if let Some(principal) = self.residents.lock().get(&hash) {
             return Ok(principal.clone());
         }
         if let Some((principal, until)) = self.callers.get(&hash)
@@ -105,12 +103,12 @@ impl Authenticator {
         let token = mint(RUN);
         let hash = token_hash(token.expose_secret());
         let principal = Principal::Runner { run_id, runner_job_id };
-        self.residents.lock().expect("never poisoned").insert(hash.clone(), principal);
+        self.residents.lock().insert(hash.clone(), principal);
         ResidentToken { token, hash }
     }
 
     pub fn dismiss_resident(&self, token: &ResidentToken) {
-        self.residents.lock().expect("never poisoned").remove(&token.hash);
+        self.residents.lock().remove(&token.hash);
     }
 }
 

@@ -1,16 +1,13 @@
 //! An issuer's public keys, from a file or a URL: fetched within bounds, cached for a while, and fetched again when a token
 //! names an unknown key. Such fetches are rate-limited, because anyone can send such tokens.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, RwLock},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use ostler_client::outgoing;
 use ostler_crypto::jwk::{Jwk, VerifyingKey};
 use ostler_protocol::{Failure, Timestamp, outgoing::OutgoingRules};
+use parking_lot::RwLock;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
@@ -103,13 +100,13 @@ impl KeySet {
         }
         *tried = Some(now);
         match self.fetch().await {
-            Ok(keys) => *self.held.write().expect("never poisoned") = Some(Arc::new(Held { keys, at: now })),
+            Ok(keys) => *self.held.write() = Some(Arc::new(Held { keys, at: now })),
             Err(reason) => tracing::warn!(issuer = self.issuer, reason, "an issuer's keys could not be fetched"),
         }
     }
 
     fn held(&self) -> Option<Arc<Held>> {
-        self.held.read().expect("never poisoned").clone()
+        self.held.read().clone()
     }
 
     async fn fetch(&self) -> Result<Vec<VerifyingKey>, String> {

@@ -1,6 +1,7 @@
 //! Every configuration key, read from the configuration's own types: its name, its default and its meaning. What the environment
 //! may set and what the reference page shows both come from here.
 
+use ostler_protocol::json::value_of;
 use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema};
 
@@ -51,7 +52,7 @@ fn section(key: &str) -> &str {
 }
 
 fn json(value: &impl serde::Serialize) -> Value {
-    serde_json::to_value(value).expect("our own types serialise")
+    value_of(value)
 }
 
 type Schemas = std::collections::HashMap<String, Value>;

@@ -3,7 +3,7 @@
 use std::{any::Any, collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use config::{ConfigError, Value as ConfigValue, ValueKind};
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, json::value_of};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use utoipa::{
@@ -65,7 +65,7 @@ impl<T: Section> AnySection for T {
     }
 
     fn json(&self) -> Value {
-        serde_json::to_value(self).expect("our own types serialise")
+        value_of(self)
     }
 
     fn check(&self, config: &Config) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! How a dialect writes its failures.
 
-use ostler_protocol::{Failure, failures::Problem};
+use ostler_protocol::{Failure, failures::Problem, json::text_of};
 use serde::Serialize;
 
 #[derive(Clone, Copy)]
@@ -21,5 +21,5 @@ impl FailureEncoder {
 
 /// A dialect's own body as JSON.
 pub fn encoded(body: &impl Serialize) -> String {
-    serde_json::to_string(body).expect("our own types serialise")
+    text_of(body)
 }

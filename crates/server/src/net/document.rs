@@ -5,6 +5,7 @@ pub mod shapes;
 
 use std::collections::BTreeSet;
 
+use ostler_protocol::json::value_of;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
@@ -12,7 +13,7 @@ use super::{access_table::AccessTable, problem};
 use crate::dialect::Dialects;
 
 pub fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
-    let mut json = serde_json::to_value(document).expect("the document serialises");
+    let mut json = value_of(document);
     add_readiness(&mut json, dialects);
     for dialect in dialects.iter() {
         flatten(&mut json["components"]["schemas"], dialect.failures.schema);
@@ -66,7 +67,7 @@ fn add_readiness(json: &mut Value, dialects: &Dialects) {
         let mut named = vec![];
         (section.schemas)(&mut named);
         for (name, schema) in named {
-            schemas[name] = serde_json::to_value(schema).expect("the document serialises");
+            schemas[name] = value_of(schema);
         }
         let readiness = &mut schemas["Readiness"];
         let reference = format!("#/components/schemas/{}", (section.schema_name)());

@@ -11,7 +11,7 @@ use std::{
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll, ready},
@@ -30,6 +30,7 @@ use hyper::{
     service::{HttpService, service_fn},
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
@@ -306,14 +307,14 @@ impl Seen {
     }
 
     fn stop_waiting(&self) {
-        drop(self.ticket.lock().expect("never poisoned").take());
+        drop(self.ticket.lock().take());
     }
 
     /// A response has ended. Connections without any request are closed before this one.
     fn wait_for_next(&self) {
         let ticket = self.waiting.enter_with(self.address.ip(), self.closed.clone());
         ticket.speak();
-        *self.ticket.lock().expect("never poisoned") = Some(ticket);
+        *self.ticket.lock() = Some(ticket);
     }
 }
 

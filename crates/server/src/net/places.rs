@@ -1,12 +1,10 @@
 //! Limits on event streams and uploads that are open at once: one for the whole server, and one per caller, so that no caller
 //! can use all of them.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use ostler_protocol::{Failure, FailureKind};
+use parking_lot::Mutex;
 
 use crate::auth::Principal;
 
@@ -50,12 +48,12 @@ impl Places {
     }
 
     pub fn count(&self) -> usize {
-        self.open.lock().expect("never poisoned").all
+        self.open.lock().all
     }
 
     pub fn admit(self: &Arc<Self>, caller: &Principal, max: usize, per_caller_max: usize) -> Result<Place, Failure> {
         let caller = caller.name();
-        let mut open = self.open.lock().expect("never poisoned");
+        let mut open = self.open.lock();
         if open.all >= max {
             return Err(refused(self.kind.rule, &format!("too many {}", self.kind.plural), max));
         }
@@ -76,7 +74,7 @@ fn refused(rule: &'static str, message: &str, max: usize) -> Failure {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.places.open.lock().expect("never poisoned");
+        let mut open = self.places.open.lock();
         open.all -= 1;
         if let Some(own) = open.by_caller.get_mut(&self.caller) {
             *own -= 1;

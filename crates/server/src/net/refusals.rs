@@ -1,14 +1,10 @@
 //! Decides which failures are logged one by one. A client that is rejected thousands of times a second must not fill the disk:
 //! of each kind, rule and address the first few in a window are logged, and the others are counted.
 
-use std::{
-    collections::HashMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 use ostler_protocol::{Failure, FailureKind};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::net::rates::Whose;
@@ -94,7 +90,7 @@ impl Refusals {
     }
 
     fn window(&self) -> MutexGuard<'_, Window> {
-        self.window.lock().expect("never poisoned")
+        self.window.lock()
     }
 }
 

@@ -1,17 +1,11 @@
 //! One WebSocket, independent of its protocol: a bounded queue of frames to the peer, pings, and closing the connection of a
 //! peer that is dead, too slow or not admitted. The meaning of frames is up to the dialect.
 
-use std::{
-    collections::VecDeque,
-    error::Error,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::VecDeque, error::Error, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocketUpgrade};
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until, timeout},
@@ -166,7 +160,7 @@ impl Waiting {
 
 impl Queue {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("never poisoned")
+        self.waiting.lock()
     }
 }
 

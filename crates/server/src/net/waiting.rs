@@ -7,10 +7,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::net::rates::Whose;
@@ -113,7 +114,7 @@ impl Waiting {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().expect("never poisoned")
+        self.table.lock()
     }
 }
 

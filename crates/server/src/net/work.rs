@@ -8,11 +8,12 @@
 use std::{
     collections::{BTreeMap, HashMap},
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use ostler_protocol::{Failure, FailureKind};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
@@ -96,7 +97,7 @@ impl Work {
     }
 
     fn own(&self, caller: &Whose) -> Arc<Semaphore> {
-        let mut by_caller = self.by_caller.lock().expect("never poisoned");
+        let mut by_caller = self.by_caller.lock();
         if let Some(existing) = by_caller.get(caller).and_then(Weak::upgrade) {
             return existing;
         }
@@ -128,7 +129,7 @@ impl Work {
     }
 
     fn arriving(&self) -> MutexGuard<'_, Arriving> {
-        self.arriving.lock().expect("never poisoned")
+        self.arriving.lock()
     }
 }
 
@@ -179,7 +180,7 @@ impl Share {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().expect("never poisoned")
+        self.held.lock()
     }
 }
 

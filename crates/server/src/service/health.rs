@@ -23,7 +23,7 @@ const WRITES_QUIET: Duration = Duration::from_secs(10);
 /// Reads the store's migrations and settings when the server starts, so that readiness never has to guess them.
 pub async fn read_settings(app: &App) -> Result<(), StoreError> {
     let settings = (app.db.migrations().await?, app.db.durability().await?.weak_settings);
-    *app.store_check.settings.lock().expect("never poisoned") = settings;
+    *app.store_check.settings.lock() = settings;
     Ok(())
 }
 
@@ -67,7 +67,7 @@ async fn look(app: &App) -> StoreState {
         (Ok(migrations), Ok(durability)) => (migrations, durability),
         (Err(error), _) | (_, Err(error)) => return StoreState::failed(&app.store_check, reason_of(&error)),
     };
-    *app.store_check.settings.lock().expect("never poisoned") = (migrations.clone(), weak_settings.clone());
+    *app.store_check.settings.lock() = (migrations.clone(), weak_settings.clone());
     let reason = probed.err().map(|error| reason_of(&error)).or_else(|| health.fault().map(StoreFault::as_str));
     StoreState { reachable: true, writable: reason.is_none(), reason, migrations, weak_settings }
 }

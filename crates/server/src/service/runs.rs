@@ -4,7 +4,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::{RunId, SessionId},
-    json::canonical_hash,
+    json::{canonical_hash, value_of},
     kernel::{
         commands::{CommandType, CreateCommand, PatchStatus},
         events::{EventType, NewEvent},
@@ -106,7 +106,7 @@ fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
 }
 
 fn request_hash(request: &CreateRun) -> String {
-    let mut body = serde_json::to_value(request).expect("our own types serialise");
+    let mut body = value_of(request);
     body.as_object_mut().expect("a struct").remove("idempotencyKey");
     canonical_hash(&body)
 }

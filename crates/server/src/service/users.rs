@@ -5,6 +5,7 @@ use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::UserId,
+    json::text_of,
     users::{CreateUser, CreateUserToken, KeySet, ListUsers, OWN_ISSUER, UpdateUser, User, UserPage, UserToken},
 };
 use ostler_store::{self as store, Db, StoreError};
@@ -121,7 +122,7 @@ pub async fn key_set(app: &App) -> Result<KeySet, Failure> {
 /// Stores the public half of this server's key. Run once at start.
 pub async fn record_key(db: &Db, issuers: &Issuers, now: Timestamp) -> Result<(), StoreError> {
     let (kid, jwk) = issuers.own_key();
-    let jwk = serde_json::to_string(&jwk).expect("our own types serialise");
+    let jwk = text_of(&jwk);
     store::signing_keys::insert(db, kid, &jwk, now).await
 }
 

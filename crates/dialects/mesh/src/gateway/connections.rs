@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
@@ -13,6 +13,7 @@ use ostler_protocol::mesh::{
     Aid,
     connections::{Live, Place, Refused, admit},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast};
 
 use ostler_server::net::sockets::{Frame, Outbox};
@@ -215,7 +216,7 @@ impl Connections {
     }
 
     fn table(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.table.lock().expect("never poisoned")
+        self.table.lock()
     }
 }
 

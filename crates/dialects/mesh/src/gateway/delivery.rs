@@ -4,7 +4,7 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
 };
 
 use futures_util::future::join_all;
@@ -20,6 +20,7 @@ use ostler_store::mesh::{
     messages::{self as store, Contents, Letter},
     queue,
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use super::{
@@ -273,11 +274,11 @@ impl Delivery {
     }
 
     fn behind(&self) -> MutexGuard<'_, Behind> {
-        self.behind.lock().expect("never poisoned")
+        self.behind.lock()
     }
 
     fn bound(&self) -> MutexGuard<'_, HashMap<Aid, BySender>> {
-        self.bound.lock().expect("never poisoned")
+        self.bound.lock()
     }
 }
 

@@ -50,7 +50,7 @@ pub fn root(app: &App) -> Result<String, Failure> {
 pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = Mesh::of(app).pki()?;
     let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await?);
-    let cached = Mesh::of(app).revocations.lock().expect("never poisoned").clone();
+    let cached = Mesh::of(app).revocations.lock().clone();
     if let Some(cached) = cached.filter(|cached| cached.last_revocation == last && is_fresh(cached.made_at, now)) {
         return Ok(cached);
     }
@@ -68,7 +68,7 @@ pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let from = now.saturating_sub(SignedDuration::from_secs(CLOCK_SKEW_SECONDS)).unwrap_or(now);
     let der = crl::make(pki.issuer(), number, list, from, list_until(now));
     let made = SignedList { last_revocation: last, made_at: now, der: der.into() };
-    *Mesh::of(app).revocations.lock().expect("never poisoned") = Some(made.clone());
+    *Mesh::of(app).revocations.lock() = Some(made.clone());
     Ok(made)
 }
 
@@ -140,7 +140,7 @@ pub async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>,
 /// The signed list of trusted roots.
 pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
     let (pki, now) = (Mesh::of(app).pki()?, app.wall());
-    let mut roots = Mesh::of(app).roots.lock().expect("never poisoned");
+    let mut roots = Mesh::of(app).roots.lock();
     if let Some((_, list)) = roots.as_ref().filter(|(made_at, _)| is_fresh(*made_at, now)) {
         return Ok(list.clone());
     }

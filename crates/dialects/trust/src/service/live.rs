@@ -6,6 +6,7 @@ use std::{ops::ControlFlow, time::Duration};
 use ostler_protocol::{
     Failure,
     ids::AgentId,
+    json::text_of,
     trust::{
         relations::{REAUTH_REQUIRED, ReauthRequired},
         webhooks::Webhook,
@@ -121,5 +122,5 @@ struct TypedEvent<'a, T> {
 }
 
 fn frame(event: &impl Serialize) -> Frame {
-    serde_json::to_string(event).expect("our own types serialise").into()
+    text_of(event).into()
 }

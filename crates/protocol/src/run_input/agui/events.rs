@@ -4,6 +4,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::json::text_of;
+
 pub const PROTOCOL_VERSION: &str = "1.0";
 /// The largest count a JavaScript client holds exactly.
 pub const COUNT_MAX: u64 = (1 << 53) - 1;
@@ -20,7 +22,7 @@ pub struct AgUiEvent {
 
 impl AgUiEvent {
     pub fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("our own types serialise")
+        text_of(self)
     }
 }
 

@@ -17,6 +17,8 @@ use super::{
     rules::{Effect, Rule},
 };
 
+use crate::json::value_of;
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ManifestDiff {
     /// Whether people who consented to the old manifest must consent again.
@@ -204,5 +206,5 @@ fn sensitivity(manifest: &Manifest, id: &str) -> Option<Sensitivity> {
 }
 
 fn value(thing: &impl Serialize) -> Value {
-    serde_json::to_value(thing).expect("our own types serialise")
+    value_of(thing)
 }

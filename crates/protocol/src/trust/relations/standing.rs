@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::{Answer, REAUTH_REQUIRED, ReauthRequired, Relation, RelationView, ScopeStanding, ScopeState};
 use crate::{
     Timestamp,
+    json::value_of,
     trust::manifest::{Change, Manifest, ManifestDiff, Rule, Scope, Sensitivity, scopes::preset},
 };
 
@@ -59,7 +60,7 @@ impl Declared<'_> {
                 rule: Rule::ScopeAdded,
                 pointer: format!("/permission_scopes/{index}"),
                 old: Value::Null,
-                new: serde_json::to_value(scope).expect("our own types serialise"),
+                new: value_of(scope),
                 breaking: true,
                 scope: Some(scope.id.clone()),
                 tool: None,

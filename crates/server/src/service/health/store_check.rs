@@ -7,7 +7,7 @@ use tokio::{sync::Mutex, time::Instant};
 pub struct StoreCheck {
     pub(super) last: Mutex<Option<(Instant, StoreState)>>,
     /// The migrations and weak settings that the store last reported. Assumed unchanged while it does not respond.
-    pub(super) settings: std::sync::Mutex<(Vec<String>, Vec<String>)>,
+    pub(super) settings: parking_lot::Mutex<(Vec<String>, Vec<String>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -23,7 +23,7 @@ pub struct StoreState {
 impl StoreState {
     /// The state of a store that does not respond, with the migrations and settings that it last reported.
     pub(super) fn failed(check: &StoreCheck, reason: &'static str) -> Self {
-        let (migrations, weak_settings) = check.settings.lock().expect("never poisoned").clone();
+        let (migrations, weak_settings) = check.settings.lock().clone();
         Self { reachable: false, writable: false, reason: Some(reason), migrations, weak_settings }
     }
 }

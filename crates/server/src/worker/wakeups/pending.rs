@@ -1,12 +1,11 @@
 //! Wake-ups that wait to be sent or passed on, merged into one.
 
-use std::sync::{Mutex, MutexGuard};
-
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ostler_store::{
     lane::Committed,
     wakeups::{Frame as StoredFrame, Wakeups},
 };
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 /// Pending wake-ups. Taking them returns all of them, merged into one.
@@ -56,6 +55,6 @@ impl Pending {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Wakeups> {
-        self.wakeups.lock().expect("never poisoned")
+        self.wakeups.lock()
     }
 }
