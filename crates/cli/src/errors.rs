@@ -171,7 +171,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
             "`ostler profiles set PROFILE` stores the profile's credential, `ostler profiles config PROFILE` shows its \
                 configuration; `--profile scripted` needs none"
         }
-        RunInputInvalid => "see the code and the message above; docs/agent-runs.md has the rules of the input",
+        RunInputInvalid => "see the code and the message above; docs/run-input.md has the rules of the input",
         BudgetExceeded => {
             "raise the budget (`--timeout`, `--max-tokens`, `--max-cost`, …; up to the server's ceiling), or split the work"
         }

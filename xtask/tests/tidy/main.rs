@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
 mod imports;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

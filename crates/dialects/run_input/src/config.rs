@@ -42,9 +42,10 @@ impl Default for RunInputSection {
 }
 
 impl Section for RunInputSection {
-    const NAME: &'static str = "agent_runs";
+    const NAME: &'static str = "run_input";
+    const FORMER_NAMES: &'static [&'static str] = &["agent_runs"];
 
     fn check(&self, _: &Config) -> Result<(), Failure> {
-        check_range("agent_runs.streams_per_user_max", self.streams_per_user_max as u64, 1..=1_000_000)
+        check_range("run_input.streams_per_user_max", self.streams_per_user_max as u64, 1..=1_000_000)
     }
 }

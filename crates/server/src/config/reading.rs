@@ -55,6 +55,7 @@ impl Config {
         // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
         for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
             let name = name.replace("__", ".");
+            let name = sections.iter().find_map(|section| section.current_key(&name)).unwrap_or(name);
             builder = match lists.contains(&name) {
                 true => builder.set_override(&name, list(&name, &value)?),
                 false => builder.set_override(&name, value),

@@ -19,6 +19,8 @@ pub trait Section:
 {
     /// Its name in the file.
     const NAME: &'static str;
+    /// Names that it had in earlier versions. They still work.
+    const FORMER_NAMES: &'static [&'static str] = &[];
 
     /// Rejects values that cannot work. Called before anything is opened.
     fn check(&self, _config: &Config) -> Result<(), Failure> {
@@ -30,6 +32,7 @@ pub trait Section:
 #[derive(Clone, Copy)]
 pub struct SectionType {
     pub(super) name: &'static str,
+    former_names: &'static [&'static str],
     read: fn(ConfigValue) -> Result<Arc<dyn AnySection>, ConfigError>,
     pub(super) default: fn() -> Value,
     pub(super) schema: fn() -> RefOr<Schema>,
@@ -40,6 +43,7 @@ impl SectionType {
     pub fn of<T: Section>() -> Self {
         Self {
             name: T::NAME,
+            former_names: T::FORMER_NAMES,
             read: |value| {
                 // Read as a member of a table, so that errors name the whole key.
                 let table = [(T::NAME.to_owned(), value)].into_iter().collect();
@@ -50,6 +54,31 @@ impl SectionType {
             schema: T::schema,
             schemas: T::schemas,
         }
+    }
+}
+
+impl SectionType {
+    /// The current form of a key that begins with a former name of the section: `agent_runs.busy` is `run_input.busy`.
+    pub(super) fn current_key(&self, key: &str) -> Option<String> {
+        let (section, rest) = key.split_once('.')?;
+        self.former_names.contains(&section).then(|| format!("{}.{rest}", self.name))
+    }
+
+    /// The section's table. Keys under a former name count if they are not also under the current one.
+    fn take_table(&self, whole: &mut config::Map<String, ConfigValue>) -> ConfigValue {
+        let none = || ConfigValue::new(None, ValueKind::Table(config::Map::new()));
+        let mut table = whole.remove(self.name).unwrap_or_else(none);
+        for name in self.former_names {
+            match (&mut table.kind, whole.remove(*name)) {
+                (ValueKind::Table(current), Some(ConfigValue { kind: ValueKind::Table(former), .. })) => {
+                    former.into_iter().for_each(|(key, value)| drop(current.entry(key).or_insert(value)));
+                }
+                // Not a section: it is refused like every unknown key.
+                (_, Some(other)) => drop(whole.insert((*name).to_owned(), other)),
+                (_, None) => {}
+            }
+        }
+        table
     }
 }
 
@@ -83,10 +112,7 @@ impl Sections {
         types: &[SectionType],
         whole: &mut config::Map<String, ConfigValue>,
     ) -> Result<Self, ConfigError> {
-        let read = types.iter().map(|section| {
-            let none = || ConfigValue::new(None, ValueKind::Table(config::Map::new()));
-            Ok((section.name, (section.read)(whole.remove(section.name).unwrap_or_else(none))?))
-        });
+        let read = types.iter().map(|section| Ok((section.name, (section.read)(section.take_table(whole))?)));
         read.collect::<Result<_, _>>().map(Self)
     }
 

@@ -6,10 +6,10 @@
 //! response. The rules are in `ostler_protocol::kernel::launching`.
 
 mod ending;
+mod environment;
 mod git;
 mod hand;
 pub mod isolation;
-mod outfit;
 mod process;
 mod resident;
 pub mod workspaces;
@@ -70,7 +70,7 @@ impl RunnerHost {
 
 /// Runs jobs until the server stops. While the server drains, no job is claimed, and this returns after the last runner.
 pub async fn run(app: App, router: Router) {
-    outfit::sweep(&app).await;
+    environment::sweep(&app).await;
     if app.config.runner.slots == 0 {
         return;
     }
@@ -113,7 +113,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         tokio::select! {
             () = app.hub.jobs.notified() => {}
             () = tokio::time::sleep(app.recheck()) => {}
-            _ = homes.tick() => outfit::sweep(app).await,
+            _ = homes.tick() => environment::sweep(app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
@@ -231,7 +231,7 @@ async fn dismiss_runners(app: &App, owner: &str, limit: u32, op: DismissOp) {
 /// Runs one job to its end and reports how it ended.
 async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
     let Some((end, summary)) = host.run(app, &owner, &job).await else { return };
-    outfit::clear(app, &job).await;
+    environment::clear(app, &job).await;
     app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };

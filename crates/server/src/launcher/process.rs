@@ -27,7 +27,7 @@ use tokio::{
 
 use super::{
     ending::{self, Ending},
-    outfit,
+    environment,
 };
 use crate::{app::App, auth, config::Config};
 
@@ -70,8 +70,9 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     if !ours? {
         return Err(Failure::new(FailureKind::StateConflict, "another launcher has the job"));
     }
-    let outfit = outfit::make(app, &run, job).await?;
-    let order = RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
+    let environment = environment::make(app, &run, job).await?;
+    let order =
+        RunnerOrder::host_process(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), environment);
     let section = &app.config.runner;
     let order = RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order };
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());

@@ -15,7 +15,7 @@ use ostler_runner::RunnerOrder;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::{ending, outfit};
+use super::{ending, environment};
 use crate::{app::App, net as http};
 
 pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
@@ -46,8 +46,8 @@ pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJso
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
-    let outfit = outfit::make(app, &run, job).await?;
-    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), outfit);
+    let environment = environment::make(app, &run, job).await?;
+    let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), environment);
     let section = &app.config.runner;
     Ok(RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order })
 }

@@ -63,3 +63,22 @@ fn a_list_in_the_environment_may_be_json() {
     }
     assert!(read(&tenants, "[1").is_err());
 }
+
+#[test]
+fn a_section_is_found_under_its_former_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let read = |text: &str, variables: &[(&str, &str)]| {
+        let file = folder.path().join("ostler.toml");
+        std::fs::write(&file, text).unwrap();
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        Ok::<_, Failure>(Config::read(Some(&file), variables, &[], &dialects().sections())?.json())
+    };
+    let former = read("[agent_runs]\nbusy = \"enqueue\"\ntenant = \"a\"\n", &[("agent_runs__tenant", "b")]).unwrap();
+    assert_eq!((&former["run_input"]["busy"], &former["run_input"]["tenant"]), (&json!("enqueue"), &json!("b")));
+    assert_eq!(former["agent_runs"], json!(null));
+    let both = read("[agent_runs]\nbusy = \"enqueue\"\n[run_input]\nbusy = \"rollback\"\n", &[]).unwrap();
+    assert_eq!(both["run_input"]["busy"], "rollback");
+    for refused in ["agent_runs = 3\n", "[agent_runs]\nunknown = 1\n"] {
+        assert!(read(refused, &[]).is_err(), "{refused}");
+    }
+}

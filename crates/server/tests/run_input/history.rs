@@ -149,7 +149,7 @@ async fn the_newest_thread_is_shown_when_none_is_named(engine: Engine) {
 #[both_engines]
 async fn turns_that_were_taken_back_are_left_out(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.change(|agent_runs: &mut RunInputSection| agent_runs.busy = OnBusy::Rollback)
+        setup.config.change(|section: &mut RunInputSection| section.busy = OnBusy::Rollback)
     })
     .await;
     turn(&server, &server, "run-1", "kept", "behalten").await;

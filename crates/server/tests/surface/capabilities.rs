@@ -89,7 +89,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_user_changes" => user_changes(server).await,
         "ostler_consent" => dialects::consent(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
-        "ostler_agent_runs" => dialects::agent_runs(server).await,
+        "ostler_agent_runs" => dialects::run_input(server).await,
         "ostler_agent_attachments" => dialects::attachments(server).await,
         "ostler_agent_history" | "ostler_agent_erase" => dialects::history(server).await,
         "ostler_webhooks" => dialects::webhooks(server).await,

@@ -9,10 +9,9 @@ use crate::harness::{Engine, Played, TestServer, both_engines, id};
 
 /// A thread whose first turn is at work under the test's own lease.
 async fn at_work(engine: Engine, busy: OnBusy) -> (TestServer, Played, String) {
-    let server = TestServer::with(engine, |setup| {
-        setup.config.change(|agent_runs: &mut RunInputSection| agent_runs.busy = busy)
-    })
-    .await;
+    let server =
+        TestServer::with(engine, |setup| setup.config.change(|section: &mut RunInputSection| section.busy = busy))
+            .await;
     let first = id(&server.say("run-1", "one").await.with_status(202), "taskId");
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;
     runner.ack(&first).await;

@@ -139,7 +139,7 @@ async fn a_stream_that_lags_misses_nothing(engine: Engine) {
 #[both_engines]
 async fn one_user_can_open_only_so_many_streams(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
-        setup.config.change(|agent_runs: &mut RunInputSection| agent_runs.streams_per_user_max = 2)
+        setup.config.change(|section: &mut RunInputSection| section.streams_per_user_max = 2)
     })
     .await;
     let ada = super::user(&server, "ada", &["local"]).await;

@@ -19,7 +19,7 @@ pub async fn history(server: &TestServer) {
     assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
 }
 
-pub async fn agent_runs(server: &TestServer) {
+pub async fn run_input(server: &TestServer) {
     let thread_id = super::super::uuid(&server.create_run().await);
     let accepted = server.post("/api/v1/agent/runs", &super::super::agent_run(&thread_id, "r")).await.with_status(202);
     assert_eq!((&accepted["threadId"], &accepted["created"]), (&json!(thread_id), &json!(true)));

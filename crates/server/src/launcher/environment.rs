@@ -46,7 +46,7 @@ pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnv
         return Ok(BackendEnvironment::bare(AgentConfig::Scripted));
     }
     match furnish(app, run, job).await {
-        Ok(outfit) => Ok(outfit),
+        Ok(environment) => Ok(environment),
         Err(failure) if is_of_store(&failure) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "the environment of a backend is incomplete");
@@ -61,21 +61,22 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
     let bare = BackendEnvironment { prices: config.prices, ..BackendEnvironment::bare(config.agent) };
-    let mut outfit = BackendEnvironment { program, retry_policy: agents.patience(), guard: guard(app).await, ..bare };
+    let mut environment =
+        BackendEnvironment { program, retry_policy: agents.patience(), guard: guard(app).await, ..bare };
     if owner != ProfileOwner::Operator {
-        outfit.outgoing = Some(app.config.outgoing.rules()?);
+        environment.outgoing = Some(app.config.outgoing.rules()?);
     }
     // It contains the operator's token, and the homes of other agents.
-    outfit.hidden = vec![app.config.data_dir()?];
-    if outfit.backend.is_program() {
-        outfit.storage = Some(session_storage::make(app, run.session).await?);
+    environment.hidden = vec![app.config.data_dir()?];
+    if environment.backend.is_program() {
+        environment.storage = Some(session_storage::make(app, run.session).await?);
         let workspace = workspaces::ready(app, &lookup::run(app, run.run_id).await?).await?;
-        (outfit.workspace, outfit.changes) = (Some(workspace.directory), Some(workspace.changes));
+        (environment.workspace, environment.changes) = (Some(workspace.directory), Some(workspace.changes));
     }
     let home = home(app, job.runner_job_id)?;
     let path = home.clone();
     aside(move || build(&path, &files)).await.map_err(unusable)?;
-    Ok(BackendEnvironment { home: Some(home), ..outfit })
+    Ok(BackendEnvironment { home: Some(home), ..environment })
 }
 
 async fn guard(app: &App) -> Option<Guard> {
