@@ -42,7 +42,7 @@ mod linux {
         process::Command,
     };
 
-    use ostler_protocol::{Failure, FailureKind};
+    use ostler_protocol::{Failure, Rule};
     use ostler_runner::guard::{close_inherited, hide_memory};
     use ostler_server::config::Environment;
     use rustix::fs::{MemfdFlags, memfd_create};
@@ -180,7 +180,7 @@ mod linux {
 
     fn failed(error: io::Error) -> Failure {
         let message = format!("the secrets could not be removed from the environment: {error}");
-        Failure::rule(FailureKind::InfraFailed, "environment", message)
+        Failure::rule(Rule::Environment, message)
     }
 
     #[cfg(test)]

@@ -1,7 +1,7 @@
 //! How a failure is printed: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure of this program may carry a hint of its own; otherwise the hint of its rule or kind is printed.
 
-use ostler_protocol::{Failure, FailureKind, ids::RunId, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, failures::RULE, ids::RunId, redaction::Redactor};
 
 use crate::terminal::{
     output::{harmless, line},
@@ -38,7 +38,7 @@ pub(crate) fn render(failure: &Failure, paint: Paint) -> String {
     let message = Redactor::new(&[]).redact(&failure.message).into_owned();
     let mut out = format!("{} {}\n", paint.red("error:"), harmless(&message));
     out.push_str(&format!("  kind: {}\n", failure.kind));
-    for (key, label) in [("rule", "rule"), ("traceId", "trace")] {
+    for (key, label) in [(RULE, RULE), ("traceId", "trace")] {
         if let Some(value) = detail(key) {
             out.push_str(&format!("  {label}: {}\n", line(value, 80)));
         }
@@ -60,79 +60,8 @@ pub(crate) fn hint_of(failure: &Failure) -> String {
 
 /// The hint of the failure's rule, else of its kind.
 fn general(failure: &Failure) -> &'static str {
-    match failure.rule_name() {
-        Some("store") if failure.kind == FailureKind::StateConflict => {
-            return "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`";
-        }
-        Some("store-absent") => {
-            return "name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`";
-        }
-        Some("store-disk-full") => return "free space on the disk of the store, then try again",
-        Some("store") => {
-            return "check the file or the database named above; `verify` and `serve` must be able to write beside it";
-        }
-        Some("listen") if failure.kind == FailureKind::SchemaInvalid => {
-            return "give an address and a port, such as `--listen 127.0.0.1:4747`";
-        }
-        Some("listen") => return "another program may use the port; `--listen 127.0.0.1:0` picks a free one",
-        Some("mesh-not-believed") => {
-            return "no message was sent: the peer's certificate is not trusted. `ostler mesh whois` shows why, and \
-                `ostler mesh join NAME --root FILE` names the root to trust";
-        }
-        Some("mesh-clock" | "mesh-revocations") => {
-            return "check this machine's clock; if it is right, contact the operator of the server. Nothing was lost";
-        }
-        Some("mesh-no-prekey") => {
-            return "the recipient publishes one when it connects; `ostler mesh inbox` does so for a name of this machine";
-        }
-        Some("mesh-login") => {
-            return "the keys stored here are not those of this name on this server; `--server` names another server";
-        }
-        Some("aid-unknown") => return "check the name; `ostler identities list` at its server lists the names",
-        Some("aid-taken") => return "choose another name, or name the directory with its keys by `--data-dir`",
-        Some("certificate-revoked") => {
-            return "the operator of the server revoked the name; `ostler identities issue` there certifies a new key";
-        }
-        Some("invite") => {
-            return "ask the operator of the server for an invitation (`ostler identities invite`) and pass it with `--invite`";
-        }
-        Some("workspace-git-commit") => {
-            return "check the repository's address and the branch, tag or commit";
-        }
-        Some("workspace-git-credential") => {
-            return "the credential is a file in `git-credentials` of the server's data directory; docs/workspaces.md has more";
-        }
-        Some("workspace-root") => {
-            return "the operator names the directories that agents may work in: `workspaces.roots` in the server's config";
-        }
-        Some("resource-version") => {
-            return "the profile was changed in the meantime; `ostler profiles show` has the current version";
-        }
-        Some("profile-unknown") => {
-            return "`ostler profiles list` lists the profiles, `ostler profiles set` creates one";
-        }
-        Some("aid-reserved") => return "the name is reserved for a service; choose another",
-        Some("key-compromised") => return "that key was revoked as compromised; certify a new one",
-        Some("webhook-unknown") => return "set one: `ostler webhooks set AGENT URL`",
-        Some("webhook-disabled") => {
-            return "`ostler webhooks set AGENT URL` enables it again, and `ostler webhooks replay AGENT --dead` sends what it missed";
-        }
-        Some("agent-retired") => return "it was retired permanently; `ostler agents list` lists the active agents",
-        Some("not-owner") => {
-            return "use the token of the agent's owner; `ostler agents show AGENT -o json` has its owner_id";
-        }
-        Some("manifest-file") => return "name a file with a capability manifest as JSON, or `-` for stdin",
-        Some("manifest-missing") => {
-            return "its owner has to publish one: `ostler agents update AGENT --manifest FILE`";
-        }
-        Some("manifest-too-large") => {
-            return "shorten the texts and schemas; docs/agents.md has the limits of a manifest";
-        }
-        Some("manifest-invalid" | "schema-invalid" | "scope-reserved") => {
-            return "fix the manifest at the place named above; docs/agents.md lists what is rejected";
-        }
-        Some("server-address") => return "name the server as http://HOST:PORT, with `--server` or in its context",
-        _ => {}
+    if let Some(hint) = failure.broken_rule().and_then(|rule| rule.hint(failure.kind)) {
+        return hint;
     }
     if failure.message.contains("invalid peer certificate") {
         return "the server responds, but its certificate is not trusted here: set SSL_CERT_FILE to its authority's certificate, in PEM";
@@ -210,6 +139,8 @@ pub(crate) fn of_parser(error: &clap::Error, paint: Paint) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ostler_protocol::Rule;
+
     use super::*;
 
     #[test]
@@ -231,12 +162,12 @@ mod tests {
     #[test]
     fn hints_about_a_store_that_cannot_be_opened_fit_without_a_server() {
         for (kind, rule, named) in [
-            (FailureKind::NotFound, "store-absent", "--data-dir"),
-            (FailureKind::InfraFailed, "store-disk-full", "free space"),
-            (FailureKind::InfraFailed, "store", "write beside it"),
-            (FailureKind::StateConflict, "store", "stop the other process"),
+            (FailureKind::NotFound, Rule::StoreAbsent, "--data-dir"),
+            (FailureKind::InfraFailed, Rule::StoreDiskFull, "free space"),
+            (FailureKind::InfraFailed, Rule::Store, "write beside it"),
+            (FailureKind::StateConflict, Rule::Store, "stop the other process"),
         ] {
-            let hint = hint_of(&Failure::rule(kind, rule, "it went wrong"));
+            let hint = hint_of(&Failure::rule(rule, "it went wrong").with_kind(kind));
             assert!(hint.contains(named) && !hint.contains("doctor"), "{rule}: {hint}");
         }
     }
@@ -244,15 +175,15 @@ mod tests {
     #[test]
     fn hints_about_agents_name_commands() {
         for (rule, named) in [
-            ("webhook-unknown", "ostler webhooks set"),
-            ("webhook-disabled", "ostler webhooks replay AGENT --dead"),
-            ("agent-retired", "ostler agents list"),
-            ("not-owner", "ostler agents show"),
-            ("manifest-missing", "ostler agents update AGENT --manifest"),
-            ("manifest-invalid", "docs/agents.md"),
-            ("manifest-too-large", "docs/agents.md"),
+            (Rule::WebhookUnknown, "ostler webhooks set"),
+            (Rule::WebhookDisabled, "ostler webhooks replay AGENT --dead"),
+            (Rule::AgentRetired, "ostler agents list"),
+            (Rule::NotOwner, "ostler agents show"),
+            (Rule::ManifestMissing, "ostler agents update AGENT --manifest"),
+            (Rule::ManifestInvalid, "docs/agents.md"),
+            (Rule::ManifestTooLarge, "docs/agents.md"),
         ] {
-            let hint = hint_of(&Failure::rule(FailureKind::StateConflict, rule, "it went wrong"));
+            let hint = hint_of(&Failure::rule(rule, "it went wrong"));
             assert!(hint.contains(named), "{rule}: {hint}");
         }
     }

@@ -4,7 +4,7 @@
 
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     capabilities::{ENVELOPE_VERSION, ProtocolVersion, SeenCapabilities},
 };
 use tokio::time::{Duration, timeout};
@@ -61,7 +61,7 @@ pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&st
 
 /// Whether the response is not that of an Ostler server.
 pub(crate) fn is_foreign(failure: &Failure) -> bool {
-    failure.rule_name() == Some("answer-unknown") && matches!(failure.kind, FailureKind::BackendFailed)
+    failure.broken_rule() == Some(Rule::AnswerUnknown) && matches!(failure.kind, FailureKind::BackendFailed)
 }
 
 fn foreign(why: &str) -> Failure {

@@ -4,7 +4,7 @@
 
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     cursors::EventsQuery,
     ids::{CommandId, RunId, SessionId, prefix_range},
     kernel::{
@@ -25,7 +25,6 @@ use crate::{
 
 /// How many candidates are shown.
 const CANDIDATES_MAX: u32 = 6;
-const RULE_AMBIGUOUS: &str = "tenant-ambiguous";
 
 /// Flattened into the arguments of every command that takes a run or a session.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -168,13 +167,13 @@ impl Finder {
         };
         let mut found = get(self.tenant.clone()).await;
         if let (Err(failure), Some(preferred)) = (&found, &self.preferred)
-            && failure.rule_name() == Some(RULE_AMBIGUOUS)
+            && failure.broken_rule() == Some(Rule::TenantAmbiguous)
         {
             found = get(Some(preferred.clone())).await;
         }
         match found {
             Ok(session) => Ok(SessionKey::of(session)),
-            Err(failure) if failure.rule_name() == Some(RULE_AMBIGUOUS) => {
+            Err(failure) if failure.broken_rule() == Some(Rule::TenantAmbiguous) => {
                 let message = format!("several tenants have a session {:?}", line(word, 80));
                 let hint = "name its tenant with `--tenant`; `ostler ps --all` lists the sessions with their tenants";
                 Err(errors::with_hint(Failure { message, ..failure }, hint))

@@ -7,7 +7,7 @@ use http::{
     HeaderValue, Method, Request, Response, StatusCode,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
 };
-use ostler_protocol::{Failure, limits::WAIT_MS_MAX};
+use ostler_protocol::{Failure, Rule, limits::WAIT_MS_MAX};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Duration, timeout};
@@ -40,7 +40,7 @@ impl Client {
     pub fn http(base_url: &str, token: Option<SecretString>) -> Result<Self, Failure> {
         let authorization = token
             .map(|token| {
-                bearer(&token).ok_or_else(|| Failure::invalid("token-shape", "the token has unprintable characters"))
+                bearer(&token).ok_or_else(|| Failure::invalid(Rule::TokenShape, "the token has unprintable characters"))
             })
             .transpose()?;
         let transport = Transport::http(base_url)?;

@@ -2,11 +2,7 @@
 
 use std::error::Error;
 
-use ostler_protocol::{Failure, FailureKind, text::clip};
-
-const RULE_UNREACHABLE: &str = "server-unreachable";
-const RULE_TIMEOUT: &str = "server-timeout";
-const RULE_INTERRUPTED: &str = "answer-interrupted";
+use ostler_protocol::{Failure, FailureKind, Rule, text::clip};
 
 const MESSAGE_CHARS_MAX: usize = 400;
 
@@ -19,22 +15,22 @@ pub fn is_transient(failure: &Failure) -> bool {
 
 /// Whether there was no complete response, so that the outcome of the call is unknown.
 pub fn is_unreachable(failure: &Failure) -> bool {
-    matches!(failure.rule_name(), Some(RULE_UNREACHABLE | RULE_TIMEOUT | RULE_INTERRUPTED))
+    matches!(failure.broken_rule(), Some(Rule::ServerUnreachable | Rule::ServerTimeout | Rule::AnswerInterrupted))
 }
 
 pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
     let message = format!("the server cannot be reached: {}", causes(error));
-    Failure::rule(FailureKind::InfraFailed, RULE_UNREACHABLE, message)
+    Failure::rule(Rule::ServerUnreachable, message)
 }
 
 pub(crate) fn interrupted(error: &(dyn Error + 'static)) -> Failure {
     let message = format!("the connection broke off in the middle of a response: {}", causes(error));
-    Failure::rule(FailureKind::InfraFailed, RULE_INTERRUPTED, message)
+    Failure::rule(Rule::AnswerInterrupted, message)
 }
 
 pub(crate) fn timed_out(after_ms: u64) -> Failure {
     let message = format!("the server did not respond within {} s", after_ms / 1_000);
-    Failure::rule(FailureKind::InfraFailed, RULE_TIMEOUT, message)
+    Failure::rule(Rule::ServerTimeout, message)
 }
 
 /// The error and its causes. The outermost error alone ("error sending request") is not helpful.

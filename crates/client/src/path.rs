@@ -1,6 +1,6 @@
 //! Paths and queries of calls. Segments and values are percent-encoded, so that no id can change the structure of a path.
 
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, Rule};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::Value;
@@ -20,7 +20,7 @@ impl Path {
     /// A path and query as written by a user.
     pub(crate) fn raw(path: &str) -> Result<Self, Failure> {
         let fits = path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic());
-        let invalid = || Failure::invalid("path-shape", "a path begins with a slash and contains no spaces");
+        let invalid = || Failure::invalid(Rule::PathShape, "a path begins with a slash and contains no spaces");
         fits.then(|| Self(path.to_owned())).ok_or_else(invalid)
     }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Response};
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, Rule};
 
 use crate::{client::Client, path::Path, transport::Body};
 
@@ -16,7 +16,7 @@ impl Client {
         body: Bytes,
     ) -> Result<Response<Body>, Failure> {
         let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| Failure::invalid("method", format!("{method:?} is not an HTTP method")))?;
+            .map_err(|_| Failure::invalid(Rule::Method, format!("{method:?} is not an HTTP method")))?;
         let mut request = self.request(method, Path::raw(path)?, body, HeaderValue::from_static("*/*"))?;
         for (name, value) in headers {
             request.headers_mut().insert(name, value.clone());

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use ostler_protocol::{Failure, FailureKind, failures::Problem, text::clip};
+use ostler_protocol::{Failure, FailureKind, Rule, failures::Problem, text::clip};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{failures, transport::Body};
@@ -39,7 +39,7 @@ pub(crate) async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Fail
         let Ok(data) = frame.map_err(|e| failures::interrupted(&*e))?.into_data() else { continue };
         if first.len() + whole.len() + data.len() > bytes_max {
             let message = format!("the server's response is over {bytes_max} bytes");
-            return Err(Failure::rule(FailureKind::PayloadTooLarge, "answer-size", message));
+            return Err(Failure::rule(Rule::AnswerSize, message));
         }
         // Most responses arrive in one piece, which is then never copied.
         if first.is_empty() && whole.is_empty() {
@@ -73,7 +73,8 @@ pub fn problem(status: StatusCode, bytes: &Bytes) -> Failure {
     }
     let loose: LooseProblem = serde_json::from_slice(bytes).unwrap_or_default();
     let message = loose.message.unwrap_or_else(|| format!("the server responded with {status}: {}", excerpt(bytes)));
-    let mut failure = Failure::rule(status_kind(status), "answer-unknown", message).detail("status", status.as_u16());
+    let mut failure = Failure::rule(Rule::AnswerUnknown, message).with_kind(status_kind(status));
+    failure = failure.detail("status", status.as_u16());
     for (key, value) in [("failureKind", loose.failure_kind), ("traceId", loose.trace_id)] {
         if let Some(value) = value {
             failure = failure.detail(key, value);
@@ -100,7 +101,7 @@ fn status_kind(status: StatusCode) -> FailureKind {
 
 fn unreadable(error: &serde_json::Error, bytes: &Bytes) -> Failure {
     let message = format!("the server's response is not what this operation returns ({error}): {}", excerpt(bytes));
-    Failure::rule(FailureKind::BackendFailed, "answer-unknown", message)
+    Failure::rule(Rule::AnswerUnknown, message)
 }
 
 fn excerpt(bytes: &Bytes) -> String {

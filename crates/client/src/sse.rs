@@ -1,7 +1,7 @@
 //! A parser of server-sent events: LF, CRLF or CR line ends, data over several lines, comments skipped, and a limit on the
 //! size of one event. It does not interpret the data.
 
-use ostler_protocol::{Failure, FailureKind, limits::EVENT_BYTES_MAX};
+use ostler_protocol::{Failure, Rule, limits::EVENT_BYTES_MAX};
 
 /// An event's payload has at most 256 KiB, or six times that if every character is escaped. The rest is for its envelope.
 const FRAME_BYTES_MAX: usize = 6 * EVENT_BYTES_MAX + 64 * 1024;
@@ -35,7 +35,7 @@ impl Parser {
             let piece = &bytes[..end.unwrap_or(bytes.len())];
             if self.line.len() + self.frame.data.len() + piece.len() > FRAME_BYTES_MAX {
                 let message = format!("an event of the stream is over {FRAME_BYTES_MAX} bytes");
-                return Err(Failure::rule(FailureKind::PayloadTooLarge, "frame-size", message));
+                return Err(Failure::rule(Rule::FrameSize, message));
             }
             self.line.extend_from_slice(piece);
             let Some(end) = end else { break };
@@ -73,6 +73,8 @@ impl Parser {
 
 #[cfg(test)]
 mod tests {
+    use ostler_protocol::FailureKind;
+
     use super::*;
 
     const STREAM: &str =

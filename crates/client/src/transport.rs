@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use ostler_protocol::{Failure, outgoing::OutgoingRules};
+use ostler_protocol::{Failure, Rule, outgoing::OutgoingRules};
 use reqwest::redirect::Policy;
 use tokio::time::Duration;
 
@@ -32,8 +32,8 @@ pub(crate) enum Transport {
 impl Transport {
     pub(crate) fn http(base_url: &str) -> Result<Self, Failure> {
         let base = base_url.trim_end_matches('/').to_owned();
-        let client = web_client(&base).map_err(|failure| match failure.rule_name() {
-            Some("address") => bad_address(base_url),
+        let client = web_client(&base).map_err(|failure| match failure.broken_rule() {
+            Some(Rule::Address) => bad_address(base_url),
             _ => failure,
         })?;
         Ok(Self::Http { client, base })
@@ -44,7 +44,7 @@ impl Transport {
             Self::Http { base, .. } => format!("{base}{}", path.as_str()),
             Self::InProcess(_) => path.as_str().to_owned(),
         };
-        Uri::try_from(text).map_err(|_| Failure::invalid("address-size", "the request's address is too long"))
+        Uri::try_from(text).map_err(|_| Failure::invalid(Rule::AddressSize, "the request's address is too long"))
     }
 
     pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
@@ -71,12 +71,12 @@ pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
 /// The same as [`web_client`], for an address that a caller chose: it connects only to addresses that the rules allow,
 /// whatever the name resolves to.
 pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
-    outgoing::check_url(rules, address).map_err(|error| Failure::invalid("address", error.to_string()))?;
+    outgoing::check_url(rules, address).map_err(|error| Failure::invalid(Rule::Address, error.to_string()))?;
     build(address, Some(rules))
 }
 
 fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client, Failure> {
-    let bad = || Failure::invalid("address", format!("{address:?} is not an http or https address"));
+    let bad = || Failure::invalid(Rule::Address, format!("{address:?} is not an http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
     let mut builder = reqwest::Client::builder()
@@ -107,5 +107,5 @@ fn is_loopback(host: &str) -> bool {
 
 fn bad_address(address: &str) -> Failure {
     let message = format!("{address:?} is not a server address; an example is http://127.0.0.1:4747");
-    Failure::invalid("server-address", message)
+    Failure::invalid(Rule::ServerAddress, message)
 }

@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::{
-    Failure, FailureKind,
+    Failure, Rule,
     kernel::{
         commands::{AckCommand, CreateCommand, PatchStatus},
         events::AppendEvents,
@@ -133,7 +133,7 @@ impl JsonScan {
                 let (end, is_over) = self.string_end(text, at);
                 let bytes = before + (end - at);
                 if bytes > STRING_BYTES_MAX {
-                    return Err(Failure::too_large("json-string", "a string of the body", bytes, STRING_BYTES_MAX));
+                    return Err(Failure::too_large(Rule::JsonString, "a string of the body", bytes, STRING_BYTES_MAX));
                 }
                 self.string = (!is_over).then_some(bytes);
                 at = end;
@@ -158,7 +158,7 @@ impl JsonScan {
             return Ok(());
         }
         let message = format!("the body nests deeper than {JSON_DEPTH_MAX} levels");
-        Err(Failure::invalid("json-depth", message).detail("depthMax", JSON_DEPTH_MAX))
+        Err(Failure::invalid(Rule::JsonDepth, message).detail("depthMax", JSON_DEPTH_MAX))
     }
 
     fn count(&mut self) -> Result<(), Failure> {
@@ -168,7 +168,7 @@ impl JsonScan {
         }
         let max = self.values_max;
         let message = format!("the body holds too many members and items: over {max} commas and colons");
-        Err(Failure::rule(FailureKind::PayloadTooLarge, "json-values", message).detail("valuesMax", max))
+        Err(Failure::rule(Rule::JsonValues, message).detail("valuesMax", max))
     }
 
     /// The position after the quote that ends the string, or the end of the text; and whether the string is over.
@@ -211,6 +211,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::FailureKind;
 
     fn check_json(text: &[u8], values_max: usize) -> Result<(), Failure> {
         JsonScan::new(values_max).feed(text)

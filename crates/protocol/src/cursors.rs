@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     json::{hex, text_of},
     limits::{PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, WAIT_MS_MAX},
 };
@@ -35,7 +35,7 @@ impl Cursor {
     }
 
     pub fn decode(text: &str, fingerprint: &str) -> Result<Self, Failure> {
-        let refused = || Failure::invalid("cursor-unknown", "the cursor does not belong to this query");
+        let refused = || Failure::invalid(Rule::CursorUnknown, "the cursor does not belong to this query");
         let bytes: Option<Vec<u8>> = (text.len().is_multiple_of(2) && text.is_ascii())
             .then(|| (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).ok()).collect())
             .flatten();
@@ -106,20 +106,20 @@ impl<T> Page<T> {
 pub fn limit(limit: Option<u32>) -> Result<u32, Failure> {
     match limit.unwrap_or(PAGE_ITEMS_DEFAULT) {
         size @ 1..=PAGE_ITEMS_MAX => Ok(size),
-        _ => Err(Failure::invalid("page-limit", format!("limit must be 1 to {PAGE_ITEMS_MAX}"))),
+        _ => Err(Failure::invalid(Rule::PageLimit, format!("limit must be 1 to {PAGE_ITEMS_MAX}"))),
     }
 }
 
 pub fn wait_ms(wait_ms: Option<u64>) -> Result<u64, Failure> {
     match wait_ms.unwrap_or(0) {
         wait @ 0..=WAIT_MS_MAX => Ok(wait),
-        _ => Err(Failure::invalid("wait-limit", format!("waitMs must be 0 to {WAIT_MS_MAX}"))),
+        _ => Err(Failure::invalid(Rule::WaitLimit, format!("waitMs must be 0 to {WAIT_MS_MAX}"))),
     }
 }
 
 pub fn after_seq(after_seq: i64) -> Result<i64, Failure> {
     if after_seq < 0 {
-        return Err(Failure::invalid("after-seq", "afterSeq must not be negative"));
+        return Err(Failure::invalid(Rule::AfterSeq, "afterSeq must not be negative"));
     }
     Ok(after_seq)
 }

@@ -7,6 +7,11 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::rules::Rule;
+
+/// The detail that names the broken rule.
+pub const RULE: &str = "rule";
+
 // A name is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
 macro_rules! failure_kinds {
     ($($kind:ident $name:tt $status:literal $rpc:literal $retry:literal $exit:literal $meaning:literal;)*) => {
@@ -108,20 +113,28 @@ impl Failure {
         Self { kind, message: message.into(), details: None, cause: None }
     }
 
-    /// A failure that names the exact rule that was broken.
-    pub fn rule(kind: FailureKind, rule: &'static str, message: impl Into<String>) -> Self {
-        Self::new(kind, message).detail("rule", rule)
+    /// A failure that names the exact rule that was broken. The rule's row in the table has its kind.
+    pub fn rule(rule: Rule, message: impl Into<String>) -> Self {
+        Self::new(rule.row().kind, message).detail(RULE, rule.as_str())
     }
 
-    pub fn invalid(rule: &'static str, message: impl Into<String>) -> Self {
-        Self::rule(FailureKind::SchemaInvalid, rule, message)
+    /// A request that breaks a rule about its shape.
+    pub fn invalid(rule: Rule, message: impl Into<String>) -> Self {
+        debug_assert_eq!(rule.row().kind, FailureKind::SchemaInvalid, "{rule}");
+        Self::rule(rule, message)
     }
 
     /// Something over its size limit, with both numbers.
-    pub fn too_large(rule: &'static str, what: &str, bytes: usize, bytes_max: usize) -> Self {
-        Self::rule(FailureKind::PayloadTooLarge, rule, format!("{what}: {bytes} bytes, the limit is {bytes_max}"))
+    pub fn too_large(rule: Rule, what: &str, bytes: usize, bytes_max: usize) -> Self {
+        debug_assert_eq!(rule.row().kind, FailureKind::PayloadTooLarge, "{rule}");
+        Self::rule(rule, format!("{what}: {bytes} bytes, the limit is {bytes_max}"))
             .detail("bytes", bytes)
             .detail("bytesMax", bytes_max)
+    }
+
+    /// The same failure with another kind than its rule usually has.
+    pub fn with_kind(self, kind: FailureKind) -> Self {
+        Self { kind, ..self }
     }
 
     pub fn not_found(what: &str) -> Self {
@@ -140,8 +153,15 @@ impl Failure {
         self
     }
 
+    /// The rule that was broken. `None` if the failure names no rule, or one of a newer server that this table lacks.
+    pub fn broken_rule(&self) -> Option<Rule> {
+        Rule::parse(self.rule_name()?)
+    }
+
+    /// The name of the rule as it is on the wire, for logs and for display. To decide by a rule, use
+    /// [`broken_rule`](Self::broken_rule).
     pub fn rule_name(&self) -> Option<&str> {
-        self.details.as_ref()?.get("rule")?.as_str()
+        self.details.as_ref()?.get(RULE)?.as_str()
     }
 }
 
@@ -214,12 +234,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_rule_of_a_newer_server_stays_readable() {
+        let details = Map::from_iter([(RULE.to_owned(), Value::from("a-newer-rule"))]);
+        let failure = Failure::from(Problem::new(FailureKind::StateConflict, "no".into(), "trc_1".into(), details));
+        assert_eq!((failure.broken_rule(), failure.rule_name()), (None, Some("a-newer-rule")));
+    }
+
+    #[test]
+    fn a_rule_gives_its_failure_the_kind_of_its_row() {
+        let failure = Failure::rule(Rule::LeaseReleased, "claim again");
+        assert_eq!((failure.kind, failure.rule_name()), (FailureKind::RunnerLeaseConflict, Some("lease-released")));
+        let failure = failure.with_kind(FailureKind::StateConflict);
+        assert_eq!((failure.kind, failure.broken_rule()), (FailureKind::StateConflict, Some(Rule::LeaseReleased)));
+    }
+
     /// `OSTLER_BLESS=1` writes the page again.
     #[test]
     fn the_generated_page_shows_the_table() {
         let mut page = String::from(
             "# Failure kinds\n\nMade from the one table in `crates/protocol/src/failures.rs`. Every failure of the API is \
-             an\n`application/problem+json` (RFC 9457) that names its kind, a message, a trace id that is also in the log, and `details`\n(often with the exact `rule`).\n\n\
+             an\n`application/problem+json` (RFC 9457) that names its kind, a message, a trace id that is also in the log, and `details`\n(often with the exact `rule`: [rules.md](rules.md)).\n\n\
              | kind | HTTP | JSON-RPC | retry | exit code | meaning |\n|---|---|---|---|---|---|\n",
         );
         for row in FailureKind::ALL {

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use crate::{Failure, FailureKind, limits::NAME_BYTES_MAX};
+use crate::{Failure, Rule, limits::NAME_BYTES_MAX};
 
 /// The text is not an id of this kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -147,7 +147,7 @@ pub fn name<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
         return Ok(text);
     }
     let message = format!("{field} must be 1 to {NAME_BYTES_MAX} printable bytes without spaces at its ends");
-    Err(Failure::rule(FailureKind::SchemaInvalid, "name-shape", message).detail("field", field))
+    Err(Failure::rule(Rule::NameShape, message).detail("field", field))
 }
 
 /// Checks a lower-case slug such as a backend profile.
@@ -161,7 +161,7 @@ pub fn slug<'a>(field: &str, text: &'a str) -> Result<&'a str, Failure> {
         return Ok(text);
     }
     let message = format!("{field} must be a lower-case slug: letters, digits and inner dashes, 1 to 63 bytes");
-    Err(Failure::rule(FailureKind::SchemaInvalid, "slug-shape", message).detail("field", field))
+    Err(Failure::rule(Rule::SlugShape, message).detail("field", field))
 }
 
 #[cfg(test)]

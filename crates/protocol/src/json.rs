@@ -7,7 +7,7 @@ use serde::{
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use crate::Failure;
+use crate::{Failure, Rule};
 
 /// A JSON value kept as the text it arrived in.
 #[derive(Clone, Debug, Serialize)]
@@ -144,14 +144,16 @@ impl PartialEq for RawJson {
 
 /// Reads an object of a caller's, and reports where it does not fit: `executionPolicy.timeoutMs: a string, expected an
 /// integer`. The value itself is never quoted: it may be a secret in the wrong place.
-pub fn read_shape<T: DeserializeOwned>(rule: &'static str, name: &str, text: &str) -> Result<T, Failure> {
+pub fn read_shape<T: DeserializeOwned>(rule: Rule, name: &str, text: &str) -> Result<T, Failure> {
     let error = match serde_json::from_str(text) {
         // An array would be taken for an object's fields in their order.
         Ok(_) if text.trim_start().starts_with('[') => {
             return Err(Failure::invalid(rule, format!("{name}: an array, expected an object")).detail("field", name));
         }
         Ok(value) => return Ok(value),
-        Err(error) if !error.is_data() => return Err(Failure::invalid("json-malformed", format!("{name}: {error}"))),
+        Err(error) if !error.is_data() => {
+            return Err(Failure::invalid(Rule::JsonMalformed, format!("{name}: {error}")));
+        }
         Err(error) => error,
     };
     // Only what did not fit is read again, with an eye on the path.
@@ -281,7 +283,7 @@ mod tests {
             age: u32,
             kind: crate::kernel::commands::CommandType,
         }
-        let message_of = |text: &str| read_shape::<Body>("shape", BODY, text).unwrap_err().message;
+        let message_of = |text: &str| read_shape::<Body>(Rule::BodyShape, BODY, text).unwrap_err().message;
         for (text, message) in [
             ("7", "the body: an integer, expected an object"),
             ("[[]]", "the body: an array, expected an object"),
@@ -299,10 +301,10 @@ mod tests {
         ] {
             assert_eq!(message_of(text), message);
         }
-        let nested = read_shape::<Body>("shape", "payload", r#"{"someItems": null}"#).unwrap_err();
+        let nested = read_shape::<Body>(Rule::BodyShape, "payload", r#"{"someItems": null}"#).unwrap_err();
         assert_eq!(nested.details.unwrap()["field"], "payload.someItems");
-        assert_eq!(read_shape::<Body>("shape", BODY, "{} {}").unwrap_err().rule_name(), Some("shape"));
-        assert_eq!(read_shape::<Body>("shape", BODY, "{").unwrap_err().rule_name(), Some("json-malformed"));
+        assert_eq!(read_shape::<Body>(Rule::BodyShape, BODY, "{} {}").unwrap_err().rule_name(), Some("body-shape"));
+        assert_eq!(read_shape::<Body>(Rule::BodyShape, BODY, "{").unwrap_err().rule_name(), Some("json-malformed"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{TokenId, name},
     limits::{CALLER_TENANTS_MAX, TOKEN_LIFE_MS_MAX},
 };
@@ -111,12 +111,12 @@ pub struct TokenPage {
 /// The tenants a caller is let into: at least one, each named once.
 pub fn check_tenants(tenants: &[String]) -> Result<(), Failure> {
     if tenants.is_empty() || tenants.len() > CALLER_TENANTS_MAX {
-        return Err(Failure::invalid("tenants", format!("tenants must name 1 to {CALLER_TENANTS_MAX}")));
+        return Err(Failure::invalid(Rule::Tenants, format!("tenants must name 1 to {CALLER_TENANTS_MAX}")));
     }
     for (index, tenant) in tenants.iter().enumerate() {
         name("tenants", tenant)?;
         if tenants[..index].contains(tenant) {
-            return Err(Failure::invalid("tenants", format!("tenants names {tenant:?} twice")));
+            return Err(Failure::invalid(Rule::Tenants, format!("tenants names {tenant:?} twice")));
         }
     }
     Ok(())
@@ -125,7 +125,7 @@ pub fn check_tenants(tenants: &[String]) -> Result<(), Failure> {
 pub fn check_life(ms: i64) -> Result<i64, Failure> {
     match ms {
         1..=TOKEN_LIFE_MS_MAX => Ok(ms),
-        _ => Err(Failure::invalid("expires-in", format!("expiresInMs must be 1 to {TOKEN_LIFE_MS_MAX}"))),
+        _ => Err(Failure::invalid(Rule::ExpiresIn, format!("expiresInMs must be 1 to {TOKEN_LIFE_MS_MAX}"))),
     }
 }
 

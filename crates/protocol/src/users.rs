@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{UserId, name},
     limits::USER_TOKEN_LIFE_MS_MAX,
     tokens::check_tenants,
@@ -59,7 +59,9 @@ impl CreateUser {
         match (&self.issuer, &self.subject) {
             (None, None) => {}
             (Some(_), Some(subject)) => drop(name("subject", subject)?),
-            _ => return Err(Failure::invalid("user-subject", "issuer and subject are given together or not at all")),
+            _ => {
+                return Err(Failure::invalid(Rule::UserSubject, "issuer and subject are given together or not at all"));
+            }
         }
         timezone(&self.timezone)
     }
@@ -84,7 +86,7 @@ fn timezone(text: &str) -> Result<String, Failure> {
     let found = jiff::tz::TimeZoneDatabase::bundled().get(text).ok();
     found.and_then(|zone| zone.iana_name().map(str::to_owned)).ok_or_else(|| {
         let message = format!("{text:?} is no time zone; one looks like Europe/Berlin");
-        Failure::invalid("timezone", message)
+        Failure::invalid(Rule::Timezone, message)
     })
 }
 
@@ -100,7 +102,7 @@ impl CreateUserToken {
     pub fn life_ms(&self) -> Result<i64, Failure> {
         match self.expires_in_ms.unwrap_or(crate::limits::USER_TOKEN_LIFE_MS_DEFAULT) {
             ms @ 1..=USER_TOKEN_LIFE_MS_MAX => Ok(ms),
-            _ => Err(Failure::invalid("expires-in", format!("expiresInMs must be 1 to {USER_TOKEN_LIFE_MS_MAX}"))),
+            _ => Err(Failure::invalid(Rule::ExpiresIn, format!("expiresInMs must be 1 to {USER_TOKEN_LIFE_MS_MAX}"))),
         }
     }
 }

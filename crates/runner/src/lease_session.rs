@@ -21,7 +21,7 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, Instant, sleep};
 
-use crate::{backend::turn::TurnEnd, pending_commands::PendingCommands, rules::RejectionRule};
+use crate::{backend::turn::TurnEnd, pending_commands::PendingCommands, rules};
 
 const RETRY_FIRST_MS: u64 = 50;
 const RETRY_MS_MAX: u64 = 2_000;
@@ -52,10 +52,10 @@ pub(crate) enum Refusal {
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
-        match (failure.kind, RejectionRule::of(&failure)) {
+        match (failure.kind, failure.broken_rule()) {
             (FailureKind::RunnerLeaseConflict, _) => Self::Halt(Halt::FencedOut(failure)),
-            (_, Some(rule)) if rule.ends_run() => Self::Halt(Halt::RunEnded(failure)),
-            (_, Some(rule)) if rule.ends_command() => Self::CommandEnded,
+            (_, Some(rule)) if rules::ends_run(rule) => Self::Halt(Halt::RunEnded(failure)),
+            (_, Some(rule)) if rules::ends_command(rule) => Self::CommandEnded,
             (FailureKind::SchemaInvalid | FailureKind::PayloadTooLarge, _) => Self::Content(failure),
             _ => Self::Halt(Halt::Failed(failure)),
         }

@@ -3,7 +3,7 @@
 
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, FailureKind, RawJson, Rule,
     ids::RunId,
     kernel::{
         leases::{ClaimRun, Claimed},
@@ -19,7 +19,6 @@ use crate::{
     backend::{self, interface::Backend, turn::TurnEnd},
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseSession, retry},
-    rules::RejectionRule,
     session_storage, turn_driver,
 };
 
@@ -183,7 +182,7 @@ fn halt_outcome(halt: Halt, turns: u32) -> RunnerOutcome {
     match halt {
         Halt::RunEnded(failure) => outcome(RunnerStatus::RunEnded, turns, Some(failure)),
         // Nothing was left to do, and the server released the lease.
-        Halt::FencedOut(failure) if RejectionRule::of(&failure) == Some(RejectionRule::LeaseReleased) => {
+        Halt::FencedOut(failure) if failure.broken_rule() == Some(Rule::LeaseReleased) => {
             outcome(RunnerStatus::Idle, turns, None)
         }
         Halt::FencedOut(failure) => outcome(RunnerStatus::FencedOut, turns, Some(failure)),
@@ -242,7 +241,7 @@ async fn serve(
         let message =
             format!("the run is for {:?}, this runner for {:?}", lease.run.backend_profile, order.backend_profile);
         lease.release(false).await?;
-        return Err(Halt::Failed(Failure::invalid("backend-profile-mismatch", message)));
+        return Err(Halt::Failed(Failure::invalid(Rule::BackendProfileMismatch, message)));
     }
     lease.releases_when_idle = !backend.keeps_lease();
     let mut empty_fetches = 0;

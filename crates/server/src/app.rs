@@ -6,7 +6,7 @@ pub use run_ref::RunRef;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Rule, Timestamp,
     ids::{CommandId, RunId, SessionId, name},
     kernel::{
         backends::CodexProgram,
@@ -396,7 +396,7 @@ impl App {
             Cow::Borrowed(_) => Ok(text),
             Cow::Owned(_) => {
                 let message = format!("{field} looks like a credential; what is named here is kept and shown");
-                Err(Failure::invalid("name-credential", message).detail("field", field))
+                Err(Failure::invalid(Rule::NameCredential, message).detail("field", field))
             }
         }
     }

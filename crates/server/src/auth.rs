@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     ids::{AgentId, RunId, RunnerJobId, TokenId, UserId},
     kernel::{provider_profiles::ProfileOwner, sessions::Session},
     tokens::TokenRole,
@@ -158,7 +158,7 @@ impl Access {
             (Self::Own, _) => matches!(caller, User { .. }),
             (Self::Operate, _) => false,
         };
-        if admitted { Ok(()) } else { Err(forbidden("role", self.refusal())) }
+        if admitted { Ok(()) } else { Err(Failure::rule(Rule::Role, self.refusal())) }
     }
 }
 
@@ -196,7 +196,7 @@ impl Principal {
     pub fn tenants_within(&self, requested: Option<&str>) -> Result<Option<Vec<String>>, Failure> {
         match (requested, self.tenants()) {
             (Some(tenant), Some(own)) if !own.iter().any(|t| t == tenant) => {
-                Err(forbidden("tenant", "this token is not for that tenant"))
+                Err(Failure::rule(Rule::Tenant, "this token is not for that tenant"))
             }
             (Some(tenant), _) => Ok(Some(vec![tenant.to_owned()])),
             (None, own) => Ok(own.map(<[String]>::to_vec)),
@@ -220,8 +220,8 @@ impl Principal {
         };
         match (allowed, owner) {
             (true, _) => Ok(()),
-            (false, ProfileOwner::Operator) => Err(forbidden("profile-owner", "this profile is the operator's")),
-            (false, ProfileOwner::Tenant(_)) => Err(forbidden("tenant", "this token is not for that tenant")),
+            (false, ProfileOwner::Operator) => Err(Failure::rule(Rule::ProfileOwner, "this profile is the operator's")),
+            (false, ProfileOwner::Tenant(_)) => Err(Failure::rule(Rule::Tenant, "this token is not for that tenant")),
         }
     }
 
@@ -248,7 +248,7 @@ impl Principal {
     pub fn may_read(&self, run: &RunRef) -> Result<(), Failure> {
         match self {
             Self::Runner { run_id, .. } if *run_id == run.run_id => Ok(()),
-            Self::Runner { .. } => Err(forbidden("run", "this token is for another run")),
+            Self::Runner { .. } => Err(Failure::rule(Rule::Run, "this token is for another run")),
             _ => self.may_see(run),
         }
     }
@@ -259,7 +259,7 @@ impl Principal {
         self.is_of(tenant_id)?;
         match (owner, self.sees_threads_of()) {
             (Some(owner), Some(user)) if owner != user => {
-                Err(forbidden("owner", "this thread belongs to another user"))
+                Err(Failure::rule(Rule::Owner, "this thread belongs to another user"))
             }
             _ => Ok(()),
         }
@@ -277,9 +277,10 @@ impl Principal {
         let what = what.into();
         self.may_cancel(what)?;
         match (what.owner, self) {
-            (Some(_), Self::Service { .. }) => {
-                Err(forbidden("owner", "a service may read a user's thread and stop what runs there, and no more"))
-            }
+            (Some(_), Self::Service { .. }) => Err(Failure::rule(
+                Rule::Owner,
+                "a service may read a user's thread and stop what runs there, and no more",
+            )),
             _ => Ok(()),
         }
     }
@@ -294,12 +295,8 @@ impl Principal {
         if self.tenants().is_none_or(|tenants| tenants.iter().any(|tenant| tenant == tenant_id)) {
             return Ok(());
         }
-        Err(forbidden("tenant", "this token is not for that tenant"))
+        Err(Failure::rule(Rule::Tenant, "this token is not for that tenant"))
     }
-}
-
-pub fn forbidden(rule: &'static str, message: &str) -> Failure {
-    Failure::rule(FailureKind::Forbidden, rule, message)
 }
 
 pub fn unauthenticated(message: &str) -> Failure {

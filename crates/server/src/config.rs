@@ -13,7 +13,7 @@ mod tls;
 use std::{ops::RangeInclusive, path::PathBuf};
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     capabilities::Toggles,
     json::value_of,
     kernel::policy::TenantPolicy,
@@ -232,7 +232,7 @@ impl Config {
     fn check(&self) -> Result<(), Failure> {
         if self.server.open_loopback && self.server.require_auth {
             let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
-            return Err(Failure::invalid("config", message));
+            return Err(Failure::invalid(Rule::Config, message));
         }
         self.rate_limit.check()?;
         self.check_numbers()?;
@@ -265,12 +265,14 @@ impl Config {
                 .or_else(|| Some(absolute("HOME")?.join(".local/share")))
                 .map(|base| base.join("ostler"))
         };
-        let chosen = self.server.data_dir.clone().or_else(from_home).ok_or_else(|| {
-            Failure::rule(FailureKind::InfraFailed, "data-dir", "no data directory: give --data-dir or set HOME")
-        })?;
+        let chosen = self
+            .server
+            .data_dir
+            .clone()
+            .or_else(from_home)
+            .ok_or_else(|| Failure::rule(Rule::DataDir, "no data directory: give --data-dir or set HOME"))?;
         // Absolute, because messages print the path and it must work from any directory.
-        std::path::absolute(&chosen)
-            .map_err(|error| Failure::rule(FailureKind::InfraFailed, "data-dir", format!("{chosen:?}: {error}")))
+        std::path::absolute(&chosen).map_err(|error| Failure::rule(Rule::DataDir, format!("{chosen:?}: {error}")))
     }
 
     pub fn store(&self) -> Result<StoreConfig, Failure> {
@@ -280,7 +282,7 @@ impl Config {
                 if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
                     let message = "the database URL must begin with postgres:// or postgresql://; without one, SQLite in \
                                    the data directory is used";
-                    return Err(Failure::invalid("database-url", message));
+                    return Err(Failure::invalid(Rule::DatabaseUrl, message));
                 }
                 StoreConfig::Postgres { url: environment::with_password(url, &self.environment) }
             }
@@ -297,7 +299,7 @@ pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<
     if range.contains(&value) {
         return Ok(());
     }
-    Err(Failure::invalid("config", format!("{key} must be {} to {}", range.start(), range.end())))
+    Err(Failure::invalid(Rule::Config, format!("{key} must be {} to {}", range.start(), range.end())))
 }
 
 fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Result<S::Ok, S::Error> {
@@ -314,7 +316,7 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000");
-    Err(Failure::invalid("allow-origin", message))
+    Err(Failure::invalid(Rule::AllowOrigin, message))
 }
 
 #[cfg(test)]

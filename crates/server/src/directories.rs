@@ -11,7 +11,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::{RunId, SessionId},
 };
 
@@ -43,14 +43,14 @@ pub fn all_workspaces(app: &App) -> Result<PathBuf, Failure> {
 
 /// As [`create`], with a failure that a request can return.
 pub fn make(path: &Path) -> Result<(), Failure> {
-    create(path).map_err(|error| failed("directory", path, &error))
+    create(path).map_err(|error| failed(Rule::Directory, path, &error))
 }
 
 /// As [`remove`], outside the threads of the async runtime, because there may be many files.
 pub async fn clear(path: PathBuf) -> Result<(), Failure> {
     let shown = path.clone();
     let cleared = tokio::task::spawn_blocking(move || remove(&path)).await.map_err(Failure::internal)?;
-    cleared.map_err(|error| failed("directory-clear", &shown, &error))
+    cleared.map_err(|error| failed(Rule::DirectoryClear, &shown, &error))
 }
 
 /// Removes a directory and everything in it, whatever an agent has made of it. Links are removed and never followed.
@@ -76,8 +76,8 @@ fn open_up(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn failed(rule: &'static str, path: &Path, error: &io::Error) -> Failure {
-    let mut failure = Failure::rule(FailureKind::InfraFailed, rule, "a directory of the server could not be changed");
+fn failed(rule: Rule, path: &Path, error: &io::Error) -> Failure {
+    let mut failure = Failure::rule(rule, "a directory of the server could not be changed");
     failure.cause = Some(format!("{}: {error}", path.display()).into());
     failure
 }

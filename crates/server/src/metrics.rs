@@ -192,7 +192,7 @@ fn method_label(method: &Method) -> &Method {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::FailureKind;
+    use ostler_protocol::Rule;
 
     use super::*;
 
@@ -213,15 +213,15 @@ mod tests {
             let method = Method::from_bytes(format!("M{n}").as_bytes()).unwrap();
             metrics.count_response(&method, None, StatusCode::from_u16(100 + n % 500).unwrap(), 1);
         }
-        assert_eq!(metrics.operations.read().unwrap()["other"].len(), 1);
+        assert_eq!(metrics.operations.read()["other"].len(), 1);
     }
 
     #[test]
     fn refusals_are_counted_by_kind_and_rule() {
         let metrics = Metrics::default();
-        metrics.refused(&Failure::rule(FailureKind::RateLimited, "followers", ""));
-        metrics.refused(&Failure::rule(FailureKind::RateLimited, "followers-per-caller", ""));
-        let refusals = metrics.refusals.lock().unwrap();
+        metrics.refused(&Failure::rule(Rule::Followers, ""));
+        metrics.refused(&Failure::rule(Rule::FollowersPerCaller, ""));
+        let refusals = metrics.refusals.lock();
         assert_eq!(refusals.keys().map(|(kind, _)| *kind).collect::<Vec<_>>(), ["rate-limited"; 2]);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::Router;
-use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
+use ostler_protocol::{Failure, FailureKind, Rule, redaction::Redactor};
 use ostler_store::{Db, StoreConfig, StoreError, StoreFault, lane::Lanes};
 use secrecy::ExposeSecret;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
@@ -69,7 +69,8 @@ impl Server {
         let Self { mut config, clock, dialects } = self;
         config.server.workspace = Some(workspace(&config)?);
         let data_dir = config.data_dir()?;
-        directories::make(&data_dir).map_err(|failure| not_started("data-dir", failure.cause.unwrap_or_default()))?;
+        directories::make(&data_dir)
+            .map_err(|failure| not_started(Rule::DataDir, failure.cause.unwrap_or_default()))?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
         let store = config.store()?;
@@ -79,12 +80,14 @@ impl Server {
         let secrets = SecretStore::open(&config)?;
         let (signing_key, signing) = signing_key(&data_dir)?;
         let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
-        service::users::record_key(&db, &issuers, clock.now()).await.map_err(|error| not_started("store", error))?;
-        service::backends::record(&db).await.map_err(|error| not_started("store", error))?;
+        service::users::record_key(&db, &issuers, clock.now())
+            .await
+            .map_err(|error| not_started(Rule::Store, error))?;
+        service::backends::record(&db).await.map_err(|error| not_started(Rule::Store, error))?;
         let tls = tls::acceptor(&config)?;
         let listener =
             TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
-        let address = listener.local_addr().map_err(|error| not_started("listen", error))?;
+        let address = listener.local_addr().map_err(|error| not_started(Rule::Listen, error))?;
         check_open(&config, address)?;
         config.server.listen = address.to_string();
         let opening = || Opening { db: db.clone(), config: config.clone(), wall: clock.wall() };
@@ -94,7 +97,7 @@ impl Server {
         let metrics = Arc::<Metrics>::default();
         let host =
             LaneHost { clock: clock.clone(), hub: hub.clone(), others: others.clone(), metrics: metrics.clone() };
-        let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started("store", error))?;
+        let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started(Rule::Store, error))?;
         let database_url =
             config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&database_url);
@@ -122,7 +125,7 @@ impl Server {
         };
         let app = App::new(parts);
         isolation::start(&app);
-        service::health::read_settings(&app).await.map_err(|error| not_started("store", error))?;
+        service::health::read_settings(&app).await.map_err(|error| not_started(Rule::Store, error))?;
         service::provider_profiles::learn_all(&app).await?;
         worker::sweeper::recover(&app).await?;
         let router = http::router(app.clone());
@@ -209,7 +212,7 @@ fn spawn(
 /// The server's workspace directory, as a canonical path.
 fn workspace(config: &Config) -> Result<PathBuf, Failure> {
     let named = config.server.workspace.as_deref().unwrap_or_else(|| ".".as_ref());
-    named.canonicalize().map_err(|error| not_started("workspace", format!("{}: {error}", named.display())))
+    named.canonicalize().map_err(|error| not_started(Rule::Workspace, format!("{}: {error}", named.display())))
 }
 
 /// Without tokens, every client that can connect may run agents, so the address must be a loopback address.
@@ -219,14 +222,14 @@ fn check_open(config: &Config, address: SocketAddr) -> Result<(), Failure> {
     }
     if !address.ip().is_loopback() {
         let message = format!("open-loopback is for loopback addresses; this server would listen on {address}");
-        return Err(Failure::invalid("open-loopback", message));
+        return Err(Failure::invalid(Rule::OpenLoopback, message));
     }
     tracing::warn!(%address, "open-loopback: every user of this machine may run agents here without a token");
     Ok(())
 }
 
 async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
-    let weak = db.durability().await.map_err(|error| not_started("store", error))?.weak_settings;
+    let weak = db.durability().await.map_err(|error| not_started(Rule::Store, error))?.weak_settings;
     if weak.is_empty() {
         return Ok(());
     }
@@ -238,7 +241,7 @@ async fn check_durability(db: &Db, config: &Config) -> Result<(), Failure> {
         "the store would lose answered writes in a power cut ({}); --unsafe-durability allows it",
         weak.join(", ")
     );
-    Err(not_started("weak-durability", message))
+    Err(not_started(Rule::WeakDurability, message))
 }
 
 /// The password in a connection string, as written and percent-decoded.
@@ -264,14 +267,14 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
         };
         if is_full {
             let message = format!("cannot open the store at {}: the disk is full ({error})", file.display());
-            return not_started("store-disk-full", message);
+            return not_started(Rule::StoreDiskFull, message);
         }
     }
     let kind = match error {
         StoreError::Locked(_) => FailureKind::StateConflict,
         _ => FailureKind::InfraFailed,
     };
-    Failure { kind, ..not_started("store", error) }
+    not_started(Rule::Store, error).with_kind(kind)
 }
 
 /// The free space of the disk that the file is on.
@@ -287,7 +290,7 @@ fn not_bound(listen: &str, error: &std::io::Error) -> Failure {
         ErrorKind::InvalidInput => FailureKind::SchemaInvalid,
         _ => FailureKind::InfraFailed,
     };
-    Failure { kind, ..not_started("listen", format!("{listen}: {error}")) }
+    not_started(Rule::Listen, format!("{listen}: {error}")).with_kind(kind)
 }
 
 #[cfg(test)]

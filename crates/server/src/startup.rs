@@ -1,10 +1,10 @@
 //! Failures of a start.
 
-use ostler_protocol::{Failure, FailureKind, redaction::Redactor};
+use ostler_protocol::{Failure, Rule, redaction::Redactor};
 
 /// The failure of a start. Its reason is printed to the operator and never sent to callers; a connection string in it is
 /// redacted.
-pub fn not_started(rule: &'static str, error: impl std::fmt::Display) -> Failure {
+pub fn not_started(rule: Rule, error: impl std::fmt::Display) -> Failure {
     let text = error.to_string();
-    Failure::rule(FailureKind::InfraFailed, rule, Redactor::new(&[]).redact(&text).into_owned())
+    Failure::rule(rule, Redactor::new(&[]).redact(&text).into_owned())
 }

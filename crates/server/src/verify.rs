@@ -5,7 +5,7 @@
 //! its session.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::SessionId,
     kernel::{
         chain::{self, Hash},
@@ -49,7 +49,7 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
     {
         // Opening it would create an empty store, in which nothing is wrong.
         let message = format!("there is no store at {}", file.display());
-        return Err(Failure::rule(FailureKind::NotFound, "store-absent", message));
+        return Err(Failure::rule(Rule::StoreAbsent, message));
     }
     let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_opened(error, &store))?;
     let report = walk(&db, session).await;

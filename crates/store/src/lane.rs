@@ -14,7 +14,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{RunId, SessionId},
     kernel::aliases::CommandAlias,
     kernel::{
@@ -211,11 +211,7 @@ impl Drop for Weight<'_> {
 }
 
 pub(crate) fn overloaded() -> LaneError {
-    LaneError::Refused(Failure::rule(
-        FailureKind::Overloaded,
-        "lane-queue",
-        "the write queue is full; try again shortly",
-    ))
+    LaneError::Refused(Failure::rule(Rule::LaneQueue, "the write queue is full; try again shortly"))
 }
 
 pub(crate) type Desks = HashMap<SessionId, Desk>;

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, Rule};
 use ostler_runner::guard::Order;
 
 /// Supervise an agent's program
@@ -23,34 +23,34 @@ pub(crate) struct GuardArgs {
 /// Closes inherited descriptors: an agent inherits only its standard streams.
 pub(crate) fn protect() -> Result<(), Failure> {
     #[cfg(target_os = "linux")]
-    ostler_runner::guard::close_inherited().map_err(|error| not_started("descriptors", &error))?;
+    ostler_runner::guard::close_inherited().map_err(|error| not_started(Rule::Descriptors, &error))?;
     Ok(())
 }
 
 #[cfg(target_os = "linux")]
 pub(crate) async fn guard(args: &GuardArgs) -> Result<u8, Failure> {
-    let order: Order = serde_json::from_str(&args.order).map_err(|error| not_started("order", &error))?;
+    let order: Order = serde_json::from_str(&args.order).map_err(|error| not_started(Rule::Order, &error))?;
     match (args.within, args.init) {
         (Some(pid), _) => {
             let error = ostler_runner::guard::confine(&order, pid, &args.program, &args.arguments);
-            Err(not_started("start", &format!("{}: {error}", args.program.display())))
+            Err(not_started(Rule::Start, &format!("{}: {error}", args.program.display())))
         }
         (None, Some(pid)) => {
             let ended = ostler_runner::guard::init(&order, pid, &args.program, &args.arguments);
-            ended.map_err(|error| not_started("namespaces", &error))
+            ended.map_err(|error| not_started(Rule::Namespaces, &error))
         }
         (None, None) => {
             let watched = ostler_runner::guard::watch(&order, &args.program, &args.arguments).await;
-            watched.map_err(|error| not_started("guard", &error))
+            watched.map_err(|error| not_started(Rule::Guard, &error))
         }
     }
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) async fn guard(_: &GuardArgs) -> Result<u8, Failure> {
-    Err(not_started("guard", &"the guard is not available on this system"))
+    Err(not_started(Rule::Guard, &"the guard is not available on this system"))
 }
 
-fn not_started(rule: &'static str, why: &dyn std::fmt::Display) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, rule, format!("the agent's program was not started: {why}"))
+fn not_started(rule: Rule, why: &dyn std::fmt::Display) -> Failure {
+    Failure::rule(rule, format!("the agent's program was not started: {why}"))
 }

@@ -7,7 +7,7 @@ use futures_util::stream::{self, BoxStream, StreamExt};
 use http::{HeaderName, HeaderValue, Method};
 use http_body_util::BodyExt;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     cursors::EventsQuery,
     kernel::events::{AppendEvents, Appended, EventPage, EventView},
 };
@@ -48,7 +48,7 @@ impl Client {
             let (status, bytes) = response::collect(response).await?;
             response::success(status, bytes)?;
             let message = "the server's response is not an event stream";
-            return Err(Failure::rule(FailureKind::BackendFailed, "answer-unknown", message));
+            return Err(Failure::rule(Rule::AnswerUnknown, message));
         }
         let state = FollowState {
             body: response.into_body(),

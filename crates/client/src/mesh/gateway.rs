@@ -11,7 +11,7 @@ use ostler_crypto::{
     proofs,
 };
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     mesh::{
         Aid,
         auth::{CreateAidParams, CreateAidResult, Login1Params, Login1Result, Login2Params, Login2Result},
@@ -29,8 +29,6 @@ use super::{
     session::Session,
 };
 use crate::{failures::is_transient, transport::web_client};
-
-const RULE_SLOT_IN_USE: &str = "mesh-place-taken";
 
 /// A gateway of the mesh, and the root certificate that it is verified against.
 #[derive(Clone)]
@@ -108,7 +106,7 @@ impl Gateway {
         let certificate = Certificate::from_pem(&cert).ok_or_else(|| untrusted("the certificate cannot be read"))?;
         let identity = Identity::new(key.clone(), certificate.clone()).ok_or_else(|| {
             let message = format!("{aid} is already registered for another key");
-            RegisterError::Refused(Failure::rule(FailureKind::StateConflict, "aid-taken", message))
+            RegisterError::Refused(Failure::rule(Rule::AidTaken, message))
         })?;
         let verified = self.chain().await?.verify_agent(certificate, aid.as_str(), self.ambient.now());
         verified.map_err(|fault| fault_failure(&fault))?;
@@ -190,14 +188,14 @@ impl Gateway {
 
 /// Whether another session is connected from this device slot.
 pub fn is_slot_in_use(failure: &Failure) -> bool {
-    failure.rule_name() == Some(RULE_SLOT_IN_USE)
+    failure.broken_rule() == Some(Rule::MeshPlaceTaken)
 }
 
 fn slot_failure(failure: Failure) -> Failure {
     match failure.message.as_str() {
         "device_singleton_conflict" | "slot_conflict" => {
             let message = "this identity is already connected from this device slot";
-            Failure::rule(FailureKind::StateConflict, RULE_SLOT_IN_USE, message)
+            Failure::rule(Rule::MeshPlaceTaken, message)
         }
         _ => failure,
     }

@@ -13,7 +13,7 @@ use ostler_crypto::{
     certificates::{Certificate, Chain, Fault, FaultKind, Peer, Serial},
     crl::{LIST_BYTES_MAX, Revocations},
 };
-use ostler_protocol::{Failure, FailureKind, mesh::Aid};
+use ostler_protocol::{Failure, Rule, mesh::Aid};
 use tokio::{sync::OnceCell, time::timeout};
 
 use super::gateway::Gateway;
@@ -95,11 +95,11 @@ impl Gateway {
         let Some(text) = self.page(&format!("/pki/cert/{aid}{query}")).await? else { return Ok(None) };
         let certificate = Certificate::from_pem(&text);
         let certificate =
-            certificate.ok_or_else(|| undetermined("mesh-gateway", "the gateway's certificate cannot be read"))?;
+            certificate.ok_or_else(|| Failure::rule(Rule::MeshGateway, "the gateway's certificate cannot be read"))?;
         let digest = certificate.fingerprint();
         if fingerprint.is_some_and(|named| named != digest) {
-            return Err(undetermined(
-                "mesh-gateway",
+            return Err(Failure::rule(
+                Rule::MeshGateway,
                 "the gateway returned another certificate than the requested one",
             ));
         }
@@ -125,7 +125,7 @@ impl Gateway {
         let pem = list["crl_pem"].as_str().unwrap_or_default();
         let read = Revocations::from_pem(pem, self.chain().await?.issuer(), now).map(Arc::new);
         let read = read.ok_or_else(|| {
-            undetermined("mesh-revocations", "the revocation list is not the issuer's, or not currently valid")
+            Failure::rule(Rule::MeshRevocations, "the revocation list is not the issuer's, or not currently valid")
         })?;
         *lock(&self.cache.revocations) = Some((now, read.clone()));
         Ok(read)
@@ -149,19 +149,20 @@ pub(super) async fn fetch_root(web: &reqwest::Client, base: &str) -> Result<Opti
 /// The text of a page. `None` if there is no such page.
 async fn page(web: &reqwest::Client, address: &str, bytes_max: usize) -> Result<Option<String>, Failure> {
     let request = Request::get(address).body(bytes::Bytes::new());
-    let request = request.map_err(|_| Failure::invalid("address", format!("{address:?} is not a valid address")))?;
+    let request =
+        request.map_err(|_| Failure::invalid(Rule::Address, format!("{address:?} is not a valid address")))?;
     let read = async {
         let (head, body) = transport::send(web, request).await?.into_parts();
         match head.status {
             StatusCode::OK => response::read(body, bytes_max).await.map(Some),
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(undetermined("mesh-page", &format!("{address}: {status}"))),
+            status => Err(Failure::rule(Rule::MeshPage, format!("{address}: {status}"))),
         }
     };
     let read =
         timeout(PAGE_MAX, read).await.unwrap_or_else(|_| Err(failures::timed_out(PAGE_MAX.as_millis() as u64)))?;
     let text = read.map(|bytes| String::from_utf8(bytes.into())).transpose();
-    text.map_err(|_| undetermined("mesh-page", &format!("{address}: not text")))
+    text.map_err(|_| Failure::rule(Rule::MeshPage, format!("{address}: not text")))
 }
 
 /// Whether it has the form of a fingerprint: `sha256:` and 64 hexadecimal digits.
@@ -174,19 +175,14 @@ fn is_fingerprint(named: &str) -> bool {
 pub(super) fn fault_failure(fault: &Fault) -> Failure {
     match fault.kind {
         // An issuer does not date certificates ahead, so our clock is behind.
-        FaultKind::NotYetValid => undetermined("mesh-clock", &format!("{fault}; is this machine's clock right?")),
+        FaultKind::NotYetValid => Failure::rule(Rule::MeshClock, format!("{fault}; is this machine's clock right?")),
         _ => untrusted(&fault.to_string()),
     }
 }
 
 /// The failure for a peer that is not trusted. There is no communication with it.
 pub(super) fn untrusted(why: &str) -> Failure {
-    Failure::rule(FailureKind::Forbidden, "mesh-not-believed", why)
-}
-
-/// The failure if trust could not be determined.
-fn undetermined(rule: &'static str, why: &str) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, rule, why)
+    Failure::rule(Rule::MeshNotBelieved, why)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use ostler_crypto::{
     replay::{ReplayError, ReplayGuard},
 };
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     mesh::{
         Aid,
         auth::not_registered,
@@ -207,7 +207,7 @@ impl Sealer {
             (None, CertificateTrust::Trusted(_)) => {
                 let message =
                     format!("{to} has uploaded no prekey, so no message can be sealed for it with forward secrecy");
-                Failure::rule(FailureKind::StateConflict, "mesh-no-prekey", message)
+                Failure::rule(Rule::MeshNoPrekey, message)
             }
         })
     }
@@ -301,8 +301,7 @@ impl Sealer {
         self.replays = replays;
         parse_contents(&opened.map_err(|error| match error {
             ReplayError::OutsideWindow => OpenError::Temporary(Failure::rule(
-                FailureKind::InfraFailed,
-                "mesh-window",
+                Rule::MeshWindow,
                 "the message was pushed too long after, or before, the time at which it was sealed",
             )),
             ReplayError::Replayed => OpenError::Permanent("the message was received before".to_owned()),

@@ -10,7 +10,8 @@ use http::{
 };
 use ostler_crypto::proofs;
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, FailureKind, RawJson, Rule,
+    failures::RULE,
     mesh::{
         calls::FRAME_BYTES_MAX,
         connections::{CHALLENGE, Challenge},
@@ -74,7 +75,7 @@ impl Session {
             response.headers().get(SEC_WEBSOCKET_ACCEPT).is_some_and(|one| *one == derive_accept_key(key.as_bytes()));
         if response.status() != StatusCode::SWITCHING_PROTOCOLS || !accepted {
             let message = format!("{base}{GATEWAY_PATH} is not a gateway of the mesh ({})", response.status());
-            return Err(Failure::rule(FailureKind::InfraFailed, "mesh-gateway", message));
+            return Err(Failure::rule(Rule::MeshGateway, message));
         }
         let upgraded = response.upgrade().await.map_err(|error| failures::unreachable(&error))?;
         let limits = WebSocketConfig::default()
@@ -88,11 +89,7 @@ impl Session {
                 session.nonce = challenge.nonce;
                 Ok(session)
             }
-            _ => Err(Failure::rule(
-                FailureKind::InfraFailed,
-                "mesh-gateway",
-                "the gateway did not send a challenge first",
-            )),
+            _ => Err(Failure::rule(Rule::MeshGateway, "the gateway did not send a challenge first")),
         }
     }
 
@@ -153,11 +150,7 @@ impl Session {
             other => GatewayEvent::Other(other.to_owned()),
         };
         if self.events.len() >= EVENTS_MAX {
-            return Err(Failure::rule(
-                FailureKind::Overloaded,
-                "mesh-events",
-                "too many events were pushed; pull the messages",
-            ));
+            return Err(Failure::rule(Rule::MeshEvents, "too many events were pushed; pull the messages"));
         }
         self.events.push_back(event);
         Ok(())
@@ -167,27 +160,18 @@ impl Session {
         loop {
             match self.socket.next().await {
                 Some(Ok(tungstenite::Message::Text(text))) => {
-                    return Frame::read_as(text.as_bytes(), Version::Two).map_err(|fault| {
-                        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway sent {fault}"))
-                    });
+                    return Frame::read_as(text.as_bytes(), Version::Two)
+                        .map_err(|fault| Failure::rule(Rule::MeshGateway, format!("the gateway sent {fault}")));
                 }
                 Some(Ok(tungstenite::Message::Close(frame))) => {
                     let why = frame.map_or_else(String::new, |frame| format!(": {} {}", frame.code, frame.reason));
-                    return Err(Failure::rule(
-                        FailureKind::InfraFailed,
-                        "mesh-closed",
-                        format!("the gateway closed{why}"),
-                    ));
+                    return Err(Failure::rule(Rule::MeshClosed, format!("the gateway closed{why}")));
                 }
                 // The library responds to pings.
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(connection_lost(&error)),
                 None => {
-                    return Err(Failure::rule(
-                        FailureKind::InfraFailed,
-                        "mesh-closed",
-                        "the gateway closed the connection",
-                    ));
+                    return Err(Failure::rule(Rule::MeshClosed, "the gateway closed the connection"));
                 }
             }
         }
@@ -195,9 +179,8 @@ impl Session {
 }
 
 fn read<T: DeserializeOwned>(raw: &RawJson) -> Result<T, Failure> {
-    serde_json::from_str(raw.as_str()).map_err(|error| {
-        Failure::rule(FailureKind::InfraFailed, "mesh-gateway", format!("the gateway's reply cannot be read: {error}"))
-    })
+    serde_json::from_str(raw.as_str())
+        .map_err(|error| Failure::rule(Rule::MeshGateway, format!("the gateway's reply cannot be read: {error}")))
 }
 
 /// The failure of an error reply: of the kind that it names if we know it, otherwise by its code.
@@ -214,16 +197,16 @@ fn error_failure(error: RpcError) -> Failure {
     });
     let named = |key: &str| data[key].as_str().map(str::to_owned);
     let mut failure = Failure::new(kind, error.message).detail("code", error.code);
-    for (key, value) in [("rule", named("rule")), ("traceId", named("trace_id"))] {
+    for (key, value) in [(RULE, named(RULE)), ("traceId", named("trace_id"))] {
         failure = value.into_iter().fold(failure, |failure, value| failure.detail(key, value));
     }
     failure
 }
 
 fn no_reply() -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "mesh-silent", "the gateway does not respond")
+    Failure::rule(Rule::MeshSilent, "the gateway does not respond")
 }
 
 fn connection_lost(error: &tungstenite::Error) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "mesh-closed", format!("the connection to the gateway was lost: {error}"))
+    Failure::rule(Rule::MeshClosed, format!("the connection to the gateway was lost: {error}"))
 }

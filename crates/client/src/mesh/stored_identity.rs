@@ -8,7 +8,7 @@ use ostler_crypto::{
     prekeys::outdated,
 };
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     mesh::{
         Aid,
         connections::{DeliveryMode, Place},
@@ -123,7 +123,7 @@ impl StoredIdentity {
 }
 
 fn invalid_keys(aid: &Aid, why: &str) -> Failure {
-    Failure::rule(FailureKind::SchemaInvalid, "mesh-keys", format!("{aid} {why}"))
+    Failure::rule(Rule::MeshKeys, format!("{aid} {why}"))
 }
 
 /// A key as text, without unwiped copies of it.

@@ -11,7 +11,7 @@ use axum::{
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue, header};
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     cursors::EventsQuery,
     failures::Problem,
     ids::RunId,
@@ -69,7 +69,7 @@ pub async fn append(
 pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let seq = value.to_str().ok().and_then(|text| text.trim().parse::<i64>().ok()).filter(|seq| *seq >= 0);
-    seq.map(Some).ok_or_else(|| Failure::invalid("last-event-id", "Last-Event-ID must be an event's number"))
+    seq.map(Some).ok_or_else(|| Failure::invalid(Rule::LastEventId, "Last-Event-ID must be an event's number"))
 }
 
 pub fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {

@@ -4,7 +4,7 @@
 use axum::{Json, extract::State};
 use http::{HeaderMap, StatusCode, header};
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     failures::Problem,
     ids::ValidationId,
     kernel::provider_profiles::{
@@ -154,11 +154,11 @@ pub async fn get_validation(
 /// The version that the change is for: the body's, or else the header's. Fails if both are given and differ.
 fn expected_version(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get(header::IF_MATCH) else { return Ok(body) };
-    let text = value.to_str().map_err(|_| Failure::invalid("if-match", "the If-Match header is not text"))?;
+    let text = value.to_str().map_err(|_| Failure::invalid(Rule::IfMatch, "the If-Match header is not text"))?;
     let version = text.trim().trim_matches('"');
     match body {
         Some(body) if body != version => {
-            Err(Failure::invalid("if-match", "the If-Match header and the body's resourceVersion differ"))
+            Err(Failure::invalid(Rule::IfMatch, "the If-Match header and the body's resourceVersion differ"))
         }
         _ => Ok(Some(version.to_owned())),
     }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use ostler_protocol::{Failure, mesh::Domain};
+use ostler_protocol::{Failure, Rule, mesh::Domain};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -63,7 +63,7 @@ impl Section for MeshSection {
 impl MeshSection {
     pub fn domain(&self) -> Result<Domain, Failure> {
         let domain = self.issuer.parse::<Domain>();
-        domain.map_err(|fault| Failure::invalid("config", format!("mesh.issuer: {fault}")))
+        domain.map_err(|fault| Failure::invalid(Rule::Config, format!("mesh.issuer: {fault}")))
     }
 
     /// The base URL of the mesh's HTTP resources: the host of the configured gateway, or else the domain's own name with the

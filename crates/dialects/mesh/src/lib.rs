@@ -16,7 +16,7 @@ mod topics;
 
 use axum::routing::get;
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     mesh::{health::MeshReadiness, pki::GATEWAY_PATH},
 };
 use serde_json::Value;
@@ -97,7 +97,7 @@ async fn open(Opening { db, config, wall }: Opening) -> Result<States, Failure> 
     let opened = match Pki::open(&config, wall) {
         Ok(pki) => {
             let recorded = identities::record(&db, &pki, wall).await;
-            recorded.map_err(|error| not_started("store", error))?.map(|()| pki)
+            recorded.map_err(|error| not_started(Rule::Store, error))?.map(|()| pki)
         }
         Err(failure) => Err(failure.message),
     };

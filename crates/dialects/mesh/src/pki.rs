@@ -14,7 +14,7 @@ use ostler_crypto::{
     trust_list::{self, Root},
 };
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     json::{hex, unhex},
     mesh::{Aid, Domain},
 };
@@ -146,7 +146,7 @@ impl Pki {
             let _lock = files.lock()?;
             if files.get_plain(&certificate_file(ROOT))?.is_some() {
                 let message = "there are keys already; name another mesh.pki_directory, or remove this one";
-                return Err(Failure::rule(FailureKind::StateConflict, "pki-there", message));
+                return Err(Failure::rule(Rule::PkiThere, message));
             }
             files.put_plain(&certificate_file(ROOT), &root.to_pem())?;
             files.put_plain(&certificate_file(REGISTRY), &registry.to_pem())?;
@@ -407,12 +407,12 @@ impl Maker<'_> {
 }
 
 fn unfit(why: &str) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "pki", format!("the mesh's keys are of no use: {why}"))
+    Failure::rule(Rule::Pki, format!("the mesh's keys are of no use: {why}"))
 }
 
 /// The supplied authority is invalid.
 fn mistaken(why: &str) -> Failure {
-    Failure::invalid("pki", why)
+    Failure::rule(Rule::Pki, why).with_kind(FailureKind::SchemaInvalid)
 }
 
 fn section(config: &Config) -> MeshSection {

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     mesh::{
         Aid,
         methods::{Method, MethodRow},
@@ -97,7 +97,7 @@ impl Mesh {
     }
 
     pub fn pki(&self) -> Result<&Pki, Failure> {
-        self.pki.as_ref().map_err(|why| Failure::rule(FailureKind::InfraFailed, "mesh-off", why.as_str()))
+        self.pki.as_ref().map_err(|why| Failure::rule(Rule::MeshOff, why.as_str()))
     }
 
     /// Whether this name was valid a moment ago.
@@ -126,20 +126,20 @@ impl Mesh {
     pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let whose = Whose::of(aid, peer);
         let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
-        taken.map_err(|wait_ms| too_often("mesh-calls", format!("too many calls of {}", method.name), wait_ms))
+        taken.map_err(|wait_ms| too_often(Rule::MeshCalls, format!("too many calls of {}", method.name), wait_ms))
     }
 
     /// Limits registrations, so that no client can register all the good names, from however many addresses.
     pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
         let taken = self.registrations.take(Whose::peer(peer), config.registrations_per_hour_max, HOUR, now);
-        taken.map_err(|wait_ms| too_often("mesh-registrations", "too many names from here".into(), wait_ms))?;
+        taken.map_err(|wait_ms| too_often(Rule::MeshRegistrations, "too many names from here".into(), wait_ms))?;
         let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
-        taken.map_err(|wait_ms| too_often("mesh-registrations-total", "too many names at once".into(), wait_ms))
+        taken.map_err(|wait_ms| too_often(Rule::MeshRegistrationsTotal, "too many names at once".into(), wait_ms))
     }
 
     pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let taken = self.signatures.take(Whose::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
-        taken.map_err(|wait_ms| too_often("mesh-signatures", "too many questions from here".into(), wait_ms))
+        taken.map_err(|wait_ms| too_often(Rule::MeshSignatures, "too many questions from here".into(), wait_ms))
     }
 
     /// Counts a frame that is not a call against the identity, or the address before `auth.connect`. False if there are too many.
@@ -149,12 +149,12 @@ impl Mesh {
 
     pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
         let taken = self.rekeys.take(aid.clone(), REKEYS_PER_DAY_MAX, DAY, now);
-        taken.map_err(|wait_ms| too_often("mesh-rekeys", format!("{aid} has changed its key too often"), wait_ms))
+        taken.map_err(|wait_ms| too_often(Rule::MeshRekeys, format!("{aid} has changed its key too often"), wait_ms))
     }
 }
 
-fn too_often(rule: &'static str, message: String, wait_ms: i64) -> Failure {
-    Failure::rule(FailureKind::RateLimited, rule, message).detail("retryAfterMs", wait_ms)
+fn too_often(rule: Rule, message: String, wait_ms: i64) -> Failure {
+    Failure::rule(rule, message).detail("retryAfterMs", wait_ms)
 }
 
 #[cfg(test)]

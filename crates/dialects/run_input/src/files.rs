@@ -7,7 +7,7 @@ use bytes::Bytes;
 use object_store::{Error, ObjectStore, ObjectStoreExt, local::LocalFileSystem, path::Path};
 use ostler_crypto::mac::MacKey;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     json::{hex, unhex},
     run_input::attachments::{ObjectPath, Proof},
 };
@@ -126,7 +126,7 @@ fn local(config: &Config, section: &AttachmentsSection) -> Result<Arc<dyn Object
         None => config.data_dir()?.join("attachments"),
     };
     directories::make(&directory)?;
-    let opened = LocalFileSystem::new_with_prefix(&directory).map_err(|error| not_started("attachments", error))?;
+    let opened = LocalFileSystem::new_with_prefix(&directory).map_err(|error| not_started(Rule::Attachments, error))?;
     // A successful upload must survive a power cut. An empty directory is deleted with its last file.
     Ok(Arc::new(opened.with_fsync(true).with_automatic_cleanup(true)))
 }
@@ -146,18 +146,17 @@ fn s3(bucket: &str, config: &Config, section: &AttachmentsSection) -> Result<Arc
     if let Some(endpoint) = &section.s3_endpoint {
         builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
     }
-    let opened = builder.build().map_err(|error| not_started("attachments", error))?;
+    let opened = builder.build().map_err(|error| not_started(Rule::Attachments, error))?;
     Ok(Arc::new(opened))
 }
 
 #[cfg(not(feature = "s3"))]
 fn s3(_: &str, _: &Config, _: &AttachmentsSection) -> Result<Arc<dyn ObjectStore>, Failure> {
-    Err(not_started("attachments", "attachments.s3_bucket needs a build with the feature s3"))
+    Err(not_started(Rule::Attachments, "attachments.s3_bucket needs a build with the feature s3"))
 }
 
 fn failed(error: Error) -> Failure {
-    let mut failure =
-        Failure::rule(FailureKind::InfraFailed, "attachment-store", "the store of attachments did not answer");
+    let mut failure = Failure::rule(Rule::AttachmentStore, "the store of attachments did not answer");
     failure.cause = Some(error.to_string().into());
     failure
 }

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use ostler_protocol::{Failure, FailureKind, ids::AgentId};
+use ostler_protocol::{Failure, Rule, ids::AgentId};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
@@ -169,13 +169,13 @@ impl Listeners {
     ) -> Result<Registration, Failure> {
         let mut connections = self.connections();
         if connections.count >= limits.sockets_max {
-            return Err(refused("sockets", "too many WebSockets are open", limits.sockets_max));
+            return Err(refused(Rule::Sockets, "too many WebSockets are open", limits.sockets_max));
         }
         let number = connections.next;
         let own = connections.by_listener.entry(listener.clone()).or_default();
         if own.len() >= limits.sockets_per_caller_max {
             let max = limits.sockets_per_caller_max;
-            return Err(refused("sockets-per-caller", "this caller has too many WebSockets open", max));
+            return Err(refused(Rule::SocketsPerCaller, "this caller has too many WebSockets open", max));
         }
         let inbox = Arc::<Inbox>::default();
         own.push(Connection { number, inbox: inbox.clone(), outbox });
@@ -250,8 +250,8 @@ impl Listeners {
     }
 }
 
-fn refused(rule: &'static str, message: &str, max: usize) -> Failure {
-    Failure::rule(FailureKind::RateLimited, rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
+fn refused(rule: Rule, message: &str, max: usize) -> Failure {
+    Failure::rule(rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
 impl Drop for Registration {

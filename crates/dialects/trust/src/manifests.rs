@@ -11,7 +11,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::AgentId,
     trust::{
         manifest::{Canonical, Checked, ManifestDiff, diff::diff},
@@ -131,7 +131,7 @@ impl Manifests {
             None if store::trust::agents::get(db, agent_id).await?.is_none() => Err(Failure::not_found("agent")),
             None => {
                 let message = "this agent has no manifest yet, so there is nothing to grant";
-                Err(Failure::rule(FailureKind::StateConflict, "manifest-missing", message))
+                Err(Failure::rule(Rule::ManifestMissing, message))
             }
         }
     }
@@ -241,7 +241,7 @@ mod tests {
         drop((first, other));
         assert!(manifests.turn(agent(1)).now_or_never().is_some());
         drop(manifests.turn(agent(3)).await);
-        assert_eq!(manifests.changing.lock().unwrap().len(), 1, "locks of finished changes are forgotten");
+        assert_eq!(manifests.changing.lock().len(), 1, "locks of finished changes are forgotten");
     }
 
     #[test]

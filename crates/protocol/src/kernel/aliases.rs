@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{CommandId, SessionId},
 };
 
@@ -29,7 +29,7 @@ impl CommandAlias {
             return Ok(());
         }
         let message = "this id was used in the session before, with another body";
-        Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message))
+        Err(Failure::rule(Rule::PayloadHash, message))
     }
 }
 

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 
 use crate::{
-    Failure, RawJson,
+    Failure, RawJson, Rule,
     json::read_shape,
     kernel::{
         fold::CommandFold,
@@ -62,9 +62,9 @@ pub fn check(payload: &RawJson) -> Result<(), Failure> {
 
 /// In two steps, so that a misfit is named by its own place.
 fn read_budgets(payload: &RawJson) -> Result<Lowered, Failure> {
-    let payload: Payload = read_shape("budgets-shape", "payload", payload.as_str())?;
+    let payload: Payload = read_shape(Rule::BudgetsShape, "payload", payload.as_str())?;
     let Some(budgets) = payload.budgets else { return Ok(Lowered::default()) };
-    read_shape("budgets-shape", "payload.budgets", budgets.as_str())
+    read_shape(Rule::BudgetsShape, "payload.budgets", budgets.as_str())
 }
 
 fn lower_all(granted: &Budgets, requested: &Lowered) -> Result<Budgets, Failure> {
@@ -83,7 +83,7 @@ fn lower<T: PartialOrd + Copy + Default>(
 ) -> Result<Option<T>, Failure> {
     match (granted, requested) {
         (_, Some(requested)) if requested <= T::default() => {
-            Err(Failure::invalid("budget-positive", format!("payload.budgets.{field} must be positive")))
+            Err(Failure::invalid(Rule::BudgetPositive, format!("payload.budgets.{field} must be positive")))
         }
         (Some(granted), Some(requested)) if requested > granted => Ok(Some(granted)),
         (granted, requested) => Ok(requested.or(granted)),

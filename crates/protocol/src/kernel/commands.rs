@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, RawJson, Timestamp,
+    Failure, RawJson, Rule, Timestamp,
     ids::{AttemptId, CommandId, RunId, SessionId},
     json::canonical_hash,
     kernel::{
@@ -187,22 +187,22 @@ fn longest_text(payload: &RawJson) -> Option<usize> {
 /// of its own, on its text.
 pub fn check_payload(command_type: CommandType, payload: &RawJson) -> Result<(), Failure> {
     if !payload.is_object() {
-        return Err(Failure::invalid("payload-object", "payload must be a JSON object"));
+        return Err(Failure::invalid(Rule::PayloadObject, "payload must be a JSON object"));
     }
     if payload.size() > COMMAND_PAYLOAD_BYTES_MAX {
-        return Err(Failure::too_large("payload-size", "payload", payload.size(), COMMAND_PAYLOAD_BYTES_MAX));
+        return Err(Failure::too_large(Rule::PayloadSize, "payload", payload.size(), COMMAND_PAYLOAD_BYTES_MAX));
     }
     if command_type == CommandType::Interrupt {
         return Ok(());
     }
     budgets::check(payload)?;
     if let Some(bytes) = longest_text(payload).filter(|bytes| *bytes > PROMPT_BYTES_MAX) {
-        return Err(Failure::too_large("prompt-size", "the prompt", bytes, PROMPT_BYTES_MAX));
+        return Err(Failure::too_large(Rule::PromptSize, "the prompt", bytes, PROMPT_BYTES_MAX));
     }
     match prompt(payload) {
         None => {
             let message = format!("a {} needs a non-empty prompt, message or text", command_type.as_str());
-            Err(Failure::invalid("prompt-required", message))
+            Err(Failure::invalid(Rule::PromptRequired, message))
         }
         Some(_) => Ok(()),
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, RawJson, Timestamp,
+    Failure, RawJson, Rule, Timestamp,
     ids::{CommandId, PermissionId, RunId, SessionId},
     kernel::{
         chain::{self, Hash, Link},
@@ -39,19 +39,19 @@ impl NewEvent {
     /// Takes an event from outside. `command_id` is checked against the run later.
     pub fn receive(input: AppendEvent, redactor: &Redactor) -> Result<Self, Failure> {
         let event_type = EventType::parse(&input.event_type).ok_or_else(|| {
-            Failure::invalid("event-type-unknown", "the event type is not on the list")
+            Failure::invalid(Rule::EventTypeUnknown, "the event type is not on the list")
                 .detail("type", clip(&input.event_type, 80))
         })?;
         if event_type.is_reserved() {
             let message = format!("{} events are written by the server only", event_type.as_str());
-            return Err(Failure::invalid("event-type-reserved", message));
+            return Err(Failure::invalid(Rule::EventTypeReserved, message));
         }
         let command_id = match input.command_id.as_deref() {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| unknown_command(text))?),
         };
         if !input.payload.is_object() {
-            return Err(Failure::invalid("payload-object", "an event's payload must be a JSON object"));
+            return Err(Failure::invalid(Rule::PayloadObject, "an event's payload must be a JSON object"));
         }
         input.check_size()?;
         let payload = match redactor.redact_json(input.payload.as_str()) {
@@ -89,7 +89,7 @@ impl NewEvent {
 }
 
 pub fn unknown_command(text: &str) -> Failure {
-    Failure::invalid("command-unknown", "no such command in this run").detail("commandId", clip(text, 80))
+    Failure::invalid(Rule::CommandUnknown, "no such command in this run").detail("commandId", clip(text, 80))
 }
 
 /// An event in the log.
@@ -220,7 +220,7 @@ impl AppendEvent {
         let bytes = self.payload.size();
         if bytes > EVENT_BYTES_MAX {
             let what = format!("the payload of a {} event", clip(&self.event_type, 80));
-            return Err(Failure::too_large("event-size", &what, bytes, EVENT_BYTES_MAX));
+            return Err(Failure::too_large(Rule::EventSize, &what, bytes, EVENT_BYTES_MAX));
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Rule, Timestamp,
     kernel::{
         events::{EventType, PHASE_WORKSPACE_CHANGED},
         permissions::{AskPermission, Asked},
@@ -192,7 +192,7 @@ fn check(event_type: EventType, needed: &[&str], known: &[Known<'_>]) -> Result<
     });
     let Some((name, _, holds)) = wrong else { return Ok(()) };
     let message = format!("{}.{name} must be {}", event_type.as_str(), holds.words());
-    Err(Failure::invalid("event-field", message).detail("field", *name))
+    Err(Failure::invalid(Rule::EventField, message).detail("field", *name))
 }
 
 impl Fields<'_> {
@@ -342,13 +342,13 @@ impl TerminalFacts {
     /// A `failed` or `blocked` end without a kind is the backend's failure.
     pub fn checked(status: Option<&str>, failure_kind: Option<&str>, message: Option<String>) -> Result<Self, Failure> {
         let status = status.and_then(TerminalStatus::parse).ok_or_else(|| {
-            Failure::invalid("terminal-status", "status must be completed, failed, blocked or cancelled")
+            Failure::invalid(Rule::TerminalStatus, "status must be completed, failed, blocked or cancelled")
         })?;
         let named = match failure_kind {
             None => None,
             Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
                 let message = "failureKind is not one of the known kinds";
-                Failure::invalid("failure-kind-unknown", message).detail("failureKind", clip(text, 80))
+                Failure::invalid(Rule::FailureKindUnknown, message).detail("failureKind", clip(text, 80))
             })?),
         };
         let failure_kind = match status {

@@ -8,16 +8,13 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::RunnerJobId,
     kernel::runner_jobs::{JobPhase, RunnerJob},
 };
 
 /// Unanswered claims that a launcher remembers. Jobs of older ones are left to the sweeper.
 const UNANSWERED_MAX: usize = 64;
-
-/// The rule of a failure whose cause is a stored row that cannot be read.
-pub const STORE_CORRUPT: &str = "store-corrupt";
 
 /// The jobs one launcher has in hand, and its claims that were not answered.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +109,7 @@ pub fn after_finish<T>(answer: &Result<T, Failure>) -> AfterFinish {
 /// that cannot be read stays unreadable.
 pub fn is_worth_repeating(failure: &Failure) -> bool {
     matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded)
-        && failure.rule_name() != Some(STORE_CORRUPT)
+        && failure.broken_rule() != Some(Rule::StoreCorrupt)
 }
 
 /// Whether a sweeper gives up a running job: no launcher has vouched for it since `before`, and the sweeper's own server
@@ -127,11 +124,11 @@ mod tests {
 
     #[test]
     fn only_what_the_store_could_not_do_this_time_is_repeated() {
-        let of = |kind, rule| after_finish::<()>(&Err(Failure::rule(kind, rule, "…")));
-        assert_eq!(of(FailureKind::InfraFailed, "store-failed"), AfterFinish::Repeat);
-        assert_eq!(of(FailureKind::InfraFailed, "store-disk-full"), AfterFinish::Repeat);
-        assert_eq!(of(FailureKind::Overloaded, "lane-queue"), AfterFinish::Repeat);
-        assert_eq!(of(FailureKind::InfraFailed, STORE_CORRUPT), AfterFinish::PutDown);
-        assert_eq!(of(FailureKind::NotFound, "run"), AfterFinish::PutDown);
+        let of = |rule| after_finish::<()>(&Err(Failure::rule(rule, "…")));
+        assert_eq!(of(Rule::StoreFailed), AfterFinish::Repeat);
+        assert_eq!(of(Rule::StoreDiskFull), AfterFinish::Repeat);
+        assert_eq!(of(Rule::LaneQueue), AfterFinish::Repeat);
+        assert_eq!(of(Rule::StoreCorrupt), AfterFinish::PutDown);
+        assert_eq!(of(Rule::AidUnknown), AfterFinish::PutDown);
     }
 }

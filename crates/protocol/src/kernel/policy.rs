@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson, Rule,
     ids::{name, slug},
     json::read_shape,
     kernel::{
@@ -112,16 +112,16 @@ pub struct AdmittedRun {
 impl TenantPolicy {
     /// Checks a run request and completes its policy. Every refusal names its rule.
     pub fn admit(&self, request: &CreateRun) -> Result<AdmittedRun, Failure> {
-        let tenant_id = self.tenant(required("tenantId", "tenant-id-required", request.tenant_id.as_deref())?)?;
-        let project_id = required("projectId", "project-id-required", request.project_id.as_deref())?;
+        let tenant_id = self.tenant(required("tenantId", Rule::TenantIdRequired, request.tenant_id.as_deref())?)?;
+        let project_id = required("projectId", Rule::ProjectIdRequired, request.project_id.as_deref())?;
         name("projectId", project_id)?;
-        listed(&self.projects, project_id, "project-allow-list", "projectId")?;
+        listed(&self.projects, project_id, Rule::ProjectAllowList, "projectId")?;
         let workspace_ref = workspace(request.workspace_ref.as_ref(), tenant_id)?;
         no_bundle(request.resource_bundle_ref.as_ref())?;
-        let provider_id = required("providerId", "provider-id-required", request.provider_id.as_deref())?;
+        let provider_id = required("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref())?;
         name("providerId", provider_id)?;
-        listed(&self.providers, provider_id, "provider-allow-list", "providerId")?;
-        let profile = required("backendProfile", "backend-profile-required", request.backend_profile.as_deref())?;
+        listed(&self.providers, provider_id, Rule::ProviderAllowList, "providerId")?;
+        let profile = required("backendProfile", Rule::BackendProfileRequired, request.backend_profile.as_deref())?;
         self.profile(profile)?;
         let trace_sink = trace_sink(request.trace_sink.as_ref())?;
         let execution_policy = self.complete(request.execution_policy.as_ref(), profile)?;
@@ -141,36 +141,36 @@ impl TenantPolicy {
         if self.tenants.iter().any(|t| t == tenant_id) {
             return Ok(tenant_id);
         }
-        Err(denied("tenant-allow-list", "this tenant is not on the allow-list").detail("tenantId", tenant_id))
+        Err(Failure::rule(Rule::TenantAllowList, "this tenant is not on the allow-list").detail("tenantId", tenant_id))
     }
 
     pub fn profile<'a>(&self, profile: &'a str) -> Result<&'a str, Failure> {
         slug("backendProfile", profile)?;
-        listed(&self.backend_profiles, profile, "backend-profile-allow-list", "backendProfile")?;
+        listed(&self.backend_profiles, profile, Rule::BackendProfileAllowList, "backendProfile")?;
         Ok(profile)
     }
 
     fn complete(&self, requested: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
         let requested: AskedPolicy = match requested.filter(|raw| !raw.is_null()) {
             None => AskedPolicy::default(),
-            Some(raw) => read_shape("execution-policy-shape", "executionPolicy", raw.as_str())?,
+            Some(raw) => read_shape(Rule::ExecutionPolicyShape, "executionPolicy", raw.as_str())?,
         };
         let ceiling = &self.ceiling;
         let timeout_ms = requested.timeout_ms.unwrap_or(ceiling.timeout_ms);
         if timeout_ms <= 0 {
-            return Err(Failure::invalid("timeout-positive", "executionPolicy.timeoutMs must be positive"));
+            return Err(Failure::invalid(Rule::TimeoutPositive, "executionPolicy.timeoutMs must be positive"));
         }
-        let network = within("network-widened", "network", requested.network, ceiling.network)?;
+        let network = within(Rule::NetworkWidened, "network", requested.network, ceiling.network)?;
         // Running without any sandbox has to be requested; it is never the default.
         let by_default = ceiling.sandbox.min(Sandbox::WorkspaceWrite);
         let sandbox = requested.sandbox.unwrap_or(by_default);
-        let sandbox = within("sandbox-widened", "sandbox", Some(sandbox), ceiling.sandbox)?;
+        let sandbox = within(Rule::SandboxWidened, "sandbox", Some(sandbox), ceiling.sandbox)?;
         check_network(sandbox, network)?;
         Ok(ExecutionPolicy {
             sandbox,
             network,
-            approval: within("approval-widened", "approval", requested.approval, ceiling.approval)?,
-            timeout_ms: within("timeout-widened", "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
+            approval: within(Rule::ApprovalWidened, "approval", requested.approval, ceiling.approval)?,
+            timeout_ms: within(Rule::TimeoutWidened, "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
             secret_scope: self.secret_scope(requested.secret_scope, profile)?,
             budgets: Budgets {
                 max_turns: budget("maxTurns", requested.max_turns, ceiling.max_turns)?,
@@ -183,11 +183,11 @@ impl TenantPolicy {
 
     fn secret_scope(&self, scope: SecretScope, profile: &str) -> Result<SecretScope, Failure> {
         if scope.allow_credential_echo {
-            return Err(denied("credential-echo", "secretScope.allowCredentialEcho must be false"));
+            return Err(Failure::rule(Rule::CredentialEcho, "secretScope.allowCredentialEcho must be false"));
         }
         if scope.provider_credentials.len() + scope.tool_credentials.len() > CREDENTIALS_MAX {
             let message = format!("secretScope holds at most {CREDENTIALS_MAX} credentials");
-            return Err(Failure::invalid("secret-scope-size", message));
+            return Err(Failure::invalid(Rule::SecretScopeSize, message));
         }
         for credential in &scope.provider_credentials {
             check_provider_credential(credential, profile)?;
@@ -195,14 +195,14 @@ impl TenantPolicy {
         for credential in &scope.tool_credentials {
             if !self.tool_credentials.contains(&credential.tool) {
                 let message = format!("tool credential {:?} is not on the allow-list", credential.tool);
-                return Err(denied("secret-scope-tool", message));
+                return Err(Failure::rule(Rule::SecretScopeTool, message));
             }
             check_tool_secret(credential)?;
         }
         let needs_none = self.credential_free_profiles.iter().any(|p| p == profile);
         if scope.provider_credentials.is_empty() && !needs_none {
             let message = format!("backendProfile {profile:?} needs its provider credential in secretScope");
-            return Err(Failure::rule(FailureKind::SecretUnavailable, "provider-credential-required", message));
+            return Err(Failure::rule(Rule::ProviderCredentialRequired, message));
         }
         Ok(scope)
     }
@@ -211,21 +211,24 @@ impl TenantPolicy {
 fn check_provider_credential(credential: &ProviderCredential, profile: &str) -> Result<(), Failure> {
     if credential.profile != profile {
         let message = format!("a run of {profile:?} may not carry the credential of {:?}", credential.profile);
-        return Err(denied("secret-scope-profile", message));
+        return Err(Failure::rule(Rule::SecretScopeProfile, message));
     }
     let wanted = secret_name(profile);
     if credential.secret_ref.name != wanted {
-        return Err(denied("secret-scope-name", format!("the secretRef of {profile:?} must be named {wanted:?}")));
+        return Err(Failure::rule(
+            Rule::SecretScopeName,
+            format!("the secretRef of {profile:?} must be named {wanted:?}"),
+        ));
     }
     let known = secret_keys(profile);
     let given = &credential.secret_ref.keys;
     if let Some(key) = given.iter().find(|key| !known.contains(&key.as_str())) {
-        return Err(denied("secret-scope-key", format!("secretRef key {key:?} is not one of {known:?}")));
+        return Err(Failure::rule(Rule::SecretScopeKey, format!("secretRef key {key:?} is not one of {known:?}")));
     }
     let missing: Vec<_> = required_keys(profile).into_iter().filter(|key| !given.iter().any(|g| g == key)).collect();
     if !missing.is_empty() {
         let message = format!("the secretRef of {profile:?} must offer {missing:?} too");
-        return Err(Failure::rule(FailureKind::SecretUnavailable, "secret-scope-keys-missing", message));
+        return Err(Failure::rule(Rule::SecretScopeKeysMissing, message));
     }
     Ok(())
 }
@@ -241,30 +244,26 @@ fn check_tool_secret(credential: &ToolCredential) -> Result<(), Failure> {
     let Some(secret) = &credential.secret_ref else { return Ok(()) };
     let wanted = format!("agentrun-v01-tool-{}", credential.tool);
     if secret.name != wanted {
-        return Err(denied(
-            "secret-scope-name",
+        return Err(Failure::rule(
+            Rule::SecretScopeName,
             format!("the secretRef of {:?} must be named {wanted:?}", credential.tool),
         ));
     }
     if secret.keys.len() > CREDENTIALS_MAX || secret.keys.iter().any(|key| name("key", key).is_err()) {
-        return Err(denied("secret-scope-key", "the secretRef's keys are too many or have no fit names"));
+        return Err(Failure::rule(Rule::SecretScopeKey, "the secretRef's keys are too many or have no fit names"));
     }
     Ok(())
 }
 
-fn denied(rule: &'static str, message: impl Into<String>) -> Failure {
-    Failure::rule(FailureKind::TenantPolicyDenied, rule, message)
-}
-
-fn required<'a>(field: &str, rule: &'static str, value: Option<&'a str>) -> Result<&'a str, Failure> {
+fn required<'a>(field: &str, rule: Rule, value: Option<&'a str>) -> Result<&'a str, Failure> {
     value.ok_or_else(|| Failure::invalid(rule, format!("{field} is required")))
 }
 
-fn listed(allowed: &[String], value: &str, rule: &'static str, field: &str) -> Result<(), Failure> {
+fn listed(allowed: &[String], value: &str, rule: Rule, field: &str) -> Result<(), Failure> {
     if allowed.is_empty() || allowed.iter().any(|a| a == value) {
         return Ok(());
     }
-    Err(denied(rule, format!("this {field} is not on the allow-list")).detail(field, value))
+    Err(Failure::rule(rule, format!("this {field} is not on the allow-list")).detail(field, value))
 }
 
 /// It is the sandbox that keeps an agent's tools from the network: without one nothing does.
@@ -273,18 +272,13 @@ fn check_network(sandbox: Sandbox, network: Network) -> Result<(), Failure> {
         return Ok(());
     }
     let message = "executionPolicy.network cannot be disabled with the sandbox danger-full-access: nothing would hold";
-    Err(denied("network-unconfined", message))
+    Err(Failure::rule(Rule::NetworkUnconfined, message))
 }
 
-fn within<T: PartialOrd + Copy>(
-    rule: &'static str,
-    field: &str,
-    requested: Option<T>,
-    ceiling: T,
-) -> Result<T, Failure> {
+fn within<T: PartialOrd + Copy>(rule: Rule, field: &str, requested: Option<T>, ceiling: T) -> Result<T, Failure> {
     match requested {
         Some(requested) if requested > ceiling => {
-            Err(denied(rule, format!("executionPolicy.{field} is wider than this server allows")))
+            Err(Failure::rule(rule, format!("executionPolicy.{field} is wider than this server allows")))
         }
         requested => Ok(requested.unwrap_or(ceiling)),
     }
@@ -297,10 +291,10 @@ fn budget<T: PartialOrd + Copy + Default>(
 ) -> Result<Option<T>, Failure> {
     match (requested, ceiling) {
         (Some(requested), _) if requested <= T::default() => {
-            Err(Failure::invalid("budget-positive", format!("executionPolicy.{field} must be positive")))
+            Err(Failure::invalid(Rule::BudgetPositive, format!("executionPolicy.{field} must be positive")))
         }
         (Some(requested), Some(ceiling)) if requested > ceiling => {
-            Err(denied("budget-widened", format!("executionPolicy.{field} is over this server's ceiling")))
+            Err(Failure::rule(Rule::BudgetWidened, format!("executionPolicy.{field} is over this server's ceiling")))
         }
         (requested, ceiling) => Ok(requested.or(ceiling)),
     }
@@ -315,16 +309,16 @@ struct WorkspaceShape {
 
 fn workspace(requested: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
     let raw = requested.filter(|raw| !raw.is_null());
-    let raw = raw.ok_or_else(|| Failure::invalid("workspace-ref-required", "workspaceRef is required"))?;
+    let raw = raw.ok_or_else(|| Failure::invalid(Rule::WorkspaceRefRequired, "workspaceRef is required"))?;
     if raw.size() > WORKSPACE_REF_BYTES_MAX {
-        return Err(Failure::too_large("workspace-ref-size", "workspaceRef", raw.size(), WORKSPACE_REF_BYTES_MAX));
+        return Err(Failure::too_large(Rule::WorkspaceRefSize, "workspaceRef", raw.size(), WORKSPACE_REF_BYTES_MAX));
     }
-    let shape: WorkspaceShape = raw
-        .view()
-        .ok_or_else(|| Failure::invalid("workspace-ref-shape", "workspaceRef must be an object with a string kind"))?;
+    let shape: WorkspaceShape = raw.view().ok_or_else(|| {
+        Failure::invalid(Rule::WorkspaceRefShape, "workspaceRef must be an object with a string kind")
+    })?;
     slug("workspaceRef.kind", &shape.kind)?;
     if shape.tenant_id.is_some_and(|t| t != tenant_id) {
-        return Err(denied("workspace-tenant", "workspaceRef names another tenant than the run"));
+        return Err(Failure::rule(Rule::WorkspaceTenant, "workspaceRef names another tenant than the run"));
     }
     WorkspaceRef::read(raw)?;
     Ok(raw.clone())
@@ -337,17 +331,17 @@ fn no_bundle(requested: Option<&RawJson>) -> Result<(), Failure> {
     }
     let message =
         "resourceBundleRef is not supported here; a repository is named by workspaceRef {\"kind\": \"git\", …}";
-    Err(Failure::invalid("resource-bundle-unsupported", message))
+    Err(Failure::invalid(Rule::ResourceBundleUnsupported, message))
 }
 
 fn trace_sink(requested: Option<&RawJson>) -> Result<RawJson, Failure> {
-    let raw =
-        requested.ok_or_else(|| Failure::invalid("trace-sink-required", "traceSink must be there; it may be null"))?;
+    let raw = requested
+        .ok_or_else(|| Failure::invalid(Rule::TraceSinkRequired, "traceSink must be there; it may be null"))?;
     if !raw.is_null() && raw.view::<TraceSink>().is_none() {
-        return Err(Failure::invalid("trace-sink-shape", "traceSink must be null, a string or an object"));
+        return Err(Failure::invalid(Rule::TraceSinkShape, "traceSink must be null, a string or an object"));
     }
     if raw.size() > TRACE_SINK_BYTES_MAX {
-        return Err(Failure::too_large("trace-sink-size", "traceSink", raw.size(), TRACE_SINK_BYTES_MAX));
+        return Err(Failure::too_large(Rule::TraceSinkSize, "traceSink", raw.size(), TRACE_SINK_BYTES_MAX));
     }
     Ok(raw.clone())
 }
@@ -357,6 +351,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::FailureKind;
 
     fn request(change: impl FnOnce(&mut Value)) -> CreateRun {
         let mut body = json!({"tenantId": "hwlab", "projectId": "pikasTech/HWLAB", "workspaceRef": {"kind": "none"},

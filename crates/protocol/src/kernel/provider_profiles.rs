@@ -22,7 +22,7 @@ pub use owner::ProfileOwner;
 pub use prices::{Prices, TokensUsed};
 
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::{CommandId, RunId, RunnerJobId, ValidationId},
     kernel::{
         backends::secret_keys,
@@ -332,8 +332,8 @@ impl Validation {
 }
 
 /// A refusal that names the profile.
-pub(crate) fn unavailable(rule: &'static str, profile: &str, message: impl Into<String>) -> Failure {
-    Failure::rule(FailureKind::SecretUnavailable, rule, message).detail("profile", profile)
+pub(crate) fn unavailable(rule: Rule, profile: &str, message: impl Into<String>) -> Failure {
+    Failure::rule(rule, message).detail("profile", profile)
 }
 
 /// A client that writes such a body sends it to the one server that is to store it.

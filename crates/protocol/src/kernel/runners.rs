@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Failure, RawJson, Timestamp};
+use crate::{Failure, RawJson, Rule, Timestamp};
 
 /// Where a runner lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -29,7 +29,7 @@ pub fn check_placement(placement: &RawJson) -> Result<(), Failure> {
     }
     let message =
         "placement must be resident, host-process or kubernetes-job, or an object with one of them as its kind";
-    Err(Failure::invalid("placement-unknown", message))
+    Err(Failure::invalid(Rule::PlacementUnknown, message))
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

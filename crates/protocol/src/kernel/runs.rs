@@ -8,7 +8,7 @@ use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, RawJson, Timestamp,
+    Failure, RawJson, Rule, Timestamp,
     ids::{AgentId, AttemptId, RunId, RunnerJobId, SessionId},
     json::{canonical_hash, present},
     kernel::{
@@ -62,14 +62,14 @@ pub struct CreateRun {
 
 impl CreateRun {
     /// The fields that a caller fills freely, with their bounds.
-    fn free(&self) -> [(&'static str, &'static str, Option<&RawJson>, usize); 5] {
+    fn free(&self) -> [(Rule, &'static str, Option<&RawJson>, usize); 5] {
         [
-            ("workspace-ref-size", "workspaceRef", self.workspace_ref.as_ref(), WORKSPACE_REF_BYTES_MAX),
-            ("trace-sink-size", "traceSink", self.trace_sink.as_ref(), TRACE_SINK_BYTES_MAX),
-            ("execution-policy-size", "executionPolicy", self.execution_policy.as_ref(), EVENT_BYTES_MAX),
-            ("business-intents-size", "businessIntents", self.business_intents.as_ref(), EVENT_BYTES_MAX),
+            (Rule::WorkspaceRefSize, "workspaceRef", self.workspace_ref.as_ref(), WORKSPACE_REF_BYTES_MAX),
+            (Rule::TraceSinkSize, "traceSink", self.trace_sink.as_ref(), TRACE_SINK_BYTES_MAX),
+            (Rule::ExecutionPolicySize, "executionPolicy", self.execution_policy.as_ref(), EVENT_BYTES_MAX),
+            (Rule::BusinessIntentsSize, "businessIntents", self.business_intents.as_ref(), EVENT_BYTES_MAX),
             (
-                "resource-bundle-ref-size",
+                Rule::ResourceBundleRefSize,
                 "resourceBundleRef",
                 self.resource_bundle_ref.as_ref(),
                 WORKSPACE_REF_BYTES_MAX,

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{Failure, FailureKind, Timestamp, kernel::sessions::Session};
+use crate::{Failure, Rule, Timestamp, kernel::sessions::Session};
 
 /// Where Codex keeps its rollouts within the storage.
 pub const CODEX_ROLLOUT_SUBDIR: &str = "sessions";
@@ -86,7 +86,7 @@ impl SessionStorage {
 
 pub fn evicted() -> Failure {
     let message = "the session's storage was evicted; what its agent knew is gone, so it takes no more runs";
-    Failure::rule(FailureKind::SessionStoreEvicted, "storage-evicted", message)
+    Failure::rule(Rule::StorageEvicted, message)
 }
 
 /// The storage of one session.
@@ -141,11 +141,11 @@ pub struct RefreshStorage {
 impl RefreshStorage {
     pub fn check(&self) -> Result<(), Failure> {
         if self.size_bytes < 0 || self.files_count < 0 {
-            return Err(Failure::invalid("storage-size", "sizeBytes and filesCount must not be negative"));
+            return Err(Failure::invalid(Rule::StorageSize, "sizeBytes and filesCount must not be negative"));
         }
         let is_digest = |text: &String| text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
         if !self.sha256.as_ref().is_none_or(is_digest) {
-            return Err(Failure::invalid("storage-sha256", "sha256 must be 64 hexadecimal digits"));
+            return Err(Failure::invalid(Rule::StorageSha256, "sha256 must be 64 hexadecimal digits"));
         }
         Ok(())
     }
@@ -168,7 +168,8 @@ pub struct SweepStorage {
 impl SweepStorage {
     /// The settings given here, otherwise those given there. Different values in the two places are refused.
     pub fn or(self, other: Self) -> Result<Self, Failure> {
-        let clash = |name: &str| Failure::invalid("sweep-twice", format!("{name} differs in the body and the query"));
+        let clash =
+            |name: &str| Failure::invalid(Rule::SweepTwice, format!("{name} differs in the body and the query"));
         if self.now.is_some() && other.now.is_some() && self.now != other.now {
             return Err(clash("now"));
         }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{CommandId, RunId, SessionId},
     json::{canonical_hash, hex},
     kernel::{
@@ -186,10 +186,10 @@ pub struct UpdateSession {
 pub fn title(text: &str) -> Result<Option<String>, Failure> {
     let text = text.trim();
     if text.len() > SESSION_TITLE_BYTES_MAX {
-        return Err(Failure::invalid("title-size", format!("title is over {SESSION_TITLE_BYTES_MAX} bytes")));
+        return Err(Failure::invalid(Rule::TitleSize, format!("title is over {SESSION_TITLE_BYTES_MAX} bytes")));
     }
     if text.chars().any(char::is_control) {
-        return Err(Failure::invalid("title-shape", "title must not have control characters"));
+        return Err(Failure::invalid(Rule::TitleShape, "title must not have control characters"));
     }
     Ok((!text.is_empty()).then(|| text.to_owned()))
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, RawJson,
+    Failure, RawJson, Rule,
     ids::{CommandId, RunId, slug},
     outgoing::is_host_name,
 };
@@ -119,7 +119,7 @@ struct Fields {
 
 impl WorkspaceRef {
     pub fn read(raw: &RawJson) -> Result<Self, Failure> {
-        let shape = || Failure::invalid("workspace-ref-shape", "workspaceRef must be an object with a string kind");
+        let shape = || Failure::invalid(Rule::WorkspaceRefShape, "workspaceRef must be an object with a string kind");
         let fields: Fields = raw.view().ok_or_else(shape)?;
         match fields.kind.as_str() {
             "none" => Ok(Self::None),
@@ -127,7 +127,7 @@ impl WorkspaceRef {
             "git" => git(fields).map(Self::Git),
             other => {
                 let message = "workspaceRef.kind must be none, local or git";
-                Err(Failure::invalid("workspace-kind", message).detail("kind", crate::text::clip(other, 80)))
+                Err(Failure::invalid(Rule::WorkspaceKind, message).detail("kind", crate::text::clip(other, 80)))
             }
         }
     }
@@ -136,7 +136,7 @@ impl WorkspaceRef {
 fn local(fields: Fields) -> Result<WorkspaceRef, Failure> {
     let path = fields.path.unwrap_or_default();
     if !path.starts_with('/') || path.len() > PATH_BYTES_MAX || path.contains('\0') {
-        return Err(Failure::invalid("workspace-path", "workspaceRef.path must be an absolute path"));
+        return Err(Failure::invalid(Rule::WorkspacePath, "workspaceRef.path must be an absolute path"));
     }
     Ok(WorkspaceRef::Local { path })
 }
@@ -148,7 +148,7 @@ fn git(fields: Fields) -> Result<GitRef, Failure> {
         (Some(commit), None) => GitWant::Commit(check_commit(commit)?),
         (None, named) => GitWant::Ref(check_ref(named.unwrap_or_else(|| "HEAD".into()))?),
         (Some(_), Some(_)) => {
-            return Err(Failure::invalid("workspace-git-want", "workspaceRef takes a ref or a commitId, not both"));
+            return Err(Failure::invalid(Rule::WorkspaceGitWant, "workspaceRef takes a ref or a commitId, not both"));
         }
     };
     if let Some(name) = &fields.credential_ref {
@@ -160,7 +160,7 @@ fn git(fields: Fields) -> Result<GitRef, Failure> {
 fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
     let shape = || {
         let message = "workspaceRef.repoUrl must be a URL such as https://host.example/owner/repository.git";
-        Failure::invalid("workspace-git-url", message)
+        Failure::invalid(Rule::WorkspaceGitUrl, message)
     };
     let protocol = url.split_once("://").and_then(|(scheme, _)| GIT_PROTOCOLS.iter().find(|known| **known == scheme));
     let fits = url.len() <= URL_BYTES_MAX && url.bytes().all(|byte| byte.is_ascii_graphic());
@@ -170,7 +170,7 @@ fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
     // A user name alone belongs to the address of an ssh server.
     if user.is_some_and(|user| *protocol != "ssh" || user.contains(':')) {
         let message = "workspaceRef.repoUrl must not hold a credential; name one with credentialRef";
-        return Err(Failure::invalid("workspace-git-url-credential", message));
+        return Err(Failure::invalid(Rule::WorkspaceGitUrlCredential, message));
     }
     let default_port = match *protocol {
         "https" => 443,
@@ -187,14 +187,14 @@ fn check_commit(commit: String) -> Result<String, Failure> {
     if [40, 64].contains(&commit.len()) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(commit.to_ascii_lowercase());
     }
-    Err(Failure::invalid("workspace-git-commit-id", "workspaceRef.commitId must be a whole commit id"))
+    Err(Failure::invalid(Rule::WorkspaceGitCommitId, "workspaceRef.commitId must be a whole commit id"))
 }
 
 fn check_ref(name: String) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._/-+".contains(&byte);
     let odd = name.is_empty() || name.starts_with(['-', '/', '+']) || name.contains("..") || name.contains("//");
     if odd || name.len() > REF_BYTES_MAX || !name.bytes().all(fits) {
-        return Err(Failure::invalid("workspace-git-ref", "workspaceRef.ref must be a branch or a tag"));
+        return Err(Failure::invalid(Rule::WorkspaceGitRef, "workspaceRef.ref must be a branch or a tag"));
     }
     Ok(name)
 }

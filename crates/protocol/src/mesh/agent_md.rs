@@ -9,7 +9,7 @@ use saphyr_parser::{Event, Parser};
 
 use super::Aid;
 use crate::{
-    Failure,
+    Failure, Rule,
     redaction::{Redactor, is_secret_field},
 };
 
@@ -63,10 +63,10 @@ impl AgentMd {
     /// Reads a description that its owner gave.
     pub fn read(text: &str, owner: &Aid) -> Result<Self, Failure> {
         if text.len() > AGENT_MD_BYTES_MAX {
-            return Err(Failure::too_large("agent-md-size", "agent.md", text.len(), AGENT_MD_BYTES_MAX));
+            return Err(Failure::too_large(Rule::AgentMdSize, "agent.md", text.len(), AGENT_MD_BYTES_MAX));
         }
         if text.contains('\0') {
-            return Err(Failure::invalid("agent-md-nul", "agent.md is text, and text has no NUL in it"));
+            return Err(Failure::invalid(Rule::AgentMdNul, "agent.md is text, and text has no NUL in it"));
         }
         let front = front_matter(text)?;
         let fields = Fields(read_front(front)?);
@@ -105,7 +105,7 @@ static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 fn secret() -> Failure {
-    Failure::invalid("agent-md-secret", "agent.md holds what looks like a key or a password")
+    Failure::invalid(Rule::AgentMdSecret, "agent.md holds what looks like a key or a password")
 }
 
 /// A field that is named like a secret and is not empty.
@@ -114,13 +114,13 @@ fn is_secret(key: &str, node: &Node) -> bool {
 }
 
 fn wrong(field: &str, message: String) -> Failure {
-    Failure::invalid("agent-md-field", format!("agent.md: {field}: {message}")).detail("field", field)
+    Failure::invalid(Rule::AgentMdField, format!("agent.md: {field}: {message}")).detail("field", field)
 }
 
 /// The lines between the first line, `---`, and the next such line.
 fn front_matter(text: &str) -> Result<&str, Failure> {
     let missing =
-        || Failure::invalid("agent-md-front-matter", "agent.md begins with a front matter between two lines of ---");
+        || Failure::invalid(Rule::AgentMdFrontMatter, "agent.md begins with a front matter between two lines of ---");
     let rest = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")).ok_or_else(missing)?;
     let mut start = 0;
     for line in rest.split_inclusive('\n') {
@@ -141,7 +141,7 @@ enum Node {
 
 /// Reads the mapping that a front matter is.
 fn read_front(front: &str) -> Result<BTreeMap<String, Node>, Failure> {
-    let bad = |why: &str| Failure::invalid("agent-md-yaml", format!("agent.md: the front matter {why}"));
+    let bad = |why: &str| Failure::invalid(Rule::AgentMdYaml, format!("agent.md: the front matter {why}"));
     let mut events = Parser::new_from_str(front);
     let mut next = || match events.next() {
         Some(Ok((event, _))) => Ok(event),

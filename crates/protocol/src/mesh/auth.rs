@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::Aid;
-use crate::{Failure, FailureKind, RawJson};
+use crate::{Failure, RawJson, Rule};
 
 /// A login must be finished in this time; its nonce is good for one try.
 pub const LOGIN_MS_MAX: i64 = 60_000;
@@ -204,17 +204,17 @@ pub struct CertResult {
 
 /// The name is already registered. The client matches this text, and then checks whether the key is its own.
 pub fn already_exists(aid: &Aid) -> Failure {
-    Failure::rule(FailureKind::StateConflict, "aid-taken", format!("{aid} already exists"))
+    Failure::rule(Rule::AidTaken, format!("{aid} already exists"))
 }
 
 /// The name is not registered. The client matches this text, and then registers it.
 pub fn not_registered(aid: &Aid) -> Failure {
-    Failure::rule(FailureKind::NotFound, "aid-unknown", format!("{aid} is not registered"))
+    Failure::rule(Rule::AidUnknown, format!("{aid} is not registered"))
 }
 
 /// The name was registered once and has since been revoked.
 pub fn no_longer_valid(aid: &Aid) -> Failure {
-    Failure::rule(FailureKind::NotFound, "aid-revoked", format!("{aid} was revoked"))
+    Failure::rule(Rule::AidRevoked, format!("{aid} was revoked"))
 }
 
 #[cfg(test)]

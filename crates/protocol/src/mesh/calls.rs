@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson, Rule,
     json::read_shape,
     rpc::{Frame, INVALID_REQUEST, NotAFrame, PARSE_ERROR, RpcError, RpcId, Version},
 };
@@ -48,7 +48,7 @@ impl Call {
     /// The parameters as their method reads them.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let text = if self.params.is_null() { "{}" } else { self.params.as_str() };
-        read_shape("params-invalid", "params", text)
+        read_shape(Rule::ParamsInvalid, "params", text)
     }
 
     pub fn answer(self, result: RawJson) -> Frame {
@@ -104,17 +104,18 @@ pub fn error(failure: &Failure, trace_id: &str) -> RpcError {
     data.entry("retry").or_insert_with(|| json!(row.retry));
     data.insert("trace_id".into(), json!(trace_id));
     let data = Some(RawJson::of(&data));
-    RpcError { code: row.rpc_code.into(), message: failure.message.clone(), data }
+    let code = failure.broken_rule().and_then(|rule| rule.row().rpc_code).unwrap_or(row.rpc_code.into());
+    RpcError { code, message: failure.message.clone(), data }
 }
 
 /// The failure of a call to an unknown method.
 pub fn unknown_method(method: &str) -> Failure {
-    Failure::rule(FailureKind::MethodNotAllowed, "method-unknown", format!("Method not found: {method:?}"))
+    Failure::rule(Rule::MethodUnknown, format!("Method not found: {method:?}"))
 }
 
 /// The failure of a call that arrives before the connection has introduced itself.
 pub fn not_introduced(method: &str) -> Failure {
-    Failure::rule(FailureKind::Unauthenticated, "mesh-fresh", format!("{method} comes after auth.connect"))
+    Failure::rule(Rule::MeshFresh, format!("{method} comes after auth.connect"))
 }
 
 #[cfg(test)]
@@ -122,6 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::FailureKind;
 
     #[test]
     fn who_nests_too_deeply_is_answered() {

@@ -7,7 +7,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{Aid, auth::exposed};
-use crate::{Failure, FailureKind};
+use crate::{Failure, Rule};
 
 pub const PROTOCOL: &str = "1.0";
 pub const DEVICE_BYTES_MAX: usize = 128;
@@ -141,7 +141,7 @@ impl Place {
         for (name, value, own) in [("device_id", device_id, &self.device_id), ("slot_id", slot_id, &self.slot_id)] {
             if value.is_some_and(|value| value != own) {
                 let message = format!("{name} is not this connection's");
-                return Err(Failure::invalid("context-mismatch", message).detail("field", name));
+                return Err(Failure::invalid(Rule::ContextMismatch, message).detail("field", name));
             }
         }
         Ok(self)
@@ -188,32 +188,27 @@ impl Refused {
         Self::TooMany,
     ];
 
-    /// The code, which is not its kind's: by it clients decide whether to reconnect. Then the kind, the rule and the
-    /// message.
-    fn row(&self) -> (i64, FailureKind, &'static str, &'static str) {
-        use FailureKind::{RateLimited, SchemaInvalid, StateConflict, Unauthenticated};
+    fn row(&self) -> (Rule, &'static str) {
         match self {
-            Self::Params(why) => (4000, SchemaInvalid, "mesh-connect", why),
-            Self::Token => (4001, Unauthenticated, "mesh-token", "the token is not valid"),
-            Self::Nonce => (4010, Unauthenticated, "mesh-nonce", "the nonce is not this connection's"),
-            Self::Version => (-32000, SchemaInvalid, "mesh-version", "protocol version mismatch"),
-            Self::SlotRequiresDevice => (4009, SchemaInvalid, "mesh-slot", "slot_requires_device_id"),
-            // The conflict may be with the client's own previous connection, whose end has not been noticed yet. From
-            // 5000 to 5999, the published client tries again.
-            Self::DeviceSingletonConflict => (5009, StateConflict, "mesh-device-taken", "device_singleton_conflict"),
-            Self::SlotConflict => (5009, StateConflict, "mesh-slot-taken", "slot_conflict"),
-            Self::DeliveryModeConflict => (5009, StateConflict, "mesh-delivery-mode", "delivery_mode_conflict"),
-            Self::TooMany => (4290, RateLimited, "mesh-connections", "too many connections of this agent"),
+            Self::Params(why) => (Rule::MeshConnect, why),
+            Self::Token => (Rule::MeshToken, "the token is not valid"),
+            Self::Nonce => (Rule::MeshNonce, "the nonce is not this connection's"),
+            Self::Version => (Rule::MeshVersion, "protocol version mismatch"),
+            Self::SlotRequiresDevice => (Rule::MeshSlot, "slot_requires_device_id"),
+            Self::DeviceSingletonConflict => (Rule::MeshDeviceTaken, "device_singleton_conflict"),
+            Self::SlotConflict => (Rule::MeshSlotTaken, "slot_conflict"),
+            Self::DeliveryModeConflict => (Rule::MeshDeliveryMode, "delivery_mode_conflict"),
+            Self::TooMany => (Rule::MeshConnections, "too many connections of this agent"),
         }
     }
 
     pub fn code(&self) -> i64 {
-        self.row().0
+        self.row().0.rpc_code()
     }
 
     pub fn failure(&self, client_range: &Versions) -> Failure {
-        let (_, kind, rule, message) = self.row();
-        let failure = Failure::rule(kind, rule, message);
+        let (rule, message) = self.row();
+        let failure = Failure::rule(rule, message);
         match self {
             Self::Version => {
                 failure.detail("server_range", json!(Versions::default())).detail("client_range", json!(client_range))

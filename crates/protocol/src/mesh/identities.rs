@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{Failure, Timestamp, mesh::Aid};
+use crate::{Failure, Rule, Timestamp, mesh::Aid};
 
 pub const INVITE_MS_DEFAULT: i64 = 7 * 86_400_000;
 pub const INVITE_MS_MAX: i64 = 90 * 86_400_000;
@@ -138,7 +138,7 @@ impl CreateInvite {
     pub fn life_ms(&self) -> Result<i64, Failure> {
         match self.expires_in_ms.unwrap_or(INVITE_MS_DEFAULT) {
             ms @ 1..=INVITE_MS_MAX => Ok(ms),
-            _ => Err(Failure::invalid("invite-life", format!("expiresInMs: 1 to {INVITE_MS_MAX}"))),
+            _ => Err(Failure::invalid(Rule::InviteLife, format!("expiresInMs: 1 to {INVITE_MS_MAX}"))),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
     Aid,
     connections::{Mode, is_place_id},
 };
-use crate::{Failure, RawJson};
+use crate::{Failure, RawJson, Rule};
 
 /// The longest frame that the published client accepts; a longer one ends its connection.
 pub const CLIENT_FRAME_BYTES_MAX: usize = 1024 * 1024;
@@ -99,31 +99,31 @@ impl SendParams {
     pub fn check(&self) -> Result<Parcel, Failure> {
         if !self.payload.is_object() {
             return Err(
-                Failure::invalid("payload-not-an-object", "payload: expected an object").detail("field", "payload")
+                Failure::invalid(Rule::PayloadNotAnObject, "payload: expected an object").detail("field", "payload")
             );
         }
         let size = self.payload.size();
         if size > PAYLOAD_BYTES_MAX {
-            return Err(Failure::too_large("payload-size", "payload", size, PAYLOAD_BYTES_MAX));
+            return Err(Failure::too_large(Rule::PayloadSize, "payload", size, PAYLOAD_BYTES_MAX));
         }
         if self.to.is_built_in_service() {
             let message = "to: this service receives no messages; it has methods of its own";
-            return Err(Failure::invalid("to-a-service", message));
+            return Err(Failure::invalid(Rule::ToAService, message));
         }
         if self.message_id.as_deref().is_some_and(|id| !is_printable(id, MESSAGE_ID_BYTES_MAX)) {
             let message = format!("message_id: 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters");
-            return Err(Failure::invalid("message-id", message).detail("field", "message_id"));
+            return Err(Failure::invalid(Rule::MessageId, message).detail("field", "message_id"));
         }
         if self.kind.as_deref().is_some_and(|kind| !is_printable(kind, TYPE_BYTES_MAX)) {
             let message = format!("type: 1 to {TYPE_BYTES_MAX} bytes without control characters");
-            return Err(Failure::invalid("message-type", message).detail("field", "type"));
+            return Err(Failure::invalid(Rule::MessageType, message).detail("field", "type"));
         }
         self.parcel()
     }
 
     fn parcel(&self) -> Result<Parcel, Failure> {
         let inner = kind_of(&self.payload);
-        let wrong = |message: &str| Err(Failure::invalid("envelope", message));
+        let wrong = |message: &str| Err(Failure::invalid(Rule::Envelope, message));
         match (self.encrypted, inner.as_deref()) {
             (true, Some(SEALED)) => self.named(SEALED).map(|()| Parcel::Whole),
             (true, Some(MULTI_DEVICE)) => self.named(MULTI_DEVICE).and_then(|()| self.copies()),
@@ -138,13 +138,13 @@ impl SendParams {
     /// The `type` outside the envelope, if there is one, must match the envelope's own.
     fn named(&self, kind: &str) -> Result<(), Failure> {
         match &self.kind {
-            Some(outer) if outer != kind => Err(Failure::invalid("envelope", "type is not the payload's")),
+            Some(outer) if outer != kind => Err(Failure::invalid(Rule::Envelope, "type is not the payload's")),
             _ => Ok(()),
         }
     }
 
     fn copies(&self) -> Result<Parcel, Failure> {
-        let wrong = |message: &str| Failure::invalid("envelope-copies", message);
+        let wrong = |message: &str| Failure::invalid(Rule::EnvelopeCopies, message);
         let container: Container =
             self.payload.view().ok_or_else(|| wrong("recipient_copies: a list of device_id and envelope"))?;
         let named = container.logical_message_id.is_none() || container.logical_message_id == self.message_id;
@@ -253,9 +253,11 @@ impl PullParams {
         match self.limit.unwrap_or(PULL_ITEMS_DEFAULT) {
             limit @ 1..=PULL_ITEMS_MAX if self.after_seq >= 0 => Ok(limit),
             1..=PULL_ITEMS_MAX => {
-                Err(Failure::invalid("pull-after", "after_seq: 0 or more").detail("field", "after_seq"))
+                Err(Failure::invalid(Rule::PullAfter, "after_seq: 0 or more").detail("field", "after_seq"))
             }
-            _ => Err(Failure::invalid("pull-limit", format!("limit: 1 to {PULL_ITEMS_MAX}")).detail("field", "limit")),
+            _ => {
+                Err(Failure::invalid(Rule::PullLimit, format!("limit: 1 to {PULL_ITEMS_MAX}")).detail("field", "limit"))
+            }
         }
     }
 }
@@ -306,7 +308,7 @@ impl RecallParams {
                 "message_ids: 1 to {RECALL_IDS_MAX} ids of 1 to {MESSAGE_ID_BYTES_MAX} bytes without control characters"
             )
         };
-        if fits { Ok(()) } else { Err(Failure::invalid("recall-ids", message()).detail("field", "message_ids")) }
+        if fits { Ok(()) } else { Err(Failure::invalid(Rule::RecallIds, message()).detail("field", "message_ids")) }
     }
 }
 
@@ -365,7 +367,7 @@ impl QueryOnlineParams {
     pub fn check(&self) -> Result<(), Failure> {
         let message = || format!("aids: 1 to {QUERY_AIDS_MAX}");
         let fits = (1..=QUERY_AIDS_MAX).contains(&self.aids.len());
-        if fits { Ok(()) } else { Err(Failure::invalid("query-aids", message()).detail("field", "aids")) }
+        if fits { Ok(()) } else { Err(Failure::invalid(Rule::QueryAids, message()).detail("field", "aids")) }
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::Value;
 use utoipa::{PartialSchema, ToSchema, openapi::RefOr, openapi::schema::Schema};
 
 use super::{auth::*, calls, connections::*, messages::*, meta::*, prekeys::*};
+use crate::Rule;
 
 use crate::json::value_of;
 
@@ -114,7 +115,7 @@ pub fn page() -> String {
          WebSocket at `/aun`, one object per\ntext frame, no batches. *Fresh* methods are called on a connection that has not \
          introduced itself, all others after\n`auth.connect`. Fields with a star must be given; what is not known is passed \
          over. Limits are per minute and agent, and in bytes of\n`params`. Kinds of failure have the codes of \
-         [failures.md](failures.md).\n\n| method | called | per minute | bytes | |\n|---|---|---|---|---|\n",
+         [failures.md](failures.md), unless the rule ([rules.md](rules.md)) has its own.\n\n| method | called | per minute | bytes | |\n|---|---|---|---|---|\n",
     );
     for row in Method::ALL {
         let stage = if row.stage == Stage::Fresh { "fresh" } else { "in a session" };
@@ -153,7 +154,7 @@ fn refusals() -> String {
     for refused in Refused::ALL {
         let (failure, code) = (refused.failure(&Versions::default()), refused.code());
         let error = calls::error(&failure, "").data.map(|data| data.to_value()).unwrap_or_default();
-        let (kind, rule) = (failure.kind.as_str(), failure.rule_name().unwrap_or_default());
+        let (kind, rule) = (failure.kind.as_str(), failure.broken_rule().map_or("", Rule::as_str));
         let retry = if error["retry"] == true { "yes" } else { "no" };
         table += &format!("| {} | {code} | `{kind}` | `{rule}` | {retry} |\n", failure.message);
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Aid, messages::is_printable};
-use crate::Failure;
+use crate::{Failure, Rule};
 
 pub const PREKEY_FIELD_BYTES_MAX: usize = 512;
 /// Devices of an agent whose prekeys are kept; the one longest unused goes first.
@@ -38,7 +38,7 @@ impl Prekey {
         ] {
             if !is_printable(field, PREKEY_FIELD_BYTES_MAX) {
                 let message = format!("{name}: 1 to {PREKEY_FIELD_BYTES_MAX} bytes without control characters");
-                return Err(Failure::invalid("prekey-field", message).detail("field", name));
+                return Err(Failure::invalid(Rule::PrekeyField, message).detail("field", name));
             }
         }
         Ok(())

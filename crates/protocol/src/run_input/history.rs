@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::CommandId,
     kernel::{
         commands::CommandType,
@@ -135,7 +135,7 @@ pub fn user_content(payload: &str) -> Option<UserContent> {
 pub fn read_day(text: &str) -> Result<Date, Failure> {
     let shape = |(at, byte): (usize, u8)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
     let plain = text.len() == 10 && text.bytes().enumerate().all(shape);
-    let invalid = || Failure::invalid("before", "before must be a day, YYYY-MM-DD");
+    let invalid = || Failure::invalid(Rule::Before, "before must be a day, YYYY-MM-DD");
     if plain { text.parse().map_err(|_| invalid()) } else { Err(invalid()) }
 }
 

@@ -7,13 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{
-    Failure, FailureKind,
-    kernel::operations::{
-        OPEN_PERMISSIONS, PERMISSION_EXPIRED, PERMISSION_OPTION, PERMISSION_RESOLVED, PERMISSION_TWICE,
-        PERMISSION_UNKNOWN, PERMISSIONS_OPEN,
-    },
-};
+use crate::{Failure, FailureKind, Rule, kernel::operations::OPEN_PERMISSIONS};
 
 /// The answer to an accepted run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -40,8 +34,6 @@ pub struct CancelAccepted {
 pub const IDLE_LIMIT_S_DEFAULT: u64 = 300;
 pub const IDLE_LIMIT_S_MAX: u64 = 3_600;
 
-pub const INVALID_LAST_EVENT_ID: &str = "AGENT_INVALID_LAST_EVENT_ID";
-
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
@@ -62,7 +54,7 @@ impl RunEventsQuery {
     pub fn idle(&self) -> Result<Duration, Failure> {
         match self.idle_limit.unwrap_or(IDLE_LIMIT_S_DEFAULT) {
             seconds @ 1..=IDLE_LIMIT_S_MAX => Ok(Duration::from_secs(seconds)),
-            _ => Err(Failure::invalid("idle-limit", format!("idle_limit must be 1 to {IDLE_LIMIT_S_MAX}"))),
+            _ => Err(Failure::invalid(Rule::IdleLimit, format!("idle_limit must be 1 to {IDLE_LIMIT_S_MAX}"))),
         }
     }
 }
@@ -129,42 +121,45 @@ pub fn in_dialect(failure: Failure) -> Failure {
 }
 
 /// The kernel's rules about permission requests, with what this dialect calls them: there they are interrupts.
-const INTERRUPT_RULES: [(&str, &str, &str); 6] = [
-    (PERMISSIONS_OPEN, "interrupts-open", "the thread waits for an answer; resume must cover every open interrupt"),
-    (PERMISSION_UNKNOWN, "interrupt-unknown", "the thread has no such interrupt"),
-    (PERMISSION_TWICE, "interrupt-twice", "resume answers one interrupt twice"),
-    (PERMISSION_OPTION, "interrupt-answer", "the interrupt offers no such answer"),
-    (PERMISSION_RESOLVED, "interrupt-resolved", "the interrupt has been answered otherwise"),
-    (PERMISSION_EXPIRED, "interrupt-expired", "the interrupt has expired; it can only be cancelled"),
+const INTERRUPT_RULES: [(Rule, Rule, &str); 6] = [
+    (
+        Rule::PermissionsOpen,
+        Rule::InterruptsOpen,
+        "the thread waits for an answer; resume must cover every open interrupt",
+    ),
+    (Rule::PermissionUnknown, Rule::InterruptUnknown, "the thread has no such interrupt"),
+    (Rule::PermissionTwice, Rule::InterruptTwice, "resume answers one interrupt twice"),
+    (Rule::PermissionOption, Rule::InterruptAnswer, "the interrupt offers no such answer"),
+    (Rule::PermissionResolved, Rule::InterruptResolved, "the interrupt has been answered otherwise"),
+    (Rule::PermissionExpired, Rule::InterruptExpired, "the interrupt has expired; it can only be cancelled"),
 ];
 
 /// A failure of the kernel to accept a submission, in the terms of this dialect.
 pub fn submission_failure(failure: Failure) -> Failure {
-    let rule = INTERRUPT_RULES.iter().find(|(kernel_rule, ..)| failure.rule_name() == Some(kernel_rule));
+    let rule = INTERRUPT_RULES.iter().find(|(kernel_rule, ..)| failure.broken_rule() == Some(*kernel_rule));
     let Some((_, rule, message)) = rule else { return failure };
     let ids = failure.details.as_ref().and_then(|details| details.get(OPEN_PERMISSIONS)).cloned();
     match ids {
         Some(Value::Array(ids)) => {
             let list: Vec<_> = ids.iter().filter_map(Value::as_str).collect();
-            let failure = Failure::rule(FailureKind::RunInputInvalid, rule, format!("{message}: {}", list.join(", ")));
+            let failure = Failure::rule(*rule, format!("{message}: {}", list.join(", ")));
             failure.detail("interruptIds", list)
         }
-        _ => Failure::rule(FailureKind::RunInputInvalid, rule, *message),
+        _ => Failure::rule(*rule, *message),
     }
 }
 
-/// The stable code of a failure: its rule, where that is a code of this dialect, else what its kind is called here.
+/// The stable code of a failure: that of its rule, if the table of rules has one, else that of its kind.
 pub fn code(failure: &Failure) -> Cow<'static, str> {
-    let rule = failure.rule_name().unwrap_or_default();
+    if let Some(code) = failure.broken_rule().and_then(|rule| rule.row().run_input_code) {
+        return code.into();
+    }
     match failure.kind {
-        _ if rule.starts_with("AGENT_") => return rule.to_owned().into(),
         FailureKind::Unauthenticated => "AUTH_UNAUTHORIZED",
         FailureKind::Forbidden | FailureKind::OriginDenied | FailureKind::TenantPolicyDenied => "AGENT_FORBIDDEN",
         FailureKind::NotFound => "AGENT_SESSION_NOT_FOUND",
         FailureKind::SessionBusy => "AGENT_SESSION_RUN_LIMIT_EXCEEDED",
         FailureKind::IdempotencyConflict => "AGENT_RUN_ID_CONFLICT",
-        FailureKind::RateLimited if rule.starts_with("followers") => "AGENT_SSE_CONNECTION_LIMIT_EXCEEDED",
-        FailureKind::RunInputInvalid if is_of_interrupts(failure) => "AGENT_RUN_INPUT_INVALID",
         FailureKind::RunInputInvalid | FailureKind::PayloadTooLarge | FailureKind::UnsupportedMediaType => {
             "AGENT_PAYLOAD_INVALID"
         }
@@ -175,5 +170,5 @@ pub fn code(failure: &Failure) -> Cow<'static, str> {
 
 /// Whether it is about interrupts and their answers. A stream reports such a failure by an event, as AG-UI requires.
 pub fn is_of_interrupts(failure: &Failure) -> bool {
-    failure.rule_name().is_some_and(|rule| rule.starts_with("interrupt"))
+    failure.broken_rule().is_some_and(|rule| rule.row().is_of_interrupts)
 }

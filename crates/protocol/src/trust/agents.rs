@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, RawJson, Rule, Timestamp,
     ids::{AgentId, TokenId, name, slug},
     json::present,
     text::is_plain,
@@ -98,7 +98,7 @@ fn shown_name(text: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let message = "name must be text that can be seen, and nothing that cannot";
-    Err(Failure::rule(FailureKind::SchemaInvalid, "name-shape", message).detail("field", "name"))
+    Err(Failure::rule(Rule::NameShape, message).detail("field", "name"))
 }
 
 /// What is left out stays as it is.
@@ -120,7 +120,10 @@ pub struct UpdateAgent {
 impl UpdateAgent {
     pub fn check(&self) -> Result<(), Failure> {
         if self.name.is_none() && self.backend_profile.is_none() && self.capability_manifest.is_none() {
-            return Err(Failure::invalid("update-empty", "name, backend_profile or capability_manifest must be given"));
+            return Err(Failure::invalid(
+                Rule::UpdateEmpty,
+                "name, backend_profile or capability_manifest must be given",
+            ));
         }
         self.name.as_deref().map(shown_name).transpose()?;
         let profile = self.backend_profile.as_ref().and_then(Option::as_deref);

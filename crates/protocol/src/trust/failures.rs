@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::failures::Problem;
+use crate::failures::{Problem, RULE};
 
 /// A problem of RFC 9457, and the same again as the trust dialect writes it.
 #[derive(Debug, Clone, Serialize, Deserialize, utoipa::ToSchema)]
@@ -27,7 +27,7 @@ pub struct TrustError {
 
 impl From<Problem> for TrustProblem {
     fn from(problem: Problem) -> Self {
-        let rule = problem.details.get("rule").and_then(Value::as_str).unwrap_or(problem.failure_kind.as_str());
+        let rule = problem.details.get(RULE).and_then(Value::as_str).unwrap_or(problem.failure_kind.as_str());
         let name = rule.replace('-', "_");
         let (message, params) = (problem.message.clone(), problem.details.clone());
         let (code, i18n_key) = (name.to_ascii_uppercase(), format!("errors.{name}"));

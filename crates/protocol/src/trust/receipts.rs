@@ -9,7 +9,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{AgentId, ReceiptId, RelationId},
     json::value_of,
     trust::{
@@ -232,10 +232,10 @@ impl Verifier {
 /// A line's receipt, and the hash of the line's content, fields unknown to us included.
 fn read(line: &str) -> Result<(Receipt, String), Failure> {
     if line.len() > RECEIPT_BYTES_MAX {
-        return Err(Failure::too_large("receipt-size", "a receipt", line.len(), RECEIPT_BYTES_MAX));
+        return Err(Failure::too_large(Rule::ReceiptSize, "a receipt", line.len(), RECEIPT_BYTES_MAX));
     }
     let (value, _) = Canonical::read("receipt", line)?;
-    let receipt = crate::json::read_shape("receipt", "receipt", line)?;
+    let receipt = crate::json::read_shape(Rule::Receipt, "receipt", line)?;
     Ok((receipt, hash_of(value)))
 }
 

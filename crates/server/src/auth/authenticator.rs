@@ -8,7 +8,7 @@ use std::{
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{RunId, RunnerJobId},
     kernel::runner_jobs::JobPhase,
     limits::USER_TOKEN_BYTES_MAX,
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{Issuers, Principal, RUN, forbidden, mint, token_hash, tokens::PREFIX, unauthenticated};
+use super::{Issuers, Principal, RUN, mint, token_hash, tokens::PREFIX, unauthenticated};
 use crate::auth::TokenKind;
 
 const TOKEN_BYTES_MAX: usize = 256;
@@ -88,7 +88,7 @@ impl Authenticator {
         let verified = self.issuers.verify(db, token, now).await?.ok_or_else(not_valid)?;
         let user = store::users::find_by_subject(db, &verified.issuer, &verified.subject).await?;
         // The issuer has authenticated this caller, so the caller may know the reason.
-        let user = user.ok_or_else(|| forbidden("user-unknown", "the operator has not added this user"))?;
+        let user = user.ok_or_else(|| Failure::rule(Rule::UserUnknown, "the operator has not added this user"))?;
         let principal = Principal::User { user_id: user.user_id, name: user.name.into(), tenants: user.tenants.into() };
         Ok((principal, Some(verified.until)))
     }

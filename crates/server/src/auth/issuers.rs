@@ -9,7 +9,7 @@ use ostler_crypto::{
     jws::{self, Unverified},
 };
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     limits::{NAME_BYTES_MAX, USER_TOKEN_LIFE_MS_MAX},
     users::OWN_ISSUER,
 };
@@ -76,7 +76,8 @@ impl Issuers {
     pub fn new(key: SigningKey, outside: &[IssuerSection]) -> Result<Self, Failure> {
         let mut outside_issuers: Vec<Issuer> = vec![];
         for section in outside {
-            let wrong = |message: &str| Failure::invalid("issuer", format!("issuer {:?}: {message}", section.issuer));
+            let wrong =
+                |message: &str| Failure::invalid(Rule::Issuer, format!("issuer {:?}: {message}", section.issuer));
             if section.issuer.is_empty() || section.issuer.len() > NAME_BYTES_MAX || section.audience.is_empty() {
                 return Err(wrong("it needs an `issuer` and an `audience`"));
             }
@@ -158,5 +159,5 @@ async fn own_key(db: &Db, kid: &str) -> Result<Option<VerifyingKey>, Failure> {
 /// The failure when an issuer's keys are unavailable, so that a token can be neither accepted nor rejected.
 pub fn keys_missing(issuer: &str) -> Failure {
     let message = format!("the keys of {issuer:?} cannot be fetched now");
-    Failure::rule(FailureKind::InfraFailed, "issuer-keys", message)
+    Failure::rule(Rule::IssuerKeys, message)
 }

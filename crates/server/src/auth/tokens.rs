@@ -9,7 +9,7 @@ use std::{
 
 use ostler_crypto::jwk::SigningKey;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     json::{hex, unhex},
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -47,7 +47,7 @@ pub fn signing_key(data_dir: &Path) -> Result<(SigningKey, SecretString), Failur
     let text = random_secret_file(&path)?;
     let seed = unhex(text.expose_secret()).and_then(|seed| SigningKey::from_seed(&seed));
     let key = seed.ok_or_else(|| {
-        refused("token-file", format!("{} does not hold a key; remove it to have one made", path.display()))
+        Failure::rule(Rule::TokenFile, format!("{} does not hold a key; remove it to have one made", path.display()))
     })?;
     Ok((key, text))
 }
@@ -63,7 +63,7 @@ pub fn random_secret_file(path: &Path) -> Result<SecretString, Failure> {
 
 /// A secret in its own file. A file that other users can read is rejected, not repaired: it may have been read already.
 fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretString, Failure> {
-    let broken = |error: std::io::Error| refused("token-file", format!("{}: {error}", path.display()));
+    let broken = |error: std::io::Error| Failure::rule(Rule::TokenFile, format!("{}: {error}", path.display()));
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().len() >= 32 => {
             let mode = std::fs::metadata(path).map_err(broken)?.permissions().mode();
@@ -72,13 +72,13 @@ fn secret_file(path: &Path, make: impl Fn() -> SecretString) -> Result<SecretStr
             let others = if credentials { 0o007 } else { 0o077 };
             if mode & others != 0 {
                 let message = format!("{} can be read by others; run: chmod 600 {0}", path.display());
-                return Err(refused("token-file-mode", message));
+                return Err(Failure::rule(Rule::TokenFileMode, message));
             }
             Ok(SecretString::from(text.trim().to_owned()))
         }
         Ok(_) => {
             let message = format!("{} does not hold a secret; remove it to have one made", path.display());
-            Err(refused("token-file", message))
+            Err(Failure::rule(Rule::TokenFile, message))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let secret = make();
@@ -102,10 +102,6 @@ fn write_new(path: &Path, secret: &SecretString) -> std::io::Result<()> {
     let named = written.and_then(|()| std::fs::hard_link(&draft, path));
     std::fs::remove_file(&draft)?;
     named
-}
-
-fn refused(rule: &'static str, message: String) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, rule, message)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Destinations that the server connects to for callers, and what tenants' provider profiles may contain.
 
-use ostler_protocol::{Failure, outgoing::OutgoingRules};
+use ostler_protocol::{Failure, Rule, outgoing::OutgoingRules};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -18,7 +18,7 @@ impl OutgoingSection {
     pub fn rules(&self) -> Result<OutgoingRules, Failure> {
         OutgoingRules::read(&self.allow).map_err(|entry| {
             let message = format!("outgoing.allow: {entry:?} is no host name, address or network");
-            Failure::invalid("config", message)
+            Failure::invalid(Rule::Config, message)
         })
     }
 }

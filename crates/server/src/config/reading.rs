@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_protocol::{Failure, redaction::Redactor};
+use ostler_protocol::{Failure, Rule, redaction::Redactor};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -95,7 +95,8 @@ pub struct Overrides {
 /// A list in the environment: `a,b`, or a JSON array if items are more than words.
 fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
     if text.trim_start().starts_with('[') {
-        return serde_json::from_str(text).map_err(|_| Failure::invalid("config", format!("{name}: not a JSON array")));
+        return serde_json::from_str(text)
+            .map_err(|_| Failure::invalid(Rule::Config, format!("{name}: not a JSON array")));
     }
     Ok(text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(config::Value::from).collect())
 }
@@ -103,5 +104,5 @@ fn list(name: &str, text: &str) -> Result<Vec<config::Value>, Failure> {
 pub(crate) fn invalid(error: config::ConfigError) -> Failure {
     // The error may quote the wrong line, and that line may contain the password.
     let message = Redactor::new(&[]).redact(&format!("configuration: {error}")).into_owned();
-    Failure::invalid("config", message)
+    Failure::invalid(Rule::Config, message)
 }

@@ -71,7 +71,9 @@ impl SectionType {
         for name in self.former_names {
             match (&mut table.kind, whole.remove(*name)) {
                 (ValueKind::Table(current), Some(ConfigValue { kind: ValueKind::Table(former), .. })) => {
-                    former.into_iter().for_each(|(key, value)| drop(current.entry(key).or_insert(value)));
+                    for (key, value) in former {
+                        current.entry(key).or_insert(value);
+                    }
                 }
                 // Not a section: it is refused like every unknown key.
                 (_, Some(other)) => drop(whole.insert((*name).to_owned(), other)),

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_protocol::{Failure, redaction::Redactor};
+use ostler_protocol::{Failure, Rule, redaction::Redactor};
 use serde_json::Value;
 
 use crate::config::{Config, Environment, Key, Overrides, SectionType, keys};
@@ -83,7 +83,7 @@ fn variable(key: &Key, by_file: bool) -> Option<String> {
 }
 
 fn read(file: &Path) -> Result<Value, Failure> {
-    let unreadable = |why: String| Failure::invalid("config", format!("{}: {why}", file.display()));
+    let unreadable = |why: String| Failure::invalid(Rule::Config, format!("{}: {why}", file.display()));
     let text = std::fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
     // A file that cannot be parsed was rejected before; the parser's message may quote a secret.
     let table: toml::Table = text.parse().map_err(|_| unreadable("not TOML".into()))?;

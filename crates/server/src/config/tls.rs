@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ostler_protocol::{Failure, kernel::runner_jobs::Launcher};
+use ostler_protocol::{Failure, Rule, kernel::runner_jobs::Launcher};
 
 use super::Config;
 
@@ -16,12 +16,12 @@ impl Config {
     pub fn tls_files(&self) -> Result<Option<(&PathBuf, &PathBuf)>, Failure> {
         match (&self.server.tls_cert, &self.server.tls_key) {
             (Some(_), Some(_)) if self.runner.launcher == Launcher::Process => Err(Failure::invalid(
-                "config",
+                Rule::Config,
                 "runners as child processes speak plain HTTP; with TLS they are resident",
             )),
             (Some(cert), Some(key)) => Ok(Some((cert, key))),
             (None, None) => Ok(None),
-            _ => Err(Failure::invalid("config", "server.tls_cert and server.tls_key go together")),
+            _ => Err(Failure::invalid(Rule::Config, "server.tls_cert and server.tls_key go together")),
         }
     }
 }

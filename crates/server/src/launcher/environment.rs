@@ -10,7 +10,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::RunnerJobId,
     kernel::{
         provider_profiles::{AgentConfig, ProfileOwner},
@@ -129,7 +129,7 @@ async fn aside(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> s
 }
 
 fn unusable(error: std::io::Error) -> Failure {
-    let mut failure = Failure::rule(FailureKind::InfraFailed, "agent-home", "the agent's home could not be made");
+    let mut failure = Failure::rule(Rule::AgentHome, "the agent's home could not be made");
     failure.cause = Some(error.to_string().into());
     failure
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     kernel::workspaces::{GitRef, GitWant},
     outgoing::OutgoingRules,
     redaction::Redactor,
@@ -25,9 +25,6 @@ const PINNING_VERSION: (u32, u32) = (2, 37);
 /// One message for every failure of a connection, so that it does not reveal which hosts and ports respond. The log has the
 /// details.
 const FETCH_FAILED: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
-
-/// The rule of a failure where the repository was reached and lacks the requested ref.
-const UNKNOWN: &str = "workspace-git-commit";
 
 /// How to run it.
 pub struct Git<'a> {
@@ -53,7 +50,9 @@ impl Git<'_> {
         };
         let route = self.route(wanted).await?;
         match self.fetch_by(&route, cache, wanted, name, keep_as).await {
-            Err(failure) if failure.rule_name() == Some(UNKNOWN) && !self.lists_refs(&route, cache).await => {
+            Err(failure)
+                if failure.broken_rule() == Some(Rule::WorkspaceGitCommit) && !self.lists_refs(&route, cache).await =>
+            {
                 Err(failed(FETCH_FAILED))
             }
             fetched => fetched,
@@ -149,11 +148,11 @@ impl Git<'_> {
         // Without a credential it is reported like any other failed connection.
         if self.credential.is_some() && says(&denied) {
             let message = "the repository wants another credential";
-            return Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message);
+            return Failure::rule(Rule::WorkspaceGitCredential, message);
         }
         if says(&["transport '"]) && says(&["not allowed"]) {
             let message = "this protocol is not allowed";
-            return Failure::rule(FailureKind::TenantPolicyDenied, "workspace-git-protocol", message);
+            return Failure::rule(Rule::WorkspaceGitProtocol, message);
         }
         tracing::warn!(verb, log, "git failed");
         if verb == "fetch" {
@@ -200,19 +199,19 @@ impl Git<'_> {
 }
 
 fn failed(message: &str) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "workspace-git", message)
+    Failure::rule(Rule::WorkspaceGit, message)
 }
 
 /// Names git if it is missing: the system's error only says that there is no such file.
 fn not_started(error: &std::io::Error) -> Failure {
     match ostler_runner::git_missing() {
-        Some(why) => Failure::rule(FailureKind::InfraFailed, "workspace-git-missing", why),
+        Some(why) => Failure::rule(Rule::WorkspaceGitMissing, why),
         None => failed(&format!("git could not be started: {error}")),
     }
 }
 
 fn unknown() -> Failure {
-    Failure::rule(FailureKind::NotFound, UNKNOWN, "the repository has no such commit, branch or tag")
+    Failure::rule(Rule::WorkspaceGitCommit, "the repository has no such commit, branch or tag")
 }
 
 /// The version of the system's git, looked up once. `None` if it reports none.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, FailureKind, RawJson, Rule,
     kernel::runner_jobs::{JobEnd, RunnerJob},
 };
 use ostler_runner::{ENVIRONMENT, Launch, LogTail, RunnerOrder};
@@ -113,7 +113,7 @@ fn command(config: &Config) -> Command {
 }
 
 fn spawn_failed(error: std::io::Error) -> Failure {
-    Failure::rule(FailureKind::InfraFailed, "runner-spawn", format!("the runner process did not start: {error}"))
+    Failure::rule(Rule::RunnerSpawn, format!("the runner process did not start: {error}"))
 }
 
 /// The URL of this server for processes of this machine.

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::{RunId, SessionId},
     json::canonical_hash,
     kernel::{
@@ -56,7 +56,7 @@ pub fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(),
         WorkspaceRef::Git(wanted) => {
             if !app.config.workspaces.git_protocols.iter().any(|allowed| allowed == wanted.protocol) {
                 let message = format!("this server does not fetch repositories by {}", wanted.protocol);
-                return Err(denied("workspace-git-protocol", message));
+                return Err(Failure::rule(Rule::WorkspaceGitProtocol, message));
             }
             credential(app, tenant_id, wanted).map(drop)
         }
@@ -71,7 +71,7 @@ fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
         let message = format!(
             "workspaceRef.path {path:?} is no directory below a root that this server allows (workspaces.roots)"
         );
-        denied("workspace-root", message)
+        Failure::rule(Rule::WorkspaceRoot, message)
     };
     let real = Path::new(path).canonicalize().map_err(|_| refused())?;
     let roots = &app.config.workspaces.roots;
@@ -134,7 +134,7 @@ fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(Str
         // The same message whether the credential does not exist or belongs to another tenant.
         let message = "workspaceRef.credentialRef names no credential of this server for this repository's host and this \
             tenant, or the repository is neither on https nor on this machine";
-        return Err(Failure::rule(FailureKind::SecretUnavailable, "workspace-git-credential", message));
+        return Err(Failure::rule(Rule::WorkspaceGitCredential, message));
     }
     app.redactor.learn(values("password"));
     Ok(Some((format!("{}://{host}", wanted.protocol), file)))
@@ -178,8 +178,4 @@ fn is_over(app: &App, run: &Run) -> bool {
     let kept = SignedDuration::from_millis(app.config.workspaces.keep_ms);
     let over = run.updated_at.checked_add(kept).is_ok_and(|until| until <= app.now());
     run.status.is_terminal() || run.unfinished_commands == 0 && over
-}
-
-fn denied(rule: &'static str, message: impl Into<String>) -> Failure {
-    Failure::rule(FailureKind::TenantPolicyDenied, rule, message)
 }

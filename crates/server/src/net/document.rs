@@ -67,7 +67,7 @@ fn add_readiness(json: &mut Value, dialects: &Dialects) {
         let mut named = vec![];
         (section.schemas)(&mut named);
         for (name, schema) in named {
-            schemas[name] = value_of(schema);
+            schemas[name] = value_of(&schema);
         }
         let readiness = &mut schemas["Readiness"];
         let reference = format!("#/components/schemas/{}", (section.schema_name)());

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use http::{HeaderMap, header, request::Parts};
 use http_body_util::BodyExt;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     bodies::{JsonScan, RequestBody},
     json::{BODY, read_shape},
     limits::{BODY_BYTES_MAX, JSON_VALUES_MAX},
@@ -109,13 +109,13 @@ fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> 
     let mut parts = value.split(';').map(str::trim);
     if !parts.next().is_some_and(|essence| essence.eq_ignore_ascii_case(wanted)) {
         let message = format!("the body must be {wanted}");
-        return Err(Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message));
+        return Err(Failure::rule(Rule::ContentType, message));
     }
     for part in parts {
         let Some((name, value)) = part.split_once('=') else { continue };
         let is_utf8 = || value.trim().trim_matches('"').eq_ignore_ascii_case("utf-8");
         if name.trim().eq_ignore_ascii_case("charset") && !is_utf8() {
-            return Err(Failure::invalid("charset", "the body must be UTF-8"));
+            return Err(Failure::invalid(Rule::Charset, "the body must be UTF-8"));
         }
     }
     Ok(())
@@ -127,8 +127,8 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
     let size = bytes.len();
     let parse = move || {
         let text = std::str::from_utf8(&bytes);
-        let text = text.map_err(|_| Failure::invalid("json-malformed", "the body is not UTF-8 text"))?;
-        read_shape("body-shape", BODY, text)
+        let text = text.map_err(|_| Failure::invalid(Rule::JsonMalformed, "the body is not UTF-8 text"))?;
+        read_shape(Rule::BodyShape, BODY, text)
     };
     Ok(app.compute(size, parse).await?)
 }
@@ -148,7 +148,7 @@ async fn read_bytes(
 ) -> Result<Bytes, Failure> {
     let too_large = || {
         let message = format!("the body is over {bytes_max} bytes");
-        Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).detail("bytesMax", bytes_max)
+        Failure::rule(Rule::BodySize, message).detail("bytesMax", bytes_max)
     };
     let patience = Duration::from_millis(app.config.limits.body_ms);
     let announced = announced_bytes(request.headers());
@@ -166,7 +166,7 @@ async fn read_bytes(
         share.reserve(announced.unwrap_or(bytes_max)).await?;
     }
     let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max, scan)).await;
-    let read = read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?;
+    let read = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))?;
     match read {
         Ok(bytes) => Ok(bytes),
         Err(BodyError::TooLarge) => {
@@ -177,7 +177,7 @@ async fn read_bytes(
             drain_later(body, patience);
             Err(failure)
         }
-        Err(BodyError::Broken) => Err(Failure::invalid("body-read", "the body ended before it was whole")),
+        Err(BodyError::Broken) => Err(Failure::invalid(Rule::BodyRead, "the body ended before it was whole")),
         Err(BodyError::Refused(failure)) => Err(failure),
     }
 }
@@ -272,7 +272,7 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
         let query = Query::<T>::try_from_uri(&parts.uri);
         query
             .map(|Query(params)| Self(params))
-            .map_err(|error| Refusal(Failure::invalid("query-shape", error.body_text())))
+            .map_err(|error| Refusal(Failure::invalid(Rule::QueryShape, error.body_text())))
     }
 }
 
@@ -280,11 +280,12 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
 pub fn idempotency_key(headers: &HeaderMap, body: Option<String>) -> Result<Option<String>, Failure> {
     let Some(value) = headers.get("idempotency-key") else { return Ok(body) };
     let header =
-        value.to_str().map_err(|_| Failure::invalid("idempotency-key", "the Idempotency-Key header is not text"))?;
+        value.to_str().map_err(|_| Failure::invalid(Rule::IdempotencyKey, "the Idempotency-Key header is not text"))?;
     match body {
-        Some(body) if body != header => {
-            Err(Failure::invalid("idempotency-key", "the Idempotency-Key header and the body's idempotencyKey differ"))
-        }
+        Some(body) if body != header => Err(Failure::invalid(
+            Rule::IdempotencyKey,
+            "the Idempotency-Key header and the body's idempotencyKey differ",
+        )),
         _ => Ok(Some(header.to_owned())),
     }
 }

@@ -14,7 +14,7 @@ use axum::{
     response::Response,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, Timestamp, ids::TraceId};
+use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 
 use super::{
     access_table::{AccessTable, RouteAccess},
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     app::App,
-    auth::{Access, Principal, forbidden, unauthenticated},
+    auth::{Access, Principal, unauthenticated},
     dialect::Dialects,
     traces::{Parent, Span, Subject, Transport},
 };
@@ -134,7 +134,9 @@ async fn admit(
     };
     match route {
         Some(RouteAccess::Requires(access)) => access.admit(&principal).map(|()| Some(principal)),
-        Some(RouteAccess::Closed) => Err(forbidden("undeclared", "this path says nothing about who may call it")),
+        Some(RouteAccess::Closed) => {
+            Err(Failure::rule(Rule::Undeclared, "this path says nothing about who may call it"))
+        }
         // There is no handler; the router responds with 404 or 405.
         Some(RouteAccess::OtherMethod) | None => Ok(None),
     }
@@ -271,13 +273,13 @@ fn check_head(request: &Request) -> Result<(), Failure> {
     let headers = request.headers();
     for name in SINGLE_HEADERS {
         if headers.get_all(&name).iter().nth(1).is_some() {
-            return Err(Failure::invalid("header-repeated", format!("the header {name} is given twice")));
+            return Err(Failure::invalid(Rule::HeaderRepeated, format!("the header {name} is given twice")));
         }
     }
     let Some(authority) = request.uri().authority() else { return Ok(()) };
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_str())) {
-        return Err(Failure::invalid("authority", "the request target names another host than the Host header"));
+        return Err(Failure::invalid(Rule::Authority, "the request target names another host than the Host header"));
     }
     Ok(())
 }
@@ -287,7 +289,7 @@ fn check_host(app: &App, request: &Request, route: Option<RouteAccess>) -> Resul
     let bound_to_loopback =
         app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
     let Some(host) = host_of(request) else {
-        return Err(denied("host-missing", "a Host header is required"));
+        return Err(Failure::rule(Rule::HostMissing, "a Host header is required"));
     };
     if !bound_to_loopback
         || is_loopback_name(host)
@@ -296,7 +298,7 @@ fn check_host(app: &App, request: &Request, route: Option<RouteAccess>) -> Resul
     {
         return Ok(());
     }
-    Err(denied("host", "this host name is not one of this server's"))
+    Err(Failure::rule(Rule::Host, "this host name is not one of this server's"))
 }
 
 /// Whether the route responds under host names of dialects. The others do not.
@@ -327,7 +329,7 @@ fn check_origin(app: &App, request: &Request) -> Result<(), Failure> {
     let is_visit = request.method() == Method::GET && has("sec-fetch-dest", "document");
     let suspicious = headers.contains_key(header::ORIGIN) || (from_elsewhere && !is_visit);
     if suspicious && allowed_origin(app, headers).is_none() {
-        return Err(denied("origin", "pages of this origin may not call"));
+        return Err(Failure::rule(Rule::Origin, "pages of this origin may not call"));
     }
     Ok(())
 }
@@ -350,10 +352,6 @@ fn share(headers: &mut HeaderMap, origin: HeaderValue) {
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
         list("x-trace-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset"),
     );
-}
-
-fn denied(rule: &'static str, message: &str) -> Failure {
-    Failure::rule(FailureKind::OriginDenied, rule, message)
 }
 
 #[cfg(test)]

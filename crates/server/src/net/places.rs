@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, Rule};
 use parking_lot::Mutex;
 
 use crate::auth::Principal;
@@ -19,15 +19,15 @@ pub struct Places {
 /// What a limit is for, as its failures name it.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    pub rule: &'static str,
-    pub per_caller_rule: &'static str,
+    pub rule: Rule,
+    pub per_caller_rule: Rule,
     pub plural: &'static str,
 }
 
 pub const STREAMS: Kind =
-    Kind { rule: "followers", per_caller_rule: "followers-per-caller", plural: "event streams are open" };
+    Kind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
 pub const UPLOADS: Kind =
-    Kind { rule: "uploads", per_caller_rule: "uploads-per-caller", plural: "files are being uploaded" };
+    Kind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
 
 #[derive(Default)]
 struct Open {
@@ -68,8 +68,8 @@ impl Places {
     }
 }
 
-fn refused(rule: &'static str, message: &str, max: usize) -> Failure {
-    Failure::rule(FailureKind::RateLimited, rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
+fn refused(rule: Rule, message: &str, max: usize) -> Failure {
+    Failure::rule(rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
 impl Drop for Place {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
-use ostler_protocol::{Failure, FailureKind, failures::Problem, ids::TraceId, redaction::Redactor, text::clip};
+use ostler_protocol::{Failure, FailureKind, Rule, failures::Problem, ids::TraceId, redaction::Redactor, text::clip};
 
 use crate::{app::App, dialect::FailureEncoder};
 
@@ -41,13 +41,13 @@ fn status(kind: FailureKind) -> StatusCode {
 
 /// The response to a request with a line that ends with a bare line feed: the rest of it would be ambiguous.
 pub fn bare_feed(app: &App, path: &str, peer: IpAddr) -> Response {
-    let failure = Failure::invalid("bare-line-feed", "a line of the head ends without a carriage return");
+    let failure = Failure::invalid(Rule::BareLineFeed, "a line of the head ends without a carriage return");
     close_with(app, failure, path, peer)
 }
 
 /// The response to a request for which the listener does not know the length of the body, or the start.
 pub fn unknown_length(app: &App, path: &str, peer: IpAddr) -> Response {
-    let failure = Failure::invalid("content-length", "the length of a body is not written as a plain number");
+    let failure = Failure::invalid(Rule::ContentLength, "the length of a body is not written as a plain number");
     close_with(app, failure, path, peer)
 }
 

@@ -15,7 +15,7 @@ use std::{
 };
 
 use jiff::SignedDuration;
-use ostler_protocol::{Failure, FailureKind, Timestamp};
+use ostler_protocol::{Failure, FailureKind, Rule, Timestamp};
 use quick_cache::sync::Cache;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -105,7 +105,8 @@ impl Rates {
         if Tier::ALL.into_iter().all(|tier| self.of(tier).is_possible()) {
             return Ok(());
         }
-        Err(Failure::invalid("rate-limit", format!("rates and bursts of every tier must be 1 to {SECOND_US}")))
+        let message = format!("rates and bursts of every tier must be 1 to {SECOND_US}");
+        Err(Failure::rule(Rule::RateLimit, message).with_kind(FailureKind::SchemaInvalid))
     }
 
     fn of(&self, tier: Tier) -> Rate {
@@ -181,7 +182,7 @@ pub struct RateStatus {
 impl RateStatus {
     pub fn refusal(&self) -> Option<Failure> {
         let message = format!("too many requests of the {} tier", self.tier.as_str());
-        let failure = Failure::rule(FailureKind::RateLimited, "rate-limit", message).detail("tier", self.tier.as_str());
+        let failure = Failure::rule(Rule::RateLimit, message).detail("tier", self.tier.as_str());
         self.wait_ms.map(|ms| failure.detail("retryAfterMs", ms))
     }
 }

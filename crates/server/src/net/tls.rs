@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, Rule};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
@@ -14,7 +14,8 @@ use crate::{config::Config, startup::not_started};
 /// `None` for plain HTTP.
 pub fn acceptor(config: &Config) -> Result<Option<TlsAcceptor>, Failure> {
     let Some((cert, key)) = config.tls_files()? else { return Ok(None) };
-    let unusable = |file: &Path, why: &dyn std::fmt::Display| not_started("tls", format!("{}: {why}", file.display()));
+    let unusable =
+        |file: &Path, why: &dyn std::fmt::Display| not_started(Rule::Tls, format!("{}: {why}", file.display()));
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect);
     let chain = chain.map_err(|why| unusable(cert, &why))?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|why| unusable(key, &why))?;

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, Rule};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
@@ -160,7 +160,7 @@ impl Share {
         let Ok(Ok(own)) = own else {
             let bytes_max = self.work.per_caller_units * UNIT_BYTES;
             return Err(refused(
-                "work-per-caller",
+                Rule::WorkPerCaller,
                 "too many bytes of this caller's requests are in flight",
                 bytes_max,
             ));
@@ -226,11 +226,11 @@ fn permits(units: usize) -> u32 {
 }
 
 fn too_much(work: &Work) -> Failure {
-    refused("work", "too many bytes of requests are in flight", work.all_units * UNIT_BYTES)
+    refused(Rule::Work, "too many bytes of requests are in flight", work.all_units * UNIT_BYTES)
 }
 
-fn refused(rule: &'static str, message: &str, bytes_max: usize) -> Failure {
-    let failure = Failure::rule(FailureKind::RateLimited, rule, message);
+fn refused(rule: Rule, message: &str, bytes_max: usize) -> Failure {
+    let failure = Failure::rule(rule, message);
     failure.detail("bytesMax", bytes_max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
@@ -310,6 +310,6 @@ mod tests {
         for n in 0..2 * SWEPT_AT {
             drop(arrived(&work, &n.to_string(), MIB).await.unwrap());
         }
-        assert!(work.by_caller.lock().unwrap().len() <= SWEPT_AT);
+        assert!(work.by_caller.lock().len() <= SWEPT_AT);
     }
 }

@@ -5,7 +5,7 @@ mod local;
 pub mod sealed;
 
 use ostler_crypto::{Zeroizing, seal::SealingKey};
-use ostler_protocol::{Failure, FailureKind, Timestamp, json::unhex, kernel::provider_profiles::Credential};
+use ostler_protocol::{Failure, Rule, Timestamp, json::unhex, kernel::provider_profiles::Credential};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{auth, config::Config};
@@ -119,7 +119,7 @@ pub fn sealing_key(config: &Config) -> Result<SealingKey, Failure> {
     let text = SecretStore::key_text(config)?;
     unhex(text.expose_secret().trim()).and_then(|bytes| SealingKey::new(&bytes)).ok_or_else(|| {
         let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
-        Failure::rule(FailureKind::InfraFailed, "secrets-key", message)
+        Failure::rule(Rule::SecretsKey, message)
     })
 }
 
@@ -128,5 +128,5 @@ fn damaged(name: &str) -> Failure {
     let message = format!(
         "the secret {name} cannot be opened: it is damaged, or was sealed under another key; delete the profile and set it again"
     );
-    Failure::rule(FailureKind::SecretUnavailable, "secret-damaged", message)
+    Failure::rule(Rule::SecretDamaged, message)
 }

@@ -12,7 +12,7 @@ use ostler_crypto::{
     Zeroizing,
     seal::{NONCE_BYTES, SealingKey},
 };
-use ostler_protocol::{Failure, FailureKind, json::hex};
+use ostler_protocol::{Failure, Rule, json::hex};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::{clock, directories};
@@ -156,7 +156,7 @@ fn write_new(path: &Path, parts: &[&[u8]]) -> std::io::Result<()> {
 }
 
 fn broken(error: std::io::Error) -> Failure {
-    let mut failure = Failure::rule(FailureKind::InfraFailed, "secret-store", "the store of secrets did not answer");
+    let mut failure = Failure::rule(Rule::SecretStore, "the store of secrets did not answer");
     failure.cause = Some(error.to_string().into());
     failure
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     cursors::{self, EventsQuery},
     ids::RunId,
     kernel::{
@@ -46,16 +46,17 @@ fn receive(app: &App, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure
 }
 
 fn check_size(request: &AppendEvents) -> Result<(), Failure> {
-    let too_large = |rule, message: String| Err(Failure::rule(FailureKind::PayloadTooLarge, rule, message));
     if request.events.is_empty() {
-        return Err(Failure::invalid("events-empty", "a batch needs at least one event"));
+        return Err(Failure::invalid(Rule::EventsEmpty, "a batch needs at least one event"));
     }
     if request.events.len() > APPEND_EVENTS_MAX {
-        return too_large("append-events", format!("a batch holds at most {APPEND_EVENTS_MAX} events"));
+        let message = format!("a batch holds at most {APPEND_EVENTS_MAX} events");
+        return Err(Failure::rule(Rule::AppendEvents, message));
     }
     let bytes: usize = request.events.iter().map(|event| event.payload.as_str().len()).sum();
     if bytes > APPEND_BYTES_MAX {
-        return too_large("append-bytes", format!("a batch holds at most {APPEND_BYTES_MAX} bytes of payload"));
+        let message = format!("a batch holds at most {APPEND_BYTES_MAX} bytes of payload");
+        return Err(Failure::rule(Rule::AppendBytes, message));
     }
     Ok(())
 }

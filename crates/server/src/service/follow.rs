@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     ids::{RunId, SessionId},
     kernel::{
         events::{Event, EventType},
@@ -66,7 +66,7 @@ fn within_log(after: i64, last: i64) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("the log ends at {last}; nothing numbered {after} was ever written to it");
-    Err(Failure::invalid("after-beyond-end", message).detail("lastSeq", last))
+    Err(Failure::invalid(Rule::AfterBeyondEnd, message).detail("lastSeq", last))
 }
 
 /// Follows the events of a session that the caller was found to see.

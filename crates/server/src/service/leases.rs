@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     ids::{AttemptId, RunId, SessionId},
     kernel::{
         launching::is_worth_repeating,
@@ -52,5 +52,5 @@ fn check_lease(ms: i64) -> Result<i64, Failure> {
     if (LEASE_MS_MIN..=LEASE_MS_MAX).contains(&ms) {
         return Ok(ms);
     }
-    Err(Failure::invalid("lease-ms", format!("leaseMs must be {LEASE_MS_MIN} to {LEASE_MS_MAX}")))
+    Err(Failure::invalid(Rule::LeaseMs, format!("leaseMs must be {LEASE_MS_MIN} to {LEASE_MS_MAX}")))
 }

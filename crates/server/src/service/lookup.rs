@@ -1,7 +1,7 @@
 //! Finding the run or session that a request names.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::RunId,
     kernel::{runs::Run, sessions::Session},
 };
@@ -22,7 +22,7 @@ pub async fn session(app: &App, caller: &Principal, id: &str, tenant_id: Option<
     found.retain(|session| caller.may_see(session).is_ok());
     if found.len() > 1 {
         let message = "several tenants have a session of this id; name one with tenantId";
-        return Err(Failure::rule(FailureKind::StateConflict, "tenant-ambiguous", message));
+        return Err(Failure::rule(Rule::TenantAmbiguous, message));
     }
     let found = found.pop().ok_or_else(|| Failure::not_found("session"))?;
     note_session(&found.tenant_id, found.session);

@@ -9,7 +9,7 @@ mod trials;
 use std::{collections::BTreeMap, time::Duration};
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     kernel::{
         launching::is_worth_repeating,
         operations::DismissOp,
@@ -303,7 +303,7 @@ async fn apply(
 /// Whether the owner may have a profile of this name, and another one.
 async fn check_name(app: &App, owner: &ProfileOwner, profile: &str) -> Result<(), Failure> {
     if profile == "scripted" {
-        return Err(Failure::invalid("profile-scripted", "the scripted agent has neither credential nor config"));
+        return Err(Failure::invalid(Rule::ProfileScripted, "the scripted agent has neither credential nor config"));
     }
     let stored = app.secrets.list().await?;
     let max = match owner {
@@ -313,7 +313,7 @@ async fn check_name(app: &App, owner: &ProfileOwner, profile: &str) -> Result<()
             if owners::is_operators(&stored, profile) {
                 let message =
                     format!("the name {profile:?} is the operator's; choose another for a profile of your own");
-                return Err(Failure::rule(FailureKind::Forbidden, "profile-name", message));
+                return Err(Failure::rule(Rule::ProfileName, message));
             }
             PROFILES_PER_TENANT_MAX
         }
@@ -321,7 +321,7 @@ async fn check_name(app: &App, owner: &ProfileOwner, profile: &str) -> Result<()
     let is_new = !stored.contains(&owner.stored_name(profile));
     if is_new && stored.iter().filter(|name| owner.profile_of(name).is_some()).count() >= max {
         let message = format!("there are {max} profiles already");
-        return Err(Failure::rule(FailureKind::StateConflict, "profiles-max", message));
+        return Err(Failure::rule(Rule::ProfilesMax, message));
     }
     Ok(())
 }
@@ -332,7 +332,7 @@ fn check_version(existing: Option<&Secret>, expected: Option<&str>) -> Result<()
         return Ok(());
     }
     let message = "the profile has been changed meanwhile; read it again";
-    Err(Failure::rule(FailureKind::StateConflict, "resource-version", message).detail("resourceVersion", version))
+    Err(Failure::rule(Rule::ResourceVersion, message).detail("resourceVersion", version))
 }
 
 /// Rejects a command or URL that contains a key: both are visible to others, in process lists and logs.
@@ -349,7 +349,7 @@ fn check_shown(before: &Credential, credential: &Credential, profile: &str) -> R
         return Ok(());
     }
     let message = "a command or URL of [ostler] holds a credential; put it into auth.json and name it in ostler.files";
-    Err(Failure::invalid("config-credential", message))
+    Err(Failure::invalid(Rule::ConfigCredential, message))
 }
 
 /// Adds the values to the redactor, which removes them from all output of agents.
@@ -432,7 +432,7 @@ fn shown_kind(kind: FailureKind) -> FailureKind {
 /// A tenant's profile whose name has become the operator's since.
 fn name_taken(profile: &str) -> Failure {
     let message = format!("the operator has a profile {profile:?} too, and runs use that one; delete this one");
-    Failure::rule(FailureKind::StateConflict, "profile-name", message)
+    Failure::rule(Rule::ProfileName, message).with_kind(FailureKind::StateConflict)
 }
 
 /// What is wrong with the program that a profile names, as far as this server can check it.

@@ -1,7 +1,7 @@
 //! Checks of request fields that operations share.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::{AttemptId, SessionId, prefix_range},
     kernel::runs::Cancel,
     limits::{BLOCKER_CHARS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, REASON_BYTES_MAX},
@@ -14,7 +14,7 @@ use crate::app::App;
 pub fn check_key<'a>(app: &App, key: &'a str) -> Result<&'a str, Failure> {
     app.name("idempotencyKey", key)?;
     if key.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-        return Err(Failure::invalid("idempotency-key-size", "idempotencyKey is too long"));
+        return Err(Failure::invalid(Rule::IdempotencyKeySize, "idempotencyKey is too long"));
     }
     Ok(key)
 }
@@ -24,7 +24,7 @@ pub fn id_range(kind: &str, prefix: Option<&str>) -> Result<Option<(String, Stri
     let Some(prefix) = prefix else { return Ok(None) };
     let range = prefix_range(kind, prefix);
     let message = format!("idPrefix must be {kind} and up to 32 hexadecimal digits");
-    range.map(Some).ok_or_else(|| Failure::invalid("id-prefix", message))
+    range.map(Some).ok_or_else(|| Failure::invalid(Rule::IdPrefix, message))
 }
 
 /// A caller's reason, redacted and clipped.
@@ -36,13 +36,13 @@ pub fn reason(app: &App, request: Cancel) -> Result<Option<String>, Failure> {
 
 pub fn check_reason(field: &str, text: &str) -> Result<(), Failure> {
     if text.len() > REASON_BYTES_MAX {
-        return Err(Failure::too_large("reason-size", field, text.len(), REASON_BYTES_MAX));
+        return Err(Failure::too_large(Rule::ReasonSize, field, text.len(), REASON_BYTES_MAX));
     }
     Ok(())
 }
 
 pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {
-    let unknown = |_| Failure::rule(FailureKind::RunnerLeaseConflict, "attempt-stale", "no such attempt");
+    let unknown = |_| Failure::rule(Rule::AttemptStale, "no such attempt");
     text.map(|text| text.parse().map_err(unknown)).transpose()
 }
 
@@ -54,5 +54,5 @@ pub fn check_chosen(id: &str) -> Result<(), Failure> {
     if id.parse::<SessionId>().is_ok() {
         return Err(Failure::not_found("session"));
     }
-    Err(Failure::invalid("session-id-reserved", "session ids that begin with ses_ are the server's to give"))
+    Err(Failure::invalid(Rule::SessionIdReserved, "session ids that begin with ses_ are the server's to give"))
 }

@@ -1,7 +1,7 @@
 //! Runners: register.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     ids::{RunId, slug},
     kernel::runners::{RegisterRunner, Runner, check_placement},
     limits::RUNNER_BYTES_MAX,
@@ -10,7 +10,7 @@ use ostler_store as store;
 
 use crate::{
     app::App,
-    auth::{Access, Principal, forbidden},
+    auth::{Access, Principal},
 };
 
 pub async fn register(app: &App, caller: &Principal, request: RegisterRunner) -> Result<Runner, Failure> {
@@ -18,13 +18,13 @@ pub async fn register(app: &App, caller: &Principal, request: RegisterRunner) ->
     slug("backendProfile", &request.backend_profile)?;
     let bytes = request.placement.size() + request.capabilities.size();
     if bytes > RUNNER_BYTES_MAX {
-        return Err(Failure::too_large("runner-size", "placement and capabilities", bytes, RUNNER_BYTES_MAX));
+        return Err(Failure::too_large(Rule::RunnerSize, "placement and capabilities", bytes, RUNNER_BYTES_MAX));
     }
     check_placement(&request.placement)?;
     let tenant_id = match request.run_id.as_deref() {
         Some(text) => Some(check_run(app, caller, text, &request.backend_profile).await?),
         None if matches!(caller, Principal::Runner { .. }) => {
-            return Err(forbidden("run", "this token may not register a runner without its run"));
+            return Err(Failure::rule(Rule::Run, "this token may not register a runner without its run"));
         }
         None => {
             Access::Run.admit(caller)?;
@@ -44,11 +44,7 @@ pub async fn register(app: &App, caller: &Principal, request: RegisterRunner) ->
     };
     let registered = store::kernel::runners::insert(&app.db, &runner).await?;
     registered.ok_or_else(|| {
-        Failure::rule(
-            FailureKind::StateConflict,
-            "runner-id-taken",
-            "this runner id is in use by a runner of another tenant; choose another",
-        )
+        Failure::rule(Rule::RunnerIdTaken, "this runner id is in use by a runner of another tenant; choose another")
     })
 }
 
@@ -60,7 +56,7 @@ async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> 
     let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
     if run.backend_profile != profile {
         let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);
-        return Err(Failure::invalid("backend-profile-mismatch", message));
+        return Err(Failure::invalid(Rule::BackendProfileMismatch, message));
     }
     Ok(run.tenant_id)
 }

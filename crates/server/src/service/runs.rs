@@ -1,7 +1,7 @@
 //! Runs: create, get, list, cancel.
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Rule, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::{RunId, SessionId},
     json::{canonical_hash, value_of},
@@ -88,7 +88,7 @@ async fn with_profile(app: &App, mut request: CreateRun) -> Result<CreateRun, Fa
     match request.backend_profile.replace(profile.clone()) {
         Some(named) if named != profile => {
             let message = format!("backendProfile is {named:?}, but the agent is run by {profile:?}");
-            Err(Failure::invalid("agent-profile", message))
+            Err(Failure::invalid(Rule::AgentProfile, message))
         }
         _ => Ok(request),
     }
@@ -113,7 +113,7 @@ fn request_hash(request: &CreateRun) -> String {
 
 fn check_first(first: &CreateCommand) -> Result<(), Failure> {
     if first.command_type != CommandType::Turn {
-        return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
+        return Err(Failure::invalid(Rule::FirstCommand, "a run's first command must be a turn"));
     }
     ostler_protocol::kernel::commands::check_payload(first.command_type, &first.payload)
 }
@@ -125,8 +125,7 @@ async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) 
     };
     if run.request_hash != hash {
         let message = "this idempotency key was used for another run";
-        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
-            .detail("runId", run.run_id.to_string()));
+        return Err(Failure::rule(Rule::PayloadHash, message).detail("runId", run.run_id.to_string()));
     }
     let first = store::kernel::commands::get_first(&app.db, run.run_id).await?;
     let runner_job = match run.standing_job_id {
@@ -183,7 +182,7 @@ pub fn create_op(
     let audit = app.redacted(&RawJson::of(&audit))?;
     if audit.size() > EVENT_BYTES_MAX {
         let what = "executionPolicy and businessIntents, as the audit event keeps them";
-        return Err(Failure::too_large("audit-size", what, audit.size(), EVENT_BYTES_MAX));
+        return Err(Failure::too_large(Rule::AuditSize, what, audit.size(), EVENT_BYTES_MAX));
     }
     let start = match &request.command {
         None => None,
@@ -254,7 +253,9 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
     let tenants = caller.tenants_within(request.tenant_id.as_deref())?;
     let status = match request.status.as_deref() {
         None => None,
-        Some(text) => Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid("run-status", "no such run status"))?),
+        Some(text) => {
+            Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid(Rule::RunStatus, "no such run status"))?)
+        }
     };
     let ids = id_range(RunId::PREFIX, request.id_prefix.as_deref())?;
     let names = (&request.project_id, &request.provider_id, &request.backend_profile, &request.session_id);

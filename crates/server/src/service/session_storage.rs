@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::SessionId,
     kernel::{
         operations::{ChangeSessionOp, DismissOp, SessionChange},
@@ -68,7 +68,7 @@ pub async fn refresh(
 pub async fn sweep(app: &App, request: SweepStorage) -> Result<SweptStorage, Failure> {
     let limit = request.limit.unwrap_or(SWEEP_DEFAULT);
     if !(1..=SWEEP_MAX).contains(&limit) {
-        return Err(Failure::invalid("sweep-limit", format!("limit must be 1 to {SWEEP_MAX}")));
+        return Err(Failure::invalid(Rule::SweepLimit, format!("limit must be 1 to {SWEEP_MAX}")));
     }
     evict_expired(app, request.now.unwrap_or_else(|| app.now()), limit).await
 }

@@ -1,7 +1,7 @@
 //! Sessions: create, list, get, rename, trace, output, read, control.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
     json::canonical_hash,
@@ -27,10 +27,7 @@ use super::{
     requests::{check_chosen, check_key, id_range},
     runs, session_storage,
 };
-use crate::{
-    app::App,
-    auth::{Principal, forbidden},
-};
+use crate::{app::App, auth::Principal};
 
 const LIST_LIMIT_DEFAULT: u32 = 50;
 
@@ -38,11 +35,12 @@ const LIST_LIMIT_DEFAULT: u32 = 50;
 pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Result<(SessionView, bool), Failure> {
     app.accepting()?;
     let tenant_id = request.tenant_id.as_deref();
-    let tenant_id = tenant_id.ok_or_else(|| Failure::invalid("tenant-id-required", "tenantId is required"))?;
+    let tenant_id = tenant_id.ok_or_else(|| Failure::invalid(Rule::TenantIdRequired, "tenantId is required"))?;
     app.config.policy.tenant(tenant_id)?;
     caller.may_submit(tenant_id)?;
     let profile = request.backend_profile.as_deref();
-    let profile = profile.ok_or_else(|| Failure::invalid("backend-profile-required", "backendProfile is required"))?;
+    let profile =
+        profile.ok_or_else(|| Failure::invalid(Rule::BackendProfileRequired, "backendProfile is required"))?;
     app.config.policy.profile(profile)?;
     let chosen = request.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
     chosen.map_or(Ok(()), check_chosen)?;
@@ -86,7 +84,7 @@ fn storage(app: &App, profile: &str, request: &CreateSession) -> Result<SessionS
     };
     let storage_kind = request.storage_kind.unwrap_or(by_profile);
     if storage_kind == StorageKind::Evicted {
-        return Err(Failure::invalid("storage-kind", "storageKind must be none or local"));
+        return Err(Failure::invalid(Rule::StorageKind, "storageKind must be none or local"));
     }
     let by_use = session_storage::expiry(app).filter(|_| storage_kind == StorageKind::Local);
     Ok(SessionStorage { storage_kind, expires_at: request.expires_at.or(by_use), ..SessionStorage::default() })
@@ -116,8 +114,7 @@ async fn find_made(
     match found {
         Some(session) if session.request_hash.as_ref().is_some_and(|hash| hash != request_hash) => {
             let message = "this session id or idempotency key was used for another session";
-            Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
-                .detail("sessionId", session.public_id()))
+            Err(Failure::rule(Rule::PayloadHash, message).detail("sessionId", session.public_id()))
         }
         found => Ok(found),
     }
@@ -130,7 +127,7 @@ fn redacted_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
 
 /// Gives the session another title.
 pub async fn update(app: &App, caller: &Principal, id: &str, request: UpdateSession) -> Result<SessionView, Failure> {
-    let text = request.title.ok_or_else(|| Failure::invalid("title-required", "title is required"))?;
+    let text = request.title.ok_or_else(|| Failure::invalid(Rule::TitleRequired, "title is required"))?;
     let title = redacted_title(app, &text)?;
     change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Rename(title)).await
 }
@@ -153,7 +150,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
     let only_open = match request.state.as_deref().unwrap_or("default") {
         "default" => true,
         "all" => false,
-        _ => return Err(Failure::invalid("session-state", "state must be default or all")),
+        _ => return Err(Failure::invalid(Rule::SessionState, "state must be default or all")),
     };
     let reader_id = reader(caller, request.reader_id.as_deref())?;
     let ids = id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
@@ -217,7 +214,7 @@ pub async fn read(app: &App, caller: &Principal, id: &str, request: ReadSession)
     let reader_id = reader(caller, request.reader_id.as_deref())?;
     let version = request.version.unwrap_or(session.version);
     if !(0..=session.version).contains(&version) {
-        return Err(Failure::invalid("read-version", "version must be one the session has had"));
+        return Err(Failure::invalid(Rule::ReadVersion, "version must be one the session has had"));
     }
     let marked = store::kernel::readers::update_version(&app.db, session.session, &reader_id, version, app.now()).await;
     marked?;
@@ -229,7 +226,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, request: ControlSe
     match request.action.as_str() {
         "cancel" => {}
         "close" => return change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Close).await,
-        _ => return Err(Failure::invalid("session-action", "action must be cancel or close")),
+        _ => return Err(Failure::invalid(Rule::SessionAction, "action must be cancel or close")),
     }
     let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_cancel(&session)?;
@@ -251,11 +248,13 @@ fn reader(caller: &Principal, reader_id: Option<&str>) -> Result<String, Failure
     match caller {
         Principal::Operator => Ok(reader_id),
         Principal::User { user_id, .. } => match requested {
-            Some(id) if id != user_id.to_string() => Err(forbidden("reader", "a user reads for themselves only")),
+            Some(id) if id != user_id.to_string() => {
+                Err(Failure::rule(Rule::Reader, "a user reads for themselves only"))
+            }
             _ => Ok(user_id.to_string()),
         },
         _ if reader_id.starts_with(UserId::PREFIX) => {
-            Err(forbidden("reader", "reader ids that begin with usr_ are users' own"))
+            Err(Failure::rule(Rule::Reader, "reader ids that begin with usr_ are users' own"))
         }
         _ => Ok(reader_id),
     }

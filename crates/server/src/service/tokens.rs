@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::TokenId,
     tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
@@ -46,7 +46,7 @@ async fn made_before(app: &App, key: &str) -> Result<Failure, Failure> {
     let made = store::tokens::find_by_key(&app.db, key).await?;
     let made = made.ok_or_else(|| Failure::internal("a token's key is taken by no token"))?;
     let message = "this idempotencyKey has made a token, which cannot be shown again; revoke it and use another key";
-    let failure = Failure::rule(FailureKind::StateConflict, "idempotency-key-used", message);
+    let failure = Failure::rule(Rule::IdempotencyKeyUsed, message);
     Ok(failure.detail("tokenId", made.token_id.to_string()))
 }
 

@@ -2,7 +2,7 @@
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::UserId,
     json::text_of,
@@ -27,7 +27,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Resul
     let timezone = request.check()?;
     check_tenants_exist(app, &request.tenants)?;
     if let Some(issuer) = request.issuer.as_deref().filter(|issuer| !app.auth.issuers.knows(issuer)) {
-        return Err(Failure::invalid("issuer", format!("the configuration names no issuer {issuer:?}")));
+        return Err(Failure::invalid(Rule::Issuer, format!("the configuration names no issuer {issuer:?}")));
     }
     let user_id = UserId::new(app.ids.body());
     let user = User {
@@ -47,7 +47,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Resul
     let existing = store::users::find_by_name(&app.db, &user.name).await?;
     existing.filter(|existing| is_same(existing, &user)).map(|existing| (existing, false)).ok_or_else(|| {
         let message = "another user has this name, or this issuer's subject";
-        Failure::rule(FailureKind::StateConflict, "user-taken", message)
+        Failure::rule(Rule::UserTaken, message)
     })
 }
 
@@ -102,7 +102,7 @@ pub async fn create_token(
     let user = user.ok_or_else(|| Failure::not_found("user"))?;
     if user.issuer != OWN_ISSUER {
         let message = format!("{:?} vouches for this user and makes the tokens", user.issuer);
-        return Err(Failure::rule(FailureKind::StateConflict, "user-outside", message));
+        return Err(Failure::rule(Rule::UserOutside, message));
     }
     let now = app.wall();
     // Tokens count in whole seconds.

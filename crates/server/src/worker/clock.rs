@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, Rule};
 use ostler_store::{self as store, StoreError, clock::Sample};
 
 use crate::{
@@ -35,7 +35,7 @@ const SAMPLE_WAIT: Duration = Duration::from_secs(5);
 /// to correct it. This server then waits for two looks of that server before it trusts what it read.
 pub async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
     let Some(clock) = clock.adjustable().filter(|_| db.multi_replica()) else { return Ok(()) };
-    let failed = |error: StoreError| not_started("store", error);
+    let failed = |error: StoreError| not_started(Rule::Store, error);
     for _ in 0..ANCHOR_ATTEMPTS_MAX {
         let (mut reading, found, _) = wait_for_other_servers(db, clock).await.map_err(failed)?;
         let unseen_us = found.raw_us - found.seen_us;
@@ -51,7 +51,7 @@ pub async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
         return Ok(());
     }
     let detail = format!("other servers changed store_clock during each of {ANCHOR_ATTEMPTS_MAX} attempts to read it");
-    Err(not_started("store", detail))
+    Err(not_started(Rule::Store, detail))
 }
 
 /// Samples the database's clock until a server has looked at it recently, or none has for two intervals.

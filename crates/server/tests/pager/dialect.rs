@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard};
 use axum::{Json, extract::State};
 use http::StatusCode;
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind, Rule,
     bodies::RequestBody,
     capabilities::{Capability, capability},
     failures::Problem,
@@ -66,7 +66,7 @@ impl Section for PagerSection {
     const NAME: &'static str = "pager";
 
     fn check(&self, _: &Config) -> Result<(), Failure> {
-        if self.prefix.is_empty() { Err(Failure::invalid("config", "pager.prefix is empty")) } else { Ok(()) }
+        if self.prefix.is_empty() { Err(Failure::invalid(Rule::Config, "pager.prefix is empty")) } else { Ok(()) }
     }
 }
 
@@ -136,7 +136,8 @@ fn encode(problem: Problem) -> String {
     responses((status = 202), (status = "4XX", body = PagerFailure)))]
 async fn create(State(app): State<App>, _: Caller, Body(page): Body<CreatePage>) -> Result<StatusCode, Refusal> {
     if page.text.is_empty() {
-        return Err(Failure::invalid("page-empty", "a page has a text").into());
+        // A dialect outside the workspace has no row in the table of rules: it names its rule as text.
+        return Err(Failure::new(FailureKind::SchemaInvalid, "a page has a text").detail("rule", "page-empty").into());
     }
     let pager = Pager::of(&app);
     PAGES.wake_others(&app, &page.text);

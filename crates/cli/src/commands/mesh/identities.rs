@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Subcommand, ValueEnum};
 use ostler_client::mesh::PublishedCertificate;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     mesh::{
         Aid,
         auth::not_registered,
@@ -203,5 +203,5 @@ pub(crate) async fn invite(connection: &Connection, args: &InviteIdentityArgs) -
 pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     let text =
         if path.as_os_str() == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
-    text.map_err(|error| Failure::invalid("file", format!("{}: {error}", path.display())))
+    text.map_err(|error| Failure::invalid(Rule::File, format!("{}: {error}", path.display())))
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ostler_client::mesh::{Ambient, Gateway, Sealer, StoredIdentity};
-use ostler_protocol::{Failure, FailureKind, mesh::Aid};
+use ostler_protocol::{Failure, FailureKind, Rule, mesh::Aid};
 use ostler_server::clock::fill;
 use rustix::fs::{FlockOperation, flock};
 use secrecy::{ExposeSecret, SecretString};
@@ -49,7 +49,8 @@ pub(crate) struct IdentityFile {
 
 pub(crate) fn directory(connection: &Connection) -> Result<PathBuf, Failure> {
     let data_dir = connection.settings()?.data_dir.ok_or_else(|| {
-        Failure::invalid("data-dir", "there is no home directory to store keys in; name a directory with --data-dir")
+        let message = "there is no home directory to store keys in; name a directory with --data-dir";
+        Failure::rule(Rule::DataDir, message).with_kind(FailureKind::SchemaInvalid)
     })?;
     Ok(data_dir.value.join("mesh"))
 }
@@ -98,7 +99,7 @@ impl IdentityFile {
         let _lock = lock(directory)?;
         if file.exists() {
             let message = format!("another command is joining as {}", stored.aid);
-            return Err(Failure::rule(FailureKind::StateConflict, "mesh-keys", message));
+            return Err(Failure::rule(Rule::MeshKeys, message).with_kind(FailureKind::StateConflict));
         }
         save(&stored, &file)?;
         Ok(Self { stored, file, server: None })
@@ -155,7 +156,7 @@ impl IdentityFile {
 
 pub(crate) fn full_name(name: &str, domain: &str) -> Result<Aid, Failure> {
     let full = if name.contains('.') { name.to_owned() } else { format!("{name}.{domain}") };
-    full.parse().map_err(|why| Failure::invalid("aid", format!("{full}: {why}")))
+    full.parse().map_err(|why| Failure::invalid(Rule::Aid, format!("{full}: {why}")))
 }
 
 fn file(directory: &Path, aid: &Aid) -> PathBuf {
@@ -187,7 +188,7 @@ fn read(file: &Path) -> Result<StoredIdentity, Failure> {
     let text = std::fs::read_to_string(file).map(SecretString::from).map_err(|error| file_failure(file, &error))?;
     serde_json::from_str(text.expose_secret()).map_err(|error| {
         let message = format!("{} does not hold keys of the mesh: {error}", file.display());
-        Failure::rule(FailureKind::SchemaInvalid, "mesh-keys", message)
+        Failure::rule(Rule::MeshKeys, message)
     })
 }
 
@@ -208,5 +209,6 @@ fn save(stored: &StoredIdentity, file: &Path) -> Result<(), Failure> {
 fn file_failure(path: &Path, error: &std::io::Error) -> Failure {
     let kind = if error.kind() == ErrorKind::NotFound { FailureKind::NotFound } else { FailureKind::InfraFailed };
     let hint = "check the file and its permissions; `--data-dir` names another directory";
-    errors::with_hint(Failure::rule(kind, "mesh-keys", format!("{}: {error}", path.display())), hint)
+    let failure = Failure::rule(Rule::MeshKeys, format!("{}: {error}", path.display())).with_kind(kind);
+    errors::with_hint(failure, hint)
 }

@@ -7,7 +7,7 @@ use ostler_client::{
     is_transient,
     mesh::{GatewayEvent, OpenError, OpenedMessage, Sealer, SealerEvent, is_slot_in_use},
 };
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, Rule};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -69,7 +69,7 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u
 fn already_read(identity: &IdentityFile) -> Failure {
     let message = format!("another `ostler mesh inbox` is reading as {}", identity.stored.aid);
     errors::with_hint(
-        Failure::rule(FailureKind::StateConflict, "mesh-place-taken", message),
+        Failure::rule(Rule::MeshPlaceTaken, message),
         "it prints the messages; stop it first, or read them there",
     )
 }
@@ -218,7 +218,7 @@ fn format_message(opened: &OpenedMessage) -> (Value, String) {
 #[cfg(test)]
 mod tests {
     use ostler_protocol::{
-        RawJson,
+        FailureKind, RawJson,
         mesh::{
             connections::Mode,
             messages::{Direction, Message},

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ostler_client::mesh::{Gateway, RegisterError, StoredIdentity, is_slot_in_use};
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, Rule};
 use serde_json::json;
 
 use super::{
@@ -90,5 +90,6 @@ pub(crate) async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8,
 }
 
 fn read_root(file: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(file).map_err(|error| Failure::invalid("mesh-root", format!("{}: {error}", file.display())))
+    std::fs::read_to_string(file)
+        .map_err(|error| Failure::invalid(Rule::MeshRoot, format!("{}: {error}", file.display())))
 }

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use ostler_protocol::{Failure, mesh::messages::PAYLOAD_BYTES_MAX};
+use ostler_protocol::{Failure, Rule, mesh::messages::PAYLOAD_BYTES_MAX};
 use serde_json::json;
 
 use super::identity_file::{IdentityArgs, single_use_slot};
@@ -43,7 +43,7 @@ fn text(typed: &str) -> Result<String, Failure> {
     }
     let mut text = String::new();
     let read = std::io::stdin().lock().take(TEXT_BYTES_MAX as u64 + 1).read_to_string(&mut text);
-    read.map_err(|error| Failure::invalid("stdin", format!("stdin: {error}")))?;
+    read.map_err(|error| Failure::invalid(Rule::Stdin, format!("stdin: {error}")))?;
     if text.len() > TEXT_BYTES_MAX {
         return Err(errors::usage(
             format!("a message has at most {TEXT_BYTES_MAX} bytes of text"),

@@ -6,7 +6,7 @@ use std::{io::Read, path::PathBuf};
 use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson, Rule,
     ids::{AgentId, prefix_range},
     limits::PAGE_ITEMS_MAX,
     trust::{
@@ -231,9 +231,8 @@ fn manifest(path: &PathBuf) -> Result<RawJson, Failure> {
     } else {
         std::fs::read_to_string(path)
     };
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Failure::rule(FailureKind::SchemaInvalid, "manifest-file", format!("{}: {error}", path.display()))
-    };
+    let unreadable =
+        |error: &dyn std::fmt::Display| Failure::rule(Rule::ManifestFile, format!("{}: {error}", path.display()));
     let text = read.map_err(|error| unreadable(&error))?;
     RawJson::parse(text).map_err(|error| unreadable(&error))
 }

@@ -4,7 +4,7 @@
 use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
     trust::webhooks::{Delivery, DeliveryId, DeliveryStatus, ListDeliveries, PutWebhook},
@@ -219,11 +219,11 @@ async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8,
         match client.replay_delivery(agent_id, delivery_id).await {
             Ok(begun) => replayed.push(begun),
             // The queue is full; the rest can be replayed later.
-            Err(full) if args.dead && full.rule_name() == Some("deliveries-waiting") => {
+            Err(full) if args.dead && full.broken_rule() == Some(Rule::DeliveriesWaiting) => {
                 output::message(&format!("{}\n", full.message));
                 break;
             }
-            Err(failure) if failure.rule_name() == Some("delivery-not-dead") => {
+            Err(failure) if failure.broken_rule() == Some(Rule::DeliveryNotDead) => {
                 let hint = "`ostler webhooks list AGENT --status dead` shows those that can be replayed";
                 return Err(errors::with_hint(failure, hint));
             }

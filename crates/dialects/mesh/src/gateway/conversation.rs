@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson, Rule,
     ids::TraceId,
     mesh::{
         Aid,
@@ -80,7 +80,7 @@ struct LoginSession {
 /// Why a call has no result.
 struct Refusal {
     failure: Box<Failure>,
-    /// The code of a failed `auth.connect`, which has codes of its own.
+    /// The code of an `auth.connect` whose parameters cannot be read, in place of the code of its rule.
     code: Option<i64>,
 }
 
@@ -134,14 +134,14 @@ impl GatewaySession {
         let row = Method::find(&call.method).ok_or_else(|| calls::unknown_method(&call.method))?.row();
         let caller = self.session.as_ref().map(|session| &session.caller);
         if call.params_size() > row.params_bytes_max {
-            return Err(Failure::too_large("params-size", "params", call.params_size(), row.params_bytes_max).into());
+            return Err(Failure::too_large(Rule::ParamsSize, "params", call.params_size(), row.params_bytes_max).into());
         }
         Mesh::of(&self.app).count(row, caller.map(|caller| &caller.aid), self.peer, self.app.now())?;
         match (row.method, row.stage, caller) {
             (Method::Connect, _, None) => self.connect(call).await,
             (Method::Connect, ..) => {
                 let message = "this connection has introduced itself";
-                Err(Failure::rule(FailureKind::StateConflict, "mesh-connected", message).into())
+                Err(Failure::rule(Rule::MeshConnected, message).into())
             }
             (method, Stage::Fresh, _) => Ok(dispatch::fresh(&self.app, self.peer, method, call).await?),
             (method, Stage::Session, Some(caller)) => Ok(dispatch::session(&self.app, caller, method, call).await?),
@@ -150,7 +150,7 @@ impl GatewaySession {
     }
 
     async fn connect(&mut self, call: &Call) -> Result<RawJson, Refusal> {
-        let invalid = |failure: Failure| Refusal { failure: failure.into(), code: Some(Refused::Params("").code()) };
+        let invalid = |failure: Failure| Refusal { failure: failure.into(), code: Some(Rule::MeshConnect.rpc_code()) };
         let params: ConnectParams = call.params().map_err(invalid)?;
         let refuse = |why: Refused| refused(&why, Some(&params.protocol));
         let live = params.check().map_err(refuse)?;
@@ -246,7 +246,7 @@ impl GatewaySession {
 
 fn refused(why: &Refused, requested: Option<&Versions>) -> Refusal {
     let failure = Box::new(why.failure(requested.unwrap_or(&Versions::default())));
-    Refusal { failure, code: Some(why.code()) }
+    Refusal { failure, code: None }
 }
 
 impl Dialect for GatewaySession {

@@ -12,7 +12,7 @@ use std::{net::IpAddr, time::Duration};
 
 use axum::extract::ws::WebSocket;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     mesh::{auth::HANDSHAKE_MS_MAX, calls::FRAME_BYTES_MAX},
 };
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
@@ -41,7 +41,7 @@ pub struct GatewayPermits {
 impl GatewayPermits {
     pub fn acquire(app: &App, peer: IpAddr) -> Result<Self, Failure> {
         let message = "too many connections to the gateway are open";
-        let refused = |_| Failure::rule(FailureKind::Overloaded, "sockets", message);
+        let refused = |_| Failure::rule(Rule::Sockets, message).with_kind(FailureKind::Overloaded);
         let socket = Mesh::of(app).sockets.clone().try_acquire_owned().map_err(refused)?;
         Ok(Self { socket, fresh: app.fresh_sockets.enter(peer) })
     }

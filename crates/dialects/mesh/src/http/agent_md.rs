@@ -7,7 +7,7 @@ use axum::{
 };
 use http::HeaderMap;
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     failures::Problem,
     limits::SMALL_BODY_BYTES_MAX,
     mesh::{Aid, pki::AgentMdKept},
@@ -29,7 +29,7 @@ const MARKDOWN: &str = "text/markdown";
 pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
     let owner = service::agent_md::owner(&app, bearer(request.headers())?).await?;
     let body = read_raw(request, &app, MARKDOWN, SMALL_BODY_BYTES_MAX).await?;
-    let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid("agent-md-utf8", "agent.md is UTF-8 text"))?;
+    let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid(Rule::AgentMdUtf8, "agent.md is UTF-8 text"))?;
     Ok(Json(service::agent_md::put(&app, &owner, text).await?))
 }
 

@@ -6,7 +6,7 @@ use axum::{
     response::Response,
 };
 use http::HeaderMap;
-use ostler_protocol::{Failure, failures::Problem, mesh::pki::Discovery};
+use ostler_protocol::{Failure, Rule, failures::Problem, mesh::pki::Discovery};
 
 use super::host;
 use crate::{
@@ -34,7 +34,7 @@ pub async fn connect(
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     Mesh::of(&app).pki()?;
-    let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let upgrade = upgrade.map_err(|why| Failure::invalid(Rule::Websocket, format!("this is a WebSocket: {why}")))?;
     let peer = peer.0.ip();
     let permits = gateway::GatewayPermits::acquire(&app, peer)?;
     let upgrade = fitted(upgrade, FRAME_READ_BYTES_MAX);

@@ -8,14 +8,16 @@ pub mod pki;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, FailureKind, Rule};
 
 use ostler_server::net::gate::name_of;
 
 /// The host of the request, with its port.
 fn host(headers: &HeaderMap) -> Result<&str, Failure> {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    host.ok_or_else(|| Failure::invalid("host-missing", "a Host header is required"))
+    host.ok_or_else(|| {
+        Failure::rule(Rule::HostMissing, "a Host header is required").with_kind(FailureKind::SchemaInvalid)
+    })
 }
 
 /// The host of the request, without its port.

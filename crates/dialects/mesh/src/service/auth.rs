@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ostler_crypto::{certificates::Certificate, proofs};
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     json::hex,
     mesh::{
         Aid,
@@ -46,7 +46,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Res
     let CreateAidParams { aid, public_key, curve, invite } = params;
     check_name(pki, &aid)?;
     if curve != "P-256" {
-        return Err(Failure::invalid("curve", "curve: P-256").detail("field", "curve"));
+        return Err(Failure::invalid(Rule::Curve, "curve: P-256").detail("field", "curve"));
     }
     let key = agents_key(&public_key)?;
     if find(app, &aid).await?.is_some() {
@@ -75,9 +75,10 @@ pub async fn login1(app: &App, params: Login1Params) -> Result<Login1Result, Fai
     let pki = Mesh::of(app).pki()?;
     let Login1Params { aid, cert, client_nonce } = params;
     if !(1..=NONCE_BYTES_MAX).contains(&client_nonce.len()) {
-        return Err(Failure::invalid("client-nonce", format!("client_nonce: 1 to {NONCE_BYTES_MAX} bytes")));
+        return Err(Failure::invalid(Rule::ClientNonce, format!("client_nonce: 1 to {NONCE_BYTES_MAX} bytes")));
     }
-    let shown = Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid("cert", "cert: one certificate in PEM"))?;
+    let shown =
+        Certificate::from_pem(&cert).ok_or_else(|| Failure::invalid(Rule::Cert, "cert: one certificate in PEM"))?;
     if find(app, &aid).await?.is_none() {
         // The published client looks for this text in an authentication error, and in no other error.
         return Err(unproved(&not_registered(&aid).message));
@@ -135,7 +136,7 @@ pub async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCertParams)
     let next = next_certificate(app, &identity).await?;
     next.map(|next| result(&caller.aid, &next)).ok_or_else(|| {
         let message = "the certificate is not past half its life";
-        Failure::rule(FailureKind::StateConflict, "certificate-fresh", message)
+        Failure::rule(Rule::CertificateFresh, message)
     })
 }
 
@@ -223,9 +224,9 @@ fn read(identity: &Identity) -> Result<Certificate, Failure> {
 }
 
 fn unproved(message: &str) -> Failure {
-    Failure::rule(FailureKind::Unauthenticated, "mesh-login", message)
+    Failure::rule(Rule::MeshLogin, message)
 }
 
 fn revoked() -> Failure {
-    Failure::rule(FailureKind::Forbidden, "certificate-revoked", "the certificate was revoked")
+    Failure::rule(Rule::CertificateRevoked, "the certificate was revoked")
 }

@@ -6,7 +6,7 @@ use ostler_crypto::{
     keys::{Curve, PublicKey},
 };
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     cursors::{Cursor, PageRequest},
     mesh::{
         Aid,
@@ -61,7 +61,7 @@ pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<
 pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
     let key = PublicKey::from_base64(text).filter(|key| key.curve() == Curve::P256);
     key.ok_or_else(|| {
-        Failure::invalid("public-key", "the public key is the DER of one on P-256, in base64")
+        Failure::invalid(Rule::PublicKey, "the public key is the DER of one on P-256, in base64")
             .detail("field", "public_key")
     })
 }
@@ -78,10 +78,12 @@ pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
 fn check_operators_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     if !aid.is_of(pki.domain()) {
         let message = format!("{aid} is not a name of {}", pki.domain());
-        return Err(Failure::invalid("aid-domain", message).detail("field", "aid"));
+        return Err(Failure::invalid(Rule::AidDomain, message).detail("field", "aid"));
     }
     if !aid.is_long_enough_to_register() {
-        return Err(Failure::invalid("aid-length", "the name of an AID has 4 to 64 characters").detail("field", "aid"));
+        return Err(
+            Failure::invalid(Rule::AidLength, "the name of an AID has 4 to 64 characters").detail("field", "aid")
+        );
     }
     if !aid.is_free_to_take() && !aid.is_agent_service() {
         return Err(reserved(aid));
@@ -90,7 +92,7 @@ fn check_operators_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
 }
 
 fn reserved(aid: &Aid) -> Failure {
-    Failure::rule(FailureKind::Forbidden, "aid-reserved", format!("{aid} is the name of a service"))
+    Failure::rule(Rule::AidReserved, format!("{aid} is the name of a service"))
 }
 
 /// Issues a certificate and stores it. `None` if the name is registered already, the invitation was used, or the certificate
@@ -183,7 +185,7 @@ pub async fn issue(app: &App, caller: &Principal, request: IssueCertificate) -> 
     let is_compromised = |existing: &Identity| existing.revocation_reason == Some(RevocationReason::KeyCompromise);
     if existing.as_ref().is_some_and(|existing| is_compromised(existing) && has_key(existing, &key)) {
         let message = "the key was revoked because somebody else may have it; make another";
-        return Err(Failure::rule(FailureKind::StateConflict, "key-compromised", message));
+        return Err(Failure::rule(Rule::KeyCompromised, message));
     }
     let grounds = match &existing {
         None => Grounds::of(Operation::Issue),
@@ -246,7 +248,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
 }
 
 fn concurrent_change(aid: &Aid) -> Failure {
-    Failure::rule(FailureKind::StateConflict, "aid-changed", format!("{aid} was changed meanwhile; ask again"))
+    Failure::rule(Rule::AidChanged, format!("{aid} was changed meanwhile; ask again"))
 }
 
 /// Closes the connections, to any server, whose logins used keys that are no longer valid, and deletes those logins and prekeys.
@@ -303,5 +305,5 @@ pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
 }
 
 fn not_invited(message: &str) -> Failure {
-    Failure::rule(FailureKind::Forbidden, "invite", message)
+    Failure::rule(Rule::Invite, message)
 }

@@ -12,7 +12,7 @@ use ostler_crypto::{
     prekeys,
 };
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     mesh::{
         Aid,
         auth::{no_longer_valid, not_registered},
@@ -81,14 +81,14 @@ pub async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<
         Posted::Sent(sent) => sent,
         Posted::Full => {
             let message = format!("the mailbox of {} is full; it empties as what is in it expires", params.to);
-            return Err(Failure::rule(FailureKind::RateLimited, "mailbox-full", message));
+            return Err(Failure::rule(Rule::MailboxFull, message));
         }
         Posted::Acked(_) => return Err(Failure::internal("a send was answered with something else")),
     };
     if sent.duplicate {
         if sent.to != params.to {
             let message = "message_id was already used for a message to another recipient";
-            return Err(Failure::rule(FailureKind::IdempotencyConflict, "message-id-taken", message));
+            return Err(Failure::rule(Rule::MessageIdTaken, message));
         }
         // The server that stored it may have stopped before it notified any connection.
         for aid in [&params.to, &caller.aid] {
@@ -158,7 +158,7 @@ impl Recipients for LocalConnections {
 async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
     app.lanes.post(post, Arc::new(LocalConnections(app.clone()))).await.map_err(|error| match error {
         LaneError::Refused(failure) => failure,
-        LaneError::Taken => Failure::rule(FailureKind::StateConflict, "message-taken", "sent twice at once; try again"),
+        LaneError::Taken => Failure::rule(Rule::MessageTaken, "sent twice at once; try again"),
         LaneError::Store(error) => error.into(),
     })
 }
@@ -238,7 +238,7 @@ fn page_end(stored: &Kept, queue: &Queue, after: i64, limit: u32) -> i64 {
 pub async fn ack(app: &App, caller: &MeshCaller, params: AckParams) -> Result<AckResult, Failure> {
     let place = caller.place.of_call(params.device_id.as_deref(), params.slot_id.as_deref())?;
     if params.seq < 0 {
-        return Err(Failure::invalid("ack-seq", "seq: 0 or more").detail("field", "seq"));
+        return Err(Failure::invalid(Rule::AckSeq, "seq: 0 or more").detail("field", "seq"));
     }
     let ack = Ack { aid: caller.aid.clone(), place: place.clone(), seq: params.seq };
     let Posted::Acked(Acked { ack_seq, senders, .. }) = post(app, Post::Ack(ack)).await? else {
@@ -305,11 +305,11 @@ pub async fn put_prekey(app: &App, caller: &MeshCaller, mut prekey: Prekey) -> R
         Certificate::from_pem(&identity.certificate).ok_or_else(|| Failure::internal("a kept certificate"))?;
     if identity.revoked_at.is_some() || !certificate.is_valid_at(app.wall()) {
         let message = "the certificate that the prekey names is good no longer";
-        return Err(Failure::rule(FailureKind::Forbidden, "prekey-certificate", message));
+        return Err(Failure::rule(Rule::PrekeyCertificate, message));
     }
     if !is_signed(&prekey, certificate) {
         let message = "the prekey is not signed by the key of the certificate that it names";
-        return Err(Failure::rule(FailureKind::Forbidden, "prekey-signature", message));
+        return Err(Failure::rule(Rule::PrekeySignature, message));
     }
     prekey.device_id = (!device_id.is_empty()).then(|| device_id.clone());
     stored_prekeys::update(&app.db, &caller.aid, &device_id, &prekey, app.now()).await?;

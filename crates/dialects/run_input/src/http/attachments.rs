@@ -10,7 +10,7 @@ use axum::{
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     limits::BODY_BYTES_MAX,
     run_input::{
         agui::input::{read_run_id, read_thread_id},
@@ -103,7 +103,7 @@ impl FromRequest<App> for Form {
         let caller = caller.ok_or_else(|| unauthenticated("this needs a token: Authorization: Bearer …"))?;
         if announced_bytes(request.headers()).is_some_and(|bytes| bytes > FORM_BYTES_MAX) {
             let message = format!("the form is over {FORM_BYTES_MAX} bytes");
-            return Err(Failure::rule(FailureKind::PayloadTooLarge, "body-size", message).into());
+            return Err(Failure::rule(Rule::BodySize, message).into());
         }
         let permit = match RunInputState::of(app).files.admit(&caller) {
             Ok(permit) => permit,
@@ -118,11 +118,11 @@ impl FromRequest<App> for Form {
         }
         let form = Multipart::from_request(request, app).await.map_err(|_| {
             let message = "the body must be multipart/form-data";
-            Failure::rule(FailureKind::UnsupportedMediaType, "content-type", message)
+            Failure::rule(Rule::ContentType, message)
         })?;
         let patience = Duration::from_millis(app.config.limits.body_ms);
         let read = tokio::time::timeout(patience, read(form, permit)).await;
-        Ok(read.map_err(|_| Failure::invalid("body-late", "the body did not come in time"))?.map(Self)?)
+        Ok(read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))?.map(Self)?)
     }
 }
 
@@ -133,14 +133,19 @@ async fn read(mut form: Multipart, permit: Place) -> Result<Upload, Failure> {
             Some("file") => (&mut bytes, ATTACHMENT_BYTES_MAX),
             Some("threadId" | "thread_id") => (&mut thread_id, ATTACHMENT_FORM_BYTES_MAX),
             Some("runId" | "run_id") => (&mut run_id, ATTACHMENT_FORM_BYTES_MAX),
-            _ => return Err(Failure::invalid("form-field", "the form has file, threadId and runId, and nothing else")),
+            _ => {
+                return Err(Failure::invalid(
+                    Rule::FormField,
+                    "the form has file, threadId and runId, and nothing else",
+                ));
+            }
         };
         if slot.replace(read_field(field, max).await?).is_some() {
-            return Err(Failure::invalid("form-field", "the form has one of each field"));
+            return Err(Failure::invalid(Rule::FormField, "the form has one of each field"));
         }
     }
     let text = |bytes: Option<Bytes>| String::from_utf8(bytes.unwrap_or_default().to_vec()).unwrap_or_default();
-    let bytes = bytes.ok_or_else(|| Failure::invalid("form-field", "the form needs a file"))?;
+    let bytes = bytes.ok_or_else(|| Failure::invalid(Rule::FormField, "the form needs a file"))?;
     Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes, permit })
 }
 
@@ -154,11 +159,11 @@ async fn read_field(mut field: Field<'_>, max: usize) -> Result<Bytes, Failure> 
         }
     }
     if size > max {
-        return Err(Failure::too_large("attachment-size", "a field of the form", size, max));
+        return Err(Failure::too_large(Rule::AttachmentSize, "a field of the form", size, max));
     }
     Ok(bytes.freeze())
 }
 
 fn malformed() -> Failure {
-    Failure::invalid("form-malformed", "the body is not a whole form")
+    Failure::invalid(Rule::FormMalformed, "the body is not a whole form")
 }

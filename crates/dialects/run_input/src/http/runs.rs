@@ -11,18 +11,15 @@ use axum::{
 use futures_util::stream;
 use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     run_input::{
         agui::{
             events::{AgUiEvent, Body as EventBody},
-            input::{Form, PAYLOAD_INVALID, RunInput},
+            input::{Form, RunInput},
             translate::Sent,
         },
         failures::RunInputProblem,
-        runs::{
-            CancelAccepted, CancelRunQuery, INVALID_LAST_EVENT_ID, RunAgentInput, RunEventsQuery, TaskAccepted, code,
-            is_of_interrupts,
-        },
+        runs::{CancelAccepted, CancelRunQuery, RunAgentInput, RunEventsQuery, TaskAccepted, code, is_of_interrupts},
     },
 };
 use serde_json::Map;
@@ -111,7 +108,7 @@ pub async fn cancel(
 fn as_payload_error(failure: Failure) -> Failure {
     match failure.kind {
         FailureKind::PayloadTooLarge => {
-            Failure::rule(failure.kind, PAYLOAD_INVALID, "RunAgentInput payload exceeds size limit")
+            Failure::rule(Rule::AgentPayloadInvalid, "RunAgentInput payload exceeds size limit")
         }
         _ => failure,
     }
@@ -120,7 +117,8 @@ fn as_payload_error(failure: Failure) -> Failure {
 fn last_event_id(headers: &HeaderMap) -> Result<Option<Position>, Failure> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let id = value.to_str().ok().and_then(|text| text.parse().ok());
-    id.map(Some).ok_or_else(|| Failure::invalid(INVALID_LAST_EVENT_ID, "Last-Event-ID must be the id of an event"))
+    id.map(Some)
+        .ok_or_else(|| Failure::invalid(Rule::AgentInvalidLastEventId, "Last-Event-ID must be the id of an event"))
 }
 
 /// Streams the run's events, each under its id. A stream that ends without its terminal event looks like a success to stock

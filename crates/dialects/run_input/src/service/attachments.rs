@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     kernel::sessions::Session,
     kernel::{commands::Command, conversation::HistoryAttachment},
     run_input::history::pictures,
@@ -20,11 +20,7 @@ use serde_json::{Value, json};
 
 use super::threads;
 use crate::state::RunInputState;
-use ostler_server::{
-    app::App,
-    auth::{Principal, forbidden},
-    net::places::Place,
-};
+use ostler_server::{app::App, auth::Principal, net::places::Place};
 
 /// Files that one sweep deletes; the next one deletes the rest.
 const SWEEP_MAX: u32 = 500;
@@ -49,11 +45,11 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
     app.accepting()?;
     let owner = threads::owner(caller)?;
     if upload.bytes.len() > ATTACHMENT_BYTES_MAX {
-        return Err(Failure::too_large("attachment-size", "the file", upload.bytes.len(), ATTACHMENT_BYTES_MAX));
+        return Err(Failure::too_large(Rule::AttachmentSize, "the file", upload.bytes.len(), ATTACHMENT_BYTES_MAX));
     }
     let image = ImageType::sniff(&upload.bytes).ok_or_else(|| {
         let message = "an attachment must be a PNG, JPEG, GIF or WebP picture";
-        Failure::rule(FailureKind::UnsupportedMediaType, "attachment-type", message)
+        Failure::rule(Rule::AttachmentType, message)
     })?;
     // Fails for another user's thread. The thread need not exist yet.
     threads::find(app, caller, &upload.thread_id).await?;
@@ -66,7 +62,7 @@ pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Att
             "with this file you would have more than {} bytes or {} files of attachments; erase a thread first",
             quota.bytes, quota.files
         );
-        return Err(Failure::rule(FailureKind::RateLimited, "attachment-quota", message));
+        return Err(Failure::rule(Rule::AttachmentQuota, message));
     }
     app.to_the_end(|app| store_file(app, path.clone(), upload)).await?;
     let mime_type = image.mime_type().to_owned();
@@ -95,7 +91,7 @@ pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<Si
     let not_found = || Failure::not_found("attachment");
     let path: ObjectPath = request.path.parse().map_err(|_| not_found())?;
     if path.owner != owner {
-        return Err(forbidden("owner", "this attachment belongs to another user"));
+        return Err(Failure::rule(Rule::Owner, "this attachment belongs to another user"));
     }
     let exists = store::run_input::attachments::exists(&app.db, &path).await?;
     if request.bucket != RunInputState::of(app).files.bucket || !exists {
@@ -106,7 +102,7 @@ pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<Si
 
 /// A file, for any client with a valid URL of it. An expired URL and an altered one are rejected in the same way.
 pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
-    let refused = || forbidden("attachment-url", "this URL was not signed here, or has ended");
+    let refused = || Failure::rule(Rule::AttachmentUrl, "this URL was not signed here, or has ended");
     let path: ObjectPath = path.parse().map_err(|_| refused())?;
     if !RunInputState::of(app).files.proves(bucket, &path, proof, app.wall()) {
         return Err(refused());
@@ -131,7 +127,7 @@ pub async fn read_picture(
     mime_type: Option<&str>,
     url: &str,
 ) -> Result<Value, Failure> {
-    let invalid = |message: &str| Failure::rule(FailureKind::SchemaInvalid, "AGENT_ATTACHMENT_INVALID", message);
+    let invalid = |message: &str| Failure::rule(Rule::AgentAttachmentInvalid, message);
     let owner = threads::owner(caller)?;
     let Some(path) = RunInputState::of(app).files.read_url(url, app.wall()) else {
         if !is_trusted(&RunInputState::of(app).attachments.trusted_hosts, url) {
@@ -148,7 +144,7 @@ pub async fn read_picture(
         };
     };
     if path.owner != owner {
-        return Err(forbidden("owner", "this attachment belongs to another user"));
+        return Err(Failure::rule(Rule::Owner, "this attachment belongs to another user"));
     }
     if path.thread_id != thread_id {
         return Err(invalid("this attachment was uploaded for another thread"));

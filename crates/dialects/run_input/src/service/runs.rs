@@ -6,20 +6,20 @@ mod stream;
 mod transcript;
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, FailureKind, RawJson, Rule,
     ids::SessionId,
     kernel::{
         aliases::CommandAlias,
         commands::{CommandType, CreateCommand},
         context::{Context, Note, Remark, UsersClock},
-        operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, SESSION_MOVED_ON, Submission, SubmitOp},
+        operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
     },
     run_input::{
         agui::{
-            input::{ClientTime, INVALID_RUN_ID, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
+            input::{ClientTime, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
             messages::{Context as ContextEntry, Message, ResumeEntry},
         },
         runs::{CancelAccepted, TaskAccepted, submission_failure},
@@ -105,7 +105,7 @@ pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<A
             }
             // A concurrent request has created the thread, or continued it.
             Ok(None) => {}
-            Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
+            Err(failure) if failure.broken_rule() == Some(Rule::SessionMovedOn) => {}
             Err(failure) => return Err(with_active_run(app, submission_failure(failure)).await),
         }
     }
@@ -134,7 +134,11 @@ async fn with_active_run(app: &App, failure: Failure) -> Failure {
 /// Checks a run's id, which is stored and displayed as it is.
 fn check_run_id(app: &App, run_id: &str) -> Result<(), Failure> {
     let fits = !run_id.chars().any(char::is_control) && app.redactor.redact(run_id) == run_id;
-    if fits { Ok(()) } else { Err(Failure::invalid(INVALID_RUN_ID, "runId must be printable, and no credential")) }
+    if fits {
+        Ok(())
+    } else {
+        Err(Failure::invalid(Rule::AgentInvalidRunId, "runId must be printable, and no credential"))
+    }
 }
 
 fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
@@ -239,8 +243,7 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
 
 /// Answers to interrupts. Fails if the thread does not exist.
 fn resume(answers: &[ResumeEntry], exists: bool) -> Result<Submission, Failure> {
-    let unknown =
-        || Failure::rule(FailureKind::RunInputInvalid, "interrupt-unknown", "the thread has no such interrupt");
+    let unknown = || Failure::rule(Rule::InterruptUnknown, "the thread has no such interrupt");
     let resumed = |entry: &ResumeEntry| {
         let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
         Ok(PermissionAnswer { permission_id, choice: entry.choice() })
@@ -270,7 +273,7 @@ async fn find(
     let (thread_id, run_id) = (read_thread_id(thread_id)?, read_run_id(run_id)?);
     let session = threads::get(app, caller, &thread_id).await?;
     let alias = store::kernel::aliases::get(&app.db, session.session, &run_id).await?;
-    let alias = alias.ok_or_else(|| Failure::invalid(INVALID_RUN_ID, "the thread has no such run"))?;
+    let alias = alias.ok_or_else(|| Failure::invalid(Rule::AgentInvalidRunId, "the thread has no such run"))?;
     Ok((session, alias))
 }
 

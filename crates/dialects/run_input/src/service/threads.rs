@@ -2,9 +2,9 @@
 //! session of the manager dialect, is rejected.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     kernel::{
-        operations::{ChangeSessionOp, SESSION_MOVED_ON, SessionChange},
+        operations::{ChangeSessionOp, SessionChange},
         sessions::Session,
     },
     run_input::agui::input::read_thread_id,
@@ -13,12 +13,7 @@ use ostler_store as store;
 
 use super::attachments;
 use crate::state::RunInputState;
-use ostler_server::{
-    app::App,
-    auth::{Principal, forbidden},
-    directories,
-    traces::note_session,
-};
+use ostler_server::{app::App, auth::Principal, directories, traces::note_session};
 
 /// Sessions whose erasure one sweep continues.
 const ERASED_AT_ONCE: u32 = 100;
@@ -34,7 +29,9 @@ pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failur
     match caller.tenants() {
         None => Ok(configured),
         Some(own) if own.contains(configured) => Ok(configured),
-        Some(own) => own.first().map(String::as_str).ok_or_else(|| forbidden("tenant", "this user is in no tenant")),
+        Some(own) => {
+            own.first().map(String::as_str).ok_or_else(|| Failure::rule(Rule::Tenant, "this user is in no tenant"))
+        }
     }
 }
 
@@ -49,7 +46,7 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
             note_session(&own.tenant_id, own.session);
             Ok(Some(own))
         }
-        None if exists => Err(forbidden("owner", "this thread belongs to another user")),
+        None if exists => Err(Failure::rule(Rule::Owner, "this thread belongs to another user")),
         None => Ok(None),
     }
 }
@@ -93,7 +90,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         };
         let op = ChangeSessionOp { change: SessionChange::Erase, by: caller.name() };
         match app.try_submit(session.session, session.active_run_id, op).await {
-            Err(failure) if failure.rule_name() == Some(SESSION_MOVED_ON) => {}
+            Err(failure) if failure.broken_rule() == Some(Rule::SessionMovedOn) => {}
             Err(failure) if failure.kind == FailureKind::NotFound => {}
             outcome => {
                 return outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written")).map(Some);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ostler_client::outgoing::{self, OutgoingError};
-use ostler_protocol::{Failure, outgoing::OutgoingRules, trust::webhooks::WEBHOOK_URL_BYTES_MAX};
+use ostler_protocol::{Failure, Rule, outgoing::OutgoingRules, trust::webhooks::WEBHOOK_URL_BYTES_MAX};
 use reqwest::{
     Client, Url,
     header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER},
@@ -61,7 +61,7 @@ impl Sender {
 
 /// Checks everything about a webhook's URL that can be checked without resolving its name.
 pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, Failure> {
-    let refused = |why: String| Failure::invalid("webhook-url", format!("this cannot be a webhook: {why}"));
+    let refused = |why: String| Failure::invalid(Rule::WebhookUrl, format!("this cannot be a webhook: {why}"));
     if text.len() > WEBHOOK_URL_BYTES_MAX {
         return Err(refused("the URL is too long".into()));
     }

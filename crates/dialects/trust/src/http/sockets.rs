@@ -10,7 +10,7 @@ use axum::{
     },
     response::Response,
 };
-use ostler_protocol::{Failure, FailureKind};
+use ostler_protocol::{Failure, FailureKind, Rule};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -99,7 +99,7 @@ fn open(
     endpoint: Endpoint,
 ) -> Result<Response, Refusal> {
     app.accepting()?;
-    let upgrade = upgrade.map_err(|why| Failure::invalid("websocket", format!("this is a WebSocket: {why}")))?;
+    let upgrade = upgrade.map_err(|why| Failure::invalid(Rule::Websocket, format!("this is a WebSocket: {why}")))?;
     let upgrade = fitted(upgrade, 2 * HEARD_BYTES_MAX);
     // Until it is authenticated, the connection counts among the fresh ones of all dialects.
     let fresh = app.fresh_sockets.enter(peer.0.ip());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, RawJson, Rule, Timestamp,
     cursors::{Cursor, PageRequest},
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
@@ -152,7 +152,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent
     let current = owned(app, caller, id).await?;
     if request.name.is_some_and(|name| name != current.name) {
         let message = "an agent keeps its name: people have granted it something under this one; make another agent";
-        return Err(Failure::rule(FailureKind::StateConflict, "name-fixed", message));
+        return Err(Failure::rule(Rule::NameFixed, message));
     }
     let checked = match &request.capability_manifest {
         Some(text) => Some(Arc::new(read(app, text).await?)),
@@ -162,7 +162,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent
     let _turn = Trust::of(app).manifests.turn(id).await;
     let mut attempts = app.attempts(|| {
         let message = "the agent was changed from elsewhere all the while; try again";
-        Failure::rule(FailureKind::StateConflict, "version-conflict", message)
+        Failure::rule(Rule::VersionConflict, message)
     });
     loop {
         attempts.start_next()?;
@@ -296,11 +296,7 @@ fn check_room(has: i64, limit: u32, what: &str) -> Result<(), Failure> {
     if has < i64::from(limit) {
         return Ok(());
     }
-    Err(Failure::rule(
-        FailureKind::RateLimited,
-        "agent-quota",
-        format!("there are {limit} {what} already, the most there may be"),
-    ))
+    Err(Failure::rule(Rule::AgentQuota, format!("there are {limit} {what} already, the most there may be")))
 }
 
 /// Parses and checks a manifest, on a blocking thread: it may take tens of milliseconds.

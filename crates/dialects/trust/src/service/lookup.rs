@@ -1,10 +1,7 @@
 //! Finding the agent that a request names.
 
-use ostler_protocol::{Failure, FailureKind, ids::AgentId, trust::agents::Agent};
-use ostler_server::{
-    app::App,
-    auth::{Principal, forbidden},
-};
+use ostler_protocol::{Failure, Rule, ids::AgentId, trust::agents::Agent};
+use ostler_server::{app::App, auth::Principal};
 use ostler_store as store;
 
 /// An agent that was not retired.
@@ -17,7 +14,7 @@ pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
 }
 
 pub(super) fn retired() -> Failure {
-    Failure::rule(FailureKind::Gone, "agent-retired", "this agent was retired")
+    Failure::rule(Rule::AgentRetired, "this agent was retired")
 }
 
 /// An agent, also one that was retired.
@@ -37,5 +34,5 @@ pub(super) fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failu
     if agent.owner_id == caller.owner()? {
         return Ok(());
     }
-    Err(forbidden("not-owner", "only the agent's owner may do this"))
+    Err(Failure::rule(Rule::NotOwner, "only the agent's owner may do this"))
 }

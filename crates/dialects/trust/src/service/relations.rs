@@ -4,7 +4,7 @@
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     cursors::{Cursor, PageRequest},
     ids::{AgentId, ReceiptId, RelationId, name},
     trust::{
@@ -102,7 +102,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> R
         let count = store::trust::relations::count_active(&app.db, &user_id).await?;
         if count >= RELATIONS_PER_USER_MAX {
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
-            return Err(Failure::rule(FailureKind::StateConflict, "relations-limit", message));
+            return Err(Failure::rule(Rule::RelationsLimit, message));
         }
         let agent = lookup::get(app, agent_id).await?;
         let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await?;
@@ -139,7 +139,7 @@ async fn check_same(app: &App, existing: Relation, repeated: &Answers) -> Result
         return Ok(context.standing(app.wall()).view());
     }
     let message = "there is a relation with this agent already; change that one";
-    let failure = Failure::rule(FailureKind::StateConflict, "relation-exists", message);
+    let failure = Failure::rule(Rule::RelationExists, message);
     Err(failure.detail("relation_id", relation_id.to_string()))
 }
 
@@ -212,7 +212,7 @@ pub async fn use_scope(
                 return Ok(context.standing(now).view());
             }
             let message = "this call has used another scope";
-            return Err(Failure::rule(FailureKind::StateConflict, "call-id-taken", message));
+            return Err(Failure::rule(Rule::CallIdTaken, message));
         }
         let Some(next) = answering::use_scope(context.standing(now), &request.scope)? else {
             return Ok(context.standing(now).view());

@@ -3,7 +3,7 @@
 use jiff::SignedDuration;
 use ostler_crypto::mac::{SECRET_BYTES_MIN, secret_text};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, Rule,
     cursors::{Cursor, PageRequest},
     ids::AgentId,
     json::{hex, unhex},
@@ -79,7 +79,7 @@ async fn check_enabled(app: &App, caller: &Principal, agent_id: AgentId) -> Resu
     let message = "the receiver responded that it is gone (410); set the webhook again";
     match get(app, caller, agent_id).await?.disabled_at {
         None => Ok(()),
-        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "webhook-disabled", message)),
+        Some(_) => Err(Failure::rule(Rule::WebhookDisabled, message)),
     }
 }
 
@@ -134,10 +134,10 @@ pub async fn replay(
     let replayed = replayed?.ok_or_else(|| {
         if dead.status == DeliveryStatus::Dead {
             let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
-            return Failure::rule(FailureKind::RateLimited, "deliveries-waiting", message);
+            return Failure::rule(Rule::DeliveriesWaiting, message);
         }
         let message = format!("only a dead delivery can be replayed; this one is {}", dead.status.as_str());
-        Failure::rule(FailureKind::StateConflict, "delivery-not-dead", message)
+        Failure::rule(Rule::DeliveryNotDead, message)
     })?;
     Trust::of(app).deliveries.notify_one();
     Ok(replayed)
@@ -180,5 +180,5 @@ fn sealed_name(agent_id: AgentId) -> String {
 }
 
 fn no_webhook() -> Failure {
-    Failure::rule(FailureKind::NotFound, "webhook-unknown", "the agent has no webhook")
+    Failure::rule(Rule::WebhookUnknown, "the agent has no webhook")
 }

@@ -1,7 +1,7 @@
 //! Whether a session or a run takes more work.
 
 use crate::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     ids::RunId,
     kernel::{
         runs::{Run, RunStatus},
@@ -17,10 +17,10 @@ pub fn session_busy(active: RunId) -> Failure {
 /// A run that has ended takes nothing more.
 pub fn check_open(run: &Run) -> Result<(), Failure> {
     match run.status {
-        RunStatus::Cancelled => Err(Failure::rule(FailureKind::Cancelled, "run-cancelled", "the run was cancelled")),
+        RunStatus::Cancelled => Err(Failure::rule(Rule::RunCancelled, "the run was cancelled")),
         status if status.is_terminal() => {
             let message = format!("the run has ended: {}", status.as_str());
-            Err(Failure::rule(FailureKind::StateConflict, "run-terminal", message).detail("status", status.as_str()))
+            Err(Failure::rule(Rule::RunTerminal, message).detail("status", status.as_str()))
         }
         _ => Ok(()),
     }
@@ -30,7 +30,7 @@ pub fn check_open(run: &Run) -> Result<(), Failure> {
 pub fn check_accepting(run: &Run) -> Result<(), Failure> {
     check_open(run)?;
     match run.cancel_requested_at {
-        Some(_) => Err(Failure::rule(FailureKind::Cancelled, "run-cancelling", "the run is being cancelled")),
+        Some(_) => Err(Failure::rule(Rule::RunCancelling, "the run is being cancelled")),
         None => Ok(()),
     }
 }
@@ -44,7 +44,7 @@ pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
 /// A session that was closed takes no more work.
 pub fn check_session_open(session: &Session) -> Result<(), Failure> {
     match session.closed_at {
-        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "session-closed", "the session was closed")),
+        Some(_) => Err(Failure::rule(Rule::SessionClosed, "the session was closed")),
         None => Ok(()),
     }
 }

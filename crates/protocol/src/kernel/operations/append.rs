@@ -10,7 +10,7 @@ use super::{
     permission,
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::{AttemptId, CommandId, PermissionId, RunId},
     kernel::{
         chain,
@@ -43,7 +43,7 @@ pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> R
             rows.lease.as_deref().is_some_and(|l| l.runner_id == op.runner_id && l.epoch == op.lease_epoch);
         if same_owner && batch.digest != digest {
             let message = "this batch number was used for other events";
-            return Err(Failure::rule(FailureKind::IdempotencyConflict, "batch-payload", message)
+            return Err(Failure::rule(Rule::BatchPayload, message)
                 .detail("firstSeq", batch.first_seq)
                 .detail("lastSeq", batch.last_seq));
         }
@@ -116,7 +116,7 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
     let mut requested: Vec<PermissionId> = vec![];
     for event in events {
         if run_ended {
-            return Err(Failure::invalid("after-run-end", "no event may follow the run's terminal_status"));
+            return Err(Failure::invalid(Rule::AfterRunEnd, "no event may follow the run's terminal_status"));
         }
         if let Some(id) = event.command_id {
             let command = rows.commands.get(&id).ok_or_else(|| unknown_command(&id.to_string()))?;
@@ -134,7 +134,7 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
             },
             Facts::Permission(ask) => {
                 if event.command_id.is_none() {
-                    return Err(Failure::invalid("permission-command", "a permission_request needs its commandId"));
+                    return Err(Failure::invalid(Rule::PermissionCommand, "a permission_request needs its commandId"));
                 }
                 if let Some(id) = ask.permission_id() {
                     check_ask(rows, id, &requested)?;
@@ -150,11 +150,11 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
 /// A request's id is used once in its run, and only so many are open at a time.
 fn check_ask(rows: &RunDesk, id: PermissionId, requested: &[PermissionId]) -> Result<(), Failure> {
     if rows.permissions.contains_key(&id) || requested.contains(&id) {
-        return Err(Failure::invalid("permission-id-used", "this permissionId was used before"));
+        return Err(Failure::invalid(Rule::PermissionIdUsed, "this permissionId was used before"));
     }
     if rows.run.open_permissions as usize + requested.len() >= PERMISSIONS_OPEN_MAX {
         let message = format!("run {} has {PERMISSIONS_OPEN_MAX} open permission requests", rows.run.run_id);
-        return Err(Failure::rule(FailureKind::Overloaded, "permissions-open", message));
+        return Err(Failure::rule(Rule::PermissionsOpen, message).with_kind(FailureKind::Overloaded));
     }
     Ok(())
 }
@@ -165,7 +165,8 @@ fn command_ended(terminal: Option<&Terminal>) -> Failure {
         Some(TerminalStatus::Cancelled) => FailureKind::Cancelled,
         _ => FailureKind::StateConflict,
     };
-    Failure::rule(kind, "command-terminal", format!("the command has ended: {status}")).detail("status", status)
+    let failure = Failure::rule(Rule::CommandTerminal, format!("the command has ended: {status}")).with_kind(kind);
+    failure.detail("status", status)
 }
 
 /// Writes one checked event and what follows from it.

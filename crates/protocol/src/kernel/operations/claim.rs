@@ -11,7 +11,7 @@ use super::{
     permission,
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{AttemptId, CommandId, RunId},
     kernel::{
         commands::{CommandState, CommandType},
@@ -67,7 +67,7 @@ pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Res
     }
     if let Some(held) = rows.live_lease(now).filter(|lease| lease.runner_id != op.runner_id).cloned() {
         note_waiter(desk, run_id, &op.runner_id, &held, now);
-        return Err(conflict("lease-held", "another runner holds the run", &held, now));
+        return Err(conflict(Rule::LeaseHeld, "another runner holds the run", &held, now));
     }
     let taken_over = rows.lease.as_deref().filter(|lease| lease.expired || !lease.ended).map(|l| l.runner_id.clone());
     let rows = desk.run_mut(run_id);
@@ -205,11 +205,11 @@ pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<
     let attempt_id = rows.lease.as_deref().map(|lease| lease.attempt_id);
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.state == CommandState::Cancelled {
-        return Err(Failure::rule(FailureKind::Cancelled, "command-cancelled", "the command was cancelled"));
+        return Err(Failure::rule(Rule::CommandCancelled, "the command was cancelled"));
     }
     if command.state.is_terminal() {
         let message = format!("the command has ended: {}", command.state.as_str());
-        return Err(Failure::rule(FailureKind::StateConflict, "command-terminal", message));
+        return Err(Failure::rule(Rule::CommandTerminal, message));
     }
     let taken_over = command.state != CommandState::Pending && command.attempt_id != attempt_id;
     if taken_over {

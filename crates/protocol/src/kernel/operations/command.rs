@@ -6,7 +6,7 @@ use super::{
     ending::{self, End},
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::{CommandId, RunId},
     kernel::{
         commands::{Command, CommandState, CommandType},
@@ -67,12 +67,12 @@ pub fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp)
     }
     if rows.unfinished().count() >= COMMANDS_UNFINISHED_MAX {
         let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
-        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished", message));
+        return Err(Failure::rule(Rule::CommandsUnfinished, message));
     }
     let bytes = |command: &Command| command.payload.as_str().len();
     if rows.unfinished().map(bytes).sum::<usize>() + bytes(command) > COMMANDS_UNFINISHED_BYTES_MAX {
         let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
-        return Err(Failure::rule(FailureKind::Overloaded, "commands-unfinished-bytes", message));
+        return Err(Failure::rule(Rule::CommandsUnfinishedBytes, message));
     }
     Ok(())
 }
@@ -96,7 +96,7 @@ fn same(known: &Command, new: &Command) -> Result<Command, Failure> {
         return Ok(known.clone());
     }
     let message = "this idempotency key was used for another command";
-    Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
+    Err(Failure::rule(Rule::PayloadHash, message)
         .detail("commandId", known.command_id.to_string())
         .detail("payloadHash", known.payload_hash.clone()))
 }

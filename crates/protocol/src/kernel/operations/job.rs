@@ -10,7 +10,7 @@ use super::{
     lease,
 };
 use crate::{
-    Failure, FailureKind, RawJson, Timestamp,
+    Failure, FailureKind, RawJson, Rule, Timestamp,
     ids::{CommandId, RunId, RunnerJobId},
     kernel::{
         commands::{Command, CommandState},
@@ -54,8 +54,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -
             return Ok((known.clone(), false));
         }
         let message = "this idempotency key was used for another runner job";
-        return Err(Failure::rule(FailureKind::IdempotencyConflict, "payload-hash", message)
-            .detail("runnerJobId", known.runner_job_id.to_string()));
+        return Err(Failure::rule(Rule::PayloadHash, message).detail("runnerJobId", known.runner_job_id.to_string()));
     }
     check_accepting(&rows.run)?;
     desk.session.storage.check_found(op.storage_missing)?;
@@ -85,11 +84,11 @@ fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
 
 fn check_startable(command: &Command) -> Result<(), Failure> {
     if command.state == CommandState::Cancelled || command.cancel_requested_at.is_some() {
-        return Err(Failure::rule(FailureKind::Cancelled, "command-cancelled", "the command was cancelled"));
+        return Err(Failure::rule(Rule::CommandCancelled, "the command was cancelled"));
     }
     if command.state.is_terminal() {
         let message = format!("the command has ended: {}", command.state.as_str());
-        return Err(Failure::rule(FailureKind::StateConflict, "command-terminal", message));
+        return Err(Failure::rule(Rule::CommandTerminal, message));
     }
     Ok(())
 }

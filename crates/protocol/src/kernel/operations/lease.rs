@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{AttemptId, RunId},
     kernel::{
         events::{EventType, NewEvent},
@@ -45,36 +45,32 @@ pub fn fence(
     now: Timestamp,
 ) -> Result<(), Failure> {
     let Some(lease) = rows.lease.as_deref() else {
-        return Err(Failure::rule(
-            FailureKind::RunnerLeaseConflict,
-            "lease-absent",
-            "the run has no lease; claim it first",
-        ));
+        return Err(Failure::rule(Rule::LeaseAbsent, "the run has no lease; claim it first"));
     };
     if epoch > rows.run.lease_epoch {
-        return Err(conflict("lease-epoch-unknown", "no claim of the run was given this epoch", lease, now));
+        return Err(conflict(Rule::LeaseEpochUnknown, "no claim of the run was given this epoch", lease, now));
     }
     if lease.epoch != epoch || rows.run.lease_epoch != epoch {
-        return Err(conflict("lease-epoch-stale", "a later claim of the run is in force", lease, now));
+        return Err(conflict(Rule::LeaseEpochStale, "a later claim of the run is in force", lease, now));
     }
     if lease.runner_id != runner_id {
-        return Err(conflict("lease-owner", "another runner holds the run", lease, now));
+        return Err(conflict(Rule::LeaseOwner, "another runner holds the run", lease, now));
     }
     if lease.ended && !lease.expired {
-        return Err(conflict("lease-released", "the lease was given back; claim the run again", lease, now));
+        return Err(conflict(Rule::LeaseReleased, "the lease was given back; claim the run again", lease, now));
     }
     if !lease.is_live(now) {
-        return Err(conflict("lease-expired", "the lease has run out; claim the run again", lease, now));
+        return Err(conflict(Rule::LeaseExpired, "the lease has run out; claim the run again", lease, now));
     }
     if attempt.is_some_and(|attempt| attempt != lease.attempt_id) {
-        return Err(conflict("attempt-stale", "another attempt holds the run", lease, now));
+        return Err(conflict(Rule::AttemptStale, "another attempt holds the run", lease, now));
     }
     Ok(())
 }
 
-pub fn conflict(rule: &'static str, message: &str, lease: &Lease, now: Timestamp) -> Failure {
+pub fn conflict(rule: Rule, message: &str, lease: &Lease, now: Timestamp) -> Failure {
     let wait_ms = (lease.expires_at.as_millisecond() - now.as_millisecond()).max(0);
-    Failure::rule(FailureKind::RunnerLeaseConflict, rule, message)
+    Failure::rule(rule, message)
         .detail("ownerRunnerId", lease.runner_id.clone())
         .detail("leaseEpoch", lease.epoch)
         .detail("leaseExpiresAt", lease.expires_at.to_string())

@@ -34,10 +34,7 @@ pub use reply::{Reply, Submitted};
 pub use request::{Needs, Op, Operation, Request};
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
-pub use submit::{
-    ACTIVE_COMMAND, Choice, OPEN_PERMISSIONS, PERMISSION_EXPIRED, PERMISSION_OPTION, PERMISSION_RESOLVED,
-    PERMISSION_TWICE, PERMISSION_UNKNOWN, PERMISSIONS_OPEN, PermissionAnswer, SESSION_MOVED_ON, Submission, SubmitOp,
-};
+pub use submit::{ACTIVE_COMMAND, Choice, OPEN_PERMISSIONS, PermissionAnswer, Submission, SubmitOp};
 pub use sweep::SweepOp;
 
 use crate::{Failure, Timestamp};

@@ -7,7 +7,7 @@ use super::{
     desk::{Desk, RunDesk, Tracked},
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{CommandId, PermissionId, RunId},
     kernel::{
         events::{EventType, NewEvent},
@@ -131,10 +131,10 @@ pub fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now: Times
     }
     if !request.digest.eq_ignore_ascii_case(&op.digest) {
         let message = "the digest is not that of what will run; look at the request again";
-        return Err(Failure::rule(FailureKind::StateConflict, "permission-digest", message));
+        return Err(Failure::rule(Rule::PermissionDigest, message));
     }
     let option = request.options.iter().find(|o| o.option_id == op.option_id);
-    let option = option.ok_or_else(|| Failure::invalid("permission-option", "the request has no such option"))?;
+    let option = option.ok_or_else(|| Failure::invalid(Rule::PermissionOption, "the request has no such option"))?;
     let status = if option.kind.allows() { PermissionStatus::Allowed } else { PermissionStatus::Denied };
     resolve(desk, run_id, op.permission_id, status, Some(op.option_id), &op.by, now);
     desk.settle(run_id, now);
@@ -148,7 +148,7 @@ fn already(request: &PermissionRequest, op: &AnswerPermissionOp) -> Result<Reply
         return Ok(Reply::Permission(Box::new(request.clone())));
     }
     let message = "the request has been resolved";
-    Err(Failure::rule(FailureKind::StateConflict, "permission-resolved", message)
+    Err(Failure::rule(Rule::PermissionResolved, message)
         .detail("status", request.status.as_str())
         .detail("resolvedBy", request.resolved_by.clone()))
 }

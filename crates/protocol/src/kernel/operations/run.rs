@@ -7,7 +7,7 @@ use super::{
     job::{self, CreateJobOp},
 };
 use crate::{
-    Failure, Timestamp,
+    Failure, Rule, Timestamp,
     kernel::{
         commands::CommandType,
         events::NewEvent,
@@ -34,7 +34,7 @@ pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<Create
     }
     // Past this point nothing can be refused: a new run takes a turn, and a pending turn takes a job.
     if op.start.as_ref().is_some_and(|(first, _)| first.command.command_type != CommandType::Turn) {
-        return Err(Failure::invalid("first-command", "a run's first command must be a turn"));
+        return Err(Failure::invalid(Rule::FirstCommand, "a run's first command must be a turn"));
     }
     let run_id = op.run.run_id;
     desk.session.last_run_id = Some(run_id);

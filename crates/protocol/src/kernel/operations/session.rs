@@ -4,13 +4,13 @@
 use serde_json::json;
 
 use super::{
-    Reply, SESSION_MOVED_ON,
+    Reply,
     admission::{check_session_open, session_busy},
     desk::Desk,
     ending::{End, end_run},
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     kernel::{
         events::{EventType, NewEvent},
         runs::TerminalStatus,
@@ -121,7 +121,7 @@ fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
 /// Ends everything that runs, no matter which runner works on it: nothing it would still report may be written.
 fn end_all(desk: &mut Desk, now: Timestamp) -> Result<(), Failure> {
     if desk.session.active_run_id.is_some_and(|active| !desk.runs.contains_key(&active)) {
-        return Err(Failure::rule(FailureKind::SessionBusy, SESSION_MOVED_ON, "the session has moved on meanwhile"));
+        return Err(Failure::rule(Rule::SessionMovedOn, "the session has moved on meanwhile"));
     }
     for run_id in desk.runs.keys().copied().collect::<Vec<_>>() {
         if !desk.run(run_id)?.run.status.is_terminal() {
@@ -177,9 +177,7 @@ fn evict_storage(session: &mut Session, now: Timestamp) -> Result<(), Failure> {
 
 fn check_storage(session: &Session) -> Result<(), Failure> {
     match session.storage.storage_kind {
-        StorageKind::None => {
-            Err(Failure::rule(FailureKind::StateConflict, "storage-none", "the session has no storage"))
-        }
+        StorageKind::None => Err(Failure::rule(Rule::StorageNone, "the session has no storage")),
         StorageKind::Local | StorageKind::Evicted => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use super::{
     run::{self, CreateRunOp},
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::{CommandId, PermissionId, RunId},
     kernel::{
         aliases::{CommandAlias, OnBusy},
@@ -105,7 +105,7 @@ pub fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp
         return Ok(Reply::Submitted(Box::new(submitted)));
     }
     if desk.session.last_run_id != last {
-        return Err(Failure::rule(FailureKind::SessionBusy, SESSION_MOVED_ON, "the session has another run by now"));
+        return Err(Failure::rule(Rule::SessionMovedOn, "the session has another run by now"));
     }
     let is_new_session = desk.session.last_seq == 0;
     let (command_id, after_seq, started) = match op.work {
@@ -123,9 +123,6 @@ pub fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp
     desk.aliases.insert(alias.alias.clone(), Tracked::new(alias.clone()));
     Ok(Reply::Submitted(Box::new(Submitted { alias, is_new_session, started })))
 }
-
-/// Rejects a decision that was made on an earlier state of the session: read it again and retry.
-pub const SESSION_MOVED_ON: &str = "session-moved-on";
 
 /// The detail of a rejection that names the turn which keeps the session busy.
 pub const ACTIVE_COMMAND: &str = "activeCommandId";
@@ -208,18 +205,7 @@ pub const OPEN_PERMISSIONS: &str = "permissionIds";
 fn still_open(open: &[&PermissionRequest]) -> Failure {
     let ids: Vec<_> = open.iter().map(|request| request.permission_id.to_string()).collect();
     let message = format!("the session waits for answers to permission requests: {}", ids.join(", "));
-    rejected(PERMISSIONS_OPEN, message).detail(OPEN_PERMISSIONS, ids)
-}
-
-pub const PERMISSIONS_OPEN: &str = "permissions-open";
-pub const PERMISSION_UNKNOWN: &str = "permission-unknown";
-pub const PERMISSION_TWICE: &str = "permission-twice";
-pub const PERMISSION_OPTION: &str = "permission-option";
-pub const PERMISSION_RESOLVED: &str = "permission-resolved";
-pub const PERMISSION_EXPIRED: &str = "permission-expired";
-
-fn rejected(rule: &'static str, message: impl Into<String>) -> Failure {
-    Failure::rule(FailureKind::StateConflict, rule, message)
+    Failure::rule(Rule::PermissionsOpen, message).detail(OPEN_PERMISSIONS, ids)
 }
 
 fn answer(
@@ -229,20 +215,20 @@ fn answer(
     by: &str,
     now: Timestamp,
 ) -> Result<Placed, Failure> {
-    let unknown = || rejected(PERMISSION_UNKNOWN, "the session has no such permission request");
+    let unknown = || Failure::rule(Rule::PermissionUnknown, "the session has no such permission request");
     let run_id = last.ok_or_else(unknown)?;
     let rows = desk.run(run_id)?;
     let (mut verdicts, mut placed) = (vec![], None);
     for (at, answer) in answers.iter().enumerate() {
         let request = rows.permissions.get(&answer.permission_id).ok_or_else(unknown)?;
         if answers[..at].iter().any(|other| other.permission_id == answer.permission_id) {
-            return Err(rejected(PERMISSION_TWICE, "a permission request is answered twice"));
+            return Err(Failure::rule(Rule::PermissionTwice, "a permission request is answered twice"));
         }
         // The events of an answer begin with the event that resolved the request, also if another client resolved it.
         let after_seq = request.resolved_seq.map_or(desk.session.last_seq, |seq| seq - 1);
         placed = match placed {
             Some((command_id, _)) if command_id != request.command_id => {
-                return Err(rejected(PERMISSION_UNKNOWN, "the permission requests are of different turns"));
+                return Err(Failure::rule(Rule::PermissionUnknown, "the permission requests are of different turns"));
             }
             Some((command_id, earliest)) => Some((command_id, after_seq.min(earliest))),
             None => Some((request.command_id, after_seq)),
@@ -277,7 +263,10 @@ fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Resu
         _ if is_cancel => (PermissionStatus::Cancelled, None),
         Some(option) if option.kind.allows() => (PermissionStatus::Allowed, Some(option.option_id.clone())),
         Some(option) => (PermissionStatus::Denied, Some(option.option_id.clone())),
-        None => return Err(rejected(PERMISSION_OPTION, "the permission request has no such option")),
+        None => {
+            let failure = Failure::rule(Rule::PermissionOption, "the permission request has no such option");
+            return Err(failure.with_kind(FailureKind::StateConflict));
+        }
     };
     let is_late = request.deadline <= now;
     match request.status {
@@ -288,10 +277,10 @@ fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Resu
         // stock AG-UI client has no other way to drop a request that has expired.
         _ if is_cancel => Ok(None),
         _ if is_late => Err(expired()),
-        _ => Err(rejected(PERMISSION_RESOLVED, "the permission request was answered otherwise")),
+        _ => Err(Failure::rule(Rule::PermissionResolved, "the permission request was answered otherwise")),
     }
 }
 
 fn expired() -> Failure {
-    rejected(PERMISSION_EXPIRED, "the permission request has expired; it can only be cancelled")
+    Failure::rule(Rule::PermissionExpired, "the permission request has expired; it can only be cancelled")
 }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{AgentConfig, Prices};
 use crate::{
-    Failure,
+    Failure, Rule,
     limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
 };
 
@@ -49,7 +49,7 @@ impl ProfileConfig {
     pub fn read(text: &str) -> Result<Self, Failure> {
         let mut own: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            Failure::invalid("config-toml", format!("config.toml is not TOML; see line {line}")).detail("line", line)
+            Failure::invalid(Rule::ConfigToml, format!("config.toml is not TOML; see line {line}")).detail("line", line)
         })?;
         let ours = match own.remove(OUR_TABLE) {
             None => None,
@@ -131,7 +131,7 @@ fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
     check_paths("ostler.files", files.keys().map(String::as_str))?;
     for text in files.values() {
         if text.len() > PROFILE_FILE_BYTES_MAX {
-            return Err(Failure::too_large("profile-file-size", "ostler.files", text.len(), PROFILE_FILE_BYTES_MAX));
+            return Err(Failure::too_large(Rule::ProfileFileSize, "ostler.files", text.len(), PROFILE_FILE_BYTES_MAX));
         }
         fill(text, |_| Some(String::new())).ok_or_else(|| {
             refused(
@@ -157,7 +157,7 @@ pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<St
 }
 
 pub fn refused(message: &str) -> Failure {
-    Failure::invalid("config-shape", message)
+    Failure::invalid(Rule::ConfigShape, message)
 }
 
 #[cfg(test)]

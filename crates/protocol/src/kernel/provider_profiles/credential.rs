@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{AgentConfig, Destination, ProfileConfig, PutCredential, config::fill, unavailable};
 use crate::{
-    Failure,
+    Failure, Rule,
     json::hex,
     kernel::backends::secret_keys,
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
@@ -92,7 +92,7 @@ impl Credential {
         }
         let agent = AgentConfig::of_profile(profile).ok_or_else(|| {
             let message = format!("the profile {profile:?} has no config that names its model server");
-            unavailable("profile-config-missing", profile, message)
+            unavailable(Rule::ProfileConfigMissing, profile, message)
         })?;
         Ok(ProfileConfig::of(agent, toml::Table::new()))
     }
@@ -112,7 +112,7 @@ impl Credential {
         let missing = self.missing(profile);
         if !missing.is_empty() {
             let message = format!("the secret of the profile {profile:?} lacks {}", missing.join(" and "));
-            return Err(unavailable("profile-secret-missing", profile, message));
+            return Err(unavailable(Rule::ProfileSecretMissing, profile, message));
         }
         let config = self.config(profile)?;
         let mut files = BTreeMap::new();
@@ -127,7 +127,7 @@ impl Credential {
                 for (path, template) in &config.files {
                     let filled = fill(template, |name| self.field(name)).ok_or_else(|| {
                         let message = format!("{path} wants a field that auth.json of {profile:?} does not have");
-                        unavailable("profile-template", profile, message)
+                        unavailable(Rule::ProfileTemplate, profile, message)
                     })?;
                     files.insert(path.clone(), filled.into());
                 }
@@ -195,7 +195,7 @@ fn auth_of(key: &SecretString) -> Result<SecretString, Failure> {
     let key = key.expose_secret().trim();
     let fits = !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
     if key.len() > API_KEY_BYTES_MAX {
-        return Err(Failure::too_large("api-key-size", "apiKey", key.len(), API_KEY_BYTES_MAX));
+        return Err(Failure::too_large(Rule::ApiKeySize, "apiKey", key.len(), API_KEY_BYTES_MAX));
     }
     if !fits {
         return Err(refused("apiKey must be one printable word"));
@@ -205,7 +205,7 @@ fn auth_of(key: &SecretString) -> Result<SecretString, Failure> {
 
 fn check_file(name: &str, text: &str) -> Result<(), Failure> {
     if text.len() > PROFILE_FILE_BYTES_MAX {
-        return Err(Failure::too_large("profile-file-size", name, text.len(), PROFILE_FILE_BYTES_MAX));
+        return Err(Failure::too_large(Rule::ProfileFileSize, name, text.len(), PROFILE_FILE_BYTES_MAX));
     }
     if name == CONFIG {
         return ProfileConfig::read(text).map(drop);
@@ -213,13 +213,13 @@ fn check_file(name: &str, text: &str) -> Result<(), Failure> {
     match serde_json::from_str::<serde_json::Map<String, Value>>(text) {
         Ok(_) => Ok(()),
         Err(_) => {
-            Err(Failure::invalid("credential-json", format!("{name} must be a JSON object")).detail("file", name))
+            Err(Failure::invalid(Rule::CredentialJson, format!("{name} must be a JSON object")).detail("file", name))
         }
     }
 }
 
 fn refused(message: &str) -> Failure {
-    Failure::invalid("credential-shape", message)
+    Failure::invalid(Rule::CredentialShape, message)
 }
 
 #[cfg(test)]

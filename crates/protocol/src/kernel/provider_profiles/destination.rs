@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 use super::{AgentConfig, ProfileConfig};
-use crate::Failure;
+use crate::{Failure, Rule};
 
 /// Settings of Codex that only control how the model responds.
 const HARMLESS: [&str; 14] = [
@@ -185,7 +185,7 @@ fn commands_denied(what: &str) -> Failure {
         "{what} could run a program or send what is not the tenant's own; a tenant's profile takes it only if the operator \
          sets profiles.tenant_commands"
     );
-    Failure::rule(crate::FailureKind::TenantPolicyDenied, "profile-command", message)
+    Failure::rule(Rule::ProfileCommand, message)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, value::RawValue};
 use uuid::Uuid;
 
 use super::messages::{Content, Context, Message, Part, ResumeEntry, Tool, respell, spelled};
-use crate::{Failure, FailureKind, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX, text::is_blank_text};
+use crate::{Failure, Rule, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX, text::is_blank_text};
 
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
 pub const RUN_ID_CHARS_MAX: usize = 128;
@@ -73,31 +73,22 @@ pub struct ClientTime {
 /// Why an input does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    pub code: &'static str,
+    pub rule: Rule,
     pub detail: Cow<'static, str>,
     /// An answer to an interrupt is malformed.
     pub is_of_resume: bool,
 }
 
-pub const SESSION_ID_INVALID: &str = "AGENT_SESSION_ID_INVALID";
-pub const INVALID_RUN_ID: &str = "AGENT_INVALID_RUN_ID";
-pub const RUN_INPUT_INVALID: &str = "AGENT_RUN_INPUT_INVALID";
-pub const RUN_MESSAGES_INVALID: &str = "AGENT_RUN_MESSAGES_INVALID";
-pub const RUNTIME_MODE_INVALID: &str = "AGENT_RUNTIME_MODE_INVALID";
-pub const PAYLOAD_INVALID: &str = "AGENT_PAYLOAD_INVALID";
-/// The rule of an answer that cannot be read, or that its interrupt does not offer.
-pub const INTERRUPT_ANSWER: &str = "interrupt-answer";
-
 const TOO_LARGE: &str = "RunAgentInput payload exceeds size limit";
 const FORWARDED_PROPS: &str = "invalid RunAgentInput.forwardedProps";
 
 impl Refused {
-    fn new(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), is_of_resume: false }
+    fn new(rule: Rule, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { rule, detail: detail.into(), is_of_resume: false }
     }
 
     fn resume(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { is_of_resume: true, ..Self::new(RUN_INPUT_INVALID, detail) }
+        Self { is_of_resume: true, ..Self::new(Rule::AgentRunInputInvalid, detail) }
     }
 }
 
@@ -105,25 +96,23 @@ impl From<Refused> for Failure {
     /// The code is the failure's rule, except for answers to interrupts, whose rules have names of their own.
     fn from(refused: Refused) -> Self {
         if refused.is_of_resume {
-            return Failure::rule(FailureKind::RunInputInvalid, INTERRUPT_ANSWER, refused.detail);
+            return Failure::rule(Rule::InterruptAnswer, refused.detail);
         }
-        let too_large = refused.detail == TOO_LARGE;
-        let kind = if too_large { FailureKind::PayloadTooLarge } else { FailureKind::SchemaInvalid };
-        Failure::rule(kind, refused.code, refused.detail)
+        Failure::rule(refused.rule, refused.detail)
     }
 }
 
-fn refuse_if(wrong: bool, code: &'static str, detail: &'static str) -> Result<(), Refused> {
-    if wrong { Err(Refused::new(code, detail)) } else { Ok(()) }
+fn refuse_if(wrong: bool, rule: Rule, detail: &'static str) -> Result<(), Refused> {
+    if wrong { Err(Refused::new(rule, detail)) } else { Ok(()) }
 }
 
 impl RunInput {
     pub fn read(body: &[u8], form: Form) -> Result<Self, Refused> {
         check_size(body, form)?;
         let body: Value = serde_json::from_slice(body)
-            .map_err(|error| Refused::new(RUN_INPUT_INVALID, format!("RunAgentInput is not JSON: {error}")))?;
+            .map_err(|error| Refused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput is not JSON: {error}")))?;
         let Value::Object(body) = body else {
-            return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput must be an object"));
+            return Err(Refused::new(Rule::AgentRunInputInvalid, "RunAgentInput must be an object"));
         };
         let mut body = spelled(body);
         let hash = hash(&body);
@@ -138,9 +127,11 @@ impl RunInput {
             None => None,
             Some(Value::String(id)) if id.chars().count() <= RUN_ID_CHARS_MAX => Some(id),
             Some(Value::String(_)) => {
-                return Err(Refused::new(INVALID_RUN_ID, "parentRunId exceeds length limit"));
+                return Err(Refused::new(Rule::AgentInvalidRunId, "parentRunId exceeds length limit"));
             }
-            Some(_) => return Err(Refused::new(RUN_INPUT_INVALID, "RunAgentInput.parentRunId must be a string")),
+            Some(_) => {
+                return Err(Refused::new(Rule::AgentRunInputInvalid, "RunAgentInput.parentRunId must be a string"));
+            }
         };
         let (tools, context) = (list(&mut body, "tools")?, list(&mut body, "context")?);
         let state = body.remove("state");
@@ -194,7 +185,7 @@ fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
     if body.len() <= INPUT_BYTES_MAX {
         return Ok(());
     }
-    let too_large = || Refused::new(PAYLOAD_INVALID, TOO_LARGE);
+    let too_large = || Refused::new(Rule::AgentPayloadInvalid, TOO_LARGE);
     if form == Form::Queued || body.len() > BODY_BYTES_MAX {
         return Err(too_large());
     }
@@ -218,7 +209,7 @@ pub fn read_thread_id(text: &str) -> Result<String, Refused> {
     let hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
     match Uuid::try_parse(text) {
         Ok(uuid) if hyphenated => Ok(uuid.to_string()),
-        _ => Err(Refused::new(SESSION_ID_INVALID, "threadId must be a valid UUID")),
+        _ => Err(Refused::new(Rule::AgentSessionIdInvalid, "threadId must be a valid UUID")),
     }
 }
 
@@ -229,8 +220,8 @@ fn run_id(body: &Map<String, Value>) -> Result<String, Refused> {
 
 /// A run's name within its thread. Also used for names in a query.
 pub fn read_run_id(text: &str) -> Result<String, Refused> {
-    refuse_if(text.chars().count() > RUN_ID_CHARS_MAX, INVALID_RUN_ID, "runId exceeds length limit")?;
-    refuse_if(text.is_empty(), INVALID_RUN_ID, "runId must be a string that is not empty")?;
+    refuse_if(text.chars().count() > RUN_ID_CHARS_MAX, Rule::AgentInvalidRunId, "runId exceeds length limit")?;
+    refuse_if(text.is_empty(), Rule::AgentInvalidRunId, "runId must be a string that is not empty")?;
     Ok(text.to_owned())
 }
 
@@ -238,7 +229,7 @@ pub fn read_run_id(text: &str) -> Result<String, Refused> {
 /// counts.
 fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<(Vec<Message>, Vec<Message>), Refused> {
     let Some(Value::Array(mut aside)) = body.remove("messages") else {
-        return Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages must be an array"));
+        return Err(Refused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array"));
     };
     let is_user = |value: &Value| value["role"] == "user";
     let from = match form {
@@ -247,13 +238,13 @@ fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<
         Form::Streamed => aside.iter().rposition(is_user).unwrap_or(0),
     };
     let current = aside.split_off(from);
-    refuse_if(current.len() > MESSAGES_MAX, RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit")?;
+    refuse_if(current.len() > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, "RunAgentInput.messages exceeds limit")?;
     let current = read_messages(current, from)?;
     let too_long = current.iter().any(|message| match message {
         Message::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
         _ => false,
     });
-    refuse_if(too_long, RUN_MESSAGES_INVALID, "RunAgentInput user message text exceeds limit")?;
+    refuse_if(too_long, Rule::AgentRunMessagesInvalid, "RunAgentInput user message text exceeds limit")?;
     Ok((read_messages(aside, 0)?, current))
 }
 
@@ -261,7 +252,7 @@ fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refuse
     let read = |(index, value)| {
         Message::read(value).ok_or_else(|| {
             let detail = format!("RunAgentInput.messages[{}] does not have the shape of its role", from + index);
-            Refused::new(RUN_MESSAGES_INVALID, detail)
+            Refused::new(Rule::AgentRunMessagesInvalid, detail)
         })
     };
     values.into_iter().enumerate().map(read).collect()
@@ -269,16 +260,20 @@ fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refuse
 
 fn one_user(current: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
     if resumes {
-        refuse_if(!current.is_empty(), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume")?;
+        refuse_if(
+            !current.is_empty(),
+            Rule::AgentRunMessagesInvalid,
+            "RunAgentInput.messages must be empty with resume",
+        )?;
         return Ok((None, vec![]));
     }
     let users = current.iter().filter(|message| matches!(message, Message::User { .. })).count();
     let detail = "RunAgentInput.messages must contain exactly one user message";
-    refuse_if(users != 1, RUN_MESSAGES_INVALID, detail)?;
+    refuse_if(users != 1, Rule::AgentRunMessagesInvalid, detail)?;
     let mut current = current.into_iter();
     match current.next() {
         Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), current.collect())),
-        _ => Err(Refused::new(RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user")),
+        _ => Err(Refused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages[0].role must be user")),
     }
 }
 
@@ -286,14 +281,14 @@ impl UserMessage {
     /// Each row of the table is checked for all parts before the next row.
     fn read(id: String, content: Content) -> Result<Self, Refused> {
         let all_images = content.media().all(|media| media.is_image);
-        refuse_if(!all_images, RUN_MESSAGES_INVALID, "binary content requires image mimeType")?;
+        refuse_if(!all_images, Rule::AgentRunMessagesInvalid, "binary content requires image mimeType")?;
         let all_by_url = content.media().all(|media| media.url.is_some_and(|url| !url.is_empty()));
-        refuse_if(!all_by_url, RUN_MESSAGES_INVALID, "binary content requires url")?;
+        refuse_if(!all_by_url, Rule::AgentRunMessagesInvalid, "binary content requires url")?;
         let has_data = content.media().any(|media| media.has_data);
-        refuse_if(has_data, RUN_MESSAGES_INVALID, "binary content data is not allowed")?;
-        refuse_if(content.media().count() > ATTACHMENTS_MAX, RUN_MESSAGES_INVALID, "Too many attachments")?;
+        refuse_if(has_data, Rule::AgentRunMessagesInvalid, "binary content data is not allowed")?;
+        refuse_if(content.media().count() > ATTACHMENTS_MAX, Rule::AgentRunMessagesInvalid, "Too many attachments")?;
         let is_empty = is_blank_text(&content.text()) && content.media().next().is_none();
-        refuse_if(is_empty, RUN_MESSAGES_INVALID, "RunAgentInput user message has neither text nor an image")?;
+        refuse_if(is_empty, Rule::AgentRunMessagesInvalid, "RunAgentInput user message has neither text nor an image")?;
         let parts = match content {
             Content::Text(text) => vec![UserPart::Text(text)],
             Content::Parts(parts) => parts.into_iter().map(UserPart::of).collect(),
@@ -347,9 +342,9 @@ impl ForwardedProps {
     fn read(value: Option<Value>) -> Result<Self, Refused> {
         let given = value.filter(Value::is_object).unwrap_or(Value::Object(Map::new()));
         let props: Self =
-            serde_json::from_value(given).map_err(|_| Refused::new(RUN_INPUT_INVALID, FORWARDED_PROPS))?;
+            serde_json::from_value(given).map_err(|_| Refused::new(Rule::AgentRunInputInvalid, FORWARDED_PROPS))?;
         // `automation` is the runs of stored jobs, which no client starts.
-        refuse_if(props.runtime_mode.as_deref() != Some("chat"), RUNTIME_MODE_INVALID, FORWARDED_PROPS)?;
+        refuse_if(props.runtime_mode.as_deref() != Some("chat"), Rule::AgentRuntimeModeInvalid, FORWARDED_PROPS)?;
         Ok(props)
     }
 }
@@ -358,13 +353,13 @@ impl ClientTime {
     fn read(raw: RawClientTime) -> Result<Self, Refused> {
         let zone = raw.device_timezone.as_str().and_then(|name| TimeZone::get(name).ok());
         let device_timezone = zone.and_then(|zone| zone.iana_name().map(str::to_owned));
-        let device_timezone =
-            device_timezone.ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.device_timezone"))?;
+        let device_timezone = device_timezone
+            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.device_timezone"))?;
         let client_now_iso = raw.client_now_iso.as_str().filter(|text| is_rfc3339(text)).map(str::to_owned);
-        let client_now_iso =
-            client_now_iso.ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.client_now_iso"))?;
+        let client_now_iso = client_now_iso
+            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_now_iso"))?;
         let client_epoch_ms = epoch_ms(&raw.client_epoch_ms)
-            .ok_or_else(|| Refused::new(RUN_INPUT_INVALID, "invalid client_time.client_epoch_ms"))?;
+            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_epoch_ms"))?;
         Ok(Self { device_timezone, client_now_iso, client_epoch_ms })
     }
 }
@@ -428,5 +423,5 @@ fn list<T: DeserializeOwned>(body: &mut Map<String, Value>, name: &str) -> Resul
         items.iter_mut().for_each(respell);
     }
     serde_json::from_value(value)
-        .map_err(|_| Refused::new(RUN_INPUT_INVALID, format!("RunAgentInput.{name} does not have its shape")))
+        .map_err(|_| Refused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput.{name} does not have its shape")))
 }

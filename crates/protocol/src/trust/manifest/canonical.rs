@@ -12,7 +12,7 @@ use serde::{
 use serde_json::{Map, Number, Value};
 use sha2::{Digest, Sha256};
 
-use crate::{Failure, json::hex};
+use crate::{Failure, Rule, json::hex};
 
 /// The largest whole number that every JSON reader keeps: 2^53 - 1.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
@@ -29,7 +29,7 @@ impl Canonical {
     /// Reads what a caller sent: the value, and its canonical form. `name` is what it is called in a failure.
     pub fn read(name: &str, text: &str) -> Result<(Value, Self), Failure> {
         let Strict(value) = serde_json::from_str(text)
-            .map_err(|error| Failure::invalid("manifest-invalid", format!("{name}: {error}")))?;
+            .map_err(|error| Failure::invalid(Rule::ManifestInvalid, format!("{name}: {error}")))?;
         let canonical = Self::of(&value);
         Ok((value, canonical))
     }

@@ -16,9 +16,8 @@ use super::{
     schema,
     scopes::{is_reserved, preset},
 };
-use crate::{Failure, json::read_shape, text::is_plain};
+use crate::{Failure, Rule, json::read_shape, text::is_plain};
 
-const INVALID: &str = "manifest-invalid";
 const NAME: &str = "capability_manifest";
 
 /// A manifest that keeps its format's rules.
@@ -51,7 +50,7 @@ impl Checked {
         let (value, canonical) = Canonical::read(NAME, text)?;
         let bytes = canonical.text.len();
         if bytes > MANIFEST_BYTES_MAX {
-            return Err(Failure::too_large("manifest-too-large", NAME, bytes, MANIFEST_BYTES_MAX));
+            return Err(Failure::too_large(Rule::ManifestTooLarge, NAME, bytes, MANIFEST_BYTES_MAX));
         }
         let (manifest, rest) = shape(value, &canonical.text)?;
         let mut warnings = vec![];
@@ -96,14 +95,14 @@ impl Checked {
 /// Gives a manifest its type, and hands back what was read, without the schemas: they are most of it, and are moved.
 fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
     if !has_objects(&value) {
-        read_shape::<Manifest>(INVALID, NAME, text)?;
+        read_shape::<Manifest>(Rule::ManifestInvalid, NAME, text)?;
         return Err(invalid("", "tools, permission_scopes and capability_flags are made of objects"));
     }
     let tools = value.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten();
     let schemas: Vec<_> = tools.map(|tool| tool.get_mut("input_schema").map(Value::take)).collect();
     // A misfit is parsed again, to report where it is.
     let Ok(mut manifest) = Manifest::deserialize(&value) else {
-        return read_shape(INVALID, NAME, text).map(|manifest| (manifest, value));
+        return read_shape(Rule::ManifestInvalid, NAME, text).map(|manifest| (manifest, value));
     };
     for (tool, schema) in manifest.tools.iter_mut().zip(schemas) {
         tool.input_schema = schema.unwrap_or_default();
@@ -155,7 +154,7 @@ fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure
         }
         if !ids.contains(tool.permission_scope.as_str()) {
             let message = format!("{:?} is not among permission_scopes", tool.permission_scope);
-            return Err(refused("scope-unknown", &format!("{at}/permission_scope"), message));
+            return Err(refused(Rule::ScopeUnknown, &format!("{at}/permission_scope"), message));
         }
         check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings)?;
         if preset(&tool.permission_scope).is_none() && tool.description_fallback.is_none() {
@@ -173,9 +172,9 @@ fn check_schema<'a>(
     warnings: &mut Vec<Warning>,
 ) -> Result<(), Failure> {
     schema::check(input, &Pointer::from(at), left)
-        .map_err(|fault| refused("schema-invalid", &fault.pointer, fault.message))?;
+        .map_err(|fault| refused(Rule::SchemaInvalid, &fault.pointer, fault.message))?;
     if input.get("type") != Some(&Value::from("object")) {
-        return Err(refused("schema-invalid", at, "arguments are an object: `type` must be \"object\""));
+        return Err(refused(Rule::SchemaInvalid, at, "arguments are an object: `type` must be \"object\""));
     }
     if input.get("additionalProperties") != Some(&Value::Bool(false)) {
         let message = "additionalProperties is not false: any argument is accepted";
@@ -186,7 +185,7 @@ fn check_schema<'a>(
 
 fn check_scope(scope: &Scope, at: &str) -> Result<(), Failure> {
     if is_reserved(&scope.id) {
-        return Err(refused("scope-reserved", &format!("{at}/id"), format!("{:?} is the platform's", scope.id)));
+        return Err(refused(Rule::ScopeReserved, &format!("{at}/id"), format!("{:?} is the platform's", scope.id)));
     }
     let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b":_.-".contains(&c);
     let begins = scope.id.bytes().next().is_some_and(|c| c.is_ascii_lowercase());
@@ -255,10 +254,10 @@ fn check_fallback(text: Option<&str>, bytes_max: usize, is_needed: bool, at: &st
 }
 
 fn invalid(pointer: &str, message: impl Into<String>) -> Failure {
-    refused(INVALID, pointer, message)
+    refused(Rule::ManifestInvalid, pointer, message)
 }
 
-fn refused(rule: &'static str, pointer: &str, message: impl Into<String>) -> Failure {
+fn refused(rule: Rule, pointer: &str, message: impl Into<String>) -> Failure {
     let message = message.into();
     Failure::invalid(rule, format!("{NAME}{pointer}: {message}")).detail("pointer", pointer)
 }

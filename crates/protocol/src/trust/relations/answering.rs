@@ -10,7 +10,7 @@ use super::{
     standing::{Declared, DeclaredSince, Standing, was_there},
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, Rule, Timestamp,
     ids::{AgentId, RelationId},
     trust::receipts::Act,
 };
@@ -81,7 +81,7 @@ pub fn answer(standing: Standing<'_>, request: &Answers) -> Result<(Relation, Ac
     }
     if request.manifest_hash.is_none() {
         let message = "name the manifest_hash of what the person saw; only taking grants back needs none";
-        return Err(Failure::invalid("manifest-hash-missing", message));
+        return Err(Failure::invalid(Rule::ManifestHashMissing, message));
     }
     // What was granted of a scope that went since then went with it, limits and all.
     let mut before = relation.answers.clone();
@@ -120,7 +120,7 @@ pub fn use_scope(standing: Standing<'_>, scope: &str) -> Result<Option<Relation>
     is_not_revoked(relation)?;
     if !standing.is_granted(scope) {
         let message = format!("the scope {scope:?} is not granted now");
-        return Err(Failure::rule(FailureKind::PermissionDenied, "scope-not-granted", message).detail("scope", scope));
+        return Err(Failure::rule(Rule::ScopeNotGranted, message).detail("scope", scope));
     }
     let used_up = matches!(relation.answers.get(scope), Some(Answer::Granted { once: true, .. }));
     Ok(used_up.then(|| {
@@ -156,7 +156,7 @@ fn consented(declared: Declared<'_>) -> Consented {
 fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
     match relation.revoked_at {
         None => Ok(()),
-        Some(_) => Err(Failure::rule(FailureKind::StateConflict, "relation-revoked", "this relation was ended")),
+        Some(_) => Err(Failure::rule(Rule::RelationRevoked, "this relation was ended")),
     }
 }
 
@@ -166,7 +166,7 @@ fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failure> {
     // Silence must not take everything back.
     if request.granted_scopes.is_none() {
         return Err(Failure::invalid(
-            "granted-scopes-missing",
+            Rule::GrantedScopesMissing,
             "say in granted_scopes what is granted, even if it is none",
         ));
     }
@@ -176,10 +176,10 @@ fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failure> {
 fn check_consistent(request: &Answers) -> Result<(), Failure> {
     let mut named = BTreeSet::new();
     if let Some(id) = request.granted().iter().chain(&request.denied_scopes).find(|id| !named.insert(*id)) {
-        return Err(Failure::invalid("scope-twice", format!("the scope {id:?} is named twice")));
+        return Err(Failure::invalid(Rule::ScopeTwice, format!("the scope {id:?} is named twice")));
     }
     match request.terms.keys().find(|id| !request.granted().contains(id)) {
-        Some(id) => Err(Failure::invalid("terms", format!("terms are for granted scopes; {id:?} is none"))),
+        Some(id) => Err(Failure::invalid(Rule::Terms, format!("terms are for granted scopes; {id:?} is none"))),
         None => Ok(()),
     }
 }
@@ -188,7 +188,7 @@ fn check_declared(declared: Declared<'_>, request: &Answers) -> Result<(), Failu
     let unknown = request.granted().iter().chain(&request.denied_scopes).find(|id| declared.scope(id).is_none());
     let Some(id) = unknown else { return Ok(()) };
     let message = format!("the agent's manifest declares no scope {id:?}");
-    Err(Failure::invalid("scope-unknown", message).detail("scope", id.as_str()))
+    Err(Failure::invalid(Rule::ScopeUnknown, message).detail("scope", id.as_str()))
 }
 
 /// The person saw this manifest and no other.
@@ -197,7 +197,7 @@ fn check_seen(declared: Declared<'_>, request: &Answers) -> Result<(), Failure> 
         return Ok(());
     }
     let message = "the agent's manifest has changed since this person saw it; show them the current manifest";
-    let failure = Failure::rule(FailureKind::StateConflict, "version-conflict", message);
+    let failure = Failure::rule(Rule::VersionConflict, message);
     Err(failure.detail("manifest_version", declared.version).detail("manifest_hash", declared.hash))
 }
 
@@ -232,7 +232,7 @@ fn answers(
 }
 
 fn end(now: Timestamp, ms: i64) -> Result<Timestamp, Failure> {
-    let refused = || Failure::invalid("expires-in", format!("expires_in_ms must be 1 to {GRANT_LIFE_MS_MAX}"));
+    let refused = || Failure::invalid(Rule::ExpiresIn, format!("expires_in_ms must be 1 to {GRANT_LIFE_MS_MAX}"));
     if !(1..=GRANT_LIFE_MS_MAX).contains(&ms) {
         return Err(refused());
     }

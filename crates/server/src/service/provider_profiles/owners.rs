@@ -2,7 +2,7 @@
 //! operator's always means the operator's profile, so that no tenant can put another one in its place.
 
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     kernel::provider_profiles::{BUILT_IN, ProfileOwner, ProfileScope},
 };
 
@@ -76,5 +76,5 @@ pub async fn find(
 
 fn tenant_required() -> Failure {
     let message = "the token is for several tenants; say in tenantId whose profile is meant";
-    Failure::rule(FailureKind::StateConflict, "tenant-id-required", message)
+    Failure::rule(Rule::TenantIdRequired, message).with_kind(FailureKind::StateConflict)
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ostler_client::outgoing;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     kernel::{
         policy::ProviderCredential,
         provider_profiles::{AUTH, AgentConfig, ProfileConfig, ProfileOwner},
@@ -59,7 +59,7 @@ pub async fn check_named(
         return Ok(());
     }
     let message = format!("backendProfile {profile:?} has a credential; the run must name it in secretScope");
-    Err(Failure::rule(FailureKind::SecretUnavailable, "provider-credential-required", message))
+    Err(Failure::rule(Rule::ProviderCredentialRequired, message))
 }
 
 /// Whether a run of the profile has a credential to name.
@@ -84,7 +84,7 @@ fn needs_none(app: &App, profile: &str) -> bool {
 pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnishing, Failure> {
     let Some((owner, secret)) = owners::find(app, tenant_id, profile).await? else {
         let message = format!("there is no profile {profile:?}");
-        return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-unknown", message));
+        return Err(Failure::rule(Rule::ProfileUnknown, message));
     };
     if let Some(secret) = &secret {
         learn(app, &secret.credential);
@@ -106,9 +106,7 @@ pub fn home(
             "the credential of the profile {profile:?} was removed, because its config names another server or command; \
              set it again, or delete the profile if it needs none"
         );
-        return Err(
-            Failure::rule(FailureKind::SecretUnavailable, "credential-dropped", message).detail("profile", profile)
-        );
+        return Err(Failure::rule(Rule::CredentialDropped, message).detail("profile", profile));
     }
     secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(profile)
 }
@@ -123,7 +121,7 @@ pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) ->
         config.check_no_command()?;
     }
     let rules = app.config.outgoing.rules()?;
-    let denied = |message: String| Failure::rule(FailureKind::TenantPolicyDenied, "profile-address", message);
+    let denied = |message: String| Failure::rule(Rule::ProfileAddress, message);
     for url in config.base_urls() {
         let url = outgoing::check_url(&rules, url)
             .map_err(|why| denied(format!("base_url of a tenant's profile cannot be used: {why}")))?;

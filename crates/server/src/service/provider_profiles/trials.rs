@@ -1,7 +1,7 @@
 //! Trials: an ordinary run with a short prompt shows whether a profile works.
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson, Rule,
     ids::ValidationId,
     kernel::{
         commands::{CommandType, CreateCommand},
@@ -42,7 +42,7 @@ pub async fn validate(
     let found = get(app, caller, profile, &scope).await?;
     if !found.configured {
         let message = found.message.unwrap_or_else(|| "the profile is not configured".into());
-        return Err(Failure::rule(FailureKind::SecretUnavailable, "profile-secret-missing", message));
+        return Err(Failure::rule(Rule::ProfileSecretMissing, message));
     }
     let client = caller.as_client_of(&tenant_id);
     let (created, _) = runs::create(app, &client, trial_run(app, profile, tenant_id, request)).await?;

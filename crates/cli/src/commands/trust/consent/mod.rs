@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
     trust::{
@@ -373,7 +373,7 @@ async fn related(client: &Client, agent: &str) -> Result<RelationView, Failure> 
 
 fn with_stale_hint(failure: Failure) -> Failure {
     let hint = "the agent changed while you were choosing; run the command again to see its current scopes";
-    if failure.rule_name() == Some("version-conflict") { errors::with_hint(failure, hint) } else { failure }
+    if failure.broken_rule() == Some(Rule::VersionConflict) { errors::with_hint(failure, hint) } else { failure }
 }
 
 fn no_relation(agent: &str) -> Failure {

@@ -9,13 +9,13 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     kernel::{
         events::{Event, EventType},
         sessions::Session,
     },
     limits::CONVERSATION_EVENTS_MAX,
-    run_input::agui::{input::RUN_MESSAGES_INVALID, messages::Message},
+    run_input::agui::messages::Message,
 };
 use ostler_store::{self as store, kernel::events::Newest};
 use serde::Deserialize;
@@ -148,5 +148,5 @@ fn join_deltas(deltas: &[Event]) -> impl Iterator<Item = String> {
 }
 
 fn differs() -> Failure {
-    Failure::invalid(RUN_MESSAGES_INVALID, "RunAgentInput.messages must contain exactly one user message")
+    Failure::invalid(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must contain exactly one user message")
 }

@@ -101,7 +101,7 @@ fn a_client_that_has_not_seen_the_threads_last_run_looks_again() {
     let session = scene.desk.session.session;
     let request = Request { session, run_id: None, op: Op::Submit(Box::new(op)) };
     let refused = apply(&mut scene.desk, request, scene.now).unwrap_err();
-    assert_eq!(refused.rule_name(), Some(SESSION_MOVED_ON));
+    assert_eq!(refused.rule_name(), Some("session-moved-on"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod resumes;
 use serde_json::{Value, json};
 
 use crate::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     kernel::permissions::{OptionKind, PermissionOption},
     run_input::agui::{
         input::*,
@@ -60,16 +60,16 @@ fn accepted(body: &Value) -> RunInput {
 }
 
 #[track_caller]
-fn refused(body: &Value, code: &str, detail: &str) {
+fn refused(body: &Value, rule: Rule, detail: &str) {
     let refused = read(body).expect_err("refused");
-    assert_eq!((refused.code, &*refused.detail), (code, detail));
+    assert_eq!((refused.rule, &*refused.detail), (rule, detail));
 }
 
-const MODE: (&str, &str) = (RUNTIME_MODE_INVALID, "invalid RunAgentInput.forwardedProps");
-const PROPS: (&str, &str) = (RUN_INPUT_INVALID, "invalid RunAgentInput.forwardedProps");
+const MODE: (Rule, &str) = (Rule::AgentRuntimeModeInvalid, "invalid RunAgentInput.forwardedProps");
+const PROPS: (Rule, &str) = (Rule::AgentRunInputInvalid, "invalid RunAgentInput.forwardedProps");
 
 /// What makes an input break a row, and the code and message of the refusal.
-type Fault = (fn(&mut Value), &'static str, &'static str);
+type Fault = (fn(&mut Value), Rule, &'static str);
 
 /// One fault per row, in the tables' order.
 fn faults() -> Vec<Fault> {
@@ -80,28 +80,28 @@ fn faults() -> Vec<Fault> {
     vec![
         (
             |b| b["pad"] = "x".repeat(INPUT_BYTES_MAX).into(),
-            PAYLOAD_INVALID,
+            Rule::AgentPayloadInvalid,
             "RunAgentInput payload exceeds size limit",
         ),
-        (|b| b["threadId"] = "run-001".into(), SESSION_ID_INVALID, "threadId must be a valid UUID"),
-        (|b| b["runId"] = "r".repeat(129).into(), INVALID_RUN_ID, "runId exceeds length limit"),
+        (|b| b["threadId"] = "run-001".into(), Rule::AgentSessionIdInvalid, "threadId must be a valid UUID"),
+        (|b| b["runId"] = "r".repeat(129).into(), Rule::AgentInvalidRunId, "runId exceeds length limit"),
         (
             |b| {
                 let system = json!({"id": "s", "role": "system", "content": ""});
                 b["messages"].as_array_mut().expect("an array").extend(vec![system; MESSAGES_MAX]);
             },
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             "RunAgentInput.messages exceeds limit",
         ),
         (
             |b| b["messages"][0]["content"][0]["text"] = "x".repeat(10_001).into(),
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             "RunAgentInput user message text exceeds limit",
         ),
         (|b| b["forwardedProps"]["runtime_mode"] = Value::Null, MODE.0, MODE.1),
         (
             |b| b["messages"].as_array_mut().expect("an array").push(user("again")),
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             "RunAgentInput.messages must contain exactly one user message",
         ),
         (
@@ -109,33 +109,37 @@ fn faults() -> Vec<Fault> {
                 let system = json!({"id": "s", "role": "system", "content": ""});
                 b["messages"].as_array_mut().expect("an array").insert(0, system);
             },
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             "RunAgentInput.messages[0].role must be user",
         ),
-        (|b| part(b, "mimeType", "text/html".into()), RUN_MESSAGES_INVALID, "binary content requires image mimeType"),
-        (|b| part(b, "url", Value::Null), RUN_MESSAGES_INVALID, "binary content requires url"),
-        (|b| part(b, "data", "AAAA".into()), RUN_MESSAGES_INVALID, "binary content data is not allowed"),
+        (
+            |b| part(b, "mimeType", "text/html".into()),
+            Rule::AgentRunMessagesInvalid,
+            "binary content requires image mimeType",
+        ),
+        (|b| part(b, "url", Value::Null), Rule::AgentRunMessagesInvalid, "binary content requires url"),
+        (|b| part(b, "data", "AAAA".into()), Rule::AgentRunMessagesInvalid, "binary content data is not allowed"),
         (
             |b| {
                 let parts = b["messages"][0]["content"].as_array_mut().expect("parts");
                 parts.extend(vec![image(); 3]);
             },
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             "Too many attachments",
         ),
         (
             |b| b["forwardedProps"]["client_time"]["device_timezone"] = "Mars/Olympus".into(),
-            RUN_INPUT_INVALID,
+            Rule::AgentRunInputInvalid,
             "invalid client_time.device_timezone",
         ),
         (
             |b| b["forwardedProps"]["client_time"]["client_now_iso"] = "2026-03-16T09:12:33".into(),
-            RUN_INPUT_INVALID,
+            Rule::AgentRunInputInvalid,
             "invalid client_time.client_now_iso",
         ),
         (
             |b| b["forwardedProps"]["client_time"]["client_epoch_ms"] = json!(0.5),
-            RUN_INPUT_INVALID,
+            Rule::AgentRunInputInvalid,
             "invalid client_time.client_epoch_ms",
         ),
     ]
@@ -153,7 +157,7 @@ fn of_two_faults_the_earlier_row_is_reported() {
     let faults = faults();
     // Faults of one row can undo a later one; each pair is tried, the later fault put in first.
     for (later_at, (later, ..)) in faults.iter().enumerate() {
-        for (earlier, code, detail) in &faults[..=later_at] {
+        for (earlier, rule, detail) in &faults[..=later_at] {
             let mut body = full();
             later(&mut body);
             // A message put first moves the one that the later faults are in.
@@ -162,7 +166,7 @@ fn of_two_faults_the_earlier_row_is_reported() {
                 continue;
             }
             earlier(&mut body);
-            refused(&body, code, detail);
+            refused(&body, *rule, detail);
         }
     }
 }
@@ -204,7 +208,7 @@ fn the_size_is_that_of_the_raw_body() {
     let refused = RunInput::read(fill(INPUT_BYTES_MAX + 1).as_bytes(), Form::Queued).expect_err("too large");
     assert_eq!(refused.detail, "RunAgentInput payload exceeds size limit");
     let failure = Failure::from(refused);
-    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::PayloadTooLarge, Some(PAYLOAD_INVALID)));
+    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::PayloadTooLarge, Some("AGENT_PAYLOAD_INVALID")));
 }
 
 #[test]
@@ -221,13 +225,13 @@ fn names_of_threads_and_runs_have_their_limits() {
     for bad in
         [json!("550e8400e29b41d4a716446655440000"), json!(format!("{{{THREAD}}}")), json!(""), json!(7), Value::Null]
     {
-        refused(&with("threadId", bad), SESSION_ID_INVALID, "threadId must be a valid UUID");
+        refused(&with("threadId", bad), Rule::AgentSessionIdInvalid, "threadId must be a valid UUID");
     }
     // Characters, not bytes.
     assert_eq!(accepted(&with("runId", "界".repeat(128).into())).run_id.chars().count(), 128);
-    refused(&with("runId", "界".repeat(129).into()), INVALID_RUN_ID, "runId exceeds length limit");
+    refused(&with("runId", "界".repeat(129).into()), Rule::AgentInvalidRunId, "runId exceeds length limit");
     for bad in [json!(""), json!(1), Value::Null] {
-        refused(&with("runId", bad), INVALID_RUN_ID, "runId must be a string that is not empty");
+        refused(&with("runId", bad), Rule::AgentInvalidRunId, "runId must be a string that is not empty");
     }
 }
 
@@ -240,13 +244,13 @@ fn messages_have_their_limits() {
         with("messages", messages.into())
     };
     assert_eq!(accepted(&of(200)).others.len(), 199);
-    refused(&of(201), RUN_MESSAGES_INVALID, "RunAgentInput.messages exceeds limit");
-    refused(&of(0), RUN_MESSAGES_INVALID, "RunAgentInput.messages must contain exactly one user message");
+    refused(&of(201), Rule::AgentRunMessagesInvalid, "RunAgentInput.messages exceeds limit");
+    refused(&of(0), Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must contain exactly one user message");
     for bad in [json!({}), Value::Null] {
-        refused(&with("messages", bad), RUN_MESSAGES_INVALID, "RunAgentInput.messages must be an array");
+        refused(&with("messages", bad), Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array");
     }
     let first = json!([system, user("hello")]);
-    refused(&with("messages", first), RUN_MESSAGES_INVALID, "RunAgentInput.messages[0].role must be user");
+    refused(&with("messages", first), Rule::AgentRunMessagesInvalid, "RunAgentInput.messages[0].role must be user");
 }
 
 #[test]
@@ -254,9 +258,9 @@ fn a_users_text_is_counted_in_characters_over_all_its_parts() {
     let text = |chars: usize| json!({"type": "text", "text": "界".repeat(chars)});
     let too_long = "RunAgentInput user message text exceeds limit";
     assert!(read(&with("messages", json!([user("界".repeat(10_000))]))).is_ok());
-    refused(&with("messages", json!([user("界".repeat(10_001))])), RUN_MESSAGES_INVALID, too_long);
+    refused(&with("messages", json!([user("界".repeat(10_001))])), Rule::AgentRunMessagesInvalid, too_long);
     assert!(read(&with_parts(vec![text(4_000), text(6_000)])).is_ok());
-    refused(&with_parts(vec![text(4_000), text(6_001)]), RUN_MESSAGES_INVALID, too_long);
+    refused(&with_parts(vec![text(4_000), text(6_001)]), Rule::AgentRunMessagesInvalid, too_long);
 }
 
 #[test]
@@ -301,7 +305,7 @@ fn attachments_are_images_by_url_and_three_at_most() {
         json!({"type": "video", "source": {"type": "url", "value": "https://x/a"}}),
         json!({"type": "document", "source": {"type": "url", "value": "https://x/a"}}),
     ] {
-        refused(&with_parts(vec![bad]), RUN_MESSAGES_INVALID, mime_type);
+        refused(&with_parts(vec![bad]), Rule::AgentRunMessagesInvalid, mime_type);
     }
     for bad in [
         json!({"type": "binary", "mimeType": "image/png"}),
@@ -309,13 +313,13 @@ fn attachments_are_images_by_url_and_three_at_most() {
         spelled_anew(json!({"type": "data", "value": "AAAA", "mimeType": "image/png"})),
         spelled_anew(json!({"type": "file", "value": "file-1"})),
     ] {
-        refused(&with_parts(vec![bad]), RUN_MESSAGES_INVALID, "binary content requires url");
+        refused(&with_parts(vec![bad]), Rule::AgentRunMessagesInvalid, "binary content requires url");
     }
     let mut data = image();
     data["data"] = "AAAA".into();
-    refused(&with_parts(vec![data]), RUN_MESSAGES_INVALID, "binary content data is not allowed");
+    refused(&with_parts(vec![data]), Rule::AgentRunMessagesInvalid, "binary content data is not allowed");
     assert!(read(&with_parts(vec![image(); 3])).is_ok());
-    refused(&with_parts(vec![image(); 4]), RUN_MESSAGES_INVALID, "Too many attachments");
+    refused(&with_parts(vec![image(); 4]), Rule::AgentRunMessagesInvalid, "Too many attachments");
 }
 
 #[test]
@@ -323,13 +327,13 @@ fn a_row_is_checked_for_all_parts_before_the_next_row() {
     let without_url = json!({"type": "binary", "mimeType": "image/png"});
     let not_an_image = json!({"type": "binary", "mimeType": "text/plain", "url": "https://x/a"});
     let body = with_parts(vec![without_url, not_an_image]);
-    refused(&body, RUN_MESSAGES_INVALID, "binary content requires image mimeType");
+    refused(&body, Rule::AgentRunMessagesInvalid, "binary content requires image mimeType");
 }
 
 #[test]
 fn a_clients_time_is_a_zone_an_instant_and_a_count() {
     let refuses = |field: &str, bad: Value| {
-        refused(&with_time(field, bad), RUN_INPUT_INVALID, &format!("invalid client_time.{field}"));
+        refused(&with_time(field, bad), Rule::AgentRunInputInvalid, &format!("invalid client_time.{field}"));
     };
     assert_eq!(
         accepted(&with_time("device_timezone", "europe/berlin".into())).client_time.expect("a time").device_timezone,
@@ -401,29 +405,37 @@ fn snake_case_means_the_same_and_camel_case_wins() {
 
 #[test]
 fn what_has_no_shape_is_named_by_its_place() {
-    for (bad, code, detail) in [
-        (with("messages", json!([user("a"), {"id": "x", "role": "pope", "content": ""}])), RUN_MESSAGES_INVALID, "[1]"),
+    for (bad, rule, detail) in [
         (
-            with("messages", json!([user("a"), {"id": "x", "role": "activity", "content": "s"}])),
-            RUN_MESSAGES_INVALID,
+            with("messages", json!([user("a"), {"id": "x", "role": "pope", "content": ""}])),
+            Rule::AgentRunMessagesInvalid,
             "[1]",
         ),
-        (with("messages", json!([{"role": "user", "content": "no id"}])), RUN_MESSAGES_INVALID, "[0]"),
-        (with("messages", json!([user(7)])), RUN_MESSAGES_INVALID, "[0]"),
-        (with_parts(vec![json!({"type": "hologram"})]), RUN_MESSAGES_INVALID, "[0]"),
-        (with("tools", json!([{"name": 1}])), RUN_INPUT_INVALID, "tools"),
-        (with("context", json!({})), RUN_INPUT_INVALID, "context"),
-        (with("resume", json!([{"status": "resolved"}])), RUN_INPUT_INVALID, "resume[0]"),
-        (with("resume", json!([{"interruptId": "p", "status": "maybe"}])), RUN_INPUT_INVALID, "resume[0].status"),
-        (with("resume", json!({})), RUN_INPUT_INVALID, "resume must be an array"),
-        (with("parentRunId", json!(1)), RUN_INPUT_INVALID, "parentRunId"),
-        (json!([]), RUN_INPUT_INVALID, "object"),
+        (
+            with("messages", json!([user("a"), {"id": "x", "role": "activity", "content": "s"}])),
+            Rule::AgentRunMessagesInvalid,
+            "[1]",
+        ),
+        (with("messages", json!([{"role": "user", "content": "no id"}])), Rule::AgentRunMessagesInvalid, "[0]"),
+        (with("messages", json!([user(7)])), Rule::AgentRunMessagesInvalid, "[0]"),
+        (with_parts(vec![json!({"type": "hologram"})]), Rule::AgentRunMessagesInvalid, "[0]"),
+        (with("tools", json!([{"name": 1}])), Rule::AgentRunInputInvalid, "tools"),
+        (with("context", json!({})), Rule::AgentRunInputInvalid, "context"),
+        (with("resume", json!([{"status": "resolved"}])), Rule::AgentRunInputInvalid, "resume[0]"),
+        (
+            with("resume", json!([{"interruptId": "p", "status": "maybe"}])),
+            Rule::AgentRunInputInvalid,
+            "resume[0].status",
+        ),
+        (with("resume", json!({})), Rule::AgentRunInputInvalid, "resume must be an array"),
+        (with("parentRunId", json!(1)), Rule::AgentRunInputInvalid, "parentRunId"),
+        (json!([]), Rule::AgentRunInputInvalid, "object"),
     ] {
         let refused = read(&bad).expect_err("refused");
-        assert!(refused.code == code && refused.detail.contains(detail), "{bad}: {refused:?}");
+        assert!(refused.rule == rule && refused.detail.contains(detail), "{bad}: {refused:?}");
     }
     let not_json = RunInput::read(b"{", Form::Queued).expect_err("refused");
-    assert_eq!(not_json.code, RUN_INPUT_INVALID);
+    assert_eq!(not_json.rule, Rule::AgentRunInputInvalid);
     assert!(accepted(&with("tools", Value::Null)).tools.is_empty());
 }
 
@@ -437,7 +449,7 @@ fn a_message_without_text_or_image_is_refused() {
     {
         refused(
             &with("messages", json!([{"id": "m", "role": "user", "content": content}])),
-            RUN_MESSAGES_INVALID,
+            Rule::AgentRunMessagesInvalid,
             empty,
         );
     }

@@ -13,7 +13,7 @@ fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
     // A message sent with it would reach no agent.
     for message in [user("a"), json!({"id": "s", "role": "system", "content": "Be brief."})] {
         body["messages"] = json!([message]);
-        refused(&body, RUN_MESSAGES_INVALID, "RunAgentInput.messages must be empty with resume");
+        refused(&body, Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be empty with resume");
     }
 
     let option = |id: &str, kind| PermissionOption { option_id: id.into(), name: id.into(), kind };
@@ -57,14 +57,14 @@ fn a_streamed_transcript_is_set_aside_and_counts_for_nothing() {
     assert_eq!((input.transcript.len(), input.others.len()), (300, 1));
     assert_eq!(input.user.expect("the last one").text(), "now");
     // Queued, all of it counts.
-    assert_eq!(read(&body).expect_err("too large").code, PAYLOAD_INVALID);
+    assert_eq!(read(&body).expect_err("too large").rule, Rule::AgentPayloadInvalid);
 
     let mut heavy = body.clone();
     heavy["messages"][301]["content"] = "x".repeat(INPUT_BYTES_MAX).into();
     assert_eq!(streamed(&heavy).expect_err("too large").detail, "RunAgentInput payload exceeds size limit");
     let mut huge = body;
     huge["messages"][1]["content"] = "x".repeat(4 * 1024 * 1024).into();
-    assert_eq!(streamed(&huge).expect_err("too large").code, PAYLOAD_INVALID);
+    assert_eq!(streamed(&huge).expect_err("too large").rule, Rule::AgentPayloadInvalid);
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! Rules of the server itself: HTTP, callers and their tokens, limits, configuration, the store, and what starts runners.
+
+macro_rules! engine_rules {
+    ([$next:ident $($rest:ident)*] $($rows:tt)*) => { $next! { [$($rest)*] $($rows)*
+        // The head of a request.
+        HeaderRepeated "header-repeated" SchemaInvalid "A header that may occur once occurs twice.";
+        Authority "authority" SchemaInvalid "The request target names another host than the Host header.";
+        HostMissing "host-missing" OriginDenied "The request has no Host header.";
+        Host "host" OriginDenied "The host name is not one of this server's.";
+        Origin "origin" OriginDenied "Pages of this origin may not call the server.";
+        BareLineFeed "bare-line-feed" SchemaInvalid "A line of the head ends without a carriage return.";
+        ContentLength "content-length" SchemaInvalid "The length of the body is not a plain number.";
+        ContentType "content-type" UnsupportedMediaType "The body does not have the required content type.";
+        Charset "charset" SchemaInvalid "The body is declared in another encoding than UTF-8.";
+        QueryShape "query-shape" SchemaInvalid "The query does not have its shape.";
+        IdempotencyKey "idempotency-key" SchemaInvalid "The Idempotency-Key header is not text, or differs from the body's key.";
+        IfMatch "if-match" SchemaInvalid "The If-Match header is not text, or differs from the body's version.";
+        Websocket "websocket" SchemaInvalid "The request does not open a WebSocket.";
+
+        // The body of a request.
+        BodyLate "body-late" SchemaInvalid "The body did not arrive in time.";
+        BodyRead "body-read" SchemaInvalid "The body ended before it was complete.";
+        BodySize "body-size" PayloadTooLarge "The body is too large.";
+        BodyShape "body-shape" SchemaInvalid "The body does not have its shape.";
+        JsonMalformed "json-malformed" SchemaInvalid "The text is not JSON.";
+        JsonDepth "json-depth" SchemaInvalid "The JSON nests too deeply.";
+        JsonString "json-string" PayloadTooLarge "A string of the JSON is too long.";
+        JsonValues "json-values" PayloadTooLarge "The JSON has too many members and items.";
+
+        // Callers, and what they may do.
+        Role "role" Forbidden "Callers of this kind may not use this operation.";
+        Tenant "tenant" Forbidden "The caller does not belong to the tenant.";
+        Owner "owner" Forbidden "The thread or attachment belongs to another user.";
+        Run "run" Forbidden "The token is for another run.";
+        Undeclared "undeclared" Forbidden "The path declares no access, so no caller has any.";
+        UserUnknown "user-unknown" Forbidden "The operator has not added this user.";
+        UserTaken "user-taken" StateConflict "Another user has this name or this subject.";
+        UserSubject "user-subject" SchemaInvalid "An issuer was given without a subject, or a subject without an issuer.";
+        UserOutside "user-outside" StateConflict "The user's tokens are made by another issuer.";
+        Tenants "tenants" SchemaInvalid "The list of tenants is empty, too long, or names a tenant twice.";
+        Issuer "issuer" SchemaInvalid "The issuer is not configured, or its configuration is invalid.";
+        IssuerKeys "issuer-keys" InfraFailed "The keys of the issuer cannot be fetched.";
+
+        // Limits on what is open or under way at once.
+        RateLimit "rate-limit" RateLimited "The caller sends requests too fast.";
+        Followers "followers" RateLimited "Too many event streams are open.",
+            run_input_code: Some("AGENT_SSE_CONNECTION_LIMIT_EXCEEDED");
+        FollowersPerCaller "followers-per-caller" RateLimited "The caller has too many event streams open.",
+            run_input_code: Some("AGENT_SSE_CONNECTION_LIMIT_EXCEEDED");
+        Uploads "uploads" RateLimited "Too many files are being uploaded.";
+        UploadsPerCaller "uploads-per-caller" RateLimited "The caller is uploading too many files.";
+        Sockets "sockets" RateLimited "Too many WebSockets are open.";
+        SocketsPerCaller "sockets-per-caller" RateLimited "The caller has too many WebSockets open.";
+        Work "work" RateLimited "Too many bytes of requests are in flight.";
+        WorkPerCaller "work-per-caller" RateLimited "Too many bytes of the caller's requests are in flight.";
+
+        // The configuration, and the start of the server.
+        Config "config" SchemaInvalid "The configuration is invalid.";
+        DataDir "data-dir" InfraFailed "There is no usable data directory.";
+        DatabaseUrl "database-url" SchemaInvalid "The address of the database is invalid.";
+        AllowOrigin "allow-origin" SchemaInvalid "The text is not an origin.";
+        OpenLoopback "open-loopback" SchemaInvalid "The server may be open to all callers on a loopback address only.";
+        Listen "listen" InfraFailed "The server cannot listen on its address.",
+            hint: Some("another program may use the port; `--listen 127.0.0.1:0` picks a free one"),
+            hints_by_kind: &[(FailureKind::SchemaInvalid, "give an address and a port, such as `--listen 127.0.0.1:4747`")];
+        Tls "tls" InfraFailed "The certificate or the key for TLS is unusable.";
+        TokenFile "token-file" InfraFailed "A file with a token or key of the server is unusable.";
+        TokenFileMode "token-file-mode" InfraFailed "Other users of the machine can read a file with a token or key.";
+        SecretsKey "secrets-key" InfraFailed "The key for sealing secrets is invalid.";
+        SecretStore "secret-store" InfraFailed "The store of secrets failed.";
+        SecretDamaged "secret-damaged" SecretUnavailable "A secret cannot be opened: it is damaged, or was sealed with another key.";
+        Workspace "workspace" InfraFailed "The workspace of the server cannot be found.";
+        Attachments "attachments" InfraFailed "The store of attachments cannot be opened.";
+        WeakDurability "weak-durability" InfraFailed "The database could lose acknowledged writes.";
+        Directory "directory" InfraFailed "A directory of the server could not be created.";
+        DirectoryClear "directory-clear" InfraFailed "A directory of the server could not be cleared.";
+
+        // The store.
+        Store "store" InfraFailed "The store cannot be opened.",
+            hint: Some("check the file or the database named above; `verify` and `serve` must be able to write beside it"),
+            hints_by_kind: &[(FailureKind::StateConflict,
+                "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`")];
+        StoreAbsent "store-absent" NotFound "There is no store at this place.",
+            hint: Some("name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`");
+        StoreCorrupt "store-corrupt" InfraFailed "A stored row cannot be read.";
+        StoreFailed "store-failed" InfraFailed "The store failed.", is_store_fault: true;
+        StoreDiskFull "store-disk-full" InfraFailed "The disk of the store is full.", is_store_fault: true,
+            hint: Some("free space on the disk of the store, then try again");
+        StoreDiskFailed "store-disk-failed" InfraFailed "The disk of the store failed.", is_store_fault: true;
+        StoreReadOnly "store-read-only" InfraFailed "The store cannot be written.", is_store_fault: true;
+        StoreOutOfMemory "store-out-of-memory" InfraFailed "The store has no memory left.", is_store_fault: true;
+        StoreNoFreeConnection "store-no-free-connection" InfraFailed "The store has no free connection.", is_store_fault: true;
+        StoreStarting "store-starting" InfraFailed "The store is starting or stopping.", is_store_fault: true;
+        StoreUnreachable "store-unreachable" InfraFailed "The store cannot be reached.", is_store_fault: true;
+        StoreDenied "store-denied" InfraFailed "The store rejects the server's credential.", is_store_fault: true;
+        StoreSilent "store-silent" InfraFailed "The store does not respond.", is_store_fault: true;
+        LaneQueue "lane-queue" Overloaded "Too many writes wait for the store.";
+
+        // What starts backends.
+        RunnerSpawn "runner-spawn" InfraFailed "The process of the runner did not start.";
+        AgentHome "agent-home" InfraFailed "The home directory of the backend could not be created.";
+        Environment "environment" InfraFailed "The secrets could not be removed from the environment.";
+        Descriptors "descriptors" InfraFailed "Inherited file descriptors could not be closed.";
+        Order "order" InfraFailed "The guard of the backend cannot read its order.";
+        Namespaces "namespaces" InfraFailed "The namespaces of the backend could not be set up.";
+        Guard "guard" InfraFailed "The guard of the backend failed.";
+        Start "start" InfraFailed "The program of the backend did not start.";
+    } };
+}

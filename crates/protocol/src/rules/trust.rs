@@ -1,0 +1,48 @@
+//! Rules of trust: agents, their manifests, relations, receipts and webhooks.
+
+macro_rules! trust_rules {
+    ([$next:ident $($rest:ident)*] $($rows:tt)*) => { $next! { [$($rest)*] $($rows)*
+        NotOwner "not-owner" Forbidden "The caller does not own the agent.",
+            hint: Some("use the token of the agent's owner; `ostler agents show AGENT -o json` has its owner_id");
+        AgentRetired "agent-retired" Gone "The agent was retired.",
+            hint: Some("it was retired permanently; `ostler agents list` lists the active agents");
+        AgentQuota "agent-quota" RateLimited "The owner has too many agents, or the agent too many tokens.";
+        NameFixed "name-fixed" StateConflict "The agent's name cannot change, because people have granted it scopes.";
+        UpdateEmpty "update-empty" SchemaInvalid "The update changes nothing.";
+        VersionConflict "version-conflict" StateConflict "The agent or relation was changed since it was read.";
+
+        ManifestFile "manifest-file" SchemaInvalid "The file with the manifest cannot be read.",
+            hint: Some("name a file with a capability manifest as JSON, or `-` for stdin");
+        ManifestMissing "manifest-missing" StateConflict "The agent has no manifest.",
+            hint: Some("its owner has to publish one: `ostler agents update AGENT --manifest FILE`");
+        ManifestTooLarge "manifest-too-large" PayloadTooLarge "The manifest is too large.",
+            hint: Some("shorten the texts and schemas; docs/agents.md has the limits of a manifest");
+        ManifestInvalid "manifest-invalid" SchemaInvalid "The manifest breaks a rule of its format.",
+            hint: Some("fix the manifest at the place named above; docs/agents.md lists what is rejected");
+        ManifestHashMissing "manifest-hash-missing" SchemaInvalid "A grant must name the hash of the manifest that the person saw.";
+        SchemaInvalid "schema-invalid" SchemaInvalid "The input schema of a tool is invalid.",
+            hint: Some("fix the manifest at the place named above; docs/agents.md lists what is rejected");
+
+        ScopeReserved "scope-reserved" SchemaInvalid "The scope is reserved for the platform.",
+            hint: Some("fix the manifest at the place named above; docs/agents.md lists what is rejected");
+        ScopeUnknown "scope-unknown" SchemaInvalid "The manifest declares no such scope.";
+        ScopeTwice "scope-twice" SchemaInvalid "A scope is given twice.";
+        ScopeNotGranted "scope-not-granted" PermissionDenied "The scope is not granted at this time.";
+        GrantedScopesMissing "granted-scopes-missing" SchemaInvalid "The answer must list the granted scopes, even if there are none.";
+        Terms "terms" SchemaInvalid "Terms were given for a scope that is not granted.";
+        RelationExists "relation-exists" StateConflict "The person already has a relation with the agent.";
+        RelationRevoked "relation-revoked" StateConflict "The relation was ended.";
+        RelationsLimit "relations-limit" StateConflict "The person has too many relations.";
+        CallIdTaken "call-id-taken" StateConflict "The call has used another scope before.";
+        Receipt "receipt" SchemaInvalid "The receipt does not have its shape.";
+        ReceiptSize "receipt-size" PayloadTooLarge "The receipt is too large.";
+
+        WebhookUnknown "webhook-unknown" NotFound "The agent has no webhook.",
+            hint: Some("set one: `ostler webhooks set AGENT URL`");
+        WebhookDisabled "webhook-disabled" StateConflict "The webhook is disabled.",
+            hint: Some("`ostler webhooks set AGENT URL` enables it again, and `ostler webhooks replay AGENT --dead` sends what it missed");
+        WebhookUrl "webhook-url" SchemaInvalid "The URL cannot be used for a webhook.";
+        DeliveriesWaiting "deliveries-waiting" RateLimited "Too many deliveries wait to be sent.";
+        DeliveryNotDead "delivery-not-dead" StateConflict "Only a dead delivery can be replayed.";
+    } };
+}
