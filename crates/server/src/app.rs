@@ -289,11 +289,6 @@ impl App {
         self.now().min(self.wall())
     }
 
-    /// How often a waiting request reads the store, even without a wake-up.
-    pub fn recheck(&self) -> Duration {
-        Duration::from_millis(self.config.limits.recheck_ms.max(1))
-    }
-
     /// Submits one operation. `None` if a concurrent operation has used the same unique key.
     pub async fn try_submit<O: Operation>(
         &self,

@@ -13,6 +13,7 @@ pub mod hub;
 mod launcher;
 pub mod metrics;
 pub mod net;
+pub mod recheck;
 pub mod secrets;
 pub mod server;
 pub mod service;

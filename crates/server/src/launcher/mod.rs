@@ -37,6 +37,7 @@ use tokio::{
 use crate::{
     app::App,
     launcher::ending::{Ending, STORE_PAUSE, failed, longer},
+    recheck::Recheck,
     service::leases,
 };
 
@@ -110,9 +111,9 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
                 app.hub.jobs.notify_one();
             });
         }
+        let mut recheck = Recheck::new(app);
         tokio::select! {
-            () = app.hub.jobs.notified() => {}
-            () = tokio::time::sleep(app.recheck()) => {}
+            _ = recheck.or_woken(None, app.hub.jobs.notified()) => {}
             _ = homes.tick() => environment::sweep(app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}

@@ -20,6 +20,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     events, provider_profiles,
@@ -29,6 +30,7 @@ use super::{
 use crate::{
     app::{App, RunRef},
     auth::Principal,
+    recheck::SessionWatch,
 };
 
 const POLL_LIMIT_DEFAULT: u32 = 20;
@@ -149,25 +151,17 @@ pub async fn poll(app: &App, caller: &Principal, run_id: RunId, request: PollCom
     if wait.is_zero() {
         return read_page(app, run_id, after, limit).await.map(|(page, _)| page);
     }
-    let mut subscription = app.hub.subscribe(run.session);
-    let deadline = tokio::time::Instant::now() + wait;
+    let mut watch = SessionWatch::new(app, run.session);
+    let deadline = Instant::now() + wait;
     loop {
         let (page, ended) = read_page(app, run_id, after, limit).await?;
         let news = !page.commands.is_empty() || page.news_mark != request.known_news.as_deref().unwrap_or_default();
-        if news || ended || tokio::time::Instant::now() >= deadline {
+        if news || ended || Instant::now() >= deadline {
             return Ok(page);
         }
-        let recheck = deadline.min(tokio::time::Instant::now() + app.recheck());
-        let relevant = async {
-            while let Some(events) = subscription.next().await {
-                if events.iter().any(|event| event.run.is_some_and(|(id, _)| id == run_id) && wakes_runner(event)) {
-                    break;
-                }
-            }
-        };
+        let is_relevant = |event: &Event| event.run.is_some_and(|(id, _)| id == run_id) && wakes_runner(event);
         tokio::select! {
-            () = relevant => {}
-            () = tokio::time::sleep_until(recheck) => {}
+            () = watch.changed(deadline, is_relevant) => {}
             () = app.stopped() => return Ok(page),
         }
     }

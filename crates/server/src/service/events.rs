@@ -13,8 +13,9 @@ use ostler_protocol::{
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
 };
 use ostler_store::{self as store, kernel::events::Page};
+use tokio::time::Instant;
 
-use crate::{app::App, auth::Principal, service::requests::attempt};
+use crate::{app::App, auth::Principal, recheck::SessionWatch, service::requests::attempt};
 
 /// Appends a runner's batch. The events are durable when this returns.
 pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: AppendEvents) -> Result<Appended, Failure> {
@@ -67,20 +68,18 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, request: EventsQ
     let (after, limit) = (cursors::after_seq(request.after_seq)?, cursors::limit(request.limit)?);
     let wait = Duration::from_millis(cursors::wait_ms(request.wait_ms)?);
     let read = async || store::kernel::events::list_by_run(&app.db, run.session, run_id, after, limit).await;
-    // Listening starts before the read, so that nothing falls between the two.
-    let mut subscription = (!wait.is_zero()).then(|| app.hub.subscribe(run.session));
+    let mut watch = (!wait.is_zero()).then(|| SessionWatch::new(app, run.session));
     let mut page = read().await?;
-    if let Some(subscription) = &mut subscription {
-        let deadline = tokio::time::Instant::now() + wait;
-        while page.events.is_empty() && tokio::time::Instant::now() < deadline {
-            let recheck = deadline.min(tokio::time::Instant::now() + app.recheck());
-            page = tokio::select! {
-                published = subscription.next() => match published.and_then(|events| following(&events, run_id, after, limit)) {
-                    Some(page) => page,
-                    None => read().await?,
-                },
-                () = tokio::time::sleep_until(recheck) => read().await?,
+    if let Some(watch) = &mut watch {
+        let deadline = Instant::now() + wait;
+        while page.events.is_empty() && Instant::now() < deadline {
+            let published = tokio::select! {
+                published = watch.next(Some(deadline)) => published,
                 () = app.drained() => break,
+            };
+            page = match published.and_then(|events| following(&events, run_id, after, limit)) {
+                Some(page) => page,
+                None => read().await?,
             };
         }
     }

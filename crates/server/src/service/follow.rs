@@ -12,9 +12,9 @@ use ostler_protocol::{
     },
 };
 use ostler_store::{self as store, kernel::events::Bounds};
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 
-use crate::{app::App, auth::Principal, hub::Subscription, net::places::Place, service::replays::SHORT_EVENTS_MAX};
+use crate::{app::App, auth::Principal, net::places::Place, recheck::SessionWatch, service::replays::SHORT_EVENTS_MAX};
 
 /// How much a follower reads at once, which is also how much a stalled follower holds in memory.
 const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
@@ -35,14 +35,12 @@ pub struct Follower {
     session: SessionId,
     scope: Scope,
     after: i64,
-    subscription: Subscription,
+    watch: SessionWatch,
     ready: VecDeque<Event>,
     behind: bool,
     /// So far behind that its pages are read in turn with others.
     replaying: bool,
     ended: bool,
-    /// Kept across calls: a caller that always waits for less than this must not postpone it for ever.
-    recheck_at: Instant,
     _place: Place,
 }
 
@@ -97,12 +95,11 @@ impl Follower {
             session,
             scope,
             after,
-            subscription: app.hub.subscribe(session),
+            watch: SessionWatch::new(app, session),
             ready: VecDeque::new(),
             behind: true,
             replaying: false,
             ended: false,
-            recheck_at: Instant::now() + app.recheck(),
             _place: place,
         }
     }
@@ -167,7 +164,7 @@ impl Follower {
         let page = page?;
         self.behind = page.has_more;
         self.replaying = page.has_more;
-        self.recheck_at = Instant::now() + self.app.recheck();
+        self.watch.recheck.restart();
         self.ready.extend(page.events);
         Ok(())
     }
@@ -175,13 +172,13 @@ impl Follower {
     /// Waits for the hub. False: the server stops.
     async fn listen(&mut self) -> bool {
         tokio::select! {
-            published = self.subscription.next() => match published {
+            published = self.watch.next(None) => match published {
                 None => self.behind = true,
                 Some(events) => {
                     let mine = events.iter().filter(|event| self.is_followed(event) && self.number(event) > self.after);
                     self.ready = mine.cloned().collect();
                     match self.ready.front().map(|first| self.number(first) == self.after + 1) {
-                        Some(true) => self.recheck_at = Instant::now() + self.app.recheck(),
+                        Some(true) => self.watch.recheck.restart(),
                         Some(false) => {
                             self.ready.clear();
                             self.behind = true;
@@ -190,7 +187,6 @@ impl Follower {
                     }
                 }
             },
-            () = tokio::time::sleep_until(self.recheck_at) => self.behind = true,
             () = self.app.drained() => return false,
         }
         true

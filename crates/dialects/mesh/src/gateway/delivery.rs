@@ -32,6 +32,7 @@ use ostler_server::{
     app::App,
     dialect::{FormerWord, Topic},
     net::sockets::Frame,
+    recheck::Recheck,
 };
 
 /// Messages read at once; each may be large.
@@ -297,7 +298,7 @@ fn is_aid(name: &str) -> bool {
 pub async fn run(app: App) {
     let recheck = async {
         loop {
-            let _ = tokio::time::timeout(app.recheck(), Delivery::of(&app).all.notified()).await;
+            Recheck::new(&app).or_woken(None, Delivery::of(&app).all.notified()).await;
             if let Err(failure) = Delivery::of(&app).look_for_missed(&app).await {
                 warn(&failure, "mailboxes could not be checked for missed messages; trying again");
             }
