@@ -126,6 +126,11 @@ impl Manifests {
     /// The agent's current manifest.
     pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<Version>, Failure> {
         let version = store::trust::manifests::find_current_version(db, agent_id).await?;
+        self.numbered(db, agent_id, version).await
+    }
+
+    /// The manifest with this number, which was read as the agent's current one. Fails if the agent has none.
+    pub async fn numbered(&self, db: &Db, agent_id: AgentId, version: Option<i64>) -> Result<Arc<Version>, Failure> {
         match version {
             Some(version) => self.get(db, agent_id, version).await,
             None if store::trust::agents::get(db, agent_id).await?.is_none() => Err(Failure::not_found("agent")),

@@ -1,6 +1,7 @@
 //! Agents with their manifests, the relations that grant them scopes, receipts and webhooks.
 
 pub mod agents;
+pub mod decisions;
 pub mod manifests;
 pub mod receipts;
 pub mod relations;

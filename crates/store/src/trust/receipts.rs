@@ -1,10 +1,6 @@
 //! The consent ledger: receipts, appended and never changed.
 
-use ostler_protocol::{
-    ids::RelationId,
-    limits::PAGE_BYTES_MAX,
-    trust::receipts::{Head, Receipt},
-};
+use ostler_protocol::{ids::RelationId, limits::PAGE_BYTES_MAX, trust::receipts::Receipt};
 
 use crate::{
     db::{Db, Statement, StoreError},
@@ -24,25 +20,6 @@ pub(crate) fn appended(receipt: &Receipt) -> Statement {
         json(receipt),
     ];
     Statement::new(sql, args)
-}
-
-/// Where a person's ledger ends.
-pub async fn head(db: &Db, user_id: &str) -> Result<Head, StoreError> {
-    let sql = "SELECT seq, hash FROM receipts WHERE user_id = $1 ORDER BY seq DESC LIMIT 1";
-    let head = db.read_one(sql, vec![user_id.into()], |row| Ok(Head { seq: row.int()?, hash: row.text()? })).await?;
-    Ok(head.unwrap_or_default())
-}
-
-/// The last one of a relation.
-pub async fn find_last(db: &Db, relation_id: RelationId) -> Result<Option<Receipt>, StoreError> {
-    let sql = "SELECT receipt FROM receipts WHERE relation_id = $1 ORDER BY seq DESC LIMIT 1";
-    db.read_one(sql, vec![text(relation_id)], |row| row.json()).await
-}
-
-/// The one of the call that used a grant up.
-pub async fn find_by_call(db: &Db, relation_id: RelationId, call_id: &str) -> Result<Option<Receipt>, StoreError> {
-    let sql = "SELECT receipt FROM receipts WHERE relation_id = $1 AND call_id = $2";
-    db.read_one(sql, vec![text(relation_id), call_id.into()], |row| row.json()).await
 }
 
 /// Whose receipts are read.

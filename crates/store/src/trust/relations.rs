@@ -94,19 +94,6 @@ pub async fn get(db: &Db, relation_id: RelationId) -> Result<Option<Relation>, S
     Ok(db.select("WHERE relation_id = $1", vec![text(relation_id)]).await?.pop())
 }
 
-/// The one relation these two have now.
-pub async fn find_active(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
-    let rest = "WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NULL";
-    Ok(db.select(rest, vec![user_id.into(), text(agent_id)]).await?.pop())
-}
-
-/// The last relation of these two that has ended.
-pub async fn find_ended(db: &Db, user_id: &str, agent_id: AgentId) -> Result<Option<Relation>, StoreError> {
-    let rest = "WHERE user_id = $1 AND agent_id = $2 AND revoked_at IS NOT NULL
-         ORDER BY revoked_at DESC, created_at DESC LIMIT 1";
-    Ok(db.select(rest, vec![user_id.into(), text(agent_id)]).await?.pop())
-}
-
 /// Active ones whose person was removed, or whose agent was retired.
 pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<Relation>, StoreError> {
     let sql = format!(
@@ -116,11 +103,6 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<Relation>, StoreEr
              AND user_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) LIMIT $1"
     );
     db.read(sql, vec![i64::from(limit).into()], Relation::decode).await
-}
-
-pub async fn count_active(db: &Db, user_id: &str) -> Result<i64, StoreError> {
-    let sql = "SELECT count(*) FROM relations WHERE user_id = $1 AND revoked_at IS NULL";
-    Ok(db.read_one(sql, vec![user_id.into()], |row| row.int()).await?.unwrap_or_default())
 }
 
 /// Of one person, newest first, without those that have ended.

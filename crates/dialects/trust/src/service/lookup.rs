@@ -6,7 +6,12 @@ use ostler_store as store;
 
 /// An agent that was not retired.
 pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
-    let agent = find(app, id).await?;
+    not_retired(store::trust::agents::get(&app.db, id).await?)
+}
+
+/// The agent that was found. Fails if there is none, or if it was retired.
+pub(super) fn not_retired(found: Option<Agent>) -> Result<Agent, Failure> {
+    let agent = found.ok_or_else(|| Failure::not_found("agent"))?;
     match agent.retired_at {
         None => Ok(agent),
         Some(_) => Err(retired()),

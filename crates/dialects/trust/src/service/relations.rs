@@ -19,7 +19,13 @@ use ostler_protocol::{
         },
     },
 };
-use ostler_store::{self as store, trust::webhooks::NewDelivery};
+use ostler_store::{
+    self as store,
+    trust::{
+        decisions::{DecisionInputs, Ledger, RevocationInputs},
+        webhooks::NewDelivery,
+    },
+};
 use tokio::time::timeout;
 
 use super::{frames, lookup, webhooks};
@@ -43,6 +49,12 @@ struct RelationContext {
 impl RelationContext {
     async fn of(app: &App, relation: Relation) -> Result<Self, Failure> {
         let current = Trust::of(app).manifests.current(&app.db, relation.agent_id).await?;
+        Self::against(app, relation, current).await
+    }
+
+    /// With the number of the agent's current manifest, as it was read together with the relation.
+    async fn under(app: &App, relation: Relation, manifest_version: Option<i64>) -> Result<Self, Failure> {
+        let current = Trust::of(app).manifests.numbered(&app.db, relation.agent_id, manifest_version).await?;
         Self::against(app, relation, current).await
     }
 
@@ -94,20 +106,17 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> R
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
-        if let Some(existing) = store::trust::relations::find_active(&app.db, &user_id, agent_id).await? {
-            return Ok((check_same(app, existing, &answers).await?, false));
+        let inputs = store::trust::decisions::find_grant_inputs(&app.db, &user_id, agent_id).await?;
+        if let Some(existing) = inputs.active {
+            return Ok((check_same(app, existing, inputs.manifest_version, &answers).await?, false));
         }
-        // Read the ledger's end before the count: a later write makes the count stale, but also takes the ledger's next number.
-        let head = store::trust::receipts::head(&app.db, &user_id).await?;
-        let count = store::trust::relations::count_active(&app.db, &user_id).await?;
-        if count >= RELATIONS_PER_USER_MAX {
+        if inputs.active_count >= RELATIONS_PER_USER_MAX {
             let message = format!("one person has {RELATIONS_PER_USER_MAX} relations at most; end one first");
             return Err(Failure::rule(Rule::RelationsLimit, message));
         }
-        let agent = lookup::get(app, agent_id).await?;
-        let ended = store::trust::relations::find_ended(&app.db, &user_id, agent_id).await?;
-        let refused = ended.map(|ended| ended.answers).unwrap_or_default();
-        let current = Trust::of(app).manifests.current(&app.db, agent_id).await?;
+        let agent = lookup::not_retired(inputs.agent)?;
+        let refused = inputs.ended.map(|ended| ended.answers).unwrap_or_default();
+        let current = Trust::of(app).manifests.numbered(&app.db, agent_id, inputs.manifest_version).await?;
         let between = Between {
             relation_id: RelationId::new(app.ids.body()),
             agent_id,
@@ -118,7 +127,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> R
         let now = app.wall();
         let relation = establish(between, current.declared(), &refused, &answers, now)?;
         let words = Words::Shown { manifest: &current.checked.manifest, language: answers.language };
-        let receipt = Receipt::write(&head, note(app, Act::Established, None), &relation, &words);
+        let receipt = Receipt::write(&inputs.head, note(app, Act::Established, None), &relation, &words);
         let delivery = relation_delivery(app, Act::Established, &relation, Some(&current)).await;
         let inserted = store::trust::relations::insert(&app.db, &relation, &receipt, delivery.as_ref()).await;
         if inserted? {
@@ -129,8 +138,13 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> R
 }
 
 /// The existing relation, if a repeated request for it has the same answers. Fails otherwise.
-async fn check_same(app: &App, existing: Relation, repeated: &Answers) -> Result<RelationView, Failure> {
-    let context = RelationContext::of(app, existing).await?;
+async fn check_same(
+    app: &App,
+    existing: Relation,
+    manifest_version: Option<i64>,
+    repeated: &Answers,
+) -> Result<RelationView, Failure> {
+    let context = RelationContext::under(app, existing, manifest_version).await?;
     let Relation { relation_id, agent_id, agent_name, agent_owner_id, user_id, answers, created_at, .. } =
         context.relation.clone();
     let between = Between { relation_id, agent_id, agent_name, agent_owner_id, user_id };
@@ -172,24 +186,36 @@ pub async fn update(
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
-        let relation = own(app, caller, relation_id).await?;
-        // A decision on a manifest revokes nothing here, so the declared scopes are not needed.
-        let since = match request.manifest_hash {
-            None => declared_soon(app, relation.agent_id).await,
-            Some(_) => None,
-        };
-        let decision = match answering::narrow(&relation, since.as_ref(), &request, app.wall())? {
-            Some(next) => Decision::alone(next, Act::Narrowed),
+        let (decision, ledger) = match narrow(app, caller, relation_id, &request).await? {
+            Some(narrowed) => narrowed,
             None => {
-                let context = RelationContext::of(app, relation).await?;
+                let (inputs, context) = own_decision(app, caller, relation_id, None).await?;
                 let (next, act) = answering::answer(context.standing(app.wall()), &request)?;
-                Decision { next, act, used: None, current: Some(context.current), language: request.language }
+                let current = Some(context.current);
+                (Decision { next, act, used: None, current, language: request.language }, inputs.ledger)
             }
         };
-        if let Some(written) = write(app, decision).await? {
+        if let Some(written) = write(app, decision, &ledger).await? {
             return Ok(RelationContext::of(app, written).await?.standing(app.wall()).view());
         }
     }
+}
+
+/// A revocation of grants, decided from the relation alone. `None` if the request contains more than that.
+async fn narrow(
+    app: &App,
+    caller: &Principal,
+    relation_id: RelationId,
+    request: &Answers,
+) -> Result<Option<(Decision, Ledger)>, Failure> {
+    // A decision on a manifest revokes nothing here.
+    if request.manifest_hash.is_some() {
+        return Ok(None);
+    }
+    let RevocationInputs { relation, ledger } = own_revocation(app, caller, relation_id).await?;
+    let since = declared_soon(app, relation.agent_id).await;
+    let narrowed = answering::narrow(&relation, since.as_ref(), request, app.wall())?;
+    Ok(narrowed.map(|next| (Decision::alone(next, Act::Narrowed), ledger)))
 }
 
 /// Records a call that a person's client allows under a grant. A grant for a single call is spent by it. Idempotent by the
@@ -204,10 +230,9 @@ pub async fn use_scope(
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
-        let context = RelationContext::of(app, own(app, caller, relation_id).await?).await?;
+        let (inputs, context) = own_decision(app, caller, relation_id, Some(&request.call_id)).await?;
         let now = app.wall();
-        let used = store::trust::receipts::find_by_call(&app.db, relation_id, &request.call_id).await?;
-        if let Some(used) = used {
+        if let Some(used) = inputs.call_receipt {
             if used.used_scope.as_ref() == Some(&request.scope) {
                 return Ok(context.standing(now).view());
             }
@@ -219,7 +244,7 @@ pub async fn use_scope(
         };
         let (used, current) = (Some(request.clone()), Some(context.current));
         let decision = Decision { next, act: Act::Used, used, current, language: Language::default() };
-        if let Some(written) = write(app, decision).await? {
+        if let Some(written) = write(app, decision, &inputs.ledger).await? {
             return Ok(RelationContext::of(app, written).await?.standing(app.wall()).view());
         }
     }
@@ -230,11 +255,11 @@ pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> R
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
-        let relation = own(app, caller, relation_id).await?;
+        let RevocationInputs { relation, ledger } = own_revocation(app, caller, relation_id).await?;
         let Some(next) = answering::revoke(&relation, app.wall()) else {
             return Ok(RelationContext::of(app, relation).await?.standing(app.wall()).view());
         };
-        if let Some(written) = write(app, Decision::alone(next, Act::Revoked)).await? {
+        if let Some(written) = write(app, Decision::alone(next, Act::Revoked), &ledger).await? {
             return Ok(RelationContext::of(app, written).await?.standing(app.wall()).view());
         }
     }
@@ -329,22 +354,22 @@ pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Res
     Ok(store::trust::relations::list_consented_before(&app.db, agent_id, version).await?)
 }
 
-/// Stores a decision with its receipt. `None` if a concurrent write came first; then the caller must decide again.
-async fn write(app: &App, decision: Decision) -> Result<Option<Relation>, Failure> {
+/// Stores a decision with its receipt, which is chained to the ledger that was read with it. `None` if a concurrent write came
+/// first; then the caller must decide again.
+async fn write(app: &App, decision: Decision, ledger: &Ledger) -> Result<Option<Relation>, Failure> {
     let manifest_version = decision.must_be_current();
     let Decision { next, act, used, current, language } = decision;
-    let head = store::trust::receipts::head(&app.db, &next.user_id).await?;
     let manifest = current.as_ref().map(|current| &current.checked.manifest);
     let before = match act {
         Act::Established | Act::Consented => None,
-        _ => store::trust::receipts::find_last(&app.db, next.relation_id).await?,
+        _ => ledger.last_receipt()?,
     };
     let words = match (&before, manifest) {
         (Some(before), manifest) => Words::Kept { before, manifest },
         (None, Some(manifest)) => Words::Shown { manifest, language },
         (None, None) => return Err(Failure::internal(format!("{} began without a receipt", next.relation_id))),
     };
-    let receipt = Receipt::write(&head, note(app, act, used), &next, &words);
+    let receipt = Receipt::write(&ledger.head, note(app, act, used), &next, &words);
     let delivery = relation_delivery(app, act, &next, current.as_deref()).await;
     let updated = store::trust::relations::update(&app.db, &next, &receipt, manifest_version, delivery.as_ref()).await;
     if !updated? {
@@ -388,7 +413,7 @@ pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
         // A failure with one relation does not stop the others.
         let mut failed = None;
         for relation in orphaned {
-            failed = end(app, relation).await.err().or(failed);
+            failed = end(app, relation.relation_id).await.err().or(failed);
         }
         if let Some(failure) = failed {
             return Err(failure);
@@ -396,16 +421,16 @@ pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
     }
 }
 
-async fn end(app: &App, mut relation: Relation) -> Result<(), Failure> {
+async fn end(app: &App, relation_id: RelationId) -> Result<(), Failure> {
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
+        let found = store::trust::decisions::find_revocation_inputs(&app.db, relation_id).await?;
+        let RevocationInputs { relation, ledger } = found.ok_or_else(|| Failure::not_found("relation"))?;
         let Some(next) = answering::revoke(&relation, app.wall()) else { return Ok(()) };
-        if write(app, Decision::alone(next, Act::Ended)).await?.is_some() {
+        if write(app, Decision::alone(next, Act::Ended), &ledger).await?.is_some() {
             return Ok(());
         }
-        let found = store::trust::relations::get(&app.db, relation.relation_id).await?;
-        relation = found.ok_or_else(|| Failure::not_found("relation"))?;
     }
 }
 
@@ -414,6 +439,28 @@ pub(super) async fn own(app: &App, caller: &Principal, relation_id: RelationId) 
     let user_id = caller.owner()?;
     let found = store::trust::relations::get(&app.db, relation_id).await?;
     found.filter(|relation| relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
+}
+
+/// As [`own`], with the ledger that a revocation is recorded in.
+async fn own_revocation(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RevocationInputs, Failure> {
+    let user_id = caller.owner()?;
+    let found = store::trust::decisions::find_revocation_inputs(&app.db, relation_id).await?;
+    found.filter(|inputs| inputs.relation.user_id == user_id).ok_or_else(|| Failure::not_found("relation"))
+}
+
+/// As [`own`], with everything else that a decision under the current manifest is made from.
+async fn own_decision(
+    app: &App,
+    caller: &Principal,
+    relation_id: RelationId,
+    call_id: Option<&str>,
+) -> Result<(DecisionInputs, RelationContext), Failure> {
+    let user_id = caller.owner()?;
+    let found = store::trust::decisions::find_decision_inputs(&app.db, relation_id, call_id).await?;
+    let inputs = found.filter(|inputs| inputs.relation.user_id == user_id);
+    let inputs = inputs.ok_or_else(|| Failure::not_found("relation"))?;
+    let context = RelationContext::under(app, inputs.relation.clone(), inputs.manifest_version).await?;
+    Ok((inputs, context))
 }
 
 fn note(app: &App, act: Act, used: Option<UseScope>) -> Note {

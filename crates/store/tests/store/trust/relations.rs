@@ -10,12 +10,13 @@ use ostler_protocol::{
         i18n::Language,
         manifest::{Checked, Sensitivity},
         receipts::{Act, Head, Note, Receipt, Verifier, Words},
-        relations::{Answer, Consented, Relation},
+        relations::{Answer, Consented, Relation, UseScope},
     },
 };
 use ostler_store::{
     Db,
     trust::{
+        decisions,
         receipts::{self, Of},
         relations,
     },
@@ -58,6 +59,10 @@ fn receipt(head: &Head, relation: &Relation) -> Receipt {
     Receipt::write(head, note, relation, &Words::Shown { manifest: &manifest, language: Language::En })
 }
 
+async fn ledger_head(db: &Db, user_id: &str) -> Head {
+    decisions::find_grant_inputs(db, user_id, agent()).await.unwrap().head
+}
+
 async fn open(place: &Place) -> Db {
     Db::open(&place.config(), Timestamp::UNIX_EPOCH).await.unwrap()
 }
@@ -96,7 +101,7 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
     let written = receipt(&Head::default(), &first);
     assert!(relations::insert(&db, &first, &written, None).await.unwrap());
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
-    assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head());
+    assert_eq!(ledger_head(&db, "local").await, written.head());
 
     let second = relation(2, "local");
     let again = receipt(&written.head(), &second);
@@ -115,7 +120,7 @@ async fn an_answer_and_its_receipt_are_written_together_or_not_at_all(place: Pla
         "it was decided from another revision"
     );
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), first);
-    assert_eq!(receipts::head(&db, "local").await.unwrap(), written.head(), "no receipt of what was not written");
+    assert_eq!(ledger_head(&db, "local").await, written.head(), "no receipt of what was not written");
 
     assert!(relations::update(&db, &next, &good, Some(1), None).await.unwrap());
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap(), next);
@@ -134,7 +139,7 @@ async fn a_page_of_receipts_is_bounded_in_bytes(place: Place) {
     known.answers = BTreeMap::from([long(0)]);
     assert!(relations::insert(&db, &known, &receipt(&Head::default(), &known), None).await.unwrap());
     for number in 1..100 {
-        let head = receipts::head(&db, "local").await.unwrap();
+        let head = ledger_head(&db, "local").await;
         known = Relation { revision: known.revision + 1, answers: BTreeMap::from([long(number)]), ..known };
         assert!(relations::update(&db, &known, &receipt(&head, &known), None, None).await.unwrap());
     }
@@ -166,7 +171,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
         tokio::spawn(async move {
             loop {
                 let known = relations::get(&db, relation_id).await.unwrap().unwrap();
-                let head = receipts::head(&db, "local").await.unwrap();
+                let head = ledger_head(&db, "local").await;
                 let next = Relation { revision: known.revision + 1, ..known };
                 if relations::update(&db, &next, &receipt(&head, &next), Some(1), None).await.unwrap() {
                     return;
@@ -199,10 +204,10 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
     assert_eq!(relations::list_behind(&db, "usr_1", 10).await.unwrap(), [(relation(1, "usr_1"), 2)]);
     let answered =
         Relation { revision: 2, consented: Consented { version: 2, hash: "h2".into() }, ..relation(2, "usr_2") };
-    let head = receipts::head(&db, "usr_2").await.unwrap();
+    let head = ledger_head(&db, "usr_2").await;
     assert!(relations::update(&db, &answered, &receipt(&head, &answered), Some(2), None).await.unwrap());
     let ended = Relation { revision: 2, revoked_at: Some(Timestamp::UNIX_EPOCH), ..relation(3, "usr_3") };
-    let head = receipts::head(&db, "usr_3").await.unwrap();
+    let head = ledger_head(&db, "usr_3").await;
     assert!(relations::update(&db, &ended, &receipt(&head, &ended), Some(2), None).await.unwrap());
     let (mut found, mut after) = (vec![], None);
     loop {
@@ -212,5 +217,74 @@ async fn relations_that_are_behind_are_found_by_person_and_by_agent(place: Place
         found.extend(page.iter().map(|one| one.user_id.clone()));
     }
     assert_eq!(found, ["usr_1", "usr_4", "usr_5"]);
+    db.close().await;
+}
+
+/// Every write below changes a relation and the ledger together, so each read must find both as they were after the same write.
+#[both_engines]
+async fn inputs_of_a_decision_are_of_one_moment(place: Place) {
+    const WRITES: i64 = 300;
+    let db = with_versions(&place, 1).await;
+    let writing = tokio::spawn({
+        let db = db.clone();
+        async move {
+            let mut head = Head::default();
+            while head.seq < WRITES {
+                let one = relation(head.seq as u128 + 1, "local");
+                let made = receipt(&head, &one);
+                assert!(relations::insert(&db, &one, &made, None).await.unwrap());
+                let end = Relation { revision: 2, revoked_at: Some(one.created_at), ..one };
+                let ended = receipt(&made.head(), &end);
+                assert!(relations::update(&db, &end, &ended, None, None).await.unwrap());
+                head = ended.head();
+            }
+        }
+    });
+    let mut reads = 0;
+    while !writing.is_finished() {
+        let found = decisions::find_grant_inputs(&db, "local", agent()).await.unwrap();
+        let head = found.head.seq;
+        assert_eq!((found.active.is_some(), found.active_count), (head % 2 == 1, head % 2), "after write {head}");
+        assert_eq!(found.agent.map(|agent| agent.name), Some("helper".to_owned()));
+        assert_eq!(found.manifest_version, Some(1));
+        let Some(last) = found.active.or(found.ended) else { continue };
+        assert_eq!(last.relation_id, relation((head - (head + 1) % 2) as u128, "local").relation_id);
+        let found = decisions::find_decision_inputs(&db, last.relation_id, None).await.unwrap().unwrap();
+        let recorded = found.ledger.last_receipt().unwrap().unwrap();
+        assert_eq!(found.relation.revision, 2 - recorded.seq % 2);
+        assert!(recorded.seq == found.ledger.head.seq || found.relation.revision == 2, "{found:?}");
+        let found = decisions::find_revocation_inputs(&db, last.relation_id).await.unwrap().unwrap();
+        let recorded = found.ledger.last_receipt().unwrap().unwrap();
+        assert_eq!(found.relation.revision, 2 - recorded.seq % 2);
+        reads += 1;
+    }
+    writing.await.unwrap();
+    assert!(reads > 10, "{reads}");
+    db.close().await;
+}
+
+#[both_engines]
+async fn the_receipt_of_a_call_is_found_with_the_relation(place: Place) {
+    let db = with_versions(&place, 2).await;
+    let first = Relation { consented: Consented { version: 2, hash: "h2".into() }, ..relation(1, "local") };
+    let made = receipt(&Head::default(), &first);
+    assert!(relations::insert(&db, &first, &made, None).await.unwrap());
+    let next = Relation { revision: 2, ..first.clone() };
+    let used = Some(UseScope { scope: "location:read".into(), call_id: "call_1".into() });
+    let note = Note { id: ReceiptId::new(Uuid::from_u128(2)), act: Act::Used, used };
+    let called = Receipt::write(&made.head(), note, &next, &Words::Kept { before: &made, manifest: None });
+    assert!(relations::update(&db, &next, &called, Some(2), None).await.unwrap());
+    for (call_id, expected) in [(Some("call_1"), Some(&called)), (Some("call_2"), None), (None, None)] {
+        let found = decisions::find_decision_inputs(&db, first.relation_id, call_id).await.unwrap().unwrap();
+        assert_eq!((found.call_receipt.as_ref(), found.manifest_version), (expected, Some(2)));
+        assert_eq!((found.relation, found.ledger.head.clone()), (next.clone(), called.head()));
+        assert_eq!(found.ledger.last_receipt().unwrap().as_ref(), Some(&called));
+    }
+    let nobody = RelationId::new(Uuid::from_u128(9));
+    assert!(decisions::find_decision_inputs(&db, nobody, None).await.unwrap().is_none());
+    assert!(decisions::find_revocation_inputs(&db, nobody).await.unwrap().is_none());
+    let unknown = decisions::find_grant_inputs(&db, "ada", AgentId::new(Uuid::from_u128(9))).await.unwrap();
+    assert!(unknown.agent.is_none() && unknown.active.is_none() && unknown.ended.is_none());
+    assert_eq!((unknown.manifest_version, unknown.active_count, unknown.head), (None, 0, Head::default()));
     db.close().await;
 }
