@@ -6,7 +6,7 @@ use ostler_crypto::{
     crl::{self, Revocations},
     envelope::{self, Address, Envelope},
     keys::{PrivateKey, PublicKey},
-    ocsp::{self, Form, Request},
+    ocsp::{self, OcspRequest, ResponseForm},
 };
 
 use crate::{
@@ -115,12 +115,14 @@ fn certificate(case: &[u8]) {
     for list in lists.into_iter().flatten() {
         assert!(list.revoked_at(&bobby).is_some() && list.revoked_at(&alice).is_none());
     }
-    if let Some(request) = Request::read(case) {
+    if let Some(request) = OcspRequest::read(case) {
         let _ = request.serials(issuer);
     }
-    for (form, serial) in [(Form::MeshClient, &alice), (Form::Standard, &alice), (Form::MeshClient, &bobby)] {
+    for (form, serial) in
+        [(ResponseForm::MeshClient, &alice), (ResponseForm::Standard, &alice), (ResponseForm::MeshClient, &bobby)]
+    {
         let said = ocsp::read(case, form, issuer, serial, now());
-        assert!(said.is_none() || (form == Form::MeshClient && *serial == alice), "{said:?}");
+        assert!(said.is_none() || (form == ResponseForm::MeshClient && *serial == alice), "{said:?}");
     }
     for key in [PublicKey::from_spki_der(case), PublicKey::from_base64(&text), PublicKey::from_pem(&text)] {
         assert!(key.is_none_or(|key| PublicKey::from_spki_der(&key.to_spki_der()) == Some(key)));

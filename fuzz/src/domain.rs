@@ -4,11 +4,11 @@ use std::sync::LazyLock;
 
 use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
-    certificates::{Authority, Certificate, Chain, Kind, Serial},
+    certificates::{Authority, Certificate, CertificateKind, Chain, Serial},
     crl::{self, Reason, Revocation},
-    envelope::{self, Envelope, Identity},
+    envelope::{self, Envelope, EnvelopeIdentity},
     keys::{Curve, PrivateKey},
-    ocsp::{self, Status},
+    ocsp::{self, OcspStatus},
 };
 
 use crate::Dice;
@@ -20,8 +20,8 @@ pub const TEXT: &[u8] = br#"{"type":"text","text":"hello"}"#;
 
 pub struct Domain {
     pub chain: Chain,
-    pub alice: Identity,
-    pub bobby: Identity,
+    pub alice: EnvelopeIdentity,
+    pub bobby: EnvelopeIdentity,
     pub prekey: PrivateKey,
     /// With a prekey, and without.
     pub envelopes: [Envelope; 2],
@@ -46,12 +46,12 @@ impl Domain {
             let made = above.issue(kind, name, &key.public_key(), &Serial::random(fill), now());
             Authority::new(kind, key, made.expect("an authority")).expect("its own key")
         };
-        let registry = below(&root, Kind::Registry, "Probe Registry");
-        let issuer = below(&registry, Kind::Issuer, "probe.test");
+        let registry = below(&root, CertificateKind::Registry, "Probe Registry");
+        let issuer = below(&registry, CertificateKind::Issuer, "probe.test");
         let mut agent = |name: &str| {
             let key = PrivateKey::generate(Curve::P256, fill);
-            let made = issuer.issue(Kind::Agent, name, &key.public_key(), &Serial::random(fill), now());
-            Identity::new(key, made.expect("an agent")).expect("its own key")
+            let made = issuer.issue(CertificateKind::Agent, name, &key.public_key(), &Serial::random(fill), now());
+            EnvelopeIdentity::new(key, made.expect("an agent")).expect("its own key")
         };
         let (alice, bobby) = (agent(FROM), agent(TO));
         let prekey = PrivateKey::generate(Curve::P256, fill);
@@ -67,7 +67,7 @@ impl Domain {
         let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };
         let list = crl::make(&issuer, 1, [(&bobby.certificate().serial(), revocation)], now(), later);
         let serial = alice.certificate().serial();
-        let status = ocsp::for_mesh_client(&issuer, &serial, Status::Good, now(), later);
+        let status = ocsp::for_mesh_client(&issuer, &serial, OcspStatus::Good, now(), later);
         Self { chain, alice, bobby, prekey, envelopes, list, status, authorities }
     }
 }

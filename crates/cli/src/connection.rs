@@ -17,7 +17,7 @@ use ostler_server::config::DEFAULT_LISTEN;
 use secrecy::SecretString;
 
 use crate::{
-    context_file::{self, Context, Contexts},
+    context_file::{self, ConnectionContext, Contexts},
     environment, errors,
 };
 
@@ -48,7 +48,7 @@ pub(crate) struct Connection {
 
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     Flag(&'static str),
     Variable(&'static str),
     Context(String),
@@ -56,7 +56,7 @@ pub(crate) enum Origin {
     Default,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) => write!(f, "flag {name}"),
@@ -69,29 +69,31 @@ impl fmt::Display for Origin {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Setting<T> {
+pub(crate) struct ConnectionSetting<T> {
     pub value: T,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 /// The result of flags, environment and contexts together.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    pub context: Option<Setting<String>>,
-    pub server: Setting<String>,
+    pub context: Option<ConnectionSetting<String>>,
+    pub server: ConnectionSetting<String>,
     /// `None` if there is no home directory.
-    pub data_dir: Option<Setting<PathBuf>>,
-    pub tenant: Setting<String>,
+    pub data_dir: Option<ConnectionSetting<PathBuf>>,
+    pub tenant: ConnectionSetting<String>,
     /// Where the token is read from. `None` if there is no token.
-    pub token: Option<Origin>,
+    pub token: Option<ValueOrigin>,
 }
 
 impl Settings {
     /// The server if it was named for this call, and is not merely the default or current one.
     pub(crate) fn named_server(&self) -> Option<String> {
         let named = match &self.server.origin {
-            Origin::Default => false,
-            Origin::Context(_) => self.context.as_ref().is_some_and(|context| context.origin != Origin::Default),
+            ValueOrigin::Default => false,
+            ValueOrigin::Context(_) => {
+                self.context.as_ref().is_some_and(|context| context.origin != ValueOrigin::Default)
+            }
             _ => true,
         };
         named.then(|| self.server.value.clone())
@@ -121,36 +123,38 @@ impl Connection {
     fn resolve(&self, all: &Contexts, env: impl Fn(&str) -> Option<OsString>) -> Result<Settings, Failure> {
         let variable = |name: &'static str| {
             let value = env(name)?.into_string().ok()?;
-            Some(Setting { value, origin: Origin::Variable(name) })
+            Some(ConnectionSetting { value, origin: ValueOrigin::Variable(name) })
         };
         let flag = |value: &Option<String>, name| {
             let value = value.clone().filter(|value| !value.is_empty())?;
-            Some(Setting { value, origin: Origin::Flag(name) })
+            Some(ConnectionSetting { value, origin: ValueOrigin::Flag(name) })
         };
         let server = flag(&self.server, "--server");
         let named = flag(&self.context, "--context");
         let alone = server.is_some() || (named.is_none() && variable(SERVER_VARIABLE).is_some());
-        let current = || all.current.clone().map(|value| Setting { value, origin: Origin::Default });
+        let current = || all.current.clone().map(|value| ConnectionSetting { value, origin: ValueOrigin::Default });
         let name = if alone { None } else { named.or_else(|| variable(CONTEXT_VARIABLE)).or_else(current) };
         let context = name.as_ref().map(|name| all.get(&name.value)).transpose()?;
-        let of_context = || Origin::Context(name.as_ref().map(|name| name.value.clone()).unwrap_or_default());
+        let of_context = || ValueOrigin::Context(name.as_ref().map(|name| name.value.clone()).unwrap_or_default());
 
-        let default = Setting { value: format!("http://{DEFAULT_LISTEN}"), origin: Origin::Default };
+        let default = ConnectionSetting { value: format!("http://{DEFAULT_LISTEN}"), origin: ValueOrigin::Default };
         let server = match context {
-            Some(context) => Setting { value: context.server.clone(), origin: of_context() },
+            Some(context) => ConnectionSetting { value: context.server.clone(), origin: of_context() },
             None => server.or_else(|| variable(SERVER_VARIABLE)).unwrap_or(default),
         };
         let data_dir = self
             .data_dir_of(context, &env)
-            .map(|(value, origin)| Setting { value, origin: origin.unwrap_or_else(of_context) });
+            .map(|(value, origin)| ConnectionSetting { value, origin: origin.unwrap_or_else(of_context) });
         let tenant = context.and_then(|context| context.tenant.clone());
-        let tenant = tenant.map(|value| Setting { value, origin: of_context() });
+        let tenant = tenant.map(|value| ConnectionSetting { value, origin: of_context() });
         let tenant = tenant.or_else(|| variable(TENANT_VARIABLE));
-        let tenant = tenant.unwrap_or(Setting { value: TENANT_DEFAULT.into(), origin: Origin::Default });
+        let tenant = tenant.unwrap_or(ConnectionSetting { value: TENANT_DEFAULT.into(), origin: ValueOrigin::Default });
         let token = match context.and_then(|context| context.token_file.clone()) {
-            Some(file) => Some(Origin::File(file)),
-            None if env(TOKEN_VARIABLE).is_some() => Some(Origin::Variable(TOKEN_VARIABLE)),
-            None if is_loopback(&server.value) => data_dir.as_ref().map(|dir| Origin::File(dir.value.join(TOKEN_FILE))),
+            Some(file) => Some(ValueOrigin::File(file)),
+            None if env(TOKEN_VARIABLE).is_some() => Some(ValueOrigin::Variable(TOKEN_VARIABLE)),
+            None if is_loopback(&server.value) => {
+                data_dir.as_ref().map(|dir| ValueOrigin::File(dir.value.join(TOKEN_FILE)))
+            }
             None => None,
         };
         Ok(Settings { context: name, server, data_dir, tenant, token })
@@ -159,19 +163,19 @@ impl Connection {
     /// The data directory and its origin. An origin of `None` is the context.
     fn data_dir_of(
         &self,
-        context: Option<&Context>,
+        context: Option<&ConnectionContext>,
         env: &impl Fn(&str) -> Option<OsString>,
-    ) -> Option<(PathBuf, Option<Origin>)> {
+    ) -> Option<(PathBuf, Option<ValueOrigin>)> {
         if let Some(dir) = self.data_dir_flag() {
-            return Some((dir.clone(), Some(Origin::Flag("--data-dir"))));
+            return Some((dir.clone(), Some(ValueOrigin::Flag("--data-dir"))));
         }
         if let Some(dir) = context.and_then(|context| context.data_dir.clone()) {
             return Some((dir, None));
         }
         if let Some(dir) = env(DATA_DIR_VARIABLE) {
-            return Some((dir.into(), Some(Origin::Variable(DATA_DIR_VARIABLE))));
+            return Some((dir.into(), Some(ValueOrigin::Variable(DATA_DIR_VARIABLE))));
         }
-        default_data_dir(env("XDG_DATA_HOME"), env("HOME")).map(|dir| (dir, Some(Origin::Default)))
+        default_data_dir(env("XDG_DATA_HOME"), env("HOME")).map(|dir| (dir, Some(ValueOrigin::Default)))
     }
 
     pub(crate) fn server_flag(&self) -> Option<&str> {
@@ -210,7 +214,7 @@ impl Connection {
 fn token(settings: &Settings) -> Result<Option<SecretString>, Failure> {
     match &settings.token {
         None => Ok(None),
-        Some(Origin::File(path)) => {
+        Some(ValueOrigin::File(path)) => {
             let found = read_token(path)?;
             let is_named = settings.data_dir.as_ref().is_none_or(|dir| dir.value.join(TOKEN_FILE) != *path);
             if found.is_none() && is_named {
@@ -309,8 +313,11 @@ mod tests {
     #[test]
     fn the_default_is_the_server_on_this_machine() {
         let settings = resolved(&Connection::default(), &[("HOME", "/h")], "");
-        assert_eq!(settings.server, Setting { value: "http://127.0.0.1:4747".into(), origin: Origin::Default });
-        assert_eq!(settings.token, Some(Origin::File("/h/.local/share/ostler/token".into())));
+        assert_eq!(
+            settings.server,
+            ConnectionSetting { value: "http://127.0.0.1:4747".into(), origin: ValueOrigin::Default }
+        );
+        assert_eq!(settings.token, Some(ValueOrigin::File("/h/.local/share/ostler/token".into())));
         assert_eq!(settings.tenant.value, "local");
         let help = Connection::augment_args(clap::Command::new("ostler")).render_long_help().to_string();
         assert!(help.contains(&settings.server.value), "{help}");

@@ -20,12 +20,12 @@ pub(crate) struct Contexts {
     /// The context that is used unless another is named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<String>,
-    pub contexts: BTreeMap<String, Context>,
+    pub contexts: BTreeMap<String, ConnectionContext>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Context {
+pub(crate) struct ConnectionContext {
     pub server: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<PathBuf>,
@@ -63,7 +63,7 @@ impl Contexts {
         write().map_err(|error| broken(&path, &error.to_string()))
     }
 
-    pub(crate) fn get(&self, name: &str) -> Result<&Context, Failure> {
+    pub(crate) fn get(&self, name: &str) -> Result<&ConnectionContext, Failure> {
         self.contexts.get(name).ok_or_else(|| {
             let existing: Vec<_> = self.contexts.keys().map(String::as_str).collect();
             let existing = if existing.is_empty() { "none".into() } else { existing.join(", ") };
@@ -72,7 +72,7 @@ impl Contexts {
         })
     }
 
-    pub(crate) fn put(&mut self, name: &str, context: Context) -> Result<String, Failure> {
+    pub(crate) fn put(&mut self, name: &str, context: ConnectionContext) -> Result<String, Failure> {
         ostler_protocol::ids::name("the context's name", name)?;
         let message = format!("context {name:?} names {}", context.server);
         self.contexts.insert(name.to_owned(), context);
@@ -118,8 +118,8 @@ fn broken(path: &Path, why: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn named(server: &str) -> Context {
-        Context { server: server.into(), token_file: None, data_dir: None, tenant: None }
+    fn named(server: &str) -> ConnectionContext {
+        ConnectionContext { server: server.into(), token_file: None, data_dir: None, tenant: None }
     }
 
     #[test]
@@ -137,8 +137,11 @@ mod tests {
     #[test]
     fn a_written_file_is_read_back_unchanged() {
         let mut all = Contexts::default();
-        all.put("lab", Context { token_file: Some("/t".into()), tenant: Some("hwlab".into()), ..named("http://a") })
-            .unwrap();
+        all.put(
+            "lab",
+            ConnectionContext { token_file: Some("/t".into()), tenant: Some("hwlab".into()), ..named("http://a") },
+        )
+        .unwrap();
         assert_eq!(Contexts::parse(&toml::to_string(&all).unwrap()).unwrap(), all);
     }
 

@@ -113,14 +113,14 @@ struct TargetFollower {
     to: mpsc::Sender<(usize, Followed)>,
 }
 
-struct Position {
+struct FollowPosition {
     seq: i64,
     ended: bool,
 }
 
 impl TargetFollower {
     async fn run(&self, after_seq: i64) -> Result<(), Failure> {
-        let mut at = Position { seq: after_seq, ended: false };
+        let mut at = FollowPosition { seq: after_seq, ended: false };
         let mut attempt = 0;
         loop {
             let before = at.seq;
@@ -146,7 +146,7 @@ impl TargetFollower {
     }
 
     /// Reads one stream to its end. `false` if the reader is gone.
-    async fn read(&self, at: &mut Position) -> Result<bool, Failure> {
+    async fn read(&self, at: &mut FollowPosition) -> Result<bool, Failure> {
         let mut stream = self.target.open(&self.client, at.seq).await?;
         loop {
             // An event ends a run, so one request per silence is enough; a run may have been idle from the start.

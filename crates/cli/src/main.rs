@@ -22,7 +22,7 @@ use clap::{CommandFactory, Parser, error::ErrorKind::DisplayHelpOnMissingArgumen
 use ostler_protocol::FailureKind;
 
 use crate::{
-    commands::Command,
+    commands::CliCommand,
     connection::Connection,
     terminal::{output, paint::Paint},
 };
@@ -34,7 +34,7 @@ struct Cli {
     #[command(flatten)]
     connection: Connection,
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// The server makes many small allocations: in a profile of trivial runs the system allocator took about 18 %.

@@ -15,7 +15,7 @@ use ostler_protocol::{
 };
 
 use crate::{
-    connection::{Connection, Origin},
+    connection::{Connection, ValueOrigin},
     errors,
     terminal::{
         output::line,
@@ -71,7 +71,7 @@ pub(crate) struct Finder {
 impl Within {
     pub(crate) fn finder(&self, connection: &Connection) -> Result<Finder, Failure> {
         let preferred = connection.settings()?.tenant;
-        let preferred = (preferred.origin != Origin::Default).then_some(preferred.value);
+        let preferred = (preferred.origin != ValueOrigin::Default).then_some(preferred.value);
         Ok(Finder { client: connection.client()?, tenant: self.tenant.clone(), preferred })
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     failures,
     path::Path,
     response,
-    transport::{Body, InProcess, Transport},
+    transport::{InProcess, ReplyBody, Transport},
 };
 
 /// Time limit of a call: the longest wait that a server grants, and time for the response itself.
@@ -27,10 +27,10 @@ pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json"
 /// A client of one server, as one caller. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    inner: Arc<ClientInner>,
 }
 
-struct Inner {
+struct ClientInner {
     transport: Transport,
     authorization: Option<HeaderValue>,
 }
@@ -44,20 +44,20 @@ impl Client {
             })
             .transpose()?;
         let transport = Transport::http(base_url)?;
-        Ok(Self { inner: Arc::new(Inner { transport, authorization }) })
+        Ok(Self { inner: Arc::new(ClientInner { transport, authorization }) })
     }
 
     /// A client of the server in this process.
     pub fn in_process(call: InProcess, token: Option<SecretString>) -> Self {
         // A token that is not a valid header value is never one of ours. The server rejects the call without a token.
         let authorization = token.as_ref().and_then(bearer);
-        Self { inner: Arc::new(Inner { transport: Transport::InProcess(call), authorization }) }
+        Self { inner: Arc::new(ClientInner { transport: Transport::InProcess(call), authorization }) }
     }
 
     /// A client of the same server, as another caller.
     pub fn with_token(&self, token: Option<SecretString>) -> Self {
         let authorization = token.as_ref().and_then(bearer);
-        Self { inner: Arc::new(Inner { transport: self.inner.transport.clone(), authorization }) }
+        Self { inner: Arc::new(ClientInner { transport: self.inner.transport.clone(), authorization }) }
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: Path) -> Result<T, Failure> {
@@ -94,7 +94,7 @@ impl Client {
     }
 
     /// Makes a call whose response is streamed. Only the beginning of the response has a time limit here.
-    pub(crate) async fn open(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn open(&self, request: Request<Bytes>) -> Result<Response<ReplyBody>, Failure> {
         match timeout(Duration::from_millis(CALL_MS_MAX), self.inner.transport.send(request)).await {
             Ok(response) => response,
             Err(_) => Err(failures::timed_out(CALL_MS_MAX)),

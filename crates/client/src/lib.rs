@@ -23,4 +23,4 @@ pub use client::Client;
 pub use failures::{is_transient, is_unreachable};
 pub use manager::events::EventStream;
 pub use response::problem;
-pub use transport::{Body, InProcess, restricted_web_client, web_client};
+pub use transport::{InProcess, ReplyBody, restricted_web_client, web_client};

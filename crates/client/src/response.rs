@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use ostler_protocol::{Failure, FailureKind, Rule, failures::Problem, text::clip};
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{failures, transport::Body};
+use crate::{failures, transport::ReplyBody};
 
 /// A claim returns every unfinished command of a run with its prompt. No valid response is larger than this.
 const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -16,7 +16,7 @@ const PROBLEM_BYTES_MAX: usize = 1024 * 1024;
 const EXCERPT_CHARS_MAX: usize = 200;
 
 /// Reads the whole body of a response, successful or not.
-pub(crate) async fn collect(response: Response<Body>) -> Result<(StatusCode, Bytes), Failure> {
+pub(crate) async fn collect(response: Response<ReplyBody>) -> Result<(StatusCode, Bytes), Failure> {
     let (head, body) = response.into_parts();
     let bytes_max = if head.status.is_success() { RESPONSE_BYTES_MAX } else { PROBLEM_BYTES_MAX };
     Ok((head.status, read(body, bytes_max).await?))
@@ -32,7 +32,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Failure> {
 }
 
 /// Reads a whole body of at most `bytes_max` bytes.
-pub(crate) async fn read(mut body: Body, bytes_max: usize) -> Result<Bytes, Failure> {
+pub(crate) async fn read(mut body: ReplyBody, bytes_max: usize) -> Result<Bytes, Failure> {
     let mut whole = BytesMut::new();
     let mut first = Bytes::new();
     while let Some(frame) = body.frame().await {

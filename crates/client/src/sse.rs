@@ -7,7 +7,7 @@ use ostler_protocol::{Failure, Rule, limits::EVENT_BYTES_MAX};
 const FRAME_BYTES_MAX: usize = 6 * EVENT_BYTES_MAX + 64 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Frame {
+pub struct SseFrame {
     pub id: Option<String>,
     pub event: Option<String>,
     pub data: String,
@@ -16,7 +16,7 @@ pub struct Frame {
 #[derive(Default)]
 pub struct Parser {
     line: Vec<u8>,
-    frame: Frame,
+    frame: SseFrame,
     has_data: bool,
     /// Whether the last byte was a CR. An LF after it does not end a second line.
     after_cr: bool,
@@ -24,7 +24,7 @@ pub struct Parser {
 
 impl Parser {
     /// Takes the next bytes and returns the events they complete.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<Frame>, Failure> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Vec<SseFrame>, Failure> {
         let mut frames = vec![];
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.after_cr) && first == b'\n' {
@@ -47,7 +47,7 @@ impl Parser {
     }
 
     /// Handles a complete line. An empty line completes the event, unless it has no data.
-    fn end_line(&mut self) -> Option<Frame> {
+    fn end_line(&mut self) -> Option<SseFrame> {
         let line = std::mem::take(&mut self.line);
         if line.is_empty() {
             let frame = std::mem::take(&mut self.frame);
@@ -80,8 +80,8 @@ mod tests {
     const STREAM: &str =
         ": hello\n\nid: 1\nevent: step\ndata: {\"a\":1}\n\ndata: one\ndata:two\r\n\r\nid:3\r\r: beat\n\ndata\n\n";
 
-    fn frame(id: Option<&str>, event: Option<&str>, data: &str) -> Frame {
-        Frame { id: id.map(str::to_owned), event: event.map(str::to_owned), data: data.to_owned() }
+    fn frame(id: Option<&str>, event: Option<&str>, data: &str) -> SseFrame {
+        SseFrame { id: id.map(str::to_owned), event: event.map(str::to_owned), data: data.to_owned() }
     }
 
     #[test]

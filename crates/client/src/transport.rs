@@ -16,10 +16,10 @@ use tokio::time::Duration;
 use crate::{failures, outgoing, path::Path};
 
 /// The body of a response, whole or streamed.
-pub type Body = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+pub type ReplyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
 /// A server in the same process.
-pub type InProcess = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+pub type InProcess = Arc<dyn Fn(Request<Bytes>) -> BoxFuture<'static, Response<ReplyBody>> + Send + Sync>;
 
 const CONNECT_MS_MAX: u64 = 10_000;
 
@@ -47,7 +47,7 @@ impl Transport {
         Uri::try_from(text).map_err(|_| Failure::invalid(Rule::AddressSize, "the request's address is too long"))
     }
 
-    pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+    pub(crate) async fn send(&self, request: Request<Bytes>) -> Result<Response<ReplyBody>, Failure> {
         match self {
             Self::InProcess(call) => Ok(call(request).await),
             Self::Http { client, .. } => send(client, request).await,
@@ -56,7 +56,7 @@ impl Transport {
 }
 
 /// Sends a request over HTTP.
-pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<Response<Body>, Failure> {
+pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> Result<Response<ReplyBody>, Failure> {
     let request = reqwest::Request::try_from(request).map_err(|e| failures::unreachable(&e))?;
     let response = client.execute(request).await.map_err(|e| failures::unreachable(&e))?;
     let response: Response<reqwest::Body> = response.into();

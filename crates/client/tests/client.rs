@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full, StreamBody};
-use ostler_client::{Body, Client, is_transient, is_unreachable, mesh::Gateway};
+use ostler_client::{Client, ReplyBody, is_transient, is_unreachable, mesh::GatewayClient};
 use ostler_protocol::{FailureKind, cursors::EventsQuery, kernel::runs::CreateRun};
 use secrecy::SecretString;
 
@@ -21,7 +21,7 @@ fn responding(status: u16, content_type: &'static str, body: &str) -> (Client, R
     let (log, body) = (seen.clone(), Bytes::from(body.to_owned()));
     let call = move |request: Request<Bytes>| {
         log.lock().expect("no test panics here").push(request);
-        let body: Body = Full::new(body.clone()).map_err(|never| match never {}).boxed_unsync();
+        let body: ReplyBody = Full::new(body.clone()).map_err(|never| match never {}).boxed_unsync();
         let response = Response::builder()
             .status(status)
             .header("content-type", content_type)
@@ -120,7 +120,7 @@ async fn a_silent_stream_is_a_lost_connection() {
     let call = |_| {
         let first = Ok(http_body::Frame::data(Bytes::from(event(1))));
         let frames = futures_util::stream::iter([first]).chain(futures_util::stream::pending());
-        let body: Body = StreamBody::new(frames).boxed_unsync();
+        let body: ReplyBody = StreamBody::new(frames).boxed_unsync();
         let response =
             Response::builder().header("content-type", "text/event-stream").body(body).expect("a well-formed response");
         async move { response }.boxed()
@@ -149,7 +149,7 @@ async fn an_endless_page_of_a_gateway_is_read_up_to_its_limit() {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
         while stream.write_all(&[b'x'; 65_536]).is_ok() {}
     });
-    let failure = Gateway::fetch_root(&base).await.unwrap_err();
+    let failure = GatewayClient::fetch_root(&base).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::PayloadTooLarge);
 }
 
@@ -159,7 +159,7 @@ async fn a_gateway_that_does_not_respond_is_given_up() {
     let base = gateway(move |_stream| {
         let _ = end.recv();
     });
-    let failure = Gateway::fetch_root(&base).await.unwrap_err();
+    let failure = GatewayClient::fetch_root(&base).await.unwrap_err();
     assert!(is_unreachable(&failure), "{failure}");
     drop(ended);
 }

@@ -30,7 +30,7 @@ const SHARED_BYTES: usize = 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Mode {
+pub enum EnvelopeMode {
     /// With a prekey: the text stays secret if identity keys are stolen later.
     PrekeyEcdhV2,
     /// Without a prekey: only if the sender accepts the loss of forward secrecy.
@@ -46,7 +46,7 @@ pub struct Bound {
     pub message_id: String,
     /// Milliseconds, by the sender's clock.
     pub timestamp: i64,
-    pub encryption_mode: Mode,
+    pub encryption_mode: EnvelopeMode,
     pub suite: String,
     pub ephemeral_public_key: String,
     pub recipient_cert_fingerprint: String,
@@ -72,7 +72,7 @@ pub struct Envelope {
     #[serde(rename = "type")]
     pub kind: String,
     pub version: String,
-    pub encryption_mode: Mode,
+    pub encryption_mode: EnvelopeMode,
     pub suite: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prekey_id: Option<String>,
@@ -88,13 +88,13 @@ pub struct Envelope {
 
 /// A certificate with its private key, which can seal and open messages.
 #[derive(Clone, Debug)]
-pub struct Identity {
+pub struct EnvelopeIdentity {
     key: PrivateKey,
     certificate: Certificate,
     fingerprint: String,
 }
 
-impl Identity {
+impl EnvelopeIdentity {
     /// `None` if the key does not belong to the certificate, or is not on P-256.
     pub fn new(key: PrivateKey, certificate: Certificate) -> Option<Self> {
         let fits = key.curve() == Curve::P256 && key.public_key() == *certificate.public_key();
@@ -129,7 +129,7 @@ pub struct Address<'a> {
 /// Seals a text from `sender` for the holder of `recipient`'s key, and of the prekey if one is given. `None` if the
 /// recipient's key cannot be used for sealing.
 pub fn seal(
-    sender: &Identity,
+    sender: &EnvelopeIdentity,
     recipient: &Peer,
     prekey: Option<(&str, &PublicKey)>,
     (to, message_id, timestamp): (&str, &str, i64),
@@ -149,7 +149,7 @@ pub fn seal(
     let key = message_key(&agreements, prekey_id)?;
 
     let ephemeral_public_key = BASE64.encode(ephemeral.public_key().point());
-    let encryption_mode = if prekey.is_some() { Mode::PrekeyEcdhV2 } else { Mode::LongTermKey };
+    let encryption_mode = if prekey.is_some() { EnvelopeMode::PrekeyEcdhV2 } else { EnvelopeMode::LongTermKey };
     let aad = Bound {
         from: sender.name().to_owned(),
         to: to.to_owned(),
@@ -220,7 +220,7 @@ pub fn open(
     envelope: &Envelope,
     address: Address<'_>,
     sender: &Peer,
-    recipient: &Identity,
+    recipient: &EnvelopeIdentity,
     prekey: Option<&PrivateKey>,
 ) -> Result<Zeroizing<Vec<u8>>, Unopened> {
     check_address(envelope, address, sender, recipient)?;
@@ -239,10 +239,10 @@ pub fn open(
 
     let own = &recipient.key;
     let agreements = match (envelope.encryption_mode, prekey) {
-        (Mode::PrekeyEcdhV2, Some(prekey)) => {
+        (EnvelopeMode::PrekeyEcdhV2, Some(prekey)) => {
             vec![(prekey, &ephemeral), (own, &ephemeral), (prekey, peer), (own, peer)]
         }
-        (Mode::LongTermKey, None) => vec![(own, &ephemeral), (own, peer)],
+        (EnvelopeMode::LongTermKey, None) => vec![(own, &ephemeral), (own, peer)],
         _ => return Err(Unopened::Prekey),
     };
     let key = message_key(&agreements, envelope.prekey_id.as_deref()).ok_or(Unopened::Sealing)?;
@@ -256,10 +256,15 @@ pub fn open(
 
 /// Fields that the envelope contains twice must be equal, and must match the message around it. The timestamp of the
 /// message is the server's, so it is not compared.
-fn check_address(envelope: &Envelope, address: Address<'_>, sender: &Peer, own: &Identity) -> Result<(), Unopened> {
+fn check_address(
+    envelope: &Envelope,
+    address: Address<'_>,
+    sender: &Peer,
+    own: &EnvelopeIdentity,
+) -> Result<(), Unopened> {
     let aad = &envelope.aad;
     let known = envelope.kind == TYPE && envelope.version == VERSION && envelope.suite == SUITE;
-    if !known || envelope.prekey_id.is_some() != (envelope.encryption_mode == Mode::PrekeyEcdhV2) {
+    if !known || envelope.prekey_id.is_some() != (envelope.encryption_mode == EnvelopeMode::PrekeyEcdhV2) {
         return Err(Unopened::Shape);
     }
     let pairs = [

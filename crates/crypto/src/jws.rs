@@ -15,7 +15,7 @@ struct Header {
 }
 
 #[derive(Deserialize)]
-struct Issuer {
+struct JwsIssuer {
     iss: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl<'a> Unverified<'a> {
 
     /// The issuer that it claims to come from.
     pub fn issuer(&self) -> Option<String> {
-        serde_json::from_slice::<Issuer>(&self.payload).ok()?.iss
+        serde_json::from_slice::<JwsIssuer>(&self.payload).ok()?.iss
     }
 
     /// The payload, if this key signed it. The key determines the algorithm; a token whose header names another is rejected.

@@ -42,10 +42,10 @@ impl Curve {
 
 /// A private key. It is never printed, and wiped when dropped.
 #[derive(Clone)]
-pub struct PrivateKey(Secret);
+pub struct PrivateKey(KeySecret);
 
 #[derive(Clone)]
-enum Secret {
+enum KeySecret {
     P256(p256::ecdsa::SigningKey),
     P384(p384::ecdsa::SigningKey),
 }
@@ -71,30 +71,30 @@ impl PrivateKey {
     /// `None` if the bytes are not a scalar of this curve.
     pub fn from_scalar(curve: Curve, bytes: &[u8]) -> Option<Self> {
         Some(Self(match curve {
-            Curve::P256 => Secret::P256(p256::ecdsa::SigningKey::from_slice(bytes).ok()?),
-            Curve::P384 => Secret::P384(p384::ecdsa::SigningKey::from_slice(bytes).ok()?),
+            Curve::P256 => KeySecret::P256(p256::ecdsa::SigningKey::from_slice(bytes).ok()?),
+            Curve::P384 => KeySecret::P384(p384::ecdsa::SigningKey::from_slice(bytes).ok()?),
         }))
     }
 
     /// Parses PKCS#8 DER. `None` if it is malformed, or the key is on another curve.
     pub fn from_pkcs8_der(der: &[u8]) -> Option<Self> {
-        let p256 = || p256::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P256(key.into()));
-        let p384 = || p384::SecretKey::from_pkcs8_der(der).ok().map(|key| Secret::P384(key.into()));
+        let p256 = || p256::SecretKey::from_pkcs8_der(der).ok().map(|key| KeySecret::P256(key.into()));
+        let p384 = || p384::SecretKey::from_pkcs8_der(der).ok().map(|key| KeySecret::P384(key.into()));
         p256().or_else(p384).map(Self)
     }
 
     /// Parses `PRIVATE KEY` PEM.
     pub fn from_pem(pem: &str) -> Option<Self> {
-        let p256 = || p256::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P256(key.into()));
-        let p384 = || p384::SecretKey::from_pkcs8_pem(pem).ok().map(|key| Secret::P384(key.into()));
+        let p256 = || p256::SecretKey::from_pkcs8_pem(pem).ok().map(|key| KeySecret::P256(key.into()));
+        let p384 = || p384::SecretKey::from_pkcs8_pem(pem).ok().map(|key| KeySecret::P384(key.into()));
         p256().or_else(p384).map(Self)
     }
 
     #[expect(clippy::expect_used, reason = "a valid key always encodes")]
     pub fn to_pkcs8_der(&self) -> Zeroizing<Vec<u8>> {
         let document = match &self.0 {
-            Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_der(),
-            Secret::P384(key) => p384::SecretKey::from(key).to_pkcs8_der(),
+            KeySecret::P256(key) => p256::SecretKey::from(key).to_pkcs8_der(),
+            KeySecret::P384(key) => p384::SecretKey::from(key).to_pkcs8_der(),
         };
         document.expect("a key can be written").to_bytes()
     }
@@ -102,8 +102,8 @@ impl PrivateKey {
     #[expect(clippy::expect_used, reason = "a valid key always encodes")]
     pub fn to_pem(&self) -> Zeroizing<String> {
         let pem = match &self.0 {
-            Secret::P256(key) => p256::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
-            Secret::P384(key) => p384::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
+            KeySecret::P256(key) => p256::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
+            KeySecret::P384(key) => p384::SecretKey::from(key).to_pkcs8_pem(LineEnding::LF),
         };
         pem.expect("a key can be written")
     }
@@ -119,15 +119,15 @@ impl PrivateKey {
 
     pub fn curve(&self) -> Curve {
         match self.0 {
-            Secret::P256(_) => Curve::P256,
-            Secret::P384(_) => Curve::P384,
+            KeySecret::P256(_) => Curve::P256,
+            KeySecret::P384(_) => Curve::P384,
         }
     }
 
     pub fn public_key(&self) -> PublicKey {
         let point = match &self.0 {
-            Secret::P256(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
-            Secret::P384(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
+            KeySecret::P256(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
+            KeySecret::P384(key) => key.verifying_key().to_sec1_point(false).as_bytes().to_vec(),
         };
         PublicKey { curve: self.curve(), point }
     }
@@ -136,8 +136,8 @@ impl PrivateKey {
     pub fn sign(&self, message: &[u8]) -> Vec<u8> {
         use p256::ecdsa::signature::Signer;
         match &self.0 {
-            Secret::P256(key) => Signer::<p256::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
-            Secret::P384(key) => Signer::<p384::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
+            KeySecret::P256(key) => Signer::<p256::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
+            KeySecret::P384(key) => Signer::<p384::ecdsa::DerSignature>::sign(key, message).as_bytes().to_vec(),
         }
     }
 
@@ -148,7 +148,7 @@ impl PrivateKey {
 
     /// The shared secret of this key and a peer's public key: 32 bytes. `None` if one of them is not on P-256.
     pub(crate) fn agree(&self, peer: &PublicKey) -> Option<Zeroizing<[u8; 32]>> {
-        let Secret::P256(key) = &self.0 else { return None };
+        let KeySecret::P256(key) = &self.0 else { return None };
         let peer = p256::PublicKey::from_sec1_bytes(&peer.point).ok()?;
         let shared = p256::ecdh::diffie_hellman(key.as_nonzero_scalar(), peer.as_affine());
         let mut bytes = Zeroizing::new([0; 32]);

@@ -39,14 +39,14 @@ const SHA256_OID: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.16.840.1.10
 
 /// The status of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum OcspStatus {
     Good,
     Revoked(Revocation),
     /// This issuer never issued it.
     Unknown,
 }
 
-impl Status {
+impl OcspStatus {
     /// The status's name in the mesh's protocol.
     pub fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Status {
 
 /// How an issuer's key is hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ResponseForm {
     /// RFC 6960: the key's bits.
     Standard,
     /// The published client: the key with its algorithm.
@@ -75,21 +75,25 @@ struct CertId {
 }
 
 impl CertId {
-    fn new(issuer: &Certificate, serial: &Serial, hash: ObjectIdentifier, form: Form) -> Option<Self> {
+    fn new(issuer: &Certificate, serial: &Serial, hash: ObjectIdentifier, form: ResponseForm) -> Option<Self> {
         let (issuer_name_hash, issuer_key_hash) = issuer_hashes(issuer, hash, form)?;
         let hash_algorithm = AlgorithmIdentifier { oid: hash, parameters: None };
         Some(Self { hash_algorithm, issuer_name_hash, issuer_key_hash, serial: serial.number() })
     }
 
     /// Whether it names a certificate of this issuer. The serial in a request may be one that we could not write.
-    fn is_of(&self, issuer: &Certificate, form: Form) -> bool {
+    fn is_of(&self, issuer: &Certificate, form: ResponseForm) -> bool {
         let named = (&self.issuer_name_hash, &self.issuer_key_hash);
         issuer_hashes(issuer, self.hash_algorithm.oid, form).is_some_and(|(name, key)| named == (&name, &key))
     }
 }
 
 /// How a request identifies an issuer: by the hashes of its name and key. `None` if the digest is unknown.
-fn issuer_hashes(issuer: &Certificate, hash: ObjectIdentifier, form: Form) -> Option<(OctetString, OctetString)> {
+fn issuer_hashes(
+    issuer: &Certificate,
+    hash: ObjectIdentifier,
+    form: ResponseForm,
+) -> Option<(OctetString, OctetString)> {
     let algorithm = match hash {
         SHA1_OID => &SHA1_FOR_LEGACY_USE_ONLY,
         SHA256_OID => &SHA256,
@@ -98,32 +102,32 @@ fn issuer_hashes(issuer: &Certificate, hash: ObjectIdentifier, form: Form) -> Op
     let hashed = |bytes: &[u8]| octets(digest(algorithm, bytes).as_ref());
     let key = issuer.public_key();
     let key_hash = match form {
-        Form::Standard => hashed(key.point()),
-        Form::MeshClient => hashed(&key.to_spki_der()),
+        ResponseForm::Standard => hashed(key.point()),
+        ResponseForm::MeshClient => hashed(&key.to_spki_der()),
     };
     Some((hashed(&to_der(issuer.subject())), key_hash))
 }
 
 #[derive(Sequence)]
 struct RequestOuter {
-    body: RequestBody,
+    body: OcspRequestBody,
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
     signature: Option<der::asn1::Any>,
 }
 
 #[derive(Sequence)]
-struct RequestBody {
+struct OcspRequestBody {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", default = "Default::default")]
     version: Version,
     #[asn1(context_specific = "1", tag_mode = "EXPLICIT", optional = "true")]
     requestor: Option<der::asn1::Any>,
-    questions: Vec<Question>,
+    questions: Vec<StatusQuestion>,
     #[asn1(context_specific = "2", tag_mode = "EXPLICIT", optional = "true")]
     extensions: Option<Vec<Extension>>,
 }
 
 #[derive(Sequence)]
-struct Question {
+struct StatusQuestion {
     certificate: CertId,
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
     extensions: Option<Vec<Extension>>,
@@ -138,18 +142,18 @@ enum Responder {
 }
 
 #[derive(Sequence)]
-struct Answers {
+struct OcspAnswers {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", default = "Default::default")]
     version: Version,
     responder: Responder,
     produced_at: GeneralizedTime,
-    answers: Vec<Answer>,
+    answers: Vec<StatusAnswer>,
     #[asn1(context_specific = "1", tag_mode = "EXPLICIT", optional = "true")]
     extensions: Option<Vec<Extension>>,
 }
 
 #[derive(Sequence)]
-struct Answer {
+struct StatusAnswer {
     certificate: CertId,
     status: CertStatus,
     this_update: GeneralizedTime,
@@ -179,7 +183,7 @@ struct RevokedInfo {
 /// The status of a response. All except the first are errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumerated)]
 #[repr(u8)]
-enum Outcome {
+enum ResponseOutcome {
     Successful = 0,
     MalformedRequest = 1,
     InternalError = 2,
@@ -190,7 +194,7 @@ enum Outcome {
 
 #[derive(Sequence)]
 struct Response {
-    outcome: Outcome,
+    outcome: ResponseOutcome,
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT", optional = "true")]
     bytes: Option<ResponseBytes>,
 }
@@ -203,12 +207,12 @@ struct ResponseBytes {
 
 /// A request in the standard form.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct OcspRequest {
     certificates: Vec<CertId>,
     nonce: Option<Extension>,
 }
 
-impl Request {
+impl OcspRequest {
     /// Parses a request. `None` if we do not support it; the response is then [`malformed`].
     pub fn read(der: &[u8]) -> Option<Self> {
         if der.len() > REQUEST_BYTES_MAX {
@@ -230,13 +234,13 @@ impl Request {
 
     /// The requested certificates, in order. `None` for one of another issuer.
     pub fn serials(&self, issuer: &Certificate) -> Vec<Option<Serial>> {
-        let ours = |id: &CertId| id.is_of(issuer, Form::Standard).then(|| Serial::of(&id.serial));
+        let ours = |id: &CertId| id.is_of(issuer, ResponseForm::Standard).then(|| Serial::of(&id.serial));
         self.certificates.iter().map(ours).collect()
     }
 
     /// The response, given the statuses in the order of [`Self::serials`].
-    pub fn answer(&self, issuer: &Authority, known: &[Status], now: Timestamp, next_update: Timestamp) -> Vec<u8> {
-        let known = known.iter().copied().chain(std::iter::repeat(Status::Unknown));
+    pub fn answer(&self, issuer: &Authority, known: &[OcspStatus], now: Timestamp, next_update: Timestamp) -> Vec<u8> {
+        let known = known.iter().copied().chain(std::iter::repeat(OcspStatus::Unknown));
         let answers = self.certificates.iter().cloned().zip(known);
         let answers = answers.map(|(certificate, status)| answer(certificate, status, now, next_update)).collect();
         sign(issuer, answers, self.nonce.clone(), now)
@@ -248,31 +252,40 @@ impl Request {
 pub fn for_mesh_client(
     issuer: &Authority,
     serial: &Serial,
-    known: Status,
+    known: OcspStatus,
     now: Timestamp,
     next_update: Timestamp,
 ) -> Vec<u8> {
-    let certificate = CertId::new(issuer.certificate(), serial, SHA256_OID, Form::MeshClient).expect("a known digest");
+    let certificate =
+        CertId::new(issuer.certificate(), serial, SHA256_OID, ResponseForm::MeshClient).expect("a known digest");
     sign(issuer, vec![answer(certificate, known, now, next_update)], None, now)
 }
 
 /// The response to a malformed request. It is not signed.
 pub fn malformed() -> Vec<u8> {
-    let response = Response { outcome: Outcome::MalformedRequest, bytes: None };
+    let response = Response { outcome: ResponseOutcome::MalformedRequest, bytes: None };
     to_der(&response)
 }
 
 /// The status of a certificate in a response. `None` if the response is not about it, not signed by the issuer, or not
 /// currently valid.
-pub fn read(der: &[u8], form: Form, issuer: &Certificate, serial: &Serial, now: Timestamp) -> Option<Status> {
+pub fn read(
+    der: &[u8],
+    form: ResponseForm,
+    issuer: &Certificate,
+    serial: &Serial,
+    now: Timestamp,
+) -> Option<OcspStatus> {
     let response = Response::from_der(der).ok()?;
-    let bytes = response.bytes.filter(|bytes| response.outcome == Outcome::Successful && bytes.kind == BASIC)?;
+    let bytes =
+        response.bytes.filter(|bytes| response.outcome == ResponseOutcome::Successful && bytes.kind == BASIC)?;
     if !signed::is_signed_by(bytes.bytes.as_bytes(), issuer.public_key()) {
         return None;
     }
-    let answers: Answers = signed::body(bytes.bytes.as_bytes())?;
-    let ours =
-        |answer: &Answer| answer.certificate.is_of(issuer, form) && Serial::of(&answer.certificate.serial) == *serial;
+    let answers: OcspAnswers = signed::body(bytes.bytes.as_bytes())?;
+    let ours = |answer: &StatusAnswer| {
+        answer.certificate.is_of(issuer, form) && Serial::of(&answer.certificate.serial) == *serial
+    };
     let answer = answers.answers.into_iter().find(ours)?;
     let seconds = |time: GeneralizedTime| i64::try_from(time.to_unix_duration().as_secs()).ok();
     let begun = seconds(answer.this_update)? <= now.as_second() + CLOCK_SKEW_SECONDS;
@@ -280,30 +293,30 @@ pub fn read(der: &[u8], form: Form, issuer: &Certificate, serial: &Serial, now: 
         return None;
     }
     Some(match answer.status {
-        CertStatus::Good(_) => Status::Good,
-        CertStatus::Unknown(_) => Status::Unknown,
+        CertStatus::Good(_) => OcspStatus::Good,
+        CertStatus::Unknown(_) => OcspStatus::Unknown,
         CertStatus::Revoked(info) => {
             let at = Timestamp::from_second(seconds(info.at)?).ok()?;
-            Status::Revoked(Revocation { at, reason: info.reason.unwrap_or(CrlReason::Unspecified).into() })
+            OcspStatus::Revoked(Revocation { at, reason: info.reason.unwrap_or(CrlReason::Unspecified).into() })
         }
     })
 }
 
-fn answer(certificate: CertId, known: Status, now: Timestamp, next_update: Timestamp) -> Answer {
+fn answer(certificate: CertId, known: OcspStatus, now: Timestamp, next_update: Timestamp) -> StatusAnswer {
     let time = |time| GeneralizedTime::from_date_time(date_time(time));
     let status = match known {
-        Status::Good => CertStatus::Good(Null),
-        Status::Unknown => CertStatus::Unknown(Null),
-        Status::Revoked(revocation) => CertStatus::Revoked(RevokedInfo {
+        OcspStatus::Good => CertStatus::Good(Null),
+        OcspStatus::Unknown => CertStatus::Unknown(Null),
+        OcspStatus::Revoked(revocation) => CertStatus::Revoked(RevokedInfo {
             at: time(revocation.at),
             reason: Some(revocation.reason.code()).filter(|reason| *reason != CrlReason::Unspecified),
         }),
     };
-    Answer { certificate, status, this_update: time(now), next_update: Some(time(next_update)), extensions: None }
+    StatusAnswer { certificate, status, this_update: time(now), next_update: Some(time(next_update)), extensions: None }
 }
 
-fn sign(issuer: &Authority, answers: Vec<Answer>, nonce: Option<Extension>, now: Timestamp) -> Vec<u8> {
-    let body = Answers {
+fn sign(issuer: &Authority, answers: Vec<StatusAnswer>, nonce: Option<Extension>, now: Timestamp) -> Vec<u8> {
+    let body = OcspAnswers {
         version: Version::V1,
         responder: Responder::ByName(issuer.certificate().subject().clone()),
         produced_at: GeneralizedTime::from_date_time(date_time(now)),
@@ -311,6 +324,6 @@ fn sign(issuer: &Authority, answers: Vec<Answer>, nonce: Option<Extension>, now:
         extensions: nonce.map(|nonce| vec![nonce]),
     };
     let bytes = octets(signed::sign(&body, issuer.key()));
-    let response = Response { outcome: Outcome::Successful, bytes: Some(ResponseBytes { kind: BASIC, bytes }) };
+    let response = Response { outcome: ResponseOutcome::Successful, bytes: Some(ResponseBytes { kind: BASIC, bytes }) };
     to_der(&response)
 }

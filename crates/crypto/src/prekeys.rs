@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     certificates::Peer,
-    envelope::Identity,
+    envelope::EnvelopeIdentity,
     keys::{Curve, PrivateKey, PublicKey},
 };
 
@@ -33,7 +33,7 @@ pub struct Prekey {
 
 impl Prekey {
     /// Signs the public half of a new key.
-    pub fn sign(owner: &Identity, prekey_id: &str, key: &PrivateKey, created_at: i64, device_id: &str) -> Self {
+    pub fn sign(owner: &EnvelopeIdentity, prekey_id: &str, key: &PrivateKey, created_at: i64, device_id: &str) -> Self {
         let public_key = key.public_key().to_base64();
         Self {
             signature: owner.key().sign_base64(signed_text(prekey_id, &public_key, created_at).as_bytes()),

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::{canonical, envelope::Identity, keys::PublicKey, sha256};
+use crate::{canonical, envelope::EnvelopeIdentity, keys::PublicKey, sha256};
 
 /// What an identity signs to log in: the server's nonce and its own time, as sent.
 pub fn login(nonce: &str, client_time: &str) -> Vec<u8> {
@@ -41,7 +41,7 @@ pub struct OperationSignature {
 impl OperationSignature {
     pub const FIELD: &'static str = "client_signature";
 
-    pub fn sign(signer: &Identity, method: &str, params: &Map<String, Value>, seconds: i64) -> Self {
+    pub fn sign(signer: &EnvelopeIdentity, method: &str, params: &Map<String, Value>, seconds: i64) -> Self {
         let (timestamp, params_hash) = (seconds.to_string(), params_hash(params));
         let text = operation(method, signer.name(), &timestamp, &params_hash);
         Self {

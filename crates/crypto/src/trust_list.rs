@@ -120,7 +120,7 @@ impl fmt::Display for TrustListError {
 impl std::error::Error for TrustListError {}
 
 #[derive(Deserialize)]
-struct Fields {
+struct TrustListFields {
     version: u64,
     issued_at: Timestamp,
     next_update: Timestamp,
@@ -139,7 +139,7 @@ pub fn verify(
     if !pinned.verifies(&signed_bytes(list), &signature) {
         return Err(TrustListError::Signature);
     }
-    let fields = Fields::deserialize(Value::Object(list.clone())).map_err(|_| TrustListError::Shape)?;
+    let fields = TrustListFields::deserialize(Value::Object(list.clone())).map_err(|_| TrustListError::Shape)?;
     if fields.root_cas.len() > ROOTS_MAX {
         return Err(TrustListError::Shape);
     }

@@ -10,12 +10,12 @@ use crate::addresses::{is_private, is_public};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct OutgoingRules {
-    networks: Vec<Network>,
+    networks: Vec<AddressRange>,
     hosts: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Network {
+struct AddressRange {
     address: IpAddr,
     length: u8,
 }
@@ -28,10 +28,10 @@ impl OutgoingRules {
         for entry in entries {
             let (address, length) = entry.split_once('/').map_or((entry.as_str(), None), |(a, l)| (a, Some(l)));
             match (address.parse::<IpAddr>(), length) {
-                (Ok(address), None) => rules.networks.push(Network { address, length: width(address) }),
+                (Ok(address), None) => rules.networks.push(AddressRange { address, length: width(address) }),
                 (Ok(address), Some(length)) => {
                     let length = length.parse().ok().filter(|length| *length <= width(address));
-                    rules.networks.push(Network { address, length: length.ok_or_else(|| entry.clone())? });
+                    rules.networks.push(AddressRange { address, length: length.ok_or_else(|| entry.clone())? });
                 }
                 (Err(_), None) if is_host_name(address) => rules.hosts.push(normal(address)),
                 _ => return Err(entry.clone()),
@@ -43,7 +43,7 @@ impl OutgoingRules {
     /// The same rules, and this machine too.
     pub fn with_loopback(mut self) -> Self {
         let (v4, v6) = (Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into());
-        self.networks.extend([Network { address: v4, length: 8 }, Network { address: v6, length: 128 }]);
+        self.networks.extend([AddressRange { address: v4, length: 8 }, AddressRange { address: v6, length: 128 }]);
         self
     }
 
@@ -81,7 +81,7 @@ impl OutgoingRules {
     }
 }
 
-impl Network {
+impl AddressRange {
     fn holds(self, address: IpAddr) -> bool {
         let (network, address, width) = match (self.address, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => (network.to_bits().into(), address.to_bits().into(), 32),

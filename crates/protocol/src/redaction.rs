@@ -51,7 +51,7 @@ const KNOWN_BYTES_MIN: usize = 6;
 
 pub struct Redactor {
     hints: AhoCorasick,
-    known: RwLock<Known>,
+    known: RwLock<KnownValues>,
     patterns: Vec<Pattern>,
 }
 
@@ -60,7 +60,7 @@ const LEARNT_MAX: usize = 20_000;
 
 /// Values that are secret whatever they look like: first the process's own, then those it has learnt, in their order.
 #[derive(Default)]
-struct Known {
+struct KnownValues {
     values: Vec<String>,
     own: usize,
     /// `None`: there are none.
@@ -163,7 +163,7 @@ impl Redactor {
         if !suspicious {
             return Cow::Borrowed(text);
         }
-        let mut walk = Walk { redactor: self, text, out: String::new(), copied: 0, mask_until: 0 };
+        let mut walk = JsonWalk { redactor: self, text, out: String::new(), copied: 0, mask_until: 0 };
         walk.run();
         if walk.copied == 0 {
             return Cow::Borrowed(text);
@@ -181,7 +181,7 @@ impl Redactor {
 }
 
 /// Goes through a JSON text string by string and writes down what changes.
-struct Walk<'a> {
+struct JsonWalk<'a> {
     redactor: &'a Redactor,
     text: &'a str,
     out: String,
@@ -191,7 +191,7 @@ struct Walk<'a> {
     mask_until: usize,
 }
 
-impl Walk<'_> {
+impl JsonWalk<'_> {
     fn run(&mut self) {
         let mut at = 0;
         while let Some(start) = self.text[at..].find('"').map(|found| at + found) {

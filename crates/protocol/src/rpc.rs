@@ -50,7 +50,7 @@ impl fmt::Display for RpcId {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Frame {
+pub enum RpcFrame {
     Request {
         id: RpcId,
         method: String,
@@ -128,7 +128,7 @@ impl fmt::Display for NotAFrame {
 }
 
 #[derive(Deserialize)]
-struct Envelope {
+struct RpcEnvelope {
     jsonrpc: Option<String>,
     #[serde(default, deserialize_with = "present")]
     id: Option<Option<RpcId>>,
@@ -141,7 +141,7 @@ struct Envelope {
 }
 
 #[derive(Serialize)]
-struct Written<'a> {
+struct WrittenFrame<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     jsonrpc: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ struct Written<'a> {
     error: Option<&'a RpcError>,
 }
 
-impl Frame {
+impl RpcFrame {
     /// Reads one line, whether it names its version or not. Members that are not known are passed over.
     pub fn read(line: &[u8]) -> Result<Self, NotAFrame> {
         Self::read_as(line, Version::Bare)
@@ -176,7 +176,7 @@ impl Frame {
         if !line.starts_with(b"{") {
             return Err(not_json());
         }
-        let envelope: Envelope = serde_json::from_slice(line).map_err(|error| {
+        let envelope: RpcEnvelope = serde_json::from_slice(line).map_err(|error| {
             if error.is_data() { NotAFrame::Misshapen("a member has the wrong type") } else { not_json() }
         })?;
         if version == Version::Two {
@@ -188,23 +188,23 @@ impl Frame {
     /// One line, without its end.
     pub fn write(&self, version: Version) -> String {
         let jsonrpc = (version == Version::Two).then_some("2.0");
-        let empty = Written { jsonrpc, id: None, method: None, params: None, result: None, error: None };
+        let empty = WrittenFrame { jsonrpc, id: None, method: None, params: None, result: None, error: None };
         let params = |params| Some(params).filter(|params: &&RawJson| !params.is_null());
         let written = match self {
             Self::Request { id, method, params: given } => {
-                Written { id: Some(Some(id)), method: Some(method), params: params(given), ..empty }
+                WrittenFrame { id: Some(Some(id)), method: Some(method), params: params(given), ..empty }
             }
             Self::Notification { method, params: given } => {
-                Written { method: Some(method), params: params(given), ..empty }
+                WrittenFrame { method: Some(method), params: params(given), ..empty }
             }
-            Self::Answer { id, result } => Written { id: Some(Some(id)), result: Some(result), ..empty },
-            Self::Error { id, error } => Written { id: Some(id.as_ref()), error: Some(error), ..empty },
+            Self::Answer { id, result } => WrittenFrame { id: Some(Some(id)), result: Some(result), ..empty },
+            Self::Error { id, error } => WrittenFrame { id: Some(id.as_ref()), error: Some(error), ..empty },
         };
         text_of(&written)
     }
 }
 
-impl Envelope {
+impl RpcEnvelope {
     fn check_two(&self) -> Result<(), &'static str> {
         let structured = |params: &RawJson| params.as_str().starts_with(['{', '[']);
         match (&self.jsonrpc, &self.params) {
@@ -214,7 +214,7 @@ impl Envelope {
         }
     }
 
-    fn frame(self) -> Result<Frame, &'static str> {
+    fn frame(self) -> Result<RpcFrame, &'static str> {
         if self.jsonrpc.is_some_and(|version| version != "2.0") {
             return Err("another version");
         }
@@ -226,10 +226,10 @@ impl Envelope {
             (Some(method), ..) if method.is_empty() || method.len() > METHOD_BYTES_MAX => {
                 Err("an empty or over-long method")
             }
-            (Some(method), Some(Some(id)), None, None) => Ok(Frame::Request { id, method, params }),
-            (Some(method), None, None, None) => Ok(Frame::Notification { method, params }),
-            (None, Some(Some(id)), Some(result), None) => Ok(Frame::Answer { id, result }),
-            (None, id, None, Some(error)) => Ok(Frame::Error { id: id.flatten(), error }),
+            (Some(method), Some(Some(id)), None, None) => Ok(RpcFrame::Request { id, method, params }),
+            (Some(method), None, None, None) => Ok(RpcFrame::Notification { method, params }),
+            (None, Some(Some(id)), Some(result), None) => Ok(RpcFrame::Answer { id, result }),
+            (None, id, None, Some(error)) => Ok(RpcFrame::Error { id: id.flatten(), error }),
             (Some(_), Some(None), ..) => Err("a request without an id"),
             (Some(_), ..) => Err("a call and an answer at once"),
             (None, ..) => Err("neither a call nor an answer"),
@@ -284,8 +284,8 @@ mod tests {
 
     use super::*;
 
-    fn read(text: &str) -> Result<Frame, NotAFrame> {
-        Frame::read(text.as_bytes())
+    fn read(text: &str) -> Result<RpcFrame, NotAFrame> {
+        RpcFrame::read(text.as_bytes())
     }
 
     #[test]
@@ -294,24 +294,24 @@ mod tests {
         for (line, frame) in [
             (
                 r#"{"method":"item/x","id":0,"params":{"a": 1}}"#,
-                Frame::Request { id: RpcId::Number(0), method: "item/x".into(), params: raw(r#"{"a": 1}"#) },
+                RpcFrame::Request { id: RpcId::Number(0), method: "item/x".into(), params: raw(r#"{"a": 1}"#) },
             ),
             (
                 r#"{"jsonrpc":"2.0","id":"a-1","method":"fs/read"}"#,
-                Frame::Request { id: RpcId::Text("a-1".into()), method: "fs/read".into(), params: RawJson::null() },
+                RpcFrame::Request { id: RpcId::Text("a-1".into()), method: "fs/read".into(), params: RawJson::null() },
             ),
             (
                 r#"{"method":"turn/completed","params":{},"emittedAtMs":17}"#,
-                Frame::Notification { method: "turn/completed".into(), params: raw("{}") },
+                RpcFrame::Notification { method: "turn/completed".into(), params: raw("{}") },
             ),
-            (r#"{"id":7,"result":null}"#, Frame::Answer { id: RpcId::Number(7), result: RawJson::null() }),
+            (r#"{"id":7,"result":null}"#, RpcFrame::Answer { id: RpcId::Number(7), result: RawJson::null() }),
             (
                 r#"{"error":{"code":-32600,"message":"Not initialized"},"id":1}"#,
-                Frame::Error { id: Some(RpcId::Number(1)), error: RpcError::new(-32600, "Not initialized") },
+                RpcFrame::Error { id: Some(RpcId::Number(1)), error: RpcError::new(-32600, "Not initialized") },
             ),
             (
                 r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}"#,
-                Frame::Error { id: None, error: RpcError::new(-32700, "Parse error") },
+                RpcFrame::Error { id: None, error: RpcError::new(-32700, "Parse error") },
             ),
         ] {
             assert_eq!(read(line).unwrap(), frame, "{line}");
@@ -345,10 +345,10 @@ mod tests {
 
     #[test]
     fn a_frame_names_its_version_only_where_the_peer_wants_it() {
-        let call = Frame::Request { id: RpcId::Number(1), method: "initialize".into(), params: RawJson::null() };
+        let call = RpcFrame::Request { id: RpcId::Number(1), method: "initialize".into(), params: RawJson::null() };
         assert_eq!(call.write(Version::Bare), r#"{"id":1,"method":"initialize"}"#);
         assert_eq!(call.write(Version::Two), r#"{"jsonrpc":"2.0","id":1,"method":"initialize"}"#);
-        let error = Frame::Error { id: None, error: RpcError::unknown_method("x/y") };
+        let error = RpcFrame::Error { id: None, error: RpcError::unknown_method("x/y") };
         assert!(error.write(Version::Bare).starts_with(r#"{"id":null,"error":{"code":-32601,"#));
     }
 
@@ -372,8 +372,8 @@ mod tests {
         assert_eq!(got, [Err(NotAFrame::Binary)]);
         lines.push(b"more\0\nnext\n", |line| got.push(line.map(<[u8]>::to_vec)));
         assert_eq!(got[1..], [Ok(b"next".to_vec())]);
-        assert_eq!(Frame::read(b"caf\xe9"), Err(NotAFrame::Binary));
-        assert_eq!(Frame::read(b"{\"id\": \"\xff\"}"), Err(NotAFrame::Binary));
+        assert_eq!(RpcFrame::read(b"caf\xe9"), Err(NotAFrame::Binary));
+        assert_eq!(RpcFrame::read(b"{\"id\": \"\xff\"}"), Err(NotAFrame::Binary));
     }
 
     proptest! {
@@ -382,20 +382,20 @@ mod tests {
             let version = if two { Version::Two } else { Version::Bare };
             let params = RawJson::of(&json!({"text": text}));
             for frame in [
-                Frame::Request { id: RpcId::Number(number), method: method.clone(), params: params.clone() },
-                Frame::Notification { method, params: params.clone() },
-                Frame::Answer { id: RpcId::Text(text.chars().take(40).collect()), result: params },
-                Frame::Error { id: Some(RpcId::Number(number)), error: RpcError::new(number, text) },
+                RpcFrame::Request { id: RpcId::Number(number), method: method.clone(), params: params.clone() },
+                RpcFrame::Notification { method, params: params.clone() },
+                RpcFrame::Answer { id: RpcId::Text(text.chars().take(40).collect()), result: params },
+                RpcFrame::Error { id: Some(RpcId::Number(number)), error: RpcError::new(number, text) },
             ] {
                 let line = frame.write(version);
                 prop_assert!(!line.contains('\n'));
-                prop_assert_eq!(Frame::read(line.as_bytes()), Ok(frame));
+                prop_assert_eq!(RpcFrame::read(line.as_bytes()), Ok(frame));
             }
         }
 
         #[test]
         fn no_bytes_make_it_panic_and_lines_do_not_depend_on_how_they_are_cut(bytes: Vec<u8>, cut: prop::sample::Index) {
-            let _ = Frame::read(&bytes);
+            let _ = RpcFrame::read(&bytes);
             let all = |parts: &[&[u8]]| {
                 let (mut lines, mut got) = (Lines::default(), vec![]);
                 parts.iter().for_each(|part| lines.push(part, |line| got.push(line.map(<[u8]>::to_vec))));

@@ -42,7 +42,7 @@ pub(crate) enum Halt {
 
 /// What a rejected write about a command means for the runner.
 #[derive(Debug)]
-pub(crate) enum Refusal {
+pub(crate) enum LeaseRefusal {
     /// The command has ended. The run continues.
     CommandEnded,
     /// The server does not accept the content.
@@ -50,7 +50,7 @@ pub(crate) enum Refusal {
     Halt(Halt),
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for LeaseRefusal {
     fn from(failure: Failure) -> Self {
         match (failure.kind, failure.broken_rule()) {
             (FailureKind::RunnerLeaseConflict, _) => Self::Halt(Halt::FencedOut(failure)),
@@ -62,7 +62,7 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl Refusal {
+impl LeaseRefusal {
     /// Ignores that the command has ended. Every other reason stops the runner.
     pub(crate) fn unless_command_ended(self) -> Result<(), Halt> {
         match self {
@@ -75,8 +75,8 @@ impl Refusal {
 
 impl From<Failure> for Halt {
     fn from(failure: Failure) -> Self {
-        match Refusal::from(failure.clone()) {
-            Refusal::Halt(halt) => halt,
+        match LeaseRefusal::from(failure.clone()) {
+            LeaseRefusal::Halt(halt) => halt,
             _ => Self::Failed(failure),
         }
     }

@@ -27,7 +27,7 @@ const BATCH_BYTES_MAX: usize = APPEND_BYTES_MAX - 64 * 1024;
 const QUEUE_EVENTS_MAX: usize = APPEND_EVENTS_MAX;
 const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-enum Queued {
+enum QueuedEvents {
     Event(AppendEvent),
     Delta(Delta),
 }
@@ -47,8 +47,8 @@ impl Delta {
 }
 
 #[derive(Default)]
-pub(crate) struct Outbox {
-    queue: VecDeque<Queued>,
+pub(crate) struct EventOutbox {
+    queue: VecDeque<QueuedEvents>,
     bytes: usize,
     /// The ends of streamed messages that are held back.
     held: Vec<Delta>,
@@ -69,7 +69,7 @@ struct MessageRef {
     message_id: Option<String>,
 }
 
-impl Outbox {
+impl EventOutbox {
     pub(crate) fn push(&mut self, event_type: EventType, command_id: &str, payload: RawJson) {
         let (event_type, payload) = match payload.size() {
             0..=EVENT_BYTES_MAX => (event_type, payload),
@@ -86,7 +86,7 @@ impl Outbox {
             _ => {}
         }
         let event_type = event_type.as_str().to_owned();
-        self.queue.push_back(Queued::Event(AppendEvent {
+        self.queue.push_back(QueuedEvents::Event(AppendEvent {
             event_type,
             command_id: Some(command_id.to_owned()),
             payload,
@@ -121,7 +121,7 @@ impl Outbox {
             let piece = &rest[..rest.floor_char_boundary(DELTA_BYTES_MAX)];
             rest = &rest[piece.len()..];
             self.bytes += piece.len();
-            if let Some(Queued::Delta(open)) = self.queue.back_mut()
+            if let Some(QueuedEvents::Delta(open)) = self.queue.back_mut()
                 && open.belongs_to(delta.event_type, &delta.message_id)
                 && open.text.len() + piece.len() <= DELTA_BYTES_MAX
             {
@@ -131,7 +131,12 @@ impl Outbox {
             self.bytes += ENVELOPE_BYTES_MAX;
             let (command_id, message_id) = (delta.command_id.clone(), delta.message_id.clone());
             let text = piece.to_owned();
-            self.queue.push_back(Queued::Delta(Delta { event_type: delta.event_type, command_id, message_id, text }));
+            self.queue.push_back(QueuedEvents::Delta(Delta {
+                event_type: delta.event_type,
+                command_id,
+                message_id,
+                text,
+            }));
         }
     }
 
@@ -152,7 +157,7 @@ impl Outbox {
     /// When the next batch should be sent. `None` if there is nothing to send.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         match (self.queue.front()?, &self.last_delta) {
-            (Queued::Delta(delta), Some((last, sent))) if self.queue.len() == 1 && delta.message_id == *last => {
+            (QueuedEvents::Delta(delta), Some((last, sent))) if self.queue.len() == 1 && delta.message_id == *last => {
                 Some(*sent + Duration::from_millis(DELTA_WINDOW_MS))
             }
             _ => Some(now),
@@ -166,8 +171,8 @@ impl Outbox {
         while batch.len() < APPEND_EVENTS_MAX {
             let Some(queued) = self.queue.pop_front() else { break };
             let event = match queued {
-                Queued::Event(event) => event,
-                Queued::Delta(Delta { event_type, command_id, message_id, text }) => {
+                QueuedEvents::Event(event) => event,
+                QueuedEvents::Delta(Delta { event_type, command_id, message_id, text }) => {
                     let payload = RawJson::of(&DeltaPayload { message_id: &message_id, delta: &text });
                     self.last_delta = Some((message_id, now));
                     AppendEvent { event_type: event_type.as_str().to_owned(), command_id: Some(command_id), payload }
@@ -175,7 +180,7 @@ impl Outbox {
             };
             let size = event.payload.as_str().len() + ENVELOPE_BYTES_MAX;
             if bytes + size > BATCH_BYTES_MAX && !batch.is_empty() {
-                self.queue.push_front(Queued::Event(event));
+                self.queue.push_front(QueuedEvents::Event(event));
                 break;
             }
             bytes += size;
@@ -199,7 +204,7 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_millis(DELTA_WINDOW_MS);
 
-    fn delta(outbox: &mut Outbox, message: &str, text: &str) {
+    fn delta(outbox: &mut EventOutbox, message: &str, text: &str) {
         outbox.push_delta(EventType::AssistantDelta, "cmd", message, text);
     }
 
@@ -209,7 +214,7 @@ mod tests {
 
     #[tokio::test]
     async fn pieces_that_have_not_been_sent_are_joined() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         for piece in ["one ", "two ", "three "] {
             delta(&mut outbox, "m1", piece);
         }
@@ -220,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_first_piece_is_due_at_once_and_the_next_after_a_window() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         delta(&mut outbox, "m1", "a ");
         assert_eq!(outbox.due(now), Some(now));
         outbox.take(now);
@@ -232,7 +237,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_event_flushes_a_waiting_piece_in_order() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         delta(&mut outbox, "m1", "a ");
         outbox.take(now);
         delta(&mut outbox, "m1", "b ");
@@ -244,7 +249,7 @@ mod tests {
 
     #[tokio::test]
     async fn half_a_word_is_held_back_across_other_events() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         delta(&mut outbox, "m1", "key sk-ant");
         outbox.push(EventType::Step, "cmd", RawJson::of(&json!({})));
         delta(&mut outbox, "m1", "-0123");
@@ -259,7 +264,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_message_does_not_wait_for_the_window() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         delta(&mut outbox, "m1", "a ");
         outbox.take(now);
         delta(&mut outbox, "m2", "b ");
@@ -268,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn batches_stay_within_the_limits_and_lose_nothing() {
-        let (mut outbox, now) = (Outbox::default(), Instant::now());
+        let (mut outbox, now) = (EventOutbox::default(), Instant::now());
         let text = "\u{1}".repeat(200 * 1024);
         delta(&mut outbox, "m1", &text);
         for _ in 0..1_200 {
@@ -290,7 +295,7 @@ mod tests {
 
     #[test]
     fn an_event_that_is_too_large_becomes_an_error_event() {
-        let mut outbox = Outbox::default();
+        let mut outbox = EventOutbox::default();
         outbox.push(EventType::Custom, "cmd", RawJson::of(&json!({"pad": "x".repeat(EVENT_BYTES_MAX)})));
         let batch = outbox.take(Instant::now());
         assert_eq!(batch[0].event_type, "error");

@@ -60,9 +60,9 @@ const INLINE_BYTES_MAX: usize = 32 * 1024;
 const PRESSED_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
-pub struct App(Arc<Inner>);
+pub struct App(Arc<AppInner>);
 
-pub struct Inner {
+pub struct AppInner {
     pub db: Db,
     pub lanes: Lanes,
     pub hub: Arc<Hub>,
@@ -169,9 +169,9 @@ pub struct Parts {
 }
 
 impl std::ops::Deref for App {
-    type Target = Inner;
+    type Target = AppInner;
 
-    fn deref(&self) -> &Inner {
+    fn deref(&self) -> &AppInner {
         &self.0
     }
 }
@@ -184,7 +184,7 @@ impl App {
         let fresh_sockets = fresh_sockets(&config.limits);
         let mut server_number = [0; 8];
         fill(&mut server_number);
-        Self(Arc::new(Inner {
+        Self(Arc::new(AppInner {
             db,
             lanes,
             hub,

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 pub use machine::{Machine, SystemMachine};
-pub use server_clock::{Reading, ServerClock, TOLERANCE_US};
+pub use server_clock::{ClockReading, ServerClock, TOLERANCE_US};
 
 pub trait Clock: Send + Sync + 'static {
     /// The server's time. It never goes back within a process, and a jump of the wall clock does not move it.

@@ -35,13 +35,13 @@ use crate::{
 pub use dialects::Dialects;
 pub use failures::{FailureEncoder, encoded};
 pub use holdings::{Backup, Erasure, Holding, Location, Retention};
-pub(crate) use metrics::Read;
+pub(crate) use metrics::MetricRead;
 pub use metrics::{Metric, Samples};
 pub use ostler_store::wakeups::FormerWord;
 pub use states::States;
 pub use topics::Topic;
 
-type Work = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
+type Worker = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
 type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
@@ -60,7 +60,7 @@ pub struct Dialect {
     pub(crate) sections: Vec<SectionType>,
     pub(crate) capabilities: &'static [Capability],
     pub(crate) open: Option<Opener>,
-    pub(crate) workers: Vec<Work>,
+    pub(crate) workers: Vec<Worker>,
     pub(crate) chores: Vec<(&'static str, Chore)>,
     pub(crate) user_chores: Vec<(&'static str, Chore)>,
     pub(crate) topics: Vec<Topic>,

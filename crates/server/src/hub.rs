@@ -13,11 +13,11 @@ const FLUSHES_KEPT: usize = 32;
 /// A larger group is not buffered for followers that lag; they read it from the store.
 const GROUP_BYTES_MAX: usize = 128 * 1024;
 
-type Topic = broadcast::Sender<Arc<[Event]>>;
+type HubTopic = broadcast::Sender<Arc<[Event]>>;
 
 #[derive(Default)]
 pub struct Hub {
-    topics: Mutex<HashMap<SessionId, Topic>>,
+    topics: Mutex<HashMap<SessionId, HubTopic>>,
     /// A runner job waits for a launcher.
     pub jobs: Notify,
 }

@@ -71,7 +71,7 @@ impl JumpedClock {
 
 #[derive(Default)]
 pub struct Metrics {
-    operations: RwLock<HashMap<String, HashMap<Method, Arc<Operation>>>>,
+    operations: RwLock<HashMap<String, HashMap<Method, Arc<OperationCounts>>>>,
     refusals: Mutex<BTreeMap<(&'static str, String), u64>>,
     flush_us: Histogram,
     flush_requests: Histogram,
@@ -88,7 +88,7 @@ pub struct Metrics {
 }
 
 #[derive(Default)]
-struct Operation {
+struct OperationCounts {
     statuses: [AtomicU64; STATUSES.len()],
     took_us: Histogram,
 }
@@ -117,8 +117,8 @@ impl Metrics {
         operation.took_us.add(took_us.max(0).unsigned_abs(), &TIMES_US);
     }
 
-    fn operation(&self, method: &Method, path: &str) -> Arc<Operation> {
-        let found = |of: &HashMap<String, HashMap<Method, Arc<Operation>>>| of.get(path)?.get(method).cloned();
+    fn operation(&self, method: &Method, path: &str) -> Arc<OperationCounts> {
+        let found = |of: &HashMap<String, HashMap<Method, Arc<OperationCounts>>>| of.get(path)?.get(method).cloned();
         if let Some(operation) = found(&self.operations.read()) {
             return operation;
         }

@@ -31,11 +31,11 @@ pub struct Report {
     pub events: u64,
     /// Events whose payload was erased; their digests still match.
     pub erased: u64,
-    pub broken: Vec<Broken>,
+    pub broken: Vec<BrokenRow>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Broken {
+pub struct BrokenRow {
     pub session_id: String,
     pub session_seq: i64,
     pub reason: String,
@@ -91,7 +91,7 @@ async fn find_orphans(db: &Db, wanted: Option<&str>, report: &mut Report) -> Res
             report.sessions += 1;
             report.events += orphans.events as u64;
             let reason = format!("there is no such session, and {} of its events", orphans.events);
-            report.broken.push(Broken { session_id: orphans.session_id, session_seq: orphans.first_seq, reason });
+            report.broken.push(BrokenRow { session_id: orphans.session_id, session_seq: orphans.first_seq, reason });
         }
     }
 }
@@ -110,15 +110,15 @@ async fn find_runs_without_events(db: &Db, wanted: Option<&str>, report: &mut Re
                 continue;
             }
             let reason = format!("run {}: there is no event of it", run.run_id);
-            report.broken.push(Broken { session_id: run.session_id, session_seq: 0, reason });
+            report.broken.push(BrokenRow { session_id: run.session_id, session_seq: 0, reason });
         }
     }
 }
 
 /// Verifies one chain. `Some` is the first mismatch.
-async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option<Broken>, Failure> {
+async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option<BrokenRow>, Failure> {
     let broken = |session_seq: i64, reason: &str| {
-        Some(Broken { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
+        Some(BrokenRow { session_id: session.public_id(), session_seq, reason: reason.to_owned() })
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
     let mut replay = Replay::default();

@@ -455,7 +455,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("PlacementKind", words::<runners::PlacementKind>()),
         ("Role", words::<conversation::Role>()),
         ("RevocationReason", words::<identities::RevocationReason>()),
-        ("Rule", words::<manifest::Rule>()),
+        ("Rule", words::<manifest::DiffRule>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
         ("ScopeState", words::<relations::ScopeState>()),

@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_server::{
     Config,
     clock::Clock,
-    verify::{Broken, verify},
+    verify::{BrokenRow, verify},
 };
 use ostler_store::{
     Db,
@@ -78,7 +78,7 @@ impl Left {
 
     /// The first place that does not fit. `None`: everything does.
     async fn broken(&self) -> Option<(i64, String)> {
-        let mine = |broken: &Broken| broken.session_id == self.session.to_string();
+        let mine = |broken: &BrokenRow| broken.session_id == self.session.to_string();
         let mut broken: Vec<_> = verify(&self.config, None).await.unwrap().broken.into_iter().filter(mine).collect();
         assert!(broken.len() <= 1, "one session, one place: {broken:?}");
         broken.pop().map(|broken| (broken.session_seq, broken.reason))

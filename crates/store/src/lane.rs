@@ -21,7 +21,7 @@ use ostler_protocol::{
         commands::Command,
         events::Event,
         leases::Lease,
-        operations::{Batch, Change, Desk, Reply, Request, Tracked},
+        operations::{Batch, Desk, Reply, Request, RowChange, Tracked},
         permissions::PermissionRequest,
         runner_jobs::RunnerJob,
         runs::Run,
@@ -268,8 +268,8 @@ impl<T> Default for Rows<'_, T> {
 
 impl<'a, T> Rows<'a, T> {
     fn add(&mut self, row: &'a Tracked<T>) {
-        self.new.extend(row.if_to_write(Change::New));
-        self.changed.extend(row.if_to_write(Change::Changed));
+        self.new.extend(row.if_to_write(RowChange::New));
+        self.changed.extend(row.if_to_write(RowChange::Changed));
     }
 }
 
@@ -280,14 +280,14 @@ impl<'a> Changes<'a> {
             changes.sessions.add(&desk.session);
             changes.consulted.extend((!desk.session.is_to_write()).then_some(&*desk.session));
             changes.events.extend(&desk.events);
-            changes.aliases.extend(desk.aliases.values().filter_map(|row| row.if_to_write(Change::New)));
+            changes.aliases.extend(desk.aliases.values().filter_map(|row| row.if_to_write(RowChange::New)));
             for rows in desk.runs.values() {
                 changes.runs.add(&rows.run);
                 rows.lease.iter().for_each(|row| changes.leases.add(row));
                 rows.commands.values().for_each(|row| changes.commands.add(row));
                 rows.permissions.values().for_each(|row| changes.permissions.add(row));
                 rows.jobs.values().for_each(|row| changes.jobs.add(row));
-                changes.batches.extend(rows.batches.iter().filter_map(|row| row.if_to_write(Change::New)));
+                changes.batches.extend(rows.batches.iter().filter_map(|row| row.if_to_write(RowChange::New)));
                 changes.forget_batches.extend(rows.forget_batches_before.map(|epoch| (rows.run.run_id, epoch)));
             }
         }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostler_client::mesh::{Ambient, Gateway, Sealer, StoredIdentity};
+use ostler_client::mesh::{Ambient, GatewayClient, Sealer, StoredIdentity};
 use ostler_protocol::mesh::messages::{PullResult, SendResult};
 use serde_json::json;
 use tokio::time::timeout;
@@ -24,7 +24,7 @@ pub struct Messages {
     sender: StoredIdentity,
     recipient: StoredIdentity,
     /// One per server.
-    gateways: Vec<Gateway>,
+    gateways: Vec<GatewayClient>,
     entered: usize,
     next: u64,
     /// The sequence number that each message was acknowledged with.
@@ -38,8 +38,8 @@ fn message_id(number: u64) -> String {
 impl Messages {
     pub async fn create(beat: &Beat) -> Result<Self, String> {
         let urls = beat.api.urls.clone();
-        let root = Gateway::fetch_root(&urls[0]).await.map_err(|failure| failure.message)?;
-        let gateways: Result<Vec<_>, _> = urls.iter().map(|url| Gateway::new(url, &root, AMBIENT)).collect();
+        let root = GatewayClient::fetch_root(&urls[0]).await.map_err(|failure| failure.message)?;
+        let gateways: Result<Vec<_>, _> = urls.iter().map(|url| GatewayClient::new(url, &root, AMBIENT)).collect();
         let gateways = gateways.map_err(|failure| failure.message)?;
         let mut members = vec![];
         for name in ["alice", "bobby"] {

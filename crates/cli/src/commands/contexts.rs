@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     connection::{self, Connection},
-    context_file::{Context, Contexts},
+    context_file::{ConnectionContext, Contexts},
     errors, exit_codes,
     terminal::{
         confirm::Confirm,
@@ -138,7 +138,7 @@ fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
     })?;
     connection::check_address(server)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).map_err(Failure::internal);
-    let context = Context {
+    let context = ConnectionContext {
         server: server.to_owned(),
         token_file: args.token_file.as_ref().map(absolute).transpose()?,
         data_dir: connection.data_dir_flag().map(absolute).transpose()?,

@@ -48,7 +48,7 @@ use crate::{
 
 /// Verbs for runs and sessions, then a noun with verbs for everything else.
 #[derive(Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     Run(run::RunArgs),
     Ps(ps::PsArgs),
     Result(result::ResultArgs),
@@ -87,7 +87,7 @@ pub(crate) enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-impl Command {
+impl CliCommand {
     /// Protects the secrets of this process from the programs it will start. Called before anything else.
     pub(crate) fn protect(&self) -> Result<(), Failure> {
         match self {

@@ -58,13 +58,13 @@ enum ProfilesVerb {
 
 /// The owner of the profile
 #[derive(clap::Args, Debug)]
-struct Owner {
+struct OwnerArgs {
     /// The tenant that owns the profile [default: the operator, or the tenant of the token]
     #[arg(long)]
     tenant: Option<String>,
 }
 
-impl Owner {
+impl OwnerArgs {
     fn scope(&self) -> ProfileScope {
         ProfileScope { tenant_id: self.tenant.clone() }
     }
@@ -91,7 +91,7 @@ struct ShowProfileArgs {
     #[arg(add = candidates::profiles())]
     profile: String,
     #[command(flatten)]
-    owner: Owner,
+    owner: OwnerArgs,
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
@@ -123,7 +123,7 @@ struct SetProfileArgs {
     #[arg(long, value_name = "FILE")]
     model_catalog: Option<PathBuf>,
     #[command(flatten)]
-    owner: Owner,
+    owner: OwnerArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -139,7 +139,7 @@ struct ConfigProfileArgs {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
-    owner: Owner,
+    owner: OwnerArgs,
     #[command(flatten)]
     output: Output,
 }
@@ -167,7 +167,7 @@ struct DeleteProfileArgs {
     #[arg(add = candidates::profiles())]
     profile: String,
     #[command(flatten)]
-    owner: Owner,
+    owner: OwnerArgs,
     #[command(flatten)]
     confirm: Confirm,
     #[command(flatten)]

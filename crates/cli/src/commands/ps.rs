@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     candidates,
-    commands::{read::Reader, runs},
+    commands::{read::ReaderArgs, runs},
     connection::Connection,
     exit_codes,
     terminal::{
@@ -53,7 +53,7 @@ pub(crate) struct PsArgs {
     #[arg(long, help = "Only sessions of this backend profile", add = candidates::profiles())]
     profile: Option<String>,
     #[command(flatten)]
-    reader: Reader,
+    reader: ReaderArgs,
     /// Show at most this many
     #[arg(short = 'n', long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..i64::from(PAGE_ITEMS_MAX)))]
     limit: u32,
@@ -80,12 +80,12 @@ pub(crate) async fn ps(connection: &Connection, args: &PsArgs) -> Result<u8, Fai
     Ok(exit_codes::OK)
 }
 
-struct SessionPage {
+struct ShownSessions {
     sessions: Vec<SessionView>,
     has_more: bool,
 }
 
-async fn fetch(client: &Client, args: &PsArgs) -> Result<SessionPage, Failure> {
+async fn fetch(client: &Client, args: &PsArgs) -> Result<ShownSessions, Failure> {
     let query = ListSessions {
         state: args.all.then(|| "all".to_owned()),
         reader_id: args.reader.id(),
@@ -96,7 +96,7 @@ async fn fetch(client: &Client, args: &PsArgs) -> Result<SessionPage, Failure> {
     };
     let page = client.list_sessions(&query).await?;
     let with_phase = page.sessions.into_iter().map(|session| with_liveness(client, args, session));
-    Ok(SessionPage { sessions: join_all(with_phase).await, has_more: page.next_cursor.is_some() })
+    Ok(ShownSessions { sessions: join_all(with_phase).await, has_more: page.next_cursor.is_some() })
 }
 
 /// Adds what a running session waits for, which a list does not contain.
@@ -209,7 +209,7 @@ struct WatchView<'a> {
 }
 
 impl WatchView<'_> {
-    fn show(&mut self, mut found: SessionPage) {
+    fn show(&mut self, mut found: ShownSessions) {
         if let Some(repaint) = &mut self.repaint {
             let (width, height) = output::size().unwrap_or((80, 24));
             found.sessions.truncate(height.saturating_sub(LINES_FREE).max(1));

@@ -13,13 +13,13 @@ use crate::{
 
 /// The reader whose unread marks are used. Flattened into commands that list or read sessions.
 #[derive(clap::Args, Clone, Debug)]
-pub(crate) struct Reader {
+pub(crate) struct ReaderArgs {
     /// The reader whose unread marks to use, if several people share a token
     #[arg(long, value_name = "NAME", env = "OSTLER_READER", hide_env_values = true)]
     reader: Option<String>,
 }
 
-impl Reader {
+impl ReaderArgs {
     pub(crate) fn id(&self) -> Option<String> {
         self.reader.clone().filter(|reader| !reader.is_empty())
     }
@@ -39,7 +39,7 @@ pub(crate) struct ReadArgs {
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
-    reader: Reader,
+    reader: ReaderArgs,
     #[command(flatten)]
     output: Output,
 }

@@ -133,7 +133,7 @@ pub(crate) fn dialects() -> Dialects {
 /// The ready line.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Ready {
+struct ReadyLine {
     address: String,
     token_file: PathBuf,
 }
@@ -157,7 +157,10 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
         _ = terminate.recv() => return Ok(exit_codes::OK),
     };
     let address = format!("{}://{}", server.scheme(), server.address());
-    output::data(&output::json_line(&Ready { address: address.clone(), token_file: server.token_file().to_owned() }));
+    output::data(&output::json_line(&ReadyLine {
+        address: address.clone(),
+        token_file: server.token_file().to_owned(),
+    }));
     tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
     if std::io::stderr().is_terminal() {
         output::message(&format!("ready; try: ostler --server {address} run \"say hello\"\n"));
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_ready_line_is_one_json_object() {
-        let ready = Ready { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
+        let ready = ReadyLine { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
         assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
     }
 }

@@ -12,7 +12,7 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
-    commands::read::Reader,
+    commands::read::ReaderArgs,
     connection::Connection,
     exit_codes,
     targets::{SessionKey, Within},
@@ -73,7 +73,7 @@ struct ShowSessionArgs {
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
-    reader: Reader,
+    reader: ReaderArgs,
     #[command(flatten)]
     times: Times,
     #[command(flatten)]

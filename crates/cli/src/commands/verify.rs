@@ -63,7 +63,7 @@ fn as_json(report: &Report) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use ostler_server::verify::Broken;
+    use ostler_server::verify::BrokenRow;
 
     use super::*;
 
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_first_inconsistent_event_is_named() {
-        let broken = Broken { session_id: "ses_1".into(), session_seq: 7, reason: "the payload was changed".into() };
+        let broken = BrokenRow { session_id: "ses_1".into(), session_seq: 7, reason: "the payload was changed".into() };
         let report = Report { sessions: 2, events: 12, erased: 0, broken: vec![broken] };
         let text = "broken 1 session of 2 sessions, 12 events\n  ses_1 #7: the payload was changed\n";
         assert_eq!(render(&report, Paint::PLAIN), text);

@@ -13,7 +13,7 @@ use ostler_protocol::{
 };
 use tokio::time::{Duration, timeout};
 
-use crate::{client::Client, failures, path::Path, response, sse::Parser, transport::Body};
+use crate::{client::Client, failures, path::Path, response, sse::Parser, transport::ReplyBody};
 
 /// Events of a run in order, each once. Ends when the run has ended or the server shuts down. A broken connection is an
 /// error, after which the caller may follow again from the last sequence number it has received.
@@ -61,7 +61,7 @@ impl Client {
 }
 
 struct FollowState {
-    body: Body,
+    body: ReplyBody,
     parser: Parser,
     ready: VecDeque<EventView>,
     has_ended: bool,

@@ -28,7 +28,7 @@ struct CreatedParts {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct ResultQuery<'a> {
+struct ResultParams<'a> {
     command_id: Option<&'a str>,
 }
 
@@ -54,7 +54,7 @@ impl Client {
 
     /// The result of one command, or of the run's latest command.
     pub async fn run_result(&self, run_id: &str, command_id: Option<&str>) -> Result<RunResult, Failure> {
-        self.get(Path::api(&["runs", run_id, "result"]).query(&ResultQuery { command_id })?).await
+        self.get(Path::api(&["runs", run_id, "result"]).query(&ResultParams { command_id })?).await
     }
 
     /// A runner's report about the run as a whole.

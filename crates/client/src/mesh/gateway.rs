@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use ostler_crypto::{
     certificates::{Certificate, Chain},
-    envelope::Identity,
+    envelope::EnvelopeIdentity,
     keys::PrivateKey,
     proofs,
 };
@@ -16,7 +16,7 @@ use ostler_protocol::{
         Aid,
         auth::{CreateAidParams, CreateAidResult, Login1Params, Login1Result, Login2Params, Login2Result},
         connections::{
-            Client as ClientPart, ConnectParams, ConnectResult, DeliveryMode, Device, Place, Token, Versions,
+            Client as ClientPart, ConnectParams, ConnectResult, DeliveryMode, Device, DeviceSlot, Token, Versions,
         },
     },
 };
@@ -26,13 +26,13 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     ambient::Ambient,
     pki::{GatewayCache, fault_failure, fetch_root, untrusted},
-    session::Session,
+    session::MeshSession,
 };
 use crate::{failures::is_transient, transport::web_client};
 
 /// A gateway of the mesh, and the root certificate that it is verified against.
 #[derive(Clone)]
-pub struct Gateway {
+pub struct GatewayClient {
     pub(super) web: reqwest::Client,
     pub(super) base: String,
     pub(super) root: Certificate,
@@ -41,7 +41,7 @@ pub struct Gateway {
 }
 
 /// The result of a login.
-pub struct Tokens {
+pub struct LoginTokens {
     pub access: SecretString,
     pub refresh: SecretString,
     /// The next certificate, if the current one is past half its validity.
@@ -63,7 +63,7 @@ impl From<Failure> for RegisterError {
     }
 }
 
-impl Gateway {
+impl GatewayClient {
     /// The gateway of the server at `base_url`, trusted if its certificates come from this root (PEM).
     pub fn new(base_url: &str, root: &str, ambient: Ambient) -> Result<Self, Failure> {
         let root = Certificate::from_pem(root).ok_or_else(|| untrusted("the root certificate cannot be read"))?;
@@ -87,7 +87,7 @@ impl Gateway {
         aid: &Aid,
         key: &PrivateKey,
         invite: Option<String>,
-    ) -> Result<Identity, RegisterError> {
+    ) -> Result<EnvelopeIdentity, RegisterError> {
         let params = CreateAidParams {
             aid: aid.clone(),
             public_key: key.public_key().to_base64(),
@@ -104,7 +104,7 @@ impl Gateway {
             Err(failure) => return Err(RegisterError::Refused(failure)),
         };
         let certificate = Certificate::from_pem(&cert).ok_or_else(|| untrusted("the certificate cannot be read"))?;
-        let identity = Identity::new(key.clone(), certificate.clone()).ok_or_else(|| {
+        let identity = EnvelopeIdentity::new(key.clone(), certificate.clone()).ok_or_else(|| {
             let message = format!("{aid} is already registered for another key");
             RegisterError::Refused(Failure::rule(Rule::AidTaken, message))
         })?;
@@ -114,7 +114,7 @@ impl Gateway {
     }
 
     /// Logs in. The auth service first proves its identity by a certificate that is not revoked.
-    pub async fn login(&self, identity: &Identity) -> Result<Tokens, Failure> {
+    pub async fn login(&self, identity: &EnvelopeIdentity) -> Result<LoginTokens, Failure> {
         let chain = self.chain().await?;
         let aid: Aid = identity.name().parse().map_err(Failure::internal)?;
         let mut nonce = [0; 12];
@@ -143,12 +143,12 @@ impl Gateway {
             Some(new) if self.is_next_certificate(&new, identity).await? => Some(new),
             _ => None,
         };
-        Ok(Tokens { access: ended.access_token, refresh: ended.refresh_token, new_certificate })
+        Ok(LoginTokens { access: ended.access_token, refresh: ended.refresh_token, new_certificate })
     }
 
     /// Whether a certificate is the identity's next one: of its name and key, valid, and not revoked. Any other that a login
     /// returns is ignored.
-    async fn is_next_certificate(&self, new: &Certificate, identity: &Identity) -> Result<bool, Failure> {
+    async fn is_next_certificate(&self, new: &Certificate, identity: &EnvelopeIdentity) -> Result<bool, Failure> {
         let fits = is_successor(self.chain().await?, new, identity.certificate(), self.ambient.now());
         Ok(fits && !self.is_revoked(&new.serial()).await?)
     }
@@ -157,9 +157,9 @@ impl Gateway {
     pub async fn connect(
         &self,
         access: &SecretString,
-        place: &Place,
+        place: &DeviceSlot,
         delivery_mode: DeliveryMode,
-    ) -> Result<Session, Failure> {
+    ) -> Result<MeshSession, Failure> {
         let mut session = self.open().await?;
         let params = ConnectParams {
             nonce: session.nonce().to_owned(),
@@ -181,8 +181,8 @@ impl Gateway {
         self.open().await?.call(method, params).await
     }
 
-    async fn open(&self) -> Result<Session, Failure> {
-        Session::open(&self.web, &self.base, self.ambient).await
+    async fn open(&self) -> Result<MeshSession, Failure> {
+        MeshSession::open(&self.web, &self.base, self.ambient).await
     }
 }
 
@@ -209,7 +209,7 @@ fn is_successor(chain: &Chain, new: &Certificate, old: &Certificate, now: Timest
 mod tests {
     use jiff::SignedDuration;
     use ostler_crypto::{
-        certificates::{Authority, Kind, Serial},
+        certificates::{Authority, CertificateKind, Serial},
         keys::Curve,
     };
 
@@ -236,8 +236,8 @@ mod tests {
                 let made = above.issue(kind, name, &key.public_key(), &self.serial(), now).unwrap();
                 Authority::new(kind, key, made).unwrap()
             };
-            let registry = below(&root, Kind::Registry, "Registry");
-            let issuer = below(&registry, Kind::Issuer, "probe.test");
+            let registry = below(&root, CertificateKind::Registry, "Registry");
+            let issuer = below(&registry, CertificateKind::Issuer, "probe.test");
             let all = [&issuer, &registry, &root].map(|authority| authority.certificate().clone());
             let chain = Chain::verify(all.to_vec(), std::slice::from_ref(root.certificate()), now).unwrap();
             (issuer, chain)
@@ -252,8 +252,9 @@ mod tests {
         let (issuer, chain) = drawn.authorities(now - days(800));
         let (other_issuer, _) = drawn.authorities(now - days(800));
         let (key, other) = (drawn.key(Curve::P256).public_key(), drawn.key(Curve::P256).public_key());
-        let mut made =
-            |by: &Authority, name: &str, key, at| by.issue(Kind::Agent, name, key, &drawn.serial(), at).unwrap();
+        let mut made = |by: &Authority, name: &str, key, at| {
+            by.issue(CertificateKind::Agent, name, key, &drawn.serial(), at).unwrap()
+        };
         let (alice, bobby) = ("alice.probe.test", "bobby.probe.test");
         let old = made(&issuer, alice, &key, now - days(200));
         for (new, fits, why) in [

@@ -10,9 +10,9 @@ mod session;
 mod stored_identity;
 
 pub use ambient::Ambient;
-pub use gateway::{Gateway, RegisterError, Tokens, is_slot_in_use};
+pub use gateway::{GatewayClient, LoginTokens, RegisterError, is_slot_in_use};
 pub use identities::{PublishedCertificate, public_key};
 pub use pki::CertificateTrust;
 pub use sealing::{IdentityKeys, OpenError, OpenedMessage, OwnPrekey, Sealer, SealerEvent};
-pub use session::{GatewayEvent, Session};
+pub use session::{GatewayEvent, MeshSession};
 pub use stored_identity::StoredIdentity;

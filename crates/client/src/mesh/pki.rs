@@ -10,13 +10,13 @@ use std::{
 use http::{Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
-    certificates::{Certificate, Chain, Fault, FaultKind, Peer, Serial},
+    certificates::{Certificate, CertificateFault, Chain, FaultKind, Peer, Serial},
     crl::{LIST_BYTES_MAX, Revocations},
 };
 use ostler_protocol::{Failure, Rule, mesh::Aid};
 use tokio::{sync::OnceCell, time::timeout};
 
-use super::gateway::Gateway;
+use super::gateway::GatewayClient;
 use crate::{failures, response, transport};
 
 /// Time limit for a page of a gateway.
@@ -49,7 +49,7 @@ pub enum CertificateTrust {
     Unknown,
 }
 
-impl Gateway {
+impl GatewayClient {
     /// The authorities of the domain, verified up to the root.
     pub async fn chain(&self) -> Result<&Chain, Failure> {
         let read = async || {
@@ -172,7 +172,7 @@ fn is_fingerprint(named: &str) -> bool {
 }
 
 /// The failure for a certificate that is not trusted, or not yet valid.
-pub(super) fn fault_failure(fault: &Fault) -> Failure {
+pub(super) fn fault_failure(fault: &CertificateFault) -> Failure {
     match fault.kind {
         // An issuer does not date certificates ahead, so our clock is behind.
         FaultKind::NotYetValid => Failure::rule(Rule::MeshClock, format!("{fault}; is this machine's clock right?")),

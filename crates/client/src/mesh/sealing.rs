@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostler_crypto::{
     certificates::{Certificate, Peer},
-    envelope::{self, Address, Envelope, Identity},
+    envelope::{self, Address, Envelope, EnvelopeIdentity},
     keys::{Curve, PrivateKey, PublicKey},
     prekeys,
     replay::{ReplayError, ReplayGuard},
@@ -23,9 +23,9 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
-    gateway::Gateway,
+    gateway::GatewayClient,
     pki::{CertificateTrust, untrusted},
-    session::{GatewayEvent, Session},
+    session::{GatewayEvent, MeshSession},
 };
 
 /// After this long without an event, the caller checks whether the gateway is still there.
@@ -44,9 +44,9 @@ pub struct OwnPrekey {
 
 /// The keys that an identity opens messages with.
 pub struct IdentityKeys {
-    pub identity: Identity,
+    pub identity: EnvelopeIdentity,
     /// The same key under its earlier certificates, because senders may have sealed for those.
-    pub earlier: Vec<Identity>,
+    pub earlier: Vec<EnvelopeIdentity>,
     pub prekeys: Vec<OwnPrekey>,
 }
 
@@ -83,8 +83,8 @@ pub enum SealerEvent {
 
 /// An identity on one device, in a session: seals the messages it sends and opens those it receives.
 pub struct Sealer {
-    gateway: Gateway,
-    session: Session,
+    gateway: GatewayClient,
+    session: MeshSession,
     keys: IdentityKeys,
     aid: Aid,
     device_id: String,
@@ -92,7 +92,12 @@ pub struct Sealer {
 }
 
 impl Sealer {
-    pub fn new(gateway: Gateway, session: Session, keys: IdentityKeys, device_id: &str) -> Result<Self, Failure> {
+    pub fn new(
+        gateway: GatewayClient,
+        session: MeshSession,
+        keys: IdentityKeys,
+        device_id: &str,
+    ) -> Result<Self, Failure> {
         let aid = keys.identity.name().parse().map_err(Failure::internal)?;
         let (device_id, replays) = (device_id.to_owned(), ReplayGuard::default());
         Ok(Self { gateway, session, keys, aid, device_id, replays })
@@ -103,7 +108,7 @@ impl Sealer {
         self.keys.identity.certificate()
     }
 
-    pub fn session(&mut self) -> &mut Session {
+    pub fn session(&mut self) -> &mut MeshSession {
         &mut self.session
     }
 

@@ -18,7 +18,7 @@ use ostler_protocol::{
         messages::{ACK_EVENT, AckEvent, Message, RECALLED_EVENT, RECEIVED_EVENT, RecalledEvent},
         pki::GATEWAY_PATH,
     },
-    rpc::{Frame, RpcError, RpcId, Version},
+    rpc::{RpcError, RpcFrame, RpcId, Version},
 };
 use reqwest::Upgraded;
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,14 +49,14 @@ pub enum GatewayEvent {
     Other(String),
 }
 
-pub struct Session {
+pub struct MeshSession {
     socket: WebSocketStream<Upgraded>,
     nonce: String,
     calls: u64,
     events: VecDeque<GatewayEvent>,
 }
 
-impl Session {
+impl MeshSession {
     /// Connects and receives the challenge, which the server sends first.
     pub(super) async fn open(web: &reqwest::Client, base: &str, ambient: Ambient) -> Result<Self, Failure> {
         let mut bytes = [0; 16];
@@ -84,7 +84,7 @@ impl Session {
         let socket = WebSocketStream::from_raw_socket(upgraded, Role::Client, Some(limits)).await;
         let mut session = Self { socket, nonce: String::new(), calls: 0, events: VecDeque::new() };
         match timeout(REPLY_MAX, session.read()).await.map_err(|_| no_reply())?? {
-            Frame::Notification { method, params } if method == CHALLENGE => {
+            RpcFrame::Notification { method, params } if method == CHALLENGE => {
                 let challenge: Challenge = read(&params)?;
                 session.nonce = challenge.nonce;
                 Ok(session)
@@ -97,21 +97,21 @@ impl Session {
         &self.nonce
     }
 
-    /// Calls a method. Events that are pushed in the meantime are queued for [`Session::next_event`].
+    /// Calls a method. Events that are pushed in the meantime are queued for [`MeshSession::next_event`].
     pub async fn call<T: DeserializeOwned>(&mut self, method: &str, params: &impl Serialize) -> Result<T, Failure> {
         self.calls += 1;
         let id = RpcId::Text(format!("c-{}", self.calls));
-        let request = Frame::Request { id: id.clone(), method: method.to_owned(), params: RawJson::of(params) };
+        let request = RpcFrame::Request { id: id.clone(), method: method.to_owned(), params: RawJson::of(params) };
         let text = request.write(Version::Two);
         self.socket.send(tungstenite::Message::Text(text.into())).await.map_err(|error| connection_lost(&error))?;
         let replied = async {
             loop {
                 match self.read().await? {
-                    Frame::Answer { id: replied, result } if replied == id => return read(&result),
-                    Frame::Error { id: replied, error } if replied.as_ref().is_none_or(|one| *one == id) => {
+                    RpcFrame::Answer { id: replied, result } if replied == id => return read(&result),
+                    RpcFrame::Error { id: replied, error } if replied.as_ref().is_none_or(|one| *one == id) => {
                         return Err(error_failure(error));
                     }
-                    Frame::Notification { method, params } => self.queue_event(&method, &params)?,
+                    RpcFrame::Notification { method, params } => self.queue_event(&method, &params)?,
                     // A late reply to an earlier call.
                     _ => {}
                 }
@@ -126,7 +126,7 @@ impl Session {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
             }
-            if let Frame::Notification { method, params } = self.read().await? {
+            if let RpcFrame::Notification { method, params } = self.read().await? {
                 self.queue_event(&method, &params)?;
             }
         }
@@ -156,11 +156,11 @@ impl Session {
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<Frame, Failure> {
+    async fn read(&mut self) -> Result<RpcFrame, Failure> {
         loop {
             match self.socket.next().await {
                 Some(Ok(tungstenite::Message::Text(text))) => {
-                    return Frame::read_as(text.as_bytes(), Version::Two)
+                    return RpcFrame::read_as(text.as_bytes(), Version::Two)
                         .map_err(|fault| Failure::rule(Rule::MeshGateway, format!("the gateway sent {fault}")));
                 }
                 Some(Ok(tungstenite::Message::Close(frame))) => {

@@ -3,7 +3,7 @@
 
 use ostler_crypto::{
     certificates::Certificate,
-    envelope::Identity,
+    envelope::EnvelopeIdentity,
     keys::{Curve, PrivateKey},
     prekeys::outdated,
 };
@@ -11,14 +11,14 @@ use ostler_protocol::{
     Failure, Rule,
     mesh::{
         Aid,
-        connections::{DeliveryMode, Place},
+        connections::{DeliveryMode, DeviceSlot},
     },
 };
 use serde::{Deserialize, Serialize};
 
 use super::{
     ambient::Ambient,
-    gateway::{Gateway, RegisterError},
+    gateway::{GatewayClient, RegisterError},
     sealing::{IdentityKeys, OwnPrekey, Sealer},
 };
 
@@ -61,7 +61,11 @@ impl StoredIdentity {
 
     /// Registers the name; see [`StoredIdentity::adopt`]. Idempotent with the same key, so a caller that stores the key first
     /// loses nothing.
-    pub async fn register(&self, gateway: &Gateway, invite: Option<String>) -> Result<Certificate, RegisterError> {
+    pub async fn register(
+        &self,
+        gateway: &GatewayClient,
+        invite: Option<String>,
+    ) -> Result<Certificate, RegisterError> {
         let identity = gateway.register(&self.aid, &self.key, invite).await?;
         Ok(identity.certificate().clone())
     }
@@ -95,16 +99,16 @@ impl StoredIdentity {
 
     /// Logs in, and connects from one of its device's slots. A login may return the next certificate; see
     /// [`Sealer::certificate`].
-    pub async fn enter(&self, gateway: &Gateway, slot_id: &str) -> Result<Sealer, Failure> {
+    pub async fn enter(&self, gateway: &GatewayClient, slot_id: &str) -> Result<Sealer, Failure> {
         let mut identities = self.identities()?;
         let identity = identities.first().ok_or_else(|| invalid_keys(&self.aid, "is not registered yet"))?;
         let tokens = gateway.login(identity).await?;
         if let Some(renewed) = tokens.new_certificate {
-            let identity = Identity::new(self.key.clone(), renewed);
+            let identity = EnvelopeIdentity::new(self.key.clone(), renewed);
             identities
                 .insert(0, identity.ok_or_else(|| invalid_keys(&self.aid, "received a certificate for another key"))?);
         }
-        let place = Place { device_id: self.device_id.clone(), slot_id: slot_id.to_owned() };
+        let place = DeviceSlot { device_id: self.device_id.clone(), slot_id: slot_id.to_owned() };
         let session = gateway.connect(&tokens.access, &place, DeliveryMode::default()).await?;
         let prekeys = self.prekeys.iter().map(|stored| OwnPrekey {
             prekey_id: stored.prekey_id.clone(),
@@ -115,9 +119,9 @@ impl StoredIdentity {
         Sealer::new(gateway.clone(), session, keys, &self.device_id)
     }
 
-    fn identities(&self) -> Result<Vec<Identity>, Failure> {
-        let identity = |pem: &String| Identity::new(self.key.clone(), Certificate::from_pem(pem)?);
-        let all: Option<Vec<Identity>> = self.certificates.iter().map(identity).collect();
+    fn identities(&self) -> Result<Vec<EnvelopeIdentity>, Failure> {
+        let identity = |pem: &String| EnvelopeIdentity::new(self.key.clone(), Certificate::from_pem(pem)?);
+        let all: Option<Vec<EnvelopeIdentity>> = self.certificates.iter().map(identity).collect();
         all.ok_or_else(|| invalid_keys(&self.aid, "has a stored key that does not belong to its certificate"))
     }
 }

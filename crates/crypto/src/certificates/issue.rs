@@ -34,7 +34,7 @@ const DAY_HOURS: i64 = 24;
 
 /// The purpose of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CertificateKind {
     /// The trust anchor; signs registries.
     Root,
     /// Signs issuers.
@@ -47,7 +47,7 @@ pub enum Kind {
     Agent,
 }
 
-impl Kind {
+impl CertificateKind {
     /// How many authorities may be below one of this kind. `None` if it is not an authority.
     pub(crate) fn path_length(self) -> Option<u8> {
         match self {
@@ -79,7 +79,7 @@ impl Kind {
     }
 
     /// The kind of authority that signs it. `None` if it signs itself.
-    fn signer(self) -> Option<Kind> {
+    fn signer(self) -> Option<CertificateKind> {
         match self {
             Self::Root => None,
             Self::Registry => Some(Self::Root),
@@ -102,7 +102,7 @@ impl Kind {
 
 /// The same as `x509_cert::TbsCertificate`, whose fields can be read but not set.
 #[derive(Sequence)]
-struct Body {
+struct CertificateBody {
     #[asn1(context_specific = "0", tag_mode = "EXPLICIT")]
     version: Version,
     serial: SerialNumber,
@@ -118,7 +118,7 @@ struct Body {
 /// A certificate with its key, which may sign others.
 #[derive(Clone, Debug)]
 pub struct Authority {
-    kind: Kind,
+    kind: CertificateKind,
     key: PrivateKey,
     certificate: Certificate,
 }
@@ -126,7 +126,7 @@ pub struct Authority {
 impl Authority {
     /// Loads an existing authority. `None` if the key does not belong to the certificate or is on the wrong curve, or the
     /// certificate is of another kind.
-    pub fn new(kind: Kind, key: PrivateKey, certificate: Certificate) -> Option<Self> {
+    pub fn new(kind: CertificateKind, key: PrivateKey, certificate: Certificate) -> Option<Self> {
         let (_, constraints) = certificate.body().get_extension::<BasicConstraints>().ok()??;
         let is_of_kind = constraints.ca && constraints.path_len_constraint == Some(kind.path_length()?);
         let fits = is_of_kind && key.curve() == kind.curve();
@@ -139,16 +139,21 @@ impl Authority {
         let public = key.public_key();
         let subject = common_name(name);
         let key_identifier = key_identifier(&public);
-        let body =
-            body(Kind::Root, (subject.clone(), key_identifier), (subject, &public), serial, (now, Timestamp::MAX));
+        let body = body(
+            CertificateKind::Root,
+            (subject.clone(), key_identifier),
+            (subject, &public),
+            serial,
+            (now, Timestamp::MAX),
+        );
         let certificate = Certificate::from_der(&signed::sign(&body, &key)).expect("it was just made");
-        Self { kind: Kind::Root, key, certificate }
+        Self { kind: CertificateKind::Root, key, certificate }
     }
 
     /// Issues a certificate. `None` if this authority may not issue this kind, or not with this key or name.
     pub fn issue(
         &self,
-        kind: Kind,
+        kind: CertificateKind,
         name: &str,
         key: &PublicKey,
         serial: &Serial,
@@ -156,7 +161,7 @@ impl Authority {
     ) -> Option<Certificate> {
         let within = match kind {
             // One label before the domain: an issuer is responsible for its own domain only.
-            Kind::Service | Kind::Agent => {
+            CertificateKind::Service | CertificateKind::Agent => {
                 name.split_once('.').is_some_and(|(_, domain)| domain == self.certificate.name())
             }
             _ => true,
@@ -188,18 +193,18 @@ const NAME_BYTES_MAX: usize = 255;
 
 #[expect(clippy::expect_used, reason = "a valid key always encodes")]
 fn body(
-    kind: Kind,
+    kind: CertificateKind,
     issuer: (Name, Vec<u8>),
     subject: (Name, &PublicKey),
     serial: &Serial,
     (now, end): (Timestamp, Timestamp),
-) -> Body {
-    let signer_curve = kind.signer().map_or(subject.1.curve(), Kind::curve);
+) -> CertificateBody {
+    let signer_curve = kind.signer().map_or(subject.1.curve(), CertificateKind::curve);
     let until = now.saturating_add(kind.life()).unwrap_or(Timestamp::MAX).min(end);
     let from = now.saturating_sub(SignedDuration::from_secs(CLOCK_SKEW_SECONDS)).unwrap_or(Timestamp::UNIX_EPOCH);
     let time = |time| Time::from(date_time(time));
     let spki = SubjectPublicKeyInfo::from_der(&subject.1.to_spki_der()).expect("a key can be written");
-    Body {
+    CertificateBody {
         version: Version::V3,
         serial: serial.number(),
         algorithm: signed::algorithm(signer_curve),
@@ -212,7 +217,12 @@ fn body(
 }
 
 #[expect(clippy::expect_used, reason = "every subject of ours has a common name")]
-fn extensions(kind: Kind, subject: &Name, issuer_identifier: Vec<u8>, identifier: Vec<u8>) -> Vec<Extension> {
+fn extensions(
+    kind: CertificateKind,
+    subject: &Name,
+    issuer_identifier: Vec<u8>,
+    identifier: Vec<u8>,
+) -> Vec<Extension> {
     let constraints = BasicConstraints { ca: kind.path_length().is_some(), path_len_constraint: kind.path_length() };
     let mut extensions = vec![
         extension(true, &constraints),

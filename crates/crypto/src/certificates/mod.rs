@@ -6,7 +6,7 @@ pub(crate) mod issue;
 mod verify;
 
 pub use certificate::{CERTIFICATE_BYTES_MAX, CLOCK_SKEW_SECONDS, Certificate, NotASerial, RENEWAL_GRACE_DAYS, Serial};
-pub use issue::{Authority, Kind};
-pub use verify::{AUTHORITIES_MAX, Chain, Fault, FaultKind, Peer};
+pub use issue::{Authority, CertificateKind};
+pub use verify::{AUTHORITIES_MAX, CertificateFault, Chain, FaultKind, Peer};
 
 pub(crate) use certificate::{date_time, timestamp};

@@ -15,7 +15,7 @@ pub const AUTHORITIES_MAX: usize = 3;
 
 /// Why a certificate is not trusted, and which one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct CertificateFault {
     pub certificate: String,
     pub kind: FaultKind,
 }
@@ -44,7 +44,7 @@ pub enum FaultKind {
     Name,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for CertificateFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.kind {
             FaultKind::ChainLength => "has a chain without authorities, or with too many",
@@ -64,7 +64,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for CertificateFault {}
 
 /// The authorities above a domain's certificates, checked up to a trusted root.
 #[derive(Clone, Debug)]
@@ -72,10 +72,14 @@ pub struct Chain(Vec<Certificate>);
 
 impl Chain {
     /// Verifies a chain. The issuer comes first, the root last.
-    pub fn verify(authorities: Vec<Certificate>, trusted: &[Certificate], now: Timestamp) -> Result<Self, Fault> {
+    pub fn verify(
+        authorities: Vec<Certificate>,
+        trusted: &[Certificate],
+        now: Timestamp,
+    ) -> Result<Self, CertificateFault> {
         let Some(root) = authorities.last().filter(|_| authorities.len() <= AUTHORITIES_MAX) else {
             let certificate = authorities.first().map_or_else(String::new, |issuer| issuer.name.clone());
-            return Err(Fault { certificate, kind: FaultKind::ChainLength });
+            return Err(CertificateFault { certificate, kind: FaultKind::ChainLength });
         };
         if !trusted.iter().any(|trusted| trusted.der == root.der) {
             return Err(root.fault(FaultKind::Untrusted));
@@ -103,7 +107,7 @@ impl Chain {
 
     /// Verifies that a certificate belongs to the identity with this name. Does not check revocation; see [`crate::crl`] and
     /// [`crate::ocsp`].
-    pub fn verify_agent(&self, certificate: Certificate, name: &str, now: Timestamp) -> Result<Peer, Fault> {
+    pub fn verify_agent(&self, certificate: Certificate, name: &str, now: Timestamp) -> Result<Peer, CertificateFault> {
         self.verify_end(&certificate, name, now)?;
         if certificate.key.curve() != Curve::P256 {
             return Err(certificate.fault(FaultKind::KeyKind));
@@ -112,11 +116,16 @@ impl Chain {
     }
 
     /// Verifies the certificate of a service, such as the one for logins.
-    pub fn verify_service(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
+    pub fn verify_service(
+        &self,
+        certificate: &Certificate,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<(), CertificateFault> {
         self.verify_end(certificate, name, now)
     }
 
-    fn verify_end(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), Fault> {
+    fn verify_end(&self, certificate: &Certificate, name: &str, now: Timestamp) -> Result<(), CertificateFault> {
         // Authorities of a cached chain may expire as well.
         for authority in &self.0 {
             check_dates(authority, now)?;
@@ -160,12 +169,12 @@ impl Certificate {
         authority && check_extensions(self).is_ok() && check_signed(self, self).is_ok()
     }
 
-    pub(crate) fn fault(&self, kind: FaultKind) -> Fault {
-        Fault { certificate: self.name.clone(), kind }
+    pub(crate) fn fault(&self, kind: FaultKind) -> CertificateFault {
+        CertificateFault { certificate: self.name.clone(), kind }
     }
 }
 
-fn check_authority(authority: &Certificate, below: usize, now: Timestamp) -> Result<(), Fault> {
+fn check_authority(authority: &Certificate, below: usize, now: Timestamp) -> Result<(), CertificateFault> {
     check_dates(authority, now)?;
     check_extensions(authority)?;
     let constraints = extension::<BasicConstraints>(authority)?.filter(|constraints| constraints.ca);
@@ -180,7 +189,7 @@ fn check_authority(authority: &Certificate, below: usize, now: Timestamp) -> Res
     Ok(())
 }
 
-fn check_dates(certificate: &Certificate, now: Timestamp) -> Result<(), Fault> {
+fn check_dates(certificate: &Certificate, now: Timestamp) -> Result<(), CertificateFault> {
     if now < certificate.not_before() {
         return Err(certificate.fault(FaultKind::NotYetValid));
     }
@@ -190,7 +199,7 @@ fn check_dates(certificate: &Certificate, now: Timestamp) -> Result<(), Fault> {
     Ok(())
 }
 
-fn check_signed(certificate: &Certificate, issuer: &Certificate) -> Result<(), Fault> {
+fn check_signed(certificate: &Certificate, issuer: &Certificate) -> Result<(), CertificateFault> {
     let named = extension::<AuthorityKeyIdentifier>(certificate)?.and_then(|identifier| identifier.key_identifier);
     let other_key = match (named, issuer.key_identifier()) {
         (Some(named), Some(identifier)) => named.as_bytes() != identifier,
@@ -206,7 +215,7 @@ fn check_signed(certificate: &Certificate, issuer: &Certificate) -> Result<(), F
 }
 
 /// Checks that each extension occurs at most once, and that every critical one is known.
-fn check_extensions(certificate: &Certificate) -> Result<(), Fault> {
+fn check_extensions(certificate: &Certificate) -> Result<(), CertificateFault> {
     const KNOWN: [der::asn1::ObjectIdentifier; 5] = [
         BasicConstraints::OID,
         KeyUsage::OID,
@@ -224,7 +233,7 @@ fn check_extensions(certificate: &Certificate) -> Result<(), Fault> {
     Ok(())
 }
 
-fn extension<'a, T>(certificate: &'a Certificate) -> Result<Option<T>, Fault>
+fn extension<'a, T>(certificate: &'a Certificate) -> Result<Option<T>, CertificateFault>
 where
     T: der::Decode<'a> + AssociatedOid,
 {

@@ -1,6 +1,8 @@
 use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
-    certificates::{Authority, CLOCK_SKEW_SECONDS, Certificate, Chain, Fault, FaultKind, Kind, Serial},
+    certificates::{
+        Authority, CLOCK_SKEW_SECONDS, Certificate, CertificateFault, CertificateKind, Chain, FaultKind, Serial,
+    },
     crl::{self, Reason, Revocation, Revocations},
     keys::{Curve, PrivateKey, PublicKey},
 };
@@ -10,7 +12,7 @@ use crate::fixture::{Domain, known, now};
 
 const YEAR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
-fn kind<T: std::fmt::Debug>(result: Result<T, Fault>) -> FaultKind {
+fn kind<T: std::fmt::Debug>(result: Result<T, CertificateFault>) -> FaultKind {
     result.unwrap_err().kind
 }
 
@@ -43,22 +45,24 @@ fn a_certificate_is_trusted_under_its_own_name_only() {
 fn an_issuer_cannot_certify_another_domain() {
     let mut domain = Domain::new(1);
     let (key, serial) = (domain.key(Curve::P256).public_key(), domain.serial());
-    let issue = |name: &str| domain.issuer.issue(Kind::Agent, name, &key, &serial, now());
+    let issue = |name: &str| domain.issuer.issue(CertificateKind::Agent, name, &key, &serial, now());
     assert!(issue("alice.probe.test").is_some());
     for name in ["alice.other.test", "alice.sub.probe.test", "alice", "probe.test", ""] {
         assert!(issue(name).is_none(), "{name}");
     }
     // Such a name is not trusted either if another issuer under the same registry signs it.
     let key = domain.key(Curve::P384);
-    let other = domain.registry.issue(Kind::Issuer, "other.test", &key.public_key(), &serial, now()).unwrap();
+    let other =
+        domain.registry.issue(CertificateKind::Issuer, "other.test", &key.public_key(), &serial, now()).unwrap();
     let mut authorities = domain.authorities();
     authorities[0] = other.clone();
     let chain = Chain::verify(authorities, &[domain.root.certificate().clone()], now()).unwrap();
     let alice = domain.agent("alice.probe.test").certificate().clone();
     assert_eq!(kind(chain.verify_agent(alice, "alice.probe.test", now())), FaultKind::IssuerMismatch);
-    let other = Authority::new(Kind::Issuer, key, other).unwrap();
-    let agent =
-        other.issue(Kind::Agent, "alice.other.test", &domain.key(Curve::P256).public_key(), &serial, now()).unwrap();
+    let other = Authority::new(CertificateKind::Issuer, key, other).unwrap();
+    let agent = other
+        .issue(CertificateKind::Agent, "alice.other.test", &domain.key(Curve::P256).public_key(), &serial, now())
+        .unwrap();
     assert_eq!(kind(chain.verify_agent(agent, "alice.probe.test", now())), FaultKind::Name);
 }
 
@@ -97,10 +101,12 @@ fn certificates_and_chains_expire() {
     assert_eq!(kind(Chain::verify(domain.authorities(), &trusted, ten_years)), FaultKind::Expired);
     let late = later(now(), YEAR * 10 - SignedDuration::from_hours(24));
     let key = domain.key(Curve::P256).public_key();
-    let last =
-        domain.issuer.issue(Kind::Agent, "late.probe.test", &key, &Serial::random(&mut |b| b.fill(7)), late).unwrap();
+    let last = domain
+        .issuer
+        .issue(CertificateKind::Agent, "late.probe.test", &key, &Serial::random(&mut |b| b.fill(7)), late)
+        .unwrap();
     assert_eq!(last.not_after(), domain.issuer.certificate().not_after());
-    assert!(domain.issuer.issue(Kind::Agent, "late.probe.test", &key, &last.serial(), ten_years).is_none());
+    assert!(domain.issuer.issue(CertificateKind::Agent, "late.probe.test", &key, &last.serial(), ten_years).is_none());
 }
 
 #[test]
@@ -111,20 +117,20 @@ fn an_authority_signs_only_the_kinds_below_it() {
     let refused = |by: &Authority, kind, name: &str, key: &PrivateKey| {
         assert!(by.issue(kind, name, &key.public_key(), &serial, now()).is_none(), "{kind:?} by {by:?}");
     };
-    refused(&domain.issuer, Kind::Issuer, "sub.probe.test", &p384);
-    refused(&domain.issuer, Kind::Registry, "r", &p384);
-    refused(&domain.registry, Kind::Agent, "alice.probe.test", &p256);
-    refused(&domain.root, Kind::Issuer, "probe.test", &p384);
-    refused(&domain.root, Kind::Root, "r", &p384);
+    refused(&domain.issuer, CertificateKind::Issuer, "sub.probe.test", &p384);
+    refused(&domain.issuer, CertificateKind::Registry, "r", &p384);
+    refused(&domain.registry, CertificateKind::Agent, "alice.probe.test", &p256);
+    refused(&domain.root, CertificateKind::Issuer, "probe.test", &p384);
+    refused(&domain.root, CertificateKind::Root, "r", &p384);
     // Each on its own curve.
-    refused(&domain.issuer, Kind::Agent, "alice.probe.test", &p384);
-    refused(&domain.registry, Kind::Issuer, "probe.test", &p256);
+    refused(&domain.issuer, CertificateKind::Agent, "alice.probe.test", &p384);
+    refused(&domain.registry, CertificateKind::Issuer, "probe.test", &p256);
     // A certificate is not an authority without its key, or as another kind.
     let issuer = domain.issuer.certificate().clone();
-    assert!(Authority::new(Kind::Issuer, p384, issuer.clone()).is_none());
-    assert!(Authority::new(Kind::Root, domain.issuer.key().clone(), issuer).is_none());
+    assert!(Authority::new(CertificateKind::Issuer, p384, issuer.clone()).is_none());
+    assert!(Authority::new(CertificateKind::Root, domain.issuer.key().clone(), issuer).is_none());
     let alice = domain.agent("alice.probe.test");
-    assert!(Authority::new(Kind::Agent, alice.key().clone(), alice.certificate().clone()).is_none());
+    assert!(Authority::new(CertificateKind::Agent, alice.key().clone(), alice.certificate().clone()).is_none());
 }
 
 #[test]
@@ -180,7 +186,7 @@ fn certificates_can_be_renewed_from_half_their_validity_until_some_time_after_ex
     assert!(!alice.can_be_renewed(later(from, -second)));
     // The new one has the same name and key, and another serial number.
     let serial = domain.serial();
-    let next = domain.issuer.issue(Kind::Agent, alice.name(), alice.public_key(), &serial, half).unwrap();
+    let next = domain.issuer.issue(CertificateKind::Agent, alice.name(), alice.public_key(), &serial, half).unwrap();
     assert_eq!((next.name(), next.public_key()), (alice.name(), alice.public_key()));
     assert!(next.serial() != alice.serial() && next.fingerprint() != alice.fingerprint());
     assert!(!next.is_due_for_renewal(half) && domain.chain().verify_agent(next, alice.name(), half).is_ok());

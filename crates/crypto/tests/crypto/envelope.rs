@@ -1,5 +1,5 @@
 use ostler_crypto::{
-    envelope::{Address, Envelope, Identity, Mode, Unopened, open, seal},
+    envelope::{Address, Envelope, EnvelopeIdentity, EnvelopeMode, Unopened, open, seal},
     keys::{Curve, PrivateKey},
     prekeys::{self, Prekey},
 };
@@ -11,18 +11,18 @@ const TEXT: &[u8] = "{\"type\":\"text\",\"text\":\"你好\"}".as_bytes();
 
 /// Two identities, a prekey of the second, and a message from the first to the second.
 struct Fixture {
-    alice: Identity,
-    bobby: Identity,
+    alice: EnvelopeIdentity,
+    bobby: EnvelopeIdentity,
     prekey: PrivateKey,
     envelope: Envelope,
 }
 
 impl Fixture {
-    fn new(mode: Mode) -> Self {
+    fn new(mode: EnvelopeMode) -> Self {
         let mut domain = Domain::new(1);
         let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
         let prekey = domain.key(Curve::P256);
-        let given = (mode == Mode::PrekeyEcdhV2).then(|| ("pk-1", prekey.public_key()));
+        let given = (mode == EnvelopeMode::PrekeyEcdhV2).then(|| ("pk-1", prekey.public_key()));
         let given = given.as_ref().map(|(id, key)| (*id, key));
         let letter = ("bobby.probe.test", "m-1", 1_794_700_000_000);
         let envelope = seal(&alice, &peer(&bobby), given, letter, TEXT, &mut |bytes| domain.random.fill(bytes));
@@ -40,7 +40,7 @@ impl Fixture {
     }
 }
 
-const MODES: [Mode; 2] = [Mode::PrekeyEcdhV2, Mode::LongTermKey];
+const MODES: [EnvelopeMode; 2] = [EnvelopeMode::PrekeyEcdhV2, EnvelopeMode::LongTermKey];
 
 #[test]
 fn envelopes_of_the_published_client_open() {
@@ -113,7 +113,7 @@ fn no_byte_of_a_binary_field_can_be_changed() {
 
 #[test]
 fn the_message_around_an_envelope_must_match() {
-    let fixture = Fixture::new(Mode::PrekeyEcdhV2);
+    let fixture = Fixture::new(EnvelopeMode::PrekeyEcdhV2);
     let address =
         |from, to, message_id| fixture.open_at(&fixture.envelope, Address { from, to, message_id }).unwrap_err();
     let (alice, bobby) = ("alice.probe.test", "bobby.probe.test");
@@ -124,11 +124,11 @@ fn the_message_around_an_envelope_must_match() {
 
 #[test]
 fn only_the_recipients_keys_open_an_envelope() {
-    let fixture = Fixture::new(Mode::PrekeyEcdhV2);
+    let fixture = Fixture::new(EnvelopeMode::PrekeyEcdhV2);
     let address = Address { from: "alice.probe.test", to: "bobby.probe.test", message_id: "m-1" };
     let mut domain = Domain::new(2);
     let (other, prekey) = (domain.agent("bobby.probe.test"), domain.key(Curve::P256));
-    let open = |sender: &Identity, own: &Identity, prekey: Option<&PrivateKey>| {
+    let open = |sender: &EnvelopeIdentity, own: &EnvelopeIdentity, prekey: Option<&PrivateKey>| {
         open(&fixture.envelope, address, &peer(sender), own, prekey).unwrap_err()
     };
     // Another certificate of the same name, another prekey, no prekey, another sender.
@@ -203,7 +203,7 @@ fn prekeys_expire() {
 
 #[test]
 fn envelopes_of_unknown_kinds_do_not_open() {
-    let fixture = Fixture::new(Mode::LongTermKey);
+    let fixture = Fixture::new(EnvelopeMode::LongTermKey);
     let changed = |field: &str, value: Value| {
         let mut envelope = json!(fixture.envelope);
         envelope[field] = value;

@@ -4,8 +4,8 @@ use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use ostler_crypto::{
-    certificates::{Authority, Certificate, Chain, Kind, Peer, Serial},
-    envelope::Identity,
+    certificates::{Authority, Certificate, CertificateKind, Chain, Peer, Serial},
+    envelope::EnvelopeIdentity,
     keys::{Curve, PrivateKey},
     sha256,
 };
@@ -54,10 +54,11 @@ impl Domain {
             let certificate = above.issue(kind, name, &key.public_key(), serial, now).unwrap();
             Authority::new(kind, key, certificate).unwrap()
         };
-        let registry = below(&root, Kind::Registry, "Probe Registry", key(Curve::P384), &second);
-        let issuer = below(&registry, Kind::Issuer, DOMAIN, key(Curve::P384), &third);
-        let auth =
-            issuer.issue(Kind::Service, "auth.probe.test", &key(Curve::P384).public_key(), &fourth, now).unwrap();
+        let registry = below(&root, CertificateKind::Registry, "Probe Registry", key(Curve::P384), &second);
+        let issuer = below(&registry, CertificateKind::Issuer, DOMAIN, key(Curve::P384), &third);
+        let auth = issuer
+            .issue(CertificateKind::Service, "auth.probe.test", &key(Curve::P384).public_key(), &fourth, now)
+            .unwrap();
         Self { now, random, root, registry, issuer, auth }
     }
 
@@ -77,14 +78,15 @@ impl Domain {
         Serial::random(&mut |bytes| self.random.fill(bytes))
     }
 
-    pub fn agent(&mut self, name: &str) -> Identity {
+    pub fn agent(&mut self, name: &str) -> EnvelopeIdentity {
         let (key, serial) = (self.key(Curve::P256), self.serial());
-        let certificate = self.issuer.issue(Kind::Agent, name, &key.public_key(), &serial, self.now).unwrap();
-        Identity::new(key, certificate).unwrap()
+        let certificate =
+            self.issuer.issue(CertificateKind::Agent, name, &key.public_key(), &serial, self.now).unwrap();
+        EnvelopeIdentity::new(key, certificate).unwrap()
     }
 }
 
-pub fn peer(identity: &Identity) -> Peer {
+pub fn peer(identity: &EnvelopeIdentity) -> Peer {
     Peer::pinned(identity.certificate().clone())
 }
 
@@ -100,8 +102,8 @@ pub fn scalar(pointer: &str) -> PrivateKey {
     PrivateKey::from_scalar(Curve::P256, &bytes).unwrap()
 }
 
-pub fn known_identity(name: &str) -> Identity {
+pub fn known_identity(name: &str) -> EnvelopeIdentity {
     let certificate = Certificate::from_pem(known(&format!("/identities/{name}/cert_pem"))).unwrap();
     assert_eq!(certificate.fingerprint(), known(&format!("/identities/{name}/cert_fingerprint")));
-    Identity::new(scalar(&format!("/identities/{name}/private_scalar_hex")), certificate).unwrap()
+    EnvelopeIdentity::new(scalar(&format!("/identities/{name}/private_scalar_hex")), certificate).unwrap()
 }

@@ -3,7 +3,7 @@ use std::sync::LazyLock;
 use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
     crl::{Reason, Revocation},
-    ocsp::{self, Form, Request, Status},
+    ocsp::{self, OcspRequest, OcspStatus, ResponseForm},
 };
 use proptest::prelude::*;
 
@@ -13,8 +13,8 @@ fn in_an_hour() -> Timestamp {
     now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap()
 }
 
-fn revoked() -> Status {
-    Status::Revoked(Revocation { at: now(), reason: Reason::Superseded })
+fn revoked() -> OcspStatus {
+    OcspStatus::Revoked(Revocation { at: now(), reason: Reason::Superseded })
 }
 
 #[test]
@@ -22,9 +22,9 @@ fn a_response_gives_the_status_of_one_certificate_for_a_while() {
     let mut domain = Domain::new(1);
     let (serial, other) = (domain.serial(), domain.serial());
     let issuer = domain.issuer.certificate();
-    for status in [Status::Good, revoked(), Status::Unknown] {
+    for status in [OcspStatus::Good, revoked(), OcspStatus::Unknown] {
         let der = ocsp::for_mesh_client(&domain.issuer, &serial, status, now(), in_an_hour());
-        let read = |serial, time| ocsp::read(&der, Form::MeshClient, issuer, serial, time);
+        let read = |serial, time| ocsp::read(&der, ResponseForm::MeshClient, issuer, serial, time);
         assert_eq!(read(&serial, now()), Some(status));
         assert_eq!(read(&serial, in_an_hour()), Some(status));
         assert_eq!(read(&other, now()), None);
@@ -32,8 +32,8 @@ fn a_response_gives_the_status_of_one_certificate_for_a_while() {
         assert_eq!(read(&serial, in_an_hour().checked_add(second).unwrap()), None);
         assert_eq!(read(&serial, now().checked_sub(SignedDuration::from_secs(301)).unwrap()), None);
         // Neither form accepts the other's responses.
-        assert_eq!(ocsp::read(&der, Form::Standard, issuer, &serial, now()), None);
-        assert_eq!(ocsp::read(&der, Form::MeshClient, domain.registry.certificate(), &serial, now()), None);
+        assert_eq!(ocsp::read(&der, ResponseForm::Standard, issuer, &serial, now()), None);
+        assert_eq!(ocsp::read(&der, ResponseForm::MeshClient, domain.registry.certificate(), &serial, now()), None);
     }
 }
 
@@ -41,14 +41,17 @@ fn a_response_gives_the_status_of_one_certificate_for_a_while() {
 fn no_byte_of_a_response_can_be_changed() {
     let mut domain = Domain::new(1);
     let serial = domain.serial();
-    let der = ocsp::for_mesh_client(&domain.issuer, &serial, Status::Good, now(), in_an_hour());
+    let der = ocsp::for_mesh_client(&domain.issuer, &serial, OcspStatus::Good, now(), in_an_hour());
     for at in 0..der.len() {
         let mut changed = der.clone();
         changed[at] ^= 1;
         let issuer = domain.issuer.certificate();
-        assert_eq!(ocsp::read(&changed, Form::MeshClient, issuer, &serial, now()), None, "byte {at}");
+        assert_eq!(ocsp::read(&changed, ResponseForm::MeshClient, issuer, &serial, now()), None, "byte {at}");
     }
-    assert_eq!(ocsp::read(&ocsp::malformed(), Form::MeshClient, domain.issuer.certificate(), &serial, now()), None);
+    assert_eq!(
+        ocsp::read(&ocsp::malformed(), ResponseForm::MeshClient, domain.issuer.certificate(), &serial, now()),
+        None
+    );
 }
 
 fn der(tag: u8, contents: &[u8]) -> Vec<u8> {
@@ -69,7 +72,7 @@ fn a_serial_of_invalid_form_is_not_ours() {
     let domain = Domain::new(1);
     let issuer = domain.issuer.certificate();
     for serial in [vec![7; 20], vec![0x87; 20], vec![0x80; 19], vec![0]] {
-        let request = Request::read(&request(&serial)).expect("it is well formed");
+        let request = OcspRequest::read(&request(&serial)).expect("it is well formed");
         assert_eq!(request.serials(issuer), [None], "{serial:02x?}");
         assert!(!request.answer(&domain.issuer, &[], now(), in_an_hour()).is_empty());
     }
@@ -80,7 +83,7 @@ proptest! {
     fn parsers_never_panic(bytes: Vec<u8>) {
         static DOMAIN: LazyLock<Domain> = LazyLock::new(|| Domain::new(1));
         let issuer = DOMAIN.issuer.certificate();
-        prop_assert!(Request::read(&bytes).is_none());
-        prop_assert_eq!(ocsp::read(&bytes, Form::Standard, issuer, &issuer.serial(), now()), None);
+        prop_assert!(OcspRequest::read(&bytes).is_none());
+        prop_assert_eq!(ocsp::read(&bytes, ResponseForm::Standard, issuer, &issuer.serial(), now()), None);
     }
 }

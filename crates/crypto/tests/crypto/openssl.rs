@@ -11,7 +11,7 @@ use std::{
 use jiff::SignedDuration;
 use ostler_crypto::{
     crl::{self, Reason, Revocation},
-    ocsp::{self, Form, Request, Status},
+    ocsp::{self, OcspRequest, OcspStatus, ResponseForm},
 };
 use tempfile::TempDir;
 
@@ -162,16 +162,16 @@ fn openssl_requests_in_the_standard_form_and_accepts_the_response() {
     let carol = fixture.domain.agent("carol.probe.test").certificate().clone();
     fixture.put("carol.pem", carol.to_pem().as_bytes());
     let hour = now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap();
-    let revoked = Status::Revoked(Revocation { at: now(), reason: Reason::Superseded });
+    let revoked = OcspStatus::Revoked(Revocation { at: now(), reason: Reason::Superseded });
     let respond = |request: &[u8]| {
-        let request = Request::read(request).unwrap();
+        let request = OcspRequest::read(request).unwrap();
         let issuer = fixture.domain.issuer.certificate();
         let serials = request.serials(issuer);
         assert_eq!((serials.len(), serials[1].clone()), (3, Some(carol.serial())));
         // For another issuer these are not its certificates.
         assert_eq!(request.serials(fixture.domain.registry.certificate()), [None, None, None]);
-        let answer = request.answer(&fixture.domain.issuer, &[Status::Good, revoked], now(), hour);
-        assert_eq!(ocsp::read(&answer, Form::Standard, issuer, &carol.serial(), now()), Some(revoked));
+        let answer = request.answer(&fixture.domain.issuer, &[OcspStatus::Good, revoked], now(), hour);
+        assert_eq!(ocsp::read(&answer, ResponseForm::Standard, issuer, &carol.serial(), now()), Some(revoked));
         answer
     };
     for digest in ["-sha1", "-sha256"] {

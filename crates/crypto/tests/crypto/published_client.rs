@@ -14,9 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use ostler_crypto::{
     certificates::{Certificate, Peer},
     crl::{self, Reason, Revocation},
-    envelope::{Address, Envelope, Identity, open, seal},
+    envelope::{Address, Envelope, EnvelopeIdentity, open, seal},
     keys::Curve,
-    ocsp::{self, Status},
+    ocsp::{self, OcspStatus},
     prekeys::Prekey,
     trust_list::{self, Root},
 };
@@ -29,7 +29,7 @@ fn now() -> Timestamp {
     Timestamp::now()
 }
 
-fn person(identity: &Identity) -> Value {
+fn person(identity: &EnvelopeIdentity) -> Value {
     let cert = identity.certificate().to_pem();
     json!({"aid": identity.name(), "private_key_pem": identity.key().to_pem().as_str(), "cert": cert})
 }
@@ -44,8 +44,8 @@ fn pki(domain: &Domain, good: &[&Certificate], revoked: &Certificate) -> BTreeMa
         ("/pki/chain".to_owned(), ("application/x-pem-file", chain)),
         ("/pki/crl.json".to_owned(), ("application/json", json!({"crl_pem": crl::to_pem(&list)}).to_string())),
     ]);
-    let known = good.iter().map(|one| (one.serial(), Status::Good));
-    for (serial, status) in known.chain([(revoked.serial(), Status::Revoked(revocation))]) {
+    let known = good.iter().map(|one| (one.serial(), OcspStatus::Good));
+    for (serial, status) in known.chain([(revoked.serial(), OcspStatus::Revoked(revocation))]) {
         let answer = ocsp::for_mesh_client(&domain.issuer, &serial, status, now(), hour);
         let body = json!({"status": status.name(), "ocsp_response": BASE64.encode(answer)});
         served.insert(format!("/pki/ocsp/{serial}"), ("application/json", body.to_string()));

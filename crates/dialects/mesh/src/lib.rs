@@ -25,7 +25,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     config::MeshSection,
-    gateway::delivery::Delivery,
+    gateway::delivery::MessageDelivery,
     pki::Pki,
     service::{identities, messages, pki::is_within, presence},
     state::Mesh,
@@ -105,7 +105,7 @@ async fn open(Opening { db, config, wall }: Opening) -> Result<States, Failure> 
         tracing::warn!(why, "the mesh is off");
     }
     let mesh = Mesh::new(opened, config.section(), &config.limits);
-    let delivery = Delivery::new(mesh.connections.clone());
+    let delivery = MessageDelivery::new(mesh.connections.clone());
     Ok(States::new().with(mesh).with(delivery))
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use ostler_crypto::{
     Zeroizing,
-    certificates::{Authority, Certificate, Chain, Kind, Serial},
+    certificates::{Authority, Certificate, CertificateKind, Chain, Serial},
     crl,
     keys::{Curve, PrivateKey, PublicKey},
     seal::{KEY_BYTES, NONCE_BYTES, SealingKey},
@@ -127,18 +127,18 @@ impl Pki {
         if issuer.name() != domain.as_str() {
             return Err(mistaken(&format!("the issuer is of {:?}, not of {domain}", issuer.name())));
         }
-        if key.curve() != Kind::Issuer.curve() {
-            let (is, needed) = (key.curve().name(), Kind::Issuer.curve().name());
+        if key.curve() != CertificateKind::Issuer.curve() {
+            let (is, needed) = (key.curve().name(), CertificateKind::Issuer.curve().name());
             return Err(mistaken(&format!("the issuer's key is on {is}, and has to be on {needed}")));
         }
-        let authority = Authority::new(Kind::Issuer, key.clone(), issuer.clone());
+        let authority = Authority::new(CertificateKind::Issuer, key.clone(), issuer.clone());
         let authority = authority
             .ok_or_else(|| mistaken("the issuer's key is not its certificate's, or the certificate is no issuer's"))?;
         let authorities = vec![issuer.clone(), registry.clone(), root.clone()];
         Chain::verify(authorities, std::slice::from_ref(&root), now).map_err(|fault| mistaken(&fault.to_string()))?;
         // An issuer that cannot certify the auth service is useless, so it is not stored.
         let service = domain.service("auth");
-        if authority.issue(Kind::Service, &service, &key.public_key(), &serial(), now).is_none() {
+        if authority.issue(CertificateKind::Service, &service, &key.public_key(), &serial(), now).is_none() {
             return Err(mistaken(&format!("the issuer cannot certify {service}")));
         }
         let files = open_files(config)?;
@@ -194,7 +194,7 @@ impl Pki {
 
     /// Issues a certificate for a name of this domain. `None` if the key or the name does not qualify.
     pub fn certify(&self, aid: &Aid, key: &PublicKey, now: Timestamp) -> Option<Certificate> {
-        self.issuer.issue(Kind::Agent, aid.as_str(), key, &serial(), now)
+        self.issuer.issue(CertificateKind::Agent, aid.as_str(), key, &serial(), now)
     }
 
     /// The signed list of trusted roots, which contains only this domain's root. Its URLs for revocations start with `base`.
@@ -282,7 +282,7 @@ impl Maker<'_> {
     }
 
     fn root(&self) -> Result<StoredAuthority, Failure> {
-        if let Some(stored) = self.find_authority(Kind::Root, ROOT)? {
+        if let Some(stored) = self.find_authority(CertificateKind::Root, ROOT)? {
             return Ok(stored);
         }
         self.check_may_make(ROOT)?;
@@ -293,10 +293,10 @@ impl Maker<'_> {
     }
 
     fn registry(&self, root: &StoredAuthority) -> Result<StoredAuthority, Failure> {
-        match (self.find_authority(Kind::Registry, REGISTRY)?, root) {
+        match (self.find_authority(CertificateKind::Registry, REGISTRY)?, root) {
             (Some(stored), _) => Ok(stored),
             (None, StoredAuthority::Authority(root)) => {
-                self.below(root, Kind::Registry, REGISTRY, "Ostler Registry").map(StoredAuthority::Authority)
+                self.below(root, CertificateKind::Registry, REGISTRY, "Ostler Registry").map(StoredAuthority::Authority)
             }
             (None, StoredAuthority::Certificate(_)) => {
                 Err(unfit("the root's key is not here, and there is no registry"))
@@ -306,12 +306,14 @@ impl Maker<'_> {
 
     fn issuer(&self, domain: &Domain, registry: &StoredAuthority) -> Result<Authority, Failure> {
         let name = issuer_name(domain);
-        match (self.find_authority(Kind::Issuer, &name)?, registry) {
+        match (self.find_authority(CertificateKind::Issuer, &name)?, registry) {
             (Some(StoredAuthority::Authority(issuer)), _) => Ok(issuer),
             (Some(StoredAuthority::Certificate(_)), _) => {
                 Err(unfit(&format!("the key of {domain}'s issuer is not here")))
             }
-            (None, StoredAuthority::Authority(registry)) => self.below(registry, Kind::Issuer, &name, domain.as_str()),
+            (None, StoredAuthority::Authority(registry)) => {
+                self.below(registry, CertificateKind::Issuer, &name, domain.as_str())
+            }
             (None, StoredAuthority::Certificate(_)) => {
                 Err(unfit(&format!("the registry's key is not here, and there is no issuer of {domain}")))
             }
@@ -331,7 +333,7 @@ impl Maker<'_> {
             None => {
                 self.check_may_make(&name)?;
                 let service = domain.service("auth");
-                let made = issuer.issue(Kind::Service, &service, &key.public_key(), &serial(), self.now);
+                let made = issuer.issue(CertificateKind::Service, &service, &key.public_key(), &serial(), self.now);
                 let made = made.ok_or_else(|| unfit(&format!("the issuer of {domain} cannot certify {service}")))?;
                 self.files.put_plain(&certificate_file(&name), &made.to_pem())?;
                 made
@@ -340,7 +342,7 @@ impl Maker<'_> {
         Ok(Holder { certificate, key })
     }
 
-    fn below(&self, above: &Authority, kind: Kind, name: &str, called: &str) -> Result<Authority, Failure> {
+    fn below(&self, above: &Authority, kind: CertificateKind, name: &str, called: &str) -> Result<Authority, Failure> {
         self.check_may_make(name)?;
         let key = PrivateKey::generate(Curve::P384, &mut clock::fill);
         let certificate = above.issue(kind, called, &key.public_key(), &serial(), self.now);
@@ -350,7 +352,7 @@ impl Maker<'_> {
         Ok(authority)
     }
 
-    fn find_authority(&self, kind: Kind, name: &str) -> Result<Option<StoredAuthority>, Failure> {
+    fn find_authority(&self, kind: CertificateKind, name: &str) -> Result<Option<StoredAuthority>, Failure> {
         let Some(certificate) = self.certificate(name)? else { return Ok(None) };
         let Some(key) = self.sealed(name)? else { return Ok(Some(StoredAuthority::Certificate(certificate))) };
         let key = PrivateKey::from_pkcs8_der(&key).ok_or_else(|| unfit(&format!("{name}: not a key")))?;

@@ -24,7 +24,7 @@ use crate::{
 use ostler_server::{
     app::App,
     config::LimitsSection,
-    net::rates::{Buckets, Whose},
+    net::rates::{Buckets, RateOwner},
 };
 
 /// Callers whose calls are counted; the least recent ones are evicted.
@@ -57,15 +57,15 @@ pub struct Mesh {
     pub revocations: Mutex<Option<SignedList>>,
     pub roots: Mutex<Option<(Timestamp, Arc<str>)>>,
     pub status_responses: Cache<String, StatusResponse>,
-    calls: Buckets<(Whose, Method)>,
-    registrations: Buckets<Whose>,
+    calls: Buckets<(RateOwner, Method)>,
+    registrations: Buckets<RateOwner>,
     registrations_total: Buckets<()>,
     rekeys: Buckets<Aid>,
-    signatures: Buckets<Whose>,
+    signatures: Buckets<RateOwner>,
     /// A permit for each connection that may still be opened.
     pub sockets: Arc<Semaphore>,
     pub sends: Sends,
-    misfits: Buckets<Whose>,
+    misfits: Buckets<RateOwner>,
 }
 
 impl Mesh {
@@ -124,27 +124,27 @@ impl Mesh {
 
     /// Counts a call against its caller: the identity, or the address before `auth.connect`.
     pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
-        let whose = Whose::of(aid, peer);
+        let whose = RateOwner::of(aid, peer);
         let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshCalls, format!("too many calls of {}", method.name), wait_ms))
     }
 
     /// Limits registrations, so that no client can register all the good names, from however many addresses.
     pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
-        let taken = self.registrations.take(Whose::peer(peer), config.registrations_per_hour_max, HOUR, now);
+        let taken = self.registrations.take(RateOwner::peer(peer), config.registrations_per_hour_max, HOUR, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshRegistrations, "too many names from here".into(), wait_ms))?;
         let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshRegistrationsTotal, "too many names at once".into(), wait_ms))
     }
 
     pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
-        let taken = self.signatures.take(Whose::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
+        let taken = self.signatures.take(RateOwner::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshSignatures, "too many questions from here".into(), wait_ms))
     }
 
     /// Counts a frame that is not a call against the identity, or the address before `auth.connect`. False if there are too many.
     pub fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
-        self.misfits.take(Whose::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
+        self.misfits.take(RateOwner::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
     }
 
     pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {

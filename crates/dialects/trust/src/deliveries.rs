@@ -12,7 +12,7 @@ use ostler_protocol::{
     Failure, Timestamp,
     json::hex,
     trust::webhooks::{
-        self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryStatus, Next, Outcome, SIGNATURE_HEADER,
+        self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryOutcome, DeliveryStatus, NextAttempt, SIGNATURE_HEADER,
         TIMESTAMP_HEADER, Webhook, next, retry_after_s,
     },
 };
@@ -103,9 +103,9 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
         Ok(response) => {
             let retry_after_s = response.retry_after.and_then(|text| retry_after_s(&text, app.wall()));
             let error = (!(200..300).contains(&response.status)).then(|| format!("answered {}", response.status));
-            (Outcome::Answered { status: response.status, retry_after_s }, error)
+            (DeliveryOutcome::Answered { status: response.status, retry_after_s }, error)
         }
-        Err(why) => (Outcome::Unanswered, Some(why)),
+        Err(why) => (DeliveryOutcome::Unanswered, Some(why)),
     };
     let mut random = [0; 2];
     fill(&mut random);
@@ -165,32 +165,32 @@ struct Attempt<'a> {
     delivery: &'a Delivery,
     /// The webhook that the request was sent to.
     webhook: Option<Sealed>,
-    outcome: Outcome,
+    outcome: DeliveryOutcome,
     last_error: Option<String>,
 }
 
-async fn store_outcome(app: &App, attempt: Attempt<'_>, next: Next) -> Result<(), store::StoreError> {
+async fn store_outcome(app: &App, attempt: Attempt<'_>, next: NextAttempt) -> Result<(), store::StoreError> {
     let Attempt { owner, delivery: Delivery { delivery_id, agent_id, .. }, webhook, outcome, last_error } = attempt;
     let now = app.now();
     let next = match (next, &webhook) {
         // The response of a receiver that was replaced concurrently does not disable the new one.
-        (Next::Disable, Some(webhook)) if !is_current(app, webhook).await? => Next::Again { after_ms: 0 },
+        (NextAttempt::Disable, Some(webhook)) if !is_current(app, webhook).await? => NextAttempt::Again { after_ms: 0 },
         (next, _) => next,
     };
     let (status, due_at) = match next {
-        Next::Delivered => (DeliveryStatus::Delivered, None),
-        Next::Again { after_ms } => {
+        NextAttempt::Delivered => (DeliveryStatus::Delivered, None),
+        NextAttempt::Again { after_ms } => {
             (DeliveryStatus::Pending, now.checked_add(SignedDuration::from_millis(after_ms)).ok())
         }
-        Next::Dead | Next::Disable => (DeliveryStatus::Dead, None),
+        NextAttempt::Dead | NextAttempt::Disable => (DeliveryStatus::Dead, None),
     };
     let last_status = match outcome {
-        Outcome::Answered { status, .. } => Some(status),
-        Outcome::Unanswered => None,
+        DeliveryOutcome::Answered { status, .. } => Some(status),
+        DeliveryOutcome::Unanswered => None,
     };
     let ended = Ended { delivery_id: *delivery_id, owner, status, due_at, last_status, last_error };
     store::trust::webhooks::update_ended(&app.db, ended, now).await?;
-    if let (Next::Disable, Some(sealed)) = (next, webhook)
+    if let (NextAttempt::Disable, Some(sealed)) = (next, webhook)
         && store::trust::webhooks::update_disabled(&app.db, &sealed, now).await?
     {
         tracing::info!(%agent_id, "a webhook was disabled: its receiver is gone");

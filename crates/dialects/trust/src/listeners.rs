@@ -91,47 +91,47 @@ impl NotificationQueue {
 
 #[derive(Default)]
 pub struct Listeners {
-    connections: Mutex<ConnectionTable>,
+    connections: Mutex<ListenerTable>,
     /// Agents of whose change a task is notifying people, and whether the agent has changed again since the task began.
     notifying: Mutex<HashMap<AgentId, bool>>,
 }
 
 #[derive(Default)]
-struct ConnectionTable {
+struct ListenerTable {
     count: usize,
     next: u64,
-    by_listener: HashMap<Listener, Vec<Connection>>,
+    by_listener: HashMap<Listener, Vec<ListenerConnection>>,
 }
 
-struct Connection {
+struct ListenerConnection {
     number: u64,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ListenerInbox>,
     outbox: Outbox,
 }
 
 /// The queue of a connection, and its wake-ups.
 #[derive(Default)]
-struct Inbox {
+struct ListenerInbox {
     queue: Mutex<NotificationQueue>,
     some: Notify,
     reread: Notify,
 }
 
-impl Inbox {
+impl ListenerInbox {
     fn queue(&self) -> MutexGuard<'_, NotificationQueue> {
         self.queue.lock()
     }
 }
 
 /// Keeps a connection in the table, and removes it when it is dropped.
-pub struct Registration {
+pub struct ListenerRegistration {
     listeners: Arc<Listeners>,
     listener: Listener,
     number: u64,
-    inbox: Arc<Inbox>,
+    inbox: Arc<ListenerInbox>,
 }
 
-impl Registration {
+impl ListenerRegistration {
     /// Resolves when the connection should read again what is pending for its listener.
     pub async fn must_reread(&self) {
         self.inbox.reread.notified().await;
@@ -166,7 +166,7 @@ impl Listeners {
         listener: Listener,
         outbox: Outbox,
         limits: &LimitsSection,
-    ) -> Result<Registration, Failure> {
+    ) -> Result<ListenerRegistration, Failure> {
         let mut connections = self.connections();
         if connections.count >= limits.sockets_max {
             return Err(refused(Rule::Sockets, "too many WebSockets are open", limits.sockets_max));
@@ -177,17 +177,17 @@ impl Listeners {
             let max = limits.sockets_per_caller_max;
             return Err(refused(Rule::SocketsPerCaller, "this caller has too many WebSockets open", max));
         }
-        let inbox = Arc::<Inbox>::default();
-        own.push(Connection { number, inbox: inbox.clone(), outbox });
+        let inbox = Arc::<ListenerInbox>::default();
+        own.push(ListenerConnection { number, inbox: inbox.clone(), outbox });
         connections.count += 1;
         connections.next += 1;
-        Ok(Registration { listeners: self.clone(), listener, number, inbox })
+        Ok(ListenerRegistration { listeners: self.clone(), listener, number, inbox })
     }
 
     /// Queues a notification for every connection of this listener to this server. Never waits.
     pub fn notify(&self, listener: &Listener, notification: &Notification) {
         let connections = self.connections();
-        for Connection { inbox, .. } in connections.by_listener.get(listener).into_iter().flatten() {
+        for ListenerConnection { inbox, .. } in connections.by_listener.get(listener).into_iter().flatten() {
             inbox.queue().put(notification);
             inbox.some.notify_one();
         }
@@ -245,7 +245,7 @@ impl Listeners {
         self.notifying.lock()
     }
 
-    fn connections(&self) -> MutexGuard<'_, ConnectionTable> {
+    fn connections(&self) -> MutexGuard<'_, ListenerTable> {
         self.connections.lock()
     }
 }
@@ -254,7 +254,7 @@ fn refused(rule: Rule, message: &str, max: usize) -> Failure {
     Failure::rule(rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
-impl Drop for Registration {
+impl Drop for ListenerRegistration {
     fn drop(&mut self) {
         let mut connections = self.listeners.connections();
         connections.count -= 1;

@@ -37,14 +37,14 @@ const QUESTIONS_EXPECTED: usize = 4_096;
 const CORES_DIVISOR: usize = 2;
 
 /// A version of an agent's manifest.
-pub struct Version {
+pub struct ManifestVersion {
     pub version: i64,
     pub checked: Checked,
     since: DeclaredSince,
     bytes: u64,
 }
 
-impl Version {
+impl ManifestVersion {
     pub fn declared(&self) -> Declared<'_> {
         let Self { version, checked, since, .. } = self;
         Declared { version: *version, hash: &checked.canonical.hash, manifest: &checked.manifest, since }
@@ -60,8 +60,8 @@ struct CachedDiff {
 #[derive(Clone)]
 struct Bytes;
 
-impl<Key> Weighter<Key, Arc<Version>> for Bytes {
-    fn weight(&self, _: &Key, version: &Arc<Version>) -> u64 {
+impl<Key> Weighter<Key, Arc<ManifestVersion>> for Bytes {
+    fn weight(&self, _: &Key, version: &Arc<ManifestVersion>) -> u64 {
         version.bytes
     }
 }
@@ -79,7 +79,7 @@ impl<Key> Weighter<Key, Arc<Option<Question>>> for Bytes {
 }
 
 pub struct Manifests {
-    versions: Cache<(AgentId, i64), Arc<Version>, Bytes>,
+    versions: Cache<(AgentId, i64), Arc<ManifestVersion>, Bytes>,
     /// From one version to another, as seen by a person who consented to the first one.
     diffs: Cache<(AgentId, i64, i64), Arc<CachedDiff>, Bytes>,
     /// What people have to decide because of those differences: small, so that it stays cached longer than the rest.
@@ -124,13 +124,18 @@ impl Manifests {
     }
 
     /// The agent's current manifest.
-    pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<Version>, Failure> {
+    pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<ManifestVersion>, Failure> {
         let version = store::trust::manifests::find_current_version(db, agent_id).await?;
         self.numbered(db, agent_id, version).await
     }
 
     /// The manifest with this number, which was read as the agent's current one. Fails if the agent has none.
-    pub async fn numbered(&self, db: &Db, agent_id: AgentId, version: Option<i64>) -> Result<Arc<Version>, Failure> {
+    pub async fn numbered(
+        &self,
+        db: &Db,
+        agent_id: AgentId,
+        version: Option<i64>,
+    ) -> Result<Arc<ManifestVersion>, Failure> {
         match version {
             Some(version) => self.get(db, agent_id, version).await,
             None if store::trust::agents::get(db, agent_id).await?.is_none() => Err(Failure::not_found("agent")),
@@ -141,7 +146,7 @@ impl Manifests {
         }
     }
 
-    pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<Version>, Failure> {
+    pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<ManifestVersion>, Failure> {
         // Boxed, as those below are: such futures are nested, and a worker's stack is small.
         let read = Box::pin(async {
             let stored = store::trust::manifests::get(db, agent_id, version).await?;
@@ -150,7 +155,7 @@ impl Manifests {
             let canonical = Canonical { text: stored.manifest, hash: stored.hash };
             let checked = self.run_blocking(move || Checked::stored(canonical)).await??;
             let bytes = checked.bytes() as u64;
-            Ok(Arc::new(Version { version, checked, since, bytes }))
+            Ok(Arc::new(ManifestVersion { version, checked, since, bytes }))
         });
         // Concurrent requests for the same version wait for this read.
         self.versions.get_or_insert_async(&(agent_id, version), read).await
@@ -162,7 +167,7 @@ impl Manifests {
         db: &Db,
         agent_id: AgentId,
         consented: i64,
-        current: &Arc<Version>,
+        current: &Arc<ManifestVersion>,
     ) -> Result<Arc<ManifestDiff>, Failure> {
         if consented == current.version {
             return Ok(Arc::default());
@@ -223,7 +228,7 @@ mod tests {
         Timestamp,
         trust::{
             agents::Agent,
-            manifest::{Change, Rule},
+            manifest::{Change, DiffRule},
             relations::standing::declared_since,
         },
     };
@@ -253,7 +258,7 @@ mod tests {
     fn the_caches_are_bounded_by_the_size_of_their_entries() {
         let manifests = Manifests::default();
         let change = Change {
-            rule: Rule::TextChanged,
+            rule: DiffRule::TextChanged,
             pointer: "x".repeat(512 * 1024),
             old: serde_json::Value::Null,
             new: serde_json::Value::Null,

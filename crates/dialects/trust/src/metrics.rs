@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ostler_protocol::trust::webhooks::Next;
+use ostler_protocol::trust::webhooks::NextAttempt;
 use ostler_store as store;
 
 use super::state::Trust;
@@ -63,12 +63,12 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn webhook_attempt(&self, next: Next) {
+    pub fn webhook_attempt(&self, next: NextAttempt) {
         let at = match next {
-            Next::Delivered => 0,
-            Next::Again { .. } => 1,
-            Next::Dead => 2,
-            Next::Disable => 3,
+            NextAttempt::Delivered => 0,
+            NextAttempt::Again { .. } => 1,
+            NextAttempt::Dead => 2,
+            NextAttempt::Disable => 3,
         };
         self.attempts[at].fetch_add(1, Relaxed);
     }

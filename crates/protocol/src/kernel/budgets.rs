@@ -23,7 +23,7 @@ pub struct Allowance {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Payload {
+struct BudgetPayload {
     budgets: Option<RawJson>,
 }
 
@@ -62,7 +62,7 @@ pub fn check(payload: &RawJson) -> Result<(), Failure> {
 
 /// In two steps, so that a misfit is named by its own place.
 fn read_budgets(payload: &RawJson) -> Result<Lowered, Failure> {
-    let payload: Payload = read_shape(Rule::BudgetsShape, "payload", payload.as_str())?;
+    let payload: BudgetPayload = read_shape(Rule::BudgetsShape, "payload", payload.as_str())?;
     let Some(budgets) = payload.budgets else { return Ok(Lowered::default()) };
     read_shape(Rule::BudgetsShape, "payload.budgets", budgets.as_str())
 }

@@ -37,14 +37,14 @@ pub struct UsersClock {
 }
 
 #[derive(Deserialize)]
-struct Payload {
+struct ContextPayload {
     context: Option<Context>,
 }
 
 impl Context {
     /// What came with a command.
     pub fn of(payload: &RawJson) -> Self {
-        payload.view::<Payload>().and_then(|payload| payload.context).unwrap_or_default()
+        payload.view::<ContextPayload>().and_then(|payload| payload.context).unwrap_or_default()
     }
 
     pub fn is_empty(&self) -> bool {

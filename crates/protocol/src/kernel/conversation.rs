@@ -24,7 +24,8 @@ pub enum Role {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Message {
+#[schema(as = Message)]
+pub struct ConversationMessage {
     pub role: Role,
     pub text: String,
 }
@@ -40,7 +41,7 @@ pub struct HistoryAttachment {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
     /// In the order in which the agent received or sent them. The first is a user's.
-    pub messages: Vec<Message>,
+    pub messages: Vec<ConversationMessage>,
     /// Earlier turns were left out.
     pub truncated: bool,
     /// What the command's own message shows, each by a URL that ends.
@@ -53,20 +54,20 @@ pub const SAID: [EventType; 3] = [EventType::UserMessage, EventType::AssistantMe
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct View {
+struct MessageView {
     command_type: Option<CommandType>,
-    content: Vec<Part>,
+    content: Vec<MessagePart>,
     text: Option<String>,
     phase: Option<String>,
     target_command_id: Option<CommandId>,
 }
 
 #[derive(Deserialize)]
-struct Part {
+struct MessagePart {
     text: Option<String>,
 }
 
-impl View {
+impl MessageView {
     fn of(event: &Event) -> Option<Self> {
         RawJson::parse(event.payload.as_ref()?.to_string()).ok()?.view()
     }
@@ -82,23 +83,27 @@ impl Conversation {
     /// received it: a queued turn comes after the one it waited for, and a steer at the point where the agent accepted
     /// it.
     pub fn before(command_id: CommandId, events: &[Event]) -> Self {
-        let mut turns: Vec<(CommandId, Vec<Message>)> = vec![];
+        let mut turns: Vec<(CommandId, Vec<ConversationMessage>)> = vec![];
         let mut steers: HashMap<CommandId, String> = HashMap::new();
         let mut reached_command = false;
         for event in events {
-            let Some((id, view)) = event.command_id.zip(View::of(event)) else { continue };
+            let Some((id, view)) = event.command_id.zip(MessageView::of(event)) else { continue };
             reached_command |= id == command_id;
-            let turn = |turns: &mut Vec<(CommandId, Vec<Message>)>, id| turns.iter_mut().position(|turn| turn.0 == id);
+            let turn = |turns: &mut Vec<(CommandId, Vec<ConversationMessage>)>, id| {
+                turns.iter_mut().position(|turn| turn.0 == id)
+            };
             match event.event_type {
                 EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
                     steers.insert(id, view.words());
                 }
                 // Messages sent after this command do not belong to its history.
                 EventType::UserMessage if reached_command => {}
-                EventType::UserMessage => turns.push((id, vec![Message { role: Role::User, text: view.words() }])),
+                EventType::UserMessage => {
+                    turns.push((id, vec![ConversationMessage { role: Role::User, text: view.words() }]))
+                }
                 EventType::AssistantMessage => {
                     if let Some(at) = turn(&mut turns, id) {
-                        turns[at].1.push(Message { role: Role::Assistant, text: view.words() });
+                        turns[at].1.push(ConversationMessage { role: Role::Assistant, text: view.words() });
                     }
                 }
                 EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ATTEMPT_RESTARTED) => {
@@ -112,7 +117,7 @@ impl Conversation {
                 EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
                     let accepted = steers.remove(&id).zip(view.target_command_id);
                     if let Some((text, at)) = accepted.and_then(|(text, of)| Some((text, turn(&mut turns, of)?))) {
-                        turns[at].1.push(Message { role: Role::User, text });
+                        turns[at].1.push(ConversationMessage { role: Role::User, text });
                     }
                 }
                 _ => {}
@@ -122,7 +127,7 @@ impl Conversation {
     }
 
     /// Whole turns, as many of the newest as fit.
-    fn newest(turns: impl DoubleEndedIterator<Item = Vec<Message>>) -> Self {
+    fn newest(turns: impl DoubleEndedIterator<Item = Vec<ConversationMessage>>) -> Self {
         let (mut kept, mut bytes, mut truncated) = (VecDeque::new(), 0, false);
         for messages in turns.rev() {
             bytes += messages.iter().map(|message| message.text.len()).sum::<usize>();

@@ -77,7 +77,7 @@ pub struct TerminalFacts {
 /// Every field a rule looks at, as text still.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Fields<'a> {
+struct PayloadFields<'a> {
     #[serde(borrow)]
     command: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -182,10 +182,10 @@ impl Holds {
     }
 }
 
-type Known<'a> = (&'static str, Option<&'a RawValue>, Holds);
+type KnownFields<'a> = (&'static str, Option<&'a RawValue>, Holds);
 
 /// Refuses a payload in which one of the needed fields is missing, or a known one does not hold what it must.
-fn check(event_type: EventType, needed: &[&str], known: &[Known<'_>]) -> Result<(), Failure> {
+fn check(event_type: EventType, needed: &[&str], known: &[KnownFields<'_>]) -> Result<(), Failure> {
     let wrong = known.iter().find(|(name, field, holds)| match field {
         Some(field) => !holds.fits(field),
         None => needed.contains(name),
@@ -195,12 +195,12 @@ fn check(event_type: EventType, needed: &[&str], known: &[Known<'_>]) -> Result<
     Err(Failure::invalid(Rule::EventField, message).detail("field", *name))
 }
 
-impl Fields<'_> {
+impl PayloadFields<'_> {
     fn check(&self, event_type: EventType) -> Result<(), Failure> {
         use Holds::{Amount, Count, Flag, Kind, Text, Time, Whole};
         let truncated =
             [("textTruncated", self.text_truncated, Flag), ("outputTruncated", self.output_truncated, Flag)];
-        let needs = |needed: &[&str], known: &[Known<'_>]| check(event_type, needed, known);
+        let needs = |needed: &[&str], known: &[KnownFields<'_>]| check(event_type, needed, known);
         match event_type {
             EventType::AssistantMessage => {
                 needs(&["text"], &[("text", self.text, Text), ("final", self.is_final, Flag)])?;
@@ -258,7 +258,7 @@ impl Facts {
     }
 
     /// Nothing is read of an event that no rule looks into.
-    fn fields(event_type: EventType, payload: &RawJson) -> Fields<'_> {
+    fn fields(event_type: EventType, payload: &RawJson) -> PayloadFields<'_> {
         use EventType::{
             AssistantMessage, BackendStatus, CommandOutput, Error, Session, TerminalStatus, ToolCall, Usage,
         };
@@ -266,11 +266,11 @@ impl Facts {
             AssistantMessage | ToolCall | CommandOutput | Usage | BackendStatus | Error | TerminalStatus | Session => {
                 payload.view().unwrap_or_default()
             }
-            _ => Fields::default(),
+            _ => PayloadFields::default(),
         }
     }
 
-    fn of(event_type: EventType, fields: &Fields<'_>, payload: &RawJson) -> Result<Self, Failure> {
+    fn of(event_type: EventType, fields: &PayloadFields<'_>, payload: &RawJson) -> Result<Self, Failure> {
         Ok(match event_type {
             EventType::AssistantMessage => Self::Assistant(AssistantFacts::read(fields)),
             EventType::ToolCall => Self::Tool(ToolFacts::read(fields)),
@@ -312,7 +312,7 @@ impl Facts {
 }
 
 impl AssistantFacts {
-    fn read(fields: &Fields<'_>) -> Self {
+    fn read(fields: &PayloadFields<'_>) -> Self {
         Self {
             text: read::<Cow<str>>(fields.text).is_some_and(|text| !text.trim().is_empty()),
             is_final: flag(fields.is_final),
@@ -324,7 +324,7 @@ impl AssistantFacts {
 }
 
 impl ToolFacts {
-    fn read(fields: &Fields<'_>) -> Self {
+    fn read(fields: &PayloadFields<'_>) -> Self {
         let bounded = |field| words(field, TOOL_COMMAND_CHARS_MAX);
         Self {
             tool_call_id: bounded(fields.tool_call_id),

@@ -33,7 +33,7 @@ pub struct CommandFold {
     pub tokens: i64,
     pub cost_usd: f64,
     pub turns: i64,
-    pub standing: Standing,
+    pub standing: CommandStanding,
     pub resume_at: Option<Timestamp>,
     pub steer_accepted_seq: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub struct CommandFold {
 /// What the agent was last seen doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
+pub enum CommandStanding {
     #[default]
     Model,
     AfterTool,
@@ -137,7 +137,7 @@ impl CommandFold {
             Facts::Permission(_) | Facts::Thread { .. } | Facts::None => {}
         }
         if matches!(event.event_type, EventType::AssistantDelta | EventType::ReasoningDelta | EventType::Reasoning) {
-            self.standing = Standing::Model;
+            self.standing = CommandStanding::Model;
         }
     }
 
@@ -147,7 +147,7 @@ impl CommandFold {
     }
 
     fn assistant(&mut self, event: &Event, message: &AssistantFacts) {
-        self.standing = Standing::Model;
+        self.standing = CommandStanding::Model;
         let pick = AssistantPick {
             seq: event.seq(),
             session_seq: event.session_seq,
@@ -170,12 +170,12 @@ impl CommandFold {
                 self.authoritative = None;
                 self.latest = None;
                 self.tools.open.clear();
-                self.standing = Standing::Model;
+                self.standing = CommandStanding::Model;
             }
             PHASE_STEER_ACCEPTED => self.steer_accepted_seq = Some(event.seq()),
-            PHASE_TRANSPORT_DISCONNECTED => self.standing = Standing::Disconnected,
-            PHASE_WAITING_PROVIDER => self.standing = Standing::WaitingProvider,
-            _ => self.standing = Standing::Model,
+            PHASE_TRANSPORT_DISCONNECTED => self.standing = CommandStanding::Disconnected,
+            PHASE_WAITING_PROVIDER => self.standing = CommandStanding::WaitingProvider,
+            _ => self.standing = CommandStanding::Model,
         }
         self.resume_at = resume_at;
     }
@@ -197,7 +197,7 @@ impl CommandFold {
                 tools.open.push(id.clone());
             }
         } else {
-            self.standing = Standing::AfterTool;
+            self.standing = CommandStanding::AfterTool;
         }
         if let Some(code) = tool.exit_code {
             bump(&mut tools.exit_codes, &code.to_string(), 1);
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(fold.tools.open, ["b"]);
         assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
         assert_eq!(fold.tools.statuses["started"], 1);
-        assert_eq!(fold.standing, Standing::AfterTool);
+        assert_eq!(fold.standing, CommandStanding::AfterTool);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::EventType,
-        fold::Standing,
+        fold::CommandStanding,
         leases::Lease,
         runs::Run,
     },
@@ -201,10 +201,10 @@ fn phase(run: &Run, command: Option<&Command>, lease: Option<&Lease>, open_permi
     }
     let fold = &command.fold;
     match fold.standing {
-        Standing::Disconnected => Phase::TransportDisconnected,
-        Standing::WaitingProvider => Phase::WaitingProvider,
+        CommandStanding::Disconnected => Phase::TransportDisconnected,
+        CommandStanding::WaitingProvider => Phase::WaitingProvider,
         _ if !fold.tools.open.is_empty() => Phase::WaitingTool,
-        Standing::AfterTool if fold.last_event_at.is_some_and(|at| age_ms(at, now) >= IDLE_AFTER_TOOL_MS) => {
+        CommandStanding::AfterTool if fold.last_event_at.is_some_and(|at| age_ms(at, now) >= IDLE_AFTER_TOOL_MS) => {
             Phase::IdleAfterTool
         }
         _ => Phase::WaitingModel,

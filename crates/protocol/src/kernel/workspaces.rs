@@ -107,7 +107,7 @@ pub enum GitWant {
 /// All fields of all kinds; fields that a kind does not have are stored and ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Fields {
+struct WorkspaceFields {
     kind: String,
     path: Option<String>,
     repo_url: Option<String>,
@@ -120,7 +120,7 @@ struct Fields {
 impl WorkspaceRef {
     pub fn read(raw: &RawJson) -> Result<Self, Failure> {
         let shape = || Failure::invalid(Rule::WorkspaceRefShape, "workspaceRef must be an object with a string kind");
-        let fields: Fields = raw.view().ok_or_else(shape)?;
+        let fields: WorkspaceFields = raw.view().ok_or_else(shape)?;
         match fields.kind.as_str() {
             "none" => Ok(Self::None),
             "local" => local(fields),
@@ -133,7 +133,7 @@ impl WorkspaceRef {
     }
 }
 
-fn local(fields: Fields) -> Result<WorkspaceRef, Failure> {
+fn local(fields: WorkspaceFields) -> Result<WorkspaceRef, Failure> {
     let path = fields.path.unwrap_or_default();
     if !path.starts_with('/') || path.len() > PATH_BYTES_MAX || path.contains('\0') {
         return Err(Failure::invalid(Rule::WorkspacePath, "workspaceRef.path must be an absolute path"));
@@ -141,7 +141,7 @@ fn local(fields: Fields) -> Result<WorkspaceRef, Failure> {
     Ok(WorkspaceRef::Local { path })
 }
 
-fn git(fields: Fields) -> Result<GitRef, Failure> {
+fn git(fields: WorkspaceFields) -> Result<GitRef, Failure> {
     let repo_url = fields.repo_url.unwrap_or_default();
     let (protocol, server) = check_url(&repo_url)?;
     let want = match (fields.commit_id, fields.git_ref) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     Failure, RawJson, Rule,
     json::read_shape,
-    rpc::{Frame, INVALID_REQUEST, NotAFrame, PARSE_ERROR, RpcError, RpcId, Version},
+    rpc::{INVALID_REQUEST, NotAFrame, PARSE_ERROR, RpcError, RpcFrame, RpcId, Version},
 };
 
 /// A frame holds one message with its envelope, and no more.
@@ -27,7 +27,7 @@ pub struct Call {
 #[derive(Clone, Debug, PartialEq)]
 pub enum NotACall {
     /// To be answered with this frame.
-    Refused(Box<Frame>),
+    Refused(Box<RpcFrame>),
     /// A notification or a response: it gets no reply.
     Ignored,
 }
@@ -38,8 +38,8 @@ impl Call {
             let message = format!("a frame of {} bytes, the limit is {FRAME_BYTES_MAX}", text.len());
             return Err(refused(None, RpcError::new(INVALID_REQUEST, message)));
         }
-        match Frame::read_as(text, Version::Two) {
-            Ok(Frame::Request { id, method, params }) => Ok(Self { id, method, params }),
+        match RpcFrame::read_as(text, Version::Two) {
+            Ok(RpcFrame::Request { id, method, params }) => Ok(Self { id, method, params }),
             Ok(_) => Err(NotACall::Ignored),
             Err(fault) => Err(diagnose(text, &fault)),
         }
@@ -51,12 +51,12 @@ impl Call {
         read_shape(Rule::ParamsInvalid, "params", text)
     }
 
-    pub fn answer(self, result: RawJson) -> Frame {
-        Frame::Answer { id: self.id, result }
+    pub fn answer(self, result: RawJson) -> RpcFrame {
+        RpcFrame::Answer { id: self.id, result }
     }
 
-    pub fn refuse(self, error: RpcError) -> Frame {
-        Frame::Error { id: Some(self.id), error }
+    pub fn refuse(self, error: RpcError) -> RpcFrame {
+        RpcFrame::Error { id: Some(self.id), error }
     }
 
     /// The size of the parameters, for the limit of their method.
@@ -66,7 +66,7 @@ impl Call {
 }
 
 fn refused(id: Option<RpcId>, error: RpcError) -> NotACall {
-    NotACall::Refused(Box::new(Frame::Error { id, error }))
+    NotACall::Refused(Box::new(RpcFrame::Error { id, error }))
 }
 
 #[derive(serde::Deserialize)]

@@ -124,7 +124,7 @@ pub struct DeliveryMode {
 
 /// The position of a connection: which of its agent's devices and slots it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct DeviceSlot {
     pub device_id: String,
     pub slot_id: String,
 }
@@ -135,7 +135,7 @@ pub fn is_place_id(id: &str) -> bool {
     id.len() <= DEVICE_BYTES_MAX && id.bytes().all(plain)
 }
 
-impl Place {
+impl DeviceSlot {
     /// The place that a call refers to. It may name its own, in part or whole, and no other.
     pub fn of_call(&self, device_id: Option<&str>, slot_id: Option<&str>) -> Result<&Self, Failure> {
         for (name, value, own) in [("device_id", device_id, &self.device_id), ("slot_id", slot_id, &self.slot_id)] {
@@ -151,7 +151,7 @@ impl Place {
 /// A live connection, as far as another one may clash with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Live {
-    pub place: Place,
+    pub place: DeviceSlot,
     pub delivery_mode: DeliveryMode,
 }
 
@@ -243,7 +243,7 @@ impl ConnectParams {
         {
             return Err(Refused::Params("delivery_mode: routing is for queues, affinity_ttl_ms at most a day"));
         }
-        Ok(Live { place: Place { device_id, slot_id }, delivery_mode })
+        Ok(Live { place: DeviceSlot { device_id, slot_id }, delivery_mode })
     }
 }
 
@@ -338,7 +338,7 @@ mod tests {
     }
 
     fn live(device_id: &str, slot_id: &str, mode: Mode) -> Live {
-        let place = Place { device_id: device_id.into(), slot_id: slot_id.into() };
+        let place = DeviceSlot { device_id: device_id.into(), slot_id: slot_id.into() };
         Live { place, delivery_mode: DeliveryMode { mode, ..DeliveryMode::default() } }
     }
 
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn a_call_speaks_of_its_own_place_only() {
-        let place = Place { device_id: "d".into(), slot_id: "a".into() };
+        let place = DeviceSlot { device_id: "d".into(), slot_id: "a".into() };
         for (device, slot) in [(None, None), (Some("d"), None), (None, Some("a")), (Some("d"), Some("a"))] {
             assert_eq!(place.of_call(device, slot).unwrap(), &place);
         }

@@ -13,7 +13,8 @@ pub const INVITE_BYTES_MAX: usize = 1024;
 /// What is done to certificates. Every one is written down, and nothing that was written is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Operation {
+#[schema(as = Operation)]
+pub enum CertificateOperation {
     /// The first certificate of a name.
     Issue,
     /// The next one, for the same key.
@@ -23,7 +24,7 @@ pub enum Operation {
     Revoke,
 }
 
-impl Operation {
+impl CertificateOperation {
     const ALL: [Self; 4] = [Self::Issue, Self::Renew, Self::Rekey, Self::Revoke];
 
     pub fn as_str(self) -> &'static str {
@@ -158,8 +159,8 @@ mod tests {
 
     #[test]
     fn names_read_back() {
-        for operation in Operation::ALL {
-            assert_eq!(Operation::parse(operation.as_str()), Some(operation));
+        for operation in CertificateOperation::ALL {
+            assert_eq!(CertificateOperation::parse(operation.as_str()), Some(operation));
         }
         for reason in RevocationReason::ALL {
             assert_eq!(RevocationReason::parse(reason.as_str()), Some(reason));

@@ -13,7 +13,7 @@ use jiff::SignedDuration;
 pub use self::send::{Contents, SendOp, StoredMessage};
 use super::{
     Aid,
-    connections::{Mode, Place},
+    connections::{DeviceSlot, Mode},
     messages::{
         Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Message, QUEUED_MAX, QUEUED_MS_MAX, RecallError,
         Recallable, recall as may_recall,
@@ -45,7 +45,7 @@ pub enum MailboxOp {
     /// The device slot has received every message up to `seq`.
     Ack {
         owner: Aid,
-        place: Place,
+        place: DeviceSlot,
         seq: i64,
     },
     /// The owner has connected in this delivery mode.
@@ -56,20 +56,20 @@ pub enum MailboxOp {
     /// Claims one queued message for a device slot.
     Claim {
         owner: Aid,
-        place: Place,
+        place: DeviceSlot,
         seq: i64,
     },
     /// Claims every queued message after `after` up to `upto` that no other device slot has claimed.
     ClaimOpen {
         owner: Aid,
-        place: Place,
+        place: DeviceSlot,
         after: i64,
         upto: i64,
     },
     /// Gives back a claimed message that could not be delivered.
     Release {
         owner: Aid,
-        place: Place,
+        place: DeviceSlot,
         seq: i64,
     },
     Recall {
@@ -132,8 +132,8 @@ pub struct Mailbox {
     pub used_bytes: i64,
     pub used_at: Timestamp,
     stored: BTreeMap<i64, Stored>,
-    queue: BTreeMap<i64, Queued>,
-    acks: HashMap<Place, Mark>,
+    queue: BTreeMap<i64, QueuedMessage>,
+    acks: HashMap<DeviceSlot, Mark>,
 }
 
 impl Default for Mailbox {
@@ -160,9 +160,9 @@ struct Stored {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Queued {
+struct QueuedMessage {
     message: StoredMessage,
-    claimed_by: Option<Place>,
+    claimed_by: Option<DeviceSlot>,
     /// Acknowledged. Its id is remembered for a while, so that it is not accepted again.
     is_received: bool,
 }
@@ -308,7 +308,8 @@ impl Mailbox {
         if self.mode == Mode::Queue && message.may_queue() {
             message.mode = Mode::Queue;
             self.queued_at = Some(now);
-            self.queue.insert(message.seq, Queued { message: message.clone(), claimed_by: None, is_received: false });
+            self.queue
+                .insert(message.seq, QueuedMessage { message: message.clone(), claimed_by: None, is_received: false });
             self.trim(now);
             return;
         }
@@ -322,7 +323,7 @@ impl Mailbox {
         let since = queued_since(now);
         for is_received in [false, true] {
             let (mut count, mut bytes) = (0, 0);
-            let mut is_over = |queued: &Queued| {
+            let mut is_over = |queued: &QueuedMessage| {
                 count += 1;
                 bytes += queued.message.contents_bytes() as i64;
                 count > QUEUED_MAX || bytes > QUEUED_BYTES_MAX || queued.message.sent_at <= since
@@ -335,7 +336,7 @@ impl Mailbox {
         }
     }
 
-    fn ack(&mut self, place: &Place, seq: i64, now: Timestamp) -> AckOutcome {
+    fn ack(&mut self, place: &DeviceSlot, seq: i64, now: Timestamp) -> AckOutcome {
         let before = self.ack_seq(place);
         let ack_seq = before.max(seq.min(self.last_seq));
         self.acks.insert(place.clone(), Mark { seq: ack_seq, updated_at: now });
@@ -357,13 +358,13 @@ impl Mailbox {
         AckOutcome { before, ack_seq, senders }
     }
 
-    fn claim(&mut self, place: &Place, seq: i64) -> bool {
-        let unclaimed = |queued: &&mut Queued| queued.claimed_by.is_none() && !queued.is_received;
+    fn claim(&mut self, place: &DeviceSlot, seq: i64) -> bool {
+        let unclaimed = |queued: &&mut QueuedMessage| queued.claimed_by.is_none() && !queued.is_received;
         let claimed = self.queue.get_mut(&seq).filter(unclaimed).map(|queued| queued.claimed_by = Some(place.clone()));
         claimed.is_some()
     }
 
-    fn claim_open(&mut self, place: &Place, after: i64, upto: i64, now: Timestamp) -> Vec<StoredMessage> {
+    fn claim_open(&mut self, place: &DeviceSlot, after: i64, upto: i64, now: Timestamp) -> Vec<StoredMessage> {
         let since = queued_since(now);
         let mut claimed = vec![];
         for (seq, queued) in &mut self.queue {
@@ -376,8 +377,8 @@ impl Mailbox {
         claimed
     }
 
-    fn release(&mut self, place: &Place, seq: i64) {
-        let claimed = |queued: &&mut Queued| queued.claimed_by.as_ref() == Some(place) && !queued.is_received;
+    fn release(&mut self, place: &DeviceSlot, seq: i64) {
+        let claimed = |queued: &&mut QueuedMessage| queued.claimed_by.as_ref() == Some(place) && !queued.is_received;
         if let Some(queued) = self.queue.get_mut(&seq).filter(claimed) {
             queued.claimed_by = None;
         }
@@ -387,7 +388,7 @@ impl Mailbox {
         self.stored.retain(|_, stored| stored.expires_at > now);
         self.acks.retain(|_, mark| mark.updated_at > idle_since);
         if self.acks.len() > PLACES_MAX as usize {
-            let mut newest_first: Vec<(Place, Mark)> = self.acks.drain().collect();
+            let mut newest_first: Vec<(DeviceSlot, Mark)> = self.acks.drain().collect();
             newest_first.sort_unstable_by(|(left, mark), (right, other)| {
                 let by_time = other.updated_at.cmp(&mark.updated_at);
                 by_time.then_with(|| (&left.device_id, &left.slot_id).cmp(&(&right.device_id, &right.slot_id)))
@@ -400,7 +401,7 @@ impl Mailbox {
     }
 
     /// The position that a device slot has acknowledged; 0 at first.
-    pub fn ack_seq(&self, place: &Place) -> i64 {
+    pub fn ack_seq(&self, place: &DeviceSlot) -> i64 {
         self.acks.get(place).map_or(0, |mark| mark.seq)
     }
 
@@ -415,7 +416,7 @@ impl Mailbox {
         self.stored.values().filter(live).map(|stored| &stored.message)
     }
 
-    pub fn queue(&self, place: &Place, now: Timestamp) -> QueueView {
+    pub fn queue(&self, place: &DeviceSlot, now: Timestamp) -> QueueView {
         let since = queued_since(now);
         let mut view = QueueView { dropped: self.dropped, ..QueueView::default() };
         for (seq, queued) in self.queue.iter().filter(|(_, queued)| !queued.is_received) {
@@ -444,8 +445,9 @@ impl Mailbox {
     /// Queued messages that no device slot has claimed.
     pub fn list_unclaimed(&self, now: Timestamp) -> Vec<i64> {
         let since = queued_since(now);
-        let unclaimed =
-            |queued: &Queued| queued.claimed_by.is_none() && !queued.is_received && queued.message.sent_at > since;
+        let unclaimed = |queued: &QueuedMessage| {
+            queued.claimed_by.is_none() && !queued.is_received && queued.message.sent_at > since
+        };
         self.queue.iter().filter(|(_, queued)| unclaimed(queued)).map(|(seq, _)| *seq).collect()
     }
 }

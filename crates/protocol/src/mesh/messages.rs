@@ -81,7 +81,7 @@ pub struct DeviceCopy {
 }
 
 #[derive(Deserialize)]
-struct Kind {
+struct PayloadKind {
     #[serde(rename = "type")]
     kind: Option<String>,
 }
@@ -177,7 +177,7 @@ pub(super) fn is_printable(text: &str, bytes_max: usize) -> bool {
 }
 
 fn kind_of(payload: &RawJson) -> Option<String> {
-    payload.view::<Kind>()?.kind
+    payload.view::<PayloadKind>()?.kind
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

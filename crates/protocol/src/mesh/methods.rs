@@ -11,7 +11,7 @@ use crate::json::value_of;
 
 /// When a method may be called, and so by whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum CallStage {
     /// By any client, on a connection that has not introduced itself; the call proves by itself what it must.
     Fresh,
     /// By an agent, on the connection that it has introduced as its own.
@@ -22,7 +22,7 @@ pub enum Stage {
 pub struct MethodRow {
     pub method: Method,
     pub name: &'static str,
-    pub stage: Stage,
+    pub stage: CallStage,
     /// Per agent; before there is one, per address.
     pub calls_per_minute_max: u32,
     pub params_bytes_max: usize,
@@ -46,7 +46,7 @@ macro_rules! methods {
             pub const ALL: &'static [MethodRow] = &[$(MethodRow {
                 method: Method::$method,
                 name: $name,
-                stage: Stage::$stage,
+                stage: CallStage::$stage,
                 calls_per_minute_max: $calls,
                 params_bytes_max: $bytes,
                 meaning: $meaning,
@@ -118,7 +118,7 @@ pub fn page() -> String {
          [failures.md](failures.md), unless the rule ([rules.md](rules.md)) has its own.\n\n| method | called | per minute | bytes | |\n|---|---|---|---|---|\n",
     );
     for row in Method::ALL {
-        let stage = if row.stage == Stage::Fresh { "fresh" } else { "in a session" };
+        let stage = if row.stage == CallStage::Fresh { "fresh" } else { "in a session" };
         let MethodRow { name, calls_per_minute_max, params_bytes_max, meaning, .. } = row;
         page += &format!("| `{name}` | {stage} | {calls_per_minute_max} | {params_bytes_max} | {meaning} |\n");
     }
@@ -161,9 +161,9 @@ fn refusals() -> String {
     table
 }
 
-type Event = (&'static str, &'static str, RefOr<Schema>, fn(&mut Types));
+type MethodEvent = (&'static str, &'static str, RefOr<Schema>, fn(&mut Types));
 
-fn events() -> [Event; 5] {
+fn events() -> [MethodEvent; 5] {
     [
         (CHALLENGE, "The first frame of every connection.", Challenge::schema(), Challenge::schemas),
         (RECEIVED_EVENT, "A message for this agent.", Message::schema(), Message::schemas),

@@ -161,7 +161,7 @@ pub fn span_of(day: Date, zone: &TimeZone) -> (Timestamp, Timestamp) {
 struct View {
     message_id: Option<String>,
     command_type: Option<CommandType>,
-    content: Vec<Part>,
+    content: Vec<HistoryPart>,
     text: Option<String>,
     delta: Option<String>,
     phase: Option<String>,
@@ -169,7 +169,7 @@ struct View {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Part {
+struct HistoryPart {
     #[serde(rename = "type")]
     part_type: String,
     text: Option<String>,

@@ -100,7 +100,7 @@ impl Default for Head {
 }
 
 /// What a receipt contains besides the relation itself.
-pub struct Note {
+pub struct ReceiptNote {
     pub id: ReceiptId,
     pub act: Act,
     pub used: Option<UseScope>,
@@ -138,8 +138,8 @@ impl Words<'_> {
 
 impl Receipt {
     /// Writes down what a relation has become.
-    pub fn write(head: &Head, note: Note, relation: &Relation, words: &Words<'_>) -> Self {
-        let Note { id, act, used } = note;
+    pub fn write(head: &Head, note: ReceiptNote, relation: &Relation, words: &Words<'_>) -> Self {
+        let ReceiptNote { id, act, used } = note;
         let answered = |(id, answer): (&String, &Answer)| {
             let ScopeText { label, description } = words.of(id).unwrap_or_default();
             let (granted, sensitivity, once, expires_at) = match answer {
@@ -196,12 +196,12 @@ pub struct Broken {
 
 /// Checks ledgers line by line: of one person, or of several one after the other.
 #[derive(Default)]
-pub struct Verifier {
+pub struct ReceiptVerifier {
     pub receipts: usize,
     heads: BTreeMap<String, Head>,
 }
 
-impl Verifier {
+impl ReceiptVerifier {
     /// The ends of the ledgers seen so far, by person. A holder of one can verify later that nothing was cut off.
     pub fn heads(&self) -> &BTreeMap<String, Head> {
         &self.heads
@@ -295,7 +295,7 @@ mod tests {
         for number in 1..=receipts {
             let relation = relation(user_id, number as i64);
             let id = ReceiptId::new(Uuid::from_u128(number));
-            let note = Note { id, act: Act::Consented, used: None };
+            let note = ReceiptNote { id, act: Act::Consented, used: None };
             let words = Words::Shown { manifest: &seen.manifest, language: Language::Zh };
             let receipt = Receipt::write(&head, note, &relation, &words);
             head = receipt.head();
@@ -304,8 +304,8 @@ mod tests {
         lines
     }
 
-    fn verify(lines: &[String]) -> Result<Verifier, Broken> {
-        let mut verifier = Verifier::default();
+    fn verify(lines: &[String]) -> Result<ReceiptVerifier, Broken> {
+        let mut verifier = ReceiptVerifier::default();
         lines.iter().try_for_each(|line| verifier.take(line))?;
         Ok(verifier)
     }
@@ -328,7 +328,7 @@ mod tests {
         let now = serde_json::json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [],
             "permission_scopes": [{"id": "clipboard:read", "label_i18n_key": "a.b", "sensitivity": "medium"}]});
         let now = Checked::read(&now.to_string()).unwrap();
-        let note = Note { id: before.id, act: Act::Narrowed, used: None };
+        let note = ReceiptNote { id: before.id, act: Act::Narrowed, used: None };
         let words = Words::Kept { before: &before, manifest: Some(&now.manifest) };
         let receipt = Receipt::write(&before.head(), note, &relation, &words);
         let labels: Vec<_> = receipt.scopes.iter().map(|scope| scope.label.as_str()).collect();

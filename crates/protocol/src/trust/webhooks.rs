@@ -176,7 +176,7 @@ pub struct Delivery {
 
 /// What is sent.
 #[derive(Serialize)]
-struct Body<'a, P> {
+struct DeliveryBody<'a, P> {
     #[serde(rename = "type")]
     event_type: &'a str,
     version: &'static str,
@@ -191,7 +191,7 @@ struct Metadata {
 
 /// The body of this event, as it will be signed and sent.
 pub fn body(event_type: &str, payload: &impl Serialize, created_at: Timestamp) -> RawJson {
-    RawJson::of(&Body { event_type, version: VERSION, payload, metadata: Metadata { created_at } })
+    RawJson::of(&DeliveryBody { event_type, version: VERSION, payload, metadata: Metadata { created_at } })
 }
 
 /// The signed part of an attempt, from the values of its headers.
@@ -217,7 +217,7 @@ pub struct DeliveryPage {
 
 /// How an attempt went.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Outcome {
+pub enum DeliveryOutcome {
     Answered {
         status: u16,
         retry_after_s: Option<i64>,
@@ -228,7 +228,7 @@ pub enum Outcome {
 
 /// What follows from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Next {
+pub enum NextAttempt {
     Delivered,
     Again {
         after_ms: i64,
@@ -239,17 +239,19 @@ pub enum Next {
 }
 
 /// Only 2xx is success: a redirect is not followed, and not taken for one. `attempts` counts this one.
-pub fn next(outcome: Outcome, attempts: i64, random: u16) -> Next {
+pub fn next(outcome: DeliveryOutcome, attempts: i64, random: u16) -> NextAttempt {
     let asked_s = match outcome {
-        Outcome::Answered { status: 200..=299, .. } => return Next::Delivered,
-        Outcome::Answered { status: 410, .. } => return Next::Disable,
-        Outcome::Answered { retry_after_s, .. } => retry_after_s.unwrap_or(0).clamp(0, RETRY_AFTER_S_MAX),
-        Outcome::Unanswered => 0,
+        DeliveryOutcome::Answered { status: 200..=299, .. } => return NextAttempt::Delivered,
+        DeliveryOutcome::Answered { status: 410, .. } => return NextAttempt::Disable,
+        DeliveryOutcome::Answered { retry_after_s, .. } => retry_after_s.unwrap_or(0).clamp(0, RETRY_AFTER_S_MAX),
+        DeliveryOutcome::Unanswered => 0,
     };
     let wait_s = usize::try_from(attempts).ok().and_then(|made| ATTEMPT_AFTER_S.get(made));
-    wait_s.map_or(Next::Dead, |wait_s| {
+    wait_s.map_or(NextAttempt::Dead, |wait_s| {
         let wait_ms = asked_s.max(*wait_s) * 1_000;
-        Next::Again { after_ms: wait_ms + wait_ms * JITTER_PERCENT * i64::from(random) / (100 * i64::from(u16::MAX)) }
+        NextAttempt::Again {
+            after_ms: wait_ms + wait_ms * JITTER_PERCENT * i64::from(random) / (100 * i64::from(u16::MAX)),
+        }
     })
 }
 
@@ -267,20 +269,23 @@ pub fn retry_after_s(text: &str, now: Timestamp) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const FAILED: Outcome = Outcome::Answered { status: 500, retry_after_s: None };
+    const FAILED: DeliveryOutcome = DeliveryOutcome::Answered { status: 500, retry_after_s: None };
 
-    fn asks(seconds: i64) -> Outcome {
-        Outcome::Answered { status: 503, retry_after_s: Some(seconds) }
+    fn asks(seconds: i64) -> DeliveryOutcome {
+        DeliveryOutcome::Answered { status: 503, retry_after_s: Some(seconds) }
     }
 
     #[test]
     fn each_attempt_comes_later_than_the_one_before_until_it_is_dead() {
         for (made, wait_s) in ATTEMPT_AFTER_S.iter().enumerate().skip(1) {
-            assert_eq!(next(FAILED, made as i64, 0), Next::Again { after_ms: wait_s * 1_000 });
+            assert_eq!(next(FAILED, made as i64, 0), NextAttempt::Again { after_ms: wait_s * 1_000 });
             let latest = wait_s * 10 * (100 + JITTER_PERCENT);
-            assert_eq!(next(Outcome::Unanswered, made as i64, u16::MAX), Next::Again { after_ms: latest });
+            assert_eq!(
+                next(DeliveryOutcome::Unanswered, made as i64, u16::MAX),
+                NextAttempt::Again { after_ms: latest }
+            );
         }
-        assert_eq!(next(FAILED, ATTEMPT_AFTER_S.len() as i64, 0), Next::Dead);
+        assert_eq!(next(FAILED, ATTEMPT_AFTER_S.len() as i64, 0), NextAttempt::Dead);
         assert!(ATTEMPT_AFTER_S.is_sorted_by(|a, b| a < b));
     }
 
@@ -288,21 +293,21 @@ mod tests {
     fn only_2xx_is_success_and_410_is_for_good() {
         for status in 100..600 {
             let expected = match status {
-                200..300 => Next::Delivered,
-                410 => Next::Disable,
-                _ => Next::Again { after_ms: 5_000 },
+                200..300 => NextAttempt::Delivered,
+                410 => NextAttempt::Disable,
+                _ => NextAttempt::Again { after_ms: 5_000 },
             };
-            assert_eq!(next(Outcome::Answered { status, retry_after_s: None }, 1, 0), expected, "{status}");
+            assert_eq!(next(DeliveryOutcome::Answered { status, retry_after_s: None }, 1, 0), expected, "{status}");
         }
     }
 
     #[test]
     fn a_receiver_may_ask_for_more_patience_but_not_for_less_nor_for_ever() {
-        assert_eq!(next(asks(60), 1, 0), Next::Again { after_ms: 60_000 });
-        assert_eq!(next(asks(1), 2, 0), Next::Again { after_ms: 300_000 });
-        assert_eq!(next(asks(i64::MAX), 1, 0), Next::Again { after_ms: RETRY_AFTER_S_MAX * 1_000 });
-        assert_eq!(next(asks(-5), 1, 0), Next::Again { after_ms: 5_000 });
-        assert_eq!(next(asks(60), 10, 0), Next::Dead);
+        assert_eq!(next(asks(60), 1, 0), NextAttempt::Again { after_ms: 60_000 });
+        assert_eq!(next(asks(1), 2, 0), NextAttempt::Again { after_ms: 300_000 });
+        assert_eq!(next(asks(i64::MAX), 1, 0), NextAttempt::Again { after_ms: RETRY_AFTER_S_MAX * 1_000 });
+        assert_eq!(next(asks(-5), 1, 0), NextAttempt::Again { after_ms: 5_000 });
+        assert_eq!(next(asks(60), 10, 0), NextAttempt::Dead);
     }
 
     #[test]

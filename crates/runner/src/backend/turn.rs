@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         commands::Command,
         context::Context,
-        conversation::Message,
+        conversation::ConversationMessage,
         runs::{Run, TerminalStatus},
     },
 };
@@ -25,7 +25,7 @@ pub struct Turn {
     /// An earlier attempt worked on this command and died.
     pub is_repeat: bool,
     /// The earlier messages of the session, for a backend that wants them.
-    pub conversation: Vec<Message>,
+    pub conversation: Vec<ConversationMessage>,
     /// The images of the message, for a backend that accepts them: `https` and `data` URLs.
     pub images: Vec<String>,
     /// Number of images of the message that the backend does not receive.

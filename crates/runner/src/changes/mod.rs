@@ -24,7 +24,7 @@ const GIT_MS_MAX: u64 = 10_000;
 const PATCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The workspace at the beginning of a turn.
-pub(crate) struct Changes {
+pub(crate) struct TurnChanges {
     index: PathBuf,
     workspace: PathBuf,
     /// Whether it was empty.
@@ -33,7 +33,7 @@ pub(crate) struct Changes {
     problem: Option<String>,
 }
 
-impl Changes {
+impl TurnChanges {
     /// Records the state of the workspace. `None` if there is no workspace.
     pub(crate) async fn begin(environment: &BackendEnvironment) -> Option<Self> {
         let (workspace, index) = (environment.workspace.clone()?, environment.changes.clone()?);
@@ -182,7 +182,7 @@ mod tests {
         fixture.write("changed", "one\ntwo\n");
         fixture.write("removed", "gone\n");
         fixture.write("kept", "kept\n");
-        let begun = Changes::begin(&fixture.environment).await.unwrap();
+        let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         assert_eq!(begun.end().await, None);
         fixture.write("changed", "one\nthree\n");
         fixture.write("new/file", "new\n");
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((changes.files_changed, changes.bytes_added, changes.bytes_removed), (3, 10, 9));
         assert!(changes.diff.contains("\n-two\n+three\n") && !changes.truncated, "{}", changes.diff);
         // The next turn starts from the current state.
-        let begun = Changes::begin(&fixture.environment).await.unwrap();
+        let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         assert_eq!(begun.end().await, None);
         fixture.write("new/file", "newer\n");
         assert_eq!(files(&begun.end().await.unwrap()), [("new/file", "modified", 6, 4)]);
@@ -202,7 +202,7 @@ mod tests {
     #[tokio::test]
     async fn an_empty_workspace_needs_no_git_until_its_first_file() {
         let fixture = fixture();
-        let begun = Changes::begin(&fixture.environment).await.unwrap();
+        let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         assert_eq!(begun.end().await, None);
         assert!(!fixture.environment.changes.as_ref().unwrap().exists());
         fixture.write("first", "hello\n");
@@ -224,7 +224,7 @@ mod tests {
         fixture.write(".gitattributes", "* filter=trap diff=trap\n");
         fixture.write(".gitignore", "ignored\n");
         let before = std::fs::read_dir(fixture.workspace.join(".git")).unwrap().count();
-        let begun = Changes::begin(&fixture.environment).await.unwrap();
+        let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         fixture.write("seen", "seen\n");
         fixture.write("ignored", "ignored\n");
         assert_eq!(files(&begun.end().await.unwrap()), [("seen", "added", 5, 0)]);
@@ -234,9 +234,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_workspace_has_no_changes() {
-        assert!(Changes::begin(&BackendEnvironment::bare(AgentConfig::Codex)).await.is_none());
+        assert!(TurnChanges::begin(&BackendEnvironment::bare(AgentConfig::Codex)).await.is_none());
         let fixture = fixture();
         std::fs::remove_dir(&fixture.workspace).unwrap();
-        assert!(Changes::begin(&fixture.environment).await.is_none());
+        assert!(TurnChanges::begin(&fixture.environment).await.is_none());
     }
 }

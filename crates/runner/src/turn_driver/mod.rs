@@ -28,9 +28,9 @@ use crate::{
         turn::{Turn, TurnAbort, TurnEnd, TurnResult},
     },
     budgets::StopReason,
-    changes::Changes,
+    changes::TurnChanges,
     environment::BackendEnvironment,
-    lease_session::{Halt, LeaseSession, Refusal},
+    lease_session::{Halt, LeaseRefusal, LeaseSession},
     turn_sink::{self, RunnerSide, terminal_payload},
 };
 use prepare::{Start, prepare_turn};
@@ -63,7 +63,7 @@ pub(crate) async fn drive_turn(
     for command in targeting {
         driver.deliver(command).await?;
     }
-    let changes = Changes::begin(environment).await;
+    let changes = TurnChanges::begin(environment).await;
     let outcome = driver.attend(backend.turn(&turn, sink)).await?;
     if let (Some(changes), Outcome::Left(Ok(_) | Err(TurnAbort::Stopped))) = (changes, &outcome) {
         driver.report_changes(&changes).await;
@@ -88,7 +88,7 @@ async fn end_command(lease: &mut LeaseSession, command_id: CommandId, end: &Turn
         command_id: Some(command_id.to_string()),
         payload: terminal_payload(end),
     };
-    match lease.append(vec![event]).await.map_err(Refusal::from) {
+    match lease.append(vec![event]).await.map_err(LeaseRefusal::from) {
         Ok(appended) => {
             lease.record_append(&appended);
             lease.last_end = Some(end.clone());
@@ -174,14 +174,14 @@ impl<'a> TurnDriver<'a> {
                 DriverEvent::Batch(batch) => self.append = Some(Box::pin(self.lease.append(batch))),
                 DriverEvent::Appended(appended) => {
                     self.append = None;
-                    match appended.map_err(Refusal::from) {
+                    match appended.map_err(LeaseRefusal::from) {
                         Ok(appended) => {
                             self.lease.record_append(&appended);
                             self.side.mark_sent();
                         }
-                        Err(Refusal::CommandEnded) => return Ok(Outcome::EndedElsewhere),
-                        Err(Refusal::Content(failure)) => return Ok(Outcome::Rejected(failure)),
-                        Err(Refusal::Halt(halt)) => return Err(halt),
+                        Err(LeaseRefusal::CommandEnded) => return Ok(Outcome::EndedElsewhere),
+                        Err(LeaseRefusal::Content(failure)) => return Ok(Outcome::Rejected(failure)),
+                        Err(LeaseRefusal::Halt(halt)) => return Err(halt),
                     }
                 }
                 DriverEvent::Page(page) => {
@@ -278,7 +278,7 @@ impl<'a> TurnDriver<'a> {
 
     /// Delivers a steer or an interrupt to the turn.
     async fn deliver(&mut self, command: Command) -> Result<(), Halt> {
-        if let Err(refusal) = self.lease.ack(command.command_id).await.map_err(Refusal::from) {
+        if let Err(refusal) = self.lease.ack(command.command_id).await.map_err(LeaseRefusal::from) {
             return refusal.unless_command_ended();
         }
         match command.command_type {
@@ -308,7 +308,7 @@ impl<'a> TurnDriver<'a> {
     }
 
     /// Reports what the backend changed in its workspace. Comes before the turn's end.
-    async fn report_changes(&mut self, changes: &Changes) {
+    async fn report_changes(&mut self, changes: &TurnChanges) {
         if let Some(changes) = changes.end().await {
             let payload = ChangesPayload { phase: PHASE_WORKSPACE_CHANGED, changes };
             self.side.emit(EventType::BackendStatus, &payload);
@@ -333,17 +333,17 @@ impl<'a> TurnDriver<'a> {
         };
         let command_id = self.turn.command.command_id.to_string();
         self.lease.last_end = Some(end.clone());
-        if !matches!(refusal, Some(Refusal::Content(_))) {
+        if !matches!(refusal, Some(LeaseRefusal::Content(_))) {
             self.side.end_command(&command_id, &end);
         }
         let mut rejections = 0;
         loop {
             match refusal.take() {
                 None => {}
-                Some(Refusal::CommandEnded) => return Ok(()),
-                Some(Refusal::Halt(halt)) => return Err(halt),
-                Some(Refusal::Content(failure)) if rejections > 0 => return Err(Halt::Failed(failure)),
-                Some(Refusal::Content(failure)) => {
+                Some(LeaseRefusal::CommandEnded) => return Ok(()),
+                Some(LeaseRefusal::Halt(halt)) => return Err(halt),
+                Some(LeaseRefusal::Content(failure)) if rejections > 0 => return Err(Halt::Failed(failure)),
+                Some(LeaseRefusal::Content(failure)) => {
                     rejections += 1;
                     let end = self.discard_rejected(&failure);
                     self.side.end_command(&command_id, &end);
@@ -359,7 +359,7 @@ impl<'a> TurnDriver<'a> {
         }
     }
 
-    fn record_append(&mut self, appended: Result<Appended, Failure>) -> Option<Refusal> {
+    fn record_append(&mut self, appended: Result<Appended, Failure>) -> Option<LeaseRefusal> {
         match appended {
             Ok(appended) => {
                 self.lease.record_append(&appended);

@@ -21,7 +21,7 @@ use crate::{
     },
     budgets::Meter,
     environment::BackendEnvironment,
-    lease_session::{LeaseSession, Refusal},
+    lease_session::{LeaseRefusal, LeaseSession},
 };
 
 /// How to proceed with a command.
@@ -36,7 +36,7 @@ pub(super) async fn prepare_turn(
     environment: &BackendEnvironment,
     backend: &dyn Backend,
     command: Command,
-) -> Result<Start, Refusal> {
+) -> Result<Start, LeaseRefusal> {
     let id = command.command_id;
     let is_repeat = command.state != CommandState::Pending && command.attempt_id != Some(lease.attempt_id);
     let mut earlier = None;

@@ -24,7 +24,7 @@ pub(crate) use shared::terminal_payload;
 pub(crate) use sink::{NEVER_ASKS, NOT_DISPLAYABLE, TEXT_BYTES_MAX};
 
 use crate::{backend::turn::Turn, budgets::Meter};
-use shared::Shared;
+use shared::SinkShared;
 
 /// Steers of one turn that wait for the backend. The server allows fewer unfinished commands.
 const STEERS_MAX: usize = 128;
@@ -33,7 +33,7 @@ const STEERS_MAX: usize = 128;
 pub(crate) fn open(turn: &Turn, lease_epoch: i64, meter: Meter) -> (TurnSink, RunnerSide) {
     let (stop, stopped) = watch::channel(None);
     let (steer_sender, steers) = mpsc::channel(STEERS_MAX);
-    let shared = Arc::new(Shared::new(turn.command.command_id, lease_epoch, meter, stop));
+    let shared = Arc::new(SinkShared::new(turn.command.command_id, lease_epoch, meter, stop));
     let sink = TurnSink::new(shared.clone(), stopped.clone(), steers);
     (sink, RunnerSide::new(shared, stopped, steer_sender))
 }

@@ -18,20 +18,20 @@ use tokio::{
 };
 
 use super::{
-    shared::{Shared, terminal_payload},
+    shared::{SinkShared, terminal_payload},
     steer::Steer,
 };
 use crate::{backend::turn::TurnEnd, budgets::StopReason};
 
 pub(crate) struct RunnerSide {
-    shared: Arc<Shared>,
+    shared: Arc<SinkShared>,
     stop: watch::Receiver<Option<StopReason>>,
     steers: mpsc::Sender<Steer>,
 }
 
 impl RunnerSide {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SinkShared>,
         stop: watch::Receiver<Option<StopReason>>,
         steers: mpsc::Sender<Steer>,
     ) -> Self {

@@ -17,14 +17,14 @@ use tokio::sync::{Notify, oneshot, watch};
 use crate::{
     backend::turn::TurnEnd,
     budgets::{Meter, StopReason},
-    outbox::Outbox,
+    outbox::EventOutbox,
 };
 
-pub(super) struct Shared {
+pub(super) struct SinkShared {
     pub(super) command_id: CommandId,
     pub(super) command: String,
     pub(super) lease_epoch: i64,
-    state: Mutex<State>,
+    state: Mutex<SinkState>,
     /// Notified when an event was queued.
     pub(super) queued: Notify,
     /// Notified when a batch was sent, or taken to be sent.
@@ -32,15 +32,15 @@ pub(super) struct Shared {
     stop: watch::Sender<Option<StopReason>>,
 }
 
-pub(super) struct State {
-    pub(super) outbox: Outbox,
+pub(super) struct SinkState {
+    pub(super) outbox: EventOutbox,
     pub(super) in_flight: bool,
     pub(super) meter: Meter,
     /// Permission requests without a decision.
     pub(super) undecided: HashMap<PermissionId, oneshot::Sender<PermissionRequest>>,
 }
 
-impl Shared {
+impl SinkShared {
     pub(super) fn new(
         command_id: CommandId,
         lease_epoch: i64,
@@ -51,14 +51,19 @@ impl Shared {
             command_id,
             command: command_id.to_string(),
             lease_epoch,
-            state: Mutex::new(State { outbox: Outbox::default(), in_flight: false, meter, undecided: HashMap::new() }),
+            state: Mutex::new(SinkState {
+                outbox: EventOutbox::default(),
+                in_flight: false,
+                meter,
+                undecided: HashMap::new(),
+            }),
             queued: Notify::new(),
             moved: Notify::new(),
             stop,
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, SinkState> {
         // No code panics in the middle of a change while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     permission::PendingPermission,
-    shared::{Shared, State},
+    shared::{SinkShared, SinkState},
     steer::Steer,
 };
 use crate::{
@@ -38,7 +38,7 @@ const DECLINED_CHARS_MAX: usize = 300;
 
 /// The backend's side of a turn's connection.
 pub struct TurnSink {
-    shared: Arc<Shared>,
+    shared: Arc<SinkShared>,
     stop: watch::Receiver<Option<StopReason>>,
     steers: mpsc::Receiver<Steer>,
     ids_issued: u32,
@@ -60,7 +60,7 @@ struct MessagePayload<'a> {
 
 impl TurnSink {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<SinkShared>,
         stop: watch::Receiver<Option<StopReason>>,
         steers: mpsc::Receiver<Steer>,
     ) -> Self {
@@ -209,7 +209,7 @@ impl TurnSink {
         self.wait_until(|state| state.outbox.has_room()).await;
     }
 
-    async fn wait_until(&self, holds: impl Fn(&State) -> bool) {
+    async fn wait_until(&self, holds: impl Fn(&SinkState) -> bool) {
         loop {
             let moved = self.shared.moved.notified();
             if holds(&self.shared.state()) {

@@ -9,18 +9,18 @@ use ostler_protocol::{
 };
 use serde_json::json;
 
-use super::shared::{Shared, terminal_payload};
+use super::shared::{SinkShared, terminal_payload};
 use crate::backend::turn::TurnEnd;
 
 /// A message to a running turn.
 pub struct Steer {
     pub command_id: CommandId,
     pub text: String,
-    shared: Arc<Shared>,
+    shared: Arc<SinkShared>,
 }
 
 impl Steer {
-    pub(super) fn new(command_id: CommandId, text: String, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(command_id: CommandId, text: String, shared: Arc<SinkShared>) -> Self {
         Self { command_id, text, shared }
     }
 

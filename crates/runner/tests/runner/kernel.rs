@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Full};
-use ostler_client::{Body, Client};
+use ostler_client::{Client, ReplyBody};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     ids::{AttemptId, CommandId, PermissionId, RunId, SessionId},
@@ -182,7 +182,7 @@ impl Kernel {
         Timestamp::from_millisecond((Instant::now() - self.started).as_millis() as i64).unwrap()
     }
 
-    async fn respond(self: Arc<Self>, request: Request<Bytes>) -> Response<Body> {
+    async fn respond(self: Arc<Self>, request: Request<Bytes>) -> Response<ReplyBody> {
         let path = request.uri().path().trim_start_matches("/api/v1/").to_owned();
         let parts: Vec<_> = path.split('/').collect();
         let shape: Vec<_> = parts.iter().filter(|p| !p.contains('_')).copied().collect();
@@ -203,7 +203,7 @@ impl Kernel {
                 (f.kind.row().status, problem.to_string())
             }
         };
-        let body: Body = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
+        let body: ReplyBody = Full::new(Bytes::from(body)).map_err(|never| match never {}).boxed_unsync();
         Response::builder().status(status).body(body).expect("a well-formed response")
     }
 

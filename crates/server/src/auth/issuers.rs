@@ -17,7 +17,7 @@ use ostler_store::{self as store, Db};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use super::key_sets::KeySet;
+use super::key_sets::CachedKeySet;
 use crate::config::IssuerSection;
 
 /// By how much an issuer's clock may differ from ours.
@@ -35,7 +35,7 @@ pub struct Issuers {
 struct Issuer {
     name: String,
     audience: String,
-    keys: Arc<KeySet>,
+    keys: Arc<CachedKeySet>,
 }
 
 /// The user of a verified token, and when it expires.
@@ -84,7 +84,7 @@ impl Issuers {
             if section.issuer == OWN_ISSUER || outside_issuers.iter().any(|issuer| issuer.name == section.issuer) {
                 return Err(wrong("this name is taken"));
             }
-            let keys = Arc::new(KeySet::of(section).map_err(|message| wrong(&message))?);
+            let keys = Arc::new(CachedKeySet::of(section).map_err(|message| wrong(&message))?);
             outside_issuers.push(Issuer { name: section.issuer.clone(), audience: section.audience.clone(), keys });
         }
         Ok(Self { key, outside: outside_issuers })

@@ -24,25 +24,25 @@ const FETCH_MS_MAX: u64 = 5_000;
 const SET_BYTES_MAX: usize = 256 * 1024;
 const KEYS_MAX: usize = 100;
 
-pub struct KeySet {
+pub struct CachedKeySet {
     issuer: String,
-    source: Source,
-    held: RwLock<Option<Arc<Held>>>,
+    source: KeySource,
+    held: RwLock<Option<Arc<HeldKeys>>>,
     /// When keys were last fetched. Locked during a fetch.
     tried: Mutex<Option<Timestamp>>,
 }
 
-enum Source {
+enum KeySource {
     File(PathBuf),
     Url(reqwest::Client, String),
 }
 
-struct Held {
+struct HeldKeys {
     keys: Vec<VerifyingKey>,
     at: Timestamp,
 }
 
-impl Held {
+impl HeldKeys {
     fn is_younger_than(&self, age: SignedDuration, now: Timestamp) -> bool {
         is_within(self.at, age, now)
     }
@@ -57,17 +57,17 @@ fn is_within(then: Timestamp, age: SignedDuration, now: Timestamp) -> bool {
     (SignedDuration::ZERO..age).contains(&now.duration_since(then))
 }
 
-impl KeySet {
+impl CachedKeySet {
     /// `Err` says what is wrong with the configuration.
     pub fn of(section: &IssuerSection) -> Result<Self, String> {
         let source = match (&section.jwks_url, &section.jwks_file) {
-            (Some(url), None) => Source::Url(http_client(url)?, url.clone()),
+            (Some(url), None) => KeySource::Url(http_client(url)?, url.clone()),
             (None, Some(file)) => {
                 // A file that is wrong at the start is a mistake; later it may be in the middle of being replaced.
                 std::fs::read_to_string(file)
                     .map_err(|e| format!("{}: {e}", file.display()))
                     .and_then(|t| parse(&t))?;
-                Source::File(file.clone())
+                KeySource::File(file.clone())
             }
             _ => return Err("give one of `jwks_url` and `jwks_file`".into()),
         };
@@ -100,20 +100,20 @@ impl KeySet {
         }
         *tried = Some(now);
         match self.fetch().await {
-            Ok(keys) => *self.held.write() = Some(Arc::new(Held { keys, at: now })),
+            Ok(keys) => *self.held.write() = Some(Arc::new(HeldKeys { keys, at: now })),
             Err(reason) => tracing::warn!(issuer = self.issuer, reason, "an issuer's keys could not be fetched"),
         }
     }
 
-    fn held(&self) -> Option<Arc<Held>> {
+    fn held(&self) -> Option<Arc<HeldKeys>> {
         self.held.read().clone()
     }
 
     async fn fetch(&self) -> Result<Vec<VerifyingKey>, String> {
         let fetching = async {
             match &self.source {
-                Source::File(file) => tokio::fs::read_to_string(file).await.map_err(|e| e.to_string()),
-                Source::Url(client, url) => download(client, url).await,
+                KeySource::File(file) => tokio::fs::read_to_string(file).await.map_err(|e| e.to_string()),
+                KeySource::Url(client, url) => download(client, url).await,
             }
         };
         match tokio::time::timeout(Duration::from_millis(FETCH_MS_MAX), fetching).await {
@@ -199,7 +199,7 @@ mod tests {
         let url = format!("http://{}/jwks", listener.local_addr().unwrap());
         let (issuer, audience) = ("https://id.example".to_owned(), "us".to_owned());
         let section = IssuerSection { issuer, audience, jwks_url: Some(url), jwks_file: None };
-        let (keys, now) = (Arc::new(KeySet::of(&section).unwrap()), Timestamp::UNIX_EPOCH);
+        let (keys, now) = (Arc::new(CachedKeySet::of(&section).unwrap()), Timestamp::UNIX_EPOCH);
         let hasty = keys.clone();
         let hasty = tokio::spawn(async move { hasty.find("a", now).await.is_ok() });
         let (mut connection, _) = listener.accept().await.unwrap();

@@ -32,7 +32,7 @@ pub struct ServerClock {
 
 /// What another clock showed, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct ClockReading {
     pub raw_us: i64,
     /// What is added to the other clock to give server time, because that clock has jumped.
     pub correction_us: i64,
@@ -40,7 +40,7 @@ pub struct Reading {
     pub monotonic_us: i64,
 }
 
-impl Reading {
+impl ClockReading {
     fn offset_us(&self) -> i64 {
         self.raw_us + self.correction_us - self.monotonic_us
     }
@@ -83,8 +83,8 @@ impl ServerClock {
 
     /// Reads the wall clock and the monotonic clock together. A thread that was descheduled in between reads again: the
     /// pause would look like a jump.
-    pub fn read_wall(&self, correction_us: i64) -> Reading {
-        let mut reading = Reading { raw_us: 0, correction_us, monotonic_us: 0 };
+    pub fn read_wall(&self, correction_us: i64) -> ClockReading {
+        let mut reading = ClockReading { raw_us: 0, correction_us, monotonic_us: 0 };
         for _ in 0..READINGS_MAX {
             let before = self.monotonic_us();
             reading.raw_us = self.machine.wall().as_microsecond();
@@ -105,17 +105,17 @@ impl ServerClock {
     }
 
     /// How far the reading is ahead of server time.
-    pub fn difference_us(&self, reading: &Reading) -> i64 {
+    pub fn difference_us(&self, reading: &ClockReading) -> i64 {
         reading.offset_us() - self.offset_us.load(SeqCst)
     }
 
     /// Adopts the reading as server time. If it is behind, time stops until the reading has caught up.
-    pub fn adopt(&self, reading: &Reading) {
+    pub fn adopt(&self, reading: &ClockReading) {
         self.offset_us.store(reading.offset_us(), SeqCst);
     }
 
     /// As [`ServerClock::adopt`], also backwards: for the start, before any time was read from this clock.
-    pub fn anchor(&self, reading: &Reading) {
+    pub fn anchor(&self, reading: &ClockReading) {
         self.adopt(reading);
         self.latest_us.store(i64::MIN, SeqCst);
     }
@@ -196,7 +196,7 @@ mod tests {
         let clock = ServerClock::new(Box::new(machine.clone()));
         machine.pass(5_000_000);
         let before = clock.now();
-        clock.adopt(&Reading { raw_us: 4_000_000, correction_us: 0, monotonic_us: clock.monotonic_us() });
+        clock.adopt(&ClockReading { raw_us: 4_000_000, correction_us: 0, monotonic_us: clock.monotonic_us() });
         assert_eq!(clock.now(), before);
         machine.pass(400_000);
         assert_eq!(clock.now(), before);

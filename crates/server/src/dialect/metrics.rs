@@ -15,11 +15,11 @@ pub struct Metric {
     /// The names of its labels, separated by commas.
     pub labels: &'static str,
     pub help: &'static str,
-    pub(crate) read: Read,
+    pub(crate) read: MetricRead,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Read {
+pub(crate) enum MetricRead {
     Memory(fn(&App, &mut Samples)),
     /// From the store. `None` leaves the metric without a sample.
     Store(fn(App) -> BoxFuture<'static, Option<i64>>),
@@ -32,11 +32,11 @@ impl Metric {
         help: &'static str,
         read: fn(&App, &mut Samples),
     ) -> Self {
-        Self { name, kind: "counter", labels, help, read: Read::Memory(read) }
+        Self { name, kind: "counter", labels, help, read: MetricRead::Memory(read) }
     }
 
     pub const fn gauge(name: &'static str, help: &'static str, read: fn(&App, &mut Samples)) -> Self {
-        Self { name, kind: "gauge", labels: "", help, read: Read::Memory(read) }
+        Self { name, kind: "gauge", labels: "", help, read: MetricRead::Memory(read) }
     }
 
     /// A gauge that the store counts. Left out while the store does not respond.
@@ -45,7 +45,7 @@ impl Metric {
         help: &'static str,
         read: fn(App) -> BoxFuture<'static, Option<i64>>,
     ) -> Self {
-        Self { name, kind: "gauge", labels: "", help, read: Read::Store(read) }
+        Self { name, kind: "gauge", labels: "", help, read: MetricRead::Store(read) }
     }
 }
 

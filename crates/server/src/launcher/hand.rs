@@ -9,15 +9,15 @@ use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
 pub struct InHand(Arc<Mutex<Hand>>);
 
 /// A job in hand. Dropping it removes the job, also when its task panics.
-pub struct Held {
+pub struct HeldJob {
     in_hand: InHand,
     job_id: RunnerJobId,
 }
 
 impl InHand {
     /// `None` if the job is in hand already.
-    pub fn take_up(&self, job_id: RunnerJobId) -> Option<Held> {
-        self.lock().take_up(job_id).then(|| Held { in_hand: self.clone(), job_id })
+    pub fn take_up(&self, job_id: RunnerJobId) -> Option<HeldJob> {
+        self.lock().take_up(job_id).then(|| HeldJob { in_hand: self.clone(), job_id })
     }
 
     pub fn claim_unanswered(&self, claimed_at: Timestamp) {
@@ -39,7 +39,7 @@ impl InHand {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldJob {
     fn drop(&mut self) {
         self.in_hand.lock().put_down(self.job_id);
     }

@@ -51,7 +51,7 @@ pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
 }
 
 /// A runner in its own process.
-struct Runner {
+struct RunnerProcess {
     child: Child,
     group: Pid,
     /// Held open, not used: its end signals to the child that the server is gone.
@@ -62,7 +62,7 @@ struct Runner {
     patience: Duration,
 }
 
-async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failure> {
+async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<RunnerProcess, Failure> {
     let run = app.run_ref(job.run_id).await?;
     let token = auth::mint(auth::RUN);
     let token_hash = auth::token_hash(token.expose_secret());
@@ -91,7 +91,7 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<Runner, Failu
     }
     let (output, log) = (tokio::spawn(LogTail::read(stdout)), tokio::spawn(LogTail::read(stderr)));
     tracing::debug!(job = %job.runner_job_id, pid = group.as_raw_nonzero(), "a runner process was started");
-    Ok(Runner { child, group, _stdin: stdin, output, log, patience })
+    Ok(RunnerProcess { child, group, _stdin: stdin, output, log, patience })
 }
 
 /// This program in the running version, even if another version has been installed over it.
@@ -125,7 +125,7 @@ fn reachable(listen: &str) -> String {
     }
 }
 
-impl Runner {
+impl RunnerProcess {
     async fn attend(mut self, app: &App, job: &RunnerJob) -> Ending {
         tokio::select! {
             _ = self.child.wait() => {}

@@ -21,12 +21,12 @@ const SCHEME: &str = "token";
 
 #[derive(Default)]
 pub struct AccessTable {
-    paths: HashMap<String, Path>,
+    paths: HashMap<String, PathRoutes>,
     /// Security schemes of dialects, and the access that each grants.
     schemes: Vec<(&'static str, Access)>,
 }
 
-struct Path {
+struct PathRoutes {
     methods: Vec<Route>,
     failures: FailureEncoder,
 }
@@ -74,7 +74,7 @@ impl AccessTable {
     }
 
     fn insert(&mut self, path: &str, route: Route, failures: FailureEncoder) {
-        let found = self.paths.entry(path.to_owned()).or_insert_with(|| Path { methods: vec![], failures });
+        let found = self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures });
         found.methods.retain(|existing| existing.method != route.method);
         found.methods.push(route);
     }

@@ -28,16 +28,16 @@ const JSON: &str = "application/json";
 /// How much of a body that is too large is read after the response, before the connection is closed.
 const DRAIN_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 /// Bounds of a body that has its own rules: the largest that any body may have.
-pub const LARGEST: Bounds = Bounds { bytes_max: BODY_BYTES_MAX, values_max: 5 * JSON_VALUES_MAX };
+pub const LARGEST: BodyBounds = BodyBounds { bytes_max: BODY_BYTES_MAX, values_max: 5 * JSON_VALUES_MAX };
 
 /// Limits that are checked before a body is parsed.
 #[derive(Clone, Copy)]
-pub struct Bounds {
+pub struct BodyBounds {
     pub bytes_max: usize,
     pub values_max: usize,
 }
 
-impl Bounds {
+impl BodyBounds {
     fn of<T: RequestBody>() -> Self {
         Self { bytes_max: T::BYTES_MAX, values_max: T::VALUES_MAX }
     }
@@ -122,7 +122,7 @@ fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> 
 }
 
 async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Refusal> {
-    let bounds = Bounds::of::<T>();
+    let bounds = BodyBounds::of::<T>();
     let bytes = read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await?;
     let size = bytes.len();
     let parse = move || {
@@ -134,7 +134,7 @@ async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Ref
 }
 
 /// A JSON body as received, for handlers that parse it by their own rules.
-pub async fn read_body(request: Request, app: &App, bounds: Bounds) -> Result<Bytes, Failure> {
+pub async fn read_body(request: Request, app: &App, bounds: BodyBounds) -> Result<Bytes, Failure> {
     check_content_type(request.headers(), JSON)?;
     read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await
 }

@@ -19,7 +19,7 @@ use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 use super::{
     access_table::{AccessTable, RouteAccess},
     problem,
-    rates::{Limiter, RateStatus, Tier, Whose},
+    rates::{Limiter, RateOwner, RateStatus, Tier},
     sse::wants_stream,
     work::Share,
 };
@@ -151,7 +151,7 @@ fn share_work(
     request: &mut Request,
 ) -> Option<Arc<Share>> {
     let peer = peer.filter(|_| !request.body().is_end_stream())?;
-    let share = app.work.share(principal.map_or_else(|| Whose::peer(peer), Whose::caller));
+    let share = app.work.share(principal.map_or_else(|| RateOwner::peer(peer), RateOwner::caller));
     request.extensions_mut().insert(share.clone());
     Some(share)
 }
@@ -185,11 +185,11 @@ impl RateKey {
         now: Timestamp,
     ) -> Option<RateStatus> {
         let (whose, tier) = match admitted {
-            Ok(Some(principal)) => (Whose::caller(principal), self.tier),
-            Ok(None) => (Whose::peer(self.peer), self.tier),
+            Ok(Some(principal)) => (RateOwner::caller(principal), self.tier),
+            Ok(None) => (RateOwner::peer(self.peer), self.tier),
             // A failure of the server does not count against the caller.
             Err(failure) if failure.kind.row().retry => return None,
-            Err(_) => (Whose::peer(self.peer), Tier::Stranger),
+            Err(_) => (RateOwner::peer(self.peer), Tier::Stranger),
         };
         limiter.take(whose, tier, now)
     }

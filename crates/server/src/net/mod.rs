@@ -96,14 +96,14 @@ fn describe(mut document: OpenApi, dialects: &Dialects, access_table: &AccessTab
 }
 
 /// The document, made when it is first read, because that takes longer than the rest of a start.
-struct Document {
+struct ApiDocument {
     collected: OpenApi,
     dialects: Dialects,
     access_table: Arc<AccessTable>,
     made: OnceLock<(Value, bytes::Bytes)>,
 }
 
-impl Document {
+impl ApiDocument {
     fn get(&self) -> &(Value, bytes::Bytes) {
         self.made.get_or_init(|| {
             let document = describe(self.collected.clone(), &self.dialects, &self.access_table);
@@ -124,7 +124,7 @@ pub fn router(app: App) -> Router {
         access_table.add_route(Method::GET, metrics::PATH, Access::Public, FailureEncoder::PLAIN);
     }
     let access_table = Arc::new(access_table);
-    let document = Arc::new(Document {
+    let document = Arc::new(ApiDocument {
         collected,
         dialects: Dialects::of(&app).clone(),
         access_table: access_table.clone(),

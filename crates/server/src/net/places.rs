@@ -12,25 +12,25 @@ use crate::auth::Principal;
 const RETRY_AFTER_MS: u64 = 1_000;
 
 pub struct Places {
-    kind: Kind,
-    open: Mutex<Open>,
+    kind: PlaceKind,
+    open: Mutex<OpenPlaces>,
 }
 
 /// What a limit is for, as its failures name it.
 #[derive(Clone, Copy)]
-pub struct Kind {
+pub struct PlaceKind {
     pub rule: Rule,
     pub per_caller_rule: Rule,
     pub plural: &'static str,
 }
 
-pub const STREAMS: Kind =
-    Kind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
-pub const UPLOADS: Kind =
-    Kind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
+pub const STREAMS: PlaceKind =
+    PlaceKind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
+pub const UPLOADS: PlaceKind =
+    PlaceKind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
 
 #[derive(Default)]
-struct Open {
+struct OpenPlaces {
     all: usize,
     /// Only callers that have one open.
     by_caller: HashMap<String, usize>,
@@ -43,7 +43,7 @@ pub struct Place {
 }
 
 impl Places {
-    pub fn new(kind: Kind) -> Arc<Self> {
+    pub fn new(kind: PlaceKind) -> Arc<Self> {
         Arc::new(Self { kind, open: Mutex::default() })
     }
 

@@ -141,12 +141,12 @@ impl Rate {
 
 /// The owner of a bucket: a caller, or an address if the caller is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Whose {
+pub enum RateOwner {
     Caller(String),
     Peer(IpAddr),
 }
 
-impl Whose {
+impl RateOwner {
     pub fn caller(principal: &Principal) -> Self {
         Self::Caller(principal.name())
     }
@@ -190,7 +190,7 @@ impl RateStatus {
 pub struct Limiter {
     rates: Rates,
     /// When each bucket is full again, in microseconds since 1970.
-    full_at: Cache<(Whose, Tier), Arc<AtomicI64>>,
+    full_at: Cache<(RateOwner, Tier), Arc<AtomicI64>>,
 }
 
 impl Limiter {
@@ -199,7 +199,7 @@ impl Limiter {
     }
 
     /// Takes one from the bucket. `None` if rate limits are off.
-    pub fn take(&self, whose: Whose, tier: Tier, now: Timestamp) -> Option<RateStatus> {
+    pub fn take(&self, whose: RateOwner, tier: Tier, now: Timestamp) -> Option<RateStatus> {
         if !self.rates.on {
             return None;
         }
@@ -297,8 +297,8 @@ mod tests {
     fn each_caller_and_tier_has_a_bucket_of_its_own() {
         let rates = Rates { on: true, read_per_second: 10, read_burst: 3, submit_burst: 3, ..Rates::default() };
         let limiter = Limiter::new(rates);
-        let (a, b) = (Whose::Caller("a".into()), Whose::peer("10.0.0.1".parse().unwrap()));
-        let take = |whose: &Whose, tier| limiter.take(whose.clone(), tier, Timestamp::UNIX_EPOCH).unwrap();
+        let (a, b) = (RateOwner::Caller("a".into()), RateOwner::peer("10.0.0.1".parse().unwrap()));
+        let take = |whose: &RateOwner, tier| limiter.take(whose.clone(), tier, Timestamp::UNIX_EPOCH).unwrap();
         for _ in 0..3 {
             assert!(take(&a, Tier::Read).refusal().is_none());
         }
@@ -311,7 +311,7 @@ mod tests {
     fn thousands_of_unknown_callers_take_no_more_memory() {
         let limiter = Limiter::new(Rates { on: true, ..Rates::default() });
         for address in 0..2 * CALLERS_REMEMBERED as u32 {
-            let whose = Whose::peer(IpAddr::V4(address.into()));
+            let whose = RateOwner::peer(IpAddr::V4(address.into()));
             limiter.take(whose, Tier::Stranger, Timestamp::UNIX_EPOCH);
         }
         assert!(limiter.full_at.len() <= CALLERS_REMEMBERED);
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn addresses_of_one_ipv6_network_share_a_bucket() {
-        let peer = |text: &str| Whose::peer(text.parse().unwrap());
+        let peer = |text: &str| RateOwner::peer(text.parse().unwrap());
         assert_eq!(peer("2001:db8::1"), peer("2001:db8::ffff:1"));
         assert_ne!(peer("2001:db8::1"), peer("2001:db8:0:1::1"));
         assert_eq!(peer("::ffff:10.0.0.1"), peer("10.0.0.1"));

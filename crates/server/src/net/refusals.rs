@@ -7,7 +7,7 @@ use ostler_protocol::{Failure, FailureKind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::net::rates::Whose;
+use crate::net::rates::RateOwner;
 
 /// Failures are counted over this window, then the counts are logged.
 const WINDOW: Duration = Duration::from_secs(10);
@@ -21,11 +21,11 @@ const KEYS_MAX: usize = 1_024;
 const SUMMARIES_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct RefusalKey {
     kind: FailureKind,
     rule: Option<Box<str>>,
     /// `None` for a request made inside this process.
-    whose: Option<Whose>,
+    whose: Option<RateOwner>,
 }
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub struct Refusals {
 struct Window {
     began_at: Option<Instant>,
     lines: u32,
-    counts: HashMap<Key, Count>,
+    counts: HashMap<RefusalKey, Count>,
     /// Failures that were not logged, of keys that did not fit into the table.
     others: u64,
     /// A summary is due at the end of the window.
@@ -52,7 +52,7 @@ struct Count {
 
 /// What happens to one failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Verdict {
+enum LogVerdict {
     Log,
     Count,
     /// Counted, as the first of its window: the caller must schedule the summary.
@@ -62,24 +62,24 @@ enum Verdict {
 impl Refusals {
     /// Whether this failure is logged by itself. Those that are not are logged as a count within [`WINDOW`].
     pub fn should_log(self: &Arc<Self>, failure: &Failure, peer: Option<IpAddr>) -> bool {
-        let (rule, whose) = (failure.rule_name().map(Box::from), peer.map(Whose::peer));
-        let verdict = self.window().take(Key { kind: failure.kind, rule, whose }, Instant::now());
-        if verdict == Verdict::CountFirst {
+        let (rule, whose) = (failure.rule_name().map(Box::from), peer.map(RateOwner::peer));
+        let verdict = self.window().take(RefusalKey { kind: failure.kind, rule, whose }, Instant::now());
+        if verdict == LogVerdict::CountFirst {
             let refusals = self.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(WINDOW).await;
                 refusals.sum_up();
             });
         }
-        verdict == Verdict::Log
+        verdict == LogVerdict::Log
     }
 
     fn sum_up(&self) {
         let window = std::mem::take(&mut *self.window());
         let (summaries, others) = window.summaries();
-        for (Key { kind, rule, whose }, count) in summaries {
+        for (RefusalKey { kind, rule, whose }, count) in summaries {
             let peer = match whose {
-                Some(Whose::Peer(address)) => address.to_string(),
+                Some(RateOwner::Peer(address)) => address.to_string(),
                 _ => String::new(),
             };
             tracing::warn!(%kind, rule = rule.as_deref(), peer, count, "failures that were not logged by themselves");
@@ -95,7 +95,7 @@ impl Refusals {
 }
 
 impl Window {
-    fn take(&mut self, key: Key, now: Instant) -> Verdict {
+    fn take(&mut self, key: RefusalKey, now: Instant) -> LogVerdict {
         // A window with a summary due ends with it; one without is over when its time is.
         let is_over = self.began_at.is_none_or(|began_at| now.duration_since(began_at) >= WINDOW);
         if is_over && !self.is_summed_up {
@@ -107,20 +107,20 @@ impl Window {
             if count.logged < LINES_PER_KEY_MAX && self.lines < LINES_MAX {
                 count.logged += 1;
                 self.lines += 1;
-                return Verdict::Log;
+                return LogVerdict::Log;
             }
             count.held_back += 1;
         } else {
             self.others += 1;
         }
         match std::mem::replace(&mut self.is_summed_up, true) {
-            true => Verdict::Count,
-            false => Verdict::CountFirst,
+            true => LogVerdict::Count,
+            false => LogVerdict::CountFirst,
         }
     }
 
     /// The largest counts of failures that were not logged, and the sum of the others.
-    fn summaries(self) -> (Vec<(Key, u32)>, u64) {
+    fn summaries(self) -> (Vec<(RefusalKey, u32)>, u64) {
         let held_back = self.counts.into_iter().map(|(key, count)| (key, count.held_back));
         let mut counts: Vec<_> = held_back.filter(|(_, count)| *count > 0).collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -134,14 +134,14 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn key(address: u32) -> Key {
-        let whose = Some(Whose::peer(IpAddr::V4(address.into())));
-        Key { kind: FailureKind::Unauthenticated, rule: None, whose }
+    fn key(address: u32) -> RefusalKey {
+        let whose = Some(RateOwner::peer(IpAddr::V4(address.into())));
+        RefusalKey { kind: FailureKind::Unauthenticated, rule: None, whose }
     }
 
-    fn logged(window: &mut Window, count: u32, key: impl Fn(u32) -> Key) -> usize {
+    fn logged(window: &mut Window, count: u32, key: impl Fn(u32) -> RefusalKey) -> usize {
         let now = Instant::now();
-        (0..count).filter(|n| window.take(key(*n), now) == Verdict::Log).count()
+        (0..count).filter(|n| window.take(key(*n), now) == LogVerdict::Log).count()
     }
 
     #[tokio::test(start_paused = true)]

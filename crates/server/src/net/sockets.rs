@@ -78,7 +78,7 @@ impl From<Close> for Step {
 }
 
 /// The protocol of a connection.
-pub trait Dialect: Send {
+pub trait SocketDialect: Send {
     /// Called first. Returns the frames that the server sends before it has received any.
     fn open(&mut self) -> impl Future<Output = Step> + Send;
 
@@ -98,14 +98,14 @@ pub trait Dialect: Send {
 
 /// The sending end of the queue of frames to one peer.
 #[derive(Clone)]
-pub struct Outbox(Arc<Queue>);
+pub struct Outbox(Arc<FrameQueue>);
 
 /// The receiving end of the queue. After it is dropped, the queue accepts no frames.
-pub struct Inbox(Arc<Queue>);
+pub struct Inbox(Arc<FrameQueue>);
 
 #[derive(Default)]
-struct Queue {
-    waiting: Mutex<Waiting>,
+struct FrameQueue {
+    waiting: Mutex<WaitingFrames>,
     some: Notify,
     emptied: Notify,
     /// A caller of [`Outbox::probe`] waits for a sign of life.
@@ -115,7 +115,7 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingFrames {
     frames: VecDeque<Frame>,
     bytes: usize,
     /// The queue has overflowed, or its receiving end was dropped.
@@ -128,7 +128,7 @@ struct Waiting {
     is_held: bool,
 }
 
-impl Waiting {
+impl WaitingFrames {
     fn fits(&self, frame: &Frame) -> bool {
         let is_light = self.frames.is_empty() || self.bytes + frame.len() <= QUEUE_BYTES_MAX;
         is_light && self.frames.len() < QUEUE_FRAMES_MAX
@@ -158,8 +158,8 @@ impl Waiting {
     }
 }
 
-impl Queue {
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+impl FrameQueue {
+    fn waiting(&self) -> MutexGuard<'_, WaitingFrames> {
         self.waiting.lock()
     }
 }
@@ -253,7 +253,7 @@ impl Drop for Inbox {
 }
 
 pub fn queue() -> (Outbox, Inbox) {
-    let queue = Arc::<Queue>::default();
+    let queue = Arc::<FrameQueue>::default();
     (Outbox(queue.clone()), Inbox(queue))
 }
 
@@ -264,7 +264,12 @@ pub fn fitted(upgrade: WebSocketUpgrade, frame_bytes_max: usize) -> WebSocketUpg
 }
 
 /// Serves a connection until one side ends it. Returns the reason.
-pub async fn converse<S, E>(mut socket: S, mut inbox: Inbox, mut dialect: impl Dialect, patience: Patience) -> Close
+pub async fn converse<S, E>(
+    mut socket: S,
+    mut inbox: Inbox,
+    mut dialect: impl SocketDialect,
+    patience: Patience,
+) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,
@@ -280,7 +285,12 @@ where
     close
 }
 
-async fn exchange<S, E>(socket: &mut S, inbox: &mut Inbox, dialect: &mut impl Dialect, patience: Patience) -> Close
+async fn exchange<S, E>(
+    socket: &mut S,
+    inbox: &mut Inbox,
+    dialect: &mut impl SocketDialect,
+    patience: Patience,
+) -> Close
 where
     S: Stream<Item = Result<Message, E>> + Sink<Message> + Unpin,
     E: Error + 'static,

@@ -14,11 +14,11 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::net::rates::Whose;
+use crate::net::rates::RateOwner;
 
 pub struct Waiting {
     bounds: Bounds,
-    table: Mutex<Table>,
+    table: Mutex<WaitingTable>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +32,15 @@ pub struct Bounds {
 }
 
 #[derive(Default)]
-struct Table {
+struct WaitingTable {
     next: u64,
     /// By number, so that the oldest come first.
-    entries: BTreeMap<u64, Entry>,
-    by_address: HashMap<Whose, BTreeSet<u64>>,
+    entries: BTreeMap<u64, WaitingEntry>,
+    by_address: HashMap<RateOwner, BTreeSet<u64>>,
 }
 
-struct Entry {
-    address: Whose,
+struct WaitingEntry {
+    address: RateOwner,
     since: Instant,
     has_spoken: bool,
     closed: Arc<Notify>,
@@ -85,7 +85,7 @@ impl Waiting {
     /// As [`Waiting::enter`], for a connection that waits more than once and has one `closed` for all of these times.
     pub fn enter_with(self: &Arc<Self>, peer: IpAddr, closed: Arc<Notify>) -> Ticket {
         let Bounds { all_max, per_address_max, pressed_wait } = self.bounds;
-        let (address, since) = (Whose::peer(peer), Instant::now());
+        let (address, since) = (RateOwner::peer(peer), Instant::now());
         let mut table = self.table();
         if table.entries.len() * 2 >= all_max {
             table.close_since(since.checked_sub(pressed_wait));
@@ -99,7 +99,7 @@ impl Waiting {
         let number = table.next;
         table.next += 1;
         table.by_address.entry(address.clone()).or_default().insert(number);
-        table.entries.insert(number, Entry { address, since, has_spoken: false, closed: closed.clone() });
+        table.entries.insert(number, WaitingEntry { address, since, has_spoken: false, closed: closed.clone() });
         Ticket { waiting: self.clone(), number, closed }
     }
 
@@ -113,13 +113,13 @@ impl Waiting {
         self.table().entries.len()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, WaitingTable> {
         self.table.lock()
     }
 }
 
-impl Table {
-    fn remove(&mut self, number: u64) -> Option<Entry> {
+impl WaitingTable {
+    fn remove(&mut self, number: u64) -> Option<WaitingEntry> {
         let entry = self.entries.remove(&number)?;
         if let Some(own) = self.by_address.get_mut(&entry.address) {
             own.remove(&number);
@@ -138,7 +138,7 @@ impl Table {
 
     /// Closes all connections that began before this time.
     fn close_since(&mut self, time: Option<Instant>) {
-        let is_old = |entry: &Entry| time.is_some_and(|time| entry.since <= time);
+        let is_old = |entry: &WaitingEntry| time.is_some_and(|time| entry.since <= time);
         let old: Vec<u64> = self.entries.iter().take_while(|(_, entry)| is_old(entry)).map(|(no, _)| *no).collect();
         old.into_iter().for_each(|number| self.close(number));
     }
@@ -151,7 +151,7 @@ impl Table {
     }
 
     /// Closes the oldest silent connection of the address, or its oldest if none is silent.
-    fn close_one_of(&mut self, address: &Whose) {
+    fn close_one_of(&mut self, address: &RateOwner) {
         let Some(own) = self.by_address.get(address) else { return };
         let is_silent = |number: &&u64| self.entries.get(number).is_some_and(|entry| !entry.has_spoken);
         if let Some(number) = own.iter().find(is_silent).or(own.first()).copied() {

@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::{config::LimitsSection, net::rates::Whose};
+use crate::{config::LimitsSection, net::rates::RateOwner};
 
 /// A smaller body costs too little to be counted.
 const FREE_BYTES: usize = 16 * 1024;
@@ -39,7 +39,7 @@ pub struct Work {
     all: Arc<Semaphore>,
     all_units: usize,
     per_caller_units: usize,
-    by_caller: Mutex<HashMap<Whose, Weak<Semaphore>>>,
+    by_caller: Mutex<HashMap<RateOwner, Weak<Semaphore>>>,
     arriving: Mutex<Arriving>,
 }
 
@@ -48,11 +48,11 @@ pub struct Work {
 struct Arriving {
     next: u64,
     /// By number, so that the oldest come first.
-    bodies: BTreeMap<u64, Body>,
+    bodies: BTreeMap<u64, BodyInWork>,
 }
 
-struct Body {
-    caller: Whose,
+struct BodyInWork {
+    caller: RateOwner,
     since: Instant,
     units: usize,
     dropped: Arc<Notify>,
@@ -61,7 +61,7 @@ struct Body {
 /// The share of one request in the work in flight. Dropping it releases the share.
 pub struct Share {
     work: Arc<Work>,
-    caller: Whose,
+    caller: RateOwner,
     held: Mutex<Held>,
 }
 
@@ -92,11 +92,11 @@ impl Work {
     }
 
     /// A share for one request of this caller, empty at first.
-    pub fn share(self: &Arc<Self>, caller: Whose) -> Arc<Share> {
+    pub fn share(self: &Arc<Self>, caller: RateOwner) -> Arc<Share> {
         Arc::new(Share { work: self.clone(), caller, held: Mutex::default() })
     }
 
-    fn own(&self, caller: &Whose) -> Arc<Semaphore> {
+    fn own(&self, caller: &RateOwner) -> Arc<Semaphore> {
         let mut by_caller = self.by_caller.lock();
         if let Some(existing) = by_caller.get(caller).and_then(Weak::upgrade) {
             return existing;
@@ -136,8 +136,8 @@ impl Work {
 impl Arriving {
     /// Drops the oldest slow body of the caller whose slow bodies hold the most.
     fn drop_slow_one(&mut self) {
-        let mut by_caller: HashMap<&Whose, (usize, u64)> = HashMap::new();
-        let is_slow = |body: &Body| body.since.elapsed() >= SLOW_AFTER;
+        let mut by_caller: HashMap<&RateOwner, (usize, u64)> = HashMap::new();
+        let is_slow = |body: &BodyInWork| body.since.elapsed() >= SLOW_AFTER;
         for (number, body) in self.bodies.iter().filter(|(_, body)| body.units > 0 && is_slow(body)) {
             by_caller.entry(&body.caller).or_insert((0, *number)).0 += body.units;
         }
@@ -174,7 +174,8 @@ impl Share {
         let mut arriving = self.work.arriving();
         let number = arriving.next;
         arriving.next += 1;
-        let body = Body { caller: self.caller.clone(), since: Instant::now(), units: 0, dropped: dropped.clone() };
+        let body =
+            BodyInWork { caller: self.caller.clone(), since: Instant::now(), units: 0, dropped: dropped.clone() };
         arriving.bodies.insert(number, body);
         Reading { share: self, number, units: 0, dropped }
     }
@@ -240,8 +241,8 @@ mod tests {
 
     const MIB: usize = 1024 * 1024;
 
-    fn caller(name: &str) -> Whose {
-        Whose::Caller(name.into())
+    fn caller(name: &str) -> RateOwner {
+        RateOwner::Caller(name.into())
     }
 
     fn work(all: usize, per_caller: usize) -> Arc<Work> {

@@ -23,7 +23,7 @@ const WRITING: Duration = Duration::from_millis(100);
 
 /// What is followed, and which sequence numbers its events have.
 #[derive(Clone, Copy)]
-enum Scope {
+enum FollowScope {
     /// Ends with the run.
     Run(RunId),
     /// Continues until the client disconnects.
@@ -33,7 +33,7 @@ enum Scope {
 pub struct Follower {
     app: App,
     session: SessionId,
-    scope: Scope,
+    scope: FollowScope,
     after: i64,
     watch: SessionWatch,
     ready: VecDeque<Event>,
@@ -47,7 +47,7 @@ pub struct Follower {
 /// Follows a run's events numbered above `after`.
 pub async fn run(app: &App, caller: &Principal, run_id: RunId, after: i64) -> Result<Follower, Failure> {
     let session = app.visible_run(caller, run_id).await?.session;
-    let mut follower = Follower::start(app, caller, session, Scope::Run(run_id), after)?;
+    let mut follower = Follower::start(app, caller, session, FollowScope::Run(run_id), after)?;
     let run = store::kernel::runs::get(&app.db, run_id).await?;
     let run = run.ok_or_else(|| Failure::not_found("run"))?;
     within_log(after, run.last_seq)?;
@@ -70,18 +70,24 @@ fn within_log(after: i64, last: i64) -> Result<(), Failure> {
 /// Follows the events of a session that the caller was found to see.
 pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> Result<Follower, Failure> {
     within_log(after, session.last_seq)?;
-    let mut follower = Follower::start(app, caller, session.session, Scope::Session, after)?;
+    let mut follower = Follower::start(app, caller, session.session, FollowScope::Session, after)?;
     follower.replaying = session.last_seq - after > SHORT_EVENTS_MAX;
     Ok(follower)
 }
 
 /// Follows a thread's events numbered above `after`, with a permit that was already acquired.
 pub fn thread(app: &App, place: Place, session: SessionId, after: i64) -> Follower {
-    Follower::at(app, place, session, Scope::Session, after)
+    Follower::at(app, place, session, FollowScope::Session, after)
 }
 
 impl Follower {
-    fn start(app: &App, caller: &Principal, session: SessionId, scope: Scope, after: i64) -> Result<Self, Failure> {
+    fn start(
+        app: &App,
+        caller: &Principal,
+        session: SessionId,
+        scope: FollowScope,
+        after: i64,
+    ) -> Result<Self, Failure> {
         app.accepting()?;
         let after = ostler_protocol::cursors::after_seq(after)?;
         let limits = &app.config.limits;
@@ -89,7 +95,7 @@ impl Follower {
         Ok(Self::at(app, place, session, scope, after))
     }
 
-    fn at(app: &App, place: Place, session: SessionId, scope: Scope, after: i64) -> Self {
+    fn at(app: &App, place: Place, session: SessionId, scope: FollowScope, after: i64) -> Self {
         Self {
             app: app.clone(),
             session,
@@ -107,15 +113,15 @@ impl Follower {
     /// The number an event has here.
     pub fn number(&self, event: &Event) -> i64 {
         match self.scope {
-            Scope::Run(_) => event.seq(),
-            Scope::Session => event.session_seq,
+            FollowScope::Run(_) => event.seq(),
+            FollowScope::Session => event.session_seq,
         }
     }
 
     fn is_followed(&self, event: &Event) -> bool {
         match self.scope {
-            Scope::Run(run_id) => event.run.is_some_and(|(id, _)| id == run_id),
-            Scope::Session => true,
+            FollowScope::Run(run_id) => event.run.is_some_and(|(id, _)| id == run_id),
+            FollowScope::Session => true,
         }
     }
 
@@ -132,7 +138,7 @@ impl Follower {
             if let Some(event) = self.try_next() {
                 // The run's own end is its last event.
                 let is_end = event.event_type == EventType::TerminalStatus && event.command_id.is_none();
-                self.ended |= is_end && matches!(self.scope, Scope::Run(_));
+                self.ended |= is_end && matches!(self.scope, FollowScope::Run(_));
                 return Ok(Some(event));
             }
             if self.ended {
@@ -151,10 +157,10 @@ impl Follower {
         let (db, after) = (&self.app.db, self.after);
         let page = async {
             match self.scope {
-                Scope::Run(run_id) => {
+                FollowScope::Run(run_id) => {
                     store::kernel::events::list_by_run(db, self.session, run_id, after, CATCH_UP).await
                 }
-                Scope::Session => store::kernel::events::list_by_session(db, self.session, after, CATCH_UP).await,
+                FollowScope::Session => store::kernel::events::list_by_session(db, self.session, after, CATCH_UP).await,
             }
         };
         let page = match self.replaying {

@@ -9,7 +9,7 @@ use super::health;
 use crate::{
     app::App,
     clock::ServerClock,
-    dialect::{Dialects, Metric, Read, Samples},
+    dialect::{Dialects, Metric, MetricRead, Samples},
     metrics::{self, Counts, Gauges},
 };
 
@@ -41,12 +41,12 @@ pub async fn page(app: &App) -> String {
         let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {kind}");
         let mut samples = Samples { name, out: &mut page };
         match metric.read {
-            Read::Memory(read) => read(app, &mut samples),
-            Read::Store(read) if state.reachable => {
+            MetricRead::Memory(read) => read(app, &mut samples),
+            MetricRead::Store(read) if state.reachable => {
                 let counted = timeout(COUNT_WITHIN, read(app.clone())).await.ok().flatten();
                 counted.into_iter().for_each(|value| samples.add(value));
             }
-            Read::Store(_) => {}
+            MetricRead::Store(_) => {}
         }
     }
     page

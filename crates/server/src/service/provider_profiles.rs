@@ -34,7 +34,7 @@ use crate::{
     auth::{Access, Principal},
     secrets::Secret,
 };
-use changes::Change;
+use changes::AuditedChange;
 pub use changes::list as list_changes;
 pub use readiness::{Furnishing, check_named, check_ready, check_turn, furnish, has_credential};
 pub use trials::{get_validation, validate};
@@ -175,7 +175,7 @@ pub async fn delete(
         check_name(app, &owner, profile).await?;
     }
     if let Some(before) = before {
-        Change::new(caller, &owner, profile, ProfileAction::Deleted).record(app, &before, None).await?;
+        AuditedChange::new(caller, &owner, profile, ProfileAction::Deleted).record(app, &before, None).await?;
     }
     app.secrets.delete(&name).await?;
     recall(app, &owner, profile).await;
@@ -200,7 +200,7 @@ pub async fn put_credential(
     request: PutCredential,
 ) -> Result<ProviderProfile, Failure> {
     let owner = owners::of_write(caller, scope)?;
-    let change = Change::new(caller, &owner, profile, ProfileAction::CredentialSet);
+    let change = AuditedChange::new(caller, &owner, profile, ProfileAction::CredentialSet);
     let (version, name) = (request.resource_version.clone(), profile.to_owned());
     apply(app, change, version, move |credential| Ok((credential.put(&name, &request)?, Dropped::No))).await
 }
@@ -213,7 +213,7 @@ pub async fn put_config(
     request: PutConfig,
 ) -> Result<ProviderProfile, Failure> {
     let owner = owners::of_write(caller, scope)?;
-    let change = Change::new(caller, &owner, profile, ProfileAction::ConfigSet);
+    let change = AuditedChange::new(caller, &owner, profile, ProfileAction::ConfigSet);
     apply(app, change, request.resource_version, move |credential| {
         let (credential, dropped) = credential.put_config(&request.config)?;
         Ok((credential, if dropped { Dropped::Yes } else { Dropped::AsBefore }))
@@ -256,7 +256,7 @@ enum Dropped {
 /// Changes a profile's secret, whole or not at all. A change that changes nothing keeps the version.
 async fn apply(
     app: &App,
-    change: Change,
+    change: AuditedChange,
     expected: Option<String>,
     make: impl FnOnce(Credential) -> Result<(Credential, Dropped), Failure> + Send + 'static,
 ) -> Result<ProviderProfile, Failure> {

@@ -13,7 +13,7 @@ use ostler_store::{self as store, StoreError, clock::Sample};
 
 use crate::{
     app::App,
-    clock::{Clock, Reading, ServerClock, TOLERANCE_US},
+    clock::{Clock, ClockReading, ServerClock, TOLERANCE_US},
     metrics::JumpedClock,
     startup::not_started,
 };
@@ -55,7 +55,10 @@ pub async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
 }
 
 /// Samples the database's clock until a server has looked at it recently, or none has for two intervals.
-async fn wait_for_other_servers(db: &store::Db, clock: &ServerClock) -> Result<(Reading, Sample, i64), StoreError> {
+async fn wait_for_other_servers(
+    db: &store::Db,
+    clock: &ServerClock,
+) -> Result<(ClockReading, Sample, i64), StoreError> {
     let first = sample(db, clock).await?;
     let (never_seen, waits_until_us) = (first.1.seen_us == 0, clock.monotonic_us() + 2 * interval_us(clock));
     let mut latest = first;
@@ -134,14 +137,14 @@ async fn follow_database(app: &App, clock: &ServerClock) -> Result<(), StoreErro
 }
 
 /// The quickest of a few samples of the database's clock, and how long it took.
-async fn sample(db: &store::Db, clock: &ServerClock) -> Result<(Reading, Sample, i64), StoreError> {
-    let mut best: Option<(Reading, Sample, i64)> = None;
+async fn sample(db: &store::Db, clock: &ServerClock) -> Result<(ClockReading, Sample, i64), StoreError> {
+    let mut best: Option<(ClockReading, Sample, i64)> = None;
     for _ in 0..SAMPLES_MAX {
         let before = clock.monotonic_us();
         let sample = store::clock::sample(db).await?;
         let round_trip_us = clock.monotonic_us() - before;
         let Sample { raw_us, correction_us, .. } = sample;
-        let reading = Reading { raw_us, correction_us, monotonic_us: before + round_trip_us / 2 };
+        let reading = ClockReading { raw_us, correction_us, monotonic_us: before + round_trip_us / 2 };
         if best.as_ref().is_none_or(|(_, _, least_us)| round_trip_us < *least_us) {
             best = Some((reading, sample, round_trip_us));
         }

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use ostler_crypto::{
-    certificates::{Authority, Certificate, Kind, Serial},
+    certificates::{Authority, Certificate, CertificateKind, Serial},
     crl::Revocations,
     keys::{Curve, PrivateKey},
-    ocsp::{self, Form, Status},
+    ocsp::{self, OcspStatus, ResponseForm},
     trust_list,
 };
 use ostler_protocol::{Failure, FailureKind};
@@ -69,20 +69,20 @@ async fn a_revoked_certificate_is_on_the_list_and_in_the_answers(engine: Engine)
         let answer: serde_json::Value =
             serde_json::from_str(&get(&server, &format!("/pki/ocsp/{serial}")).await).unwrap();
         let der = BASE64.decode(id(&answer, "ocsp_response")).unwrap();
-        let status = ocsp::read(&der, Form::MeshClient, &issuer, serial, server.clock.now()).unwrap();
+        let status = ocsp::read(&der, ResponseForm::MeshClient, &issuer, serial, server.clock.now()).unwrap();
         assert_eq!(answer["status"], status.name());
         status
     };
     assert!(!listed(&alice).await);
-    assert_eq!(status(&serial(&alice)).await, Status::Good);
+    assert_eq!(status(&serial(&alice)).await, OcspStatus::Good);
     server.post(&format!("/api/v1/identities/{}/revoke", alice.aid), &json!({"reason": "key-compromise"})).await.ok();
     assert!(listed(&alice).await && !listed(&bobby).await, "at once");
-    assert!(matches!(status(&serial(&alice)).await, Status::Revoked(_)));
-    assert_eq!(status(&serial(&bobby)).await, Status::Good);
-    assert_eq!(status(&"1234".parse().unwrap()).await, Status::Unknown);
+    assert!(matches!(status(&serial(&alice)).await, OcspStatus::Revoked(_)));
+    assert_eq!(status(&serial(&bobby)).await, OcspStatus::Good);
+    assert_eq!(status(&"1234".parse().unwrap()).await, OcspStatus::Unknown);
     // The auth service's own, which clients ask about when they log in.
     let auth = Certificate::from_pem(&get(&server, "/pki/cert/auth.localhost.test").await).unwrap();
-    assert_eq!(status(&auth.serial()).await, Status::Good);
+    assert_eq!(status(&auth.serial()).await, OcspStatus::Good);
     server.with_token(None).get("/pki/ocsp/zz").await.refused(FailureKind::NotFound);
 }
 
@@ -183,8 +183,8 @@ fn an_issuer_that_somebody_else_has_made_is_taken_over() {
         let certificate = above.issue(kind, name, &key.public_key(), &serial(), now).unwrap();
         Authority::new(kind, key, certificate).unwrap()
     };
-    let registry = below(&root, Kind::Registry, "Their Registry");
-    let issuer = below(&registry, Kind::Issuer, "probe.test");
+    let registry = below(&root, CertificateKind::Registry, "Their Registry");
+    let issuer = below(&registry, CertificateKind::Issuer, "probe.test");
     let supplied = |issuer_key: &PrivateKey| Supplied {
         root: root.certificate().to_pem(),
         registry: registry.certificate().to_pem(),

@@ -1,7 +1,9 @@
 //! Messages between agents over the wire: pushed, pulled, acknowledged, taken back; to several devices, to one consumer of
 //! several, and across servers.
 
-use ostler_crypto::{certificates::Certificate, envelope::Identity, keys::Curve, keys::PrivateKey, prekeys::Prekey};
+use ostler_crypto::{
+    certificates::Certificate, envelope::EnvelopeIdentity, keys::Curve, keys::PrivateKey, prekeys::Prekey,
+};
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
@@ -361,7 +363,7 @@ async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
     let signed = |agent: &Agent, id: &str, device: &str| {
-        let identity = Identity::new(agent.key.clone(), Certificate::from_pem(&agent.cert).unwrap()).unwrap();
+        let identity = EnvelopeIdentity::new(agent.key.clone(), Certificate::from_pem(&agent.cert).unwrap()).unwrap();
         let key = PrivateKey::generate(Curve::P256, &mut fill);
         json!(Prekey::sign(&identity, id, &key, 1_794_700_691_728, device))
     };

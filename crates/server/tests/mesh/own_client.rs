@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use jiff::{SignedDuration, Timestamp};
 use ostler_client::mesh::{
-    Ambient, CertificateTrust, Gateway, OpenError, OpenedMessage, RegisterError, Sealer, StoredIdentity, is_slot_in_use,
+    Ambient, CertificateTrust, GatewayClient, OpenError, OpenedMessage, RegisterError, Sealer, StoredIdentity,
+    is_slot_in_use,
 };
 use ostler_crypto::certificates::Certificate;
 use ostler_protocol::{Failure, FailureKind, mesh::Aid};
@@ -41,9 +42,9 @@ fn aid(name: &str) -> Aid {
     format!("{name}.localhost.test").parse().unwrap()
 }
 
-async fn gateway(server: &TestServer) -> Gateway {
+async fn gateway(server: &TestServer) -> GatewayClient {
     let base = format!("http://{}", server.address());
-    Gateway::new(&base, &Gateway::fetch_root(&base).await.unwrap(), AMBIENT).unwrap()
+    GatewayClient::new(&base, &GatewayClient::fetch_root(&base).await.unwrap(), AMBIENT).unwrap()
 }
 
 async fn register(server: &TestServer, name: &str) -> StoredIdentity {

@@ -2,11 +2,11 @@
 //! What it sends is sealed; that it reads what came shows that it could open it.
 
 use jiff::Timestamp;
-use ostler_client::mesh::{Ambient, Gateway, IdentityKeys, Sealer, SealerEvent};
+use ostler_client::mesh::{Ambient, GatewayClient, IdentityKeys, Sealer, SealerEvent};
 use ostler_crypto::keys::{Curve, PrivateKey};
 use ostler_protocol::mesh::{
     Aid,
-    connections::{DeliveryMode, Place},
+    connections::{DeliveryMode, DeviceSlot},
     messages::PAYLOAD_BYTES_MAX,
 };
 use ostler_server::clock::fill;
@@ -169,13 +169,13 @@ fn now() -> Timestamp {
 /// Our own client, registered, logged in and connected.
 async fn ours(server: &TestServer, name: &str) -> Sealer {
     let base = format!("http://{}", server.address());
-    let root = Gateway::fetch_root(&base).await.unwrap();
-    let gateway = Gateway::new(&base, &root, Ambient { now, fill }).unwrap();
+    let root = GatewayClient::fetch_root(&base).await.unwrap();
+    let gateway = GatewayClient::new(&base, &root, Ambient { now, fill }).unwrap();
     let aid: Aid = format!("{name}.localhost.test").parse().unwrap();
     let key = PrivateKey::generate(Curve::P256, &mut fill);
     let identity = gateway.register(&aid, &key, None).await.unwrap();
     let tokens = gateway.login(&identity).await.unwrap();
-    let desk = Place { device_id: "desk".into(), slot_id: String::new() };
+    let desk = DeviceSlot { device_id: "desk".into(), slot_id: String::new() };
     let session = gateway.connect(&tokens.access, &desk, DeliveryMode::default()).await.unwrap();
     let keys = IdentityKeys { identity, earlier: vec![], prekeys: vec![] };
     let mut sealer = Sealer::new(gateway, session, keys, "desk").unwrap();

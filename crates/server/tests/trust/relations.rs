@@ -6,7 +6,7 @@ mod taking_back;
 use ostler_protocol::{
     FailureKind::*,
     trust::{
-        receipts::Verifier,
+        receipts::ReceiptVerifier,
         relations::{GRANT_LIFE_MS_MAX, RELATIONS_PER_USER_MAX},
     },
 };
@@ -417,7 +417,7 @@ async fn an_exported_ledger_proves_itself_and_shows_what_was_changed(engine: Eng
     }
     let exported = scene.server.get("/h2a/receipts").await.text;
     let verify = |text: &str| {
-        let mut verifier = Verifier::default();
+        let mut verifier = ReceiptVerifier::default();
         text.lines().try_for_each(|line| verifier.take(line)).map(|()| verifier.receipts)
     };
     assert_eq!(verify(&exported), Ok(4));
@@ -443,7 +443,7 @@ async fn answers_at_once_leave_one_chain(engine: Engine) {
     for one in answering.collect::<Vec<_>>() {
         one.await.unwrap();
     }
-    let mut verifier = Verifier::default();
+    let mut verifier = ReceiptVerifier::default();
     let exported = scene.server.get("/h2a/receipts").await.text;
     exported.lines().for_each(|line| verifier.take(line).unwrap());
     assert_eq!(verifier.receipts, 9);

@@ -6,7 +6,7 @@ use ostler_protocol::{
     cursors::Cursor,
     mesh::{
         Aid,
-        identities::{Identity, Operation, RevocationReason},
+        identities::{CertificateOperation, Identity, RevocationReason},
     },
 };
 
@@ -19,7 +19,7 @@ use crate::{
 /// An operation on a certificate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    pub operation: Operation,
+    pub operation: CertificateOperation,
     pub aid: Aid,
     /// The serial of the certificate that was made, or else of the one that was revoked.
     pub serial: String,
@@ -123,7 +123,7 @@ async fn contradicts(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     const TAKEN: &str = "SELECT 1 FROM mesh_certificates WHERE aid = $1 AND operation = 'issue'";
     const MADE: &str = "SELECT 1 FROM mesh_certificates WHERE serial = $1 AND certificate IS NOT NULL";
     const REVOKED: &str = "SELECT 1 FROM mesh_certificates WHERE revoked_serial = $1";
-    let issued = (entry.operation == Operation::Issue).then(|| text(&entry.aid));
+    let issued = (entry.operation == CertificateOperation::Issue).then(|| text(&entry.aid));
     let made = entry.made.as_ref().map(|_| entry.serial.as_str().into());
     let revoked = entry.revoked.as_ref().map(|revoked| revoked.serial.as_str().into());
     let invite = entry.invite.as_deref().map(Value::from);
@@ -237,7 +237,7 @@ pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, S
         created_at FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
     db.read(SQL, vec![after.into(), i64::from(limit).into()], |row| {
         let number = row.int()?;
-        let (operation, aid, serial) = (row.named(Operation::parse)?, row.id()?, row.text()?);
+        let (operation, aid, serial) = (row.named(CertificateOperation::parse)?, row.id()?, row.text()?);
         let made = match (row.opt_text()?, row.opt_text()?, row.opt_time()?) {
             (Some(fingerprint), Some(certificate), Some(ends_at)) => Some(Made { fingerprint, certificate, ends_at }),
             _ => None,

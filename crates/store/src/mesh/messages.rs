@@ -8,7 +8,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{Mode, Place},
+        connections::{DeviceSlot, Mode},
         mailbox::queued_since,
         messages::{DeviceCopy, Direction, Message, RecallError, Recallable, recall as may_recall},
     },
@@ -40,7 +40,7 @@ pub trait Recipients: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct Ack {
     pub aid: Aid,
-    pub place: Place,
+    pub place: DeviceSlot,
     pub seq: i64,
 }
 
@@ -149,7 +149,7 @@ pub async fn update_mode(db: &Db, aid: &Aid, mode: Mode) -> Result<(), StoreErro
     db.execute(sql, vec![text(aid), mode.as_str().into()]).await
 }
 
-pub async fn get_ack(db: &Db, aid: &Aid, place: &Place) -> Result<i64, StoreError> {
+pub async fn get_ack(db: &Db, aid: &Aid, place: &DeviceSlot) -> Result<i64, StoreError> {
     let sql = "SELECT ack_seq FROM mesh_cursors WHERE aid = $1 AND device_id = $2 AND slot_id = $3";
     let args = vec![text(aid), place.device_id.as_str().into(), place.slot_id.as_str().into()];
     Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or(0))

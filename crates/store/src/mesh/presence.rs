@@ -4,7 +4,7 @@
 
 use ostler_protocol::mesh::{
     Aid,
-    connections::{DeliveryMode, Live, Place},
+    connections::{DeliveryMode, DeviceSlot, Live},
 };
 
 use crate::{
@@ -29,7 +29,7 @@ pub async fn insert(db: &Db, seat: Seat, aid: &Aid, live: &Live) -> Result<(), S
     let sql =
         "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode) VALUES ($1, $2, $3, $4, $5, $6)
         ON CONFLICT (server, number) DO NOTHING";
-    let Place { device_id, slot_id } = &live.place;
+    let DeviceSlot { device_id, slot_id } = &live.place;
     let mode = live.delivery_mode.mode.as_str();
     let row = vec![
         seat.server.into(),
@@ -53,7 +53,7 @@ pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>
         "SELECT p.device_id, p.slot_id, p.mode FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_ALIVE}"
     );
     let decode = |row: &mut Reader<'_>| {
-        let place = Place { device_id: row.text()?, slot_id: row.text()? };
+        let place = DeviceSlot { device_id: row.text()?, slot_id: row.text()? };
         Ok(Live { place, delivery_mode: DeliveryMode { mode: row.named(mode)?, ..DeliveryMode::default() } })
     };
     db.read(sql, vec![text(aid), server.into()], decode).await

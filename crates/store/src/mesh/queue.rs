@@ -6,7 +6,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{Mode, Place},
+        connections::{DeviceSlot, Mode},
         mailbox::queued_since,
     },
 };
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A device slot, as it is written in `taken_by`.
-pub(crate) fn place_name(place: &Place) -> String {
+pub(crate) fn place_name(place: &DeviceSlot) -> String {
     format!("{}/{}", place.device_id, place.slot_id)
 }
 
@@ -44,7 +44,13 @@ async fn read<T: Send + 'static>(
     }
 }
 
-pub async fn get(db: &Db, owner: &Aid, mailbox: &Mailbox, place: &Place, now: Timestamp) -> Result<Queue, StoreError> {
+pub async fn get(
+    db: &Db,
+    owner: &Aid,
+    mailbox: &Mailbox,
+    place: &DeviceSlot,
+    now: Timestamp,
+) -> Result<Queue, StoreError> {
     let mut queue = Queue { dropped: mailbox.dropped, ..Queue::default() };
     if mailbox.queued_at.is_none() {
         return Ok(queue);
@@ -80,7 +86,7 @@ pub async fn list_untaken(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<i6
 }
 
 /// Claims a message of the queue for a device slot. False if it is claimed already, or gone.
-pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<bool, StoreError> {
+pub async fn claim(db: &Db, owner: &Aid, seq: i64, place: &DeviceSlot) -> Result<bool, StoreError> {
     let sql = "UPDATE mesh_queue SET taken_by = $1
         WHERE owner = $2 AND seq = $3 AND taken_by IS NULL AND received = 0 RETURNING seq";
     let args = vec![place_name(place).into(), text(owner), seq.into()];
@@ -97,7 +103,7 @@ pub async fn is_taken(db: &Db, owner: &Aid, seq: i64) -> Result<bool, StoreError
 pub async fn claim_open(
     db: &Db,
     owner: &Aid,
-    place: &Place,
+    place: &DeviceSlot,
     after: i64,
     upto: i64,
     now: Timestamp,
@@ -119,7 +125,7 @@ pub async fn claim_open(
 }
 
 /// Releases a claimed message that could not be delivered.
-pub async fn release(db: &Db, owner: &Aid, seq: i64, place: &Place) -> Result<(), StoreError> {
+pub async fn release(db: &Db, owner: &Aid, seq: i64, place: &DeviceSlot) -> Result<(), StoreError> {
     let sql = "UPDATE mesh_queue SET taken_by = NULL WHERE owner = $1 AND seq = $2 AND taken_by = $3 AND received = 0";
     db.execute(sql, vec![text(owner), seq.into(), place_name(place).into()]).await
 }

@@ -8,7 +8,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{Mode, Place},
+        connections::{DeviceSlot, Mode},
         mailbox::queued_since,
         messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
@@ -358,7 +358,7 @@ async fn acknowledge(
     done: &mut [Option<Done>],
 ) -> Result<(), sqlx::Error> {
     // A device slot may acknowledge several numbers in one flush: the highest counts.
-    let mut highest: HashMap<(&str, &Place), i64> = HashMap::new();
+    let mut highest: HashMap<(&str, &DeviceSlot), i64> = HashMap::new();
     for (_, ack) in acks {
         let seq = highest.entry((ack.aid.as_str(), &ack.place)).or_insert(ack.seq);
         *seq = (*seq).max(ack.seq);

@@ -21,7 +21,7 @@ use serde::Serialize;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    connection::{self, Connection, Origin, Settings},
+    connection::{self, Connection, Settings, ValueOrigin},
     errors, exit_codes,
     preflight::check,
     terminal::{
@@ -82,7 +82,7 @@ impl Check {
 }
 
 pub(crate) async fn doctor(connection: &Connection, args: &DoctorArgs) -> Result<u8, Failure> {
-    let mut report = Report { checks: vec![], is_text: args.output.is_text() };
+    let mut report = DoctorReport { checks: vec![], is_text: args.output.is_text() };
     run_checks(connection, &mut report).await;
     let checks = report.checks;
     args.output.many(&checks, || verdict(&checks));
@@ -91,12 +91,12 @@ pub(crate) async fn doctor(connection: &Connection, args: &DoctorArgs) -> Result
 }
 
 /// The finished checks. As text, each one is printed as soon as it is finished.
-struct Report {
+struct DoctorReport {
     checks: Vec<Check>,
     is_text: bool,
 }
 
-impl Report {
+impl DoctorReport {
     fn extend(&mut self, checks: impl IntoIterator<Item = Check>) {
         for check in checks {
             if self.is_text {
@@ -118,7 +118,7 @@ async fn within<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, 
     }
 }
 
-async fn run_checks(connection: &Connection, report: &mut Report) {
+async fn run_checks(connection: &Connection, report: &mut DoctorReport) {
     let settings = match connection.settings() {
         Ok(settings) => settings,
         Err(failure) => return report.extend([of_failure("settings", &failure)]),
@@ -150,7 +150,7 @@ async fn run_checks(connection: &Connection, report: &mut Report) {
 
 /// Checks the server itself, and whether it accepts the token. Public endpoints are called without a token, so that a bad
 /// token is not mistaken for a missing server. Returns whether the server can respond to further requests.
-async fn server(client: &Client, settings: &Settings, report: &mut Report) -> bool {
+async fn server(client: &Client, settings: &Settings, report: &mut DoctorReport) -> bool {
     let began = Instant::now();
     let mut open = client.with_token(None);
     let mut response = within(open.health_and_clock()).await;
@@ -265,9 +265,9 @@ async fn token(client: &Client, settings: &Settings) -> Check {
 }
 
 /// What to do about a token that the server rejects.
-fn better_token(origin: &Origin) -> String {
+fn better_token(origin: &ValueOrigin) -> String {
     match origin {
-        Origin::File(path) => {
+        ValueOrigin::File(path) => {
             let path = path.display();
             format!(
                 "{path} holds no token of this server; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token"

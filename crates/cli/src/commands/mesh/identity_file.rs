@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_client::mesh::{Ambient, Gateway, Sealer, StoredIdentity};
+use ostler_client::mesh::{Ambient, GatewayClient, Sealer, StoredIdentity};
 use ostler_protocol::{Failure, FailureKind, Rule, mesh::Aid};
 use ostler_server::clock::fill;
 use rustix::fs::{FlockOperation, flock};
@@ -119,13 +119,13 @@ impl IdentityFile {
         Ok(())
     }
 
-    pub(crate) fn gateway(&self) -> Result<Gateway, Failure> {
+    pub(crate) fn gateway(&self) -> Result<GatewayClient, Failure> {
         let server = self.server.as_ref().unwrap_or(&self.stored.server);
-        Gateway::new(server, &self.stored.root, AMBIENT)
+        GatewayClient::new(server, &self.stored.root, AMBIENT)
     }
 
     /// Logs in and connects from a slot, and stores the certificate if it was renewed.
-    pub(crate) async fn enter(&mut self, gateway: &Gateway, slot_id: &str) -> Result<Sealer, Failure> {
+    pub(crate) async fn enter(&mut self, gateway: &GatewayClient, slot_id: &str) -> Result<Sealer, Failure> {
         let sealer = self.stored.enter(gateway, slot_id).await?;
         if self.stored.certificate().as_ref() != Some(sealer.certificate()) {
             self.change(|stored| stored.adopt(sealer.certificate()))?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use ostler_client::mesh::{Gateway, RegisterError, StoredIdentity, is_slot_in_use};
+use ostler_client::mesh::{GatewayClient, RegisterError, StoredIdentity, is_slot_in_use};
 use ostler_protocol::{Failure, FailureKind, Rule};
 use serde_json::json;
 
@@ -42,7 +42,7 @@ pub(crate) async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8,
     let named = args.root.as_deref().map(read_root).transpose()?;
     let root = match &named {
         Some(root) => root.clone(),
-        None if is_loopback(&server) => Gateway::fetch_root(&server).await?,
+        None if is_loopback(&server) => GatewayClient::fetch_root(&server).await?,
         None => match IdentityFile::find(connection, Some(&args.name)) {
             Ok(identity) => identity.stored.root,
             Err(_) => {
@@ -51,15 +51,17 @@ pub(crate) async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8,
             }
         },
     };
-    let aid =
-        identity_file::full_name(&args.name, Gateway::new(&server, &root, AMBIENT)?.chain().await?.issuer().name())?;
+    let aid = identity_file::full_name(
+        &args.name,
+        GatewayClient::new(&server, &root, AMBIENT)?.chain().await?.issuer().name(),
+    )?;
     let (mut identity, was_stored) = match IdentityFile::get(&directory, &aid, &server)? {
         Some(identity) => (identity, true),
         None => (IdentityFile::insert(&directory, StoredIdentity::new(aid, &server, root, AMBIENT))?, false),
     };
     // A stored root is never replaced by one that a server presents.
     let root = named.unwrap_or_else(|| identity.stored.root.clone());
-    let gateway = Gateway::new(&server, &root, AMBIENT)?;
+    let gateway = GatewayClient::new(&server, &root, AMBIENT)?;
     if !identity.stored.is_registered() {
         match identity.stored.register(&gateway, args.invite.clone()).await {
             Ok(certificate) => identity.change(|stored| stored.adopt(&certificate))?,

@@ -6,7 +6,7 @@ use crate::terminal::times::parse_ms;
 
 #[derive(clap::Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Budgets")]
-pub(crate) struct Budgets {
+pub(crate) struct BudgetArgs {
     /// The longest the turn may take, such as `90s` or `20m`
     #[arg(long, value_name = "TIME", value_parser = parse_ms)]
     timeout: Option<i64>,
@@ -24,7 +24,7 @@ pub(crate) struct Budgets {
     max_tool_calls: Option<i64>,
 }
 
-impl Budgets {
+impl BudgetArgs {
     /// Part of the run's policy, whose ceiling may reject it.
     pub(crate) fn timeout_ms(self) -> Option<i64> {
         self.timeout

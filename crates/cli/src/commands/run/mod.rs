@@ -96,7 +96,7 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     detach: bool,
     #[command(flatten)]
-    budgets: budgets::Budgets,
+    budgets: budgets::BudgetArgs,
     /// Show the request that would be sent, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -130,7 +130,7 @@ pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, F
     };
     let paint = Paint::stderr();
     output::message(&format!("{}\n", paint.dim(&format!("run {run_id}"))));
-    let mut turn = Turn {
+    let mut turn = RunTurn {
         client: &client,
         run_id,
         after_seq,
@@ -141,8 +141,8 @@ pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, F
         phase: Phase::WaitingRunner,
     };
     match turn.watch(args.output.format).await? {
-        Ending::Ended => turn.conclude(args.output.format).await,
-        Ending::Left => {
+        RunEnding::Ended => turn.conclude(args.output.format).await,
+        RunEnding::Left => {
             turn.screen.close();
             let again = format!("{} trace -f {run_id}", connection.invocation());
             output::message(&format!("left; the run continues: {again}\n"));
@@ -256,12 +256,12 @@ fn detached(connection: &Connection, args: &RunArgs, created: &CreatedRun) -> u8
     exit_codes::OK
 }
 
-enum Ending {
+enum RunEnding {
     Ended,
     Left,
 }
 
-struct Turn<'a> {
+struct RunTurn<'a> {
     client: &'a Client,
     run_id: RunId,
     /// The run's last event before the turn was submitted.
@@ -274,9 +274,9 @@ struct Turn<'a> {
     phase: Phase,
 }
 
-impl Turn<'_> {
+impl RunTurn<'_> {
     /// Prints events until the turn has ended. The first Ctrl-C cancels it, the second exits.
-    async fn watch(&mut self, format: Format) -> Result<Ending, Failure> {
+    async fn watch(&mut self, format: Format) -> Result<RunEnding, Failure> {
         let mut events = follow(self.client.clone(), Target::Run(self.run_id.to_string()), self.after_seq);
         let mut interrupts = interrupts()?;
         let mut ticks = interval(STATUS_TICK);
@@ -318,7 +318,7 @@ impl Turn<'_> {
                 }
                 _ = interrupts.recv() => {
                     if cancel_requested {
-                        return Ok(Ending::Left);
+                        return Ok(RunEnding::Left);
                     }
                     cancel_requested = true;
                     self.screen.note("cancelling; Ctrl-C again exits without waiting\n");
@@ -334,7 +334,7 @@ impl Turn<'_> {
                 }
             }
         }
-        Ok(Ending::Ended)
+        Ok(RunEnding::Ended)
     }
 
     /// Requests the current result of the turn.

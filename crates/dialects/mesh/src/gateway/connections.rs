@@ -11,7 +11,7 @@ use std::{
 
 use ostler_protocol::mesh::{
     Aid,
-    connections::{Live, Place, Refused, admit},
+    connections::{DeviceSlot, Live, Refused, admit},
 };
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, broadcast};
@@ -37,7 +37,7 @@ pub struct Connections {
     /// Messages that were pushed to a connection.
     pushed: AtomicU64,
     /// Device slots at other servers whose probe has ended.
-    pub settled_elsewhere: broadcast::Sender<(Aid, Place)>,
+    pub settled_elsewhere: broadcast::Sender<(Aid, DeviceSlot)>,
 }
 
 impl Default for Connections {
@@ -51,11 +51,11 @@ impl Default for Connections {
 struct ConnectionTable {
     count: usize,
     next: ConnectionId,
-    by_aid: HashMap<Aid, Vec<Entry>>,
+    by_aid: HashMap<Aid, Vec<IdentityEntry>>,
     closed: Vec<ConnectionId>,
 }
 
-struct Entry {
+struct IdentityEntry {
     connected: Connected,
     outbox: Outbox,
     recheck: Arc<Notify>,
@@ -98,7 +98,7 @@ impl Connections {
         let id = table.next;
         let recheck = Arc::<Notify>::default();
         let connected = Connected { id, live };
-        let entry = Entry { connected, outbox, recheck: recheck.clone(), pushed_seq: last_seq };
+        let entry = IdentityEntry { connected, outbox, recheck: recheck.clone(), pushed_seq: last_seq };
         table.by_aid.entry(aid.clone()).or_default().push(entry);
         table.count += 1;
         table.next += 1;
@@ -112,7 +112,7 @@ impl Connections {
     }
 
     /// The connection that has exactly this device slot on this server, with its outbox.
-    pub fn at(&self, aid: &Aid, place: &Place) -> Option<(ConnectionId, Outbox)> {
+    pub fn at(&self, aid: &Aid, place: &DeviceSlot) -> Option<(ConnectionId, Outbox)> {
         let table = self.table();
         let entry = table.by_aid.get(aid)?.iter().find(|entry| entry.connected.live.place == *place)?;
         Some((entry.connected.id, entry.outbox.clone()))
@@ -235,7 +235,7 @@ impl Drop for ConnectionGuard {
     }
 }
 
-fn lowest_pushed_seq(own: &[Entry]) -> Option<i64> {
+fn lowest_pushed_seq(own: &[IdentityEntry]) -> Option<i64> {
     own.iter().filter(|entry| entry.outbox.has_room()).map(|entry| entry.pushed_seq).min()
 }
 
@@ -247,7 +247,7 @@ mod tests {
     use ostler_server::net::sockets::queue;
 
     fn live(device_id: &str) -> Live {
-        let place = Place { device_id: device_id.into(), slot_id: String::new() };
+        let place = DeviceSlot { device_id: device_id.into(), slot_id: String::new() };
         Live { place, delivery_mode: DeliveryMode::default() }
     }
 

@@ -12,16 +12,16 @@ use ostler_protocol::{
             CHALLENGE, Challenge, ConnectParams, ConnectResult, ConnectedAs, ConnectedIdentity, DISCONNECT_EVENT,
             Disconnect, Live, PROTOCOL, Refused, Versions,
         },
-        methods::{Method, Stage},
+        methods::{CallStage, Method},
     },
-    rpc::{Frame as RpcFrame, RpcError, Version},
+    rpc::{RpcError, RpcFrame, Version},
 };
 use ostler_server::{
     app::App,
     clock,
     net::{
         self,
-        sockets::{Close, Dialect, Outbox, Step},
+        sockets::{Close, Outbox, SocketDialect, Step},
         waiting::Ticket,
     },
     traces::{Span, Transport},
@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{connections::ConnectionGuard, dispatch};
 use crate::{
-    gateway::{delivery::Delivery, frames::notification},
+    gateway::{delivery::MessageDelivery, frames::notification},
     service::{self, MeshCaller},
     state::Mesh,
 };
@@ -78,13 +78,13 @@ struct LoginSession {
 }
 
 /// Why a call has no result.
-struct Refusal {
+struct CallRefusal {
     failure: Box<Failure>,
     /// The code of an `auth.connect` whose parameters cannot be read, in place of the code of its rule.
     code: Option<i64>,
 }
 
-impl From<Failure> for Refusal {
+impl From<Failure> for CallRefusal {
     fn from(failure: Failure) -> Self {
         Self { failure: Box::new(failure), code: None }
     }
@@ -122,7 +122,7 @@ impl GatewaySession {
         }
         match result {
             Ok(result) => call.answer(result),
-            Err(Refusal { failure, code }) => {
+            Err(CallRefusal { failure, code }) => {
                 let failure = net::problem::reported(&self.app, *failure, trace_id, &call.method, self.peer);
                 let error = calls::error(&failure, &trace_id.to_string());
                 call.refuse(RpcError { code: code.unwrap_or(error.code), ..error })
@@ -130,7 +130,7 @@ impl GatewaySession {
         }
     }
 
-    async fn call(&mut self, call: &Call) -> Result<RawJson, Refusal> {
+    async fn call(&mut self, call: &Call) -> Result<RawJson, CallRefusal> {
         let row = Method::find(&call.method).ok_or_else(|| calls::unknown_method(&call.method))?.row();
         let caller = self.session.as_ref().map(|session| &session.caller);
         if call.params_size() > row.params_bytes_max {
@@ -143,14 +143,15 @@ impl GatewaySession {
                 let message = "this connection has introduced itself";
                 Err(Failure::rule(Rule::MeshConnected, message).into())
             }
-            (method, Stage::Fresh, _) => Ok(dispatch::fresh(&self.app, self.peer, method, call).await?),
-            (method, Stage::Session, Some(caller)) => Ok(dispatch::session(&self.app, caller, method, call).await?),
-            (_, Stage::Session, None) => Err(calls::not_introduced(row.name).into()),
+            (method, CallStage::Fresh, _) => Ok(dispatch::fresh(&self.app, self.peer, method, call).await?),
+            (method, CallStage::Session, Some(caller)) => Ok(dispatch::session(&self.app, caller, method, call).await?),
+            (_, CallStage::Session, None) => Err(calls::not_introduced(row.name).into()),
         }
     }
 
-    async fn connect(&mut self, call: &Call) -> Result<RawJson, Refusal> {
-        let invalid = |failure: Failure| Refusal { failure: failure.into(), code: Some(Rule::MeshConnect.rpc_code()) };
+    async fn connect(&mut self, call: &Call) -> Result<RawJson, CallRefusal> {
+        let invalid =
+            |failure: Failure| CallRefusal { failure: failure.into(), code: Some(Rule::MeshConnect.rpc_code()) };
         let params: ConnectParams = call.params().map_err(invalid)?;
         let refuse = |why: Refused| refused(&why, Some(&params.protocol));
         let live = params.check().map_err(refuse)?;
@@ -244,12 +245,12 @@ impl GatewaySession {
     }
 }
 
-fn refused(why: &Refused, requested: Option<&Versions>) -> Refusal {
+fn refused(why: &Refused, requested: Option<&Versions>) -> CallRefusal {
     let failure = Box::new(why.failure(requested.unwrap_or(&Versions::default())));
-    Refusal { failure, code: None }
+    CallRefusal { failure, code: None }
 }
 
-impl Dialect for GatewaySession {
+impl SocketDialect for GatewaySession {
     async fn open(&mut self) -> Step {
         let challenge = Challenge {
             nonce: self.nonce.clone(),
@@ -306,7 +307,7 @@ impl Dialect for GatewaySession {
         tokio::select! {
             () = session.guard.recheck.notified() => session.check_at = Instant::now(),
             () = sleep_until(session.check_at) => {}
-            () = self.outbox.emptied() => Delivery::of(app).look_again(&session.caller.aid),
+            () = self.outbox.emptied() => MessageDelivery::of(app).look_again(&session.caller.aid),
             () = app.drained() => {}
         }
     }

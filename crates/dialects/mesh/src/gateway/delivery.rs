@@ -12,7 +12,7 @@ use ostler_protocol::{
     Failure,
     mesh::{
         Aid,
-        connections::{Mode, Place, Routing},
+        connections::{DeviceSlot, Mode, Routing},
         messages::{Message, RECEIVED_EVENT},
     },
 };
@@ -47,7 +47,7 @@ const FORGOTTEN_AT: usize = 1_024;
 const AFFINITIES_MAX: usize = 4_096;
 
 /// An identity's mailbox has a new message; a frame is for all connections of the identity.
-pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Delivery::of(app).look_at_all())
+pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| MessageDelivery::of(app).look_at_all())
     .receive(|app, key, frame| {
         if let Ok(aid) = key.parse::<Aid>() {
             Mesh::of(app).connections.push(&aid, &frame);
@@ -58,7 +58,7 @@ pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| Delive
         FormerWord::Urgent(_) => None,
     });
 
-pub struct Delivery {
+pub struct MessageDelivery {
     connections: Arc<Connections>,
     bound: Mutex<HashMap<Aid, BySender>>,
     behind: Mutex<Behind>,
@@ -128,7 +128,7 @@ impl Behind {
     }
 }
 
-impl Delivery {
+impl MessageDelivery {
     pub fn of(app: &App) -> &Self {
         app.state()
     }
@@ -185,7 +185,7 @@ impl Delivery {
 
     /// Chooses one consumer: the sender's last one while the affinity lasts, else the next in turn. The turn follows from the
     /// message's number, so that concurrent callers choose the same consumer.
-    fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, Place)> {
+    fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, DeviceSlot)> {
         let consumers = self.connections.ready(&letter.owner);
         let mode = consumers.first()?.live.delivery_mode;
         let next = &consumers[letter.seq as usize % consumers.len()];
@@ -285,7 +285,7 @@ impl Delivery {
 
 fn wake_mailbox(app: &App, key: &str) {
     if let Ok(aid) = key.parse::<Aid>() {
-        Delivery::of(app).look_again(&aid);
+        MessageDelivery::of(app).look_again(&aid);
     }
 }
 
@@ -298,8 +298,8 @@ fn is_aid(name: &str) -> bool {
 pub async fn run(app: App) {
     let recheck = async {
         loop {
-            Recheck::new(&app).or_woken(None, Delivery::of(&app).all.notified()).await;
-            if let Err(failure) = Delivery::of(&app).look_for_missed(&app).await {
+            Recheck::new(&app).or_woken(None, MessageDelivery::of(&app).all.notified()).await;
+            if let Err(failure) = MessageDelivery::of(&app).look_for_missed(&app).await {
                 warn(&failure, "mailboxes could not be checked for missed messages; trying again");
             }
         }
@@ -314,11 +314,11 @@ pub async fn run(app: App) {
 
 async fn read(app: &App) {
     loop {
-        let aid = Delivery::of(app).next_behind().await;
-        if let Err(failure) = Delivery::of(app).catch_up(app, &aid).await {
+        let aid = MessageDelivery::of(app).next_behind().await;
+        if let Err(failure) = MessageDelivery::of(app).catch_up(app, &aid).await {
             warn(&failure, "a mailbox could not be read; trying again");
         }
-        Delivery::of(app).finish_reading(&aid);
+        MessageDelivery::of(app).finish_reading(&aid);
     }
 }
 

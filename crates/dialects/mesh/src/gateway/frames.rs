@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     RawJson,
-    rpc::{Frame as RpcFrame, Version},
+    rpc::{RpcFrame, Version},
 };
 use ostler_server::net::sockets::Frame;
 use serde::Serialize;

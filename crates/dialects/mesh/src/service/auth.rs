@@ -14,7 +14,7 @@ use ostler_protocol::{
             Login2Params, Login2Result, NONCE_BYTES_MAX, RefreshTokenParams, RefreshTokenResult, RekeyParams,
             RenewCertParams, RequestCertParams, already_exists, not_registered,
         },
-        identities::{Identity, Operation, RevocationReason},
+        identities::{CertificateOperation, Identity, RevocationReason},
     },
 };
 use ostler_store::{self as store, mesh::identities::Revoked};
@@ -60,7 +60,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Res
         check_unused(app, invite).await?;
     }
     Mesh::of(app).count_registration(peer, &Mesh::of(app).config, app.now())?;
-    let grounds = Grounds { invite: invite.clone(), ..Grounds::of(Operation::Issue) };
+    let grounds = Grounds { invite: invite.clone(), ..Grounds::of(CertificateOperation::Issue) };
     let Some(made) = certify(app, &aid, &key, grounds).await? else {
         // A concurrent request has registered the name or used the invitation.
         if let Some(invite) = &invite {
@@ -154,7 +154,7 @@ pub async fn rekey(app: &App, caller: &MeshCaller, params: RekeyParams) -> Resul
             replaced: Some(Revoked { serial: newest, reason: RevocationReason::Superseded }),
             shown_serial: Some(identity.serial),
             login_id: Some(login_id),
-            ..Grounds::of(Operation::Rekey)
+            ..Grounds::of(CertificateOperation::Rekey)
         };
         let made = certify(&app, &aid, &key, grounds).await?.ok_or_else(revoked)?;
         end_logins(&app, &aid).await?;
@@ -214,7 +214,7 @@ async fn next_certificate(app: &App, shown: &Identity) -> Result<Option<Certific
     if !certificate.is_due_for_renewal(app.wall()) {
         return Ok((newest.serial != shown.serial).then_some(certificate));
     }
-    let grounds = Grounds { shown_serial: Some(shown.serial.clone()), ..Grounds::of(Operation::Renew) };
+    let grounds = Grounds { shown_serial: Some(shown.serial.clone()), ..Grounds::of(CertificateOperation::Renew) };
     certify(app, &shown.aid, certificate.public_key(), grounds).await?.map(Some).ok_or_else(revoked)
 }
 

@@ -12,7 +12,7 @@ use ostler_protocol::{
         Aid,
         auth::not_registered,
         identities::{
-            CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities, Operation,
+            CertificateOperation, CreateInvite, Identity, IdentityPage, Invite, IssueCertificate, ListIdentities,
             RevocationReason, RevokeIdentity,
         },
     },
@@ -113,7 +113,7 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
 
 /// Why a certificate is issued.
 pub struct Grounds {
-    pub operation: Operation,
+    pub operation: CertificateOperation,
     /// The certificate that it replaces, with all earlier ones.
     pub replaced: Option<Revoked>,
     /// The serial of the certificate that the client presented.
@@ -125,7 +125,7 @@ pub struct Grounds {
 }
 
 impl Grounds {
-    pub fn of(operation: Operation) -> Self {
+    pub fn of(operation: CertificateOperation) -> Self {
         Self { operation, replaced: None, shown_serial: None, login_id: None, invite: None }
     }
 }
@@ -154,7 +154,7 @@ async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), 
     if store::mesh::identities::find_status(db, &auth.serial().to_string()).await?.is_none() {
         let aid: Aid = auth.name().parse().map_err(store::StoreError::corrupt)?;
         let exists = store::mesh::identities::get(db, &aid).await?.is_some();
-        let operation = if exists { Operation::Renew } else { Operation::Issue };
+        let operation = if exists { CertificateOperation::Renew } else { CertificateOperation::Issue };
         store::mesh::identities::append(db, &entry(Grounds::of(operation), aid, auth, now)).await?;
     }
     Ok(())
@@ -188,11 +188,11 @@ pub async fn issue(app: &App, caller: &Principal, request: IssueCertificate) -> 
         return Err(Failure::rule(Rule::KeyCompromised, message));
     }
     let grounds = match &existing {
-        None => Grounds::of(Operation::Issue),
+        None => Grounds::of(CertificateOperation::Issue),
         Some(existing) => {
             let superseded = Revoked { serial: existing.serial.clone(), reason: RevocationReason::Superseded };
             let replaced = existing.revoked_at.is_none().then_some(superseded);
-            Grounds { replaced, ..Grounds::of(Operation::Rekey) }
+            Grounds { replaced, ..Grounds::of(CertificateOperation::Rekey) }
         }
     };
     let by = caller.name().to_owned();
@@ -237,7 +237,7 @@ async fn revoke_newest(app: &App, by: &str, aid: &Aid, reason: RevocationReason)
             return Ok(newest);
         }
         let revoked = Some(Revoked { serial: newest.serial.clone(), reason });
-        let (operation, serial, at) = (Operation::Revoke, newest.serial, app.wall());
+        let (operation, serial, at) = (CertificateOperation::Revoke, newest.serial, app.wall());
         let aid = aid.clone();
         let (made, asked_with, asked_by, invite) = (None, None, None, None);
         let entry = Entry { operation, aid, serial, made, revoked, asked_with, asked_by, invite, at };

@@ -36,7 +36,7 @@ use ostler_store::{
 use serde::Serialize;
 
 use crate::{
-    gateway::delivery::{Delivery, MAILBOX},
+    gateway::delivery::{MAILBOX, MessageDelivery},
     gateway::notification,
     service::{MeshCaller, identities, presence},
     state::Mesh,
@@ -58,7 +58,7 @@ pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>)
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
         store::update_mode(&app.db, &caller.aid, mode).await?;
     }
-    Delivery::of(app).look_again(&caller.aid);
+    MessageDelivery::of(app).look_again(&caller.aid);
     Ok(())
 }
 
@@ -92,7 +92,7 @@ pub async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<
         }
         // The server that stored it may have stopped before it notified any connection.
         for aid in [&params.to, &caller.aid] {
-            Delivery::of(app).look_again(aid);
+            MessageDelivery::of(app).look_again(aid);
             MAILBOX.wake_others(app, aid);
         }
     }
@@ -134,7 +134,7 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
     }
     let handed_out = async {
         match queue::get_queued(&app.db, to, sent.seq).await? {
-            Some(letter) => Delivery::of(app).hand_out(app, &letter).await,
+            Some(letter) => MessageDelivery::of(app).hand_out(app, &letter).await,
             None => Ok(queue::is_taken(&app.db, to, sent.seq).await?),
         }
     };
@@ -151,7 +151,7 @@ impl Recipients for LocalConnections {
     fn deliver(&self, letter: &Letter) -> bool {
         let Self(app) = self;
         MAILBOX.wake_others(app, &letter.owner);
-        Delivery::of(app).deliver(letter)
+        MessageDelivery::of(app).deliver(letter)
     }
 }
 

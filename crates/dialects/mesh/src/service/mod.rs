@@ -13,7 +13,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{DeliveryMode, Place},
+        connections::{DeliveryMode, DeviceSlot},
     },
 };
 
@@ -25,7 +25,7 @@ pub struct MeshCaller {
     pub aid: Aid,
     pub login_id: String,
     /// The device slot. Both of its parts are empty on a legacy connection, which is for the identity as a whole.
-    pub place: Place,
+    pub place: DeviceSlot,
     pub delivery_mode: DeliveryMode,
     pub connected_at: Timestamp,
 }

@@ -81,13 +81,13 @@ fn signed_as(reason: RevocationReason) -> Reason {
     }
 }
 
-async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::Status, Failure> {
+async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::OcspStatus, Failure> {
     let found = store::mesh::identities::find_status(&app.db, &serial.to_string()).await?;
     Ok(match found {
-        None => ocsp::Status::Unknown,
-        Some(store::mesh::identities::Status::Good) => ocsp::Status::Good,
+        None => ocsp::OcspStatus::Unknown,
+        Some(store::mesh::identities::Status::Good) => ocsp::OcspStatus::Good,
         Some(store::mesh::identities::Status::Revoked { at, reason }) => {
-            ocsp::Status::Revoked(Revocation { at, reason: signed_as(reason) })
+            ocsp::OcspStatus::Revoked(Revocation { at, reason: signed_as(reason) })
         }
     })
 }
@@ -105,7 +105,7 @@ pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<Certificate
             let until = hours_after(now, ocsp::ANSWER_HOURS);
             let der: Arc<[u8]> = ocsp::for_mesh_client(pki.issuer(), &serial, status, now, until).into();
             // Serials of no certificate would evict the others from the cache.
-            if status != ocsp::Status::Unknown {
+            if status != ocsp::OcspStatus::Unknown {
                 let response = StatusResponse { status, made_at: now, der: der.clone() };
                 Mesh::of(app).status_responses.insert(name, response);
             }
@@ -118,19 +118,19 @@ pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<Certificate
 /// Decodes an RFC 6960 request from a path. `None` if the text is not a request.
 pub fn decode_request(text: &str) -> Option<Vec<u8>> {
     let request = BASE64.decode(text).ok().filter(|_| text.len() <= REQUEST_TEXT_BYTES_MAX)?;
-    ocsp::Request::read(&request).is_some().then_some(request)
+    ocsp::OcspRequest::read(&request).is_some().then_some(request)
 }
 
 /// The response to an RFC 6960 request. A malformed request has a response, too.
 pub async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
     let pki = Mesh::of(app).pki()?;
-    let Some(request) = ocsp::Request::read(request) else { return Ok(ocsp::malformed()) };
+    let Some(request) = ocsp::OcspRequest::read(request) else { return Ok(ocsp::malformed()) };
     Mesh::of(app).count_signature(peer, app.now())?;
     let mut statuses = vec![];
     for serial in request.serials(pki.issuer().certificate()) {
         statuses.push(match serial {
             Some(serial) => status_of(app, &serial).await?,
-            None => ocsp::Status::Unknown,
+            None => ocsp::OcspStatus::Unknown,
         });
     }
     let now = app.wall();

@@ -8,7 +8,7 @@ use ostler_protocol::{
     Failure,
     mesh::{
         Aid,
-        connections::{Live, Place, Refused, admit},
+        connections::{DeviceSlot, Live, Refused, admit},
     },
 };
 use ostler_store::mesh::presence::{self as store, Seat};
@@ -53,7 +53,7 @@ pub async fn admit_beside_others(
 
 /// Probes the connection that has exactly this device slot, on this server or another. Resolves when the connection has
 /// responded or closed, or when the time is over.
-pub async fn probe(app: &App, aid: &Aid, place: &Place) {
+pub async fn probe(app: &App, aid: &Aid, place: &DeviceSlot) {
     // Legacy connections share a device slot, and conflict with none.
     if place.device_id.is_empty() {
         return;
@@ -79,7 +79,7 @@ pub async fn probe(app: &App, aid: &Aid, place: &Place) {
 }
 
 /// Resolves when another server reports that its probe of this device slot has ended.
-async fn wait_settled(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &Place) {
+async fn wait_settled(settled: &mut Receiver<(Aid, DeviceSlot)>, aid: &Aid, place: &DeviceSlot) {
     loop {
         match settled.recv().await {
             Ok((settled_aid, at)) if settled_aid == *aid && at == *place => return,
@@ -89,13 +89,13 @@ async fn wait_settled(settled: &mut Receiver<(Aid, Place)>, aid: &Aid, place: &P
     }
 }
 
-async fn is_occupied_elsewhere(app: &App, aid: &Aid, place: &Place) -> Result<bool, Failure> {
+async fn is_occupied_elsewhere(app: &App, aid: &Aid, place: &DeviceSlot) -> Result<bool, Failure> {
     let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     Ok(elsewhere.iter().any(|live| live.place == *place))
 }
 
 /// Probes a connection for another server. A server without a connection in this device slot does not respond.
-pub async fn answer_probe(app: App, aid: Aid, place: Place) {
+pub async fn answer_probe(app: App, aid: Aid, place: DeviceSlot) {
     let Some((id, outbox)) = Mesh::of(&app).connections.at(&aid, &place) else { return };
     wait(&app, outbox.probe()).await;
     let is_there = Mesh::of(&app).connections.at(&aid, &place).is_some_and(|(now, _)| now == id);
@@ -168,14 +168,14 @@ pub const SETTLED: Topic =
     Topic::new("mesh.settled", wake_settled, |_| {}).urgent().former(|word| former::urgent_key(word, '='));
 
 /// The key of an identity's device slot.
-pub fn place_key(aid: &Aid, Place { device_id, slot_id }: &Place) -> String {
+pub fn place_key(aid: &Aid, DeviceSlot { device_id, slot_id }: &DeviceSlot) -> String {
     format!("{device_id}/{slot_id}/{aid}")
 }
 
-fn place(key: &str) -> Option<(Aid, Place)> {
+fn place(key: &str) -> Option<(Aid, DeviceSlot)> {
     let mut parts = key.splitn(3, '/');
     let (device_id, slot_id) = (parts.next()?.to_owned(), parts.next()?.to_owned());
-    Some((parts.next()?.parse().ok()?, Place { device_id, slot_id }))
+    Some((parts.next()?.parse().ok()?, DeviceSlot { device_id, slot_id }))
 }
 
 fn wake_probe(app: &App, key: &str) {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_key_of_a_device_slot_is_parsed_as_it_was_formatted() {
         let aid: Aid = "alice.localhost.test".parse().unwrap();
-        let at = Place { device_id: "d".into(), slot_id: String::new() };
+        let at = DeviceSlot { device_id: "d".into(), slot_id: String::new() };
         assert_eq!(place(&place_key(&aid, &at)), Some((aid, at)));
     }
 }

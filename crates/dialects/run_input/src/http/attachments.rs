@@ -51,7 +51,7 @@ const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'
 pub async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
-    Form(upload): Form,
+    UploadForm(upload): UploadForm,
 ) -> Result<(StatusCode, Json<Attachment>), Refusal> {
     Ok((StatusCode::CREATED, Json(service::attachments::create(&app, &caller, upload).await?)))
 }
@@ -93,9 +93,9 @@ pub async fn get(
 }
 
 /// The form of an upload. Its size and time are limited while it is read.
-pub struct Form(Upload);
+pub struct UploadForm(Upload);
 
-impl FromRequest<App> for Form {
+impl FromRequest<App> for UploadForm {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, app: &App) -> Result<Self, Refusal> {

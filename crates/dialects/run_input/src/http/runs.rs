@@ -14,9 +14,9 @@ use ostler_protocol::{
     Failure, FailureKind, Rule,
     run_input::{
         agui::{
-            events::{AgUiEvent, Body as EventBody},
+            events::{AgUiEvent, EventBody},
             input::{Form, RunInput},
-            translate::Sent,
+            translate::SentEvent,
         },
         failures::RunInputProblem,
         runs::{CancelAccepted, CancelRunQuery, RunAgentInput, RunEventsQuery, TaskAccepted, code, is_of_interrupts},
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::service::{
     self,
-    runs::{Next, Position, RunStream},
+    runs::{NextEvent, Position, RunStream},
 };
 use ostler_server::{
     app::App,
@@ -143,9 +143,9 @@ fn stream_response(
         match next {
             Err(_) if left.is_some_and(|left| left <= heartbeat) => None,
             Err(_) => Some((Ok(Bytes::from_static(b": keep-alive\n\n")), Some((stream, since, gone)))),
-            Ok(Ok(Next::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now(), gone)))),
-            Ok(Ok(Next::Over)) => None,
-            Ok(Ok(Next::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
+            Ok(Ok(NextEvent::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now(), gone)))),
+            Ok(Ok(NextEvent::Over)) => None,
+            Ok(Ok(NextEvent::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
             Ok(Err(failure)) => {
                 tracing::warn!(%failure, "a run's stream was aborted");
                 Some((Err(io::Error::other("the store did not answer")), None))
@@ -155,8 +155,8 @@ fn stream_response(
     as_events(AxumBody::from_stream(frames))
 }
 
-fn frames(sent: &[Sent]) -> Bytes {
-    let frames = sent.iter().map(|Sent { id, event }| format!("id: {id}\n{}", frame(event)));
+fn frames(sent: &[SentEvent]) -> Bytes {
+    let frames = sent.iter().map(|SentEvent { id, event }| format!("id: {id}\n{}", frame(event)));
     frames.collect::<String>().into()
 }
 

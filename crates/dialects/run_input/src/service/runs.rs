@@ -20,7 +20,7 @@ use ostler_protocol::{
     run_input::{
         agui::{
             input::{ClientTime, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
-            messages::{Context as ContextEntry, Message, ResumeEntry},
+            messages::{InputContext as ContextEntry, InputMessage, ResumeEntry},
         },
         runs::{CancelAccepted, TaskAccepted, submission_failure},
     },
@@ -42,7 +42,7 @@ use ostler_server::{
     },
 };
 
-pub use stream::{Next, Position, RunStream};
+pub use stream::{NextEvent, Position, RunStream};
 
 /// The project and provider of the kernel's runs of threads, unless the policy lists others.
 const PROJECT: &str = "ostler/agent-runs";
@@ -200,7 +200,7 @@ fn payload(user: &UserMessage, message: &Said, context: &Context) -> RawJson {
 }
 
 async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Context, Failure> {
-    let remark = |message: &Message| Remark { role: message.role().to_owned(), text: message.text() };
+    let remark = |message: &InputMessage| Remark { role: message.role().to_owned(), text: message.text() };
     let note = |note: &ContextEntry| Note { description: note.description.clone(), value: note.value.clone() };
     Ok(Context {
         messages: input.others.iter().map(remark).collect(),

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::{
-    listeners::{Listener, Registration},
+    listeners::{Listener, ListenerRegistration},
     service,
     state::Trust,
 };
@@ -28,7 +28,7 @@ use ostler_server::{
         Peer,
         extract::Params,
         problem::Refusal,
-        sockets::{Close, Dialect, Frame, HEARD_BYTES_MAX, Outbox, Patience, Step, converse, fitted, queue},
+        sockets::{Close, Frame, HEARD_BYTES_MAX, Outbox, Patience, SocketDialect, Step, converse, fitted, queue},
         waiting::Ticket,
     },
 };
@@ -48,7 +48,7 @@ pub async fn human(
     ConnectInfo(peer): ConnectInfo<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, peer, upgrade, Endpoint::Human)
+    open(app, peer, upgrade, SocketEndpoint::Human)
 }
 
 /// Connects as an agent, with one of its tokens, by the same protocol. The agent may send its id in the URL (`?agent_id=…`), in
@@ -59,7 +59,7 @@ pub async fn agent(
     Params(claimed): Params<ClaimedAgent>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refusal> {
-    open(app, peer, upgrade, Endpoint::Agent(claimed))
+    open(app, peer, upgrade, SocketEndpoint::Agent(claimed))
 }
 
 /// The agent id that a peer claims, if it sends one.
@@ -70,13 +70,13 @@ pub struct ClaimedAgent {
 }
 
 /// The path that a peer has connected to.
-enum Endpoint {
+enum SocketEndpoint {
     Human,
     /// With the query of the URL.
     Agent(ClaimedAgent),
 }
 
-impl Endpoint {
+impl SocketEndpoint {
     /// The listener that this caller is. `None` if such callers may not use this path.
     fn listener(&self, caller: &Principal, claimed: &ClaimedAgent) -> Option<Listener> {
         match (self, caller) {
@@ -96,7 +96,7 @@ fn open(
     app: App,
     peer: Peer,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    endpoint: Endpoint,
+    endpoint: SocketEndpoint,
 ) -> Result<Response, Refusal> {
     app.accepting()?;
     let upgrade = upgrade.map_err(|why| Failure::invalid(Rule::Websocket, format!("this is a WebSocket: {why}")))?;
@@ -106,7 +106,7 @@ fn open(
     Ok(upgrade.on_upgrade(move |socket| serve(app, socket, endpoint, fresh)))
 }
 
-async fn serve(app: App, socket: WebSocket, endpoint: Endpoint, fresh: Ticket) {
+async fn serve(app: App, socket: WebSocket, endpoint: SocketEndpoint, fresh: Ticket) {
     let limits = &app.config.limits;
     let patience = Patience {
         ping: Duration::from_millis(limits.socket_ping_ms),
@@ -195,7 +195,7 @@ fn frame(value: &Value) -> Frame {
 /// One connection, from the server's side.
 struct TrustSocket {
     app: App,
-    endpoint: Endpoint,
+    endpoint: SocketEndpoint,
     outbox: Outbox,
     /// The deadline for the `auth` frame.
     until: Instant,
@@ -210,7 +210,7 @@ struct TrustSocket {
 struct AuthenticatedPeer {
     token: SecretString,
     listener: Listener,
-    registration: Registration,
+    registration: ListenerRegistration,
     readmit: Interval,
     /// A wake-up may be lost, so pending notifications are read again from time to time.
     reread: Interval,
@@ -333,7 +333,7 @@ fn welcome(listener: &Listener) -> Frame {
     })
 }
 
-impl Dialect for TrustSocket {
+impl SocketDialect for TrustSocket {
     /// The peer sends the first frame.
     async fn open(&mut self) -> Step {
         Step::default()

@@ -33,7 +33,7 @@ use secrecy::ExposeSecret;
 
 use super::{live, relations, webhooks};
 use crate::{
-    manifests::Version,
+    manifests::ManifestVersion,
     service::lookup::{check_owner, find, get, owned, retired},
     state::Trust,
 };
@@ -309,7 +309,7 @@ async fn read(app: &App, manifest: &RawJson) -> Result<Checked, Failure> {
     Ok(checked)
 }
 
-async fn current_version(app: &App, current: &Agent) -> Result<Option<Arc<Version>>, Failure> {
+async fn current_version(app: &App, current: &Agent) -> Result<Option<Arc<ManifestVersion>>, Failure> {
     match current.capability_manifest_version {
         0 => Ok(None),
         version => Trust::of(app).manifests.get(&app.db, current.id, version).await.map(Some),
@@ -321,7 +321,7 @@ async fn current_version(app: &App, current: &Agent) -> Result<Option<Arc<Versio
 async fn foresee_changes(
     app: &App,
     current: &Agent,
-    before: Option<Arc<Version>>,
+    before: Option<Arc<ManifestVersion>>,
     checked: Arc<Checked>,
 ) -> Result<ManifestDiff, Failure> {
     let mut all = compare(app, before.clone(), checked.clone()).await?;
@@ -339,7 +339,11 @@ async fn foresee_changes(
     Ok(all)
 }
 
-async fn compare(app: &App, before: Option<Arc<Version>>, checked: Arc<Checked>) -> Result<ManifestDiff, Failure> {
+async fn compare(
+    app: &App,
+    before: Option<Arc<ManifestVersion>>,
+    checked: Arc<Checked>,
+) -> Result<ManifestDiff, Failure> {
     let compare = move || diff(before.as_ref().map(|before| &before.checked), &checked);
     Trust::of(app).manifests.run_blocking(compare).await
 }

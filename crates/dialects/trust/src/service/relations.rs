@@ -10,7 +10,7 @@ use ostler_protocol::{
     trust::{
         i18n::Language,
         manifest::ManifestDiff,
-        receipts::{Act, Note, Receipt, Words},
+        receipts::{Act, Receipt, ReceiptNote, Words},
         relations::{
             Answers, CreateRelation, ListRelations, RELATIONS_PER_USER_MAX, ReauthAnnounced, ReauthRequired, Relation,
             RelationChanges, RelationNotification, RelationPage, RelationView, UseScope,
@@ -29,7 +29,7 @@ use ostler_store::{
 use tokio::time::timeout;
 
 use super::{frames, lookup, webhooks};
-use crate::{manifests::Version, state::Trust};
+use crate::{manifests::ManifestVersion, state::Trust};
 use ostler_server::{app::App, auth::Principal};
 
 /// Relations read at a time while an agent's people are notified.
@@ -42,7 +42,7 @@ const ENDED_AT_ONCE: u32 = 500;
 /// A relation with the manifest that its state follows from.
 struct RelationContext {
     relation: Relation,
-    current: Arc<Version>,
+    current: Arc<ManifestVersion>,
     changed: Arc<ManifestDiff>,
 }
 
@@ -58,7 +58,7 @@ impl RelationContext {
         Self::against(app, relation, current).await
     }
 
-    async fn against(app: &App, relation: Relation, current: Arc<Version>) -> Result<Self, Failure> {
+    async fn against(app: &App, relation: Relation, current: Arc<ManifestVersion>) -> Result<Self, Failure> {
         let consented = relation.consented.version;
         let changed = match relation.revoked_at {
             None => Trust::of(app).manifests.changed(&app.db, relation.agent_id, consented, &current).await?,
@@ -79,7 +79,7 @@ struct Decision {
     act: Act,
     used: Option<UseScope>,
     /// The manifest that it was decided under. `None` if it was decided from the relation alone.
-    current: Option<Arc<Version>>,
+    current: Option<Arc<ManifestVersion>>,
     /// The language of the manifest's texts that the person decided on.
     language: Language,
 }
@@ -381,7 +381,12 @@ async fn write(app: &App, decision: Decision, ledger: &Ledger) -> Result<Option<
 
 /// The delivery to the agent's webhook about a decision. A revocation is decided from the relation alone, and does not wait for
 /// the manifest: if that cannot be read soon, the delivery contains all remaining grants.
-async fn relation_delivery(app: &App, act: Act, relation: &Relation, current: Option<&Version>) -> Option<NewDelivery> {
+async fn relation_delivery(
+    app: &App,
+    act: Act,
+    relation: &Relation,
+    current: Option<&ManifestVersion>,
+) -> Option<NewDelivery> {
     let declared = match current {
         Some(current) => Some(current.declared().since.clone()),
         None => declared_soon(app, relation.agent_id).await,
@@ -463,8 +468,8 @@ async fn own_decision(
     Ok((inputs, context))
 }
 
-fn note(app: &App, act: Act, used: Option<UseScope>) -> Note {
-    Note { id: ReceiptId::new(app.ids.body()), act, used }
+fn note(app: &App, act: Act, used: Option<UseScope>) -> ReceiptNote {
+    ReceiptNote { id: ReceiptId::new(app.ids.body()), act, used }
 }
 
 fn contended() -> Failure {

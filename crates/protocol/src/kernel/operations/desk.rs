@@ -28,11 +28,11 @@ const WARM_RUN_BYTES_MAX: usize = 16 * 1024;
 #[derive(Clone, Debug)]
 pub struct Tracked<T> {
     value: T,
-    change: Option<Change>,
+    change: Option<RowChange>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Change {
+pub enum RowChange {
     New,
     Changed,
 }
@@ -43,7 +43,7 @@ impl<T> Tracked<T> {
     }
 
     pub fn new(value: T) -> Self {
-        Self { value, change: Some(Change::New) }
+        Self { value, change: Some(RowChange::New) }
     }
 
     /// It has been written as it is.
@@ -56,7 +56,7 @@ impl<T> Tracked<T> {
     }
 
     /// The row, if it is to be written in this way.
-    pub fn if_to_write(&self, how: Change) -> Option<&T> {
+    pub fn if_to_write(&self, how: RowChange) -> Option<&T> {
         (self.change == Some(how)).then_some(&self.value)
     }
 }
@@ -71,7 +71,7 @@ impl<T> Deref for Tracked<T> {
 
 impl<T> DerefMut for Tracked<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.change.get_or_insert(Change::Changed);
+        self.change.get_or_insert(RowChange::Changed);
         &mut self.value
     }
 }
@@ -190,7 +190,7 @@ impl Desk {
     /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
     pub fn seal(&mut self) {
         let to_write = self.session.is_to_write() || self.runs.values().any(RunDesk::is_to_write);
-        if to_write && self.session.if_to_write(Change::New).is_none() {
+        if to_write && self.session.if_to_write(RowChange::New).is_none() {
             self.session.revision += 1;
         }
     }

@@ -26,7 +26,7 @@ pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
 pub use claim::{AckOp, ClaimOp, DismissOp, PatchLeaseOp};
 pub use command::CreateCommandOp;
-pub use desk::{Batch, Change, Desk, RunDesk, Tracked};
+pub use desk::{Batch, Desk, RowChange, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use permission::AnswerPermissionOp;
 pub use replay::{Replay, Rows, RowsBeside};

@@ -99,7 +99,7 @@ struct ReplayedLease {
 /// The fields of the server's own facts, whatever their type.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Fields {
+struct EventFields {
     action: Option<String>,
     reason: Option<String>,
     record_digest: Option<String>,
@@ -120,7 +120,7 @@ impl Replay {
     pub fn apply(&mut self, event: &Event) {
         self.beside.apply(event);
         let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
-        let fields = raw.and_then(|raw| raw.view::<Fields>()).unwrap_or_default();
+        let fields = raw.and_then(|raw| raw.view::<EventFields>()).unwrap_or_default();
         match event.payload {
             Some(_) => self.has_payloads = true,
             None => self.lacks_payloads = true,
@@ -144,7 +144,7 @@ impl Replay {
         }
     }
 
-    fn apply_to_session(&mut self, event: &Event, fields: Fields) {
+    fn apply_to_session(&mut self, event: &Event, fields: EventFields) {
         match fields.change.as_deref() {
             Some("created") => {
                 self.title = fields.title;
@@ -158,7 +158,7 @@ impl Replay {
         }
     }
 
-    fn apply_to_run(&mut self, run_id: RunId, seq: i64, event: &Event, fields: &Fields, facts: &Facts) {
+    fn apply_to_run(&mut self, run_id: RunId, seq: i64, event: &Event, fields: &EventFields, facts: &Facts) {
         if !self.runs.contains_key(&run_id) {
             self.last_run = Some(run_id);
         }
@@ -222,7 +222,7 @@ fn is_erasure(event: &Event) -> bool {
 }
 
 impl ReplayedEnd {
-    fn of(event: &Event, fields: &Fields, facts: &TerminalFacts, cancel: &Option<Wish>) -> Self {
+    fn of(event: &Event, fields: &EventFields, facts: &TerminalFacts, cancel: &Option<Wish>) -> Self {
         let mut facts = facts.clone();
         // A cancelled end records the reason of the cancel, whatever its runner reported.
         if let Some((_, Some(reason))) = cancel
@@ -235,7 +235,7 @@ impl ReplayedEnd {
 }
 
 impl ReplayedRun {
-    fn lease(&mut self, event: &Event, fields: &Fields) {
+    fn lease(&mut self, event: &Event, fields: &EventFields) {
         match (fields.state.as_deref(), &mut self.lease) {
             (Some("claimed" | "recovered"), lease) => {
                 let (Some(runner_id), Some(epoch), Some(attempt_id)) =

@@ -128,7 +128,7 @@ pub fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp
 pub const ACTIVE_COMMAND: &str = "activeCommandId";
 
 /// The command, the sequence number before its first event, and the run that was created for it.
-type Placed = (CommandId, i64, Option<Run>);
+type PlacedTurn = (CommandId, i64, Option<Run>);
 
 fn turn(
     desk: &mut Desk,
@@ -137,7 +137,7 @@ fn turn(
     on_busy: OnBusy,
     by: &str,
     now: Timestamp,
-) -> Result<Placed, Failure> {
+) -> Result<PlacedTurn, Failure> {
     let existing = last.map(|run_id| desk.run(run_id)).transpose()?;
     if let Some(rows) = existing {
         check_nothing_open(rows)?;
@@ -214,7 +214,7 @@ fn answer(
     answers: &[PermissionAnswer],
     by: &str,
     now: Timestamp,
-) -> Result<Placed, Failure> {
+) -> Result<PlacedTurn, Failure> {
     let unknown = || Failure::rule(Rule::PermissionUnknown, "the session has no such permission request");
     let run_id = last.ok_or_else(unknown)?;
     let rows = desk.run(run_id)?;
@@ -254,10 +254,10 @@ fn answer(
     Ok((command_id, after_seq, None))
 }
 
-type Verdict = (PermissionStatus, Option<String>);
+type AnswerVerdict = (PermissionStatus, Option<String>);
 
 /// The state that the answer leads to. `None` if the request is in it already.
-fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<Verdict>, Failure> {
+fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<AnswerVerdict>, Failure> {
     let is_cancel = *choice == Choice::Cancel;
     let (status, option_id) = match choice.select(&request.options) {
         _ if is_cancel => (PermissionStatus::Cancelled, None),

@@ -16,8 +16,8 @@ fn aid(name: &str) -> Aid {
     name.parse().unwrap()
 }
 
-fn place(device_id: &str) -> Place {
-    Place { device_id: device_id.into(), slot_id: String::new() }
+fn place(device_id: &str) -> DeviceSlot {
+    DeviceSlot { device_id: device_id.into(), slot_id: String::new() }
 }
 
 fn copies(devices: &[&str]) -> Vec<DeviceCopy> {

@@ -13,7 +13,7 @@ pub const COUNT_MAX: u64 = (1 << 53) - 1;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AgUiEvent {
     #[serde(flatten)]
-    pub body: Body,
+    pub body: EventBody,
     /// Epoch milliseconds.
     pub timestamp: i64,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -28,7 +28,7 @@ impl AgUiEvent {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "type", rename_all = "SCREAMING_SNAKE_CASE", rename_all_fields = "camelCase")]
-pub enum Body {
+pub enum EventBody {
     RunStarted {
         thread_id: String,
         run_id: String,
@@ -123,7 +123,7 @@ pub enum Body {
     },
 }
 
-impl Body {
+impl EventBody {
     /// The name that is also the SSE frame's `event`.
     pub fn type_name(&self) -> &'static str {
         match self {

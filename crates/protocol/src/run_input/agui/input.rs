@@ -8,7 +8,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 use uuid::Uuid;
 
-use super::messages::{Content, Context, Message, Part, ResumeEntry, Tool, respell, spelled};
+use super::messages::{Content, InputContext, InputMessage, InputTool, Part, ResumeEntry, respell, spelled};
 use crate::{Failure, Rule, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX, text::is_blank_text};
 
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
@@ -37,12 +37,12 @@ pub struct RunInput {
     /// What the run is about. `None` only with `resume`.
     pub user: Option<UserMessage>,
     /// The other messages, for the agent alone.
-    pub others: Vec<Message>,
+    pub others: Vec<InputMessage>,
     /// What a stock client has sent along of earlier turns, and with `resume` all of it. Empty when queued.
-    pub transcript: Vec<Message>,
+    pub transcript: Vec<InputMessage>,
     pub state: Option<Value>,
-    pub tools: Vec<Tool>,
-    pub context: Vec<Context>,
+    pub tools: Vec<InputTool>,
+    pub context: Vec<InputContext>,
     /// `None` if the client sent no time. Its clock and its time are never compared with each other.
     pub client_time: Option<ClientTime>,
     pub resume: Vec<ResumeEntry>,
@@ -72,7 +72,7 @@ pub struct ClientTime {
 
 /// Why an input does not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct InputRefused {
     pub rule: Rule,
     pub detail: Cow<'static, str>,
     /// An answer to an interrupt is malformed.
@@ -82,7 +82,7 @@ pub struct Refused {
 const TOO_LARGE: &str = "RunAgentInput payload exceeds size limit";
 const FORWARDED_PROPS: &str = "invalid RunAgentInput.forwardedProps";
 
-impl Refused {
+impl InputRefused {
     fn new(rule: Rule, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { rule, detail: detail.into(), is_of_resume: false }
     }
@@ -92,9 +92,9 @@ impl Refused {
     }
 }
 
-impl From<Refused> for Failure {
+impl From<InputRefused> for Failure {
     /// The code is the failure's rule, except for answers to interrupts, whose rules have names of their own.
-    fn from(refused: Refused) -> Self {
+    fn from(refused: InputRefused) -> Self {
         if refused.is_of_resume {
             return Failure::rule(Rule::InterruptAnswer, refused.detail);
         }
@@ -102,17 +102,18 @@ impl From<Refused> for Failure {
     }
 }
 
-fn refuse_if(wrong: bool, rule: Rule, detail: &'static str) -> Result<(), Refused> {
-    if wrong { Err(Refused::new(rule, detail)) } else { Ok(()) }
+fn refuse_if(wrong: bool, rule: Rule, detail: &'static str) -> Result<(), InputRefused> {
+    if wrong { Err(InputRefused::new(rule, detail)) } else { Ok(()) }
 }
 
 impl RunInput {
-    pub fn read(body: &[u8], form: Form) -> Result<Self, Refused> {
+    pub fn read(body: &[u8], form: Form) -> Result<Self, InputRefused> {
         check_size(body, form)?;
-        let body: Value = serde_json::from_slice(body)
-            .map_err(|error| Refused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput is not JSON: {error}")))?;
+        let body: Value = serde_json::from_slice(body).map_err(|error| {
+            InputRefused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput is not JSON: {error}"))
+        })?;
         let Value::Object(body) = body else {
-            return Err(Refused::new(Rule::AgentRunInputInvalid, "RunAgentInput must be an object"));
+            return Err(InputRefused::new(Rule::AgentRunInputInvalid, "RunAgentInput must be an object"));
         };
         let mut body = spelled(body);
         let hash = hash(&body);
@@ -120,17 +121,20 @@ impl RunInput {
         let run_id = run_id(&body)?;
         let resume = resume(&mut body)?;
         let (transcript, current) = messages(&mut body, form, !resume.is_empty())?;
-        let forwarded = ForwardedProps::read(body.remove("forwardedProps"))?;
+        let forwarded = RawForwardedProps::read(body.remove("forwardedProps"))?;
         let (user, others) = one_user(current, !resume.is_empty())?;
         let client_time = forwarded.client_time.map(ClientTime::read).transpose()?;
         let parent_run_id = match body.remove("parentRunId") {
             None => None,
             Some(Value::String(id)) if id.chars().count() <= RUN_ID_CHARS_MAX => Some(id),
             Some(Value::String(_)) => {
-                return Err(Refused::new(Rule::AgentInvalidRunId, "parentRunId exceeds length limit"));
+                return Err(InputRefused::new(Rule::AgentInvalidRunId, "parentRunId exceeds length limit"));
             }
             Some(_) => {
-                return Err(Refused::new(Rule::AgentRunInputInvalid, "RunAgentInput.parentRunId must be a string"));
+                return Err(InputRefused::new(
+                    Rule::AgentRunInputInvalid,
+                    "RunAgentInput.parentRunId must be a string",
+                ));
             }
         };
         let (tools, context) = (list(&mut body, "tools")?, list(&mut body, "context")?);
@@ -169,7 +173,7 @@ fn hash(body: &Map<String, Value>) -> String {
 }
 
 /// The transcript that a stock client sends along does not count, but the whole of the body does against its own limit.
-fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
+fn check_size(body: &[u8], form: Form) -> Result<(), InputRefused> {
     #[derive(Deserialize)]
     struct Spans<'a> {
         #[serde(borrow)]
@@ -185,7 +189,7 @@ fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
     if body.len() <= INPUT_BYTES_MAX {
         return Ok(());
     }
-    let too_large = || Refused::new(Rule::AgentPayloadInvalid, TOO_LARGE);
+    let too_large = || InputRefused::new(Rule::AgentPayloadInvalid, TOO_LARGE);
     if form == Form::Queued || body.len() > BODY_BYTES_MAX {
         return Err(too_large());
     }
@@ -199,27 +203,27 @@ fn check_size(body: &[u8], form: Form) -> Result<(), Refused> {
     if body.len() - aside_bytes > INPUT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
 
-fn thread_id(body: &Map<String, Value>) -> Result<String, Refused> {
+fn thread_id(body: &Map<String, Value>) -> Result<String, InputRefused> {
     let text = body.get("threadId").and_then(Value::as_str).unwrap_or_default();
     read_thread_id(text)
 }
 
 /// A thread's name, in lower case. Also used for names in a path or a query.
-pub fn read_thread_id(text: &str) -> Result<String, Refused> {
+pub fn read_thread_id(text: &str) -> Result<String, InputRefused> {
     let hyphenated = text.len() == uuid::fmt::Hyphenated::LENGTH;
     match Uuid::try_parse(text) {
         Ok(uuid) if hyphenated => Ok(uuid.to_string()),
-        _ => Err(Refused::new(Rule::AgentSessionIdInvalid, "threadId must be a valid UUID")),
+        _ => Err(InputRefused::new(Rule::AgentSessionIdInvalid, "threadId must be a valid UUID")),
     }
 }
 
-fn run_id(body: &Map<String, Value>) -> Result<String, Refused> {
+fn run_id(body: &Map<String, Value>) -> Result<String, InputRefused> {
     let text = body.get("runId").and_then(Value::as_str).unwrap_or_default();
     read_run_id(text)
 }
 
 /// A run's name within its thread. Also used for names in a query.
-pub fn read_run_id(text: &str) -> Result<String, Refused> {
+pub fn read_run_id(text: &str) -> Result<String, InputRefused> {
     refuse_if(text.chars().count() > RUN_ID_CHARS_MAX, Rule::AgentInvalidRunId, "runId exceeds length limit")?;
     refuse_if(text.is_empty(), Rule::AgentInvalidRunId, "runId must be a string that is not empty")?;
     Ok(text.to_owned())
@@ -227,9 +231,13 @@ pub fn read_run_id(text: &str) -> Result<String, Refused> {
 
 /// The earlier transcript, and the messages that count. With `resume` there is no new message: the answers are all that
 /// counts.
-fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<(Vec<Message>, Vec<Message>), Refused> {
+fn messages(
+    body: &mut Map<String, Value>,
+    form: Form,
+    resumes: bool,
+) -> Result<(Vec<InputMessage>, Vec<InputMessage>), InputRefused> {
     let Some(Value::Array(mut aside)) = body.remove("messages") else {
-        return Err(Refused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array"));
+        return Err(InputRefused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array"));
     };
     let is_user = |value: &Value| value["role"] == "user";
     let from = match form {
@@ -241,24 +249,27 @@ fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<
     refuse_if(current.len() > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, "RunAgentInput.messages exceeds limit")?;
     let current = read_messages(current, from)?;
     let too_long = current.iter().any(|message| match message {
-        Message::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
+        InputMessage::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
         _ => false,
     });
     refuse_if(too_long, Rule::AgentRunMessagesInvalid, "RunAgentInput user message text exceeds limit")?;
     Ok((read_messages(aside, 0)?, current))
 }
 
-fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<Message>, Refused> {
+fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<InputMessage>, InputRefused> {
     let read = |(index, value)| {
-        Message::read(value).ok_or_else(|| {
+        InputMessage::read(value).ok_or_else(|| {
             let detail = format!("RunAgentInput.messages[{}] does not have the shape of its role", from + index);
-            Refused::new(Rule::AgentRunMessagesInvalid, detail)
+            InputRefused::new(Rule::AgentRunMessagesInvalid, detail)
         })
     };
     values.into_iter().enumerate().map(read).collect()
 }
 
-fn one_user(current: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>, Vec<Message>), Refused> {
+fn one_user(
+    current: Vec<InputMessage>,
+    resumes: bool,
+) -> Result<(Option<UserMessage>, Vec<InputMessage>), InputRefused> {
     if resumes {
         refuse_if(
             !current.is_empty(),
@@ -267,19 +278,19 @@ fn one_user(current: Vec<Message>, resumes: bool) -> Result<(Option<UserMessage>
         )?;
         return Ok((None, vec![]));
     }
-    let users = current.iter().filter(|message| matches!(message, Message::User { .. })).count();
+    let users = current.iter().filter(|message| matches!(message, InputMessage::User { .. })).count();
     let detail = "RunAgentInput.messages must contain exactly one user message";
     refuse_if(users != 1, Rule::AgentRunMessagesInvalid, detail)?;
     let mut current = current.into_iter();
     match current.next() {
-        Some(Message::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), current.collect())),
-        _ => Err(Refused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages[0].role must be user")),
+        Some(InputMessage::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), current.collect())),
+        _ => Err(InputRefused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages[0].role must be user")),
     }
 }
 
 impl UserMessage {
     /// Each row of the table is checked for all parts before the next row.
-    fn read(id: String, content: Content) -> Result<Self, Refused> {
+    fn read(id: String, content: Content) -> Result<Self, InputRefused> {
         let all_images = content.media().all(|media| media.is_image);
         refuse_if(!all_images, Rule::AgentRunMessagesInvalid, "binary content requires image mimeType")?;
         let all_by_url = content.media().all(|media| media.url.is_some_and(|url| !url.is_empty()));
@@ -322,7 +333,7 @@ impl UserPart {
 /// Closed: an unknown field is refused. Its own names are in snake_case, and in nothing else.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ForwardedProps {
+struct RawForwardedProps {
     runtime_mode: Option<String>,
     client_time: Option<RawClientTime>,
 }
@@ -338,11 +349,11 @@ struct RawClientTime {
     client_epoch_ms: Value,
 }
 
-impl ForwardedProps {
-    fn read(value: Option<Value>) -> Result<Self, Refused> {
+impl RawForwardedProps {
+    fn read(value: Option<Value>) -> Result<Self, InputRefused> {
         let given = value.filter(Value::is_object).unwrap_or(Value::Object(Map::new()));
-        let props: Self =
-            serde_json::from_value(given).map_err(|_| Refused::new(Rule::AgentRunInputInvalid, FORWARDED_PROPS))?;
+        let props: Self = serde_json::from_value(given)
+            .map_err(|_| InputRefused::new(Rule::AgentRunInputInvalid, FORWARDED_PROPS))?;
         // `automation` is the runs of stored jobs, which no client starts.
         refuse_if(props.runtime_mode.as_deref() != Some("chat"), Rule::AgentRuntimeModeInvalid, FORWARDED_PROPS)?;
         Ok(props)
@@ -350,16 +361,16 @@ impl ForwardedProps {
 }
 
 impl ClientTime {
-    fn read(raw: RawClientTime) -> Result<Self, Refused> {
+    fn read(raw: RawClientTime) -> Result<Self, InputRefused> {
         let zone = raw.device_timezone.as_str().and_then(|name| TimeZone::get(name).ok());
         let device_timezone = zone.and_then(|zone| zone.iana_name().map(str::to_owned));
         let device_timezone = device_timezone
-            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.device_timezone"))?;
+            .ok_or_else(|| InputRefused::new(Rule::AgentRunInputInvalid, "invalid client_time.device_timezone"))?;
         let client_now_iso = raw.client_now_iso.as_str().filter(|text| is_rfc3339(text)).map(str::to_owned);
         let client_now_iso = client_now_iso
-            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_now_iso"))?;
+            .ok_or_else(|| InputRefused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_now_iso"))?;
         let client_epoch_ms = epoch_ms(&raw.client_epoch_ms)
-            .ok_or_else(|| Refused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_epoch_ms"))?;
+            .ok_or_else(|| InputRefused::new(Rule::AgentRunInputInvalid, "invalid client_time.client_epoch_ms"))?;
         Ok(Self { device_timezone, client_now_iso, client_epoch_ms })
     }
 }
@@ -397,31 +408,33 @@ fn epoch_ms(value: &Value) -> Option<i64> {
 }
 
 /// The answers to interrupts; absent is none.
-fn resume(body: &mut Map<String, Value>) -> Result<Vec<ResumeEntry>, Refused> {
+fn resume(body: &mut Map<String, Value>) -> Result<Vec<ResumeEntry>, InputRefused> {
     let entries = match body.remove("resume") {
         None => vec![],
         Some(Value::Array(entries)) => entries,
-        Some(_) => return Err(Refused::resume("RunAgentInput.resume must be an array")),
+        Some(_) => return Err(InputRefused::resume("RunAgentInput.resume must be an array")),
     };
     let read = |(index, mut entry): (usize, Value)| {
         respell(&mut entry);
         let is_known = matches!(entry["status"].as_str(), Some("resolved" | "cancelled"));
         if entry.is_object() && !is_known {
             let detail = format!("RunAgentInput.resume[{index}].status must be \"resolved\" or \"cancelled\"");
-            return Err(Refused::resume(detail));
+            return Err(InputRefused::resume(detail));
         }
-        let shape = |_| Refused::resume(format!("RunAgentInput.resume[{index}] must have an interruptId and a status"));
+        let shape =
+            |_| InputRefused::resume(format!("RunAgentInput.resume[{index}] must have an interruptId and a status"));
         serde_json::from_value(entry).map_err(shape)
     };
     entries.into_iter().enumerate().map(read).collect()
 }
 
 /// A list of plain objects; absent is empty.
-fn list<T: DeserializeOwned>(body: &mut Map<String, Value>, name: &str) -> Result<Vec<T>, Refused> {
+fn list<T: DeserializeOwned>(body: &mut Map<String, Value>, name: &str) -> Result<Vec<T>, InputRefused> {
     let Some(mut value) = body.remove(name) else { return Ok(vec![]) };
     if let Value::Array(items) = &mut value {
         items.iter_mut().for_each(respell);
     }
-    serde_json::from_value(value)
-        .map_err(|_| Refused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput.{name} does not have its shape")))
+    serde_json::from_value(value).map_err(|_| {
+        InputRefused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput.{name} does not have its shape"))
+    })
 }

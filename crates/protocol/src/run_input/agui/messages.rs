@@ -9,7 +9,7 @@ use crate::kernel::operations::Choice;
 /// A message that is not the one the run is about: context for the agent, or the transcript a stock client sends along.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase", rename_all_fields = "camelCase")]
-pub enum Message {
+pub enum InputMessage {
     Developer {
         id: String,
         content: String,
@@ -158,7 +158,7 @@ impl Content {
     }
 }
 
-impl Message {
+impl InputMessage {
     /// `None`: it has another shape than its role wants.
     pub fn read(mut value: Value) -> Option<Self> {
         respell(&mut value);
@@ -216,7 +216,7 @@ impl Message {
 
 /// A tool of the front end's. It is passed on, and registers nothing here.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Tool {
+pub struct InputTool {
     pub name: String,
     pub description: String,
     #[serde(default)]
@@ -224,7 +224,7 @@ pub struct Tool {
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Context {
+pub struct InputContext {
     pub description: String,
     pub value: String,
 }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::{
-    events::{AgUiEvent, Body, SnapshotCall, SnapshotFunction, SnapshotMessage},
+    events::{AgUiEvent, EventBody, SnapshotCall, SnapshotFunction, SnapshotMessage},
     translate::{ATTEMPT_RESTARTED, Translator},
 };
 use crate::{
@@ -26,14 +26,14 @@ pub const REPLAY_BYTES_MAX: usize = 2 * 1024 * 1024;
 const REPLAY_MESSAGES_MAX: usize = 5_000;
 
 #[derive(Default)]
-pub struct Replay {
+pub struct RunReplay {
     /// Turns that have not ended.
     turns: HashMap<CommandId, Translator>,
     messages: Vec<(CommandId, SnapshotMessage)>,
     bytes: usize,
 }
 
-impl Replay {
+impl RunReplay {
     /// Takes the thread's next event. `signed` makes a picture's URL; `None` if the picture is gone.
     pub fn take(&mut self, event: &Event, signed: impl Fn(&Picture) -> Option<String>) {
         let Some(command_id) = event.command_id else { return };
@@ -95,26 +95,26 @@ impl Replay {
             return;
         }
         match event.body {
-            Body::TextMessageStart { message_id, .. } if self.find(&message_id).is_none() => {
+            EventBody::TextMessageStart { message_id, .. } if self.find(&message_id).is_none() => {
                 self.push(command_id, message_id, Some(String::new()), vec![]);
             }
-            Body::TextMessageContent { message_id, delta } => {
+            EventBody::TextMessageContent { message_id, delta } => {
                 self.bytes += delta.len();
                 if let Some(SnapshotMessage::Assistant { content, .. }) = self.find(&message_id) {
                     content.get_or_insert_default().push_str(&delta);
                 }
             }
-            Body::TextMessageEnd { message_id } => {
+            EventBody::TextMessageEnd { message_id } => {
                 self.bytes += Value::Object(event.metadata.clone()).to_string().len();
                 if let Some(SnapshotMessage::Assistant { metadata, .. }) = self.find(&message_id) {
                     metadata.extend(event.metadata);
                 }
             }
-            Body::ToolCallStart { tool_call_id: id, tool_call_name: name } if self.owner(&id).is_none() => {
+            EventBody::ToolCallStart { tool_call_id: id, tool_call_name: name } if self.owner(&id).is_none() => {
                 let function = SnapshotFunction { name, arguments: String::new() };
                 self.push(command_id, id.clone(), None, vec![SnapshotCall { id, function }]);
             }
-            Body::ToolCallArgs { tool_call_id, delta } => {
+            EventBody::ToolCallArgs { tool_call_id, delta } => {
                 self.bytes += delta.len();
                 if let Some(at) = self.owner(&tool_call_id)
                     && let (_, SnapshotMessage::Assistant { tool_calls, .. }) = &mut self.messages[at]
@@ -122,7 +122,7 @@ impl Replay {
                     tool_calls.iter_mut().for_each(|call| call.function.arguments.push_str(&delta));
                 }
             }
-            Body::ToolCallResult { message_id: id, tool_call_id, content, .. } => {
+            EventBody::ToolCallResult { message_id: id, tool_call_id, content, .. } => {
                 self.bytes += content.len();
                 let after_owner = self.owner(&tool_call_id).map_or(self.messages.len(), |at| at + 1);
                 let results = self.messages[after_owner..].iter();
@@ -131,7 +131,7 @@ impl Replay {
                 let message = SnapshotMessage::Tool { id, tool_call_id, content, metadata: event.metadata };
                 self.messages.insert(after_owner + results, (command_id, message));
             }
-            Body::Custom { name, value } if name == ATTEMPT_RESTARTED => {
+            EventBody::Custom { name, value } if name == ATTEMPT_RESTARTED => {
                 let dead: Vec<_> = value["messageIds"].as_array().into_iter().flatten().collect();
                 self.messages.retain_mut(|(_, message)| match message {
                     message if !dead.iter().any(|id| *id == message.id()) => true,

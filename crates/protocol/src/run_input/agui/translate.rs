@@ -17,11 +17,11 @@ use std::{fmt, str::FromStr};
 use serde_json::{Map, Value, json};
 
 use self::{
-    activities::Activities, documents::Document, questions::Questions, streamed::StreamedMessages, tools::Tools,
+    activities::Activities, documents::StateDocument, questions::Questions, streamed::StreamedMessages, tools::Tools,
 };
 use super::{
-    events::{AgUiEvent, Body, COUNT_MAX, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
-    verify::Verifier,
+    events::{AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
+    verify::EventVerifier,
 };
 use crate::{
     FailureKind,
@@ -53,18 +53,18 @@ const UNNAMED: &str = "ostler.custom";
 
 /// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct EventPlace {
     pub session_seq: i64,
     pub n: u32,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for EventPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.session_seq, self.n)
     }
 }
 
-impl FromStr for Place {
+impl FromStr for EventPlace {
     type Err = ();
 
     /// Only as we write it.
@@ -77,8 +77,8 @@ impl FromStr for Place {
 
 /// An event, and the id it is sent under.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
-    pub id: Place,
+pub struct SentEvent {
+    pub id: EventPlace,
     pub event: AgUiEvent,
 }
 
@@ -87,7 +87,7 @@ pub struct Translator {
     thread_id: String,
     run_id: String,
     after_seq: i64,
-    verifier: Verifier,
+    verifier: EventVerifier,
     texts: StreamedMessages,
     thoughts: StreamedMessages,
     tools: Tools,
@@ -95,7 +95,7 @@ pub struct Translator {
     usage: Vec<TokenUsage>,
     activities: Activities,
     /// `None` until the first snapshot or patch, or [`Self::set_state`].
-    state: Option<Document>,
+    state: Option<StateDocument>,
     patches_held_back: u64,
     /// An interrupt has ended the run that was sent so far.
     paused: bool,
@@ -116,7 +116,7 @@ impl Translator {
             thread_id: thread_id.into(),
             run_id: run_id.into(),
             after_seq,
-            verifier: Verifier::default(),
+            verifier: EventVerifier::default(),
             texts: StreamedMessages::texts(),
             thoughts: StreamedMessages::thoughts(),
             tools: Tools::default(),
@@ -152,7 +152,7 @@ impl Translator {
     }
 
     /// The state as the thread's earlier turns have left it.
-    pub fn set_state(&mut self, state: State) {
+    pub fn set_state(&mut self, state: TranslatorState) {
         self.state = Some(state.0);
     }
 
@@ -172,12 +172,12 @@ impl Translator {
     /// Takes the next event of the command. Feed it all of them, from the command's first: events before a resumed run
     /// are not sent again, but the translator learns from them which tools were called and which messages are
     /// incomplete.
-    pub fn take(&mut self, event: &Event) -> Vec<Sent> {
+    pub fn take(&mut self, event: &Event) -> Vec<SentEvent> {
         if self.is_over() {
             return vec![];
         }
         if std::mem::take(&mut self.paused) {
-            self.verifier = Verifier::default();
+            self.verifier = EventVerifier::default();
             self.usage.clear();
             self.held.clear();
         }
@@ -188,7 +188,7 @@ impl Translator {
         let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), room, timestamp };
         if !out.verifier.has_begun() {
             let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
-            out.send(Body::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
+            out.send(EventBody::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
@@ -201,12 +201,12 @@ impl Translator {
         if !self.has_started
             && let Some(messages) = self.messages.take().flatten()
         {
-            let body = Body::MessagesSnapshot { messages };
+            let body = EventBody::MessagesSnapshot { messages };
             events.insert(1.min(events.len()), AgUiEvent { body, timestamp, metadata: Map::new() });
         }
         self.has_started = true;
         let session_seq = event.session_seq;
-        events.into_iter().zip(0..).map(|(event, n)| Sent { id: Place { session_seq, n }, event }).collect()
+        events.into_iter().zip(0..).map(|(event, n)| SentEvent { id: EventPlace { session_seq, n }, event }).collect()
     }
 
     fn translate(&mut self, event: &Event, payload: &Value, out: &mut Out) {
@@ -257,13 +257,13 @@ impl Translator {
 
     fn state(&mut self, payload: &Value, out: &mut Out) {
         if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
-            self.state = Some(Document::new(snapshot.clone()));
-            return out.send(Body::StateSnapshot { snapshot: snapshot.clone() });
+            self.state = Some(StateDocument::new(snapshot.clone()));
+            return out.send(EventBody::StateSnapshot { snapshot: snapshot.clone() });
         }
         let Some(patch) = payload.get("patch") else { return };
-        let state = self.state.get_or_insert_with(|| State::default().0);
+        let state = self.state.get_or_insert_with(|| TranslatorState::default().0);
         match Patch::read(patch).filter(|patch| state.apply(patch)) {
-            Some(delta) => out.send(Body::StateDelta { delta }),
+            Some(delta) => out.send(EventBody::StateDelta { delta }),
             None => self.patches_held_back += 1,
         }
     }
@@ -349,13 +349,13 @@ impl Translator {
 
     fn finish(&mut self, outcome: Outcome, metadata: Map<String, Value>, out: &mut Out) {
         let (thread_id, run_id, usage) = (self.thread_id.clone(), self.run_id.clone(), std::mem::take(&mut self.usage));
-        out.send_with(Body::RunFinished { thread_id, run_id, outcome, usage }, metadata);
+        out.send_with(EventBody::RunFinished { thread_id, run_id, outcome, usage }, metadata);
     }
 
     fn fail(&mut self, message: &str, kind: FailureKind, out: &mut Out) {
         let usage = std::mem::take(&mut self.usage);
         let (message, code) = (clip(message, BLOCKER_CHARS_MAX), kind.as_str().to_owned());
-        out.send(Body::RunError { message, code, usage });
+        out.send(EventBody::RunError { message, code, usage });
     }
 }
 
@@ -363,33 +363,33 @@ fn step(payload: &Value, out: &mut Out) {
     let Some(name) = payload["name"].as_str() else { return };
     let step_name = clip(name, NAME_BYTES_MAX);
     match payload["status"].as_str() {
-        Some("started") => out.send(Body::StepStarted { step_name }),
-        Some("finished") => out.send(Body::StepFinished { step_name }),
+        Some("started") => out.send(EventBody::StepStarted { step_name }),
+        Some("finished") => out.send(EventBody::StepFinished { step_name }),
         _ => {}
     }
 }
 
 /// A thread's state, as its clients hold it after the thread's earlier turns.
 #[derive(Clone, Debug)]
-pub struct State(Document);
+pub struct TranslatorState(StateDocument);
 
-impl Default for State {
+impl Default for TranslatorState {
     /// What a stock client begins with.
     fn default() -> Self {
-        Self(Document::new(Value::Object(Map::new())))
+        Self(StateDocument::new(Value::Object(Map::new())))
     }
 }
 
-impl State {
+impl TranslatorState {
     /// Nothing is known of it.
     pub fn unknown() -> Self {
-        Self(Document::unknown())
+        Self(StateDocument::unknown())
     }
 
     /// Takes the payload of the next `state` event.
     pub fn take(&mut self, payload: &Value) {
         match (payload.get("snapshot"), payload.get("patch").and_then(Patch::read)) {
-            (Some(snapshot), _) if !snapshot.is_null() => self.0 = Document::new(snapshot.clone()),
+            (Some(snapshot), _) if !snapshot.is_null() => self.0 = StateDocument::new(snapshot.clone()),
             (_, Some(patch)) => drop(self.0.apply(&patch)),
             _ => {}
         }

@@ -4,13 +4,13 @@
 
 use serde_json::Map;
 
-use super::events::{AgUiEvent, Body};
+use super::events::{AgUiEvent, EventBody};
 
 /// What may be open at once. One more closes the oldest: each costs every follower memory.
 pub const OPEN_MAX: usize = 256;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum RunStage {
     #[default]
     Before,
     Running,
@@ -19,7 +19,7 @@ enum Stage {
 
 /// Something with a beginning and an end, by its kind and name. An id is only unique within its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenItem {
     Text(String),
     Tool(String),
     Span(String),
@@ -28,39 +28,41 @@ enum Open {
 }
 
 /// What an event does to what is open.
-enum Effect {
+enum EventEffect {
     Begins,
-    Opens(Open),
-    Continues(Open),
-    Closes(Open),
+    Opens(OpenItem),
+    Continues(OpenItem),
+    Closes(OpenItem),
     Ends,
     Nothing,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Verifier {
-    stage: Stage,
+pub struct EventVerifier {
+    stage: RunStage,
     /// In the order in which they were opened.
-    open: Vec<Open>,
+    open: Vec<OpenItem>,
 }
 
-impl Verifier {
+impl EventVerifier {
     pub fn has_begun(&self) -> bool {
-        self.stage != Stage::Before
+        self.stage != RunStage::Before
     }
 
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.stage == RunStage::Over
     }
 
     /// Adds the event to the output, after the events that must precede it; adds nothing if it is not allowed here.
     pub fn pass(&mut self, event: AgUiEvent, out: &mut Vec<AgUiEvent>) {
-        match (self.stage, Effect::of(&event.body)) {
-            (Stage::Before, Effect::Begins) => self.stage = Stage::Running,
+        match (self.stage, EventEffect::of(&event.body)) {
+            (RunStage::Before, EventEffect::Begins) => self.stage = RunStage::Running,
             // Only a failure may come of a run that never started.
-            (Stage::Before, Effect::Ends) if matches!(event.body, Body::RunError { .. }) => self.stage = Stage::Over,
-            (Stage::Running, Effect::Nothing) => {}
-            (Stage::Running, Effect::Opens(new)) => {
+            (RunStage::Before, EventEffect::Ends) if matches!(event.body, EventBody::RunError { .. }) => {
+                self.stage = RunStage::Over
+            }
+            (RunStage::Running, EventEffect::Nothing) => {}
+            (RunStage::Running, EventEffect::Opens(new)) => {
                 if self.open.contains(&new) {
                     return;
                 }
@@ -70,20 +72,20 @@ impl Verifier {
                 }
                 self.open.push(new);
             }
-            (Stage::Running, Effect::Continues(of)) => {
+            (RunStage::Running, EventEffect::Continues(of)) => {
                 if !self.open.contains(&of) {
                     return;
                 }
             }
-            (Stage::Running, Effect::Closes(of)) => match self.open.iter().position(|open| *open == of) {
+            (RunStage::Running, EventEffect::Closes(of)) => match self.open.iter().position(|open| *open == of) {
                 Some(at) => drop(self.open.remove(at)),
                 None => return,
             },
-            (Stage::Running, Effect::Ends) => {
+            (RunStage::Running, EventEffect::Ends) => {
                 self.close_all(event.timestamp, out);
-                self.stage = Stage::Over;
+                self.stage = RunStage::Over;
             }
-            (Stage::Before | Stage::Over, _) | (Stage::Running, Effect::Begins) => return,
+            (RunStage::Before | RunStage::Over, _) | (RunStage::Running, EventEffect::Begins) => return,
         }
         out.push(event);
     }
@@ -94,45 +96,45 @@ impl Verifier {
     }
 }
 
-impl Open {
+impl OpenItem {
     fn closed(self, timestamp: i64) -> AgUiEvent {
         let body = match self {
-            Self::Text(message_id) => Body::TextMessageEnd { message_id },
-            Self::Tool(tool_call_id) => Body::ToolCallEnd { tool_call_id },
-            Self::Span(message_id) => Body::ReasoningEnd { message_id },
-            Self::Thought(message_id) => Body::ReasoningMessageEnd { message_id },
-            Self::Step(step_name) => Body::StepFinished { step_name },
+            Self::Text(message_id) => EventBody::TextMessageEnd { message_id },
+            Self::Tool(tool_call_id) => EventBody::ToolCallEnd { tool_call_id },
+            Self::Span(message_id) => EventBody::ReasoningEnd { message_id },
+            Self::Thought(message_id) => EventBody::ReasoningMessageEnd { message_id },
+            Self::Step(step_name) => EventBody::StepFinished { step_name },
         };
         AgUiEvent { body, timestamp, metadata: Map::new() }
     }
 }
 
-impl Effect {
-    fn of(body: &Body) -> Self {
+impl EventEffect {
+    fn of(body: &EventBody) -> Self {
         let id = String::clone;
         match body {
-            Body::RunStarted { .. } => Self::Begins,
-            Body::RunFinished { .. } | Body::RunError { .. } => Self::Ends,
-            Body::StepStarted { step_name } => Self::Opens(Open::Step(id(step_name))),
-            Body::StepFinished { step_name } => Self::Closes(Open::Step(id(step_name))),
-            Body::TextMessageStart { message_id, .. } => Self::Opens(Open::Text(id(message_id))),
-            Body::TextMessageContent { message_id, .. } => Self::Continues(Open::Text(id(message_id))),
-            Body::TextMessageEnd { message_id } => Self::Closes(Open::Text(id(message_id))),
-            Body::ToolCallStart { tool_call_id, .. } => Self::Opens(Open::Tool(id(tool_call_id))),
-            Body::ToolCallArgs { tool_call_id, .. } => Self::Continues(Open::Tool(id(tool_call_id))),
-            Body::ToolCallEnd { tool_call_id } => Self::Closes(Open::Tool(id(tool_call_id))),
-            Body::ReasoningStart { message_id } => Self::Opens(Open::Span(id(message_id))),
-            Body::ReasoningEnd { message_id } => Self::Closes(Open::Span(id(message_id))),
-            Body::ReasoningMessageStart { message_id, .. } => Self::Opens(Open::Thought(id(message_id))),
-            Body::ReasoningMessageContent { message_id, .. } => Self::Continues(Open::Thought(id(message_id))),
-            Body::ReasoningMessageEnd { message_id } => Self::Closes(Open::Thought(id(message_id))),
-            Body::ToolCallResult { .. }
-            | Body::StateSnapshot { .. }
-            | Body::StateDelta { .. }
-            | Body::MessagesSnapshot { .. }
-            | Body::ActivitySnapshot { .. }
-            | Body::ActivityDelta { .. }
-            | Body::Custom { .. } => Self::Nothing,
+            EventBody::RunStarted { .. } => Self::Begins,
+            EventBody::RunFinished { .. } | EventBody::RunError { .. } => Self::Ends,
+            EventBody::StepStarted { step_name } => Self::Opens(OpenItem::Step(id(step_name))),
+            EventBody::StepFinished { step_name } => Self::Closes(OpenItem::Step(id(step_name))),
+            EventBody::TextMessageStart { message_id, .. } => Self::Opens(OpenItem::Text(id(message_id))),
+            EventBody::TextMessageContent { message_id, .. } => Self::Continues(OpenItem::Text(id(message_id))),
+            EventBody::TextMessageEnd { message_id } => Self::Closes(OpenItem::Text(id(message_id))),
+            EventBody::ToolCallStart { tool_call_id, .. } => Self::Opens(OpenItem::Tool(id(tool_call_id))),
+            EventBody::ToolCallArgs { tool_call_id, .. } => Self::Continues(OpenItem::Tool(id(tool_call_id))),
+            EventBody::ToolCallEnd { tool_call_id } => Self::Closes(OpenItem::Tool(id(tool_call_id))),
+            EventBody::ReasoningStart { message_id } => Self::Opens(OpenItem::Span(id(message_id))),
+            EventBody::ReasoningEnd { message_id } => Self::Closes(OpenItem::Span(id(message_id))),
+            EventBody::ReasoningMessageStart { message_id, .. } => Self::Opens(OpenItem::Thought(id(message_id))),
+            EventBody::ReasoningMessageContent { message_id, .. } => Self::Continues(OpenItem::Thought(id(message_id))),
+            EventBody::ReasoningMessageEnd { message_id } => Self::Closes(OpenItem::Thought(id(message_id))),
+            EventBody::ToolCallResult { .. }
+            | EventBody::StateSnapshot { .. }
+            | EventBody::StateDelta { .. }
+            | EventBody::MessagesSnapshot { .. }
+            | EventBody::ActivitySnapshot { .. }
+            | EventBody::ActivityDelta { .. }
+            | EventBody::Custom { .. } => Self::Nothing,
         }
     }
 }

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::trust::manifest::{outline::weight, rules::Rule};
+use crate::trust::manifest::{outline::weight, rules::DiffRule};
 
 /// One thing that changed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Change {
-    pub rule: Rule,
+    pub rule: DiffRule,
     /// A JSON Pointer into the new manifest, or into the old one for what is gone.
     pub pointer: String,
     /// Null where there was nothing.

@@ -144,7 +144,7 @@ fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure
             warnings.push(Warning::new("scope-form", &format!("{at}/id"), message));
         }
     }
-    let mut left = schema::Allowance::default();
+    let mut left = schema::SchemaAllowance::default();
     let mut tool_names = HashSet::new();
     for (index, tool) in manifest.tools.iter().enumerate() {
         let at = format!("/tools/{index}");
@@ -168,7 +168,7 @@ fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure
 fn check_schema<'a>(
     input: &'a Value,
     at: &str,
-    left: &mut schema::Allowance<'a>,
+    left: &mut schema::SchemaAllowance<'a>,
     warnings: &mut Vec<Warning>,
 ) -> Result<(), Failure> {
     schema::check(input, &Pointer::from(at), left)

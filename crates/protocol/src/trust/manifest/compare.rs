@@ -23,9 +23,9 @@ use self::groups::{Group, group};
 use super::{
     changes::Change,
     keywords::REFERENCES,
-    outline::{Outline, Part},
+    outline::{Outline, SchemaPart},
     pointer::Pointer,
-    rules::{Effect, Rule},
+    rules::{DiffRule, Effect},
 };
 
 /// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in
@@ -71,7 +71,7 @@ static ANYTHING: Value = Value::Bool(true);
 
 /// How a subschema's accepted values affect those that the whole accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Position {
+enum SchemaPosition {
     /// Whatever it accepts more, the whole accepts more.
     Positive,
     /// Under `not`: whatever it accepts more, the whole accepts less.
@@ -80,7 +80,7 @@ enum Position {
     Fixed,
 }
 
-impl Position {
+impl SchemaPosition {
     fn under_not(self) -> Self {
         match self {
             Self::Positive => Self::Negative,
@@ -123,14 +123,14 @@ impl Spot<'_> {
 
 /// Two schemas that are objects, side by side.
 #[derive(Clone, Copy)]
-struct Pair<'a, 'p> {
+struct SchemaPair<'a, 'p> {
     old: &'a Map<String, Value>,
     new: &'a Map<String, Value>,
     spot: &'p Spot<'p>,
-    position: Position,
+    position: SchemaPosition,
 }
 
-impl<'a> Pair<'a, '_> {
+impl<'a> SchemaPair<'a, '_> {
     fn get(&self, keyword: &str) -> (Option<&'a Value>, Option<&'a Value>) {
         (self.old.get(keyword), self.new.get(keyword))
     }
@@ -153,7 +153,7 @@ pub(super) struct Comparison<'a, 'c> {
     new: Outline<'a>,
     /// The scope that the tool needs.
     scope: &'a str,
-    seen: HashSet<(*const Value, *const Value, Position)>,
+    seen: HashSet<(*const Value, *const Value, SchemaPosition)>,
     depth: usize,
     /// The budget is used up, and that has been reported.
     gave_up: bool,
@@ -184,11 +184,11 @@ pub(super) fn compare<'a>(old: &ToolSchema<'a>, new: &ToolSchema<'a>, budget: &m
         changes,
     };
     let spot = Spot { old: Pointer::from(&old.at), new: Pointer::from(&new.at) };
-    comparison.schemas(old.root, new.root, &spot, Position::Positive);
+    comparison.schemas(old.root, new.root, &spot, SchemaPosition::Positive);
 }
 
 impl<'a> Comparison<'a, '_> {
-    fn schemas(&mut self, old: &'a Value, new: &'a Value, spot: &Spot<'_>, position: Position) {
+    fn schemas(&mut self, old: &'a Value, new: &'a Value, spot: &Spot<'_>, position: SchemaPosition) {
         if self.gave_up {
             return;
         }
@@ -225,10 +225,10 @@ impl<'a> Comparison<'a, '_> {
 
     fn resolved(
         &mut self,
-        (old, before): (&'a Value, Part<'a>),
-        (new, now): (&'a Value, Part<'a>),
+        (old, before): (&'a Value, SchemaPart<'a>),
+        (new, now): (&'a Value, SchemaPart<'a>),
         spot: &Spot<'_>,
-        position: Position,
+        position: SchemaPosition,
     ) {
         static EMPTY: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
         if !before.refers && !now.refers && old == new {
@@ -236,20 +236,20 @@ impl<'a> Comparison<'a, '_> {
         }
         match (refuses_all(old), refuses_all(new)) {
             (true, true) => {}
-            (true, false) => self.report(Rule::SchemaOpened, position, &spot.new, Some(old), Some(new)),
-            (false, true) => self.report(Rule::SchemaClosed, position, &spot.new, Some(old), Some(new)),
+            (true, false) => self.report(DiffRule::SchemaOpened, position, &spot.new, Some(old), Some(new)),
+            (false, true) => self.report(DiffRule::SchemaClosed, position, &spot.new, Some(old), Some(new)),
             (false, false) => {
                 let (old, new) = (old.as_object().unwrap_or(&EMPTY), new.as_object().unwrap_or(&EMPTY));
                 let speaks_of = |group| before.speaks_of(group) || now.speaks_of(group);
-                self.keywords(Pair { old, new, spot, position }, speaks_of);
+                self.keywords(SchemaPair { old, new, spot, position }, speaks_of);
             }
         }
     }
 
-    fn keywords(&mut self, whole: Pair<'a, '_>, speaks_of: impl Fn(Group) -> bool) {
+    fn keywords(&mut self, whole: SchemaPair<'a, '_>, speaks_of: impl Fn(Group) -> bool) {
         // What is left unevaluated depends on all the keywords beside it.
-        let position = if speaks_of(Group::Unevaluated) { Position::Fixed } else { whole.position };
-        let pair = Pair { position, ..whole };
+        let position = if speaks_of(Group::Unevaluated) { SchemaPosition::Fixed } else { whole.position };
+        let pair = SchemaPair { position, ..whole };
         if speaks_of(Group::Values) {
             self.values(pair);
         }
@@ -273,15 +273,15 @@ impl<'a> Comparison<'a, '_> {
         }
     }
 
-    fn references(&mut self, pair: Pair<'a, '_>) {
+    fn references(&mut self, pair: SchemaPair<'a, '_>) {
         for keyword in REFERENCES {
             let (old, new) = pair.get(keyword);
             let (Some(from), Some(to)) = (old.and_then(Value::as_str), new.and_then(Value::as_str)) else {
-                self.report_presence(pair, keyword, Rule::ReferenceAdded, Rule::ReferenceDropped);
+                self.report_presence(pair, keyword, DiffRule::ReferenceAdded, DiffRule::ReferenceDropped);
                 continue;
             };
             let (Some((old, at_old)), Some((new, at_new))) = (self.old.find(from), self.new.find(to)) else {
-                self.report(Rule::Undecided, pair.position, &pair.place(keyword), old, new);
+                self.report(DiffRule::Undecided, pair.position, &pair.place(keyword), old, new);
                 continue;
             };
             let spot = Spot { old: Pointer::from(&at_old), new: Pointer::from(&at_new) };
@@ -289,27 +289,27 @@ impl<'a> Comparison<'a, '_> {
         }
     }
 
-    fn unevaluated(&mut self, pair: Pair<'a, '_>) {
+    fn unevaluated(&mut self, pair: SchemaPair<'a, '_>) {
         for keyword in UNEVALUATED {
             match pair.get(keyword) {
                 (Some(old), Some(new)) => self.schemas(old, new, &pair.spot.key(keyword), pair.position),
-                _ => self.report_presence(pair, keyword, Rule::UnevaluatedAdded, Rule::UnevaluatedDropped),
+                _ => self.report_presence(pair, keyword, DiffRule::UnevaluatedAdded, DiffRule::UnevaluatedDropped),
             }
         }
     }
 
-    fn annotations(&mut self, pair: Pair<'a, '_>) {
+    fn annotations(&mut self, pair: SchemaPair<'a, '_>) {
         let keywords: BTreeSet<_> = pair.old.keys().chain(pair.new.keys()).collect();
         for keyword in keywords.into_iter().filter(|keyword| group(keyword) == Group::Annotations) {
             let (old, new) = pair.get(keyword);
             if old != new {
-                self.report(Rule::AnnotationChanged, pair.position, &pair.place(keyword), old, new);
+                self.report(DiffRule::AnnotationChanged, pair.position, &pair.place(keyword), old, new);
             }
         }
     }
 
     /// Reports a keyword that is on one side only.
-    fn report_presence(&mut self, pair: Pair<'a, '_>, keyword: &str, added: Rule, dropped: Rule) {
+    fn report_presence(&mut self, pair: SchemaPair<'a, '_>, keyword: &str, added: DiffRule, dropped: DiffRule) {
         let rule = match pair.get(keyword) {
             (None, Some(_)) => added,
             (Some(_), None) => dropped,
@@ -321,8 +321,8 @@ impl<'a> Comparison<'a, '_> {
 
     fn report(
         &mut self,
-        rule: Rule,
-        position: Position,
+        rule: DiffRule,
+        position: SchemaPosition,
         place: &Pointer<'_>,
         old: Option<&Value>,
         new: Option<&Value>,
@@ -353,7 +353,7 @@ impl<'a> Comparison<'a, '_> {
         }
         let (old, new, scope) = (Value::Null, Value::Null, Some(self.scope.to_owned()));
         self.changes.push(Change {
-            rule: Rule::Undecided,
+            rule: DiffRule::Undecided,
             pointer: place.to_string(),
             old,
             new,

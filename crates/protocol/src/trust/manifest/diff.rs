@@ -14,7 +14,7 @@ use super::{
     changes::Change,
     compare::{self, Budget, ToolSchema},
     extensions::FLAGS,
-    rules::{Effect, Rule},
+    rules::{DiffRule, Effect},
 };
 
 use crate::json::value_of;
@@ -53,7 +53,7 @@ impl ManifestDiff {
 /// Compares a manifest with the one before it. Where there was none, every scope is new.
 pub fn diff(old: Option<&Checked>, new: &Checked) -> ManifestDiff {
     static NOTHING: Manifest = Manifest::NOTHING;
-    let mut walk = Walk { old: old.map_or(&NOTHING, |old| &old.manifest), new: &new.manifest, changes: vec![] };
+    let mut walk = ManifestWalk { old: old.map_or(&NOTHING, |old| &old.manifest), new: &new.manifest, changes: vec![] };
     walk.scopes();
     walk.tools();
     if let Some(old) = old {
@@ -63,23 +63,23 @@ pub fn diff(old: Option<&Checked>, new: &Checked) -> ManifestDiff {
     ManifestDiff::of(walk.changes)
 }
 
-struct Walk<'a> {
+struct ManifestWalk<'a> {
     old: &'a Manifest,
     new: &'a Manifest,
     changes: Vec<Change>,
 }
 
 /// An item of a manifest's list, with its index.
-type Placed<'a, T> = (usize, &'a T);
+type PlacedItem<'a, T> = (usize, &'a T);
 
-fn by_name<'a, T>(list: &'a [T], name: impl Fn(&'a T) -> &'a str) -> BTreeMap<&'a str, Placed<'a, T>> {
+fn by_name<'a, T>(list: &'a [T], name: impl Fn(&'a T) -> &'a str) -> BTreeMap<&'a str, PlacedItem<'a, T>> {
     list.iter().enumerate().map(|(index, item)| (name(item), (index, item))).collect()
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ManifestWalk<'a> {
     fn report(
         &mut self,
-        rule: Rule,
+        rule: DiffRule,
         pointer: String,
         old: impl Into<Value>,
         new: impl Into<Value>,
@@ -96,18 +96,24 @@ impl<'a> Walk<'a> {
         for (id, (index, scope)) in &new {
             let at = format!("/permission_scopes/{index}");
             match old.get(id) {
-                None => self.report(Rule::ScopeAdded, at, Value::Null, value(scope), Some(id)),
+                None => self.report(DiffRule::ScopeAdded, at, Value::Null, value(scope), Some(id)),
                 Some((_, before)) => self.scope(before, scope, &at),
             }
         }
         for (id, (index, scope)) in old.iter().filter(|(id, _)| !new.contains_key(*id)) {
-            self.report(Rule::ScopeRemoved, format!("/permission_scopes/{index}"), value(scope), Value::Null, Some(id));
+            self.report(
+                DiffRule::ScopeRemoved,
+                format!("/permission_scopes/{index}"),
+                value(scope),
+                Value::Null,
+                Some(id),
+            );
         }
     }
 
     fn scope(&mut self, old: &Scope, new: &Scope, at: &str) {
         if old.sensitivity != new.sensitivity {
-            let rule = if new.sensitivity > old.sensitivity { Rule::ScopeRaised } else { Rule::ScopeLowered };
+            let rule = if new.sensitivity > old.sensitivity { DiffRule::ScopeRaised } else { DiffRule::ScopeLowered };
             let (before, now) = (old.sensitivity.as_str(), new.sensitivity.as_str());
             self.report(rule, format!("{at}/sensitivity"), before, now, Some(&new.id));
         }
@@ -122,7 +128,7 @@ impl<'a> Walk<'a> {
 
     fn texts<const N: usize>(&mut self, texts: [(&str, Option<&String>, Option<&String>); N], at: &str, scope: &str) {
         for (field, old, new) in texts.into_iter().filter(|(_, old, new)| old != new) {
-            self.report(Rule::TextChanged, format!("{at}/{field}"), value(&old), value(&new), Some(scope));
+            self.report(DiffRule::TextChanged, format!("{at}/{field}"), value(&old), value(&new), Some(scope));
         }
     }
 
@@ -133,10 +139,10 @@ impl<'a> Walk<'a> {
         for (name, (index, tool)) in &new {
             let (at, first) = (format!("/tools/{index}"), self.changes.len());
             match old.get(name) {
-                None => self.report(Rule::ToolAdded, at, Value::Null, value(tool), Some(&tool.permission_scope)),
+                None => self.report(DiffRule::ToolAdded, at, Value::Null, value(tool), Some(&tool.permission_scope)),
                 Some(before) => {
                     self.tool(before.1, tool, &at);
-                    let schema = |(index, tool): Placed<'a, Tool>| ToolSchema {
+                    let schema = |(index, tool): PlacedItem<'a, Tool>| ToolSchema {
                         root: &tool.input_schema,
                         at: format!("/tools/{index}/input_schema"),
                         scope: &tool.permission_scope,
@@ -149,7 +155,7 @@ impl<'a> Walk<'a> {
         for (name, (index, tool)) in old.iter().filter(|(name, _)| !new.contains_key(*name)) {
             let scope = Some(tool.permission_scope.as_str());
             let first = self.changes.len();
-            self.report(Rule::ToolRemoved, format!("/tools/{index}"), value(tool), Value::Null, scope);
+            self.report(DiffRule::ToolRemoved, format!("/tools/{index}"), value(tool), Value::Null, scope);
             self.name(first, name);
         }
     }
@@ -164,17 +170,17 @@ impl<'a> Walk<'a> {
         if old.permission_scope != new.permission_scope {
             let before = sensitivity(self.old, &old.permission_scope);
             let now = sensitivity(self.new, scope);
-            let rule = if now > before { Rule::ToolScopeRaised } else { Rule::ToolScopeMoved };
+            let rule = if now > before { DiffRule::ToolScopeRaised } else { DiffRule::ToolScopeMoved };
             let pointer = format!("{at}/permission_scope");
             self.report(rule, pointer, old.permission_scope.as_str(), scope, Some(scope));
         }
         if old.required != new.required {
-            let rule = if new.required { Rule::ToolMadeRequired } else { Rule::ToolMadeOptional };
+            let rule = if new.required { DiffRule::ToolMadeRequired } else { DiffRule::ToolMadeOptional };
             self.report(rule, format!("{at}/required"), old.required, new.required, Some(scope));
         }
         if old.timeout_ms != new.timeout_ms {
             let pointer = format!("{at}/timeout_ms");
-            self.report(Rule::TimeoutChanged, pointer, old.timeout_ms, new.timeout_ms, Some(scope));
+            self.report(DiffRule::TimeoutChanged, pointer, old.timeout_ms, new.timeout_ms, Some(scope));
         }
         let texts = [
             ("description_i18n_key", Some(&old.description_i18n_key), Some(&new.description_i18n_key)),
@@ -186,12 +192,12 @@ impl<'a> Walk<'a> {
     fn flags(&mut self) {
         if self.old.agent_version != self.new.agent_version {
             let (old, new) = (self.old.agent_version.as_str(), self.new.agent_version.as_str());
-            self.report(Rule::AgentVersionChanged, "/agent_version".into(), old, new, None);
+            self.report(DiffRule::AgentVersionChanged, "/agent_version".into(), old, new, None);
         }
         let (old, new) = (value(&self.old.capability_flags), value(&self.new.capability_flags));
         for flag in FLAGS.iter().filter(|flag| old[**flag] != new[**flag]) {
             self.report(
-                Rule::FlagChanged,
+                DiffRule::FlagChanged,
                 format!("/capability_flags/{flag}"),
                 old[*flag].clone(),
                 new[*flag].clone(),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     changes::Change,
     pointer::Pointer,
-    rules::{Effect, Rule},
+    rules::{DiffRule, Effect},
 };
 
 const MANIFEST_FIELDS: [&str; 5] =
@@ -74,7 +74,7 @@ impl Extensions {
         all.map(|(shown, old, new)| (&shown.pointer, value(old), value(new)))
             .filter(|(_, old, new)| old != new)
             .map(|(pointer, old, new)| {
-                let rule = Rule::ExtensionChanged;
+                let rule = DiffRule::ExtensionChanged;
                 let breaking = rule.row().effect == Effect::Breaks;
                 Change { rule, pointer: pointer.clone(), old, new, breaking, scope: None, tool: None }
             })

@@ -5,7 +5,7 @@ pub(super) const ANCHORS: [&str; 2] = ["$anchor", "$dynamicAnchor"];
 
 /// What a keyword's value holds.
 #[derive(Clone, Copy)]
-pub(super) enum Holds {
+pub(super) enum SubschemaShape {
     Schema,
     List,
     Map,
@@ -21,21 +21,21 @@ pub(super) enum About {
 }
 
 /// What a keyword with subschemas holds, and how they relate to the schema that contains it.
-pub(super) fn applicator(keyword: &str) -> Option<(Holds, About)> {
+pub(super) fn applicator(keyword: &str) -> Option<(SubschemaShape, About)> {
     Some(match keyword {
-        "allOf" | "anyOf" | "oneOf" => (Holds::List, About::Same),
-        "not" | "if" | "then" | "else" => (Holds::Schema, About::Same),
-        "dependentSchemas" => (Holds::Map, About::Same),
-        "properties" | "patternProperties" => (Holds::Map, About::Part),
-        "prefixItems" => (Holds::List, About::Part),
+        "allOf" | "anyOf" | "oneOf" => (SubschemaShape::List, About::Same),
+        "not" | "if" | "then" | "else" => (SubschemaShape::Schema, About::Same),
+        "dependentSchemas" => (SubschemaShape::Map, About::Same),
+        "properties" | "patternProperties" => (SubschemaShape::Map, About::Part),
+        "prefixItems" => (SubschemaShape::List, About::Part),
         "additionalProperties"
         | "unevaluatedProperties"
         | "propertyNames"
         | "items"
         | "unevaluatedItems"
         | "contains"
-        | "contentSchema" => (Holds::Schema, About::Part),
-        "$defs" | "definitions" => (Holds::Map, About::Nothing),
+        | "contentSchema" => (SubschemaShape::Schema, About::Part),
+        "$defs" | "definitions" => (SubschemaShape::Map, About::Nothing),
         _ => return None,
     })
 }

@@ -24,7 +24,7 @@ pub use canonical::Canonical;
 pub use changes::Change;
 pub use check::{Checked, Warning};
 pub use diff::ManifestDiff;
-pub use rules::{Effect, Origin, Rule, RuleRow};
+pub use rules::{DiffRule, DiffRuleRow, Effect, RuleOrigin};
 pub use scopes::Sensitivity;
 
 /// The whole manifest, in its canonical form.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     compare::groups::{Group, group},
-    keywords::{ANCHORS, Holds, REFERENCES, applicator},
+    keywords::{ANCHORS, REFERENCES, SubschemaShape, applicator},
     pointer::Pointer,
 };
 
@@ -18,12 +18,12 @@ pub(super) struct Outline<'a> {
     /// The location of the schema in its manifest.
     at: String,
     anchors: HashMap<&'a str, (&'a Value, Rc<str>)>,
-    parts: HashMap<*const Value, Part<'a>>,
+    parts: HashMap<*const Value, SchemaPart<'a>>,
 }
 
 /// One subschema. By default: one without constraints.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Part<'a> {
+pub(super) struct SchemaPart<'a> {
     /// About how many bytes it takes in memory, with everything in it.
     pub weight: usize,
     /// Something in it refers to something else.
@@ -34,7 +34,7 @@ pub(super) struct Part<'a> {
     pub groups: u8,
 }
 
-impl Part<'_> {
+impl SchemaPart<'_> {
     pub fn speaks_of(&self, group: Group) -> bool {
         self.groups & (1 << group as u8) != 0
     }
@@ -47,12 +47,14 @@ impl<'a> Outline<'a> {
         Self { at, ..outline }
     }
 
-    fn add(&mut self, schema: &'a Value, at: &Pointer<'_>) -> Part<'a> {
-        let Value::Object(object) = schema else { return Part { weight: weight(schema), ..Part::default() } };
+    fn add(&mut self, schema: &'a Value, at: &Pointer<'_>) -> SchemaPart<'a> {
+        let Value::Object(object) = schema else {
+            return SchemaPart { weight: weight(schema), ..SchemaPart::default() };
+        };
         for name in ANCHORS.iter().filter_map(|keyword| object.get(*keyword)?.as_str()) {
             self.anchors.insert(name, (schema, at.to_string().into()));
         }
-        let mut part = Part { weight: size_of::<Value>(), ..Part::default() };
+        let mut part = SchemaPart { weight: size_of::<Value>(), ..SchemaPart::default() };
         for (keyword, value) in object {
             part.groups |= 1 << group(keyword) as u8;
             part.refers |= REFERENCES.contains(&keyword.as_str());
@@ -64,7 +66,7 @@ impl<'a> Outline<'a> {
         part
     }
 
-    fn add_keyword(&mut self, keyword: &str, value: &'a Value, at: &Pointer<'_>, part: &mut Part<'a>) {
+    fn add_keyword(&mut self, keyword: &str, value: &'a Value, at: &Pointer<'_>, part: &mut SchemaPart<'a>) {
         let at = at.key(keyword);
         let mut add = |schema: &'a Value, at: &Pointer<'_>| {
             let inner = self.add(schema, at);
@@ -72,11 +74,11 @@ impl<'a> Outline<'a> {
             part.refers |= inner.refers;
         };
         match (applicator(keyword).map(|(holds, _)| holds), value) {
-            (Some(Holds::Schema), schema) => add(schema, &at),
-            (Some(Holds::List), Value::Array(list)) => {
+            (Some(SubschemaShape::Schema), schema) => add(schema, &at),
+            (Some(SubschemaShape::List), Value::Array(list)) => {
                 list.iter().enumerate().for_each(|(index, schema)| add(schema, &at.index(index)));
             }
-            (Some(Holds::Map), Value::Object(map)) => {
+            (Some(SubschemaShape::Map), Value::Object(map)) => {
                 map.iter().for_each(|(name, schema)| add(schema, &at.key(name)));
                 part.weight += map.keys().map(|name| size_of::<String>() + name.len()).sum::<usize>();
             }
@@ -84,7 +86,7 @@ impl<'a> Outline<'a> {
         }
     }
 
-    pub fn part(&self, schema: &Value) -> Part<'a> {
+    pub fn part(&self, schema: &Value) -> SchemaPart<'a> {
         self.parts.get(&(schema as *const Value)).copied().unwrap_or_default()
     }
 

@@ -6,11 +6,11 @@ use std::fmt;
 #[derive(Clone, Copy)]
 pub(super) struct Pointer<'a> {
     up: Option<&'a Pointer<'a>>,
-    step: Step<'a>,
+    step: PointerStep<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PointerStep<'a> {
     /// A pointer that is written already.
     From(&'a str),
     Key(&'a str),
@@ -19,15 +19,15 @@ enum Step<'a> {
 
 impl<'a> Pointer<'a> {
     pub fn from(pointer: &'a str) -> Self {
-        Self { up: None, step: Step::From(pointer) }
+        Self { up: None, step: PointerStep::From(pointer) }
     }
 
     pub fn key<'b>(&'b self, key: &'b str) -> Pointer<'b> {
-        Pointer { up: Some(self), step: Step::Key(key) }
+        Pointer { up: Some(self), step: PointerStep::Key(key) }
     }
 
     pub fn index(&self, index: usize) -> Pointer<'_> {
-        Pointer { up: Some(self), step: Step::Index(index) }
+        Pointer { up: Some(self), step: PointerStep::Index(index) }
     }
 }
 
@@ -35,9 +35,9 @@ impl Pointer<'_> {
     /// About how many bytes it has, written out.
     pub fn len(&self) -> usize {
         let step = match self.step {
-            Step::From(pointer) => pointer.len(),
-            Step::Key(key) => 1 + key.len(),
-            Step::Index(_) => 4,
+            PointerStep::From(pointer) => pointer.len(),
+            PointerStep::Key(key) => 1 + key.len(),
+            PointerStep::Index(_) => 4,
         };
         step + self.up.map_or(0, Pointer::len)
     }
@@ -49,12 +49,12 @@ impl fmt::Display for Pointer<'_> {
             up.fmt(f)?;
         }
         match self.step {
-            Step::From(pointer) => f.write_str(pointer),
-            Step::Key(key) if key.contains(['~', '/']) => {
+            PointerStep::From(pointer) => f.write_str(pointer),
+            PointerStep::Key(key) if key.contains(['~', '/']) => {
                 write!(f, "/{}", key.replace('~', "~0").replace('/', "~1"))
             }
-            Step::Key(key) => write!(f, "/{key}"),
-            Step::Index(index) => write!(f, "/{index}"),
+            PointerStep::Key(key) => write!(f, "/{key}"),
+            PointerStep::Index(index) => write!(f, "/{index}"),
         }
     }
 }

@@ -19,7 +19,7 @@ pub enum Effect {
 
 /// Whose rule it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum RuleOrigin {
     /// A row of the specification's table.
     Specified,
     /// Completes the table: less accepted or more power breaks, more accepted is silent.
@@ -27,11 +27,11 @@ pub enum Origin {
 }
 
 #[derive(Debug)]
-pub struct RuleRow {
-    pub rule: Rule,
+pub struct DiffRuleRow {
+    pub rule: DiffRule,
     pub id: &'static str,
     pub effect: Effect,
-    pub origin: Origin,
+    pub origin: RuleOrigin,
     pub meaning: &'static str,
 }
 
@@ -39,22 +39,23 @@ pub struct RuleRow {
 macro_rules! rules {
     ($($rule:ident $id:tt $effect:ident $origin:ident $meaning:literal;)*) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
-        pub enum Rule {
+        #[schema(as = Rule)]
+        pub enum DiffRule {
             $(#[doc = $meaning] #[serde(rename = $id)] $rule,)*
         }
 
-        impl Rule {
+        impl DiffRule {
             /// The one table.
-            pub const ALL: &'static [RuleRow] = &[
-                $(RuleRow { rule: Rule::$rule, id: $id, effect: Effect::$effect, origin: Origin::$origin,
+            pub const ALL: &'static [DiffRuleRow] = &[
+                $(DiffRuleRow { rule: DiffRule::$rule, id: $id, effect: Effect::$effect, origin: RuleOrigin::$origin,
                     meaning: $meaning },)*
             ];
         }
     };
 }
 
-impl Rule {
-    pub fn row(self) -> &'static RuleRow {
+impl DiffRule {
+    pub fn row(self) -> &'static DiffRuleRow {
         &Self::ALL[self as usize]
     }
 

@@ -8,7 +8,7 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value, json};
 
 use super::{
-    keywords::{ANCHORS, About, Holds, REFERENCES, applicator},
+    keywords::{ANCHORS, About, REFERENCES, SubschemaShape, applicator},
     outline::Outline,
     pointer::Pointer,
 };
@@ -35,19 +35,19 @@ const OUTDATED: [&str; 4] = ["dependencies", "additionalItems", "$recursiveRef",
 
 /// What is wrong with a schema, and where.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct SchemaFault {
     pub pointer: String,
     pub message: String,
 }
 
-impl Fault {
+impl SchemaFault {
     fn at(at: &Pointer<'_>, message: impl Into<String>) -> Self {
         Self { pointer: at.to_string(), message: message.into() }
     }
 }
 
 /// What the schemas of a manifest may have together.
-pub(super) struct Allowance<'a> {
+pub(super) struct SchemaAllowance<'a> {
     patterns: usize,
     pattern_bytes: usize,
     place_bytes: usize,
@@ -55,7 +55,7 @@ pub(super) struct Allowance<'a> {
     known: HashSet<&'a str>,
 }
 
-impl Default for Allowance<'_> {
+impl Default for SchemaAllowance<'_> {
     fn default() -> Self {
         Self {
             patterns: PATTERNS_MAX,
@@ -67,7 +67,7 @@ impl Default for Allowance<'_> {
 }
 
 /// Checks one schema. `left` is what the manifest may still have.
-pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut Allowance<'a>) -> Result<(), Fault> {
+pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut SchemaAllowance<'a>) -> Result<(), SchemaFault> {
     let mut survey = Survey {
         left,
         places: vec![],
@@ -90,22 +90,22 @@ pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut Allowance<
 }
 
 /// Whether this is a schema as the dialect has it.
-fn build(schema: &Value, at: &Pointer<'_>) -> Result<(), Fault> {
+fn build(schema: &Value, at: &Pointer<'_>) -> Result<(), SchemaFault> {
     let patterns = PatternOptions::regex().size_limit(PATTERN_PROGRAM_BYTES_MAX);
     let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(false);
     match options.with_pattern_options(patterns).offline().build(schema) {
         Ok(_) => Ok(()),
         // Masked: the text there may be of any length.
         Err(error) => {
-            Err(Fault { pointer: format!("{at}{}", error.instance_path()), message: error.masked().to_string() })
+            Err(SchemaFault { pointer: format!("{at}{}", error.instance_path()), message: error.masked().to_string() })
         }
     }
 }
 
 /// Whether this is a pattern as the dialect has it, that is read without backtracking.
-fn build_pattern(pattern: &str, place: String) -> Result<(), Fault> {
+fn build_pattern(pattern: &str, place: String) -> Result<(), SchemaFault> {
     build(&json!({"pattern": pattern}), &Pointer::from(""))
-        .map_err(|_| Fault { pointer: place, message: unread(pattern) })
+        .map_err(|_| SchemaFault { pointer: place, message: unread(pattern) })
 }
 
 fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
@@ -178,7 +178,7 @@ fn sets_flags(pattern: &str) -> bool {
 
 /// Every subschema of a schema, and what each hands its value on to.
 struct Survey<'a, 'b> {
-    left: &'b mut Allowance<'a>,
+    left: &'b mut SchemaAllowance<'a>,
     /// For each subschema, the others that look at the same value.
     places: Vec<Vec<usize>>,
     by_address: HashMap<*const Value, usize>,
@@ -189,19 +189,20 @@ struct Survey<'a, 'b> {
 }
 
 impl<'a> Survey<'a, '_> {
-    fn visit(&mut self, schema: &'a Value, at: &Pointer<'_>, depth: usize) -> Result<usize, Fault> {
+    fn visit(&mut self, schema: &'a Value, at: &Pointer<'_>, depth: usize) -> Result<usize, SchemaFault> {
         if depth > SCHEMA_DEPTH_MAX {
-            return Err(Fault::at(at, format!("schemas are nested at most {SCHEMA_DEPTH_MAX} deep")));
+            return Err(SchemaFault::at(at, format!("schemas are nested at most {SCHEMA_DEPTH_MAX} deep")));
         }
-        take(&mut self.left.place_bytes, at.len())
-            .ok_or_else(|| Fault::at(at, format!("the places of schemas have at most {PLACES_BYTES_MAX} bytes")))?;
+        take(&mut self.left.place_bytes, at.len()).ok_or_else(|| {
+            SchemaFault::at(at, format!("the places of schemas have at most {PLACES_BYTES_MAX} bytes"))
+        })?;
         let place = self.places.len();
         self.places.push(vec![]);
         self.by_address.insert(schema, place);
         let object = match schema {
             Value::Bool(_) => return Ok(place),
             Value::Object(object) => object,
-            _ => return Err(Fault::at(at, "a schema is an object or a boolean")),
+            _ => return Err(SchemaFault::at(at, "a schema is an object or a boolean")),
         };
         self.check_keywords(object, at, depth == 0)?;
         self.check_anchors(object, at)?;
@@ -210,7 +211,7 @@ impl<'a> Survey<'a, '_> {
                 Some(Value::String(reference)) if reference.starts_with('#') => {
                     self.references.push((place, reference));
                 }
-                Some(_) => return Err(Fault::at(&at.key(keyword), "a reference stays inside its schema: `#…`")),
+                Some(_) => return Err(SchemaFault::at(&at.key(keyword), "a reference stays inside its schema: `#…`")),
                 None => {}
             }
         }
@@ -224,21 +225,26 @@ impl<'a> Survey<'a, '_> {
         Ok(place)
     }
 
-    fn check_keywords(&mut self, object: &'a Map<String, Value>, at: &Pointer<'_>, is_root: bool) -> Result<(), Fault> {
+    fn check_keywords(
+        &mut self,
+        object: &'a Map<String, Value>,
+        at: &Pointer<'_>,
+        is_root: bool,
+    ) -> Result<(), SchemaFault> {
         if let Some(keyword) = OUTDATED.into_iter().find(|keyword| object.contains_key(*keyword)) {
-            return Err(Fault::at(&at.key(keyword), "this keyword is not of draft 2020-12"));
+            return Err(SchemaFault::at(&at.key(keyword), "this keyword is not of draft 2020-12"));
         }
         for keyword in ["$id", "$schema"] {
             if !is_root && object.contains_key(keyword) {
-                return Err(Fault::at(&at.key(keyword), "a schema has no schemas of their own inside"));
+                return Err(SchemaFault::at(&at.key(keyword), "a schema has no schemas of their own inside"));
             }
         }
         let text = |keyword: &str| object.get(keyword).map(|value| value.as_str().unwrap_or_default());
         if text("$schema").is_some_and(|dialect| dialect.strip_suffix('#').unwrap_or(dialect) != DIALECT) {
-            return Err(Fault::at(&at.key("$schema"), format!("the dialect is {DIALECT}")));
+            return Err(SchemaFault::at(&at.key("$schema"), format!("the dialect is {DIALECT}")));
         }
         if text("$id").is_some_and(is_anothers) {
-            return Err(Fault::at(&at.key("$id"), "this name is another schema's"));
+            return Err(SchemaFault::at(&at.key("$id"), "this name is another schema's"));
         }
         let named = object.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
         // These are compiled in every position: references may lead through them, so their names stay.
@@ -257,42 +263,43 @@ impl<'a> Survey<'a, '_> {
         Ok(())
     }
 
-    fn take_pattern(&mut self, pattern: &str, at: &Pointer<'_>) -> Result<(), Fault> {
+    fn take_pattern(&mut self, pattern: &str, at: &Pointer<'_>) -> Result<(), SchemaFault> {
         if pattern.len() > PATTERN_BYTES_MAX {
-            return Err(Fault::at(at, format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
+            return Err(SchemaFault::at(at, format!("a pattern has at most {PATTERN_BYTES_MAX} bytes")));
         }
         if sets_flags(pattern) {
-            return Err(Fault::at(at, "a pattern sets no flags: `(?i)` and the like are not read by all"));
+            return Err(SchemaFault::at(at, "a pattern sets no flags: `(?i)` and the like are not read by all"));
         }
         take(&mut self.left.patterns, 1)
-            .ok_or_else(|| Fault::at(at, format!("a manifest has at most {PATTERNS_MAX} different patterns")))?;
-        take(&mut self.left.pattern_bytes, pattern.len())
-            .ok_or_else(|| Fault::at(at, format!("the patterns of a manifest have at most {PATTERNS_BYTES_MAX} bytes")))
+            .ok_or_else(|| SchemaFault::at(at, format!("a manifest has at most {PATTERNS_MAX} different patterns")))?;
+        take(&mut self.left.pattern_bytes, pattern.len()).ok_or_else(|| {
+            SchemaFault::at(at, format!("the patterns of a manifest have at most {PATTERNS_BYTES_MAX} bytes"))
+        })
     }
 
     /// Of two anchors with one name, one reader takes the first and another the last.
-    fn check_anchors(&mut self, object: &'a Map<String, Value>, at: &Pointer<'_>) -> Result<(), Fault> {
+    fn check_anchors(&mut self, object: &'a Map<String, Value>, at: &Pointer<'_>) -> Result<(), SchemaFault> {
         for keyword in ANCHORS {
             let Some(name) = object.get(keyword).and_then(Value::as_str) else { continue };
             if !self.anchors.insert(name) {
-                return Err(Fault::at(&at.key(keyword), "an anchor of this name stands in the schema already"));
+                return Err(SchemaFault::at(&at.key(keyword), "an anchor of this name stands in the schema already"));
             }
         }
         Ok(())
     }
 
-    fn follow_references(&mut self, root: &'a Value, at: &Pointer<'_>) -> Result<(), Fault> {
+    fn follow_references(&mut self, root: &'a Value, at: &Pointer<'_>) -> Result<(), SchemaFault> {
         let targets = Outline::of(root, at.to_string());
         for (place, reference) in &self.references {
             let found = targets.find(reference).and_then(|(target, _)| self.by_address.get(&(target as *const Value)));
-            let target = *found.ok_or_else(|| Fault::at(at, format!("{reference:?} leads to no schema")))?;
+            let target = *found.ok_or_else(|| SchemaFault::at(at, format!("{reference:?} leads to no schema")))?;
             self.places[*place].push(target);
         }
         Ok(())
     }
 
     /// How much work one value can make. A schema that leads back to itself for the same value would never end.
-    fn check_cost(&self, at: &Pointer<'_>) -> Result<(), Fault> {
+    fn check_cost(&self, at: &Pointer<'_>) -> Result<(), SchemaFault> {
         const OPEN: usize = usize::MAX;
         // Zero: not looked at yet. Otherwise how many subschemas look at a value that this one is given.
         let mut costs = vec![0_usize; self.places.len()];
@@ -305,7 +312,10 @@ impl<'a> Survey<'a, '_> {
                         for &next in &self.places[place] {
                             match costs[next] {
                                 OPEN => {
-                                    return Err(Fault::at(at, "a reference leads back to itself for the same value"));
+                                    return Err(SchemaFault::at(
+                                        at,
+                                        "a reference leads back to itself for the same value",
+                                    ));
                                 }
                                 0 => path.push(next),
                                 _ => {}
@@ -318,7 +328,7 @@ impl<'a> Survey<'a, '_> {
                         costs[place] = below.fold(1, usize::saturating_add);
                         if costs[place] > SCHEMA_UNFOLDED_MAX {
                             let message = format!("more than {SCHEMA_UNFOLDED_MAX} schemas look at one value");
-                            return Err(Fault::at(at, message));
+                            return Err(SchemaFault::at(at, message));
                         }
                     }
                     _ => drop(path.pop()),
@@ -330,26 +340,26 @@ impl<'a> Survey<'a, '_> {
 }
 
 /// What to do with a subschema: how it relates to the schema around it, itself, and its location.
-type Visit<'a, 'v> = dyn FnMut(About, &'a Value, &Pointer<'_>) -> Result<(), Fault> + 'v;
+type Visit<'a, 'v> = dyn FnMut(About, &'a Value, &Pointer<'_>) -> Result<(), SchemaFault> + 'v;
 
 fn each_subschema<'a>(
     object: &'a Map<String, Value>,
     at: &Pointer<'_>,
     visit: &mut Visit<'a, '_>,
-) -> Result<(), Fault> {
+) -> Result<(), SchemaFault> {
     for (keyword, value) in object {
         let Some((holds, about)) = applicator(keyword) else { continue };
         let at = at.key(keyword);
         match (holds, value) {
-            (Holds::Schema, schema) => visit(about, schema, &at)?,
-            (Holds::List, Value::Array(list)) => {
+            (SubschemaShape::Schema, schema) => visit(about, schema, &at)?,
+            (SubschemaShape::List, Value::Array(list)) => {
                 list.iter().enumerate().try_for_each(|(index, schema)| visit(about, schema, &at.index(index)))?;
             }
-            (Holds::Map, Value::Object(map)) => {
+            (SubschemaShape::Map, Value::Object(map)) => {
                 map.iter().try_for_each(|(name, schema)| visit(about, schema, &at.key(name)))?;
             }
-            (Holds::List, _) => return Err(Fault::at(&at, "this keyword holds an array of schemas")),
-            (Holds::Map, _) => return Err(Fault::at(&at, "this keyword holds an object of schemas")),
+            (SubschemaShape::List, _) => return Err(SchemaFault::at(&at, "this keyword holds an array of schemas")),
+            (SubschemaShape::Map, _) => return Err(SchemaFault::at(&at, "this keyword holds an object of schemas")),
         }
     }
     Ok(())

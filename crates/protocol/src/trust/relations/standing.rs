@@ -10,7 +10,7 @@ use super::{Answer, REAUTH_REQUIRED, ReauthRequired, Relation, RelationView, Sco
 use crate::{
     Timestamp,
     json::value_of,
-    trust::manifest::{Change, Manifest, ManifestDiff, Rule, Scope, Sensitivity, scopes::preset},
+    trust::manifest::{Change, DiffRule, Manifest, ManifestDiff, Scope, Sensitivity, scopes::preset},
 };
 
 /// Since which version of an agent's manifest each of its scopes has been declared without a break.
@@ -49,7 +49,8 @@ impl Declared<'_> {
     /// Completes the difference between the manifest of a version and this one: what went and came back in between looks
     /// unchanged from both ends.
     pub fn changed_since(&self, version: i64, mut diff: ManifestDiff) -> ManifestDiff {
-        let is_new = |change: &Change, id: &str| change.rule == Rule::ScopeAdded && change.scope.as_deref() == Some(id);
+        let is_new =
+            |change: &Change, id: &str| change.rule == DiffRule::ScopeAdded && change.scope.as_deref() == Some(id);
         let mut reauth_scopes: BTreeSet<_> = diff.scopes_requiring_reauth.drain(..).collect();
         for (index, scope) in self.manifest.permission_scopes.iter().enumerate() {
             if was_there(self.since, &scope.id, version) || diff.changes.iter().any(|change| is_new(change, &scope.id))
@@ -57,7 +58,7 @@ impl Declared<'_> {
                 continue;
             }
             diff.changes.push(Change {
-                rule: Rule::ScopeAdded,
+                rule: DiffRule::ScopeAdded,
                 pointer: format!("/permission_scopes/{index}"),
                 old: Value::Null,
                 new: value_of(scope),

@@ -30,7 +30,7 @@ impl Files {
 
     /// Reads a text, or some lines of it.
     pub(super) fn read(&self, params: &ReadFile) -> Result<String, String> {
-        let file = self.open(&self.relative_path(&params.path)?, Access::Read)?;
+        let file = self.open(&self.relative_path(&params.path)?, FileAccess::Read)?;
         let mut text = String::new();
         let read = file.take(READ_BYTES_MAX + 1).read_to_string(&mut text);
         read.map_err(|error| describe_error(&params.path, &error))?;
@@ -50,7 +50,7 @@ impl Files {
         }
         let path = self.relative_path(&params.path)?;
         self.create_parents(&path)?;
-        let mut file = self.open(&path, Access::Write)?;
+        let mut file = self.open(&path, FileAccess::Write)?;
         let written = file.set_len(0).and_then(|()| file.write_all(params.content.as_bytes()));
         written.map_err(|error| describe_error(&params.path, &error))
     }
@@ -77,21 +77,21 @@ impl Files {
     }
 
     #[cfg(target_os = "linux")]
-    fn open(&self, path: &Path, access: Access) -> Result<File, String> {
+    fn open(&self, path: &Path, access: FileAccess) -> Result<File, String> {
         use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
         let flags = match access {
-            Access::Read => OFlags::RDONLY,
-            Access::Write => OFlags::WRONLY | OFlags::CREATE,
-            Access::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
+            FileAccess::Read => OFlags::RDONLY,
+            FileAccess::Write => OFlags::WRONLY | OFlags::CREATE,
+            FileAccess::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
         };
         // Do not wait for the other end of a named pipe.
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let mode = if matches!(access, Access::Write) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
+        let mode = if matches!(access, FileAccess::Write) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let opened = openat2(&self.handle, path, flags, mode, resolve).map(File::from);
         let file = opened.map_err(|error| describe_error(&path.to_string_lossy(), &error.into()))?;
         let kind = file.metadata().map_err(|error| describe_error(&path.to_string_lossy(), &error))?;
-        match kind.is_file() || matches!(access, Access::Directory) {
+        match kind.is_file() || matches!(access, FileAccess::Directory) {
             true => Ok(file),
             false => Err(format!("{}: not a file", path.display())),
         }
@@ -99,7 +99,7 @@ impl Files {
 
     /// Other kernels cannot confine a path to a directory, so no file is opened for a backend.
     #[cfg(not(target_os = "linux"))]
-    fn open(&self, path: &Path, _access: Access) -> Result<File, String> {
+    fn open(&self, path: &Path, _access: FileAccess) -> Result<File, String> {
         Err(format!("{}: files are served on Linux only", path.display()))
     }
 
@@ -110,7 +110,7 @@ impl Files {
             // A handle of the directory so far: a link that replaces it in the meantime has no effect.
             let above: Option<OwnedFd> = match parent.as_os_str().is_empty() {
                 true => None,
-                false => Some(self.open(&parent, Access::Directory)?.into()),
+                false => Some(self.open(&parent, FileAccess::Directory)?.into()),
             };
             let made = rustix::fs::mkdirat(above.as_ref().unwrap_or(&self.handle), name, 0o755.into());
             match made {
@@ -123,7 +123,7 @@ impl Files {
 }
 
 #[derive(Clone, Copy)]
-enum Access {
+enum FileAccess {
     Read,
     Write,
     Directory,

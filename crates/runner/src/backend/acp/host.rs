@@ -21,7 +21,7 @@ use super::{
     files::Files,
     terminals::Terminals,
     updates::{self, Updates},
-    wire::{CreateTerminal, PermissionOffer, PermissionParams, ReadFile, TerminalRef, ToolCall, WriteFile},
+    wire::{AcpToolCall, CreateTerminal, PermissionOffer, PermissionParams, ReadFile, TerminalRef, WriteFile},
 };
 use crate::{
     backend::child::RpcReply,
@@ -41,7 +41,7 @@ pub(super) struct LateReply {
     pub(super) declined: Option<String>,
 }
 
-pub(super) struct Host {
+pub(super) struct AcpHost {
     approval: Approval,
     may_write: bool,
     files: Option<Files>,
@@ -51,7 +51,7 @@ pub(super) struct Host {
     undecided: Vec<RpcId>,
 }
 
-impl Host {
+impl AcpHost {
     pub(super) fn new(policy: &ExecutionPolicy, files: Option<Files>, terminals: Terminals) -> Self {
         Self {
             approval: policy.approval,
@@ -63,7 +63,7 @@ impl Host {
         }
     }
 
-    /// Handles a request. `Some` if the reply is known at once; otherwise it comes from [`Host::next_reply`].
+    /// Handles a request. `Some` if the reply is known at once; otherwise it comes from [`AcpHost::next_reply`].
     pub(super) async fn handle(
         &mut self,
         sink: &mut TurnSink,
@@ -223,7 +223,7 @@ fn permission_request(
     sink: &mut TurnSink,
     params: &RawJson,
     requested: &PermissionParams,
-    reported: Option<(String, ToolCall)>,
+    reported: Option<(String, AcpToolCall)>,
 ) -> AskPermission {
     let (tool_call_id, call) = reported.unzip();
     let call = call.as_ref().unwrap_or(&requested.tool_call.call);

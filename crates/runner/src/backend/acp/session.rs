@@ -7,7 +7,7 @@ use ostler_protocol::{
         policy::{Approval, Sandbox},
     },
     limits::NAME_BYTES_MAX,
-    rpc::Frame,
+    rpc::RpcFrame,
     text::clip,
 };
 use serde_json::{Value, json};
@@ -162,7 +162,7 @@ fn take_last_prompt(process: &mut Process, session_id: &str) -> Option<String> {
     let mut prompt: Option<String> = None;
     let mut is_open = false;
     process.retain_queued(|incoming| {
-        let Incoming::Frame(Frame::Notification { method, params }) = incoming else { return true };
+        let Incoming::Frame(RpcFrame::Notification { method, params }) = incoming else { return true };
         let update = (method == "session/update").then(|| params.view::<SessionUpdate>()).flatten();
         let Some(notification) = update else { return false };
         let of_user = notification.session_id == session_id && notification.update.kind == "user_message_chunk";

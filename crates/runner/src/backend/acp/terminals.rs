@@ -27,11 +27,11 @@ const ARGUMENTS_MAX: usize = 1_000;
 
 pub(super) struct Terminals {
     guarded: Option<Guarded>,
-    open: HashMap<String, Terminal>,
+    open: HashMap<String, AcpTerminal>,
     created: u32,
 }
 
-struct Terminal {
+struct AcpTerminal {
     group: Pid,
     is_guarded: bool,
     output: Arc<Mutex<TerminalOutput>>,
@@ -84,7 +84,7 @@ impl Terminals {
         tokio::spawn(run_to_end(child.stdout.take(), child.stderr.take(), child, output.clone(), exited));
         self.created += 1;
         let id = format!("terminal-{}", self.created);
-        self.open.insert(id.clone(), Terminal { group, is_guarded: self.guarded.is_some(), output, exit_status });
+        self.open.insert(id.clone(), AcpTerminal { group, is_guarded: self.guarded.is_some(), output, exit_status });
         Ok(id)
     }
 
@@ -107,7 +107,7 @@ impl Terminals {
     }
 
     pub(super) fn kill(&self, id: &str) -> Result<(), String> {
-        self.get(id).map(Terminal::kill)
+        self.get(id).map(AcpTerminal::kill)
     }
 
     pub(super) fn release(&mut self, id: &str) -> Result<(), String> {
@@ -116,12 +116,12 @@ impl Terminals {
         Ok(())
     }
 
-    fn get(&self, id: &str) -> Result<&Terminal, String> {
+    fn get(&self, id: &str) -> Result<&AcpTerminal, String> {
         self.open.get(id).ok_or_else(|| "no such terminal".into())
     }
 }
 
-impl Terminal {
+impl AcpTerminal {
     fn kill(&self) {
         // The group's id is that of its first process, which the system does not reuse before we have reaped it.
         if self.exit_status.borrow().is_none() {
@@ -134,7 +134,7 @@ impl Terminal {
 
 impl Drop for Terminals {
     fn drop(&mut self) {
-        self.open.values().for_each(Terminal::kill);
+        self.open.values().for_each(AcpTerminal::kill);
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use ostler_protocol::{
     FailureKind, RawJson,
     kernel::events::EventType,
-    rpc::{Frame, RpcError, RpcId},
+    rpc::{RpcError, RpcFrame, RpcId},
 };
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep_until};
@@ -15,7 +15,7 @@ use tokio::time::{Duration, Instant, sleep_until};
 use super::{
     failures::{error_text, prompt_failure_kind},
     files::Files,
-    host::{Host, LateReply},
+    host::{AcpHost, LateReply},
     session::OpenSession,
     terminals::Terminals,
     updates::Updates,
@@ -47,7 +47,7 @@ pub(super) struct AcpTurn<'a> {
     session: &'a mut OpenSession,
     turn: &'a Turn,
     sink: TurnSink,
-    host: Host,
+    host: AcpHost,
     updates: Updates,
     steers: VecDeque<Steer>,
     invalid_lines: u32,
@@ -93,7 +93,7 @@ impl<'a> AcpTurn<'a> {
         let policy = &turn.run.execution_policy;
         // Programs in a terminal have no access to the backend's own directories.
         let tools = BackendEnvironment { home: None, storage: None, ..environment.clone() };
-        let host = Host::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
+        let host = AcpHost::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
         let updates = Updates::new(session.model.clone());
         Self {
             session,
@@ -141,7 +141,7 @@ impl<'a> AcpTurn<'a> {
     /// Drops what arrived between two turns. Requests get an error.
     async fn skip_stale(&mut self) {
         while let Some(Some(incoming)) = self.session.process.next().now_or_never() {
-            if let Incoming::Frame(Frame::Request { id, method, .. }) = incoming {
+            if let Incoming::Frame(RpcFrame::Request { id, method, .. }) = incoming {
                 let _ = self.reply(id, Err(RpcError::unknown_method(&method))).await;
             }
         }
@@ -220,27 +220,27 @@ impl<'a> AcpTurn<'a> {
                     return Err(PromptError::backend_failed(protocol_violation(&fault)));
                 }
             }
-            Incoming::Frame(Frame::Notification { method, params }) if method == "session/update" => {
+            Incoming::Frame(RpcFrame::Notification { method, params }) if method == "session/update" => {
                 self.handle_update(&params).await?;
             }
-            Incoming::Frame(Frame::Notification { .. }) => {}
-            Incoming::Frame(Frame::Request { id, method, params }) => {
+            Incoming::Frame(RpcFrame::Notification { .. }) => {}
+            Incoming::Frame(RpcFrame::Request { id, method, params }) => {
                 self.is_working = true;
                 let reply = self.host.handle(&mut self.sink, &mut self.updates, &id, &method, &params).await;
                 if let Some(reply) = reply {
                     self.reply(id, reply).await?;
                 }
             }
-            Incoming::Frame(Frame::Answer { id: RpcId::Number(id), result }) if id == call => {
+            Incoming::Frame(RpcFrame::Answer { id: RpcId::Number(id), result }) if id == call => {
                 let reply = result.view::<PromptReply>().filter(|reply| !reply.stop_reason.is_empty());
                 let unreadable = || PromptError::backend_failed("the agent's reply to its prompt cannot be read");
                 return Ok(Some(reply.ok_or_else(unreadable)));
             }
-            Incoming::Frame(Frame::Error { id: Some(RpcId::Number(id)), error }) if id == call => {
+            Incoming::Frame(RpcFrame::Error { id: Some(RpcId::Number(id)), error }) if id == call => {
                 return Ok(Some(Err(PromptError::Refused(error))));
             }
             // A reply to no call of ours, or a second one to the same call.
-            Incoming::Frame(Frame::Answer { .. } | Frame::Error { .. }) => {}
+            Incoming::Frame(RpcFrame::Answer { .. } | RpcFrame::Error { .. }) => {}
         }
         Ok(None)
     }

@@ -6,7 +6,7 @@ use std::collections::{HashMap, hash_map::Entry};
 use ostler_protocol::{kernel::events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Value, json};
 
-use super::wire::{AcpUsage, ToolCall, Update};
+use super::wire::{AcpToolCall, AcpUsage, Update};
 use crate::{text::clip, turn_sink::TurnSink};
 
 /// Output of one tool that is reported.
@@ -37,7 +37,7 @@ pub(super) struct Updates {
 struct ReportedTool {
     id: String,
     /// The call, merged from its updates.
-    call: ToolCall,
+    call: AcpToolCall,
     name: Option<String>,
     is_started: bool,
     is_declined: bool,
@@ -165,8 +165,8 @@ impl Updates {
     pub(super) async fn report_for_permission(
         &mut self,
         sink: &mut TurnSink,
-        call: &ToolCall,
-    ) -> Option<(String, ToolCall)> {
+        call: &AcpToolCall,
+    ) -> Option<(String, AcpToolCall)> {
         let update = Update { kind: "tool_call_update".into(), tool: call.clone(), ..Update::default() };
         self.report_tool(sink, &update).await.ok()?;
         let tool = self.tools.get_mut(call.tool_call_id.as_ref()?)?;
@@ -192,7 +192,7 @@ impl Updates {
 }
 
 impl ReportedTool {
-    fn merge(&mut self, update: &ToolCall) {
+    fn merge(&mut self, update: &AcpToolCall) {
         let call = &mut self.call;
         let merge = |old: &mut Option<String>, new: &Option<String>| {
             if new.is_some() {
@@ -263,7 +263,7 @@ impl ReportedTool {
 }
 
 /// What a call would do, in full: its input, or its changes of files, or at least its title.
-pub(super) fn call_action(call: &ToolCall, content: &Value) -> String {
+pub(super) fn call_action(call: &AcpToolCall, content: &Value) -> String {
     let field = |name: &str, value: &Value| match value {
         Value::String(text) => format!("{name}: {text}"),
         other => format!("{name}: {other}"),
@@ -294,7 +294,7 @@ fn diffs(content: &Value) -> Vec<String> {
 }
 
 /// What a call does, in one line.
-fn command(call: &ToolCall) -> Option<String> {
+fn command(call: &AcpToolCall) -> Option<String> {
     let input = call.raw_input.as_ref().and_then(|input| input["command"].as_str());
     input.map(str::to_owned).or_else(|| call.title.clone())
 }

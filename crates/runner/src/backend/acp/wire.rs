@@ -57,12 +57,12 @@ pub(crate) struct Models {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Modes {
     pub(crate) current_mode_id: String,
-    pub(crate) available_modes: Vec<Mode>,
+    pub(crate) available_modes: Vec<AcpMode>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Mode {
+pub(crate) struct AcpMode {
     pub(crate) id: String,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Update {
     #[serde(rename = "_meta")]
     pub(crate) meta: Option<Meta>,
     #[serde(flatten)]
-    pub(crate) tool: ToolCall,
+    pub(crate) tool: AcpToolCall,
 }
 
 impl Update {
@@ -146,7 +146,7 @@ const COUNT_MAX: u64 = 1 << 53;
 /// A tool call: complete in `tool_call` and in permission requests, only the changes in `tool_call_update`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct ToolCall {
+pub(crate) struct AcpToolCall {
     pub(crate) tool_call_id: Option<String>,
     pub(crate) title: Option<String>,
     #[serde(rename = "kind")]
@@ -162,7 +162,7 @@ pub(crate) struct RequestedCall {
     #[serde(default)]
     pub(crate) content: Value,
     #[serde(flatten)]
-    pub(crate) call: ToolCall,
+    pub(crate) call: AcpToolCall,
 }
 
 #[derive(Deserialize)]

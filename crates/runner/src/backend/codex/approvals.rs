@@ -53,7 +53,7 @@ impl ReviewDecision {
 }
 
 /// A decided approval request.
-pub(super) struct Approval {
+pub(super) struct CodexApproval {
     pub(super) id: RpcId,
     pub(super) decision: ReviewDecision,
 }
@@ -61,7 +61,7 @@ pub(super) struct Approval {
 /// Approvals that wait for a decision.
 #[derive(Default)]
 pub(super) struct Approvals {
-    waiting: FuturesUnordered<BoxFuture<'static, Approval>>,
+    waiting: FuturesUnordered<BoxFuture<'static, CodexApproval>>,
 }
 
 impl Approvals {
@@ -96,12 +96,13 @@ impl Approvals {
         }
         let pending = sink.ask_permission(&ask).await;
         let id = id.clone();
-        self.waiting.push(async move { Approval { id, decision: review_decision(&pending.decision().await) } }.boxed());
+        self.waiting
+            .push(async move { CodexApproval { id, decision: review_decision(&pending.decision().await) } }.boxed());
         None
     }
 
     /// The next decision. Never resolves if no request waits.
-    pub(super) async fn next(&mut self) -> Approval {
+    pub(super) async fn next(&mut self) -> CodexApproval {
         match self.waiting.next().await {
             Some(approval) => approval,
             None => std::future::pending().await,

@@ -8,14 +8,14 @@ use ostler_protocol::{
         events::EventType,
         policy::{Approval, ExecutionPolicy},
     },
-    rpc::Frame,
+    rpc::RpcFrame,
 };
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
 use super::{
     failures, permissions,
-    wire::{CodexInitialized, Notice, ThreadList, ThreadReply, Tokens, WireTurn},
+    wire::{CodexInitialized, Notice, ThreadList, ThreadReply, TokenCounts, WireTurn},
 };
 use crate::{
     backend::{
@@ -49,7 +49,7 @@ pub(super) struct OpenThread {
     /// Whether the thread can be resumed. A new one cannot before its first turn.
     pub(super) is_on_disk: bool,
     /// Tokens used by each thread so far, as far as they were reported.
-    pub(super) used: HashMap<String, Tokens>,
+    pub(super) used: HashMap<String, TokenCounts>,
 }
 
 impl OpenThread {
@@ -183,7 +183,7 @@ async fn find_unreported_thread(process: &mut Process) -> Result<Option<String>,
 async fn reject_default_config(process: &mut Process, sink: &TurnSink) -> Result<(), TurnEnd> {
     let mut warnings = vec![];
     process.retain_queued(|incoming| match incoming {
-        Incoming::Frame(Frame::Notification { method, params }) if method == "configWarning" => {
+        Incoming::Frame(RpcFrame::Notification { method, params }) if method == "configWarning" => {
             warnings.push(params.view::<Notice>().unwrap_or_default());
             false
         }

@@ -8,13 +8,13 @@ use std::collections::{HashMap, VecDeque};
 
 use ostler_protocol::{
     FailureKind, RawJson,
-    rpc::{Frame, RpcId},
+    rpc::{RpcFrame, RpcId},
 };
 use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use super::{
-    approvals::{Approval, Approvals, ReviewDecision},
+    approvals::{Approvals, CodexApproval, ReviewDecision},
     failures,
     items::Items,
     thread::{CALL_MS, NOTICE_CHARS_MAX, OpenThread},
@@ -61,7 +61,7 @@ pub(super) struct CodexTurn<'a> {
     /// Whether the loss of the connection to the provider was reported.
     pub(super) is_disconnected: bool,
     /// Set while the turn is being ended.
-    ending: Option<Ending>,
+    ending: Option<TurnEnding>,
     /// The decision on an approval that ended the turn.
     cancelled_by: Option<ReviewDecision>,
     pub(super) notes: u32,
@@ -72,13 +72,13 @@ pub(super) struct CodexTurn<'a> {
 }
 
 /// A turn that is being ended.
-struct Ending {
+struct TurnEnding {
     deadline: Instant,
     /// How the turn ends. `None` if the runner stopped it and knows the reason.
     end: Option<TurnEnd>,
 }
 
-impl Ending {
+impl TurnEnding {
     fn result(self) -> Result<CodexEnd, TurnAbort> {
         self.end.map(CodexEnd::Ended).ok_or(TurnAbort::Stopped)
     }
@@ -94,7 +94,7 @@ enum CodexEnd {
 enum CodexEvent {
     Stop,
     Incoming(Option<Incoming>),
-    Decided(Approval),
+    Decided(CodexApproval),
     Steer(Steer),
     TimeUp,
 }
@@ -221,7 +221,7 @@ impl<'a> CodexTurn<'a> {
 
     /// Interrupts the turn. It has ended only when Codex reports so.
     async fn end_turn(&mut self, end: Option<TurnEnd>) -> Handled {
-        self.ending = Some(Ending { deadline: Instant::now() + Duration::from_millis(STOP_MS), end });
+        self.ending = Some(TurnEnding { deadline: Instant::now() + Duration::from_millis(STOP_MS), end });
         self.interrupt().await
     }
 
@@ -242,7 +242,7 @@ impl<'a> CodexTurn<'a> {
         Ok(None)
     }
 
-    async fn send_decision(&mut self, approval: Approval) -> Handled {
+    async fn send_decision(&mut self, approval: CodexApproval) -> Handled {
         if matches!(approval.decision, ReviewDecision::Cancel | ReviewDecision::Expired) {
             self.cancelled_by = Some(approval.decision);
         }
@@ -250,22 +250,22 @@ impl<'a> CodexTurn<'a> {
         Ok(None)
     }
 
-    async fn handle_frame(&mut self, frame: Frame) -> Handled {
+    async fn handle_frame(&mut self, frame: RpcFrame) -> Handled {
         match frame {
-            Frame::Notification { method, params } => return self.handle_notification(&method, &params).await,
-            Frame::Request { id, method, params } => self.handle_request(id, &method, &params).await?,
-            Frame::Answer { id: RpcId::Number(id), .. } => {
+            RpcFrame::Notification { method, params } => return self.handle_notification(&method, &params).await,
+            RpcFrame::Request { id, method, params } => self.handle_request(id, &method, &params).await?,
+            RpcFrame::Answer { id: RpcId::Number(id), .. } => {
                 if let Some(steer) = self.steering.remove(&id) {
                     steer.accept();
                 }
             }
-            Frame::Error { id: Some(RpcId::Number(id)), error } => {
+            RpcFrame::Error { id: Some(RpcId::Number(id)), error } => {
                 // Not accepted: the steer ends undelivered, with the turn.
                 if self.steering.remove(&id).is_some() {
                     self.report_note("turn/steer:refused", &error.message).await;
                 }
             }
-            Frame::Answer { .. } | Frame::Error { .. } => {}
+            RpcFrame::Answer { .. } | RpcFrame::Error { .. } => {}
         }
         Ok(None)
     }

@@ -22,12 +22,12 @@ pub(super) struct UnreportedCommands(HashMap<String, String>);
 #[serde(default)]
 struct Arguments {
     cmd: Option<String>,
-    command: Option<Words>,
+    command: Option<CommandWords>,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Words {
+enum CommandWords {
     One(String),
     Many(Vec<String>),
 }
@@ -57,8 +57,8 @@ impl UnreportedCommands {
 fn command_line(arguments: &str) -> String {
     let read: Arguments = serde_json::from_str(arguments).unwrap_or_default();
     let words = read.command.map(|command| match command {
-        Words::One(text) => text,
-        Words::Many(words) => words.join(" "),
+        CommandWords::One(text) => text,
+        CommandWords::Many(words) => words.join(" "),
     });
     read.cmd.or(words).unwrap_or_default()
 }

@@ -174,22 +174,22 @@ pub(crate) struct UsageNote {
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct ThreadUsage {
-    pub(crate) total: Tokens,
-    pub(crate) last: Tokens,
+    pub(crate) total: TokenCounts,
+    pub(crate) last: TokenCounts,
 }
 
 /// Tokens of a thread. `totalTokens` is not read, because it is no sum: Codex sets it to the whole window when that is
 /// exceeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(crate) struct Tokens {
+pub(crate) struct TokenCounts {
     pub(crate) input_tokens: i64,
     pub(crate) cached_input_tokens: i64,
     pub(crate) output_tokens: i64,
     pub(crate) reasoning_output_tokens: i64,
 }
 
-impl Tokens {
+impl TokenCounts {
     /// The count before `part` was added.
     pub(crate) fn before(self, part: Self) -> Self {
         Self {
@@ -237,8 +237,8 @@ pub(crate) struct ApprovalRequest {
 mod tests {
     use super::*;
 
-    fn tokens(input_tokens: i64, output_tokens: i64) -> Tokens {
-        Tokens { input_tokens, output_tokens, ..Tokens::default() }
+    fn tokens(input_tokens: i64, output_tokens: i64) -> TokenCounts {
+        TokenCounts { input_tokens, output_tokens, ..TokenCounts::default() }
     }
 
     #[test]

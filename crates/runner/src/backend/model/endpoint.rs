@@ -19,7 +19,7 @@ use tokio::{
 use super::{
     error::{ProviderError, error_text},
     stream::ReplyStream,
-    tools::Tools,
+    tools::ModelTools,
     wire::{ChatMessage, ChatRequest, StreamOptions},
 };
 
@@ -68,7 +68,7 @@ impl Endpoint {
 
     /// The body of a request.
     #[expect(clippy::expect_used, reason = "strings, lists and JSON values always serialise")]
-    pub(super) fn body(&self, messages: &[ChatMessage], tools: &Tools) -> String {
+    pub(super) fn body(&self, messages: &[ChatMessage], tools: &ModelTools) -> String {
         let stream_options = StreamOptions { include_usage: true };
         let request =
             ChatRequest { model: &self.model, messages, stream: true, stream_options, tools: tools.offered() };

@@ -35,8 +35,8 @@ use crate::{
 use endpoint::Endpoint;
 use error::ProviderError;
 use stream::{ReplyPiece, ReplyStream};
-use tools::Tools;
-use wire::{Call, ChatMessage};
+use tools::ModelTools;
+use wire::{ChatMessage, WireCall};
 
 /// Replies of the model in one turn. It may call tools and receive steers, but not for ever.
 const REPLIES_MAX: usize = 32;
@@ -49,13 +49,13 @@ pub(super) struct ModelBackend {
     base_url: String,
     model: String,
     environment: BackendEnvironment,
-    tools: Tools,
+    tools: ModelTools,
 }
 
 impl ModelBackend {
     pub(super) fn new(base_url: &str, model: &str, environment: &BackendEnvironment) -> Self {
         let (base_url, model) = (base_url.into(), model.into());
-        Self { base_url, model, environment: environment.clone(), tools: Tools::default() }
+        Self { base_url, model, environment: environment.clone(), tools: ModelTools::default() }
     }
 
     async fn run_turn(&self, turn: &Turn, sink: TurnSink) -> TurnResult {
@@ -70,7 +70,7 @@ impl ModelBackend {
             retry_policy: self.environment.retry_policy,
             later_retries: 0,
             messages: request_messages(&turn.conversation, &turn.full_prompt(), &turn.images),
-            listener: Listener { sink, steers: VecDeque::new() },
+            listener: TextListener { sink, steers: VecDeque::new() },
         };
         model_turn.run().await
     }
@@ -100,7 +100,11 @@ impl Backend for ModelBackend {
 
 /// The earlier turns and the current prompt with its images. Consecutive messages of the same role are joined, because many
 /// models accept only alternating roles.
-fn request_messages(earlier: &[conversation::Message], prompt: &str, images: &[String]) -> Vec<ChatMessage> {
+fn request_messages(
+    earlier: &[conversation::ConversationMessage],
+    prompt: &str,
+    images: &[String],
+) -> Vec<ChatMessage> {
     let mut messages: Vec<ChatMessage> = vec![];
     let earlier = earlier.iter().map(|message| (message.role, message.text.as_str()));
     for (role, text) in earlier.chain([(Role::User, prompt)]) {
@@ -116,12 +120,12 @@ fn request_messages(earlier: &[conversation::Message], prompt: &str, images: &[S
 }
 
 /// Listens for the order to stop and for steers while something else is awaited. Steers are queued until they can be sent.
-struct Listener {
+struct TextListener {
     sink: TurnSink,
     steers: VecDeque<Steer>,
 }
 
-impl Listener {
+impl TextListener {
     /// Awaits `work`, unless the turn is stopped first.
     async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, TurnAbort> {
         let (mut work, mut stopped) = (pin!(work), pin!(self.sink.stopped()));
@@ -141,18 +145,18 @@ impl Listener {
 struct ModelReply {
     text: String,
     reasoning: String,
-    calls: Vec<Call>,
+    calls: Vec<WireCall>,
 }
 
 /// One turn's conversation with the model.
 struct ModelTurn<'a> {
     endpoint: Endpoint,
-    tools: &'a Tools,
+    tools: &'a ModelTools,
     retry_policy: RetryPolicy,
     /// How often the provider asked us to come back later in this turn.
     later_retries: u32,
     messages: Vec<ChatMessage>,
-    listener: Listener,
+    listener: TextListener,
 }
 
 /// The value to continue with, or the early end of the turn.
@@ -199,7 +203,7 @@ impl ModelTurn<'_> {
     }
 
     /// Calls a tool. An error is returned to the model, which may do better.
-    async fn call_tool(&mut self, call: &Call) -> Result<String, TurnAbort> {
+    async fn call_tool(&mut self, call: &WireCall) -> Result<String, TurnAbort> {
         let arguments = clip(&call.arguments, TOOL_COMMAND_CHARS_MAX);
         // A provider's id is unique within its reply only; ours is unique within the session.
         let id = self.listener.sink.new_id("tool");

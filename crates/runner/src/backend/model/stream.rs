@@ -11,7 +11,7 @@ use tokio::time::{Duration, timeout};
 
 use super::{
     error::{ProviderError, error_text},
-    wire::{Call, CallPiece, ChatUsage, Chunk},
+    wire::{CallPiece, ChatUsage, Chunk, WireCall},
 };
 
 const SILENCE_MS_MAX: u64 = 120_000;
@@ -37,7 +37,7 @@ pub(super) struct ReplyStream {
 /// What is known at the end of a reply.
 pub(super) struct StreamEnd {
     pub(super) usage: Map<String, Value>,
-    pub(super) calls: Vec<Call>,
+    pub(super) calls: Vec<WireCall>,
     /// Why the reply ended, if the model did not end it itself.
     pub(super) cut_short: Option<String>,
 }
@@ -49,7 +49,7 @@ struct StreamState {
     /// The model's name in the reply.
     model: Option<String>,
     usage: Option<ChatUsage>,
-    calls: Vec<Call>,
+    calls: Vec<WireCall>,
     finish_reason: Option<String>,
 }
 
@@ -143,7 +143,7 @@ impl StreamState {
         }
         while self.calls.len() <= index {
             let id = format!("call_{}", self.calls.len() + 1);
-            self.calls.push(Call { id, ..Call::default() });
+            self.calls.push(WireCall { id, ..WireCall::default() });
         }
         let call = &mut self.calls[index];
         if let Some(id) = piece.id.filter(|id| !id.is_empty()) {

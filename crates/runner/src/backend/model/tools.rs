@@ -3,11 +3,11 @@
 use serde_json::Value;
 
 #[derive(Default)]
-pub(super) struct Tools {
+pub(super) struct ModelTools {
     offered: Vec<Value>,
 }
 
-impl Tools {
+impl ModelTools {
     /// The tools as they are sent to the endpoint.
     pub(super) fn offered(&self) -> &[Value] {
         &self.offered

@@ -42,7 +42,7 @@ impl From<Role> for Speaker {
 pub(crate) struct ChatMessage {
     pub(crate) role: Speaker,
     /// Null if the assistant only called tools.
-    content: Option<Content>,
+    content: Option<WireContent>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,7 +51,7 @@ pub(crate) struct ChatMessage {
 
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-enum Content {
+enum WireContent {
     Text(String),
     Parts(Vec<Value>),
 }
@@ -60,19 +60,19 @@ impl ChatMessage {
     pub(crate) fn of(role: Role, text: &str) -> Self {
         Self {
             role: role.into(),
-            content: Some(Content::Text(text.to_owned())),
+            content: Some(WireContent::Text(text.to_owned())),
             tool_calls: vec![],
             tool_call_id: None,
         }
     }
 
     /// A message of the model.
-    pub(crate) fn reply(text: &str, calls: &[Call]) -> Self {
-        let tool_call = |call: &Call| {
+    pub(crate) fn reply(text: &str, calls: &[WireCall]) -> Self {
+        let tool_call = |call: &WireCall| {
             json!({"id": call.id, "type": "function",
                 "function": {"name": call.name, "arguments": call.arguments}})
         };
-        let content = Some(text.to_owned()).filter(|text| !text.is_empty()).map(Content::Text);
+        let content = Some(text.to_owned()).filter(|text| !text.is_empty()).map(WireContent::Text);
         Self {
             role: Speaker::Assistant,
             content,
@@ -82,16 +82,21 @@ impl ChatMessage {
     }
 
     /// The result of a tool call.
-    pub(crate) fn tool_result(call: &Call, text: &str) -> Self {
+    pub(crate) fn tool_result(call: &WireCall, text: &str) -> Self {
         let tool_call_id = Some(call.id.clone());
-        Self { role: Speaker::Tool, content: Some(Content::Text(text.to_owned())), tool_calls: vec![], tool_call_id }
+        Self {
+            role: Speaker::Tool,
+            content: Some(WireContent::Text(text.to_owned())),
+            tool_calls: vec![],
+            tool_call_id,
+        }
     }
 
     pub(crate) fn append_text(&mut self, text: &str) {
         match &mut self.content {
-            Some(Content::Text(content)) => content.extend(["\n\n", text]),
-            Some(Content::Parts(parts)) => parts.push(json!({"type": "text", "text": text})),
-            None => self.content = Some(Content::Text(text.to_owned())),
+            Some(WireContent::Text(content)) => content.extend(["\n\n", text]),
+            Some(WireContent::Parts(parts)) => parts.push(json!({"type": "text", "text": text})),
+            None => self.content = Some(WireContent::Text(text.to_owned())),
         }
     }
 
@@ -101,18 +106,18 @@ impl ChatMessage {
             return;
         }
         let mut parts = match self.content.take() {
-            Some(Content::Parts(parts)) => parts,
-            Some(Content::Text(text)) => vec![json!({"type": "text", "text": text})],
+            Some(WireContent::Parts(parts)) => parts,
+            Some(WireContent::Text(text)) => vec![json!({"type": "text", "text": text})],
             None => vec![],
         };
         parts.extend(images.iter().map(|url| json!({"type": "image_url", "image_url": {"url": url}})));
-        self.content = Some(Content::Parts(parts));
+        self.content = Some(WireContent::Parts(parts));
     }
 }
 
 /// A tool call, assembled from its pieces.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Call {
+pub(crate) struct WireCall {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) arguments: String,
@@ -122,14 +127,14 @@ pub(crate) struct Call {
 #[serde(default)]
 pub(crate) struct Chunk {
     pub(crate) model: Option<String>,
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) choices: Vec<WireChoice>,
     pub(crate) usage: Option<ChatUsage>,
     pub(crate) error: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Choice {
+pub(crate) struct WireChoice {
     pub(crate) delta: Option<ChatDelta>,
     pub(crate) finish_reason: Option<String>,
 }

@@ -17,7 +17,7 @@ use std::{
 use ostler_protocol::{
     RawJson,
     redaction::Redactor,
-    rpc::{Frame, Lines, NotAFrame, RpcError, RpcId, Version},
+    rpc::{Lines, NotAFrame, RpcError, RpcFrame, RpcId, Version},
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde::Serialize;
@@ -91,7 +91,7 @@ impl Program {
 /// Something that the child sent.
 #[derive(Debug)]
 pub(crate) enum Incoming {
-    Frame(Frame),
+    Frame(RpcFrame),
     /// A line that is no frame. The next one may be.
     Invalid(NotAFrame),
 }
@@ -116,7 +116,7 @@ struct Line {
 impl Line {
     fn read(line: Result<&[u8], NotAFrame>) -> Self {
         let bytes = size_of::<Self>() + line.as_ref().map_or(0, |line| line.len());
-        Self { incoming: line.and_then(Frame::read).map_or_else(Incoming::Invalid, Incoming::Frame), bytes }
+        Self { incoming: line.and_then(RpcFrame::read).map_or_else(Incoming::Invalid, Incoming::Frame), bytes }
     }
 }
 
@@ -203,8 +203,8 @@ impl Process {
                 }
             };
             match line.incoming {
-                Incoming::Frame(Frame::Answer { id: of, result }) if of == id => return Ok(result),
-                Incoming::Frame(Frame::Error { id: Some(of), error }) if of == id => {
+                Incoming::Frame(RpcFrame::Answer { id: of, result }) if of == id => return Ok(result),
+                Incoming::Frame(RpcFrame::Error { id: Some(of), error }) if of == id => {
                     return Err(CallError::Refused(error));
                 }
                 Incoming::Invalid(fault) if self.version == Version::Two && fault.is_fatal() => {
@@ -227,12 +227,12 @@ impl Process {
     pub(crate) async fn start_call<P: Serialize>(&mut self, method: &str, params: &P) -> Result<i64, CallError> {
         self.last_id += 1;
         let (id, params) = (RpcId::Number(self.last_id), RawJson::of(params));
-        self.send(&Frame::Request { id, method: method.to_owned(), params }).await?;
+        self.send(&RpcFrame::Request { id, method: method.to_owned(), params }).await?;
         Ok(self.last_id)
     }
 
     pub(crate) async fn notify<P: Serialize>(&mut self, method: &str, params: &P) -> Result<(), CallError> {
-        self.send(&Frame::Notification { method: method.to_owned(), params: RawJson::of(params) }).await
+        self.send(&RpcFrame::Notification { method: method.to_owned(), params: RawJson::of(params) }).await
     }
 
     /// Replies to a request of the child.
@@ -242,8 +242,8 @@ impl Process {
         reply: Result<&R, RpcError>,
     ) -> Result<(), CallError> {
         let frame = match reply {
-            Ok(result) => Frame::Answer { id, result: RawJson::of(result) },
-            Err(error) => Frame::Error { id: Some(id), error },
+            Ok(result) => RpcFrame::Answer { id, result: RawJson::of(result) },
+            Err(error) => RpcFrame::Error { id: Some(id), error },
         };
         self.send(&frame).await
     }
@@ -267,14 +267,15 @@ impl Process {
             let line = self.output.recv().await?;
             match &line.incoming {
                 Incoming::Frame(
-                    Frame::Answer { id: RpcId::Number(id), .. } | Frame::Error { id: Some(RpcId::Number(id)), .. },
+                    RpcFrame::Answer { id: RpcId::Number(id), .. }
+                    | RpcFrame::Error { id: Some(RpcId::Number(id)), .. },
                 ) if self.expired.remove(id) => {}
                 _ => return Some(line),
             }
         }
     }
 
-    async fn send(&mut self, frame: &Frame) -> Result<(), CallError> {
+    async fn send(&mut self, frame: &RpcFrame) -> Result<(), CallError> {
         let input = self.input.as_ref().ok_or(CallError::Gone)?;
         input.send(frame.write(self.version) + "\n").await.map_err(|_| CallError::Gone)
     }

@@ -20,7 +20,7 @@ fn shell(script: &str) -> Process {
 
 fn method(incoming: Option<Incoming>) -> String {
     match incoming {
-        Some(Incoming::Frame(Frame::Notification { method, .. } | Frame::Request { method, .. })) => method,
+        Some(Incoming::Frame(RpcFrame::Notification { method, .. } | RpcFrame::Request { method, .. })) => method,
         other => panic!("{other:?}"),
     }
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::turn_sink::TurnSink;
 use play::Player;
-use script::{Script, Step};
+use script::{Script, ScriptStep};
 
 pub(super) struct ScriptedBackend;
 
@@ -25,7 +25,7 @@ impl Backend for ScriptedBackend {
             let steps = match Script::read(&turn.prompt) {
                 Some(Ok(script)) => script.steps,
                 Some(Err(message)) => return Ok(TurnEnd::failed(FailureKind::SchemaInvalid, message)),
-                None => vec![Step::echo(&turn.prompt)],
+                None => vec![ScriptStep::echo(&turn.prompt)],
             };
             Player::new(sink, turn.is_repeat).run(steps).await
         })

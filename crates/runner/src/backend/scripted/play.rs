@@ -16,7 +16,7 @@ use ostler_protocol::{
 use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
-use super::script::{AskStep, SayStep, Step, ToolStep};
+use super::script::{AskStep, SayStep, ScriptStep, ToolStep};
 use crate::{
     backend::turn::{TurnAbort, TurnEnd, TurnResult},
     turn_sink::{PermissionDecision, TurnSink},
@@ -36,7 +36,7 @@ impl Player {
         Self { sink, is_repeat, steers: VecDeque::new() }
     }
 
-    pub(super) async fn run(mut self, steps: Vec<Step>) -> TurnResult {
+    pub(super) async fn run(mut self, steps: Vec<ScriptStep>) -> TurnResult {
         for step in steps {
             self.sink.check_stop()?;
             if let Some(end) = self.play_step(step).await? {
@@ -46,26 +46,26 @@ impl Player {
         Ok(TurnEnd::completed())
     }
 
-    async fn play_step(&mut self, step: Step) -> StepResult {
+    async fn play_step(&mut self, step: ScriptStep) -> StepResult {
         match step {
-            Step::Say(say) => self.play_say(&say).await?,
-            Step::Tool(tool) => self.play_tool(&tool).await?,
-            Step::Wait(ms) => self.pause(ms).await?,
-            Step::Fail { status, kind, message } => {
+            ScriptStep::Say(say) => self.play_say(&say).await?,
+            ScriptStep::Tool(tool) => self.play_tool(&tool).await?,
+            ScriptStep::Wait(ms) => self.pause(ms).await?,
+            ScriptStep::Fail { status, kind, message } => {
                 return Ok(Some(TurnEnd { status, failure_kind: Some(kind), message: Some(message) }));
             }
-            Step::Ask(ask) => return self.play_ask(ask).await,
-            Step::AwaitSteer { wait_ms, is_final } => return self.await_steer(wait_ms, is_final).await,
-            Step::Usage(mut usage) => {
+            ScriptStep::Ask(ask) => return self.play_ask(ask).await,
+            ScriptStep::AwaitSteer { wait_ms, is_final } => return self.await_steer(wait_ms, is_final).await,
+            ScriptStep::Usage(mut usage) => {
                 usage.entry("model").or_insert_with(|| "scripted".into());
                 self.sink.emit_usage(usage).await;
             }
-            Step::Crash { always } => self.crash(always).await?,
-            Step::Error { kind, message } => {
+            ScriptStep::Crash { always } => self.crash(always).await?,
+            ScriptStep::Error { kind, message } => {
                 self.sink.emit(EventType::Error, &json!({"failureKind": kind, "message": message})).await;
             }
-            Step::Custom(payload) => self.sink.emit(EventType::Custom, &payload).await,
-            Step::Emit { count, bytes } => self.play_emit(count, bytes).await?,
+            ScriptStep::Custom(payload) => self.sink.emit(EventType::Custom, &payload).await,
+            ScriptStep::Emit { count, bytes } => self.play_emit(count, bytes).await?,
         }
         Ok(None)
     }

@@ -18,11 +18,11 @@ const EMIT_BYTES_MAX: usize = EVENT_BYTES_MAX / 2;
 
 #[derive(Debug)]
 pub(crate) struct Script {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum ScriptStep {
     Say(SayStep),
     Tool(ToolStep),
     Wait(u64),
@@ -142,7 +142,7 @@ struct WrittenStep {
     emit: Option<Emit>,
 }
 
-impl Step {
+impl ScriptStep {
     pub(crate) fn echo(text: &str) -> Self {
         Self::Say(SayStep {
             text: text.to_owned(),
@@ -188,17 +188,17 @@ impl Script {
 }
 
 /// The last message is the reply, unless the script says otherwise.
-fn mark_final(steps: &mut [Step], given: &[Option<bool>]) {
-    let last = steps.iter().rposition(Step::is_message);
+fn mark_final(steps: &mut [ScriptStep], given: &[Option<bool>]) {
+    let last = steps.iter().rposition(ScriptStep::is_message);
     for (index, step) in steps.iter_mut().enumerate() {
-        if let Step::Say(SayStep { is_final, .. }) | Step::AwaitSteer { is_final, .. } = step {
+        if let ScriptStep::Say(SayStep { is_final, .. }) | ScriptStep::AwaitSteer { is_final, .. } = step {
             *is_final = given[index].unwrap_or(last == Some(index));
         }
     }
 }
 
 impl WrittenStep {
-    fn into_step(self) -> Result<Step, String> {
+    fn into_step(self) -> Result<ScriptStep, String> {
         let paced = self.pieces.is_some() || self.every_ms.is_some() || self.ui_hints.is_some();
         if self.say.is_none() && paced || self.is_final.is_some() && self.say.is_none() && self.await_steer.is_none() {
             return Err("final, pieces, everyMs and uiHints belong to say".into());
@@ -207,22 +207,22 @@ impl WrittenStep {
         let every_ms = check_max("everyMs", self.every_ms.unwrap_or(0), WAIT_MS_MAX)?;
         let verbs = [
             self.say.map(|text| {
-                Ok(Step::Say(SayStep { text, is_final: false, pieces, every_ms, ui_hints: self.ui_hints }))
+                Ok(ScriptStep::Say(SayStep { text, is_final: false, pieces, every_ms, ui_hints: self.ui_hints }))
             }),
-            self.tool.map(|tool| check_max("waitMs", tool.wait_ms, WAIT_MS_MAX).map(|_| Step::Tool(tool))),
-            self.wait.map(|ms| check_max("wait", ms, WAIT_MS_MAX).map(Step::Wait)),
+            self.tool.map(|tool| check_max("waitMs", tool.wait_ms, WAIT_MS_MAX).map(|_| ScriptStep::Tool(tool))),
+            self.wait.map(|ms| check_max("wait", ms, WAIT_MS_MAX).map(ScriptStep::Wait)),
             self.fail.map(fail_step),
             self.ask.map(|ask| {
-                check_max("waitMs", ask.wait_ms.unwrap_or(0), PERMISSION_WAIT_MS_MAX).map(|_| Step::Ask(ask))
+                check_max("waitMs", ask.wait_ms.unwrap_or(0), PERMISSION_WAIT_MS_MAX).map(|_| ScriptStep::Ask(ask))
             }),
             self.await_steer.map(|step| {
                 let wait_ms = check_max("waitMs", step.wait_ms.unwrap_or(WAIT_MS_MAX), WAIT_MS_MAX)?;
-                Ok(Step::AwaitSteer { wait_ms, is_final: false })
+                Ok(ScriptStep::AwaitSteer { wait_ms, is_final: false })
             }),
-            self.usage.map(|usage| Ok(Step::Usage(usage))),
+            self.usage.map(|usage| Ok(ScriptStep::Usage(usage))),
             self.crash.map(crash_step),
-            self.error.map(|fault| Ok(Step::Error { kind: fault.kind, message: fault.message })),
-            self.custom.map(|custom| Ok(Step::Custom(custom))),
+            self.error.map(|fault| Ok(ScriptStep::Error { kind: fault.kind, message: fault.message })),
+            self.custom.map(|custom| Ok(ScriptStep::Custom(custom))),
             self.emit.map(emit_step),
         ];
         let mut given = verbs.into_iter().flatten();
@@ -238,25 +238,25 @@ fn check_max<T: PartialOrd + std::fmt::Display>(field: &str, value: T, max: T) -
     if value > max { Err(format!("{field} is at most {max}")) } else { Ok(value) }
 }
 
-fn fail_step(fault: Fault) -> Result<Step, String> {
+fn fail_step(fault: Fault) -> Result<ScriptStep, String> {
     let status = fault.status.unwrap_or(TerminalStatus::Failed);
     if !matches!(status, TerminalStatus::Failed | TerminalStatus::Blocked) {
         return Err("fail has the status failed or blocked".into());
     }
-    Ok(Step::Fail { status, kind: fault.kind, message: fault.message })
+    Ok(ScriptStep::Fail { status, kind: fault.kind, message: fault.message })
 }
 
-fn crash_step(crash: Crash) -> Result<Step, String> {
+fn crash_step(crash: Crash) -> Result<ScriptStep, String> {
     match crash {
-        Crash::Always(true) => Ok(Step::Crash { always: true }),
-        Crash::Word(word) if word == "once" => Ok(Step::Crash { always: false }),
+        Crash::Always(true) => Ok(ScriptStep::Crash { always: true }),
+        Crash::Word(word) if word == "once" => Ok(ScriptStep::Crash { always: false }),
         _ => Err(r#"crash is true or "once""#.into()),
     }
 }
 
-fn emit_step(emit: Emit) -> Result<Step, String> {
+fn emit_step(emit: Emit) -> Result<ScriptStep, String> {
     let count = check_max("count", emit.count, EMIT_COUNT_MAX)?;
-    Ok(Step::Emit { count, bytes: check_max("bytes", emit.bytes, EMIT_BYTES_MAX)? })
+    Ok(ScriptStep::Emit { count, bytes: check_max("bytes", emit.bytes, EMIT_BYTES_MAX)? })
 }
 
 #[cfg(test)]
@@ -279,9 +279,9 @@ mod tests {
     fn the_last_message_is_the_reply_unless_the_script_says_otherwise() {
         let finals = |script: &str| -> Vec<bool> {
             let steps = Script::read(script).unwrap().unwrap().steps;
-            let is_final = |step: &Step| match step {
-                Step::Say(say) => Some(say.is_final),
-                Step::AwaitSteer { is_final, .. } => Some(*is_final),
+            let is_final = |step: &ScriptStep| match step {
+                ScriptStep::Say(say) => Some(say.is_final),
+                ScriptStep::AwaitSteer { is_final, .. } => Some(*is_final),
                 _ => None,
             };
             steps.iter().filter_map(is_final).collect()

@@ -7,11 +7,11 @@ const LINE_BYTES_MAX: usize = 128;
 
 #[derive(Debug, Default)]
 pub struct Framing {
-    state: State,
+    state: FramingState,
     line: Vec<u8>,
     /// The byte before the current one, within a line.
     last: u8,
-    body: Body,
+    body: BodyFraming,
     has_bare_feed: bool,
     /// The current line is longer than what is stored of it.
     is_cut: bool,
@@ -21,7 +21,7 @@ pub struct Framing {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
+enum FramingState {
     /// Between requests.
     #[default]
     Idle,
@@ -38,7 +38,7 @@ enum State {
 
 /// The length of the body, according to the head.
 #[derive(Clone, Copy, Debug, Default)]
-enum Body {
+enum BodyFraming {
     #[default]
     None,
     Length(u64),
@@ -51,7 +51,7 @@ impl Framing {
     /// nothing else would count as idle. One empty line after a request is ignored, because old clients send it with a body.
     pub fn is_in_head(&self) -> bool {
         let blanks_ignored = if self.has_request { "\r\n".len() } else { 0 };
-        self.state == State::Head || self.blanks > blanks_ignored
+        self.state == FramingState::Head || self.blanks > blanks_ignored
     }
 
     /// Whether a line of a head, or of a chunked body's frame, ended without a carriage return.
@@ -61,14 +61,14 @@ impl Framing {
 
     /// Whether it is unknown where the next request begins. Then no request may be served any more.
     pub fn is_lost(&self) -> bool {
-        self.state == State::Unknown
+        self.state == FramingState::Unknown
     }
 
     pub fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
-                State::Unknown => return,
-                State::Body(left) | State::ChunkData(left) => {
+                FramingState::Unknown => return,
+                FramingState::Body(left) | FramingState::ChunkData(left) => {
                     let taken = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                     *left -= taken as u64;
                     taken
@@ -77,8 +77,8 @@ impl Framing {
             };
             bytes = &bytes[taken..];
             match self.state {
-                State::Body(0) => self.state = State::Idle,
-                State::ChunkData(0) => self.state = State::ChunkEnd,
+                FramingState::Body(0) => self.state = FramingState::Idle,
+                FramingState::ChunkData(0) => self.state = FramingState::ChunkEnd,
                 _ => {}
             }
         }
@@ -86,7 +86,7 @@ impl Framing {
 
     /// Reads up to the end of the line, and interprets it.
     fn read_line(&mut self, bytes: &[u8]) -> usize {
-        if self.state == State::Idle {
+        if self.state == FramingState::Idle {
             // Empty lines before a request are ignored, as hyper does.
             if matches!(bytes[0], b'\r' | b'\n') {
                 self.has_bare_feed |= bytes[0] == b'\n' && self.last != b'\r';
@@ -94,7 +94,7 @@ impl Framing {
                 self.blanks = self.blanks.saturating_add(1);
                 return 1;
             }
-            (self.state, self.body) = (State::Head, Body::None);
+            (self.state, self.body) = (FramingState::Head, BodyFraming::None);
             (self.last, self.blanks, self.has_request) = (0, 0, true);
         }
         let end = memchr::memchr(b'\n', bytes);
@@ -117,7 +117,7 @@ impl Framing {
         for &byte in part {
             let is_blank = matches!(byte, b' ' | b'\t' | b'\r');
             if self.line.len() < LINE_BYTES_MAX {
-                let is_before_value = self.state == State::Head && self.line.last() == Some(&b':');
+                let is_before_value = self.state == FramingState::Head && self.line.last() == Some(&b':');
                 if !is_before_value || !is_blank {
                     self.line.push(byte);
                 }
@@ -130,23 +130,25 @@ impl Framing {
 
     fn end_line(&mut self, line: &[u8]) {
         self.state = match (self.state, line) {
-            (State::Head, []) => match self.body {
-                Body::None | Body::Length(0) => State::Idle,
-                Body::Length(bytes) => State::Body(bytes),
-                Body::Chunked => State::ChunkSize,
-                Body::Unknown => State::Unknown,
+            (FramingState::Head, []) => match self.body {
+                BodyFraming::None | BodyFraming::Length(0) => FramingState::Idle,
+                BodyFraming::Length(bytes) => FramingState::Body(bytes),
+                BodyFraming::Chunked => FramingState::ChunkSize,
+                BodyFraming::Unknown => FramingState::Unknown,
             },
-            (State::Head, line) => {
+            (FramingState::Head, line) => {
                 self.read_header(line);
-                State::Head
+                FramingState::Head
             }
-            (State::ChunkSize, line) => match chunk_size(line).filter(|_| !self.is_cut || line.contains(&b';')) {
-                Some(0) => State::Trailer,
-                Some(bytes) => State::ChunkData(bytes),
-                None => State::Unknown,
-            },
-            (State::ChunkEnd, _) => State::ChunkSize,
-            (State::Trailer, []) => State::Idle,
+            (FramingState::ChunkSize, line) => {
+                match chunk_size(line).filter(|_| !self.is_cut || line.contains(&b';')) {
+                    Some(0) => FramingState::Trailer,
+                    Some(bytes) => FramingState::ChunkData(bytes),
+                    None => FramingState::Unknown,
+                }
+            }
+            (FramingState::ChunkEnd, _) => FramingState::ChunkSize,
+            (FramingState::Trailer, []) => FramingState::Idle,
             (state, _) => state,
         };
     }
@@ -155,10 +157,10 @@ impl Framing {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { return };
         let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
         if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.body = Body::Chunked;
-        } else if name.eq_ignore_ascii_case(b"content-length") && !matches!(self.body, Body::Chunked) {
+            self.body = BodyFraming::Chunked;
+        } else if name.eq_ignore_ascii_case(b"content-length") && !matches!(self.body, BodyFraming::Chunked) {
             let bytes = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).filter(|_| !self.is_cut);
-            self.body = bytes.map_or(Body::Unknown, Body::Length);
+            self.body = bytes.map_or(BodyFraming::Unknown, BodyFraming::Length);
         }
     }
 }
@@ -266,7 +268,7 @@ mod tests {
         #[test]
         fn the_result_does_not_depend_on_how_the_bytes_are_split(pieces in prop::collection::vec(1_usize..40, 1..20)) {
             let framing = read(GOOD, &pieces);
-            prop_assert!(!framing.has_bare_feed() && framing.state == State::Idle, "{:?}", framing);
+            prop_assert!(!framing.has_bare_feed() && framing.state == FramingState::Idle, "{:?}", framing);
         }
 
         #[test]

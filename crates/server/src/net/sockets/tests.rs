@@ -67,7 +67,7 @@ struct Echo {
 const DOING: Duration = Duration::from_secs(3);
 const DONE: Close = Close { code: 4000, reason: "done" };
 
-impl Dialect for Echo {
+impl SocketDialect for Echo {
     async fn open(&mut self) -> Step {
         vec!["hello".into()].into()
     }

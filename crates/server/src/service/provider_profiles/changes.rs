@@ -19,14 +19,14 @@ use crate::{
 
 /// A change of a profile that is about to be made.
 #[derive(Clone)]
-pub struct Change {
+pub struct AuditedChange {
     pub owner: ProfileOwner,
     pub profile: String,
     pub action: ProfileAction,
     pub by: String,
 }
 
-impl Change {
+impl AuditedChange {
     pub fn new(caller: &Principal, owner: &ProfileOwner, profile: &str, action: ProfileAction) -> Self {
         Self { owner: owner.clone(), profile: profile.to_owned(), action, by: caller.name() }
     }

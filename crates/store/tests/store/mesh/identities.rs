@@ -6,7 +6,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        identities::{Operation, RevocationReason},
+        identities::{CertificateOperation, RevocationReason},
     },
 };
 use ostler_store::{
@@ -28,7 +28,7 @@ fn aid(name: &str) -> Aid {
     format!("{name}.probe.test").parse().unwrap()
 }
 
-fn made(operation: Operation, name: &str, serial: &str, at: Timestamp) -> Entry {
+fn made(operation: CertificateOperation, name: &str, serial: &str, at: Timestamp) -> Entry {
     let ends_at = at.checked_add(jiff::SignedDuration::from_hours(1)).unwrap();
     let made = Made { fingerprint: format!("sha256:{serial}"), certificate: format!("PEM {serial}"), ends_at };
     Entry {
@@ -58,7 +58,7 @@ async fn numbers_have_no_gap_whichever_server_writes(place: Place) {
         Engine::Postgres => Db::open(&place.config(), now).await.unwrap(),
     };
     let entries: Vec<Entry> =
-        (0..40).map(|n| made(Operation::Issue, &format!("agent-{n}"), &format!("{n:x}"), now)).collect();
+        (0..40).map(|n| made(CertificateOperation::Issue, &format!("agent-{n}"), &format!("{n:x}"), now)).collect();
     let writes = entries.iter().enumerate().map(|(n, entry)| {
         let db = if n % 2 == 0 { &workshop.db } else { &other };
         identities::append(db, entry)
@@ -75,18 +75,18 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     let workshop = Workshop::open(&place).await;
     let (db, now) = (&workshop.db, workshop.now());
     let append = async |entry: Entry| identities::append(db, &entry).await.unwrap();
-    assert!(append(made(Operation::Issue, "alice", "a1", now)).await);
-    assert!(!append(made(Operation::Issue, "alice", "a2", now)).await, "it is taken");
-    assert!(append(made(Operation::Renew, "alice", "a3", now)).await);
+    assert!(append(made(CertificateOperation::Issue, "alice", "a1", now)).await);
+    assert!(!append(made(CertificateOperation::Issue, "alice", "a2", now)).await, "it is taken");
+    assert!(append(made(CertificateOperation::Renew, "alice", "a3", now)).await);
     let newest = identities::get(db, &aid("alice")).await.unwrap().unwrap();
     assert_eq!((newest.serial.as_str(), newest.revoked_at), ("a3", None));
     let old = identities::find_by_fingerprint(db, &aid("alice"), "sha256:a1").await.unwrap().unwrap();
     assert_eq!(old.certificate, "PEM a1");
     assert_eq!(identities::find_by_fingerprint(db, &aid("bobby"), "sha256:a1").await.unwrap(), None);
     assert_eq!(identities::last_revocation(db).await.unwrap(), 0);
-    let rekey = Entry { revoked: revoked("a3"), ..made(Operation::Rekey, "alice", "a4", now) };
+    let rekey = Entry { revoked: revoked("a3"), ..made(CertificateOperation::Rekey, "alice", "a4", now) };
     assert!(append(rekey).await);
-    let again = Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) };
+    let again = Entry { made: None, revoked: revoked("a3"), ..made(CertificateOperation::Revoke, "alice", "a3", now) };
     assert!(!append(again).await, "it was revoked");
     let status = async |serial| identities::find_status(db, serial).await.unwrap();
     let ended = Some(Status::Revoked { at: now, reason: RevocationReason::KeyCompromise });
@@ -104,13 +104,13 @@ async fn a_name_is_given_once_and_a_certificate_revoked_once(place: Place) {
     // A certificate of the old key cannot be renewed; one of the new key can.
     let renewal = |with: &str, serial: &str| Entry {
         asked_with: Some(with.into()),
-        ..made(Operation::Renew, "alice", serial, now)
+        ..made(CertificateOperation::Renew, "alice", serial, now)
     };
     assert!(!append(renewal("a1", "a5")).await);
     assert!(!append(Entry { revoked: revoked("a4"), ..renewal("a3", "a5") }).await);
     assert!(append(renewal("a4", "a5")).await);
     // Two servers that share their keys find the auth service's next certificate, and each would write it down.
-    assert!(!append(made(Operation::Renew, "alice", "a5", now)).await, "it is there");
+    assert!(!append(made(CertificateOperation::Renew, "alice", "a5", now)).await, "it is there");
     assert_eq!(identities::claim_issuer(db, "probe.test", "first", now).await.unwrap(), "first");
     assert_eq!(identities::claim_issuer(db, "probe.test", "second", now).await.unwrap(), "first");
 }
@@ -123,13 +123,13 @@ async fn what_ends_a_certificate_is_found_by_an_index(place: Place) {
     let now = workshop.now();
     let names: Vec<(String, String)> = (0..300).map(|n| (format!("agent-{n}"), format!("{n:x}"))).collect();
     for (name, serial) in &names {
-        identities::append(&workshop.db, &made(Operation::Issue, name, serial, now)).await.unwrap();
+        identities::append(&workshop.db, &made(CertificateOperation::Issue, name, serial, now)).await.unwrap();
     }
     if place.engine() == Engine::Postgres {
         PgConnection::connect(&place.url()).await.unwrap().execute("ANALYZE").await.unwrap();
     }
     for (name, serial) in &names {
-        let entry = made(Operation::Revoke, name, serial, now);
+        let entry = made(CertificateOperation::Revoke, name, serial, now);
         let entry = Entry { made: None, revoked: revoked(serial), ..entry };
         identities::append(&workshop.db, &entry).await.unwrap();
     }
@@ -147,7 +147,7 @@ async fn only_the_last_pair_of_a_login_is_good(place: Place) {
     let pair = |n: u32| Pair { access_hash: format!("a{n}"), access_until: later(60), refresh_hash: format!("r{n}") };
     let whose = async |hash, at| logins::find_by_access(db, hash, at).await.unwrap().map(|(aid, _)| aid);
     let live = async |at| logins::is_live(db, "login", at).await.unwrap();
-    identities::append(db, &made(Operation::Issue, "alice", "c1", now)).await.unwrap();
+    identities::append(db, &made(CertificateOperation::Issue, "alice", "c1", now)).await.unwrap();
     logins::insert(db, "login", (&aid("alice"), "c1"), &pair(0), later(600), 9).await.unwrap();
     assert_eq!(whose("a0", now).await, Some(aid("alice")));
     assert_eq!(whose("a0", later(60)).await, None, "its time is over");
@@ -188,10 +188,10 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
         is_live
     };
     for (name, serial) in [("alice", "a1"), ("bobby", "b1")] {
-        append(made(Operation::Issue, name, serial, now)).await;
+        append(made(CertificateOperation::Issue, name, serial, now)).await;
     }
     login("first", "alice", "a1").await;
-    append(made(Operation::Renew, "alice", "a2", now)).await;
+    append(made(CertificateOperation::Renew, "alice", "a2", now)).await;
     login("second", "alice", "a2").await;
     login("bobby's", "bobby", "b1").await;
     assert!(stands("first").await && stands("second").await && stands("bobby's").await);
@@ -203,17 +203,18 @@ async fn a_login_is_good_as_long_as_its_certificate(place: Place) {
         revoked: revoked("a2"),
         asked_with: by.0,
         asked_by: by.1,
-        ..made(Operation::Rekey, "alice", "a3", now)
+        ..made(CertificateOperation::Rekey, "alice", "a3", now)
     };
     append(rekey).await;
     assert!(!stands("first").await && stands("second").await && stands("bobby's").await);
     let refresh = async |hash| logins::update_refreshed(db, hash, &pair("next"), 9, now).await.unwrap();
     assert_eq!(refresh("r-first").await, None);
-    append(Entry { made: None, revoked: revoked("a3"), ..made(Operation::Revoke, "alice", "a3", now) }).await;
+    append(Entry { made: None, revoked: revoked("a3"), ..made(CertificateOperation::Revoke, "alice", "a3", now) })
+        .await;
     assert!(!stands("second").await && stands("bobby's").await);
     assert_eq!(refresh("r-second").await, None);
     // Only logins that are no longer valid are deleted, not those that began afterwards.
-    append(made(Operation::Rekey, "alice", "a4", now)).await;
+    append(made(CertificateOperation::Rekey, "alice", "a4", now)).await;
     login("third", "alice", "a4").await;
     for name in ["alice", "bobby"] {
         logins::delete_fallen(db, &aid(name)).await.unwrap();
@@ -229,7 +230,7 @@ async fn the_oldest_login_of_a_name_makes_room_for_the_next(place: Place) {
     let (db, now) = (&workshop.db, workshop.now());
     let later = |seconds| now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
     for (name, serial) in [("alice", "a1"), ("bobby", "b1")] {
-        assert!(identities::append(db, &made(Operation::Issue, name, serial, now)).await.unwrap());
+        assert!(identities::append(db, &made(CertificateOperation::Issue, name, serial, now)).await.unwrap());
     }
     let login = async |login: &str, (name, serial), ends_at| {
         let pair = Pair { access_hash: login.into(), access_until: later(60), refresh_hash: format!("r-{login}") };

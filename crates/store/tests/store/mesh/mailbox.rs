@@ -5,7 +5,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{Mode, Place as DeviceSlot},
+        connections::{DeviceSlot, Mode},
         mailbox::{AckOutcome, Contents, MailboxOp, MailboxReply, Mailboxes, SendOp, SendRecord, StoredMessage},
         messages::{
             MAILBOX_BYTES_MAX, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MAX, QUEUED_MS_MAX, RECALL_MS_MAX,

@@ -6,7 +6,7 @@ use ostler_protocol::{
     RawJson,
     mesh::{
         Aid,
-        connections::{Mode, Place as Spot},
+        connections::{DeviceSlot as Spot, Mode},
         messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, SEALED},
         prekeys::{PREKEY_DEVICES_MAX, Prekey},
     },

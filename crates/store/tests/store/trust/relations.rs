@@ -9,7 +9,7 @@ use ostler_protocol::{
     trust::{
         i18n::Language,
         manifest::{Checked, Sensitivity},
-        receipts::{Act, Head, Note, Receipt, Verifier, Words},
+        receipts::{Act, Head, Receipt, ReceiptNote, ReceiptVerifier, Words},
         relations::{Answer, Consented, Relation, UseScope},
     },
 };
@@ -54,7 +54,7 @@ fn relation(number: u128, user_id: &str) -> Relation {
 
 fn receipt(head: &Head, relation: &Relation) -> Receipt {
     let id = ReceiptId::new(Uuid::from_u128(head.seq as u128 + 1));
-    let note = Note { id, act: Act::Consented, used: None };
+    let note = ReceiptNote { id, act: Act::Consented, used: None };
     let manifest = Checked::shown(MANIFEST).unwrap().manifest;
     Receipt::write(head, note, relation, &Words::Shown { manifest: &manifest, language: Language::En })
 }
@@ -183,7 +183,7 @@ async fn of_answers_at_once_each_number_is_given_once(place: Place) {
         one.await.unwrap();
     }
     let lines = receipts::list(&db, Of::Person("local"), 0, 100).await.unwrap().receipts;
-    let mut verifier = Verifier::default();
+    let mut verifier = ReceiptVerifier::default();
     lines.iter().for_each(|(_, line)| verifier.take(line).unwrap());
     assert_eq!(verifier.receipts, 21);
     assert_eq!(relations::get(&db, first.relation_id).await.unwrap().unwrap().revision, 21);
@@ -271,7 +271,7 @@ async fn the_receipt_of_a_call_is_found_with_the_relation(place: Place) {
     assert!(relations::insert(&db, &first, &made, None).await.unwrap());
     let next = Relation { revision: 2, ..first.clone() };
     let used = Some(UseScope { scope: "location:read".into(), call_id: "call_1".into() });
-    let note = Note { id: ReceiptId::new(Uuid::from_u128(2)), act: Act::Used, used };
+    let note = ReceiptNote { id: ReceiptId::new(Uuid::from_u128(2)), act: Act::Used, used };
     let called = Receipt::write(&made.head(), note, &next, &Words::Kept { before: &made, manifest: None });
     assert!(relations::update(&db, &next, &called, Some(2), None).await.unwrap());
     for (call_id, expected) in [(Some("call_1"), Some(&called)), (Some("call_2"), None), (None, None)] {

@@ -5,7 +5,7 @@ use std::io::{BufRead, Read};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure,
-    trust::receipts::{Broken, RECEIPT_BYTES_MAX, Verifier},
+    trust::receipts::{Broken, RECEIPT_BYTES_MAX, ReceiptVerifier},
 };
 use serde_json::json;
 
@@ -57,7 +57,7 @@ pub(crate) fn verify(args: &VerifyLedgerArgs) -> Result<u8, Failure> {
         "-" => Box::new(std::io::stdin().lock()),
         file => Box::new(std::io::BufReader::new(std::fs::File::open(file).map_err(unreadable)?)),
     };
-    let mut verifier = Verifier::default();
+    let mut verifier = ReceiptVerifier::default();
     let mut broken = None;
     let mut bytes = vec![];
     while broken.is_none() {
@@ -85,7 +85,7 @@ pub(crate) fn verify(args: &VerifyLedgerArgs) -> Result<u8, Failure> {
     Ok(if broken.is_none() { exit_codes::OK } else { exit_codes::BROKEN })
 }
 
-fn verdict(verifier: &Verifier, broken: Option<&Broken>, paint: Paint) -> String {
+fn verdict(verifier: &ReceiptVerifier, broken: Option<&Broken>, paint: Paint) -> String {
     let Some(broken) = broken else {
         let heads = verifier.heads().iter();
         let heads: String =

@@ -2,7 +2,7 @@
 
 use ostler_protocol::trust::{
     i18n::Language,
-    manifest::{Rule, Sensitivity},
+    manifest::{DiffRule, Sensitivity},
     relations::ScopeState,
 };
 
@@ -129,24 +129,24 @@ impl Texts {
 }
 
 /// The meaning of a change for a person who does not read schemas. `subject` is the scope or the tool.
-pub(crate) fn describe_change(language: Language, rule: Rule, breaking: bool, subject: &str) -> String {
+pub(crate) fn describe_change(language: Language, rule: DiffRule, breaking: bool, subject: &str) -> String {
     let (en, zh) = match rule {
-        Rule::ScopeAdded => ("asks for a new scope", "新增权限"),
-        Rule::ScopeRemoved => {
+        DiffRule::ScopeAdded => ("asks for a new scope", "新增权限"),
+        DiffRule::ScopeRemoved => {
             ("asks for a scope no longer; your grant of it has ended", "不再请求该权限，你的授权已失效")
         }
-        Rule::ScopeRaised => ("calls a scope more sensitive", "权限的敏感度提高"),
-        Rule::ScopeLowered => (
+        DiffRule::ScopeRaised => ("calls a scope more sensitive", "权限的敏感度提高"),
+        DiffRule::ScopeLowered => (
             "calls a scope less sensitive; it stays as it was until you grant it again",
             "权限的敏感度降低；在你重新授权之前保持原级别",
         ),
-        Rule::ToolAdded => ("has a new tool", "新增工具"),
-        Rule::ToolRemoved => ("has lost a tool", "移除工具"),
-        Rule::ToolScopeRaised => ("moved a tool to a more sensitive scope", "工具移到敏感度更高的权限"),
-        Rule::ToolScopeMoved => ("moved a tool to another scope", "工具移到另一权限"),
-        Rule::ToolMadeRequired => ("cannot do without a tool any more", "工具变为必需"),
-        Rule::ToolMadeOptional => ("can do without a tool now", "工具变为可选"),
-        Rule::TextChanged => ("describes itself in other words", "说明文字有改动"),
+        DiffRule::ToolAdded => ("has a new tool", "新增工具"),
+        DiffRule::ToolRemoved => ("has lost a tool", "移除工具"),
+        DiffRule::ToolScopeRaised => ("moved a tool to a more sensitive scope", "工具移到敏感度更高的权限"),
+        DiffRule::ToolScopeMoved => ("moved a tool to another scope", "工具移到另一权限"),
+        DiffRule::ToolMadeRequired => ("cannot do without a tool any more", "工具变为必需"),
+        DiffRule::ToolMadeOptional => ("can do without a tool now", "工具变为可选"),
+        DiffRule::TextChanged => ("describes itself in other words", "说明文字有改动"),
         _ if breaking => ("uses a tool in another way", "工具的用法有改动"),
         _ => ("has changed something that you need not answer to", "有无需你答复的改动"),
     };

@@ -35,9 +35,9 @@ struct Device {
 }
 
 impl Device {
-    fn join(delivery: &Delivery, device_id: &str, last_seq: i64) -> Self {
+    fn join(delivery: &MessageDelivery, device_id: &str, last_seq: i64) -> Self {
         let (outbox, inbox) = queue();
-        let place = Place { device_id: device_id.into(), slot_id: String::new() };
+        let place = DeviceSlot { device_id: device_id.into(), slot_id: String::new() };
         let live = Live { place, delivery_mode: DeliveryMode::default() };
         Self { _guard: delivery.connections.join(&BOBBY.parse().unwrap(), live, outbox, last_seq).unwrap(), inbox }
     }
@@ -52,13 +52,13 @@ impl Device {
     }
 }
 
-fn is_behind(delivery: &Delivery) -> bool {
+fn is_behind(delivery: &MessageDelivery) -> bool {
     !std::mem::take(&mut *delivery.behind()).waiting.is_empty()
 }
 
 #[tokio::test]
 async fn a_device_that_connects_takes_no_message_from_the_others() {
-    let delivery = Delivery::new(Arc::default());
+    let delivery = MessageDelivery::new(Arc::default());
     let mut desk = Device::join(&delivery, "desk", 14);
     // The fifteenth is durable, and the phone knows of it before it is delivered.
     let mut phone = Device::join(&delivery, "phone", 15);
@@ -75,7 +75,7 @@ async fn a_device_that_connects_takes_no_message_from_the_others() {
 
 #[tokio::test]
 async fn a_burst_waits_in_the_store_and_closes_no_connection() {
-    let delivery = Delivery::new(Arc::default());
+    let delivery = MessageDelivery::new(Arc::default());
     let mut desk = Device::join(&delivery, "desk", 0);
     let burst = 2 * QUEUE_FRAMES_MAX as i64;
     let given = (1..=burst).filter(|seq| delivery.deliver(&letter(*seq))).count() as i64;
@@ -93,7 +93,7 @@ async fn a_burst_waits_in_the_store_and_closes_no_connection() {
 
 #[tokio::test]
 async fn a_device_without_a_copy_skips_the_message() {
-    let delivery = Delivery::new(Arc::default());
+    let delivery = MessageDelivery::new(Arc::default());
     let (mut desk, mut phone) = (Device::join(&delivery, "desk", 0), Device::join(&delivery, "phone", 0));
     let copy = DeviceCopy { device_id: "desk".into(), envelope: RawJson::of(&json!({"for": "desk"})) };
     delivery.deliver(&Letter { contents: Contents::Copies(vec![copy]), ..letter(1) });
@@ -105,7 +105,7 @@ async fn a_device_without_a_copy_skips_the_message() {
 
 #[tokio::test]
 async fn a_mailbox_has_one_reader_at_a_time() {
-    let delivery = Delivery::new(Arc::default());
+    let delivery = MessageDelivery::new(Arc::default());
     let _desk = Device::join(&delivery, "desk", 0);
     let bobby: Aid = BOBBY.parse().unwrap();
     delivery.look_again(&bobby);

@@ -16,7 +16,7 @@ pub struct SignedList {
 /// A signed response about one certificate.
 #[derive(Clone)]
 pub struct StatusResponse {
-    pub(super) status: ocsp::Status,
+    pub(super) status: ocsp::OcspStatus,
     pub(super) made_at: Timestamp,
     pub(super) der: Arc<[u8]>,
 }

@@ -7,7 +7,7 @@ use ostler_protocol::{
     kernel::events::{Event, EventType},
     limits::CONVERSATION_EVENTS_MAX,
     run_input::{
-        agui::{events::SnapshotMessage, replay::Replay, translate::State},
+        agui::{events::SnapshotMessage, replay::RunReplay, translate::TranslatorState},
         history::Picture,
     },
 };
@@ -28,7 +28,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
         return Ok(None);
     }
     let signed = |picture: &Picture| attachments::url_of(app, picture);
-    let (mut replay, mut after) = (Replay::default(), 0);
+    let (mut replay, mut after) = (RunReplay::default(), 0);
     while after < last {
         let page = store::kernel::events::list_by_session(&app.db, session, after, CHUNK).await?;
         for event in page.events.iter().filter(|event| event.session_seq <= last) {
@@ -43,7 +43,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
 }
 
 /// The thread's state after the events up to this number.
-pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Failure> {
+pub async fn state(app: &App, session: SessionId, last: i64) -> Result<TranslatorState, Failure> {
     let newest = store::kernel::events::list_newest_before(
         &app.db,
         session,
@@ -57,8 +57,8 @@ pub async fn state(app: &App, session: SessionId, last: i64) -> Result<State, Fa
     let mut changes: Vec<_> = newest.iter().filter_map(payload).collect();
     let snapshot = changes.iter().position(|change| !change["snapshot"].is_null());
     let mut state = match snapshot {
-        None if newest.len() == STATE_EVENTS_MAX || last > CONVERSATION_EVENTS_MAX => State::unknown(),
-        _ => State::default(),
+        None if newest.len() == STATE_EVENTS_MAX || last > CONVERSATION_EVENTS_MAX => TranslatorState::unknown(),
+        _ => TranslatorState::default(),
     };
     changes.truncate(snapshot.map_or(changes.len(), |at| at + 1));
     changes.iter().rev().for_each(|change| state.take(change));

@@ -5,7 +5,7 @@ use ostler_protocol::{
     Failure,
     ids::{CommandId, SessionId},
     kernel::{aliases::CommandAlias, events::Event},
-    run_input::agui::translate::{Place as Id, Sent, Translator},
+    run_input::agui::translate::{EventPlace as Id, SentEvent, Translator},
 };
 use ostler_store as store;
 
@@ -35,8 +35,8 @@ pub struct RunStream {
 }
 
 /// What comes next in a stream.
-pub enum Next {
-    Events(Vec<Sent>),
+pub enum NextEvent {
+    Events(Vec<SentEvent>),
     /// The terminal event was sent.
     Over,
     /// The server stops before the run ends. A client that reconnects with the last id misses no event.
@@ -73,13 +73,13 @@ pub async fn open(
 
 impl RunStream {
     /// The events since the last call, as soon as there are some. Dropping the future loses none of them.
-    pub async fn next(&mut self) -> Result<Next, Failure> {
+    pub async fn next(&mut self) -> Result<NextEvent, Failure> {
         loop {
             if self.translator.is_over() {
-                return Ok(Next::Over);
+                return Ok(NextEvent::Over);
             }
             if self.pending.is_none() {
-                let Some(event) = self.follower.next().await? else { return Ok(Next::Cut) };
+                let Some(event) = self.follower.next().await? else { return Ok(NextEvent::Cut) };
                 self.pending = Some(event);
             }
             self.look_back().await?;
@@ -92,7 +92,7 @@ impl RunStream {
                 }
             }
             if !sent.is_empty() {
-                return Ok(Next::Events(sent));
+                return Ok(NextEvent::Events(sent));
             }
         }
     }
@@ -116,7 +116,7 @@ impl RunStream {
         Ok(())
     }
 
-    fn take(&mut self, event: &Event, sent: &mut Vec<Sent>) {
+    fn take(&mut self, event: &Event, sent: &mut Vec<SentEvent>) {
         if event.command_id == Some(self.command_id) {
             let held_back = self.translator.patches_held_back();
             let translated = self.translator.take(event);
@@ -128,7 +128,7 @@ impl RunStream {
             // No stream has an id after the end: a client that sends one has not received the terminal event.
             let end = translated.last().map(|end| end.id);
             let end = end.filter(|end| self.translator.is_over() && self.after > Some(*end));
-            let is_new = |event: &Sent| self.after.is_none_or(|id| event.id > id) || Some(event.id) == end;
+            let is_new = |event: &SentEvent| self.after.is_none_or(|id| event.id > id) || Some(event.id) == end;
             sent.extend(translated.into_iter().filter(is_new));
         }
     }

@@ -15,7 +15,7 @@ use ostler_protocol::{
         sessions::Session,
     },
     limits::CONVERSATION_EVENTS_MAX,
-    run_input::agui::messages::Message,
+    run_input::agui::messages::InputMessage,
 };
 use ostler_store::{self as store, kernel::events::Newest};
 use serde::Deserialize;
@@ -35,10 +35,10 @@ const DELTAS: [EventType; 1] = [EventType::AssistantDelta];
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct View<'a> {
+struct TranscriptView<'a> {
     #[serde(borrow)]
     text: Cow<'a, str>,
-    content: Vec<Part<'a>>,
+    content: Vec<TranscriptPart<'a>>,
     #[serde(borrow)]
     delta: Cow<'a, str>,
     #[serde(borrow, rename = "messageId")]
@@ -46,12 +46,12 @@ struct View<'a> {
 }
 
 #[derive(Deserialize)]
-struct Part<'a> {
+struct TranscriptPart<'a> {
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
 }
 
-impl<'a> View<'a> {
+impl<'a> TranscriptView<'a> {
     fn of(event: &'a Event) -> Self {
         event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
     }
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
 }
 
 /// Rejects a transcript with a message of the user or the assistant that the log of the thread does not have.
-pub async fn check(app: &App, thread: Option<&Session>, transcript: &[Message]) -> Result<(), Failure> {
+pub async fn check(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
     let questions: Vec<String> = transcript.iter().filter_map(|message| user_text(app, message)).collect();
     let replies: Vec<&str> = transcript.iter().filter_map(assistant_text).collect();
     if questions.is_empty() && replies.is_empty() {
@@ -87,16 +87,16 @@ fn is_whole(thread: &Session, log: &Newest) -> bool {
 }
 
 /// The text of a user's message, redacted as it is in the log.
-fn user_text(app: &App, message: &Message) -> Option<String> {
+fn user_text(app: &App, message: &InputMessage) -> Option<String> {
     match message {
-        Message::User { content, .. } => Some(app.redactor.redact(&content.text()).into_owned()),
+        InputMessage::User { content, .. } => Some(app.redactor.redact(&content.text()).into_owned()),
         _ => None,
     }
 }
 
-fn assistant_text(message: &Message) -> Option<&str> {
+fn assistant_text(message: &InputMessage) -> Option<&str> {
     match message {
-        Message::Assistant { content, .. } => content.as_deref().filter(|text| !text.is_empty()),
+        InputMessage::Assistant { content, .. } => content.as_deref().filter(|text| !text.is_empty()),
         _ => None,
     }
 }
@@ -105,7 +105,7 @@ fn assistant_text(message: &Message) -> Option<&str> {
 fn has_questions(texts: &[String], log: &[Event]) -> bool {
     let mut left = texts.iter().peekable();
     for event in log.iter().filter(|event| event.event_type == EventType::UserMessage) {
-        let logged = View::of(event).full_text();
+        let logged = TranscriptView::of(event).full_text();
         left.next_if(|text| **text == logged);
     }
     left.next().is_none()
@@ -115,7 +115,7 @@ fn has_questions(texts: &[String], log: &[Event]) -> bool {
 /// even if the final message differs from them.
 async fn has_replies(app: &App, thread: &Session, texts: Vec<&str>, log: &[Event]) -> Result<bool, Failure> {
     let messages = log.iter().filter(|event| event.event_type == EventType::AssistantMessage);
-    let mut messages: BTreeSet<String> = messages.map(|event| View::of(event).text.into_owned()).collect();
+    let mut messages: BTreeSet<String> = messages.map(|event| TranscriptView::of(event).text.into_owned()).collect();
     let left = without_match(&messages, texts);
     if left.is_empty() {
         return Ok(true);
@@ -141,7 +141,7 @@ fn without_match<'a>(messages: &BTreeSet<String>, texts: Vec<&'a str>) -> Vec<&'
 fn join_deltas(deltas: &[Event]) -> impl Iterator<Item = String> {
     let mut messages: HashMap<_, String> = HashMap::new();
     for event in deltas {
-        let view = View::of(event);
+        let view = TranscriptView::of(event);
         messages.entry((event.command_id, view.message_id.into_owned())).or_default().push_str(&view.delta);
     }
     messages.into_values()

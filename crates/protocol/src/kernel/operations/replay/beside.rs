@@ -56,7 +56,7 @@ struct CommandBeside {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Fields {
+struct AuditFields {
     action: Option<String>,
     phase: Option<String>,
     by: Option<String>,
@@ -85,7 +85,7 @@ impl Beside {
             || reads(EventType::Lease)
             || reads(EventType::BackendStatus)
             || reads(EventType::PermissionResolved);
-        let fields = needs_fields.then(|| raw.view::<Fields>()).flatten().unwrap_or_default();
+        let fields = needs_fields.then(|| raw.view::<AuditFields>()).flatten().unwrap_or_default();
         let Some((run_id, seq)) = event.run else {
             self.session_digest = self.session_digest.take().or(fields.session_digest);
             return;
@@ -107,7 +107,7 @@ impl Beside {
         }
     }
 
-    fn apply_to_command(&mut self, run_id: RunId, command_id: CommandId, event: &Event, fields: &Fields) {
+    fn apply_to_command(&mut self, run_id: RunId, command_id: CommandId, event: &Event, fields: &AuditFields) {
         let unfinished = self.unfinished.entry(run_id).or_default();
         let command = self.commands.entry(command_id).or_insert_with(|| {
             let created = CommandBeside {
@@ -153,7 +153,7 @@ impl Beside {
         self.permissions.insert((run_id, ask.permission_id), request);
     }
 
-    fn resolve(&mut self, run_id: RunId, event: &Event, fields: Fields) {
+    fn resolve(&mut self, run_id: RunId, event: &Event, fields: AuditFields) {
         let (Some(command_id), Some(permission_id)) = (event.command_id, fields.permission_id) else { return };
         let resolved = PermissionRequest {
             permission_id,
@@ -192,9 +192,9 @@ impl Beside {
 }
 
 #[derive(Default)]
-struct Found(Vec<String>);
+struct FoundBeside(Vec<String>);
 
-impl Found {
+impl FoundBeside {
     fn check(&mut self, holds: bool, row: &str, column: &str) {
         if !holds && self.0.len() < FOUND_MAX {
             self.0.push(format!("{row}: {column} is not what the events say"));
@@ -205,7 +205,7 @@ impl Found {
 impl Replay {
     /// As [`Replay::differences`], for the rows beside. Empty if payloads were erased.
     pub fn differences_beside(&self, rows: &RowsBeside<'_>) -> Vec<String> {
-        let (beside, mut found) = (&self.beside, Found::default());
+        let (beside, mut found) = (&self.beside, FoundBeside::default());
         if beside.lacks_payloads || rows.session.erased_at.is_some() {
             return found.0;
         }
@@ -231,7 +231,7 @@ impl Replay {
         command: &Command,
         commands: &BTreeMap<CommandId, &Command>,
         reply_seq: Option<i64>,
-        found: &mut Found,
+        found: &mut FoundBeside,
     ) {
         let row = format!("command {}", command.command_id);
         let Some(replayed) = self.beside.commands.get(&command.command_id) else { return };
@@ -257,7 +257,7 @@ impl Replay {
         found.check(reply_seq == picked.map(|pick| pick.session_seq), &row, "reply_session_seq");
     }
 
-    fn check_permissions(&self, rows: &RowsBeside<'_>, found: &mut Found) {
+    fn check_permissions(&self, rows: &RowsBeside<'_>, found: &mut FoundBeside) {
         let stored: BTreeMap<_, _> = rows.permissions.iter().map(|p| ((p.run_id, p.permission_id), p)).collect();
         for (place, replayed) in &self.beside.permissions {
             let row = format!("permission {} of {}", place.1, place.0);
@@ -277,7 +277,7 @@ impl Replay {
     }
 
     /// A job's phase is its launcher's to report, and most reports are no events; that a job was there can be known.
-    fn check_jobs(&self, rows: &RowsBeside<'_>, commands: &BTreeMap<CommandId, &Command>, found: &mut Found) {
+    fn check_jobs(&self, rows: &RowsBeside<'_>, commands: &BTreeMap<CommandId, &Command>, found: &mut FoundBeside) {
         let standing = rows.runs.iter().filter_map(|run| run.standing_job_id);
         for id in self.beside.jobs.iter().copied().chain(standing).collect::<BTreeSet<_>>() {
             let is_stored = rows.jobs.iter().any(|job| job.runner_job_id == id);
@@ -295,7 +295,7 @@ impl Replay {
     }
 }
 
-fn check_permission(row: &str, stored: &PermissionRequest, replayed: &PermissionRequest, found: &mut Found) {
+fn check_permission(row: &str, stored: &PermissionRequest, replayed: &PermissionRequest, found: &mut FoundBeside) {
     // A NUL cannot be stored.
     let same = |stored: Option<&str>, replayed: Option<&str>| {
         stored.map(str::to_owned) == replayed.map(|text| text.replace('\0', "\u{fffd}"))

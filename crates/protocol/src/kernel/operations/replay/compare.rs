@@ -27,9 +27,9 @@ pub struct Rows<'a> {
 }
 
 #[derive(Default)]
-struct Found(Vec<String>);
+struct FoundRows(Vec<String>);
 
-impl Found {
+impl FoundRows {
     fn check(&mut self, holds: bool, row: &str, column: &str) {
         if !holds && self.0.len() < FOUND_MAX {
             self.0.push(format!("{row}: {column} is not what the events say"));
@@ -41,7 +41,7 @@ impl Replay {
     /// The columns that do not fit the events, each with its row. Empty if all do. Where payloads were erased, only the
     /// columns that need none of them are compared.
     pub fn differences(&self, rows: &Rows<'_>) -> Vec<String> {
-        let mut found = Found::default();
+        let mut found = FoundRows::default();
         found.check(rows.session.erased_at == self.erased_at, "session", "erased_at");
         let is_finished = rows.session.erased_at.is_some() && rows.session.external_id.is_none();
         if is_finished {
@@ -74,7 +74,7 @@ impl Replay {
     }
 
     /// Compares what no payload determines. An erasure deletes rows after payloads, so a row may be there or not.
-    fn check_erased(&self, rows: &Rows<'_>, found: &mut Found) {
+    fn check_erased(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         let (session, row) = (rows.session, "session");
         found.check(session.version == self.version, row, "version");
         found.check(session.ended_at == self.ended_at, row, "ended_at");
@@ -103,7 +103,7 @@ impl Replay {
     }
 
     /// Nothing is left of a session whose erasure is finished, except its row and the digests of its events.
-    fn check_finished_erasure(&self, rows: &Rows<'_>, found: &mut Found) {
+    fn check_finished_erasure(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         let (session, row) = (rows.session, "session");
         found.check(!self.has_payloads, row, "a payload left after its erasure");
         found.check(session.title.is_none(), row, "title");
@@ -117,7 +117,7 @@ impl Replay {
     }
 
     /// What the events mention and the rows lack.
-    fn missing(&self, rows: &Rows<'_>, found: &mut Found) {
+    fn missing(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         for run_id in self.runs.keys().filter(|id| !rows.runs.iter().any(|run| run.run_id == **id)) {
             found.check(false, &format!("run {run_id}"), "its absence");
         }
@@ -127,7 +127,7 @@ impl Replay {
         }
     }
 
-    fn check_run(&self, row: &str, run: &Run, replayed: &ReplayedRun, rows: &Rows<'_>, found: &mut Found) {
+    fn check_run(&self, row: &str, run: &Run, replayed: &ReplayedRun, rows: &Rows<'_>, found: &mut FoundRows) {
         found.check(run.session == rows.session.session, row, "session_id");
         found.check(run.last_seq == replayed.last_seq, row, "last_seq");
         found.check(run.command_count == replayed.commands, row, "command_count");
@@ -156,7 +156,7 @@ impl Replay {
         }
     }
 
-    fn check_command(&self, command: &Command, session: &Session, found: &mut Found) {
+    fn check_command(&self, command: &Command, session: &Session, found: &mut FoundRows) {
         let row = format!("command {}", command.command_id);
         let Some(replayed) = self.commands.get(&command.command_id) else {
             return found.check(false, &row, "its presence");
@@ -178,7 +178,7 @@ impl Replay {
         check_wish(&row, at, reason, replayed.cancel.as_ref(), found);
     }
 
-    fn check_session(&self, rows: &Rows<'_>, found: &mut Found) {
+    fn check_session(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         let (session, row) = (rows.session, "session");
         found.check(session.title == self.title, row, "title");
         found.check(session.closed_at == self.closed_at, row, "closed_at");
@@ -192,7 +192,7 @@ impl Replay {
     }
 
     /// Which run is active, and with what.
-    fn check_projection(&self, rows: &Rows<'_>, found: &mut Found) {
+    fn check_projection(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         let (session, row) = (rows.session, "session");
         let mut busy = self.runs.iter().filter(|(id, _)| self.unfinished(**id).next().is_some());
         let active = session.active_run_id;
@@ -234,12 +234,12 @@ fn is_end(stored: Option<&Terminal>, replayed: Option<&ReplayedEnd>) -> bool {
     }
 }
 
-fn check_wish(row: &str, at: Option<Timestamp>, reason: Option<&str>, wish: Option<&Wish>, found: &mut Found) {
+fn check_wish(row: &str, at: Option<Timestamp>, reason: Option<&str>, wish: Option<&Wish>, found: &mut FoundRows) {
     found.check(at == wish.map(|(at, _)| *at), row, "cancel_requested_at");
     found.check(reason == wish.and_then(|(_, reason)| reason.as_deref()), row, "cancel_reason");
 }
 
-fn check_lease(row: &str, lease: Option<&Lease>, run: &ReplayedRun, found: &mut Found) {
+fn check_lease(row: &str, lease: Option<&Lease>, run: &ReplayedRun, found: &mut FoundRows) {
     let (lease, replayed) = match (lease, &run.lease) {
         (None, None) => return,
         (Some(lease), Some(replayed)) => (lease, replayed),

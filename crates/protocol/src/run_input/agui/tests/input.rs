@@ -9,7 +9,7 @@ use crate::{
     kernel::permissions::{OptionKind, PermissionOption},
     run_input::agui::{
         input::*,
-        messages::{Message, ResumeEntry, ResumeStatus},
+        messages::{InputMessage, ResumeEntry, ResumeStatus},
     },
 };
 
@@ -46,11 +46,11 @@ fn image() -> Value {
     json!({"type": "binary", "mimeType": "image/png", "url": "https://storage.example.com/a.png?signature=xxx"})
 }
 
-fn read(body: &Value) -> Result<RunInput, Refused> {
+fn read(body: &Value) -> Result<RunInput, InputRefused> {
     RunInput::read(body.to_string().as_bytes(), Form::Queued)
 }
 
-fn streamed(body: &Value) -> Result<RunInput, Refused> {
+fn streamed(body: &Value) -> Result<RunInput, InputRefused> {
     RunInput::read(body.to_string().as_bytes(), Form::Streamed)
 }
 
@@ -395,7 +395,7 @@ fn snake_case_means_the_same_and_camel_case_wins() {
     assert_ne!(text, snake);
     let (camel, other) = (accepted(&camel), RunInput::read(snake.as_bytes(), Form::Queued).expect("accepted"));
     assert_eq!(camel, other, "with the same hash");
-    let Message::Activity { content, .. } = &camel.others[2] else { panic!("an activity") };
+    let InputMessage::Activity { content, .. } = &camel.others[2] else { panic!("an activity") };
     assert_eq!(content["snake_key"], 1, "what a message holds is not respelled");
 
     let mut both = with("runId", "camel".into());

@@ -8,8 +8,8 @@ use crate::{
     kernel::events::{Event, EventType},
     run_input::agui::{
         events::SnapshotMessage,
-        replay::Replay,
-        translate::{State, Translator},
+        replay::RunReplay,
+        translate::{Translator, TranslatorState},
     },
 };
 
@@ -48,7 +48,7 @@ fn a_persons_no_finishes_the_run_as_cancelled() {
 }
 
 fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
-    let mut replay = Replay::default();
+    let mut replay = RunReplay::default();
     let signed =
         |picture: &crate::run_input::history::Picture| picture.path.as_ref().map(|path| format!("signed:{path}"));
     events.iter().filter(|event| event.session_seq <= last).for_each(|event| replay.take(event, signed));
@@ -182,10 +182,10 @@ fn a_patch_that_does_not_apply_is_held_back() {
 #[test]
 fn a_patch_applies_to_the_state_that_earlier_turns_have_left() {
     let events = log(&[START, (EventType::State, patch("replace", "/count", 2))]);
-    let mut state = State::default();
+    let mut state = TranslatorState::default();
     state.take(&json!({"snapshot": {"count": 0}}));
     state.take(&patch("replace", "/count", 1));
-    for (earlier, is_sent) in [(Some(state), true), (Some(State::unknown()), false), (None, false)] {
+    for (earlier, is_sent) in [(Some(state), true), (Some(TranslatorState::unknown()), false), (None, false)] {
         let mut translator = Translator::new("thread", "run", 0);
         translator.take(&events[0]);
         assert!(translator.wants_state(&events[1]));

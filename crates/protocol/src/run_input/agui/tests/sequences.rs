@@ -9,9 +9,9 @@ use crate::{
     kernel::events::{Event, EventType},
     run_input::agui::{
         events::SnapshotMessage,
-        replay::Replay,
-        translate::{Sent, Translator},
-        verify::Verifier,
+        replay::RunReplay,
+        translate::{SentEvent, Translator},
+        verify::EventVerifier,
     },
 };
 
@@ -160,7 +160,7 @@ fn sequence() -> impl Strategy<Value = Vec<Event>> {
     )
 }
 
-fn translated(events: &[Event], after_seq: i64) -> (Vec<Sent>, bool) {
+fn translated(events: &[Event], after_seq: i64) -> (Vec<SentEvent>, bool) {
     let mut translator = Translator::new("thread", "run", after_seq);
     let sent = events.iter().flat_map(|event| {
         if let Some(last) = translator.wants_messages(event) {
@@ -173,7 +173,7 @@ fn translated(events: &[Event], after_seq: i64) -> (Vec<Sent>, bool) {
 }
 
 fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
-    let mut replay = Replay::default();
+    let mut replay = RunReplay::default();
     events.iter().filter(|event| event.session_seq <= last).for_each(|event| replay.take(event, |_| None));
     replay.finish()
 }
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(is_over || !ends, "an end is sent");
 
         // Our own verifier has nothing left to do.
-        let (mut verifier, mut passed) = (Verifier::default(), vec![]);
+        let (mut verifier, mut passed) = (EventVerifier::default(), vec![]);
         sent.iter().for_each(|event| verifier.pass(event.event.clone(), &mut passed));
         prop_assert_eq!(passed, sent.into_iter().map(|event| event.event).collect::<Vec<_>>());
     }

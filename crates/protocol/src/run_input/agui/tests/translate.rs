@@ -7,7 +7,7 @@ use crate::{
     Timestamp,
     ids::{CommandId, SessionId},
     kernel::events::{Event, EventType},
-    run_input::agui::translate::{Place, Sent, Translator},
+    run_input::agui::translate::{EventPlace, SentEvent, Translator},
 };
 
 pub const RUN: &str = "run-1";
@@ -30,7 +30,7 @@ pub fn log(events: &[(EventType, Value)]) -> Vec<Event> {
     events.iter().zip(1..).map(|((event_type, payload), seq)| event(seq, *event_type, payload)).collect()
 }
 
-pub fn translate(translator: &mut Translator, events: &[Event]) -> Vec<Sent> {
+pub fn translate(translator: &mut Translator, events: &[Event]) -> Vec<SentEvent> {
     events.iter().flat_map(|event| translator.take(event)).collect()
 }
 
@@ -73,9 +73,9 @@ fn deltas_and_the_whole_become_one_message() {
 
 #[test]
 fn a_place_is_read_only_as_it_is_written() {
-    assert_eq!("12-3".parse(), Ok(Place { session_seq: 12, n: 3 }));
+    assert_eq!("12-3".parse(), Ok(EventPlace { session_seq: 12, n: 3 }));
     for bad in ["", "12", "12-", "-3", "012-3", "12-03", "+1-2", "12-3-4", " 1-2", "1-99999999999"] {
-        assert_eq!(bad.parse::<Place>(), Err(()), "{bad}");
+        assert_eq!(bad.parse::<EventPlace>(), Err(()), "{bad}");
     }
 }
 
@@ -114,7 +114,7 @@ pub fn permission(n: u8) -> String {
     format!("prm_{n:032x}")
 }
 
-pub fn types(sent: &[Sent]) -> Vec<String> {
+pub fn types(sent: &[SentEvent]) -> Vec<String> {
     sent.iter().map(|sent| format!("{} {}", sent.id, sent.event.body.type_name())).collect()
 }
 

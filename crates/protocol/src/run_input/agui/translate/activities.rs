@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use serde_json::{Map, Value};
 
 use super::{
-    documents::Document,
+    documents::StateDocument,
     out::{Out, named},
 };
 use crate::{
     limits::NAME_BYTES_MAX,
-    run_input::agui::events::{Body, Patch},
+    run_input::agui::events::{EventBody, Patch},
     text::clip,
 };
 
@@ -25,7 +25,7 @@ pub struct Activities {
     /// Types whose activities have no id of their own, and the id that they were given.
     unnamed: Vec<(String, String)>,
     /// What clients hold, by message id. The newest is the last.
-    shown: VecDeque<(String, Document)>,
+    shown: VecDeque<(String, StateDocument)>,
 }
 
 impl Activities {
@@ -39,12 +39,12 @@ impl Activities {
         };
         if let Some(patch) = payload.get("patch") {
             let Some(patch) = Patch::read(patch).filter(|patch| self.apply(&message_id, patch)) else { return false };
-            out.send(Body::ActivityDelta { message_id, activity_type, patch });
+            out.send(EventBody::ActivityDelta { message_id, activity_type, patch });
             return true;
         }
         let content = content(payload);
         self.show(&message_id, content.clone());
-        out.send(Body::ActivitySnapshot { message_id, activity_type, content });
+        out.send(EventBody::ActivitySnapshot { message_id, activity_type, content });
         true
     }
 
@@ -62,7 +62,7 @@ impl Activities {
 
     fn show(&mut self, message_id: &str, content: Map<String, Value>) {
         self.shown.retain(|(id, _)| id != message_id);
-        self.shown.push_back((message_id.to_owned(), Document::new(content.into())));
+        self.shown.push_back((message_id.to_owned(), StateDocument::new(content.into())));
         self.drop_oldest();
     }
 
@@ -75,7 +75,7 @@ impl Activities {
 
     fn drop_oldest(&mut self) {
         let bytes =
-            |shown: &VecDeque<(String, Document)>| shown.iter().map(|(_, content)| content.bytes()).sum::<usize>();
+            |shown: &VecDeque<(String, StateDocument)>| shown.iter().map(|(_, content)| content.bytes()).sum::<usize>();
         while self.shown.len() > SHOWN_MAX || bytes(&self.shown) > SHOWN_BYTES_MAX {
             self.shown.pop_front();
         }

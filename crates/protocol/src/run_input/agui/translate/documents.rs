@@ -16,12 +16,12 @@ const PATCH_COST_MAX: usize = 16 * 1024 * 1024;
 
 /// A document as clients hold it. `None` if that is not known.
 #[derive(Clone, Debug)]
-pub struct Document {
+pub struct StateDocument {
     value: Option<Value>,
     bytes: usize,
 }
 
-impl Document {
+impl StateDocument {
     pub fn new(value: Value) -> Self {
         let bytes = size(&value);
         let value = (bytes <= DOCUMENT_BYTES_MAX).then_some(value);
@@ -88,13 +88,13 @@ mod tests {
 
     use super::*;
 
-    fn apply(document: &mut Document, patch: Value) -> bool {
+    fn apply(document: &mut StateDocument, patch: Value) -> bool {
         document.apply(&Patch::read(&patch).expect("a patch"))
     }
 
     #[test]
     fn a_patch_applies_whole_or_not_at_all() {
-        let mut document = Document::new(json!({"a": 1}));
+        let mut document = StateDocument::new(json!({"a": 1}));
         assert!(apply(&mut document, json!([{"op": "add", "path": "/b", "value": 2}])));
         assert!(!apply(
             &mut document,
@@ -111,15 +111,15 @@ mod tests {
 
     #[test]
     fn a_patch_that_grows_or_costs_without_bound_is_not_applied() {
-        let mut document = Document::new(json!({"a": ["x".repeat(1_000)]}));
+        let mut document = StateDocument::new(json!({"a": ["x".repeat(1_000)]}));
         let copies: Vec<_> = (0..64).map(|_| json!({"op": "copy", "from": "/a", "path": "/a/-"})).collect();
         assert!(!apply(&mut document, copies.into()));
-        let mut list = Document::new(json!(vec![1; 20_000]));
+        let mut list = StateDocument::new(json!(vec![1; 20_000]));
         let insert = |count| vec![json!({"op": "add", "path": "/0", "value": 1}); count].into();
         assert!(apply(&mut list, insert(10)));
         assert!(!apply(&mut list, insert(1_000)));
         // What is not held cannot be patched.
-        let mut large = Document::new(json!("x".repeat(DOCUMENT_BYTES_MAX)));
+        let mut large = StateDocument::new(json!("x".repeat(DOCUMENT_BYTES_MAX)));
         assert!(!apply(&mut large, json!([{"op": "replace", "path": "", "value": 1}])));
     }
 }

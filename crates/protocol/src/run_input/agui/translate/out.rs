@@ -6,8 +6,8 @@ use crate::{
     json::hex,
     limits::NAME_BYTES_MAX,
     run_input::agui::{
-        events::{AgUiEvent, Body},
-        verify::Verifier,
+        events::{AgUiEvent, EventBody},
+        verify::EventVerifier,
     },
 };
 
@@ -15,7 +15,7 @@ pub(super) const OUTPUT: &str = "ostler.command_output";
 
 /// What has been made of one kernel event so far; everything passes the verifier on its way.
 pub(super) struct Out<'a> {
-    pub(super) verifier: &'a mut Verifier,
+    pub(super) verifier: &'a mut EventVerifier,
     pub(super) events: Vec<AgUiEvent>,
     /// How many events there may be. An event beyond that is not passed to the verifier either, so the others stay
     /// legal.
@@ -24,11 +24,11 @@ pub(super) struct Out<'a> {
 }
 
 impl Out<'_> {
-    pub(super) fn send(&mut self, body: Body) {
+    pub(super) fn send(&mut self, body: EventBody) {
         self.send_with(body, Map::new());
     }
 
-    pub(super) fn send_with(&mut self, body: Body, metadata: Map<String, Value>) {
+    pub(super) fn send_with(&mut self, body: EventBody, metadata: Map<String, Value>) {
         if self.events.len() >= self.room {
             return;
         }
@@ -36,7 +36,7 @@ impl Out<'_> {
     }
 
     pub(super) fn custom(&mut self, name: &str, value: Value) {
-        self.send(Body::Custom { name: name.to_owned(), value });
+        self.send(EventBody::Custom { name: name.to_owned(), value });
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug)]
-struct Question {
+struct OpenQuestion {
     interrupt: Interrupt,
     /// An interrupt has named it.
     put: bool,
@@ -23,7 +23,7 @@ struct Question {
 
 #[derive(Clone, Debug, Default)]
 pub struct Questions {
-    open: Vec<Question>,
+    open: Vec<OpenQuestion>,
     /// The turn is to stop: its further questions are void, and the kernel resolves them at once.
     to_stop: bool,
     declined: bool,
@@ -57,7 +57,7 @@ impl Questions {
             expires_at: until.to_string(),
             metadata: metadata.as_object().cloned().unwrap_or_default(),
         };
-        self.open.push(Question { interrupt, put: false });
+        self.open.push(OpenQuestion { interrupt, put: false });
     }
 
     pub fn resolved(&mut self, payload: &Value) {

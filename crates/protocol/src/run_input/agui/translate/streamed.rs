@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::{
     limits::EVENT_BYTES_MAX,
     run_input::agui::{
-        events::{AssistantRole, Body, ReasoningRole},
+        events::{AssistantRole, EventBody, ReasoningRole},
         translate::out::{Out, named},
     },
 };
@@ -18,13 +18,13 @@ const OPEN_MAX: usize = 256;
 const WHOLE_KEPT: usize = 4_096;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum StreamKind {
     Text,
     Thought,
 }
 
 #[derive(Clone, Debug)]
-struct Message {
+struct StreamedMessage {
     /// What the agent calls it; nothing, if it does not.
     key: Option<String>,
     id: String,
@@ -34,8 +34,8 @@ struct Message {
 
 #[derive(Clone, Debug)]
 pub struct StreamedMessages {
-    kind: Kind,
-    open: Vec<Message>,
+    kind: StreamKind,
+    open: Vec<StreamedMessage>,
     whole: VecDeque<String>,
     /// Of the current attempt.
     attempt: VecDeque<String>,
@@ -43,11 +43,11 @@ pub struct StreamedMessages {
 
 impl StreamedMessages {
     pub fn texts() -> Self {
-        Self { kind: Kind::Text, open: vec![], whole: VecDeque::new(), attempt: VecDeque::new() }
+        Self { kind: StreamKind::Text, open: vec![], whole: VecDeque::new(), attempt: VecDeque::new() }
     }
 
     pub fn thoughts() -> Self {
-        Self { kind: Kind::Thought, ..Self::texts() }
+        Self { kind: StreamKind::Thought, ..Self::texts() }
     }
 
     pub fn delta(&mut self, payload: &Value, seq: i64, out: &mut Out) {
@@ -76,7 +76,7 @@ impl StreamedMessages {
             return None;
         }
         let at = self.find_or_open(key, seq);
-        let Message { key, id, sent } = self.open.remove(at);
+        let StreamedMessage { key, id, sent } = self.open.remove(at);
         if let Some(key) = key {
             remember(&mut self.whole, key);
         }
@@ -111,24 +111,24 @@ impl StreamedMessages {
         }
         // A client keeps thoughts and texts in one list, by their ids.
         let id = match (&self.kind, &key) {
-            (Kind::Text, Some(key)) => key.clone(),
-            (Kind::Text, None) => format!("msg-{seq}"),
-            (Kind::Thought, Some(key)) => format!("think-{key}"),
-            (Kind::Thought, None) => format!("think-{seq}"),
+            (StreamKind::Text, Some(key)) => key.clone(),
+            (StreamKind::Text, None) => format!("msg-{seq}"),
+            (StreamKind::Thought, Some(key)) => format!("think-{key}"),
+            (StreamKind::Thought, None) => format!("think-{seq}"),
         };
         remember(&mut self.attempt, id.clone());
-        self.open.push(Message { key, id, sent: Some(String::new()) });
+        self.open.push(StreamedMessage { key, id, sent: Some(String::new()) });
         self.open.len() - 1
     }
 
     /// Sent before each piece: the verifier lets it through where the message is not open.
     fn start(&self, id: &str, out: &mut Out) {
         let message_id = id.to_owned();
-        if self.kind == Kind::Text {
-            return out.send(Body::TextMessageStart { message_id, role: AssistantRole::Assistant });
+        if self.kind == StreamKind::Text {
+            return out.send(EventBody::TextMessageStart { message_id, role: AssistantRole::Assistant });
         }
-        out.send(Body::ReasoningStart { message_id: message_id.clone() });
-        out.send(Body::ReasoningMessageStart { message_id, role: ReasoningRole::Reasoning });
+        out.send(EventBody::ReasoningStart { message_id: message_id.clone() });
+        out.send(EventBody::ReasoningMessageStart { message_id, role: ReasoningRole::Reasoning });
     }
 
     fn content(&self, id: &str, delta: &str, out: &mut Out) {
@@ -137,18 +137,18 @@ impl StreamedMessages {
             return;
         }
         out.send(match self.kind {
-            Kind::Text => Body::TextMessageContent { message_id, delta },
-            Kind::Thought => Body::ReasoningMessageContent { message_id, delta },
+            StreamKind::Text => EventBody::TextMessageContent { message_id, delta },
+            StreamKind::Thought => EventBody::ReasoningMessageContent { message_id, delta },
         });
     }
 
     fn end(&self, id: &str, metadata: Map<String, Value>, out: &mut Out) {
         let message_id = id.to_owned();
-        if self.kind == Kind::Text {
-            return out.send_with(Body::TextMessageEnd { message_id }, metadata);
+        if self.kind == StreamKind::Text {
+            return out.send_with(EventBody::TextMessageEnd { message_id }, metadata);
         }
-        out.send_with(Body::ReasoningMessageEnd { message_id: message_id.clone() }, metadata);
-        out.send(Body::ReasoningEnd { message_id });
+        out.send_with(EventBody::ReasoningMessageEnd { message_id: message_id.clone() }, metadata);
+        out.send(EventBody::ReasoningEnd { message_id });
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::{
     limits::NAME_BYTES_MAX,
     run_input::agui::{
-        events::{Body, ToolRole},
+        events::{EventBody, ToolRole},
         translate::out::{OUTPUT, Out, named},
     },
     text::clip,
@@ -19,7 +19,7 @@ const RESULT_BYTES_MAX: usize = 64 * 1024;
 const UNKNOWN: &str = "outcome-unknown";
 
 #[derive(Clone, Debug)]
-struct Call {
+struct OpenCall {
     key: String,
     id: String,
     output: String,
@@ -29,7 +29,7 @@ struct Call {
 
 #[derive(Clone, Debug, Default)]
 pub struct Tools {
-    calls: Vec<Call>,
+    calls: Vec<OpenCall>,
 }
 
 impl Tools {
@@ -57,10 +57,10 @@ impl Tools {
         let id = if used { format!("{key}#{seq}") } else { key.clone() };
         let names = ["name", "toolName", "type"].map(|field| payload[field].as_str().filter(|name| !name.is_empty()));
         let name = names.into_iter().flatten().next().unwrap_or("tool");
-        out.send(Body::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
-        out.send(Body::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
-        out.send(Body::ToolCallEnd { tool_call_id: id.clone() });
-        self.calls.push(Call { key, id, output: String::new(), output_cut: false, answered: false });
+        out.send(EventBody::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
+        out.send(EventBody::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
+        out.send(EventBody::ToolCallEnd { tool_call_id: id.clone() });
+        self.calls.push(OpenCall { key, id, output: String::new(), output_cut: false, answered: false });
         self.calls.len() - 1
     }
 
@@ -101,7 +101,7 @@ impl Tools {
     }
 }
 
-impl Call {
+impl OpenCall {
     fn append_output(&mut self, text: &str) {
         let room = RESULT_BYTES_MAX - self.output.len();
         let end = text.floor_char_boundary(room.min(text.len()));
@@ -128,7 +128,8 @@ impl Call {
             metadata.insert("truncated".into(), true.into());
         }
         let message_id = format!("{}-result", self.id);
-        let body = Body::ToolCallResult { message_id, tool_call_id: self.id.clone(), content, role: ToolRole::Tool };
+        let body =
+            EventBody::ToolCallResult { message_id, tool_call_id: self.id.clone(), content, role: ToolRole::Tool };
         out.send_with(body, metadata);
     }
 }

@@ -5,19 +5,19 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::{
-    Budget, Comparison, PAIR_BYTES, Pair, Position, Spot,
+    Budget, Comparison, PAIR_BYTES, SchemaPair, SchemaPosition, Spot,
     arrays::list,
     objects::{accepts_all, names},
     refuses_all,
     values::{listed, types},
 };
-use crate::trust::manifest::rules::Rule;
+use crate::trust::manifest::rules::DiffRule;
 
 /// How deep a proof goes that two branches share no value.
 const PROOF_DEPTH_MAX: usize = 4;
 
 impl<'a> Comparison<'a, '_> {
-    pub(super) fn branches(&mut self, pair: Pair<'a, '_>) {
+    pub(super) fn branches(&mut self, pair: SchemaPair<'a, '_>) {
         self.all_of(pair);
         if is_relaxed(pair) {
             self.relaxed(pair);
@@ -27,79 +27,79 @@ impl<'a> Comparison<'a, '_> {
         }
         match pair.get("not") {
             (Some(old), Some(new)) => self.schemas(old, new, &pair.spot.key("not"), pair.position.under_not()),
-            _ => self.report_presence(pair, "not", Rule::NotAdded, Rule::NotDropped),
+            _ => self.report_presence(pair, "not", DiffRule::NotAdded, DiffRule::NotDropped),
         }
         self.condition(pair);
     }
 
-    fn all_of(&mut self, pair: Pair<'a, '_>) {
+    fn all_of(&mut self, pair: SchemaPair<'a, '_>) {
         let keywords = Keywords::same("allOf");
         let fates = self.paired(pair, keywords, pair.position);
-        self.report_branches(pair, keywords, &fates.gone, Rule::AllOfRemoved, &fates.fresh, Rule::AllOfAdded);
+        self.report_branches(pair, keywords, &fates.gone, DiffRule::AllOfRemoved, &fates.fresh, DiffRule::AllOfAdded);
     }
 
-    fn any_of(&mut self, pair: Pair<'a, '_>) {
+    fn any_of(&mut self, pair: SchemaPair<'a, '_>) {
         if !has_both(pair, "anyOf") {
-            return self.report_presence(pair, "anyOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
+            return self.report_presence(pair, "anyOf", DiffRule::ChoiceAdded, DiffRule::ChoiceDropped);
         }
         self.alternatives(pair, Keywords::same("anyOf"));
     }
 
     /// Branches of which the new schema wants at least one.
-    fn alternatives(&mut self, pair: Pair<'a, '_>, keywords: Keywords) {
+    fn alternatives(&mut self, pair: SchemaPair<'a, '_>, keywords: Keywords) {
         let fates = self.paired(pair, keywords, pair.position);
-        self.report_branches(pair, keywords, &fates.gone, Rule::AnyOfRemoved, &fates.fresh, Rule::AnyOfAdded);
+        self.report_branches(pair, keywords, &fates.gone, DiffRule::AnyOfRemoved, &fates.fresh, DiffRule::AnyOfAdded);
     }
 
     /// `oneOf` became `anyOf`. A value that matched exactly one branch still matches at least that one.
-    fn relaxed(&mut self, pair: Pair<'a, '_>) {
+    fn relaxed(&mut self, pair: SchemaPair<'a, '_>) {
         let (old, new) = (pair.old.get("oneOf"), pair.new.get("anyOf"));
-        self.report(Rule::OneOfRelaxed, pair.position, &pair.spot.new.key("anyOf"), old, new);
+        self.report(DiffRule::OneOfRelaxed, pair.position, &pair.spot.new.key("anyOf"), old, new);
         self.alternatives(pair, Keywords { old: "oneOf", new: "anyOf" });
     }
 
-    fn one_of(&mut self, pair: Pair<'a, '_>) {
+    fn one_of(&mut self, pair: SchemaPair<'a, '_>) {
         if !has_both(pair, "oneOf") {
-            return self.report_presence(pair, "oneOf", Rule::ChoiceAdded, Rule::ChoiceDropped);
+            return self.report_presence(pair, "oneOf", DiffRule::ChoiceAdded, DiffRule::ChoiceDropped);
         }
         let keywords = Keywords::same("oneOf");
-        let fates = self.paired(pair, keywords, Position::Fixed);
+        let fates = self.paired(pair, keywords, SchemaPosition::Fixed);
         let branches = list(pair.new.get("oneOf"));
         let (apart, overlapping): (Vec<_>, Vec<_>) = fates.fresh.into_iter().partition(|&fresh| {
             let mut others = branches.iter().enumerate().filter(|(index, _)| *index != fresh);
             others.all(|(_, other)| self.are_disjoint(&branches[fresh], other, 0))
         });
-        self.report_branches(pair, keywords, &fates.gone, Rule::OneOfRemoved, &overlapping, Rule::OneOfAdded);
-        self.report_branches(pair, keywords, &[], Rule::OneOfRemoved, &apart, Rule::OneOfAddedDisjoint);
+        self.report_branches(pair, keywords, &fates.gone, DiffRule::OneOfRemoved, &overlapping, DiffRule::OneOfAdded);
+        self.report_branches(pair, keywords, &[], DiffRule::OneOfRemoved, &apart, DiffRule::OneOfAddedDisjoint);
     }
 
-    fn condition(&mut self, pair: Pair<'a, '_>) {
+    fn condition(&mut self, pair: SchemaPair<'a, '_>) {
         // A condition that nothing hangs on refuses nothing. What it looked at, `unevaluated…` still sees.
         let is_idle = |schema: &Map<String, Value>| {
             let follows = |keyword: &str| schema.get(keyword).is_some_and(|schema| !accepts_all(schema));
-            pair.position != Position::Fixed && !follows("then") && !follows("else")
+            pair.position != SchemaPosition::Fixed && !follows("then") && !follows("else")
         };
         let [old, new] = [pair.old, pair.new].map(|schema| schema.get("if").filter(|_| !is_idle(schema)));
         match (old, new) {
             (Some(old), Some(new)) => {
-                self.schemas(old, new, &pair.spot.key("if"), Position::Fixed);
+                self.schemas(old, new, &pair.spot.key("if"), SchemaPosition::Fixed);
                 for keyword in ["then", "else"] {
                     let (old, new) = pair.schemas(keyword);
                     self.schemas(old, new, &pair.spot.key(keyword), pair.position);
                 }
             }
-            (None, Some(_)) => self.report(Rule::ConditionAdded, pair.position, &pair.place("if"), None, new),
-            (Some(_), None) => self.report(Rule::ConditionDropped, pair.position, &pair.place("if"), old, None),
+            (None, Some(_)) => self.report(DiffRule::ConditionAdded, pair.position, &pair.place("if"), None, new),
+            (Some(_), None) => self.report(DiffRule::ConditionDropped, pair.position, &pair.place("if"), old, None),
             (None, None) if pair.old.get("if") != pair.new.get("if") => {
                 let (old, new) = pair.get("if");
-                self.report(Rule::AnnotationChanged, pair.position, &pair.place("if"), old, new);
+                self.report(DiffRule::AnnotationChanged, pair.position, &pair.place("if"), old, new);
             }
             (None, None) => {}
         }
     }
 
     /// Compares the branches that belong together: equal ones first, the rest in their order.
-    fn paired(&mut self, pair: Pair<'a, '_>, keywords: Keywords, position: Position) -> Fates {
+    fn paired(&mut self, pair: SchemaPair<'a, '_>, keywords: Keywords, position: SchemaPosition) -> Fates {
         let (old, new) = (list(pair.old.get(keywords.old)), list(pair.new.get(keywords.new)));
         let (pairs, fates) = pair_up(old, new);
         let spot = keywords.spot(pair.spot);
@@ -111,12 +111,12 @@ impl<'a> Comparison<'a, '_> {
 
     fn report_branches(
         &mut self,
-        pair: Pair<'a, '_>,
+        pair: SchemaPair<'a, '_>,
         keywords: Keywords,
         gone: &[usize],
-        lost: Rule,
+        lost: DiffRule,
         fresh: &[usize],
-        won: Rule,
+        won: DiffRule,
     ) {
         let spot = keywords.spot(pair.spot);
         for &index in gone {
@@ -185,12 +185,12 @@ fn have_no_value_in_common(one: &Map<String, Value>, other: &Map<String, Value>)
     !other.iter().any(|value| one.contains(value))
 }
 
-fn has_both(pair: Pair<'_, '_>, keyword: &str) -> bool {
+fn has_both(pair: SchemaPair<'_, '_>, keyword: &str) -> bool {
     pair.old.contains_key(keyword) && pair.new.contains_key(keyword)
 }
 
 /// Whether the old schema's only choice is a `oneOf` and the new schema's only choice is an `anyOf`.
-fn is_relaxed(pair: Pair<'_, '_>) -> bool {
+fn is_relaxed(pair: SchemaPair<'_, '_>) -> bool {
     let has = |schema: &Map<String, Value>| (schema.contains_key("oneOf"), schema.contains_key("anyOf"));
     has(pair.old) == (true, false) && has(pair.new) == (false, true)
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{ANYTHING, Comparison, Pair, Spot, matcher::Matcher, refuses_all};
-use crate::trust::manifest::{rules::Rule, schema::PATTERN_PROGRAM_BYTES_MAX};
+use super::{ANYTHING, Comparison, SchemaPair, Spot, matcher::Matcher, refuses_all};
+use crate::trust::manifest::{rules::DiffRule, schema::PATTERN_PROGRAM_BYTES_MAX};
 
 impl<'a> Comparison<'a, '_> {
-    pub(super) fn objects(&mut self, pair: Pair<'a, '_>) {
+    pub(super) fn objects(&mut self, pair: SchemaPair<'a, '_>) {
         self.required(pair);
         self.dependencies(pair);
         let (old, new) = pair.schemas("propertyNames");
@@ -19,29 +19,29 @@ impl<'a> Comparison<'a, '_> {
         self.other_properties(pair);
     }
 
-    fn required(&mut self, pair: Pair<'a, '_>) {
+    fn required(&mut self, pair: SchemaPair<'a, '_>) {
         let (old, new) = pair.get("required");
         let (old, new) = (names(old), names(new));
         let name = |name: &&str| Value::from(*name);
         for added in new.difference(&old).map(name) {
-            self.report(Rule::RequiredAdded, pair.position, &pair.place("required"), None, Some(&added));
+            self.report(DiffRule::RequiredAdded, pair.position, &pair.place("required"), None, Some(&added));
         }
         for removed in old.difference(&new).map(name) {
-            self.report(Rule::RequiredRemoved, pair.position, &pair.place("required"), Some(&removed), None);
+            self.report(DiffRule::RequiredRemoved, pair.position, &pair.place("required"), Some(&removed), None);
         }
     }
 
-    fn dependencies(&mut self, pair: Pair<'a, '_>) {
+    fn dependencies(&mut self, pair: SchemaPair<'a, '_>) {
         let spot = pair.spot.key("dependentRequired");
         let (old, new) = (entries(pair.old, "dependentRequired"), entries(pair.new, "dependentRequired"));
         for (property, old, new) in both(old, new) {
             let (before, now) = (names(old), names(new));
             let spot = spot.key(property);
             if !now.is_subset(&before) {
-                self.report(Rule::DependencyAdded, pair.position, spot.place(new), old, new);
+                self.report(DiffRule::DependencyAdded, pair.position, spot.place(new), old, new);
             }
             if !before.is_subset(&now) {
-                self.report(Rule::DependencyRemoved, pair.position, spot.place(new), old, new);
+                self.report(DiffRule::DependencyRemoved, pair.position, spot.place(new), old, new);
             }
         }
         let spot = pair.spot.key("dependentSchemas");
@@ -50,13 +50,13 @@ impl<'a> Comparison<'a, '_> {
             let spot = spot.key(property);
             match (old, new) {
                 (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
-                (None, _) => self.report(Rule::DependencyAdded, pair.position, &spot.new, old, new),
-                (_, None) => self.report(Rule::DependencyRemoved, pair.position, &spot.old, old, new),
+                (None, _) => self.report(DiffRule::DependencyAdded, pair.position, &spot.new, old, new),
+                (_, None) => self.report(DiffRule::DependencyRemoved, pair.position, &spot.old, old, new),
             }
         }
     }
 
-    fn listed_properties(&mut self, pair: Pair<'a, '_>) {
+    fn listed_properties(&mut self, pair: SchemaPair<'a, '_>) {
         let spot = pair.spot.key("properties");
         let (others_before, others_now) = pair.schemas(OTHERS);
         // A pattern may have held the property before, so nothing is known of what it accepted.
@@ -66,16 +66,16 @@ impl<'a> Comparison<'a, '_> {
             match (old, new) {
                 (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
                 (None, Some(new)) => {
-                    self.report(Rule::PropertyAdded, pair.position, &spot.new, None, Some(new));
+                    self.report(DiffRule::PropertyAdded, pair.position, &spot.new, None, Some(new));
                     if !refuses_all(free) {
                         self.schemas(free, new, &spot, pair.position);
                     }
                 }
                 (Some(old), _) if refuses_all(others_now) => {
-                    self.report(Rule::PropertyForbidden, pair.position, &spot.old, Some(old), None);
+                    self.report(DiffRule::PropertyForbidden, pair.position, &spot.old, Some(old), None);
                 }
                 (Some(old), _) => {
-                    self.report(Rule::PropertyRemoved, pair.position, &spot.old, Some(old), None);
+                    self.report(DiffRule::PropertyRemoved, pair.position, &spot.old, Some(old), None);
                     self.left_to_others(pair, &spot, old);
                 }
                 (None, None) => {}
@@ -84,14 +84,14 @@ impl<'a> Comparison<'a, '_> {
     }
 
     /// What was spoken of by itself falls under `additionalProperties` now.
-    fn left_to_others(&mut self, pair: Pair<'a, '_>, spot: &Spot<'_>, old: &'a Value) {
+    fn left_to_others(&mut self, pair: SchemaPair<'a, '_>, spot: &Spot<'_>, old: &'a Value) {
         let (_, others) = pair.schemas(OTHERS);
         if !accepts_all(others) {
             self.schemas(old, others, &Spot { old: spot.old, new: pair.spot.new.key(OTHERS) }, pair.position);
         }
     }
 
-    fn patterns(&mut self, pair: Pair<'a, '_>) {
+    fn patterns(&mut self, pair: SchemaPair<'a, '_>) {
         let spot = pair.spot.key("patternProperties");
         let (others_before, others) = pair.schemas(OTHERS);
         for (pattern, old, new) in both(entries(pair.old, "patternProperties"), entries(pair.new, "patternProperties"))
@@ -100,24 +100,24 @@ impl<'a> Comparison<'a, '_> {
             match (old, new) {
                 (Some(old), Some(new)) => self.schemas(old, new, &spot, pair.position),
                 (Some(_), None) if refuses_all(others) => {
-                    self.report(Rule::PatternPropertyClosed, pair.position, &spot.old, old, new);
+                    self.report(DiffRule::PatternPropertyClosed, pair.position, &spot.old, old, new);
                 }
                 (Some(was), None) => {
-                    self.report(Rule::PatternPropertyRemoved, pair.position, &spot.old, old, new);
+                    self.report(DiffRule::PatternPropertyRemoved, pair.position, &spot.old, old, new);
                     self.left_to_others(pair, &spot, was);
                 }
                 (None, Some(added)) if refuses_all(others_before) => {
-                    self.report(Rule::PatternPropertyOpened, pair.position, &spot.new, old, new);
+                    self.report(DiffRule::PatternPropertyOpened, pair.position, &spot.new, old, new);
                     self.newly_matched(pair, &spot, pattern, added);
                 }
-                (None, _) => self.report(Rule::PatternPropertyAdded, pair.position, &spot.new, old, new),
+                (None, _) => self.report(DiffRule::PatternPropertyAdded, pair.position, &spot.new, old, new),
             }
         }
     }
 
     /// Compares what the object accepted with a new pattern's schema, where the pattern may match. The object was closed,
     /// so it accepted listed properties, and those that an old pattern matched. Whether two patterns overlap is not decided.
-    fn newly_matched(&mut self, pair: Pair<'a, '_>, spot: &Spot<'_>, pattern: &str, added: &'a Value) {
+    fn newly_matched(&mut self, pair: SchemaPair<'a, '_>, spot: &Spot<'_>, pattern: &str, added: &'a Value) {
         if accepts_all(added) {
             return;
         }
@@ -135,14 +135,14 @@ impl<'a> Comparison<'a, '_> {
         }
     }
 
-    fn other_properties(&mut self, pair: Pair<'a, '_>) {
+    fn other_properties(&mut self, pair: SchemaPair<'a, '_>) {
         let (old, new) = pair.schemas(OTHERS);
         let rule = match (refuses_all(old), refuses_all(new)) {
             (true, true) => return,
-            (false, true) => Rule::AdditionalClosed,
-            (true, false) => Rule::AdditionalOpened,
+            (false, true) => DiffRule::AdditionalClosed,
+            (true, false) => DiffRule::AdditionalOpened,
             (false, false) => {
-                self.report_presence(pair, OTHERS, Rule::EvaluationChanged, Rule::EvaluationChanged);
+                self.report_presence(pair, OTHERS, DiffRule::EvaluationChanged, DiffRule::EvaluationChanged);
                 return self.schemas(old, new, &pair.spot.key(OTHERS), pair.position);
             }
         };
@@ -167,10 +167,10 @@ fn entries<'a>(schema: &'a Map<String, Value>, keyword: &str) -> Option<&'a Map<
     schema.get(keyword)?.as_object().filter(|entries| !entries.is_empty())
 }
 
-type Entry<'a> = (&'a str, Option<&'a Value>, Option<&'a Value>);
+type PropertyEntry<'a> = (&'a str, Option<&'a Value>, Option<&'a Value>);
 
 /// Every name of either side, with the schema each side has for it.
-fn both<'a>(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Vec<Entry<'a>> {
+fn both<'a>(old: Option<&'a Map<String, Value>>, new: Option<&'a Map<String, Value>>) -> Vec<PropertyEntry<'a>> {
     let keys: BTreeSet<&str> = old.into_iter().chain(new).flat_map(Map::keys).map(String::as_str).collect();
     keys.into_iter().map(|key| (key, old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)))).collect()
 }

@@ -7,25 +7,25 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{Comparison, Pair};
-use crate::trust::manifest::rules::Rule;
+use super::{Comparison, SchemaPair};
+use crate::trust::manifest::rules::DiffRule;
 
 /// A bound, and what it means to leave it out.
-struct Bound {
+struct NumberBound {
     keyword: &'static str,
     is_lower: bool,
     absent: f64,
 }
 
-const fn at_least(keyword: &'static str, absent: f64) -> Bound {
-    Bound { keyword, is_lower: true, absent }
+const fn at_least(keyword: &'static str, absent: f64) -> NumberBound {
+    NumberBound { keyword, is_lower: true, absent }
 }
 
-const fn at_most(keyword: &'static str) -> Bound {
-    Bound { keyword, is_lower: false, absent: f64::INFINITY }
+const fn at_most(keyword: &'static str) -> NumberBound {
+    NumberBound { keyword, is_lower: false, absent: f64::INFINITY }
 }
 
-const BOUNDS: [Bound; 6] = [
+const BOUNDS: [NumberBound; 6] = [
     at_least("minLength", 0.0),
     at_least("minItems", 0.0),
     at_least("minProperties", 0.0),
@@ -35,7 +35,7 @@ const BOUNDS: [Bound; 6] = [
 ];
 
 /// Bounds of `contains`, which mean nothing without it.
-const CONTAINS_BOUNDS: [Bound; 2] = [at_least("minContains", 1.0), at_most("maxContains")];
+const CONTAINS_BOUNDS: [NumberBound; 2] = [at_least("minContains", 1.0), at_most("maxContains")];
 
 /// Bounds of numbers: the one that still accepts its own value, and the one that does not. What they refuse is turned
 /// round for the upper ones, so that more is always tighter.
@@ -45,10 +45,10 @@ const RANGES: [(&str, &str, f64); 2] = [("minimum", "exclusiveMinimum", 1.0), ("
 const TEXT_RULES: [&str; 5] = ["pattern", "format", "contentEncoding", "contentMediaType", "contentSchema"];
 
 impl<'a> Comparison<'a, '_> {
-    pub(super) fn values(&mut self, pair: Pair<'a, '_>) {
+    pub(super) fn values(&mut self, pair: SchemaPair<'a, '_>) {
         let (old, new) = pair.get("type");
         if types(old) != types(new) {
-            self.report(Rule::TypeChanged, pair.position, &pair.place("type"), old, new);
+            self.report(DiffRule::TypeChanged, pair.position, &pair.place("type"), old, new);
         }
         self.listed_values(pair);
         RANGES.iter().for_each(|range| self.range(pair, *range));
@@ -57,7 +57,7 @@ impl<'a> Comparison<'a, '_> {
         self.text_rules(pair);
     }
 
-    fn listed_values(&mut self, pair: Pair<'a, '_>) {
+    fn listed_values(&mut self, pair: SchemaPair<'a, '_>) {
         let (before, now) = (spelling(pair.old), spelling(pair.new));
         // A `const` is an `enum` of one value.
         if let (Some((was, old)), Some((is, new))) = (before, now)
@@ -67,45 +67,46 @@ impl<'a> Comparison<'a, '_> {
         }
         match pair.get("enum") {
             (Some(Value::Array(old)), Some(Value::Array(new))) => self.lists(pair, "enum", old, new),
-            _ => self.report_presence(pair, "enum", Rule::EnumAdded, Rule::EnumDropped),
+            _ => self.report_presence(pair, "enum", DiffRule::EnumAdded, DiffRule::EnumDropped),
         }
         match pair.get("const") {
             (Some(old), Some(new)) if old != new => {
-                self.report(Rule::ConstChanged, pair.position, &pair.place("const"), Some(old), Some(new));
+                self.report(DiffRule::ConstChanged, pair.position, &pair.place("const"), Some(old), Some(new));
             }
-            _ => self.report_presence(pair, "const", Rule::ConstAdded, Rule::ConstDropped),
+            _ => self.report_presence(pair, "const", DiffRule::ConstAdded, DiffRule::ConstDropped),
         }
     }
 
-    fn lists(&mut self, pair: Pair<'a, '_>, keyword: &str, old: &'a [Value], new: &'a [Value]) {
+    fn lists(&mut self, pair: SchemaPair<'a, '_>, keyword: &str, old: &'a [Value], new: &'a [Value]) {
         let (known, kept): (HashSet<_>, HashSet<_>) = (old.iter().collect(), new.iter().collect());
         if known == kept && !pair.old.contains_key(keyword) {
-            self.report(Rule::Respelled, pair.position, &pair.place(keyword), None, pair.new.get(keyword));
+            self.report(DiffRule::Respelled, pair.position, &pair.place(keyword), None, pair.new.get(keyword));
         }
         for value in old.iter().filter(|value| !kept.contains(value)) {
-            self.report(Rule::EnumValueRemoved, pair.position, &pair.place(keyword), Some(value), None);
+            self.report(DiffRule::EnumValueRemoved, pair.position, &pair.place(keyword), Some(value), None);
         }
         for value in new.iter().filter(|value| !known.contains(value)) {
-            self.report(Rule::EnumValueAdded, pair.position, &pair.place(keyword), None, Some(value));
+            self.report(DiffRule::EnumValueAdded, pair.position, &pair.place(keyword), None, Some(value));
         }
     }
 
-    pub(super) fn contains_bounds(&mut self, pair: Pair<'a, '_>) {
+    pub(super) fn contains_bounds(&mut self, pair: SchemaPair<'a, '_>) {
         CONTAINS_BOUNDS.iter().for_each(|bound| self.bound(pair, bound));
     }
 
-    fn bound(&mut self, pair: Pair<'a, '_>, bound: &Bound) {
+    fn bound(&mut self, pair: SchemaPair<'a, '_>, bound: &NumberBound) {
         let (old, new) = pair.get(bound.keyword);
         let number = |value: Option<&Value>| value.and_then(Value::as_f64).unwrap_or(bound.absent);
         let (before, now) = (number(old), number(new));
         if before != now {
-            let rule = if (now > before) == bound.is_lower { Rule::BoundTightened } else { Rule::BoundLoosened };
+            let rule =
+                if (now > before) == bound.is_lower { DiffRule::BoundTightened } else { DiffRule::BoundLoosened };
             self.report(rule, pair.position, &pair.place(bound.keyword), old, new);
         }
     }
 
     /// Both bounds of numbers on one side count as one: whichever refuses more.
-    fn range(&mut self, pair: Pair<'a, '_>, (inclusive, exclusive, sign): (&str, &str, f64)) {
+    fn range(&mut self, pair: SchemaPair<'a, '_>, (inclusive, exclusive, sign): (&str, &str, f64)) {
         let keywords = [inclusive, exclusive];
         if keywords.iter().all(|keyword| pair.old.get(*keyword) == pair.new.get(*keyword)) {
             return;
@@ -123,25 +124,25 @@ impl<'a> Comparison<'a, '_> {
         };
         let (before, now) = (tightest(pair.old), tightest(pair.new));
         let rule = match (now.0, now.1).partial_cmp(&(before.0, before.1)) {
-            Some(Ordering::Greater) => Rule::BoundTightened,
-            Some(Ordering::Less) => Rule::BoundLoosened,
-            Some(Ordering::Equal) => Rule::Respelled,
-            None => Rule::BoundChanged,
+            Some(Ordering::Greater) => DiffRule::BoundTightened,
+            Some(Ordering::Less) => DiffRule::BoundLoosened,
+            Some(Ordering::Equal) => DiffRule::Respelled,
+            None => DiffRule::BoundChanged,
         };
         let keyword = if now.0 == f64::NEG_INFINITY { before.2 } else { now.2 };
         self.report(rule, pair.position, &pair.place(keyword), pair.old.get(before.2), pair.new.get(now.2));
     }
 
     /// `multipleOf`, and `uniqueItems`, which is a bound of one step.
-    fn multiples(&mut self, pair: Pair<'a, '_>) {
+    fn multiples(&mut self, pair: SchemaPair<'a, '_>) {
         let (old, new) = pair.get("multipleOf");
         let rule = match (old.and_then(Value::as_f64), new.and_then(Value::as_f64)) {
-            (None, Some(_)) => Some(Rule::BoundTightened),
-            (Some(_), None) => Some(Rule::BoundLoosened),
+            (None, Some(_)) => Some(DiffRule::BoundTightened),
+            (Some(_), None) => Some(DiffRule::BoundLoosened),
             (Some(old), Some(new)) if old == new => None,
-            (Some(old), Some(new)) if is_multiple(new, old) => Some(Rule::BoundTightened),
-            (Some(old), Some(new)) if is_multiple(old, new) => Some(Rule::BoundLoosened),
-            (Some(_), Some(_)) => Some(Rule::BoundChanged),
+            (Some(old), Some(new)) if is_multiple(new, old) => Some(DiffRule::BoundTightened),
+            (Some(old), Some(new)) if is_multiple(old, new) => Some(DiffRule::BoundLoosened),
+            (Some(_), Some(_)) => Some(DiffRule::BoundChanged),
             (None, None) => None,
         };
         if let Some(rule) = rule {
@@ -150,18 +151,18 @@ impl<'a> Comparison<'a, '_> {
         let (old, new) = pair.get("uniqueItems");
         let is_on = |value: Option<&Value>| value == Some(&Value::Bool(true));
         if is_on(old) != is_on(new) {
-            let rule = if is_on(new) { Rule::BoundTightened } else { Rule::BoundLoosened };
+            let rule = if is_on(new) { DiffRule::BoundTightened } else { DiffRule::BoundLoosened };
             self.report(rule, pair.position, &pair.place("uniqueItems"), old, new);
         }
     }
 
-    fn text_rules(&mut self, pair: Pair<'a, '_>) {
+    fn text_rules(&mut self, pair: SchemaPair<'a, '_>) {
         for keyword in TEXT_RULES {
             match pair.get(keyword) {
                 (Some(old), Some(new)) if old != new => {
-                    self.report(Rule::TextRuleChanged, pair.position, &pair.place(keyword), Some(old), Some(new));
+                    self.report(DiffRule::TextRuleChanged, pair.position, &pair.place(keyword), Some(old), Some(new));
                 }
-                _ => self.report_presence(pair, keyword, Rule::TextRuleAdded, Rule::TextRuleDropped),
+                _ => self.report_presence(pair, keyword, DiffRule::TextRuleAdded, DiffRule::TextRuleDropped),
             }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{compare, scope, taking};
 use crate::trust::manifest::{
-    Checked, Rule,
+    Checked, DiffRule,
     compare::REPORT_BYTES_MAX,
     schema::{PATTERN_BYTES_MAX, PATTERNS_BYTES_MAX, PATTERNS_MAX, SCHEMA_DEPTH_MAX},
 };
@@ -157,7 +157,7 @@ fn a_schema_that_is_referenced_often_is_not_compared_without_end() {
         let found = compare(&taking(old), &taking(new));
         assert!(found.breaking, "{shape}");
         assert!(found.bytes() < REPORT_BYTES_MAX * 3 / 2, "{shape}: {} bytes to tell", found.bytes());
-        assert_eq!(found.changes.last().unwrap().rule, Rule::Undecided, "{shape}");
+        assert_eq!(found.changes.last().unwrap().rule, DiffRule::Undecided, "{shape}");
         assert_eq!(found.scopes_requiring_reauth, ["filesystem:read"], "{shape}");
     }
 }
@@ -186,7 +186,7 @@ fn one_tool_beyond_the_budget_leaves_the_others_theirs() {
     let found = compare(&manifest(&json!(true), before), &manifest(&json!({"$ref": "#/$defs/x"}), after));
     assert_eq!(found.scopes_requiring_reauth, ["filesystem:read"]);
     let last = found.changes.last().unwrap();
-    assert_eq!((last.rule, last.pointer.as_str()), (Rule::RequiredRemoved, "/tools/1/input_schema/required"));
+    assert_eq!((last.rule, last.pointer.as_str()), (DiffRule::RequiredRemoved, "/tools/1/input_schema/required"));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn two_circles_of_different_length_end_within_the_budget() {
         taking(json!({"type": "object", "$ref": "#/$defs/d0", "$defs": defs}))
     };
     let found = compare(&circle(997), &circle(991));
-    assert_eq!((found.breaking, found.changes.len(), found.changes[0].rule), (true, 1, Rule::Undecided));
+    assert_eq!((found.breaking, found.changes.len(), found.changes[0].rule), (true, 1, DiffRule::Undecided));
 }
 
 #[test]

@@ -4,17 +4,17 @@
 use serde_json::{Value, json};
 
 use super::{compare, read, scope, taking};
-use crate::trust::manifest::{Rule, Sensitivity, diff::diff};
+use crate::trust::manifest::{DiffRule, Sensitivity, diff::diff};
 
 /// Both schemas are of one object, as it was and as it is.
 struct Row {
-    rule: Rule,
+    rule: DiffRule,
     breaking: bool,
     old: Value,
     new: Value,
 }
 
-fn row(rule: Rule, breaking: bool, old: Value, new: Value) -> Row {
+fn row(rule: DiffRule, breaking: bool, old: Value, new: Value) -> Row {
     Row { rule, breaking, old, new }
 }
 
@@ -29,12 +29,12 @@ fn specified() -> Vec<Row> {
     let named = |required: Value| json!({"type": "object", "properties": {"x": {}}, "required": required});
     let one_of = |values: Value| of_x(json!({"enum": values}));
     vec![
-        row(Rule::RequiredAdded, true, named(json!([])), named(json!(["x"]))),
-        row(Rule::TypeChanged, true, of_x(json!({"type": "string"})), of_x(json!({"type": "integer"}))),
-        row(Rule::AdditionalClosed, true, open.clone(), closed.clone()),
-        row(Rule::EnumValueRemoved, true, one_of(json!(["a", "b"])), one_of(json!(["a"]))),
-        row(Rule::AdditionalOpened, false, closed, open),
-        row(Rule::EnumValueAdded, false, one_of(json!(["a"])), one_of(json!(["a", "b"]))),
+        row(DiffRule::RequiredAdded, true, named(json!([])), named(json!(["x"]))),
+        row(DiffRule::TypeChanged, true, of_x(json!({"type": "string"})), of_x(json!({"type": "integer"}))),
+        row(DiffRule::AdditionalClosed, true, open.clone(), closed.clone()),
+        row(DiffRule::EnumValueRemoved, true, one_of(json!(["a", "b"])), one_of(json!(["a"]))),
+        row(DiffRule::AdditionalOpened, false, closed, open),
+        row(DiffRule::EnumValueAdded, false, one_of(json!(["a"])), one_of(json!(["a", "b"]))),
     ]
 }
 
@@ -48,76 +48,80 @@ fn completed() -> Vec<Row> {
     let whole = |old: Value, new: Value| (object(old), object(new));
     let tag = |tag: &str| json!({"type": "object", "properties": {"k": {"const": tag}}, "required": ["k"]});
     let cases = [
-        (Rule::TypeChanged, true, x(json!({"type": "integer"}), json!({"type": "number"}))),
+        (DiffRule::TypeChanged, true, x(json!({"type": "integer"}), json!({"type": "number"}))),
         (
-            Rule::RequiredAdded,
+            DiffRule::RequiredAdded,
             true,
             whole(
                 json!({"properties": {"x": {"default": 1}}}),
                 json!({"properties": {"x": {"default": 1}}, "required": ["x"]}),
             ),
         ),
-        (Rule::RequiredRemoved, false, whole(json!({"required": ["x"]}), json!({}))),
+        (DiffRule::RequiredRemoved, false, whole(json!({"required": ["x"]}), json!({}))),
         (
-            Rule::PropertyAdded,
+            DiffRule::PropertyAdded,
             false,
             whole(
                 json!({"additionalProperties": false}),
                 json!({"additionalProperties": false, "properties": {"x": {"type": "string"}}}),
             ),
         ),
-        (Rule::TypeChanged, true, whole(json!({}), json!({"properties": {"x": {"type": "string"}}}))),
+        (DiffRule::TypeChanged, true, whole(json!({}), json!({"properties": {"x": {"type": "string"}}}))),
         (
-            Rule::PropertyForbidden,
+            DiffRule::PropertyForbidden,
             true,
             whole(
                 json!({"additionalProperties": false, "properties": {"x": {}}}),
                 json!({"additionalProperties": false}),
             ),
         ),
-        (Rule::PropertyRemoved, false, whole(json!({"properties": {"x": {"type": "string"}}}), json!({}))),
-        (Rule::EnumAdded, true, x(json!({}), json!({"enum": [1]}))),
-        (Rule::EnumDropped, false, x(json!({"enum": [1]}), json!({}))),
-        (Rule::ConstAdded, true, x(json!({}), json!({"const": 1}))),
-        (Rule::ConstChanged, true, x(json!({"const": 2}), json!({"const": 1}))),
-        (Rule::ConstDropped, false, x(json!({"const": 1}), json!({}))),
-        (Rule::EnumValueAdded, false, x(json!({"const": 1}), json!({"enum": [2, 1]}))),
-        (Rule::EnumValueRemoved, true, x(json!({"const": 1}), json!({"enum": [2]}))),
-        (Rule::EnumValueRemoved, true, x(json!({"enum": [1, 2]}), json!({"const": 1}))),
-        (Rule::Respelled, false, x(json!({"enum": [1]}), json!({"const": 1.0}))),
-        (Rule::Respelled, false, x(json!({"const": 1}), json!({"enum": [1]}))),
-        (Rule::BoundLoosened, false, x(json!({"exclusiveMinimum": 1}), json!({"minimum": 1}))),
-        (Rule::BoundLoosened, false, x(json!({"exclusiveMaximum": 1}), json!({"maximum": 1}))),
-        (Rule::BoundLoosened, false, x(json!({"minimum": 2}), json!({"exclusiveMinimum": 1}))),
-        (Rule::BoundTightened, true, x(json!({"minimum": 1}), json!({"exclusiveMinimum": 1}))),
-        (Rule::BoundTightened, true, x(json!({"maximum": 1}), json!({"exclusiveMaximum": 1}))),
-        (Rule::Respelled, false, x(json!({"minimum": 0, "exclusiveMinimum": 1}), json!({"exclusiveMinimum": 1}))),
-        (Rule::BoundTightened, true, x(json!({"minimum": 1}), json!({"minimum": 2}))),
-        (Rule::BoundTightened, true, x(json!({}), json!({"maxLength": 2}))),
-        (Rule::BoundTightened, true, x(json!({}), json!({"uniqueItems": true}))),
-        (Rule::BoundTightened, true, x(json!({"multipleOf": 2}), json!({"multipleOf": 4}))),
-        (Rule::BoundLoosened, false, x(json!({"maximum": 1}), json!({"maximum": 2}))),
-        (Rule::BoundLoosened, false, x(json!({"minItems": 1}), json!({}))),
-        (Rule::BoundLoosened, false, x(json!({"multipleOf": 4}), json!({"multipleOf": 2}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 2}), json!({"multipleOf": 3}))),
-        (Rule::BoundLoosened, false, x(json!({"multipleOf": 6.0}), json!({"multipleOf": 3}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 0.3}), json!({"multipleOf": 0.1}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 0.1}), json!({"multipleOf": 0.01}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 2.25}), json!({"multipleOf": 0.01}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 1}), json!({"multipleOf": 0.5}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 0.01}), json!({"multipleOf": 1}))),
-        (Rule::BoundChanged, true, x(json!({"not": {"multipleOf": 0.1}}), json!({"not": {"multipleOf": 0.3}}))),
-        (Rule::BoundChanged, true, x(json!({"multipleOf": 0.6}), json!({"multipleOf": 0.3}))),
-        (Rule::TextRuleAdded, true, x(json!({}), json!({"pattern": "a"}))),
-        (Rule::TextRuleChanged, true, x(json!({"format": "date"}), json!({"format": "time"}))),
-        (Rule::TextRuleDropped, false, x(json!({"pattern": "a"}), json!({}))),
-        (Rule::DependencyAdded, true, whole(json!({}), json!({"dependentRequired": {"x": ["y"]}}))),
-        (Rule::DependencyAdded, true, whole(json!({}), json!({"dependentSchemas": {"x": {"minProperties": 2}}}))),
-        (Rule::DependencyRemoved, false, whole(json!({"dependentRequired": {"x": ["y"]}}), json!({}))),
-        (Rule::BoundTightened, true, whole(json!({}), json!({"propertyNames": {"maxLength": 3}}))),
-        (Rule::PatternPropertyAdded, true, whole(json!({}), json!({"patternProperties": {"^x": {"type": "string"}}}))),
+        (DiffRule::PropertyRemoved, false, whole(json!({"properties": {"x": {"type": "string"}}}), json!({}))),
+        (DiffRule::EnumAdded, true, x(json!({}), json!({"enum": [1]}))),
+        (DiffRule::EnumDropped, false, x(json!({"enum": [1]}), json!({}))),
+        (DiffRule::ConstAdded, true, x(json!({}), json!({"const": 1}))),
+        (DiffRule::ConstChanged, true, x(json!({"const": 2}), json!({"const": 1}))),
+        (DiffRule::ConstDropped, false, x(json!({"const": 1}), json!({}))),
+        (DiffRule::EnumValueAdded, false, x(json!({"const": 1}), json!({"enum": [2, 1]}))),
+        (DiffRule::EnumValueRemoved, true, x(json!({"const": 1}), json!({"enum": [2]}))),
+        (DiffRule::EnumValueRemoved, true, x(json!({"enum": [1, 2]}), json!({"const": 1}))),
+        (DiffRule::Respelled, false, x(json!({"enum": [1]}), json!({"const": 1.0}))),
+        (DiffRule::Respelled, false, x(json!({"const": 1}), json!({"enum": [1]}))),
+        (DiffRule::BoundLoosened, false, x(json!({"exclusiveMinimum": 1}), json!({"minimum": 1}))),
+        (DiffRule::BoundLoosened, false, x(json!({"exclusiveMaximum": 1}), json!({"maximum": 1}))),
+        (DiffRule::BoundLoosened, false, x(json!({"minimum": 2}), json!({"exclusiveMinimum": 1}))),
+        (DiffRule::BoundTightened, true, x(json!({"minimum": 1}), json!({"exclusiveMinimum": 1}))),
+        (DiffRule::BoundTightened, true, x(json!({"maximum": 1}), json!({"exclusiveMaximum": 1}))),
+        (DiffRule::Respelled, false, x(json!({"minimum": 0, "exclusiveMinimum": 1}), json!({"exclusiveMinimum": 1}))),
+        (DiffRule::BoundTightened, true, x(json!({"minimum": 1}), json!({"minimum": 2}))),
+        (DiffRule::BoundTightened, true, x(json!({}), json!({"maxLength": 2}))),
+        (DiffRule::BoundTightened, true, x(json!({}), json!({"uniqueItems": true}))),
+        (DiffRule::BoundTightened, true, x(json!({"multipleOf": 2}), json!({"multipleOf": 4}))),
+        (DiffRule::BoundLoosened, false, x(json!({"maximum": 1}), json!({"maximum": 2}))),
+        (DiffRule::BoundLoosened, false, x(json!({"minItems": 1}), json!({}))),
+        (DiffRule::BoundLoosened, false, x(json!({"multipleOf": 4}), json!({"multipleOf": 2}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 2}), json!({"multipleOf": 3}))),
+        (DiffRule::BoundLoosened, false, x(json!({"multipleOf": 6.0}), json!({"multipleOf": 3}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 0.3}), json!({"multipleOf": 0.1}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 0.1}), json!({"multipleOf": 0.01}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 2.25}), json!({"multipleOf": 0.01}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 1}), json!({"multipleOf": 0.5}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 0.01}), json!({"multipleOf": 1}))),
+        (DiffRule::BoundChanged, true, x(json!({"not": {"multipleOf": 0.1}}), json!({"not": {"multipleOf": 0.3}}))),
+        (DiffRule::BoundChanged, true, x(json!({"multipleOf": 0.6}), json!({"multipleOf": 0.3}))),
+        (DiffRule::TextRuleAdded, true, x(json!({}), json!({"pattern": "a"}))),
+        (DiffRule::TextRuleChanged, true, x(json!({"format": "date"}), json!({"format": "time"}))),
+        (DiffRule::TextRuleDropped, false, x(json!({"pattern": "a"}), json!({}))),
+        (DiffRule::DependencyAdded, true, whole(json!({}), json!({"dependentRequired": {"x": ["y"]}}))),
+        (DiffRule::DependencyAdded, true, whole(json!({}), json!({"dependentSchemas": {"x": {"minProperties": 2}}}))),
+        (DiffRule::DependencyRemoved, false, whole(json!({"dependentRequired": {"x": ["y"]}}), json!({}))),
+        (DiffRule::BoundTightened, true, whole(json!({}), json!({"propertyNames": {"maxLength": 3}}))),
         (
-            Rule::PatternPropertyOpened,
+            DiffRule::PatternPropertyAdded,
+            true,
+            whole(json!({}), json!({"patternProperties": {"^x": {"type": "string"}}})),
+        ),
+        (
+            DiffRule::PatternPropertyOpened,
             false,
             whole(
                 json!({"properties": {"a": {"type": "integer"}}, "additionalProperties": false}),
@@ -126,7 +130,7 @@ fn completed() -> Vec<Row> {
             ),
         ),
         (
-            Rule::TypeChanged,
+            DiffRule::TypeChanged,
             true,
             whole(
                 json!({"properties": {"a": {"type": "integer"}}, "additionalProperties": false}),
@@ -135,16 +139,16 @@ fn completed() -> Vec<Row> {
             ),
         ),
         (
-            Rule::BoundTightened,
+            DiffRule::BoundTightened,
             true,
             whole(
                 json!({"patternProperties": {"^a": {}}, "additionalProperties": false}),
                 json!({"patternProperties": {"^a": {}, "b$": {"minimum": 1}}, "additionalProperties": false}),
             ),
         ),
-        (Rule::PatternPropertyRemoved, false, whole(json!({"patternProperties": {"^x": {}}}), json!({}))),
+        (DiffRule::PatternPropertyRemoved, false, whole(json!({"patternProperties": {"^x": {}}}), json!({}))),
         (
-            Rule::PatternPropertyRemoved,
+            DiffRule::PatternPropertyRemoved,
             false,
             whole(
                 json!({"patternProperties": {"^x": {"minimum": 2}}, "additionalProperties": {"minimum": 1}}),
@@ -152,7 +156,7 @@ fn completed() -> Vec<Row> {
             ),
         ),
         (
-            Rule::BoundTightened,
+            DiffRule::BoundTightened,
             true,
             whole(
                 json!({"patternProperties": {"^x": {"minimum": 0}}, "additionalProperties": {"minimum": 1}}),
@@ -160,60 +164,68 @@ fn completed() -> Vec<Row> {
             ),
         ),
         (
-            Rule::PatternPropertyClosed,
+            DiffRule::PatternPropertyClosed,
             true,
             whole(
                 json!({"patternProperties": {"^x": {}}, "additionalProperties": false}),
                 json!({"additionalProperties": false}),
             ),
         ),
-        (Rule::TupleLengthChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{}, {}]}))),
-        (Rule::TypeChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{"type": "string"}]}))),
-        (Rule::TypeChanged, true, x(json!({"items": {}}), json!({"items": {"type": "string"}}))),
-        (Rule::ContainsAdded, true, x(json!({}), json!({"contains": {"const": 1}}))),
-        (Rule::ContainsDropped, false, x(json!({"contains": {"const": 1}}), json!({}))),
-        (Rule::AllOfAdded, true, x(json!({}), json!({"allOf": [{"minimum": 1}]}))),
-        (Rule::AllOfRemoved, false, x(json!({"allOf": [{"minimum": 1}]}), json!({}))),
-        (Rule::AnyOfRemoved, true, x(json!({"anyOf": [{"const": 1}, {"const": 2}]}), json!({"anyOf": [{"const": 1}]}))),
-        (Rule::AnyOfAdded, false, x(json!({"anyOf": [{"const": 1}]}), json!({"anyOf": [{"const": 2}, {"const": 1}]}))),
+        (DiffRule::TupleLengthChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{}, {}]}))),
+        (DiffRule::TypeChanged, true, x(json!({"prefixItems": [{}]}), json!({"prefixItems": [{"type": "string"}]}))),
+        (DiffRule::TypeChanged, true, x(json!({"items": {}}), json!({"items": {"type": "string"}}))),
+        (DiffRule::ContainsAdded, true, x(json!({}), json!({"contains": {"const": 1}}))),
+        (DiffRule::ContainsDropped, false, x(json!({"contains": {"const": 1}}), json!({}))),
+        (DiffRule::AllOfAdded, true, x(json!({}), json!({"allOf": [{"minimum": 1}]}))),
+        (DiffRule::AllOfRemoved, false, x(json!({"allOf": [{"minimum": 1}]}), json!({}))),
         (
-            Rule::OneOfAdded,
+            DiffRule::AnyOfRemoved,
+            true,
+            x(json!({"anyOf": [{"const": 1}, {"const": 2}]}), json!({"anyOf": [{"const": 1}]})),
+        ),
+        (
+            DiffRule::AnyOfAdded,
+            false,
+            x(json!({"anyOf": [{"const": 1}]}), json!({"anyOf": [{"const": 2}, {"const": 1}]})),
+        ),
+        (
+            DiffRule::OneOfAdded,
             true,
             x(json!({"oneOf": [{"minimum": 1}]}), json!({"oneOf": [{"minimum": 1}, {"maximum": 9}]})),
         ),
-        (Rule::OneOfAddedDisjoint, false, x(json!({"oneOf": [tag("a")]}), json!({"oneOf": [tag("a"), tag("b")]}))),
-        (Rule::OneOfRemoved, true, x(json!({"oneOf": [tag("a"), tag("b")]}), json!({"oneOf": [tag("a")]}))),
+        (DiffRule::OneOfAddedDisjoint, false, x(json!({"oneOf": [tag("a")]}), json!({"oneOf": [tag("a"), tag("b")]}))),
+        (DiffRule::OneOfRemoved, true, x(json!({"oneOf": [tag("a"), tag("b")]}), json!({"oneOf": [tag("a")]}))),
         (
-            Rule::OneOfRelaxed,
+            DiffRule::OneOfRelaxed,
             false,
             x(json!({"oneOf": [{"minimum": 1}, {"maximum": 9}]}), json!({"anyOf": [{"maximum": 9}, {"minimum": 1}]})),
         ),
         (
-            Rule::AnyOfRemoved,
+            DiffRule::AnyOfRemoved,
             true,
             x(json!({"oneOf": [{"minimum": 1}, {"maximum": 9}]}), json!({"anyOf": [{"maximum": 9}]})),
         ),
         (
-            Rule::OneOfRelaxed,
+            DiffRule::OneOfRelaxed,
             true,
             x(json!({"not": {"oneOf": [{"minimum": 1}]}}), json!({"not": {"anyOf": [{"minimum": 1}]}})),
         ),
-        (Rule::ChoiceAdded, true, x(json!({"anyOf": [{"minimum": 1}]}), json!({"oneOf": [{"minimum": 1}]}))),
-        (Rule::NotAdded, true, x(json!({}), json!({"not": {"const": 1}}))),
-        (Rule::NotDropped, false, x(json!({"not": {"const": 1}}), json!({}))),
-        (Rule::EnumValueAdded, true, x(json!({"not": {"enum": [1]}}), json!({"not": {"enum": [1, 2]}}))),
-        (Rule::BoundTightened, false, x(json!({"not": {"minimum": 1}}), json!({"not": {"minimum": 2}}))),
-        (Rule::ConditionAdded, true, x(json!({}), json!({"if": {"const": 1}, "then": false}))),
-        (Rule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({}))),
-        (Rule::AnnotationChanged, false, x(json!({"if": {"const": 1}}), json!({"if": {"const": 2}, "then": true}))),
-        (Rule::ConditionAdded, true, x(json!({"if": {"const": 1}}), json!({"if": {"const": 1}, "else": false}))),
-        (Rule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({"if": {"const": 1}}))),
-        (Rule::UnevaluatedAdded, true, whole(json!({}), json!({"unevaluatedProperties": false}))),
-        (Rule::UnevaluatedDropped, false, whole(json!({"unevaluatedProperties": false}), json!({}))),
-        (Rule::SchemaClosed, true, x(json!({}), json!(false))),
-        (Rule::SchemaOpened, false, x(json!(false), json!({}))),
+        (DiffRule::ChoiceAdded, true, x(json!({"anyOf": [{"minimum": 1}]}), json!({"oneOf": [{"minimum": 1}]}))),
+        (DiffRule::NotAdded, true, x(json!({}), json!({"not": {"const": 1}}))),
+        (DiffRule::NotDropped, false, x(json!({"not": {"const": 1}}), json!({}))),
+        (DiffRule::EnumValueAdded, true, x(json!({"not": {"enum": [1]}}), json!({"not": {"enum": [1, 2]}}))),
+        (DiffRule::BoundTightened, false, x(json!({"not": {"minimum": 1}}), json!({"not": {"minimum": 2}}))),
+        (DiffRule::ConditionAdded, true, x(json!({}), json!({"if": {"const": 1}, "then": false}))),
+        (DiffRule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({}))),
+        (DiffRule::AnnotationChanged, false, x(json!({"if": {"const": 1}}), json!({"if": {"const": 2}, "then": true}))),
+        (DiffRule::ConditionAdded, true, x(json!({"if": {"const": 1}}), json!({"if": {"const": 1}, "else": false}))),
+        (DiffRule::ConditionDropped, false, x(json!({"if": {"const": 1}, "then": false}), json!({"if": {"const": 1}}))),
+        (DiffRule::UnevaluatedAdded, true, whole(json!({}), json!({"unevaluatedProperties": false}))),
+        (DiffRule::UnevaluatedDropped, false, whole(json!({"unevaluatedProperties": false}), json!({}))),
+        (DiffRule::SchemaClosed, true, x(json!({}), json!(false))),
+        (DiffRule::SchemaOpened, false, x(json!(false), json!({}))),
         (
-            Rule::AnnotationChanged,
+            DiffRule::AnnotationChanged,
             false,
             x(json!({"title": "a", "default": 1}), json!({"description": "b", "default": 2})),
         ),
@@ -312,15 +324,15 @@ fn more_power_breaks_and_less_is_silent() {
     let (a, b) = (("a:read", "medium"), ("b:read", "high"));
     let plain = manifest(&[("one", "a:read", false)], &[a, b]);
     let cases = [
-        (Rule::ScopeAdded, manifest(&[("one", "a:read", false)], &[a, b, ("c:read", "low")]), "c:read"),
-        (Rule::ScopeRaised, manifest(&[("one", "a:read", false)], &[("a:read", "high"), b]), "a:read"),
-        (Rule::ToolScopeRaised, manifest(&[("one", "b:read", false)], &[a, b]), "b:read"),
-        (Rule::ToolScopeMoved, manifest(&[("one", "b:read", false)], &[a, ("b:read", "low")]), "b:read"),
-        (Rule::ToolMadeRequired, manifest(&[("one", "a:read", true)], &[a, b]), "a:read"),
-        (Rule::ScopeRemoved, manifest(&[("one", "a:read", false)], &[a]), ""),
-        (Rule::ScopeLowered, manifest(&[("one", "a:read", false)], &[("a:read", "low"), b]), ""),
-        (Rule::ToolAdded, manifest(&[("two", "b:read", false), ("one", "a:read", false)], &[a, b]), ""),
-        (Rule::ToolRemoved, manifest(&[], &[a, b]), ""),
+        (DiffRule::ScopeAdded, manifest(&[("one", "a:read", false)], &[a, b, ("c:read", "low")]), "c:read"),
+        (DiffRule::ScopeRaised, manifest(&[("one", "a:read", false)], &[("a:read", "high"), b]), "a:read"),
+        (DiffRule::ToolScopeRaised, manifest(&[("one", "b:read", false)], &[a, b]), "b:read"),
+        (DiffRule::ToolScopeMoved, manifest(&[("one", "b:read", false)], &[a, ("b:read", "low")]), "b:read"),
+        (DiffRule::ToolMadeRequired, manifest(&[("one", "a:read", true)], &[a, b]), "a:read"),
+        (DiffRule::ScopeRemoved, manifest(&[("one", "a:read", false)], &[a]), ""),
+        (DiffRule::ScopeLowered, manifest(&[("one", "a:read", false)], &[("a:read", "low"), b]), ""),
+        (DiffRule::ToolAdded, manifest(&[("two", "b:read", false), ("one", "a:read", false)], &[a, b]), ""),
+        (DiffRule::ToolRemoved, manifest(&[], &[a, b]), ""),
     ];
     for (rule, changed, reauth_scopes) in cases {
         let found = compare(&plain, &changed);
@@ -329,7 +341,7 @@ fn more_power_breaks_and_less_is_silent() {
         assert_eq!(found.scopes_requiring_reauth.join(" "), reauth_scopes, "{rule:?}");
     }
     let optional = compare(&manifest(&[("one", "a:read", true)], &[a, b]), &plain);
-    assert_eq!((optional.breaking, optional.changes[0].rule), (false, Rule::ToolMadeOptional));
+    assert_eq!((optional.breaking, optional.changes[0].rule), (false, DiffRule::ToolMadeOptional));
 }
 
 #[test]
@@ -356,12 +368,12 @@ fn each_change_names_its_tool_wherever_the_tools_stand() {
 fn changes_of_display_texts_are_silent_and_reported() {
     let old = taking(json!({"type": "object"}));
     for (pointer, value, rule) in [
-        ("/agent_version", json!("2.0.0"), Rule::AgentVersionChanged),
-        ("/tools/0/timeout_ms", json!(1), Rule::TimeoutChanged),
-        ("/tools/0/description_i18n_key", json!("other.key"), Rule::TextChanged),
-        ("/permission_scopes/0/label_fallback", json!("Harmless"), Rule::TextChanged),
-        ("/capability_flags", json!({"supports_voice": true}), Rule::FlagChanged),
-        ("/tools/0/x-icon", json!("file"), Rule::ExtensionChanged),
+        ("/agent_version", json!("2.0.0"), DiffRule::AgentVersionChanged),
+        ("/tools/0/timeout_ms", json!(1), DiffRule::TimeoutChanged),
+        ("/tools/0/description_i18n_key", json!("other.key"), DiffRule::TextChanged),
+        ("/permission_scopes/0/label_fallback", json!("Harmless"), DiffRule::TextChanged),
+        ("/capability_flags", json!({"supports_voice": true}), DiffRule::FlagChanged),
+        ("/tools/0/x-icon", json!("file"), DiffRule::ExtensionChanged),
     ] {
         let mut new = old.clone();
         let (parent, key) = pointer.rsplit_once('/').unwrap();
@@ -406,8 +418,8 @@ fn the_generated_page_shows_the_rules() {
          Whatever cannot be decided breaks. `spec` marks rows of the specification's table; the others complete it.\n\n\
          | rule | effect | whose | meaning |\n|---|---|---|---|\n",
     );
-    for row in Rule::ALL {
-        let whose = if row.origin == crate::trust::manifest::Origin::Specified { "spec" } else { "ours" };
+    for row in DiffRule::ALL {
+        let whose = if row.origin == crate::trust::manifest::RuleOrigin::Specified { "spec" } else { "ours" };
         page +=
             &format!("| `{}` | {} | {whose} | {} |\n", row.id, format!("{:?}", row.effect).to_lowercase(), row.meaning);
     }

@@ -14,7 +14,7 @@ use proptest::{
 use serde_json::{Map, Value, json};
 
 use crate::trust::manifest::{
-    Canonical, Rule,
+    Canonical, DiffRule,
     changes::Change,
     compare::{
         Budget, ToolSchema, compare,
@@ -308,7 +308,7 @@ fn value(d: &mut Dice<'_>, nesting: usize) -> Value {
 
 /// A schema of ours that is also valid and within its budget.
 fn is_sound(schema: &Value) -> bool {
-    schema::check(schema, &Pointer::from(""), &mut schema::Allowance::default()).is_ok()
+    schema::check(schema, &Pointer::from(""), &mut schema::SchemaAllowance::default()).is_ok()
 }
 
 fn compared(old: &Value, new: &Value) -> Vec<Change> {
@@ -328,8 +328,8 @@ fn judge(schema: &Value) -> jsonschema::Validator {
 struct Tally {
     pairs: u32,
     silent: u32,
-    met: BTreeMap<Rule, u32>,
-    let_through: BTreeMap<Rule, u32>,
+    met: BTreeMap<DiffRule, u32>,
+    let_through: BTreeMap<DiffRule, u32>,
     /// Those of [`WIDENINGS`].
     widened: [u32; WIDENINGS.len()],
 }
@@ -340,31 +340,31 @@ type IsMet = fn(&Change, &Value, &Value) -> bool;
 /// Widenings that share a rule with others. Each has to be met in a pair that was silent.
 const WIDENINGS: [(&str, IsMet); 7] = [
     ("a `const` became an `enum` of more", |change, old, _| {
-        change.rule == Rule::EnumValueAdded && old.pointer(&change.pointer).is_none()
+        change.rule == DiffRule::EnumValueAdded && old.pointer(&change.pointer).is_none()
     }),
     ("a `const` became an `enum`, or an `enum` a `const`", |change, _, _| {
-        change.rule == Rule::Respelled && ["enum", "const"].iter().any(|keyword| change.pointer.ends_with(keyword))
+        change.rule == DiffRule::Respelled && ["enum", "const"].iter().any(|keyword| change.pointer.ends_with(keyword))
     }),
     ("an exclusive bound became an inclusive one", |change, _, _| {
-        change.rule == Rule::BoundLoosened && change.pointer.ends_with("imum") && change.old == change.new
+        change.rule == DiffRule::BoundLoosened && change.pointer.ends_with("imum") && change.old == change.new
     }),
     ("a step became a whole part of itself", |change, _, _| {
-        change.rule == Rule::BoundLoosened && change.pointer.ends_with("/multipleOf") && change.new.is_number()
+        change.rule == DiffRule::BoundLoosened && change.pointer.ends_with("/multipleOf") && change.new.is_number()
     }),
     ("a pattern that refuses something was added beside listed properties", |change, _, new| {
         let at = change.pointer.rsplit_once("/patternProperties/").map_or("", |(at, _)| at);
         let has_listed = new.pointer(&format!("{at}/properties")).is_some();
-        change.rule == Rule::PatternPropertyOpened
+        change.rule == DiffRule::PatternPropertyOpened
             && has_listed
             && change.new.as_object().is_some_and(|s| !s.is_empty())
     }),
     ("a condition that nothing hangs on changed", |change, _, _| {
-        change.rule == Rule::AnnotationChanged && change.pointer.ends_with("/if")
+        change.rule == DiffRule::AnnotationChanged && change.pointer.ends_with("/if")
     }),
     ("what a pattern held is left to a schema for others", |change, _, new| {
         let at = change.pointer.rsplit_once("/patternProperties/").map_or("", |(at, _)| at);
         let others = new.pointer(&format!("{at}/additionalProperties"));
-        change.rule == Rule::PatternPropertyRemoved && others.is_some_and(|others| others != &json!(true))
+        change.rule == DiffRule::PatternPropertyRemoved && others.is_some_and(|others| others != &json!(true))
     }),
 ];
 
@@ -420,11 +420,11 @@ fn silence_never_costs_a_value() {
 /// A property that is never put to the test proves nothing.
 fn assert_exercised(tally: &Tally) {
     assert!(tally.silent * 5 > tally.pairs, "{} of {} pairs were silent", tally.silent, tally.pairs);
-    let first = Rule::RequiredAdded as usize;
-    for row in &Rule::ALL[first..] {
-        let count = |of: &BTreeMap<Rule, u32>| of.get(&row.rule).copied().unwrap_or_default();
+    let first = DiffRule::RequiredAdded as usize;
+    for row in &DiffRule::ALL[first..] {
+        let count = |of: &BTreeMap<DiffRule, u32>| of.get(&row.rule).copied().unwrap_or_default();
         // Only a schema too large for the budget is left undecided.
-        assert!(row.rule == Rule::Undecided || count(&tally.met) > 0, "no pair met {}", row.id);
+        assert!(row.rule == DiffRule::Undecided || count(&tally.met) > 0, "no pair met {}", row.id);
         assert!(row.effect != Effect::Widens || count(&tally.let_through) > 0, "no silent pair had {}", row.id);
     }
     for ((widening, _), count) in WIDENINGS.iter().zip(tally.widened) {
