@@ -80,6 +80,7 @@ impl RawJson {
         RawValue::from_string(text).map(Self)
     }
 
+    #[expect(clippy::expect_used, reason = "our own types serialise")]
     pub fn of<T: Serialize>(value: &T) -> Self {
         Self(serde_json::value::to_raw_value(value).expect("our own types serialise"))
     }
@@ -122,6 +123,7 @@ impl RawJson {
         serde_json::from_str(self.as_str()).ok()
     }
 
+    #[expect(clippy::expect_used, reason = "checked when it was made")]
     pub fn to_value(&self) -> serde_json::Value {
         serde_json::from_str(self.as_str()).expect("checked when it was made")
     }
@@ -218,6 +220,7 @@ pub fn value_of(value: &(impl Serialize + ?Sized)) -> serde_json::Value {
 }
 
 /// SHA-256 of the RFC 8785 canonical form, in hex: equal for bodies that mean the same.
+#[expect(clippy::expect_used, reason = "a JSON value has a canonical form")]
 pub fn canonical_hash(value: &serde_json::Value) -> String {
     let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form");
     hex(&Sha256::digest(&canonical))

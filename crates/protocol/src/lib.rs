@@ -3,6 +3,8 @@
 //! Nothing here does I/O, waits, or reads a clock: state and action go in, state or failure comes out. `kernel` holds
 //! the state machines; the store persists what they return.
 
+#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
+
 pub mod addresses;
 pub mod bodies;
 pub mod capabilities;

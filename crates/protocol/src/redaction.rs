@@ -69,6 +69,7 @@ struct KnownValues {
 
 impl Redactor {
     /// `known`: secret values of this process, replaced wherever they occur.
+    #[expect(clippy::expect_used, reason = "the hints are a constant")]
     pub fn new(known: &[&str]) -> Self {
         let build = |list: &[&str]| AhoCorasick::builder().ascii_case_insensitive(true).build(list);
         let redactor = Self {
@@ -85,6 +86,7 @@ impl Redactor {
     }
 
     /// Takes more secret values in; from now on they are replaced too.
+    #[expect(clippy::expect_used, reason = "a bounded number of bounded values")]
     pub fn learn<'a>(&self, values: impl IntoIterator<Item = &'a str>) {
         let mut known = self.known.write();
         let mut news = false;
@@ -258,6 +260,7 @@ impl JsonWalk<'_> {
         }
     }
 
+    #[expect(clippy::expect_used, reason = "a string serialises")]
     fn replace(&mut self, start: usize, end: usize, with: &str) {
         self.out.push_str(&self.text[self.copied..start]);
         self.out.push_str(&serde_json::to_string(with).expect("a string serialises"));

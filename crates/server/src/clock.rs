@@ -66,6 +66,7 @@ struct Pool {
 }
 
 impl Pool {
+    #[expect(clippy::expect_used, reason = "ten of them")]
     fn take(&mut self) -> [u8; 10] {
         if self.bytes.len() < 10 {
             self.bytes.resize(1_000, 0);
@@ -80,6 +81,7 @@ impl Pool {
 
 /// Fills a buffer with randomness fit for secrets.
 #[expect(clippy::disallowed_methods, reason = "the source of all other randomness")]
+#[expect(clippy::expect_used, reason = "the system has randomness")]
 pub fn fill(buffer: &mut [u8]) {
     getrandom::fill(buffer).expect("the system has randomness");
 }

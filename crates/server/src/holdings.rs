@@ -7,7 +7,7 @@ use crate::dialect::{
     Retention::{self, Expires, Kept, Proof},
 };
 
-pub const ENGINE: &[Holding] = &[
+pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("sessions", Copied, Kept, ContentsOnly),
     Holding::table("runs", Copied, Retention::WithSession, WithSession),
     Holding::table("commands", Copied, Retention::WithSession, WithSession),

@@ -70,6 +70,7 @@ pub struct Subscription {
 
 impl Subscription {
     /// The events published since the last call. `None` if there were too many; read the store.
+    #[expect(clippy::expect_used, reason = "there until dropped")]
     pub async fn next(&mut self) -> Option<Arc<[Event]>> {
         let received = self.receiver.as_mut().expect("there until dropped").recv().await.ok();
         received.filter(|events| !events.is_empty())

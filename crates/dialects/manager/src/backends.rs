@@ -12,6 +12,6 @@ use ostler_server::{
 /// List the backend profiles of this server.
 #[utoipa::path(get, path = "/api/v1/backends", tag = "backends", security(("token" = ["browse"])),
     responses((status = 200, body = BackendList), (status = "4XX", body = Problem)))]
-pub async fn list(State(app): State<App>, Caller(_): Caller) -> Result<Json<BackendList>, Refusal> {
+pub(crate) async fn list(State(app): State<App>, Caller(_): Caller) -> Result<Json<BackendList>, Refusal> {
     Ok(Json(service::backends::list(&app).await?))
 }

@@ -2,7 +2,7 @@
 
 use ostler_protocol::capabilities::{Capability, capability};
 
-pub const CAPABILITIES: &[Capability] = &[
+pub(crate) const CAPABILITIES: &[Capability] = &[
     capability("ostler_backends", &["GET /api/v1/backends"], "Lists the backend profiles and what each needs."),
     capability(
         "ostler_runs",

@@ -30,7 +30,7 @@ use ostler_server::{
     request_body = CreateCommand,
     responses((status = 201, body = Command), (status = 200, body = Command, description = "the same key again"),
         (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -46,7 +46,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path), PollCommands),
     responses((status = 200, body = CommandPage), (status = "4XX", body = Problem)))]
-pub async fn poll(
+pub(crate) async fn poll(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -60,7 +60,7 @@ pub async fn poll(
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, command_id)): At<(RunId, CommandId)>,
@@ -73,7 +73,7 @@ pub async fn get(
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
-pub async fn result(
+pub(crate) async fn result(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, command_id)): At<(RunId, CommandId)>,
@@ -86,7 +86,7 @@ pub async fn result(
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = CommandDiff), (status = "4XX", body = Problem)))]
-pub async fn diff(
+pub(crate) async fn diff(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, command_id)): At<(RunId, CommandId)>,
@@ -98,7 +98,7 @@ pub async fn diff(
 #[utoipa::path(post, path = "/api/v1/commands/{commandId}/cancel", tag = "commands", security(("token" = ["submit"])),
     params(("commandId" = CommandId, Path)),
     request_body = Option<Cancel>, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
-pub async fn cancel(
+pub(crate) async fn cancel(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,
@@ -111,7 +111,7 @@ pub async fn cancel(
 #[utoipa::path(post, path = "/api/v1/commands/{commandId}/ack", tag = "runner", security(("token" = ["run"])),
     params(("commandId" = CommandId, Path)),
     request_body = AckCommand, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
-pub async fn ack(
+pub(crate) async fn ack(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,
@@ -124,7 +124,7 @@ pub async fn ack(
 #[utoipa::path(patch, path = "/api/v1/commands/{commandId}/status", tag = "runner", security(("token" = ["run"])),
     params(("commandId" = CommandId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Command), (status = "4XX", body = Problem)))]
-pub async fn patch_status(
+pub(crate) async fn patch_status(
     State(app): State<App>,
     Caller(caller): Caller,
     At(command_id): At<CommandId>,

@@ -20,7 +20,7 @@ use ostler_server::{
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/conversation", tag = "commands",
     security(("token" = ["read"])), params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
     responses((status = 200, body = Conversation), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, command_id)): At<(RunId, CommandId)>,

@@ -37,7 +37,7 @@ use ostler_server::{
         ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
-pub async fn page(
+pub(crate) async fn page(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -57,7 +57,7 @@ pub async fn page(
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/events", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = AppendEvents, responses((status = 200, body = Appended), (status = "4XX", body = Problem)))]
-pub async fn append(
+pub(crate) async fn append(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -66,13 +66,13 @@ pub async fn append(
     Ok(Json(service::events::append(&app, &caller, run_id, request).await?))
 }
 
-pub fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
+pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let seq = value.to_str().ok().and_then(|text| text.trim().parse::<i64>().ok()).filter(|seq| *seq >= 0);
     seq.map(Some).ok_or_else(|| Failure::invalid(Rule::LastEventId, "Last-Event-ID must be an event's number"))
 }
 
-pub fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {
+pub(crate) fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     // Send the first bytes at once, so that the client knows that the stream is open.
     let frames = stream::unfold((Some(follower), true), move |(follower, first)| async move {

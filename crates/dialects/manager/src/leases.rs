@@ -20,7 +20,7 @@ use ostler_server::{
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/claim", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = ClaimRun, responses((status = 200, body = Claimed), (status = "4XX", body = Problem)))]
-pub async fn claim(
+pub(crate) async fn claim(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -33,7 +33,7 @@ pub async fn claim(
 #[utoipa::path(patch, path = "/api/v1/runs/{runId}/lease", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = PatchLease, responses((status = 200, body = LeaseState), (status = "4XX", body = Problem)))]
-pub async fn patch(
+pub(crate) async fn patch(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,

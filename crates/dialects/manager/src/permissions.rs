@@ -20,7 +20,7 @@ use ostler_server::{
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/permissions", tag = "permissions", security(("token" = ["read"])),
     params(("runId" = RunId, Path)),
     responses((status = 200, body = PermissionList), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -33,7 +33,7 @@ pub async fn list(
     security(("token" = ["submit"])),
     params(("runId" = RunId, Path), ("permissionId" = PermissionId, Path)), request_body = AnswerPermission,
     responses((status = 200, body = PermissionRequest), (status = "4XX", body = Problem)))]
-pub async fn answer(
+pub(crate) async fn answer(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, permission_id)): At<(RunId, PermissionId)>,

@@ -26,7 +26,7 @@ use ostler_server::{
 #[utoipa::path(get, path = "/api/v1/provider-profiles", tag = "provider-profiles",
     security(("token" = ["inspect"])), params(ProfileScope),
     responses((status = 200, body = ProviderProfileList), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(scope): Params<ProfileScope>,
@@ -38,7 +38,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/api/v1/provider-profile-changes", tag = "provider-profiles",
     security(("token" = ["provide"])), params(ListProfileChanges),
     responses((status = 200, body = ProfileChangePage), (status = "4XX", body = Problem)))]
-pub async fn list_changes(
+pub(crate) async fn list_changes(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListProfileChanges>,
@@ -50,7 +50,7 @@ pub async fn list_changes(
 #[utoipa::path(get, path = "/api/v1/provider-profiles/{profile}", tag = "provider-profiles",
     security(("token" = ["inspect"])), params(("profile" = String, Path), ProfileScope),
     responses((status = 200, body = ProviderProfile), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -63,7 +63,7 @@ pub async fn get(
 #[utoipa::path(delete, path = "/api/v1/provider-profiles/{profile}", tag = "provider-profiles",
     security(("token" = ["provide"])), params(("profile" = String, Path), ProfileScope),
     responses((status = 200, body = ProviderProfile), (status = "4XX", body = Problem)))]
-pub async fn delete(
+pub(crate) async fn delete(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -78,7 +78,7 @@ pub async fn delete(
     params(("profile" = String, Path), ProfileScope,
         ("If-Match" = Option<String>, Header, description = "A `resourceVersion`")),
     responses((status = 200, body = ProviderProfile), (status = "4XX", body = Problem)))]
-pub async fn put_credential(
+pub(crate) async fn put_credential(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -94,7 +94,7 @@ pub async fn put_credential(
 #[utoipa::path(get, path = "/api/v1/provider-profiles/{profile}/config", tag = "provider-profiles",
     security(("token" = ["provide"])), params(("profile" = String, Path), ProfileScope),
     responses((status = 200, body = ProfileConfigText), (status = "4XX", body = Problem)))]
-pub async fn get_config(
+pub(crate) async fn get_config(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -110,7 +110,7 @@ pub async fn get_config(
     params(("profile" = String, Path), ProfileScope,
         ("If-Match" = Option<String>, Header, description = "A `resourceVersion`")),
     responses((status = 200, body = ProviderProfile), (status = "4XX", body = Problem)))]
-pub async fn put_config(
+pub(crate) async fn put_config(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -128,7 +128,7 @@ pub async fn put_config(
     params(("profile" = String, Path),
         ("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     responses((status = 202, body = Validation), (status = "4XX", body = Problem)))]
-pub async fn validate(
+pub(crate) async fn validate(
     State(app): State<App>,
     Caller(caller): Caller,
     At(profile): At<String>,
@@ -143,7 +143,7 @@ pub async fn validate(
 #[utoipa::path(get, path = "/api/v1/provider-profiles/{profile}/validations/{validationId}", tag = "provider-profiles",
     security(("token" = ["provide"])), params(("profile" = String, Path), ("validationId" = ValidationId, Path)),
     responses((status = 200, body = Validation), (status = "4XX", body = Problem)))]
-pub async fn get_validation(
+pub(crate) async fn get_validation(
     State(app): State<App>,
     Caller(caller): Caller,
     At((profile, validation_id)): At<(String, ValidationId)>,

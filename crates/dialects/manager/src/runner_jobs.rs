@@ -25,7 +25,7 @@ use ostler_server::{
     request_body = Option<CreateRunnerJob>,
     responses((status = 201, body = RunnerJob), (status = 200, body = RunnerJob, description = "the same key again"),
         (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -41,7 +41,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs", tag = "runner-jobs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ListRunnerJobs),
     responses((status = 200, body = RunnerJobPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -55,7 +55,7 @@ pub async fn list(
     security(("token" = ["read"])),
     params(("runId" = RunId, Path), ("runnerJobId" = RunnerJobId, Path)),
     responses((status = 200, body = RunnerJob), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At((run_id, job_id)): At<(RunId, RunnerJobId)>,

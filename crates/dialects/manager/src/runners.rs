@@ -19,7 +19,7 @@ use ostler_server::{
 #[utoipa::path(post, path = "/api/v1/runners/register", tag = "runner", security(("token" = ["run"])),
     request_body = RegisterRunner,
     responses((status = 200, body = Runner), (status = "4XX", body = Problem)))]
-pub async fn register(
+pub(crate) async fn register(
     State(app): State<App>,
     Caller(caller): Caller,
     Body(request): Body<RegisterRunner>,

@@ -29,7 +29,7 @@ use ostler_server::{
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     responses((status = 201, body = CreatedRun), (status = 200, body = CreatedRun, description = "the same key again"),
         (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
@@ -43,7 +43,7 @@ pub async fn create(
 /// List runs, newest first.
 #[utoipa::path(get, path = "/api/v1/runs", tag = "runs", security(("token" = ["browse"])), params(ListRuns),
     responses((status = 200, body = RunPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListRuns>,
@@ -55,14 +55,18 @@ pub async fn list(
 #[utoipa::path(get, path = "/api/v1/runs/{runId}", tag = "runs", security(("token" = ["read"])),
     params(("runId" = RunId, Path)),
     responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
-pub async fn get(State(app): State<App>, Caller(caller): Caller, At(run_id): At<RunId>) -> Result<Json<Run>, Refusal> {
+pub(crate) async fn get(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+) -> Result<Json<Run>, Refusal> {
     Ok(Json(service::runs::get(&app, &caller, run_id).await?))
 }
 
 #[derive(Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct ResultQuery {
+pub(crate) struct ResultQuery {
     /// The run's latest turn if omitted.
     command_id: Option<String>,
 }
@@ -71,7 +75,7 @@ pub struct ResultQuery {
 #[utoipa::path(get, path = "/api/v1/runs/{runId}/result", tag = "runs", security(("token" = ["read"])),
     params(("runId" = RunId, Path), ResultQuery),
     responses((status = 200, body = RunResult), (status = "4XX", body = Problem)))]
-pub async fn result(
+pub(crate) async fn result(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -86,7 +90,7 @@ pub async fn result(
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/cancel", tag = "runs", security(("token" = ["submit"])),
     params(("runId" = RunId, Path)),
     request_body = Option<Cancel>, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
-pub async fn cancel(
+pub(crate) async fn cancel(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
@@ -99,7 +103,7 @@ pub async fn cancel(
 #[utoipa::path(patch, path = "/api/v1/runs/{runId}/status", tag = "runner", security(("token" = ["run"])),
     params(("runId" = RunId, Path)),
     request_body = PatchStatus, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
-pub async fn patch_status(
+pub(crate) async fn patch_status(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,

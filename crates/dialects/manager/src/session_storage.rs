@@ -19,7 +19,7 @@ use ostler_server::{
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/storage", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), StorageQuery),
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -32,7 +32,7 @@ pub async fn get(
 #[utoipa::path(delete, path = "/api/v1/sessions/{sessionId}/storage", tag = "sessions",
     security(("token" = ["submit"])), params(("sessionId" = String, Path), StorageQuery),
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
-pub async fn delete(
+pub(crate) async fn delete(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -45,7 +45,7 @@ pub async fn delete(
 #[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/storage/refresh", tag = "runner",
     security(("token" = ["run"])), params(("sessionId" = String, Path)), request_body = RefreshStorage,
     responses((status = 200, body = SessionStorageView), (status = "4XX", body = Problem)))]
-pub async fn refresh(
+pub(crate) async fn refresh(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -58,7 +58,7 @@ pub async fn refresh(
 #[utoipa::path(post, path = "/api/v1/sessions/storage/gc", tag = "sessions", security(("token" = ["operate"])),
     params(SweepStorage), request_body = Option<SweepStorage>,
     responses((status = 200, body = SweptStorage), (status = "4XX", body = Problem)))]
-pub async fn sweep(
+pub(crate) async fn sweep(
     State(app): State<App>,
     Params(query): Params<SweepStorage>,
     OptionalBody(request): OptionalBody<SweepStorage>,

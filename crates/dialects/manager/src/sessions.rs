@@ -35,7 +35,7 @@ use ostler_server::{
     request_body = CreateSession,
     responses((status = 201, body = SessionView), (status = 200, body = SessionView, description = "it was there"),
         (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
@@ -49,7 +49,7 @@ pub async fn create(
 /// List sessions, newest first: those that are running or that the reader has not read, or all.
 #[utoipa::path(get, path = "/api/v1/sessions", tag = "sessions", security(("token" = ["browse"])), params(ListSessions),
     responses((status = 200, body = SessionPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListSessions>,
@@ -61,7 +61,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionQuery),
     responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -74,7 +74,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/api/v1/sessions/{sessionId}", tag = "sessions", security(("token" = ["submit"])),
     params(("sessionId" = String, Path)), request_body = UpdateSession,
     responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
-pub async fn update(
+pub(crate) async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -93,7 +93,7 @@ pub async fn update(
         ("Last-Event-ID" = Option<i64>, Header, description = "On a stream: only events numbered above this; wins over `afterSeq`")),
     responses((status = 200, content((EventPage = "application/json"), (String = "text/event-stream"))),
         (status = "4XX", body = Problem)))]
-pub async fn trace(
+pub(crate) async fn trace(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -112,7 +112,7 @@ pub async fn trace(
 #[utoipa::path(get, path = "/api/v1/sessions/{sessionId}/output", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), SessionEventsQuery),
     responses((status = 200, body = EventPage), (status = "4XX", body = Problem)))]
-pub async fn output(
+pub(crate) async fn output(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -125,7 +125,7 @@ pub async fn output(
 #[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/read", tag = "sessions", security(("token" = ["browse"])),
     params(("sessionId" = String, Path)),
     request_body = Option<ReadSession>, responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
-pub async fn read(
+pub(crate) async fn read(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,
@@ -138,7 +138,7 @@ pub async fn read(
 #[utoipa::path(post, path = "/api/v1/sessions/{sessionId}/control", tag = "sessions", security(("token" = ["submit"])),
     params(("sessionId" = String, Path)),
     request_body = ControlSession, responses((status = 200, body = SessionView), (status = "4XX", body = Problem)))]
-pub async fn control(
+pub(crate) async fn control(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<String>,

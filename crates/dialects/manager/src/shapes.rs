@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const CREDENTIALS_MAX: usize = 16;
 const ISSUER_BYTES_MAX: usize = 2_048;
 
-pub const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish };
+pub(crate) const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish };
 
 fn fields() -> Vec<(&'static str, Value)> {
     [run_fields(), runner_fields(), session_fields(), caller_fields()].concat()

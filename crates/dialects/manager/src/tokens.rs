@@ -22,7 +22,7 @@ use ostler_server::{
     security(("token" = ["operate"])), request_body = CreateToken,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as `idempotencyKey` in the body")),
     responses((status = 201, body = CreatedToken), (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     headers: HeaderMap,
@@ -35,7 +35,7 @@ pub async fn create(
 /// List service tokens, newest first, without the tokens themselves.
 #[utoipa::path(get, path = "/api/v1/tokens", tag = "callers", security(("token" = ["operate"])), params(ListTokens),
     responses((status = 200, body = TokenPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListTokens>,
@@ -47,7 +47,7 @@ pub async fn list(
 #[utoipa::path(delete, path = "/api/v1/tokens/{tokenId}", tag = "callers", security(("token" = ["operate"])),
     params(("tokenId" = TokenId, Path)),
     responses((status = 200, body = ServiceToken), (status = "4XX", body = Problem)))]
-pub async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     Caller(caller): Caller,
     At(token_id): At<TokenId>,

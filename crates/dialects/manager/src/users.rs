@@ -21,7 +21,7 @@ use ostler_server::{
 #[utoipa::path(post, path = "/api/v1/users", tag = "callers", security(("token" = ["operate"])), request_body = CreateUser,
     responses((status = 201, body = User), (status = 200, body = User, description = "it was there"),
         (status = "4XX", body = Problem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     Body(request): Body<CreateUser>,
@@ -33,7 +33,7 @@ pub async fn create(
 /// List users, newest first.
 #[utoipa::path(get, path = "/api/v1/users", tag = "callers", security(("token" = ["operate"])), params(ListUsers),
     responses((status = 200, body = UserPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListUsers>,
@@ -45,7 +45,7 @@ pub async fn list(
 #[utoipa::path(patch, path = "/api/v1/users/{userName}", tag = "callers", security(("token" = ["operate"])),
     params(("userName" = String, Path)), request_body = UpdateUser,
     responses((status = 200, body = User), (status = "4XX", body = Problem)))]
-pub async fn update(
+pub(crate) async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(name): At<String>,
@@ -57,7 +57,7 @@ pub async fn update(
 /// Remove a user. Their tokens stop working: here at once, on other servers of the same store within five seconds.
 #[utoipa::path(delete, path = "/api/v1/users/{userName}", tag = "callers", security(("token" = ["operate"])),
     params(("userName" = String, Path)), responses((status = 200, body = User), (status = "4XX", body = Problem)))]
-pub async fn remove(
+pub(crate) async fn remove(
     State(app): State<App>,
     Caller(caller): Caller,
     At(name): At<String>,
@@ -69,7 +69,7 @@ pub async fn remove(
 #[utoipa::path(post, path = "/api/v1/users/{userName}/token", tag = "callers", security(("token" = ["operate"])),
     params(("userName" = String, Path)), request_body = Option<CreateUserToken>,
     responses((status = 201, body = UserToken), (status = "4XX", body = Problem)))]
-pub async fn create_token(
+pub(crate) async fn create_token(
     State(app): State<App>,
     Caller(caller): Caller,
     At(name): At<String>,
@@ -81,6 +81,6 @@ pub async fn create_token(
 /// The public keys for the signatures of this server's user tokens.
 #[utoipa::path(get, path = "/.well-known/jwks.json", tag = "callers", security(()),
     responses((status = 200, body = KeySet), (status = "4XX", body = Problem)))]
-pub async fn key_set(State(app): State<App>) -> Result<Json<KeySet>, Refusal> {
+pub(crate) async fn key_set(State(app): State<App>) -> Result<Json<KeySet>, Refusal> {
     Ok(Json(service::users::key_set(&app).await?))
 }

@@ -3,7 +3,7 @@
 use ostler_server::dialect::FormerWord;
 
 /// The key in an urgent word that begins with this sign.
-pub fn urgent_key(word: &FormerWord, sign: char) -> Option<String> {
+pub(crate) fn urgent_key(word: &FormerWord, sign: char) -> Option<String> {
     match word {
         FormerWord::Urgent(name) => name.strip_prefix(sign).map(str::to_owned),
         _ => None,

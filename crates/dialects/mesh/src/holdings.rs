@@ -7,7 +7,7 @@ use ostler_server::dialect::{
     Retention::{Expires, Kept, Proof},
 };
 
-pub const HOLDINGS: &[Holding] = &[
+pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("mesh_agent_md", Copied, Kept, WithOwner),
     // Other parties check certificates against the log of certificates and revocations.
     Holding::table("mesh_certificates", Copied, Proof, Untouched),

@@ -1,13 +1,13 @@
 //! Metrics of the mesh.
 
 mod sends;
-pub use sends::Sends;
+pub(crate) use sends::Sends;
 
 use ostler_server::dialect::Metric;
 
 use super::state::Mesh;
 
-pub const ALL: &[Metric] = &[
+pub(crate) const ALL: &[Metric] = &[
     Metric::gauge(
         "ostler_mesh_sockets",
         "Connections to the mesh's gateway on this server, also those that have said nothing yet.",

@@ -212,6 +212,7 @@ impl Pki {
     }
 
     /// Seals content for a client, which sends it back unchanged. Only servers with this key can read or make a ticket.
+    #[expect(clippy::expect_used, reason = "our own types serialise")]
     pub fn ticket(&self, purpose: &str, content: &impl Serialize) -> String {
         let mut nonce = [0; NONCE_BYTES];
         clock::fill(&mut nonce);

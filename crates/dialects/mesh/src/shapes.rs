@@ -12,7 +12,7 @@ const AID_BYTES_MAX: usize = 253;
 const OCSP_EXAMPLE: &str =
     "MEIwQDA+MDwwOjAJBgUrDgMCGgUABBQAAAAAAAAAAAAAAAAAAAAAAAAAAAQUAAAAAAAAAAAAAAAAAAAAAAAAAAACAQE=";
 
-pub const SHAPES: Shapes = Shapes { fields, bodies: || vec![], parameter: |_, _| None, finish };
+pub(crate) const SHAPES: Shapes = Shapes { fields, bodies: || vec![], parameter: |_, _| None, finish };
 
 fn fields() -> Vec<(&'static str, Value)> {
     vec![

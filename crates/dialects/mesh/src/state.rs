@@ -45,7 +45,7 @@ const SIGNATURES_PER_MINUTE_MAX: u32 = 600;
 /// Frames that are not a known call: of one identity, or of one address before `auth.connect`.
 const MISFITS_PER_MINUTE_MAX: u32 = 600;
 
-pub struct Mesh {
+pub(crate) struct Mesh {
     pub config: MeshSection,
     /// The keys, or why this server has no mesh.
     pki: Result<Pki, String>,
@@ -69,7 +69,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    pub fn new(pki: Result<Pki, String>, config: MeshSection, limits: &LimitsSection) -> Self {
+    pub(crate) fn new(pki: Result<Pki, String>, config: MeshSection, limits: &LimitsSection) -> Self {
         let connections = Arc::<Connections>::default();
         Self {
             pki,
@@ -92,62 +92,68 @@ impl Mesh {
     }
 
     /// The mesh of this server.
-    pub fn of(app: &App) -> &Self {
+    pub(crate) fn of(app: &App) -> &Self {
         app.state()
     }
 
-    pub fn pki(&self) -> Result<&Pki, Failure> {
+    pub(crate) fn pki(&self) -> Result<&Pki, Failure> {
         self.pki.as_ref().map_err(|why| Failure::rule(Rule::MeshOff, why.as_str()))
     }
 
     /// Whether this name was valid a moment ago.
-    pub fn is_known_valid(&self, aid: &Aid, now: Timestamp) -> bool {
+    pub(crate) fn is_known_valid(&self, aid: &Aid, now: Timestamp) -> bool {
         self.valid.get(aid).is_some_and(|at| (SignedDuration::ZERO..VALID_CACHED).contains(&now.duration_since(at)))
     }
 
-    pub fn remember_valid(&self, aid: &Aid, at: Timestamp) {
+    pub(crate) fn remember_valid(&self, aid: &Aid, at: Timestamp) {
         self.valid.insert(aid.clone(), at);
     }
 
     /// Called when logins of an identity have ended, on any server: its connections check their logins, and its name is read
     /// again.
-    pub fn recheck_logins(&self, aid: &Aid) {
+    pub(crate) fn recheck_logins(&self, aid: &Aid) {
         self.valid.remove(aid);
         self.connections.recheck_logins(aid);
     }
 
     /// The same for all identities, after wake-ups may have been lost.
-    pub fn recheck_all_logins(&self) {
+    pub(crate) fn recheck_all_logins(&self) {
         self.valid.clear();
         self.connections.recheck_all_logins();
     }
 
     /// Counts a call against its caller: the identity, or the address before `auth.connect`.
-    pub fn count(&self, method: &MethodRow, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn count(
+        &self,
+        method: &MethodRow,
+        aid: Option<&Aid>,
+        peer: IpAddr,
+        now: Timestamp,
+    ) -> Result<(), Failure> {
         let whose = RateOwner::of(aid, peer);
         let taken = self.calls.take((whose, method.method), method.calls_per_minute_max, MINUTE, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshCalls, format!("too many calls of {}", method.name), wait_ms))
     }
 
     /// Limits registrations, so that no client can register all the good names, from however many addresses.
-    pub fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn count_registration(&self, peer: IpAddr, config: &MeshSection, now: Timestamp) -> Result<(), Failure> {
         let taken = self.registrations.take(RateOwner::peer(peer), config.registrations_per_hour_max, HOUR, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshRegistrations, "too many names from here".into(), wait_ms))?;
         let taken = self.registrations_total.take((), config.registrations_per_hour_total_max, HOUR, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshRegistrationsTotal, "too many names at once".into(), wait_ms))
     }
 
-    pub fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn count_signature(&self, peer: IpAddr, now: Timestamp) -> Result<(), Failure> {
         let taken = self.signatures.take(RateOwner::peer(peer), SIGNATURES_PER_MINUTE_MAX, MINUTE, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshSignatures, "too many questions from here".into(), wait_ms))
     }
 
     /// Counts a frame that is not a call against the identity, or the address before `auth.connect`. False if there are too many.
-    pub fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
+    pub(crate) fn count_misfit(&self, aid: Option<&Aid>, peer: IpAddr, now: Timestamp) -> bool {
         self.misfits.take(RateOwner::of(aid, peer), MISFITS_PER_MINUTE_MAX, MINUTE, now).is_ok()
     }
 
-    pub fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
+    pub(crate) fn count_rekey(&self, aid: &Aid, now: Timestamp) -> Result<(), Failure> {
         let taken = self.rekeys.take(aid.clone(), REKEYS_PER_DAY_MAX, DAY, now);
         taken.map_err(|wait_ms| too_often(Rule::MeshRekeys, format!("{aid} has changed its key too often"), wait_ms))
     }

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-pub const ALL: [&Topic; 4] = [&MAILBOX, &LOGINS, &PROBE, &SETTLED];
+pub(crate) const ALL: [&Topic; 4] = [&MAILBOX, &LOGINS, &PROBE, &SETTLED];
 
 #[cfg(test)]
 mod tests {

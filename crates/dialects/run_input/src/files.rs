@@ -24,7 +24,7 @@ use ostler_server::{
 };
 
 /// The path of signed URLs, before the bucket.
-pub const ROUTE: &str = "/api/v1/agent/attachments/object";
+pub(crate) const ROUTE: &str = "/api/v1/agent/attachments/object";
 /// Concurrent uploads: each is held in memory, whole.
 const UPLOADS_MAX: usize = 16;
 /// Concurrent uploads of one user.
@@ -34,7 +34,7 @@ const PURPOSE: &str = "ostler attachment urls 1";
 /// The bucket name of a local directory.
 const LOCAL_BUCKET: &str = "local";
 
-pub struct Attachments {
+pub(crate) struct Attachments {
     store: Arc<dyn ObjectStore>,
     pub bucket: String,
     base_url: String,
@@ -44,7 +44,7 @@ pub struct Attachments {
 
 impl Attachments {
     /// Opens the store. Servers that share `secrets.key` accept each other's URLs.
-    pub fn open(config: &Config, section: &AttachmentsSection) -> Result<Self, Failure> {
+    pub(crate) fn open(config: &Config, section: &AttachmentsSection) -> Result<Self, Failure> {
         let (store, bucket) = match &section.s3_bucket {
             Some(bucket) => (s3(bucket, config, section)?, bucket.clone()),
             None => (local(config, section)?, LOCAL_BUCKET.to_owned()),
@@ -58,16 +58,16 @@ impl Attachments {
     }
 
     /// A permit for one more upload. Fails if the server or the caller has too many.
-    pub fn admit(&self, caller: &Principal) -> Result<Place, Failure> {
+    pub(crate) fn admit(&self, caller: &Principal) -> Result<Place, Failure> {
         self.uploads.admit(caller, UPLOADS_MAX, UPLOADS_PER_USER_MAX)
     }
 
-    pub async fn put(&self, path: &ObjectPath, bytes: Bytes) -> Result<(), Failure> {
+    pub(crate) async fn put(&self, path: &ObjectPath, bytes: Bytes) -> Result<(), Failure> {
         self.store.put(&at(path), bytes.into()).await.map(drop).map_err(failed)
     }
 
     /// The bytes of a file. `None` if it does not exist.
-    pub async fn get(&self, path: &ObjectPath) -> Result<Option<Bytes>, Failure> {
+    pub(crate) async fn get(&self, path: &ObjectPath) -> Result<Option<Bytes>, Failure> {
         let found = match self.store.get(&at(path)).await {
             Err(Error::NotFound { .. }) => return Ok(None),
             found => found.map_err(failed)?,
@@ -76,7 +76,7 @@ impl Attachments {
     }
 
     /// Idempotent.
-    pub async fn delete(&self, path: &ObjectPath) -> Result<(), Failure> {
+    pub(crate) async fn delete(&self, path: &ObjectPath) -> Result<(), Failure> {
         match self.store.delete(&at(path)).await {
             Err(Error::NotFound { .. }) => Ok(()),
             deleted => deleted.map_err(failed),
@@ -84,14 +84,14 @@ impl Attachments {
     }
 
     /// A URL that serves this file to any client until the given time.
-    pub fn url(&self, path: &ObjectPath, until: Timestamp) -> String {
+    pub(crate) fn url(&self, path: &ObjectPath, until: Timestamp) -> String {
         let expires = until.as_second();
         let signature = hex(&self.key.tag(&self.signed(path, expires).each_ref().map(Vec::as_slice)));
         format!("{}{ROUTE}/{}/{path}?expires={expires}&signature={signature}", self.base_url, self.bucket)
     }
 
     /// Whether the proof is for this file, and has not expired.
-    pub fn proves(&self, bucket: &str, path: &ObjectPath, proof: &Proof, now: Timestamp) -> bool {
+    pub(crate) fn proves(&self, bucket: &str, path: &ObjectPath, proof: &Proof, now: Timestamp) -> bool {
         let parts = self.signed(path, proof.expires);
         let tag = unhex(&proof.signature).unwrap_or_default();
         let signed = self.key.verify(&parts.each_ref().map(Vec::as_slice), &tag);
@@ -104,7 +104,7 @@ impl Attachments {
     }
 
     /// The file of a URL that this server signed, whatever host name it contains. `None` if the URL is not valid, or has expired.
-    pub fn read_url(&self, url: &str, now: Timestamp) -> Option<ObjectPath> {
+    pub(crate) fn read_url(&self, url: &str, now: Timestamp) -> Option<ObjectPath> {
         let (location, query) = url.split_once('?')?;
         let (_, location) = location.split_once("://")?.1.split_once(ROUTE)?;
         let (bucket, path) = location.strip_prefix('/')?.split_once('/')?;

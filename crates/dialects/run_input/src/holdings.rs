@@ -2,7 +2,7 @@
 
 use ostler_server::dialect::{Backup::Copied, Erasure::WithSession, Holding, Retention::Expires};
 
-pub const HOLDINGS: &[Holding] = &[
+pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("attachments", Copied, Expires, WithSession),
     Holding::path("attachments", Copied, Expires, WithSession),
 ];

@@ -1,6 +1,8 @@
 //! The run input dialect: chats by AG-UI run input. A message of a person becomes a command in the person's thread, and the
 //! run's events are streamed as AG-UI events.
 
+#![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
+
 mod capabilities;
 pub mod config;
 mod files;

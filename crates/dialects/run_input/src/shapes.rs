@@ -10,7 +10,7 @@ use ostler_protocol::{
 use ostler_server::net::shapes::{PRINTABLE_PATTERN, Shapes, text, whole, words};
 use serde_json::{Value, json};
 
-pub const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish: |_| {} };
+pub(crate) const SHAPES: Shapes = Shapes { fields, bodies, parameter, finish: |_| {} };
 
 fn fields() -> Vec<(&'static str, Value)> {
     vec![

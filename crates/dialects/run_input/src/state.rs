@@ -8,21 +8,21 @@ use super::{
 };
 use ostler_server::{app::App, config::Config};
 
-pub struct RunInputState {
+pub(crate) struct RunInputState {
     pub config: RunInputSection,
     pub attachments: AttachmentsSection,
     pub files: Attachments,
 }
 
 impl RunInputState {
-    pub fn open(config: &Config) -> Result<Self, Failure> {
+    pub(crate) fn open(config: &Config) -> Result<Self, Failure> {
         let attachments: AttachmentsSection = config.section();
         let files = Attachments::open(config, &attachments)?;
         Ok(Self { config: config.section(), attachments, files })
     }
 
     /// The run input dialect of this server.
-    pub fn of(app: &App) -> &Self {
+    pub(crate) fn of(app: &App) -> &Self {
         app.state()
     }
 }

@@ -2,7 +2,7 @@
 
 use ostler_protocol::capabilities::{Capability, capability};
 
-pub const CAPABILITIES: &[Capability] = &[
+pub(crate) const CAPABILITIES: &[Capability] = &[
     capability(
         "ostler_agents",
         &[

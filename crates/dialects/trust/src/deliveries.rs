@@ -1,7 +1,7 @@
 //! Sends deliveries to agents' webhooks. Any server of the store claims deliveries that are due, one server at a time for each.
 //! A delivery of a server that died is claimed again when the claim expires, under the same delivery id.
 
-pub mod sender;
+pub(crate) mod sender;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,7 @@ const GRACE: SignedDuration = SignedDuration::from_secs(30);
 const STORE_PATIENCE: Duration = Duration::from_secs(10);
 const STORE_PAUSE: Duration = Duration::from_millis(200);
 
-pub async fn run(app: App) {
+pub(crate) async fn run(app: App) {
     let rules = Trust::of(&app).webhooks.rules(&app.config.outgoing);
     let sender = match rules.and_then(|rules| Sender::new(rules, Trust::of(&app).webhooks.timeout())) {
         Ok(sender) => Arc::new(sender),
@@ -145,6 +145,7 @@ fn signed_headers(app: &App, webhook: &Sealed, delivery: &Delivery) -> Option<He
     Some(headers(&MacKey::from_base64(&key)?, delivery, app.wall()))
 }
 
+#[expect(clippy::expect_used, reason = "letters, digits and dashes")]
 fn headers(key: &MacKey, delivery: &Delivery, now: Timestamp) -> HeaderMap {
     let (timestamp, id) = (now.as_second().to_string(), delivery.delivery_id.to_string());
     let tag = key.sign(&webhooks::signed(&timestamp, &id, delivery.body.as_str().as_bytes()));

@@ -7,7 +7,7 @@ use ostler_server::dialect::{
     Retention::{Expires, Kept, Proof},
 };
 
-pub const HOLDINGS: &[Holding] = &[
+pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("agents", Copied, Kept, WithOwner),
     Holding::table("agent_tokens", Copied, Kept, WithOwner),
     Holding::table("manifests", Copied, Kept, Untouched),

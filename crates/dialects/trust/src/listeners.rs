@@ -21,7 +21,7 @@ const RETRY_AFTER_MS: u64 = 1_000;
 
 /// A person or an agent that may be connected, more than once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Listener {
+pub(crate) enum Listener {
     /// A user's id, or `local`.
     Human(Arc<str>),
     Agent(AgentId),
@@ -29,7 +29,7 @@ pub enum Listener {
 
 impl Listener {
     /// The listener with this name, the inverse of `Display`.
-    pub fn named(name: &str) -> Self {
+    pub(crate) fn named(name: &str) -> Self {
         name.parse().map_or_else(|_| Self::Human(name.into()), Self::Agent)
     }
 }
@@ -45,14 +45,14 @@ impl fmt::Display for Listener {
 
 /// The subject of a notification. A later notification replaces an earlier one of the same subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Subject {
+pub(crate) enum Subject {
     Manifest(AgentId),
     Webhook(AgentId),
 }
 
 /// A notification on a subject. A higher number is a later one.
 #[derive(Clone, Debug)]
-pub struct Notification {
+pub(crate) struct Notification {
     pub subject: Subject,
     pub number: i64,
     pub frame: Frame,
@@ -90,7 +90,7 @@ impl NotificationQueue {
 }
 
 #[derive(Default)]
-pub struct Listeners {
+pub(crate) struct Listeners {
     connections: Mutex<ListenerTable>,
     /// Agents of whose change a task is notifying people, and whether the agent has changed again since the task began.
     notifying: Mutex<HashMap<AgentId, bool>>,
@@ -124,7 +124,7 @@ impl ListenerInbox {
 }
 
 /// Keeps a connection in the table, and removes it when it is dropped.
-pub struct ListenerRegistration {
+pub(crate) struct ListenerRegistration {
     listeners: Arc<Listeners>,
     listener: Listener,
     number: u64,
@@ -133,35 +133,35 @@ pub struct ListenerRegistration {
 
 impl ListenerRegistration {
     /// Resolves when the connection should read again what is pending for its listener.
-    pub async fn must_reread(&self) {
+    pub(crate) async fn must_reread(&self) {
         self.inbox.reread.notified().await;
     }
 
     /// Resolves when there may be a notification to take.
-    pub async fn some(&self) {
+    pub(crate) async fn some(&self) {
         self.inbox.some.notified().await;
     }
 
-    pub fn put_all(&self, pending: &[Notification]) {
+    pub(crate) fn put_all(&self, pending: &[Notification]) {
         self.inbox.queue().put_all(pending);
     }
 
-    pub fn has_some(&self) -> bool {
+    pub(crate) fn has_some(&self) -> bool {
         !self.inbox.queue().next.is_empty()
     }
 
     /// The frames to send now.
-    pub fn take(&self) -> Vec<Frame> {
+    pub(crate) fn take(&self) -> Vec<Frame> {
         self.inbox.queue().take()
     }
 }
 
 impl Listeners {
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.connections().count
     }
 
-    pub fn join(
+    pub(crate) fn join(
         self: &Arc<Self>,
         listener: Listener,
         outbox: Outbox,
@@ -185,7 +185,7 @@ impl Listeners {
     }
 
     /// Queues a notification for every connection of this listener to this server. Never waits.
-    pub fn notify(&self, listener: &Listener, notification: &Notification) {
+    pub(crate) fn notify(&self, listener: &Listener, notification: &Notification) {
         let connections = self.connections();
         for ListenerConnection { inbox, .. } in connections.by_listener.get(listener).into_iter().flatten() {
             inbox.queue().put(notification);
@@ -194,26 +194,26 @@ impl Listeners {
     }
 
     /// Sends a frame that is not stored: a listener that is not connected to this server misses it. Never waits.
-    pub fn send(&self, listener: &Listener, frame: &Frame) {
+    pub(crate) fn send(&self, listener: &Listener, frame: &Frame) {
         let connections = self.connections();
         let own = connections.by_listener.get(listener).into_iter().flatten();
         own.for_each(|connection| connection.outbox.put(frame.clone()));
     }
 
     /// Makes this listener's connections to this server read again what is pending.
-    pub fn reread(&self, listener: &Listener) {
+    pub(crate) fn reread(&self, listener: &Listener) {
         let connections = self.connections();
         let own = connections.by_listener.get(listener).into_iter().flatten();
         own.for_each(|connection| connection.inbox.reread.notify_one());
     }
 
     /// The same for all connections, after wake-ups may have been lost.
-    pub fn reread_all(&self) {
+    pub(crate) fn reread_all(&self) {
         self.connections().by_listener.values().flatten().for_each(|connection| connection.inbox.reread.notify_one());
     }
 
     /// Marks an agent as changed. False if a task is notifying people already; it then begins again.
-    pub fn begin_notifying(&self, agent_id: AgentId) -> bool {
+    pub(crate) fn begin_notifying(&self, agent_id: AgentId) -> bool {
         match self.notifying().entry(agent_id) {
             Entry::Occupied(mut running) => {
                 running.insert(true);
@@ -227,7 +227,7 @@ impl Listeners {
     }
 
     /// Takes the mark of a change that people were not notified of yet. False if there is none: then the task is over.
-    pub fn take_change(&self, agent_id: AgentId) -> bool {
+    pub(crate) fn take_change(&self, agent_id: AgentId) -> bool {
         let mut notifying = self.notifying();
         let changed = notifying.get_mut(&agent_id).is_some_and(std::mem::take);
         if !changed {
@@ -237,7 +237,7 @@ impl Listeners {
     }
 
     /// Whether the agent has changed again since the change was taken.
-    pub fn has_changed_again(&self, agent_id: AgentId) -> bool {
+    pub(crate) fn has_changed_again(&self, agent_id: AgentId) -> bool {
         self.notifying().get(&agent_id).copied().unwrap_or_default()
     }
 

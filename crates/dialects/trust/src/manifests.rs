@@ -37,7 +37,7 @@ const QUESTIONS_EXPECTED: usize = 4_096;
 const CORES_DIVISOR: usize = 2;
 
 /// A version of an agent's manifest.
-pub struct ManifestVersion {
+pub(crate) struct ManifestVersion {
     pub version: i64,
     pub checked: Checked,
     since: DeclaredSince,
@@ -45,7 +45,7 @@ pub struct ManifestVersion {
 }
 
 impl ManifestVersion {
-    pub fn declared(&self) -> Declared<'_> {
+    pub(crate) fn declared(&self) -> Declared<'_> {
         let Self { version, checked, since, .. } = self;
         Declared { version: *version, hash: &checked.canonical.hash, manifest: &checked.manifest, since }
     }
@@ -78,7 +78,7 @@ impl<Key> Weighter<Key, Arc<Option<Question>>> for Bytes {
     }
 }
 
-pub struct Manifests {
+pub(crate) struct Manifests {
     versions: Cache<(AgentId, i64), Arc<ManifestVersion>, Bytes>,
     /// From one version to another, as seen by a person who consented to the first one.
     diffs: Cache<(AgentId, i64, i64), Arc<CachedDiff>, Bytes>,
@@ -110,7 +110,7 @@ fn permits() -> usize {
 
 impl Manifests {
     /// Waits for this server's other changes of the same agent. Changes of other agents do not wait.
-    pub async fn turn(&self, agent_id: AgentId) -> OwnedMutexGuard<()> {
+    pub(crate) async fn turn(&self, agent_id: AgentId) -> OwnedMutexGuard<()> {
         let turn = {
             let mut changing = self.changing.lock();
             changing.retain(|_, turn| turn.strong_count() > 0);
@@ -124,13 +124,13 @@ impl Manifests {
     }
 
     /// The agent's current manifest.
-    pub async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<ManifestVersion>, Failure> {
+    pub(crate) async fn current(&self, db: &Db, agent_id: AgentId) -> Result<Arc<ManifestVersion>, Failure> {
         let version = store::trust::manifests::find_current_version(db, agent_id).await?;
         self.numbered(db, agent_id, version).await
     }
 
     /// The manifest with this number, which was read as the agent's current one. Fails if the agent has none.
-    pub async fn numbered(
+    pub(crate) async fn numbered(
         &self,
         db: &Db,
         agent_id: AgentId,
@@ -146,7 +146,7 @@ impl Manifests {
         }
     }
 
-    pub async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<ManifestVersion>, Failure> {
+    pub(crate) async fn get(&self, db: &Db, agent_id: AgentId, version: i64) -> Result<Arc<ManifestVersion>, Failure> {
         // Boxed, as those below are: such futures are nested, and a worker's stack is small.
         let read = Box::pin(async {
             let stored = store::trust::manifests::get(db, agent_id, version).await?;
@@ -162,7 +162,7 @@ impl Manifests {
     }
 
     /// What has changed for a person who consented to a version.
-    pub async fn changed(
+    pub(crate) async fn changed(
         &self,
         db: &Db,
         agent_id: AgentId,
@@ -185,7 +185,7 @@ impl Manifests {
     }
 
     /// What a person who consented to one version has to decide now that another one is current. `None` if nothing.
-    pub async fn question(
+    pub(crate) async fn question(
         &self,
         db: &Db,
         agent_id: AgentId,
@@ -201,7 +201,7 @@ impl Manifests {
     }
 
     /// Runs work that may take tens of milliseconds on a blocking thread, when a permit is free.
-    pub async fn run_blocking<T: Send + 'static>(
+    pub(crate) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
@@ -216,7 +216,7 @@ impl Manifests {
     }
 
     /// How often manifests were parsed or compared.
-    pub fn computed(&self) -> u64 {
+    pub(crate) fn computed(&self) -> u64 {
         self.computed.load(Relaxed)
     }
 }

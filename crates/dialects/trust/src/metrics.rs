@@ -8,7 +8,7 @@ use ostler_store as store;
 use super::state::Trust;
 use ostler_server::dialect::Metric;
 
-pub const ALL: &[Metric] = &[
+pub(crate) const ALL: &[Metric] = &[
     Metric::gauge("ostler_sockets", "WebSockets on this server whose other end has said who it is.", |app, samples| {
         samples.add(Trust::of(app).listeners.count() as i64)
     }),
@@ -55,7 +55,7 @@ pub const ALL: &[Metric] = &[
 const ATTEMPTS: [&str; 4] = ["delivered", "again", "dead", "disabled"];
 
 #[derive(Default)]
-pub struct Counters {
+pub(crate) struct Counters {
     attempts: [AtomicU64; ATTEMPTS.len()],
     deliveries_dropped: AtomicU64,
     large_manifests: AtomicU64,
@@ -63,7 +63,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub fn webhook_attempt(&self, next: NextAttempt) {
+    pub(crate) fn webhook_attempt(&self, next: NextAttempt) {
         let at = match next {
             NextAttempt::Delivered => 0,
             NextAttempt::Again { .. } => 1,
@@ -74,16 +74,16 @@ impl Counters {
     }
 
     /// Counts ended deliveries that were deleted before their time.
-    pub fn deliveries_dropped(&self, deliveries: usize) {
+    pub(crate) fn deliveries_dropped(&self, deliveries: usize) {
         self.deliveries_dropped.fetch_add(deliveries as u64, Relaxed);
     }
 
     /// Counts a manifest that is near its size limit.
-    pub fn large_manifest(&self) {
+    pub(crate) fn large_manifest(&self) {
         self.large_manifests.fetch_add(1, Relaxed);
     }
 
-    pub fn reauth_retried(&self) {
+    pub(crate) fn reauth_retried(&self) {
         self.reauth_retries.fetch_add(1, Relaxed);
     }
 }

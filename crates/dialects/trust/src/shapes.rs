@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// Scopes in one request.
 const SCOPES_MAX: usize = 1_000;
 
-pub const SHAPES: Shapes = Shapes { fields, bodies, parameter: |_, _| None, finish: |_| {} };
+pub(crate) const SHAPES: Shapes = Shapes { fields, bodies, parameter: |_, _| None, finish: |_| {} };
 
 fn fields() -> Vec<(&'static str, Value)> {
     vec![

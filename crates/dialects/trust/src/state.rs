@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::{config::WebhooksSection, listeners::Listeners, manifests::Manifests, metrics::Counters};
 use ostler_server::app::App;
 
-pub struct Trust {
+pub(crate) struct Trust {
     pub webhooks: WebhooksSection,
     pub listeners: Arc<Listeners>,
     pub manifests: Manifests,
@@ -17,13 +17,13 @@ pub struct Trust {
 }
 
 impl Trust {
-    pub fn new(webhooks: WebhooksSection) -> Self {
+    pub(crate) fn new(webhooks: WebhooksSection) -> Self {
         let (listeners, manifests, counters) = Default::default();
         Self { webhooks, listeners, manifests, counters, deliveries: Notify::new() }
     }
 
     /// The trust dialect of this server.
-    pub fn of(app: &App) -> &Self {
+    pub(crate) fn of(app: &App) -> &Self {
         app.state()
     }
 }

@@ -4,7 +4,7 @@ use super::{listeners::Listener, state::Trust};
 use ostler_server::dialect::{FormerWord, Topic};
 
 /// A person or an agent has a new pending notification; a frame is for all of their connections.
-pub const LISTENER: Topic = Topic::new(
+pub(crate) const LISTENER: Topic = Topic::new(
     "trust.listener",
     |app, key| Trust::of(app).listeners.reread(&Listener::named(key)),
     |app| Trust::of(app).listeners.reread_all(),

@@ -76,6 +76,7 @@ impl NewEvent {
     }
 
     /// An event the server itself writes.
+    #[expect(clippy::expect_used, reason = "our own events are well-formed")]
     pub fn written<T: Serialize>(event_type: EventType, command_id: Option<CommandId>, payload: &T) -> Self {
         let payload = RawJson::of(payload);
         let facts = Facts::read(event_type, &payload).expect("our own events are well-formed");

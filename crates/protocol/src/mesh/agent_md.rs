@@ -98,6 +98,7 @@ impl AgentMd {
 /// A description is public.
 static REDACTOR: LazyLock<Redactor> = LazyLock::new(|| Redactor::new(&[]));
 /// A private key without the lines around it: PKCS#8 or PKCS#1 in base64, or a JWK's.
+#[expect(clippy::expect_used, reason = "the pattern is a constant")]
 static BARE_KEY: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =
         r#"\bMI[A-Za-z0-9+/]{2,6}(AgEA|IBAAK|AQEEI)[A-Za-z0-9+/=]{16,}|["']d["']\s*:\s*["'][A-Za-z0-9_-]{32,}"#;

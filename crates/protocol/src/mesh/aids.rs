@@ -89,6 +89,7 @@ impl Aid {
         self.name().len() >= OWN_NAME_BYTES_MIN
     }
 
+    #[expect(clippy::expect_used, reason = "checked when it was made")]
     fn parts(&self) -> (&str, &str) {
         self.0.split_once('.').expect("checked when it was made")
     }

@@ -5,7 +5,7 @@ use regex::{Captures, Regex};
 use super::{MASK, TOKEN_BYTES_MIN, is_place_token};
 
 /// Cheap hints; a text without any of them holds nothing the patterns could match.
-pub const HINTS: &[&str] = &[
+pub(super) const HINTS: &[&str] = &[
     "sk-",
     "sk_live_",
     "rk_live_",
@@ -64,7 +64,7 @@ const NAMES: &str = "password|passwd|passphrase|secret(?:[_-]?key(?:[_-]?base)?)
 const PASS_NAMES: &str = "[a-z0-9][_-](?:pass|pwd)|(?:\\b|_)(?:OWNERS)pass";
 
 /// What a password belongs to in a name without separators, such as `DBPASS` and `smtppass`.
-pub const PASS_OWNERS: &[&str] = &[
+pub(super) const PASS_OWNERS: &[&str] = &[
     "admin",
     "amqp",
     "api",
@@ -111,7 +111,7 @@ const ASSIGNS: &str = r"(?::=|=>|[:=])";
 /// Decides whether a match holds a secret, by its groups `name` and `value`.
 type Judge = fn(&Captures<'_>) -> bool;
 
-pub struct Pattern {
+pub(super) struct Pattern {
     regex: Regex,
     /// What a match becomes; the value alone becomes [`MASK`] where there is a judge.
     mask: &'static str,
@@ -119,6 +119,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    #[expect(clippy::expect_used, reason = "the patterns are constants")]
     fn new(pattern: &str, mask: &'static str) -> Self {
         let owners = PASS_OWNERS.join("|");
         let pattern = pattern.replace("NAMES", NAMES).replace("HEADERS", HEADERS).replace("ASSIGNS", ASSIGNS);
@@ -132,7 +133,7 @@ impl Pattern {
     }
 
     /// The text without what matches. `None` if nothing does.
-    pub fn replace(&self, text: &str) -> Option<String> {
+    pub(super) fn replace(&self, text: &str) -> Option<String> {
         let Some(judge) = self.judge else {
             let replaced = self.regex.replace_all(text, self.mask);
             return matches!(replaced, std::borrow::Cow::Owned(_)).then(|| replaced.into_owned());
@@ -259,7 +260,7 @@ fn is_npm_token(rest: &str) -> bool {
     !(is_setting || is_lower && is_name)
 }
 
-pub fn patterns() -> Vec<Pattern> {
+pub(super) fn patterns() -> Vec<Pattern> {
     let plain = [
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)", MASK),
         (r"\b(sk-|sk_live_|rk_live_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-)[A-Za-z0-9_\-]{10,}", MASK),

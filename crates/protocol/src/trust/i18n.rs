@@ -42,6 +42,7 @@ pub struct ScopeText {
 
 type Bundle = BTreeMap<String, ScopeText>;
 
+#[expect(clippy::expect_used, reason = "our own bundle reads")]
 static BUNDLES: LazyLock<[Bundle; 2]> = LazyLock::new(|| {
     [include_str!("i18n/en.json"), include_str!("i18n/zh.json")]
         .map(|text| serde_json::from_str(text).expect("our own bundle reads"))

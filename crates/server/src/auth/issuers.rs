@@ -157,7 +157,7 @@ async fn own_key(db: &Db, kid: &str) -> Result<Option<VerifyingKey>, Failure> {
 }
 
 /// The failure when an issuer's keys are unavailable, so that a token can be neither accepted nor rejected.
-pub fn keys_missing(issuer: &str) -> Failure {
+pub(super) fn keys_missing(issuer: &str) -> Failure {
     let message = format!("the keys of {issuer:?} cannot be fetched now");
     Failure::rule(Rule::IssuerKeys, message)
 }

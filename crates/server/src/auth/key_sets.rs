@@ -24,7 +24,7 @@ const FETCH_MS_MAX: u64 = 5_000;
 const SET_BYTES_MAX: usize = 256 * 1024;
 const KEYS_MAX: usize = 100;
 
-pub struct CachedKeySet {
+pub(super) struct CachedKeySet {
     issuer: String,
     source: KeySource,
     held: RwLock<Option<Arc<HeldKeys>>>,
@@ -59,7 +59,7 @@ fn is_within(then: Timestamp, age: SignedDuration, now: Timestamp) -> bool {
 
 impl CachedKeySet {
     /// `Err` says what is wrong with the configuration.
-    pub fn of(section: &IssuerSection) -> Result<Self, String> {
+    pub(super) fn of(section: &IssuerSection) -> Result<Self, String> {
         let source = match (&section.jwks_url, &section.jwks_file) {
             (Some(url), None) => KeySource::Url(http_client(url)?, url.clone()),
             (None, Some(file)) => {
@@ -75,7 +75,7 @@ impl CachedKeySet {
     }
 
     /// `None` if the issuer has no such key. `Err` if its keys are unavailable.
-    pub async fn find(self: &Arc<Self>, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
+    pub(super) async fn find(self: &Arc<Self>, kid: &str, now: Timestamp) -> Result<Option<VerifyingKey>, Failure> {
         if let Some(key) = self.fresh(kid, now) {
             return Ok(Some(key));
         }

@@ -17,7 +17,7 @@ use secrecy::{ExposeSecret, SecretString};
 use crate::clock;
 
 /// The prefix of every token of ours.
-pub const PREFIX: &str = "ost_";
+pub(super) const PREFIX: &str = "ost_";
 /// The kinds of token, as they follow the prefix: a service's, and a runner's for one run. Dialects have others.
 pub const SERVICE: &str = "svc";
 pub const RUN: &str = "run";

@@ -58,6 +58,7 @@ fn json(value: &impl serde::Serialize) -> Value {
 type Schemas = std::collections::HashMap<String, Value>;
 
 /// A section is whatever has fields of its own.
+#[expect(clippy::expect_used, reason = "a section has a type")]
 fn collect(keys: &mut Vec<Key>, section: &str, defaults: &Value, schema: &Value, schemas: &Schemas) {
     let fields = defaults.as_object().into_iter().flatten();
     let (inner, own): (Vec<_>, Vec<_>) = fields.partition(|(_, default)| default.is_object());

@@ -40,7 +40,7 @@ const HOMES: &str = "homes";
 
 /// The environment of a job's backend. If something is missing, the run's turns fail with the reason. Fails only if the store
 /// does not respond.
-pub async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
+pub(super) async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
     // The common case costs nothing: such a backend uses no files.
     if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
         return Ok(BackendEnvironment::bare(AgentConfig::Scripted));
@@ -93,7 +93,7 @@ async fn guard(app: &App) -> Option<Guard> {
 }
 
 /// Deletes the files that were made for a job, after its runner has ended.
-pub async fn clear(app: &App, job: &RunnerJob) {
+pub(super) async fn clear(app: &App, job: &RunnerJob) {
     let Ok(home) = home(app, job.runner_job_id) else { return };
     if !home.exists() {
         return;
@@ -104,7 +104,7 @@ pub async fn clear(app: &App, job: &RunnerJob) {
 }
 
 /// Wipes the homes of jobs that do not run: their server was killed, or their runner outlived it and has ended.
-pub async fn sweep(app: &App) {
+pub(super) async fn sweep(app: &App) {
     let Ok(homes) = app.config.data_dir().map(|data| data.join(HOMES)) else { return };
     for home in std::fs::read_dir(homes).into_iter().flatten().flatten().map(|entry| entry.path()) {
         let job_id = home.file_name().and_then(|name| name.to_str()?.parse::<RunnerJobId>().ok());

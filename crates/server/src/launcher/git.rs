@@ -27,7 +27,7 @@ const PINNING_VERSION: (u32, u32) = (2, 37);
 const FETCH_FAILED: &str = "the repository could not be fetched; check repoUrl, and credentialRef if it is private";
 
 /// How to run it.
-pub struct Git<'a> {
+pub(super) struct Git<'a> {
     pub protocols: &'a [String],
     pub timeout: Duration,
     /// The addresses that it may connect to.
@@ -39,7 +39,7 @@ pub struct Git<'a> {
 
 impl Git<'_> {
     /// Fetches the requested ref into the bare cache, unless it is there already, and returns its commit.
-    pub async fn fetch(&self, cache: &Path, wanted: &GitRef, keep_as: &str) -> Result<String, Failure> {
+    pub(super) async fn fetch(&self, cache: &Path, wanted: &GitRef, keep_as: &str) -> Result<String, Failure> {
         if !cache.join("HEAD").exists() {
             self.run(cache, &["init", "--quiet", "--bare", "--template="]).await?;
         }
@@ -108,7 +108,13 @@ impl Git<'_> {
     }
 
     /// Checks out this commit in its own repository, which shares nothing with the cache, because other runs use the cache too.
-    pub async fn check_out(&self, cache: &Path, commit: &str, into: &Path, keep_as: &str) -> Result<(), Failure> {
+    pub(super) async fn check_out(
+        &self,
+        cache: &Path,
+        commit: &str,
+        into: &Path,
+        keep_as: &str,
+    ) -> Result<(), Failure> {
         self.run(cache, &["update-ref", keep_as, commit]).await?;
         let local = Git { protocols: &["file".to_owned()], credential: None, ..*self };
         local.run(into, &["init", "--quiet", "--template="]).await?;

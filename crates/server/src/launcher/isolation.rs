@@ -12,7 +12,7 @@ use crate::{app::App, config::Config};
 const PROBE: Duration = Duration::from_secs(10);
 
 /// The isolation of every agent of this server. The first caller waits for the probe.
-pub async fn get(app: &App) -> Isolation {
+pub(crate) async fn get(app: &App) -> Isolation {
     *app.isolation.get_or_init(|| probe(&app.config)).await
 }
 
@@ -42,12 +42,12 @@ async fn works(guard: &Path, isolation: Isolation) -> bool {
 }
 
 /// Whether this process has the rights of root, which its agents then share.
-pub fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
 /// Warns an operator who runs the server as root, and probes namespaces before the first agent needs them.
-pub fn start(app: &App) {
+pub(crate) fn start(app: &App) {
     if is_root() {
         tracing::warn!(
             "the server runs as root, and so do its agents, which can read and change root's files; \

@@ -9,10 +9,10 @@ mod ending;
 mod environment;
 mod git;
 mod hand;
-pub mod isolation;
+pub(crate) mod isolation;
 mod process;
 mod resident;
-pub mod workspaces;
+pub(crate) mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,7 +41,7 @@ use crate::{
     service::leases,
 };
 
-pub use hand::InHand;
+pub(crate) use hand::InHand;
 
 /// Maximum number of jobs in one claim.
 const TAKE_MAX: usize = 32;
@@ -70,7 +70,7 @@ impl RunnerHost {
 }
 
 /// Runs jobs until the server stops. While the server drains, no job is claimed, and this returns after the last runner.
-pub async fn run(app: App, router: Router) {
+pub(crate) async fn run(app: App, router: Router) {
     environment::sweep(&app).await;
     if app.config.runner.slots == 0 {
         return;
@@ -82,6 +82,7 @@ pub async fn run(app: App, router: Router) {
     }
 }
 
+#[expect(clippy::expect_used, reason = "never closed")]
 async fn run_jobs(app: &App, router: Router, owner: &str) {
     let host = Arc::new(match app.config.runner.launcher {
         Launcher::Resident => RunnerHost::Resident(resident::in_process(router)),

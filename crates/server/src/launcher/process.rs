@@ -42,7 +42,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Time to read the rest of the log after a process has ended: a process that left our group may hold the pipe open.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-pub async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
+pub(super) async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
     match ending::once_stored(app, || launch(app, owner, job)).await {
         Some(Ok(runner)) => runner.attend(app, job).await,
         Some(Err(failure)) => Some(ending::not_started(&failure)),

@@ -18,7 +18,8 @@ use tower::ServiceExt;
 use super::{ending, environment};
 use crate::{app::App, net as http};
 
-pub async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
+#[expect(clippy::expect_used, reason = "one was spawned")]
+pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
     let order = match ending::once_stored(app, || order(app, job)).await {
         Some(Ok(order)) => order,
         Some(Err(failure)) => return ending::not_started(&failure),
@@ -53,7 +54,7 @@ async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
 }
 
 /// The router, called as a service.
-pub fn in_process(router: Router) -> InProcess {
+pub(super) fn in_process(router: Router) -> InProcess {
     Arc::new(move |request: ::http::Request<Bytes>| {
         let router = router.clone();
         Box::pin(async move {

@@ -24,13 +24,13 @@ use super::git::Git;
 use crate::{app::App, directories};
 
 /// The directory in which a run's agent works, and the one in which its changes are tracked.
-pub struct Workspace {
+pub(crate) struct Workspace {
     pub directory: PathBuf,
     pub changes: PathBuf,
 }
 
 /// Prepares a run's workspace. An existing one is reused, so that the agent continues where it was.
-pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
+pub(crate) async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
     let wanted = WorkspaceRef::read(&run.workspace_ref)?;
     let own = match wanted {
         WorkspaceRef::None => directories::session_workspace(app, run.session)?,
@@ -49,7 +49,7 @@ pub async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
 }
 
 /// Rejects a reference that this server does not allow, before anything is created.
-pub fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(), Failure> {
+pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(), Failure> {
     match workspace {
         WorkspaceRef::None => Ok(()),
         WorkspaceRef::Local { path } => check_local(app, path).map(drop),
@@ -146,7 +146,7 @@ fn is_loopback(wanted: &GitRef) -> bool {
 }
 
 /// Deletes the workspaces of runs that have ended or were not used for long, and of sessions that accept no more work.
-pub async fn clear_unused(app: &App) -> Result<(), Failure> {
+pub(crate) async fn clear_unused(app: &App) -> Result<(), Failure> {
     let Ok(entries) = std::fs::read_dir(directories::all_workspaces(app)?) else { return Ok(()) };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let unused = match (name.parse::<RunId>(), name.parse::<SessionId>()) {

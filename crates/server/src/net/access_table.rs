@@ -145,7 +145,7 @@ fn declared(security: &Value, schemes: &[(&str, Access)]) -> Option<Access> {
 }
 
 /// Describes the token in the document.
-pub fn describe(document: &mut OpenApi, dialects: &Dialects) {
+pub(super) fn describe(document: &mut OpenApi, dialects: &Dialects) {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
         "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \

@@ -12,6 +12,6 @@ use crate::{app::App, service};
 /// without a token.
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities", security(()),
     responses((status = 200, body = Capabilities), (status = "4XX", body = Problem)))]
-pub async fn capabilities(State(app): State<App>, MaybeCaller(caller): MaybeCaller) -> Json<Capabilities> {
+pub(super) async fn capabilities(State(app): State<App>, MaybeCaller(caller): MaybeCaller) -> Json<Capabilities> {
     Json(service::capabilities::capabilities(&app, caller.as_ref()))
 }

@@ -10,8 +10,8 @@ use axum::{
 use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use serde_json::Value;
 
-pub const PATH: &str = "/docs";
-pub const STYLE_PATH: &str = "/docs/style.css";
+pub(super) const PATH: &str = "/docs";
+pub(super) const STYLE_PATH: &str = "/docs/style.css";
 /// Nothing is loaded except the page's own style, and no other page may frame it.
 const CONTENT_POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -19,11 +19,11 @@ const STYLE: &str = include_str!("docs.css");
 /// The prefix of a reference to a schema of the document.
 const SCHEMAS: &str = "#/components/schemas/";
 
-pub fn html(page: Bytes) -> Response {
+pub(super) fn html(page: Bytes) -> Response {
     respond("text/html; charset=utf-8", page)
 }
 
-pub fn style() -> Response {
+pub(super) fn style() -> Response {
     respond("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()))
 }
 
@@ -38,7 +38,7 @@ fn respond(content_type: &'static str, body: Bytes) -> Response {
 }
 
 /// The whole page. Links are relative, so that it also works behind a prefix.
-pub fn page(document: &Value) -> String {
+pub(super) fn page(document: &Value) -> String {
     let mut groups: BTreeMap<&str, String> = BTreeMap::new();
     for (path, item) in fields(&document["paths"]) {
         for (method, operation) in fields(item) {

@@ -12,7 +12,7 @@ use utoipa::openapi::OpenApi;
 use super::{access_table::AccessTable, problem};
 use crate::dialect::Dialects;
 
-pub fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
+pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
     let mut json = value_of(document);
     add_readiness(&mut json, dialects);
     for dialect in dialects.iter() {

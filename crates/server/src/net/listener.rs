@@ -158,6 +158,7 @@ where
     served.await
 }
 
+#[expect(clippy::expect_used, reason = "never closed")]
 async fn accept(
     listener: &TcpListener,
     places: &Arc<Semaphore>,

@@ -105,6 +105,7 @@ fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
     })
 }
 
+#[expect(clippy::expect_used, reason = "a struct")]
 fn request_hash(request: &CreateRun) -> String {
     let mut body = value_of(request);
     body.as_object_mut().expect("a struct").remove("idempotencyKey");

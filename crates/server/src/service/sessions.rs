@@ -90,6 +90,7 @@ fn storage(app: &App, profile: &str, request: &CreateSession) -> Result<SessionS
     Ok(SessionStorage { storage_kind, expires_at: request.expires_at.or(by_use), ..SessionStorage::default() })
 }
 
+#[expect(clippy::expect_used, reason = "our own types serialise")]
 fn request_hash(request: &CreateSession) -> String {
     let body = serde_json::to_value(CreateSession { idempotency_key: None, ..request.clone() });
     canonical_hash(&body.expect("our own types serialise"))

@@ -33,7 +33,7 @@ const SAMPLE_WAIT: Duration = Duration::from_secs(5);
 ///
 /// If no server has looked for [`FOLLOWED_US`], the database's clock may just have jumped and a running server may be about
 /// to correct it. This server then waits for two looks of that server before it trusts what it read.
-pub async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
+pub(crate) async fn anchor(db: &store::Db, clock: &dyn Clock) -> Result<(), Failure> {
     let Some(clock) = clock.adjustable().filter(|_| db.multi_replica()) else { return Ok(()) };
     let failed = |error: StoreError| not_started(Rule::Store, error);
     for _ in 0..ANCHOR_ATTEMPTS_MAX {
@@ -72,7 +72,7 @@ async fn wait_for_other_servers(
     Ok(latest)
 }
 
-pub async fn run(app: App) {
+pub(crate) async fn run(app: App) {
     let Some(clock) = app.clock.adjustable() else { return };
     let mut ticks = tokio::time::interval(clock.check_every());
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -7,7 +7,7 @@ use ostler_protocol::{Failure, kernel::session_storage::SWEEP_DEFAULT};
 
 use crate::{app::App, dialect::Dialects, launcher::workspaces, service::session_storage, worker::wakeups};
 
-pub async fn run(app: App) {
+pub(crate) async fn run(app: App) {
     let mut ticks = tokio::time::interval(Duration::from_millis(app.config.sessions.gc_interval_ms.max(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let chores = Dialects::of(&app).chores();

@@ -1,7 +1,7 @@
 //! Background work, triggered by time and by other servers.
 
-pub mod clock;
-pub mod housekeeping;
-pub mod sweeper;
-pub mod traces;
-pub mod wakeups;
+pub(crate) mod clock;
+pub(crate) mod housekeeping;
+pub(crate) mod sweeper;
+pub(crate) mod traces;
+pub(crate) mod wakeups;

@@ -23,7 +23,7 @@ use crate::app::App;
 /// Maximum number of rows in one pass; the next pass takes the rest.
 const PASS_MAX: u32 = 500;
 
-pub async fn run(app: App) {
+pub(crate) async fn run(app: App) {
     let mut ticks = tokio::time::interval(Duration::from_millis(app.config.runner.sweep_interval_ms.max(10)));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut judge_at = None;
@@ -64,7 +64,7 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
 }
 
 /// After a restart: SQLite has one process, so everything that the previous process held is free at once.
-pub async fn recover(app: &App) -> Result<(), Failure> {
+pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
     if app.db.multi_replica() {
         return Ok(());
     }

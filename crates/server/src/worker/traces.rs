@@ -18,7 +18,7 @@ const GATHER: Duration = Duration::from_secs(1);
 const SEND: Duration = Duration::from_secs(10);
 
 /// Sends spans until the server stops, and then those that are left.
-pub async fn run(app: App, endpoint: String, mut queue: mpsc::Receiver<Span>) {
+pub(crate) async fn run(app: App, endpoint: String, mut queue: mpsc::Receiver<Span>) {
     let url = format!("{}/v1/traces", endpoint.trim_end_matches('/'));
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = match reqwest::Client::builder().timeout(SEND).redirect(reqwest::redirect::Policy::none()).build() {

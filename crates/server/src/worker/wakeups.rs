@@ -3,7 +3,7 @@
 //! store from time to time.
 
 mod pending;
-pub use pending::Pending;
+pub(crate) use pending::Pending;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,7 +33,7 @@ const EVENTS_MAX: i64 = 256;
 const FRAMES_KEPT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Sends, receives and passes on wake-ups until the server stops.
-pub async fn run(app: App, outgoing: Arc<Pending>) {
+pub(crate) async fn run(app: App, outgoing: Arc<Pending>) {
     let Some(sender) = Sender::new(&app.db, app.server_number) else { return };
     let incoming = Pending::default();
     tokio::select! {
@@ -112,7 +112,7 @@ fn longer(retry: &mut Duration) -> Duration {
 }
 
 /// Deletes stored frames that the others have read.
-pub async fn sweep(app: &App) -> Result<(), Failure> {
+pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     if !app.db.multi_replica() {
         return Ok(());
     }

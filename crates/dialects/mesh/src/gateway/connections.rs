@@ -19,11 +19,11 @@ use tokio::sync::{Notify, broadcast};
 use ostler_server::net::sockets::{Frame, Outbox};
 
 /// The number of a connection on this server. No number is used twice.
-pub type ConnectionId = u64;
+pub(crate) type ConnectionId = u64;
 
 /// A live connection, as the code that pushes to it sees it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Connected {
+pub(crate) struct Connected {
     pub id: ConnectionId,
     pub live: Live,
 }
@@ -31,7 +31,7 @@ pub struct Connected {
 /// Replies of other servers to probes that may be queued. A probe that misses its reply waits a little longer.
 const SETTLED_MAX: usize = 64;
 
-pub struct Connections {
+pub(crate) struct Connections {
     table: Mutex<ConnectionTable>,
     some_closed: Notify,
     /// Messages that were pushed to a connection.
@@ -65,7 +65,7 @@ struct IdentityEntry {
 
 /// The outcome of pushing a message to the connections of this server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PushOutcome {
+pub(crate) struct PushOutcome {
     /// Number of connections that have it.
     pub pushed: usize,
     /// Some connection could receive it, but lacks a message before it.
@@ -73,7 +73,7 @@ pub struct PushOutcome {
 }
 
 /// Keeps a connection in the table, and removes it when it is dropped.
-pub struct ConnectionGuard {
+pub(crate) struct ConnectionGuard {
     connections: Arc<Connections>,
     aid: Aid,
     pub id: ConnectionId,
@@ -84,7 +84,7 @@ pub struct ConnectionGuard {
 impl Connections {
     /// Adds a connection to the live ones of the same identity, if its device slot is free. Messages of the mailbox up to
     /// `last_seq` came before it, and are not pushed to it.
-    pub fn join(
+    pub(crate) fn join(
         self: &Arc<Self>,
         aid: &Aid,
         live: Live,
@@ -106,27 +106,27 @@ impl Connections {
     }
 
     /// The live connections of an identity to this server, the oldest first.
-    pub fn of(&self, aid: &Aid) -> Vec<Connected> {
+    pub(crate) fn of(&self, aid: &Aid) -> Vec<Connected> {
         let table = self.table();
         table.by_aid.get(aid).into_iter().flatten().map(|entry| entry.connected.clone()).collect()
     }
 
     /// The connection that has exactly this device slot on this server, with its outbox.
-    pub fn at(&self, aid: &Aid, place: &DeviceSlot) -> Option<(ConnectionId, Outbox)> {
+    pub(crate) fn at(&self, aid: &Aid, place: &DeviceSlot) -> Option<(ConnectionId, Outbox)> {
         let table = self.table();
         let entry = table.by_aid.get(aid)?.iter().find(|entry| entry.connected.live.place == *place)?;
         Some((entry.connected.id, entry.outbox.clone()))
     }
 
     /// Every live connection to this server.
-    pub fn all(&self) -> Vec<(Aid, Connected)> {
+    pub(crate) fn all(&self) -> Vec<(Aid, Connected)> {
         let table = self.table();
         let all = table.by_aid.iter().flat_map(|(aid, own)| own.iter().map(move |entry| (aid, &entry.connected)));
         all.map(|(aid, connected)| (aid.clone(), connected.clone())).collect()
     }
 
     /// The connections that have closed since the last call. Waits until there is one.
-    pub async fn closed(&self) -> Vec<ConnectionId> {
+    pub(crate) async fn closed(&self) -> Vec<ConnectionId> {
         loop {
             let closed = std::mem::take(&mut self.table().closed);
             if !closed.is_empty() {
@@ -136,28 +136,28 @@ impl Connections {
         }
     }
 
-    pub fn is_online(&self, aid: &Aid) -> bool {
+    pub(crate) fn is_online(&self, aid: &Aid) -> bool {
         self.table().by_aid.contains_key(aid)
     }
 
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.table().count
     }
 
     /// Pushes a frame to every connection of an identity. Never waits: a connection whose queue is full is closed.
-    pub fn push(&self, aid: &Aid, frame: &Frame) {
+    pub(crate) fn push(&self, aid: &Aid, frame: &Frame) {
         self.table().by_aid.get(aid).into_iter().flatten().for_each(|entry| entry.outbox.put(frame.clone()));
     }
 
     /// The connections of an identity whose queues have room, the oldest first.
-    pub fn ready(&self, aid: &Aid) -> Vec<Connected> {
+    pub(crate) fn ready(&self, aid: &Aid) -> Vec<Connected> {
         let table = self.table();
         let own = table.by_aid.get(aid).into_iter().flatten();
         own.filter(|entry| entry.outbox.has_room()).map(|entry| entry.connected.clone()).collect()
     }
 
     /// Pushes a frame to one connection. False if it has closed, or its queue is full.
-    pub fn offer(&self, aid: &Aid, id: ConnectionId, frame: &Frame) -> bool {
+    pub(crate) fn offer(&self, aid: &Aid, id: ConnectionId, frame: &Frame) -> bool {
         let table = self.table();
         let mut own = table.by_aid.get(aid).into_iter().flatten();
         let is_pushed = own.any(|entry| entry.connected.id == id && entry.outbox.offer(frame));
@@ -165,24 +165,24 @@ impl Connections {
         is_pushed
     }
 
-    pub fn pushed(&self) -> u64 {
+    pub(crate) fn pushed(&self) -> u64 {
         self.pushed.load(Relaxed)
     }
 
     /// Lowest sequence number already pushed to every writable connection of the identity. `None` if it has none.
-    pub fn pushed_seq(&self, aid: &Aid) -> Option<i64> {
+    pub(crate) fn pushed_seq(&self, aid: &Aid) -> Option<i64> {
         lowest_pushed_seq(self.table().by_aid.get(aid)?)
     }
 
     /// The same for every connected identity.
-    pub fn all_pushed_seqs(&self) -> Vec<(Aid, i64)> {
+    pub(crate) fn all_pushed_seqs(&self) -> Vec<(Aid, i64)> {
         let table = self.table();
         table.by_aid.iter().filter_map(|(aid, own)| Some((aid.clone(), lowest_pushed_seq(own)?))).collect()
     }
 
     /// Pushes the message with number `seq` to those connections of an identity that have everything up to `after`, the last
     /// number before it. A connection whose queue is full keeps its number; delivery continues from there when it has room.
-    pub fn push_in_order<'a>(
+    pub(crate) fn push_in_order<'a>(
         &self,
         aid: &Aid,
         after: i64,
@@ -206,12 +206,12 @@ impl Connections {
     }
 
     /// Makes every connection of an identity check whether its login is still valid.
-    pub fn recheck_logins(&self, aid: &Aid) {
+    pub(crate) fn recheck_logins(&self, aid: &Aid) {
         self.table().by_aid.get(aid).into_iter().flatten().for_each(|entry| entry.recheck.notify_one());
     }
 
     /// The same for all connections, after wake-ups from other servers may have been lost.
-    pub fn recheck_all_logins(&self) {
+    pub(crate) fn recheck_all_logins(&self) {
         self.table().by_aid.values().flatten().for_each(|entry| entry.recheck.notify_one());
     }
 

@@ -52,7 +52,7 @@ const LOGIN_CHECK_RETRY: Duration = Duration::from_secs(5);
 /// How often a connection checks its login without being notified. A notification comes at once, but may be lost.
 const LOGIN_CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
-pub struct GatewaySession {
+pub(super) struct GatewaySession {
     app: App,
     peer: IpAddr,
     outbox: Outbox,
@@ -91,7 +91,7 @@ impl From<Failure> for CallRefusal {
 }
 
 impl GatewaySession {
-    pub fn new(app: App, peer: IpAddr, outbox: Outbox, (until, ticket): (Instant, Ticket)) -> Self {
+    pub(super) fn new(app: App, peer: IpAddr, outbox: Outbox, (until, ticket): (Instant, Ticket)) -> Self {
         let fresh = Fresh { until, ticket, is_crowded_out: false };
         let mut nonce = [0; 16];
         clock::fill(&mut nonce);

@@ -47,18 +47,19 @@ const FORGOTTEN_AT: usize = 1_024;
 const AFFINITIES_MAX: usize = 4_096;
 
 /// An identity's mailbox has a new message; a frame is for all connections of the identity.
-pub const MAILBOX: Topic = Topic::new("mesh.mailbox", wake_mailbox, |app| MessageDelivery::of(app).look_at_all())
-    .receive(|app, key, frame| {
-        if let Ok(aid) = key.parse::<Aid>() {
-            Mesh::of(app).connections.push(&aid, &frame);
-        }
-    })
-    .former(|word| match word {
-        FormerWord::Listener(name) | FormerWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
-        FormerWord::Urgent(_) => None,
-    });
+pub(crate) const MAILBOX: Topic =
+    Topic::new("mesh.mailbox", wake_mailbox, |app| MessageDelivery::of(app).look_at_all())
+        .receive(|app, key, frame| {
+            if let Ok(aid) = key.parse::<Aid>() {
+                Mesh::of(app).connections.push(&aid, &frame);
+            }
+        })
+        .former(|word| match word {
+            FormerWord::Listener(name) | FormerWord::Frame(name, _) => is_aid(name).then(|| name.clone()),
+            FormerWord::Urgent(_) => None,
+        });
 
-pub struct MessageDelivery {
+pub(crate) struct MessageDelivery {
     connections: Arc<Connections>,
     bound: Mutex<HashMap<Aid, BySender>>,
     behind: Mutex<Behind>,
@@ -129,17 +130,17 @@ impl Behind {
 }
 
 impl MessageDelivery {
-    pub fn of(app: &App) -> &Self {
+    pub(crate) fn of(app: &App) -> &Self {
         app.state()
     }
 
-    pub fn new(connections: Arc<Connections>) -> Self {
+    pub(crate) fn new(connections: Arc<Connections>) -> Self {
         let (bound, behind) = Default::default();
         Self { connections, bound, behind, some: Notify::new(), all: Notify::new() }
     }
 
     /// Pushes a message that this server has committed. True if a connection has it, or will have it in a moment.
-    pub fn deliver(&self, letter: &Letter) -> bool {
+    pub(crate) fn deliver(&self, letter: &Letter) -> bool {
         if !self.connections.is_online(&letter.owner) {
             return false;
         }
@@ -152,7 +153,7 @@ impl MessageDelivery {
     }
 
     /// Has a mailbox read again: it may hold messages that its connections to this server have not received.
-    pub fn look_again(&self, aid: &Aid) {
+    pub(crate) fn look_again(&self, aid: &Aid) {
         if self.connections.is_online(aid) {
             self.behind().add(aid);
             self.some.notify_one();
@@ -160,13 +161,13 @@ impl MessageDelivery {
     }
 
     /// Has all mailboxes checked, after wake-ups may have been lost.
-    pub fn look_at_all(&self) {
+    pub(crate) fn look_at_all(&self) {
         self.all.notify_one();
     }
 
     /// Pushes a message of the queue to one connection, if one on this server can receive it and no other has claimed it. True
     /// if a connection has it now: the worker may have handed it out before its sender's call does.
-    pub async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
+    pub(crate) async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
         while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
             let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
@@ -295,7 +296,7 @@ fn is_aid(name: &str) -> bool {
 }
 
 /// Reads mailboxes that are behind, and deletes closed connections from the store, until the server stops.
-pub async fn run(app: App) {
+pub(crate) async fn run(app: App) {
     let recheck = async {
         loop {
             Recheck::new(&app).or_woken(None, MessageDelivery::of(&app).all.notified()).await;

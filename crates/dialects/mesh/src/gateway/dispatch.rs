@@ -20,7 +20,7 @@ async fn run<P: DeserializeOwned, R: Serialize>(
 }
 
 /// Calls that every peer may make before `auth.connect`.
-pub async fn fresh(app: &App, peer: IpAddr, method: Method, call: &Call) -> Result<RawJson, Failure> {
+pub(super) async fn fresh(app: &App, peer: IpAddr, method: Method, call: &Call) -> Result<RawJson, Failure> {
     match method {
         Method::CreateAid => run(call, async |params| auth::create_aid(app, peer, params).await).await,
         Method::Login1 => run(call, async |params| auth::login1(app, params).await).await,
@@ -31,7 +31,7 @@ pub async fn fresh(app: &App, peer: IpAddr, method: Method, call: &Call) -> Resu
 }
 
 /// Calls that an identity may make after `auth.connect`.
-pub async fn session(app: &App, caller: &MeshCaller, method: Method, call: &Call) -> Result<RawJson, Failure> {
+pub(super) async fn session(app: &App, caller: &MeshCaller, method: Method, call: &Call) -> Result<RawJson, Failure> {
     match method {
         Method::DownloadCert => run(call, async |params| auth::download_cert(app, caller, params).await).await,
         Method::RequestCert => run(call, async |params| auth::request_cert(app, caller, params).await).await,

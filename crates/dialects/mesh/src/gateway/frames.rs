@@ -8,6 +8,6 @@ use ostler_server::net::sockets::Frame;
 use serde::Serialize;
 
 /// A notification as it goes over the wire.
-pub fn notification(method: &str, params: &impl Serialize) -> Frame {
+pub(crate) fn notification(method: &str, params: &impl Serialize) -> Frame {
     RpcFrame::Notification { method: method.to_owned(), params: RawJson::of(params) }.write(Version::Two).into()
 }

@@ -2,9 +2,9 @@
 //! its connections: the server sends first, a peer without `auth.connect` is disconnected at its deadline, and the server never
 //! waits for a slow peer.
 
-pub mod connections;
+pub(crate) mod connections;
 mod conversation;
-pub mod delivery;
+pub(crate) mod delivery;
 mod dispatch;
 mod frames;
 
@@ -19,7 +19,7 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::state::Mesh;
 use conversation::GatewaySession;
-pub use frames::notification;
+pub(crate) use frames::notification;
 use ostler_server::{
     app::App,
     net::{
@@ -30,16 +30,16 @@ use ostler_server::{
 
 /// How much is read of a frame. A frame that is longer than any call may be is read to its end if it is not much longer, so
 /// that its sender receives the close code instead of a reset.
-pub const FRAME_READ_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
+pub(crate) const FRAME_READ_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 
 /// The permits of a connection: one of all sockets, and one of the fresh sockets until `auth.connect`.
-pub struct GatewayPermits {
+pub(crate) struct GatewayPermits {
     socket: OwnedSemaphorePermit,
     fresh: Ticket,
 }
 
 impl GatewayPermits {
-    pub fn acquire(app: &App, peer: IpAddr) -> Result<Self, Failure> {
+    pub(crate) fn acquire(app: &App, peer: IpAddr) -> Result<Self, Failure> {
         let message = "too many connections to the gateway are open";
         let refused = |_| Failure::rule(Rule::Sockets, message).with_kind(FailureKind::Overloaded);
         let socket = Mesh::of(app).sockets.clone().try_acquire_owned().map_err(refused)?;
@@ -48,7 +48,7 @@ impl GatewayPermits {
 }
 
 /// Serves one peer until either side closes the connection.
-pub async fn serve(app: App, socket: WebSocket, peer: IpAddr, permits: GatewayPermits) {
+pub(crate) async fn serve(app: App, socket: WebSocket, peer: IpAddr, permits: GatewayPermits) {
     let GatewayPermits { socket: _permit, fresh } = permits;
     let limits = &app.config.limits;
     let patience = Patience {

@@ -26,7 +26,7 @@ const MARKDOWN: &str = "text/markdown";
 #[utoipa::path(put, path = "/agent.md", tag = "mesh", security(("mesh" = [])),
     request_body(content = String, content_type = "text/markdown"),
     responses((status = 200, body = AgentMdKept), (status = "4XX", body = Problem)))]
-pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
+pub(crate) async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentMdKept>, Refusal> {
     let owner = service::agent_md::owner(&app, bearer(request.headers())?).await?;
     let body = read_raw(request, &app, MARKDOWN, SMALL_BODY_BYTES_MAX).await?;
     let text = std::str::from_utf8(&body).map_err(|_| Failure::invalid(Rule::AgentMdUtf8, "agent.md is UTF-8 text"))?;
@@ -36,7 +36,7 @@ pub async fn put(State(app): State<App>, request: Request) -> Result<Json<AgentM
 /// Get the description of the identity whose name is the host.
 #[utoipa::path(get, path = "/agent.md", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = String, content_type = "text/markdown"), (status = "4XX", body = Problem)))]
-pub async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response, Refusal> {
+pub(crate) async fn get(State(app): State<App>, headers: HeaderMap) -> Result<Response, Refusal> {
     let aid: Aid = host_name(&headers)?.to_ascii_lowercase().parse().map_err(|_| Failure::not_found("agent.md"))?;
     let text = service::agent_md::get(&app, bearer(&headers)?, &aid).await?;
     Ok(plain("text/markdown; charset=utf-8", text))

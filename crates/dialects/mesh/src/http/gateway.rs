@@ -22,12 +22,12 @@ use ostler_server::{
 /// Get the URL of the gateway of this host's domain.
 #[utoipa::path(get, path = "/.well-known/aun-gateway", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = Discovery), (status = "4XX", body = Problem)))]
-pub async fn discover(State(app): State<App>, headers: HeaderMap) -> Result<Json<Discovery>, Refusal> {
+pub(crate) async fn discover(State(app): State<App>, headers: HeaderMap) -> Result<Json<Discovery>, Refusal> {
     Ok(Json(service::pki::discover(&app, host(&headers)?)?))
 }
 
 /// Connects to the mesh. The server sends the first frame, a challenge; `docs/generated/methods.md` lists the methods.
-pub async fn connect(
+pub(crate) async fn connect(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,

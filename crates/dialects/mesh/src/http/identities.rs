@@ -25,7 +25,7 @@ use ostler_server::{
     request_body = IssueCertificate,
     responses((status = 201, body = Identity), (status = 200, body = Identity, description = "it was there"),
         (status = "4XX", body = Problem)))]
-pub async fn issue(
+pub(crate) async fn issue(
     State(app): State<App>,
     Caller(caller): Caller,
     Body(request): Body<IssueCertificate>,
@@ -37,7 +37,7 @@ pub async fn issue(
 /// List names with their newest certificates, the newest first.
 #[utoipa::path(get, path = "/api/v1/identities", tag = "mesh", security(("token" = ["operate"])), params(ListIdentities),
     responses((status = 200, body = IdentityPage), (status = "4XX", body = Problem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListIdentities>,
@@ -48,7 +48,11 @@ pub async fn list(
 /// Get a name with its newest certificate.
 #[utoipa::path(get, path = "/api/v1/identities/{aid}", tag = "mesh", security(("token" = ["operate"])),
     params(("aid" = String, Path)), responses((status = 200, body = Identity), (status = "4XX", body = Problem)))]
-pub async fn get(State(app): State<App>, Caller(caller): Caller, At(aid): At<Aid>) -> Result<Json<Identity>, Refusal> {
+pub(crate) async fn get(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(aid): At<Aid>,
+) -> Result<Json<Identity>, Refusal> {
     Ok(Json(identities::get(&app, &caller, &aid).await?))
 }
 
@@ -56,7 +60,7 @@ pub async fn get(State(app): State<App>, Caller(caller): Caller, At(aid): At<Aid
 #[utoipa::path(post, path = "/api/v1/identities/{aid}/revoke", tag = "mesh", security(("token" = ["operate"])),
     params(("aid" = String, Path)), request_body = Option<RevokeIdentity>,
     responses((status = 200, body = Identity), (status = "4XX", body = Problem)))]
-pub async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     Caller(caller): Caller,
     At(aid): At<Aid>,
@@ -68,7 +72,7 @@ pub async fn revoke(
 /// Create an invitation to register a name, for servers where registration needs one. Only this response contains it.
 #[utoipa::path(post, path = "/api/v1/identities/invites", tag = "mesh", security(("token" = ["operate"])),
     request_body = Option<CreateInvite>, responses((status = 201, body = Invite), (status = "4XX", body = Problem)))]
-pub async fn invite(
+pub(crate) async fn invite(
     State(app): State<App>,
     Caller(caller): Caller,
     OptionalBody(request): OptionalBody<CreateInvite>,

@@ -1,10 +1,10 @@
 //! The HTTP resources of the mesh beside its gateway: certificates, discovery of the gateway, descriptions of identities. These
 //! paths are served under every name of the domain, also to callers without a token of this server.
 
-pub mod agent_md;
-pub mod gateway;
-pub mod identities;
-pub mod pki;
+pub(crate) mod agent_md;
+pub(crate) mod gateway;
+pub(crate) mod identities;
+pub(crate) mod pki;
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, header};

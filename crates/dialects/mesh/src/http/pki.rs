@@ -35,14 +35,14 @@ const OCSP_RESPONSE: &str = "application/ocsp-response";
 /// The certificates above the domain's identities: issuer, registry, root, in PEM.
 #[utoipa::path(get, path = "/pki/chain", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = String, content_type = "application/x-pem-file"), (status = "4XX", body = Problem)))]
-pub async fn chain(State(app): State<App>) -> Result<Response, Refusal> {
+pub(crate) async fn chain(State(app): State<App>) -> Result<Response, Refusal> {
     Ok(plain(PEM, pki::chain(&app)?))
 }
 
 /// The root's certificate, in PEM.
 #[utoipa::path(get, path = "/pki/root.crt", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = String, content_type = "application/x-pem-file"), (status = "4XX", body = Problem)))]
-pub async fn root(State(app): State<App>) -> Result<Response, Refusal> {
+pub(crate) async fn root(State(app): State<App>) -> Result<Response, Refusal> {
     Ok(plain(PEM, pki::root(&app)?))
 }
 
@@ -50,7 +50,7 @@ pub async fn root(State(app): State<App>) -> Result<Response, Refusal> {
 #[utoipa::path(get, path = "/pki/cert/{aid}", tag = "mesh", security(("mesh" = [])),
     params(("aid" = String, Path), CertificateQuery),
     responses((status = 200, body = String, content_type = "application/x-pem-file"), (status = "4XX", body = Problem)))]
-pub async fn certificate(
+pub(crate) async fn certificate(
     State(app): State<App>,
     Params(query): Params<CertificateQuery>,
     At(aid): At<Aid>,
@@ -62,7 +62,7 @@ pub async fn certificate(
 /// The revocation list, in the form that mesh clients read.
 #[utoipa::path(get, path = "/pki/crl.json", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = RevocationList), (status = "4XX", body = Problem)))]
-pub async fn revocations(State(app): State<App>) -> Result<Json<RevocationList>, Refusal> {
+pub(crate) async fn revocations(State(app): State<App>) -> Result<Json<RevocationList>, Refusal> {
     let list = pki::revocations(&app).await?;
     Ok(Json(RevocationList { crl_pem: ostler_crypto::crl::to_pem(&list.der) }))
 }
@@ -70,7 +70,7 @@ pub async fn revocations(State(app): State<App>) -> Result<Json<RevocationList>,
 /// The same list in DER, for other clients.
 #[utoipa::path(get, path = "/pki/crl", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = Vec<u8>, content_type = "application/pkix-crl"), (status = "4XX", body = Problem)))]
-pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal> {
+pub(crate) async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal> {
     let list = pki::revocations(&app).await?;
     Ok(plain(CRL, Bytes::copy_from_slice(&list.der)))
 }
@@ -81,7 +81,7 @@ pub async fn revocations_der(State(app): State<App>) -> Result<Response, Refusal
     responses(
         (status = 200, content((CertificateStatus = "application/json"), (Vec<u8> = "application/ocsp-response"))),
         (status = "4XX", body = Problem)))]
-pub async fn status(
+pub(crate) async fn status(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     At(serial): At<String>,
@@ -97,7 +97,7 @@ pub async fn status(
 #[utoipa::path(post, path = "/pki/ocsp", tag = "mesh", security(("mesh" = [])),
     request_body(content = Vec<u8>, content_type = "application/ocsp-request"),
     responses((status = 200, body = Vec<u8>, content_type = "application/ocsp-response"), (status = "4XX", body = Problem)))]
-pub async fn ocsp(
+pub(crate) async fn ocsp(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
@@ -109,6 +109,6 @@ pub async fn ocsp(
 /// The signed list of trusted roots.
 #[utoipa::path(get, path = "/pki/trust-roots.json", tag = "mesh", security(("mesh" = [])),
     responses((status = 200, body = ostler_protocol::mesh::meta::TrustRootsResult), (status = "4XX", body = Problem)))]
-pub async fn trust_roots(State(app): State<App>) -> Result<Response, Refusal> {
+pub(crate) async fn trust_roots(State(app): State<App>) -> Result<Response, Refusal> {
     Ok(plain(JSON, pki::trust_roots(&app)?.to_string()))
 }

@@ -6,13 +6,13 @@ use ostler_protocol::mesh::messages::SendStatus;
 
 /// Messages sent, by status.
 #[derive(Default)]
-pub struct Sends([AtomicU64; STATUSES.len()]);
+pub(crate) struct Sends([AtomicU64; STATUSES.len()]);
 
 const STATUSES: [(SendStatus, &str); 3] =
     [(SendStatus::Sent, "sent"), (SendStatus::Delivered, "delivered"), (SendStatus::Duplicate, "duplicate")];
 
 impl Sends {
-    pub fn count(&self, status: SendStatus) {
+    pub(crate) fn count(&self, status: SendStatus) {
         if let Some(at) = STATUSES.iter().position(|(known, _)| *known == status) {
             self.0[at].fetch_add(1, Relaxed);
         }

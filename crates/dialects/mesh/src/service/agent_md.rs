@@ -16,11 +16,11 @@ use super::{identities, tokens::find_by_token};
 use ostler_server::{app::App, auth::unauthenticated};
 
 /// The identity that the token belongs to. It is checked before the body is read.
-pub async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
+pub(crate) async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure> {
     caller(app, token).await?.ok_or_else(|| unauthenticated("this needs an agent's access token"))
 }
 
-pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
+pub(crate) async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
     let read = AgentMd::read(text, aid)?;
     let stored = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
     store::mesh::agent_md::upsert(&app.db, aid, &stored).await?;
@@ -29,7 +29,7 @@ pub async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failur
 }
 
 /// Only its owner can read a private description; other callers do not learn that it exists. A revoked name has none.
-pub async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Failure> {
+pub(crate) async fn get(app: &App, token: Option<&str>, aid: &Aid) -> Result<String, Failure> {
     let is_revoked = |identity: &Identity| identity.revoked_at.is_some();
     if identities::find(app, aid).await?.as_ref().is_none_or(is_revoked) {
         return Err(Failure::not_found("agent.md"));

@@ -40,7 +40,7 @@ struct LoginTicket {
     until: Timestamp,
 }
 
-pub async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Result<CreateAidResult, Failure> {
+pub(crate) async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Result<CreateAidResult, Failure> {
     app.accepting()?;
     let pki = Mesh::of(app).pki()?;
     let CreateAidParams { aid, public_key, curve, invite } = params;
@@ -71,7 +71,7 @@ pub async fn create_aid(app: &App, peer: IpAddr, params: CreateAidParams) -> Res
     Ok(CreateAidResult { aid, cert: made.to_pem(), ca_cert: pki.issuer().certificate().to_pem(), curve })
 }
 
-pub async fn login1(app: &App, params: Login1Params) -> Result<Login1Result, Failure> {
+pub(crate) async fn login1(app: &App, params: Login1Params) -> Result<Login1Result, Failure> {
     let pki = Mesh::of(app).pki()?;
     let Login1Params { aid, cert, client_nonce } = params;
     if !(1..=NONCE_BYTES_MAX).contains(&client_nonce.len()) {
@@ -101,7 +101,7 @@ pub async fn login1(app: &App, params: Login1Params) -> Result<Login1Result, Fai
     })
 }
 
-pub async fn login2(app: &App, params: Login2Params) -> Result<Login2Result, Failure> {
+pub(crate) async fn login2(app: &App, params: Login2Params) -> Result<Login2Result, Failure> {
     let Login2Params { aid, request_id, nonce, client_time, signature } = params;
     let signed = proofs::login(&nonce, &client_time);
     let identity = finish(app, &aid, (&request_id, &nonce), &signed, &signature).await?;
@@ -109,18 +109,26 @@ pub async fn login2(app: &App, params: Login2Params) -> Result<Login2Result, Fai
     tokens::begin(app, &identity, next.map(|next| next.to_pem())).await
 }
 
-pub async fn refresh_token(app: &App, params: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
+pub(crate) async fn refresh_token(app: &App, params: RefreshTokenParams) -> Result<RefreshTokenResult, Failure> {
     tokens::refresh(app, params.refresh_token.expose_secret()).await
 }
 
-pub async fn download_cert(app: &App, caller: &MeshCaller, params: DownloadCertParams) -> Result<CertResult, Failure> {
+pub(crate) async fn download_cert(
+    app: &App,
+    caller: &MeshCaller,
+    params: DownloadCertParams,
+) -> Result<CertResult, Failure> {
     let aid = params.aid.unwrap_or_else(|| caller.aid.clone());
     let identity = version(app, &aid, params.cert_fingerprint.as_deref()).await?;
     Ok(CertResult { aid, cert: identity.certificate, cert_fingerprint: identity.cert_fingerprint })
 }
 
 /// The next certificate, for the same key or for another one.
-pub async fn request_cert(app: &App, caller: &MeshCaller, params: RequestCertParams) -> Result<CertResult, Failure> {
+pub(crate) async fn request_cert(
+    app: &App,
+    caller: &MeshCaller,
+    params: RequestCertParams,
+) -> Result<CertResult, Failure> {
     let RequestCertParams { request_id, nonce, public_key, signature } = params;
     match public_key {
         None => renew_cert(app, caller, RenewCertParams { request_id, nonce, signature }).await,
@@ -129,7 +137,7 @@ pub async fn request_cert(app: &App, caller: &MeshCaller, params: RequestCertPar
 }
 
 /// The next certificate for the same key, once the current one is past half its life.
-pub async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCertParams) -> Result<CertResult, Failure> {
+pub(crate) async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCertParams) -> Result<CertResult, Failure> {
     let RenewCertParams { request_id, nonce, signature } = params;
     let signed = proofs::renewal(&nonce);
     let identity = finish(app, &caller.aid, (&request_id, &nonce), &signed, &signature).await?;
@@ -141,7 +149,7 @@ pub async fn renew_cert(app: &App, caller: &MeshCaller, params: RenewCertParams)
 }
 
 /// A certificate for a new key. The certificates for the old key are revoked, and all other logins with it end.
-pub async fn rekey(app: &App, caller: &MeshCaller, params: RekeyParams) -> Result<CertResult, Failure> {
+pub(crate) async fn rekey(app: &App, caller: &MeshCaller, params: RekeyParams) -> Result<CertResult, Failure> {
     let RekeyParams { request_id, nonce, public_key, signature } = params;
     let key = agents_key(&public_key)?;
     let signed = proofs::rekey(&nonce, &public_key);

@@ -42,12 +42,12 @@ struct InviteTicket {
 }
 
 /// The name with its newest certificate. `None` if it is not registered.
-pub async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
+pub(crate) async fn find(app: &App, aid: &Aid) -> Result<Option<Identity>, Failure> {
     Ok(store::mesh::identities::get(&app.db, aid).await?)
 }
 
 /// The name with one of the certificates that it ever had: the newest, unless a fingerprint is given.
-pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<Identity, Failure> {
+pub(crate) async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<Identity, Failure> {
     match fingerprint {
         None => find(app, aid).await?.ok_or_else(|| not_registered(aid)),
         Some(one) => {
@@ -58,7 +58,7 @@ pub async fn version(app: &App, aid: &Aid, fingerprint: Option<&str>) -> Result<
 }
 
 /// Parses a public key that an identity may have.
-pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
+pub(crate) fn agents_key(text: &str) -> Result<PublicKey, Failure> {
     let key = PublicKey::from_base64(text).filter(|key| key.curve() == Curve::P256);
     key.ok_or_else(|| {
         Failure::invalid(Rule::PublicKey, "the public key is the DER of one on P-256, in base64")
@@ -67,7 +67,7 @@ pub fn agents_key(text: &str) -> Result<PublicKey, Failure> {
 }
 
 /// Checks that any client may register this name.
-pub fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
+pub(crate) fn check_name(pki: &Pki, aid: &Aid) -> Result<(), Failure> {
     if aid.is_agent_service() {
         return Err(reserved(aid));
     }
@@ -97,7 +97,12 @@ fn reserved(aid: &Aid) -> Failure {
 
 /// Issues a certificate and stores it. `None` if the name is registered already, the invitation was used, or the certificate
 /// that the client presented was revoked.
-pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) -> Result<Option<Certificate>, Failure> {
+pub(crate) async fn certify(
+    app: &App,
+    aid: &Aid,
+    key: &PublicKey,
+    grounds: Grounds,
+) -> Result<Option<Certificate>, Failure> {
     let now = app.wall();
     let made = Mesh::of(app).pki()?.certify(aid, key, now);
     let made = made.ok_or_else(|| Failure::internal(format!("{aid} cannot be certified")))?;
@@ -112,7 +117,7 @@ pub async fn certify(app: &App, aid: &Aid, key: &PublicKey, grounds: Grounds) ->
 }
 
 /// Why a certificate is issued.
-pub struct Grounds {
+pub(crate) struct Grounds {
     pub operation: CertificateOperation,
     /// The certificate that it replaces, with all earlier ones.
     pub replaced: Option<Revoked>,
@@ -125,7 +130,7 @@ pub struct Grounds {
 }
 
 impl Grounds {
-    pub fn of(operation: CertificateOperation) -> Self {
+    pub(crate) fn of(operation: CertificateOperation) -> Self {
         Self { operation, replaced: None, shown_serial: None, login_id: None, invite: None }
     }
 }
@@ -140,7 +145,7 @@ fn entry(grounds: Grounds, aid: Aid, made: &Certificate, at: Timestamp) -> Entry
 
 /// Stores which authority certifies the domain, and the auth service's own certificate. Run once at start. The inner error says
 /// why this server has no mesh.
-pub async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
+pub(crate) async fn record(db: &Db, pki: &Pki, now: Timestamp) -> Result<Result<(), String>, store::StoreError> {
     let (domain, ours) = (pki.domain().as_str(), pki.issuer().certificate().fingerprint());
     if store::mesh::identities::claim_issuer(db, domain, &ours, now).await? != ours {
         let message = "another authority certifies this store's domain; servers of one store share mesh.pki_directory";
@@ -161,7 +166,7 @@ async fn record_auth(db: &Db, auth: &Certificate, now: Timestamp) -> Result<(), 
 }
 
 /// Renews the auth service's certificate in time. It is stored before any client sees it.
-pub async fn renew_auth(app: &App) -> Result<(), Failure> {
+pub(crate) async fn renew_auth(app: &App) -> Result<(), Failure> {
     let (Ok(pki), now) = (Mesh::of(app).pki(), app.wall()) else { return Ok(()) };
     let Some(next) = pki.next_auth(&app.config, now)? else { return Ok(()) };
     record_auth(&app.db, &next.certificate, now).await?;
@@ -171,7 +176,11 @@ pub async fn renew_auth(app: &App) -> Result<(), Failure> {
 }
 
 /// Issues the first certificate of a name, or one for another key, regardless of the registration policy.
-pub async fn issue(app: &App, caller: &Principal, request: IssueCertificate) -> Result<(Identity, bool), Failure> {
+pub(crate) async fn issue(
+    app: &App,
+    caller: &Principal,
+    request: IssueCertificate,
+) -> Result<(Identity, bool), Failure> {
     Access::Operate.admit(caller)?;
     let IssueCertificate { aid, public_key } = request;
     check_operators_name(Mesh::of(app).pki()?, &aid)?;
@@ -207,12 +216,17 @@ pub async fn issue(app: &App, caller: &Principal, request: IssueCertificate) -> 
     .await
 }
 
-pub fn has_key(identity: &Identity, key: &PublicKey) -> bool {
+pub(crate) fn has_key(identity: &Identity, key: &PublicKey) -> bool {
     Certificate::from_pem(&identity.certificate).is_some_and(|certificate| certificate.public_key() == key)
 }
 
 /// Revokes all of a name's certificates. Idempotent: the first reason is kept.
-pub async fn revoke(app: &App, caller: &Principal, aid: &Aid, request: RevokeIdentity) -> Result<Identity, Failure> {
+pub(crate) async fn revoke(
+    app: &App,
+    caller: &Principal,
+    aid: &Aid,
+    request: RevokeIdentity,
+) -> Result<Identity, Failure> {
     Access::Operate.admit(caller)?;
     // A service's certificate is replaced, not revoked: otherwise no client could log in.
     check_operators_name(Mesh::of(app).pki()?, aid)?;
@@ -253,18 +267,18 @@ fn concurrent_change(aid: &Aid) -> Failure {
 
 /// Closes the connections, to any server, whose logins used keys that are no longer valid, and deletes those logins and prekeys.
 /// This only cleans up: an invalid login is rejected anyway.
-pub async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
+pub(crate) async fn end_logins(app: &App, aid: &Aid) -> Result<(), Failure> {
     recheck_logins(app, aid);
     store::mesh::logins::delete_fallen(&app.db, aid).await?;
     Ok(store::mesh::prekeys::delete_of(&app.db, aid).await?)
 }
 
-pub async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal, aid: &Aid) -> Result<Identity, Failure> {
     Access::Operate.admit(caller)?;
     version(app, aid, None).await
 }
 
-pub async fn list(app: &App, caller: &Principal, request: ListIdentities) -> Result<IdentityPage, Failure> {
+pub(crate) async fn list(app: &App, caller: &Principal, request: ListIdentities) -> Result<IdentityPage, Failure> {
     Access::Operate.admit(caller)?;
     let page = PageRequest::new("identities", &(), request.limit, request.cursor.as_deref())?;
     let found = store::mesh::identities::list(&app.db, page.after.as_ref(), page.rows_max()).await?;
@@ -273,7 +287,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListIdentities) -> Res
 }
 
 /// Creates an invitation to register one name. It is sealed, and not stored.
-pub fn invite(app: &App, caller: &Principal, request: &CreateInvite) -> Result<Invite, Failure> {
+pub(crate) fn invite(app: &App, caller: &Principal, request: &CreateInvite) -> Result<Invite, Failure> {
     Access::Operate.admit(caller)?;
     let pki = Mesh::of(app).pki()?;
     if let Some(aid) = &request.aid {
@@ -286,7 +300,7 @@ pub fn invite(app: &App, caller: &Principal, request: &CreateInvite) -> Result<I
 }
 
 /// The id of an invitation to register this name. Only the row that registers the name spends it.
-pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
+pub(crate) fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Result<String, Failure> {
     let invite = invite.ok_or_else(|| not_invited("names are given by invitation here"))?;
     let ticket: InviteTicket =
         pki.open_ticket(INVITE, invite).ok_or_else(|| not_invited("the invitation is not valid"))?;
@@ -297,7 +311,7 @@ pub fn open_invite(app: &App, pki: &Pki, aid: &Aid, invite: Option<&str>) -> Res
 }
 
 /// Checks that an invitation was not used.
-pub async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
+pub(crate) async fn check_unused(app: &App, invite: &str) -> Result<(), Failure> {
     match store::mesh::identities::is_used(&app.db, invite).await? {
         true => Err(not_invited("the invitation was used")),
         false => Ok(()),

@@ -47,13 +47,13 @@ use ostler_server::app::App;
 const ACKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// The state of an identity's mailbox.
-pub async fn mailbox(app: &App, aid: &Aid) -> Result<Option<Mailbox>, Failure> {
+pub(crate) async fn mailbox(app: &App, aid: &Aid) -> Result<Option<Mailbox>, Failure> {
     Ok(store::get_mailbox(&app.db, aid).await?)
 }
 
 /// Called after `auth.connect`, with the mailbox as it was before: stores how the identity receives messages, and starts the
 /// delivery of messages that are in its queue or have arrived since.
-pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>) -> Result<(), Failure> {
+pub(crate) async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>) -> Result<(), Failure> {
     let mode = caller.delivery_mode.mode;
     if mailbox.map_or(Mode::Fanout, |mailbox| mailbox.mode) != mode {
         store::update_mode(&app.db, &caller.aid, mode).await?;
@@ -62,7 +62,7 @@ pub async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Mailbox>)
     Ok(())
 }
 
-pub async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<SendResult, Failure> {
+pub(crate) async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<SendResult, Failure> {
     app.accepting()?;
     let parcel = params.check()?;
     check_recipient(app, &params.to).await?;
@@ -164,7 +164,7 @@ async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
 }
 
 /// The messages after a number, stored or queued, in order.
-pub async fn pull(app: &App, caller: &MeshCaller, params: PullParams) -> Result<PullResult, Failure> {
+pub(crate) async fn pull(app: &App, caller: &MeshCaller, params: PullParams) -> Result<PullResult, Failure> {
     let place = caller.place.of_call(params.device_id.as_deref(), params.slot_id.as_deref())?;
     let (limit, after, now) = (params.limit()?, params.after_seq, app.now());
     let acked = store::get_ack(&app.db, &caller.aid, place).await?;
@@ -235,7 +235,7 @@ fn page_end(stored: &Kept, queue: &Queue, after: i64, limit: u32) -> i64 {
 }
 
 /// Moves the acknowledged number of a device slot, and notifies the senders of the messages that it now covers.
-pub async fn ack(app: &App, caller: &MeshCaller, params: AckParams) -> Result<AckResult, Failure> {
+pub(crate) async fn ack(app: &App, caller: &MeshCaller, params: AckParams) -> Result<AckResult, Failure> {
     let place = caller.place.of_call(params.device_id.as_deref(), params.slot_id.as_deref())?;
     if params.seq < 0 {
         return Err(Failure::invalid(Rule::AckSeq, "seq: 0 or more").detail("field", "seq"));
@@ -263,7 +263,7 @@ fn notify(app: &App, aid: &Aid, event: &str, params: &impl Serialize) {
 }
 
 /// Recalls messages that were sent a short while ago.
-pub async fn recall(app: &App, caller: &MeshCaller, params: RecallParams) -> Result<RecallResult, Failure> {
+pub(crate) async fn recall(app: &App, caller: &MeshCaller, params: RecallParams) -> Result<RecallResult, Failure> {
     params.check()?;
     let (mut recalled, mut errors): (BTreeMap<Aid, Vec<String>>, Vec<RecallFailure>) = (BTreeMap::new(), vec![]);
     let accepted = params.message_ids.len();
@@ -283,7 +283,11 @@ pub async fn recall(app: &App, caller: &MeshCaller, params: RecallParams) -> Res
     Ok(RecallResult { success: true, accepted, recalled: count, errors })
 }
 
-pub async fn query_online(app: &App, _: &MeshCaller, params: QueryOnlineParams) -> Result<QueryOnlineResult, Failure> {
+pub(crate) async fn query_online(
+    app: &App,
+    _: &MeshCaller,
+    params: QueryOnlineParams,
+) -> Result<QueryOnlineResult, Failure> {
     params.check()?;
     let mut online = BTreeMap::new();
     for name in params.aids {
@@ -297,7 +301,7 @@ pub async fn query_online(app: &App, _: &MeshCaller, params: QueryOnlineParams) 
 }
 
 /// Stores a prekey that its owner signed.
-pub async fn put_prekey(app: &App, caller: &MeshCaller, mut prekey: Prekey) -> Result<PutPrekeyResult, Failure> {
+pub(crate) async fn put_prekey(app: &App, caller: &MeshCaller, mut prekey: Prekey) -> Result<PutPrekeyResult, Failure> {
     prekey.check()?;
     let device_id = caller.place.of_call(prekey.device_id.as_deref(), None)?.device_id.clone();
     let identity = identities::version(app, &caller.aid, Some(&prekey.cert_fingerprint)).await?;
@@ -329,14 +333,14 @@ fn is_signed(prekey: &Prekey, owner: Certificate) -> bool {
 }
 
 /// The newest prekeys of an identity. Reading does not consume them.
-pub async fn get_prekey(app: &App, _: &MeshCaller, params: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
+pub(crate) async fn get_prekey(app: &App, _: &MeshCaller, params: GetPrekeyParams) -> Result<GetPrekeyResult, Failure> {
     let device_prekeys = stored_prekeys::list(&app.db, &params.aid).await?;
     let prekey = device_prekeys.first().cloned();
     Ok(GetPrekeyResult { found: prekey.is_some(), prekey, device_prekeys })
 }
 
 /// Deletes expired messages and stale presence rows.
-pub async fn sweep(app: &App) -> Result<(), Failure> {
+pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     let idle = app.now().checked_sub(ACKS_KEPT).unwrap_or_default();
     store::delete_expired(&app.db, app.now(), idle).await?;
     presence::sweep(app).await

@@ -11,11 +11,11 @@ use ostler_protocol::{
 use super::{MeshCaller, pki};
 use ostler_server::app::App;
 
-pub fn ping(app: &App, _: NoParams) -> Result<PingResult, Failure> {
+pub(crate) fn ping(app: &App, _: NoParams) -> Result<PingResult, Failure> {
     Ok(PingResult { pong: true, timestamp: app.wall().as_millisecond() })
 }
 
-pub fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure> {
+pub(crate) fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure> {
     Ok(StatusResult {
         mode: "gateway".into(),
         aid: caller.aid.clone(),
@@ -26,6 +26,6 @@ pub fn status(caller: &MeshCaller, _: NoParams) -> Result<StatusResult, Failure>
 }
 
 /// The list of roots exactly as it was signed, byte by byte.
-pub async fn trust_roots(app: &App) -> Result<RawJson, Failure> {
+pub(crate) async fn trust_roots(app: &App) -> Result<RawJson, Failure> {
     RawJson::parse(pki::trust_roots(app)?.to_string()).map_err(Failure::internal)
 }

@@ -2,7 +2,7 @@
 //! cached for many clients, and signed again as soon as its content changes.
 
 mod signed;
-pub use signed::{SignedList, StatusResponse};
+pub(crate) use signed::{SignedList, StatusResponse};
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -38,16 +38,16 @@ fn is_fresh(made_at: Timestamp, now: Timestamp) -> bool {
 }
 
 /// Issuer, registry, root.
-pub fn chain(app: &App) -> Result<String, Failure> {
+pub(crate) fn chain(app: &App) -> Result<String, Failure> {
     Ok(Mesh::of(app).pki()?.chain().to_pem())
 }
 
-pub fn root(app: &App) -> Result<String, Failure> {
+pub(crate) fn root(app: &App) -> Result<String, Failure> {
     Ok(Mesh::of(app).pki()?.root().to_pem())
 }
 
 /// The current revocation list.
-pub async fn revocations(app: &App) -> Result<SignedList, Failure> {
+pub(crate) async fn revocations(app: &App) -> Result<SignedList, Failure> {
     let pki = Mesh::of(app).pki()?;
     let (now, last) = (app.wall(), store::mesh::identities::last_revocation(&app.db).await?);
     let cached = Mesh::of(app).revocations.lock().clone();
@@ -93,7 +93,7 @@ async fn status_of(app: &App, serial: &Serial) -> Result<ocsp::OcspStatus, Failu
 }
 
 /// The status of a certificate, in the form that the published client reads.
-pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<CertificateStatus, Failure> {
+pub(crate) async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<CertificateStatus, Failure> {
     let pki = Mesh::of(app).pki()?;
     let serial: Serial = serial.parse().map_err(|_| Failure::not_found("certificate"))?;
     let (now, status, name) = (app.wall(), status_of(app, &serial).await?, serial.to_string());
@@ -116,13 +116,13 @@ pub async fn status(app: &App, peer: IpAddr, serial: &str) -> Result<Certificate
 }
 
 /// Decodes an RFC 6960 request from a path. `None` if the text is not a request.
-pub fn decode_request(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode_request(text: &str) -> Option<Vec<u8>> {
     let request = BASE64.decode(text).ok().filter(|_| text.len() <= REQUEST_TEXT_BYTES_MAX)?;
     ocsp::OcspRequest::read(&request).is_some().then_some(request)
 }
 
 /// The response to an RFC 6960 request. A malformed request has a response, too.
-pub async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
+pub(crate) async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>, Failure> {
     let pki = Mesh::of(app).pki()?;
     let Some(request) = ocsp::OcspRequest::read(request) else { return Ok(ocsp::malformed()) };
     Mesh::of(app).count_signature(peer, app.now())?;
@@ -138,7 +138,7 @@ pub async fn respond(app: &App, peer: IpAddr, request: &[u8]) -> Result<Vec<u8>,
 }
 
 /// The signed list of trusted roots.
-pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
+pub(crate) fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
     let (pki, now) = (Mesh::of(app).pki()?, app.wall());
     let mut roots = Mesh::of(app).roots.lock();
     if let Some((_, list)) = roots.as_ref().filter(|(made_at, _)| is_fresh(*made_at, now)) {
@@ -151,7 +151,7 @@ pub fn trust_roots(app: &App) -> Result<Arc<str>, Failure> {
 }
 
 /// The gateway's URL, for a client whose request had this host name.
-pub fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
+pub(crate) fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
     let pki = Mesh::of(app).pki()?;
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => (name, format!(":{port}")),
@@ -167,7 +167,7 @@ pub fn discover(app: &App, host: &str) -> Result<Discovery, Failure> {
 }
 
 /// Whether a host name is the domain or a name in it.
-pub fn is_within(domain: &str, host: &str) -> bool {
+pub(crate) fn is_within(domain: &str, host: &str) -> bool {
     let host = host.to_ascii_lowercase();
     host.strip_suffix(domain).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }

@@ -31,7 +31,7 @@ fn seat(app: &App, id: ConnectionId) -> Seat {
 }
 
 /// Checks a connection that was admitted on this server against those on other servers, too, and stores it if it is admitted.
-pub async fn admit_beside_others(
+pub(crate) async fn admit_beside_others(
     app: &App,
     aid: &Aid,
     id: ConnectionId,
@@ -53,7 +53,7 @@ pub async fn admit_beside_others(
 
 /// Probes the connection that has exactly this device slot, on this server or another. Resolves when the connection has
 /// responded or closed, or when the time is over.
-pub async fn probe(app: &App, aid: &Aid, place: &DeviceSlot) {
+pub(crate) async fn probe(app: &App, aid: &Aid, place: &DeviceSlot) {
     // Legacy connections share a device slot, and conflict with none.
     if place.device_id.is_empty() {
         return;
@@ -95,7 +95,7 @@ async fn is_occupied_elsewhere(app: &App, aid: &Aid, place: &DeviceSlot) -> Resu
 }
 
 /// Probes a connection for another server. A server without a connection in this device slot does not respond.
-pub async fn answer_probe(app: App, aid: Aid, place: DeviceSlot) {
+pub(crate) async fn answer_probe(app: App, aid: Aid, place: DeviceSlot) {
     let Some((id, outbox)) = Mesh::of(&app).connections.at(&aid, &place) else { return };
     wait(&app, outbox.probe()).await;
     let is_there = Mesh::of(&app).connections.at(&aid, &place).is_some_and(|(now, _)| now == id);
@@ -115,7 +115,7 @@ async fn wait(app: &App, settled: impl Future<Output = ()>) {
     }
 }
 
-pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
+pub(crate) async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
     if Mesh::of(app).connections.is_online(aid) || !app.db.multi_replica() {
         return Ok(Mesh::of(app).connections.is_online(aid));
     }
@@ -124,7 +124,7 @@ pub async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
 }
 
 /// Stores all connections of this server: while it did not listen, others may have taken it for stopped and deleted its rows.
-pub async fn store_all(app: &App) -> Result<(), Failure> {
+pub(crate) async fn store_all(app: &App) -> Result<(), Failure> {
     for (aid, one) in Mesh::of(app).connections.all() {
         store::insert(&app.db, seat(app, one.id), &aid, &one.live).await?;
     }
@@ -132,7 +132,7 @@ pub async fn store_all(app: &App) -> Result<(), Failure> {
 }
 
 /// Deletes the rows of connections as they close.
-pub async fn run(app: &App) {
+pub(crate) async fn run(app: &App) {
     loop {
         for id in Mesh::of(app).connections.closed().await {
             if app.db.multi_replica()
@@ -145,7 +145,7 @@ pub async fn run(app: &App) {
 }
 
 /// Deletes the rows of servers that have stopped, and of this server's connections that have closed.
-pub async fn sweep(app: &App) -> Result<(), Failure> {
+pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     if !app.db.multi_replica() {
         return Ok(());
     }
@@ -160,15 +160,15 @@ pub async fn sweep(app: &App) -> Result<(), Failure> {
 }
 
 /// Another server probes the connection in a device slot.
-pub const PROBE: Topic =
+pub(crate) const PROBE: Topic =
     Topic::new("mesh.probe", wake_probe, |_| {}).urgent().former(|word| former::urgent_key(word, '?'));
 
 /// The probe of the connection in a device slot has ended.
-pub const SETTLED: Topic =
+pub(crate) const SETTLED: Topic =
     Topic::new("mesh.settled", wake_settled, |_| {}).urgent().former(|word| former::urgent_key(word, '='));
 
 /// The key of an identity's device slot.
-pub fn place_key(aid: &Aid, DeviceSlot { device_id, slot_id }: &DeviceSlot) -> String {
+pub(crate) fn place_key(aid: &Aid, DeviceSlot { device_id, slot_id }: &DeviceSlot) -> String {
     format!("{device_id}/{slot_id}/{aid}")
 }
 

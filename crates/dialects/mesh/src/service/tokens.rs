@@ -51,7 +51,7 @@ fn after(now: Timestamp, ms: i64) -> Timestamp {
 }
 
 /// Starts a login with its first pair. The login is valid as long as the certificate that proved it.
-pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Result<Login2Result, Failure> {
+pub(crate) async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Result<Login2Result, Failure> {
     let now = app.wall();
     let minted = mint_pair(now);
     let (login_id, ends_at) = (app.ids.body().simple().to_string(), after(now, REFRESH_CHAIN_MS_MAX));
@@ -67,7 +67,7 @@ pub async fn begin(app: &App, proved: &Identity, new_cert: Option<String>) -> Re
 }
 
 /// The next pair. A rejected refresh token is a result, not a failure: the client then logs in again.
-pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
+pub(crate) async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failure> {
     let now = app.wall();
     let (hash, minted) = (token_hash(token), mint_pair(now));
     let refreshed = store::mesh::logins::update_refreshed(&app.db, &hash, &minted.pair, REFRESH_CHAIN_USES_MAX, now);
@@ -92,7 +92,7 @@ pub async fn refresh(app: &App, token: &str) -> Result<RefreshTokenResult, Failu
 }
 
 /// The identity and the login of an access token. `None` if the token is not valid.
-pub async fn find_by_token(app: &App, token: &str) -> Result<Option<(Aid, String)>, Failure> {
+pub(crate) async fn find_by_token(app: &App, token: &str) -> Result<Option<(Aid, String)>, Failure> {
     if token.len() > TOKEN_BYTES_MAX {
         return Ok(None);
     }
@@ -101,7 +101,7 @@ pub async fn find_by_token(app: &App, token: &str) -> Result<Option<(Aid, String
 
 /// Whether a login is still valid. It ends with its chain, with the certificate that proved it, and when a refresh token is
 /// used twice.
-pub async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
+pub(crate) async fn is_live(app: &App, login_id: &str) -> Result<bool, Failure> {
     Ok(store::mesh::logins::is_live(&app.db, login_id, app.wall()).await?)
 }
 
@@ -112,13 +112,13 @@ pub(super) fn recheck_logins(app: &App, aid: &Aid) {
 }
 
 /// Deletes logins that have ended, and spent tokens that no server would accept even if its clock is behind this one.
-pub async fn sweep(app: &App) -> Result<(), Failure> {
+pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     let ended_before = after(app.surely_past(), -CLOCKS_APART_MS_MAX);
     Ok(store::mesh::logins::delete_ended(&app.db, ended_before).await?)
 }
 
 /// Logins of an identity have ended.
-pub const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).recheck_all_logins())
+pub(crate) const LOGINS: Topic = Topic::new("mesh.logins", wake_logins, |app| Mesh::of(app).recheck_all_logins())
     .urgent()
     .former(|word| former::urgent_key(word, '!'));
 

@@ -38,7 +38,7 @@ use ostler_server::{
 };
 
 /// How much of a form is read before the request is rejected.
-pub const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
+pub(crate) const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
 /// How long a rejected client may continue to send, so that it receives the response.
 const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
 /// The content security policy of a picture: no script in it runs.
@@ -48,7 +48,7 @@ const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'
 #[utoipa::path(post, path = "/api/v1/agent/attachments", tag = "agent", security(("token" = ["own"])),
     request_body(content = AttachmentForm, content_type = "multipart/form-data"),
     responses((status = 201, body = Attachment), (status = "4XX", body = RunInputProblem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     UploadForm(upload): UploadForm,
@@ -59,7 +59,7 @@ pub async fn create(
 /// Get a new signed URL of a picture of the caller.
 #[utoipa::path(get, path = "/api/v1/agent/attachments/signed-url", tag = "agent", security(("token" = ["own"])),
     params(SignUrl), responses((status = 200, body = SignedUrl), (status = "4XX", body = RunInputProblem)))]
-pub async fn sign(
+pub(crate) async fn sign(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<SignUrl>,
@@ -73,7 +73,7 @@ pub async fn sign(
     params(("bucket" = String, Path), ("owner" = String, Path), ("threadId" = String, Path), ("runId" = String, Path),
         ("file" = String, Path), Proof),
     responses((status = 200, content_type = "image/*", body = Vec<u8>), (status = "4XX", body = RunInputProblem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     At((bucket, owner, thread_id, run_id, file)): At<(String, String, String, String, String)>,
     Params(proof): Params<Proof>,
@@ -93,7 +93,7 @@ pub async fn get(
 }
 
 /// The form of an upload. Its size and time are limited while it is read.
-pub struct UploadForm(Upload);
+pub(crate) struct UploadForm(Upload);
 
 impl FromRequest<App> for UploadForm {
     type Rejection = Refusal;

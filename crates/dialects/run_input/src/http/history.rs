@@ -18,7 +18,7 @@ use ostler_server::{
 /// Read a day of a thread: the last day with a message, or the last such day before a given one.
 #[utoipa::path(get, path = "/api/v1/agent/history", tag = "agent", security(("token" = ["own"])), params(HistoryQuery),
     responses((status = 200, body = HistorySnapshot), (status = "4XX", body = RunInputProblem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(query): Params<HistoryQuery>,

@@ -1,6 +1,6 @@
 //! `/api/v1/agent…`: the run input dialect, for chat front ends. Its failures carry a code of its own (`problem.rs`).
 
-pub mod attachments;
-pub mod history;
-pub mod runs;
-pub mod sessions;
+pub(crate) mod attachments;
+pub(crate) mod history;
+pub(crate) mod runs;
+pub(crate) mod sessions;

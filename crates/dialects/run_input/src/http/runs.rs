@@ -48,7 +48,11 @@ use ostler_server::{
     request_body = RunAgentInput,
     responses((status = 202, body = TaskAccepted), (status = 200, content((String = "text/event-stream"))),
         (status = "4XX", body = RunInputProblem)))]
-pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Request) -> Result<Response, Refusal> {
+pub(crate) async fn create(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    request: Request,
+) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
     let streams = wants_stream(&headers);
     let form = if streams { Form::Streamed } else { Form::Queued };
@@ -78,7 +82,7 @@ pub async fn create(State(app): State<App>, Caller(caller): Caller, request: Req
     params(("threadId" = String, Path), RunEventsQuery,
         ("Last-Event-ID" = Option<String>, Header, description = "Only events after this one")),
     responses((status = 200, content((String = "text/event-stream"))), (status = "4XX", body = RunInputProblem)))]
-pub async fn events(
+pub(crate) async fn events(
     State(app): State<App>,
     Caller(caller): Caller,
     At(thread_id): At<String>,
@@ -94,7 +98,7 @@ pub async fn events(
 #[utoipa::path(post, path = "/api/v1/agent/runs/{threadId}/cancel", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path), CancelRunQuery),
     responses((status = 202, body = CancelAccepted), (status = "4XX", body = RunInputProblem)))]
-pub async fn cancel(
+pub(crate) async fn cancel(
     State(app): State<App>,
     Caller(caller): Caller,
     At(thread_id): At<String>,

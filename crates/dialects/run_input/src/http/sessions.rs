@@ -19,7 +19,7 @@ use ostler_server::{
 #[utoipa::path(delete, path = "/api/v1/agent/sessions/{threadId}", tag = "agent", security(("token" = ["own"])),
     params(("threadId" = String, Path)),
     responses((status = 204, description = "it is gone, or was never there"), (status = "4XX", body = RunInputProblem)))]
-pub async fn erase(
+pub(crate) async fn erase(
     State(app): State<App>,
     Caller(caller): Caller,
     At(thread_id): At<String>,

@@ -32,7 +32,7 @@ const ANY_IMAGE: &str = "image/*";
 const ERASE_MAX: u32 = 1_000;
 
 /// A file as a form sent it.
-pub struct Upload {
+pub(crate) struct Upload {
     pub thread_id: String,
     pub run_id: String,
     pub bytes: Bytes,
@@ -41,7 +41,7 @@ pub struct Upload {
 }
 
 /// Stores a picture for a later message. A picture that no message uses is deleted after a while.
-pub async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Attachment, Failure> {
+pub(crate) async fn create(app: &App, caller: &Principal, upload: Upload) -> Result<Attachment, Failure> {
     app.accepting()?;
     let owner = threads::owner(caller)?;
     if upload.bytes.len() > ATTACHMENT_BYTES_MAX {
@@ -86,7 +86,7 @@ async fn store_file(app: App, path: ObjectPath, upload: Upload) -> Result<(), Fa
 }
 
 /// A new URL of a file of the caller.
-pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<SignedUrl, Failure> {
+pub(crate) async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<SignedUrl, Failure> {
     let owner = threads::owner(caller)?;
     let not_found = || Failure::not_found("attachment");
     let path: ObjectPath = request.path.parse().map_err(|_| not_found())?;
@@ -101,7 +101,7 @@ pub async fn sign(app: &App, caller: &Principal, request: &SignUrl) -> Result<Si
 }
 
 /// A file, for any client with a valid URL of it. An expired URL and an altered one are rejected in the same way.
-pub async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
+pub(crate) async fn get(app: &App, bucket: &str, path: &str, proof: &Proof) -> Result<(ObjectPath, Bytes), Failure> {
     let refused = || Failure::rule(Rule::AttachmentUrl, "this URL was not signed here, or has ended");
     let path: ObjectPath = path.parse().map_err(|_| refused())?;
     if !RunInputState::of(app).files.proves(bucket, &path, proof, app.wall()) {
@@ -120,7 +120,7 @@ fn sign_path(app: &App, path: &ObjectPath) -> SignedUrl {
 
 /// A picture of a message as it is stored in the event: its bucket and path, never its URL. It must be the caller's own, of this
 /// thread, or come from a trusted host.
-pub async fn read_picture(
+pub(crate) async fn read_picture(
     app: &App,
     caller: &Principal,
     thread_id: &str,
@@ -160,7 +160,7 @@ pub async fn read_picture(
 }
 
 /// A current URL of a picture of a message. `None` if this server cannot serve it.
-pub fn url_of(app: &App, picture: &Picture) -> Option<String> {
+pub(crate) fn url_of(app: &App, picture: &Picture) -> Option<String> {
     match (&picture.bucket, &picture.path) {
         (Some(bucket), Some(path)) => {
             Some(path).filter(|_| *bucket == RunInputState::of(app).files.bucket).and_then(|path| {
@@ -184,7 +184,7 @@ fn url_of_thread(app: &App, session: &Session, picture: &Picture) -> Option<Stri
 }
 
 /// The pictures of a command's message. Only those of its own thread are signed: a command may contain any path.
-pub async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
+pub(crate) async fn of_command(app: &App, command: &Command) -> Result<Vec<HistoryAttachment>, Failure> {
     let pictures = pictures(command.payload.as_str());
     if pictures.is_empty() {
         return Ok(vec![]);
@@ -207,7 +207,7 @@ fn is_trusted(hosts: &[String], url: &str) -> bool {
 
 /// Deletes files that no message uses and that no message has requested for a while. A file that cannot be deleted is left to the
 /// next sweep.
-pub async fn sweep(app: &App) -> Result<usize, Failure> {
+pub(crate) async fn sweep(app: &App) -> Result<usize, Failure> {
     let age = SignedDuration::from_millis(RunInputState::of(app).attachments.unused_ms);
     let before = app.now().checked_sub(age).unwrap_or(Timestamp::MIN);
     let unused = store::run_input::attachments::list_unused(&app.db, before, SWEEP_MAX).await?;
@@ -242,7 +242,7 @@ async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
 }
 
 /// Deletes the files that a thread had when it was erased; later ones belong to the next thread with that id. Idempotent.
-pub async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
+pub(crate) async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
     loop {
         let files =
             store::run_input::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;

@@ -31,7 +31,7 @@ use ostler_server::{app::App, auth::Principal, service::users};
 const PARTIAL_TURNS_MAX: usize = 50;
 
 /// One day of the caller's thread. A thread that does not exist is empty.
-pub async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> Result<HistorySnapshot, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> Result<HistorySnapshot, Failure> {
     let zone = users::time_zone(app, caller).await?;
     let before = query.before.as_deref().map(read_day).transpose()?;
     let Some(session) = thread(app, caller, query.thread_id.as_deref()).await? else {

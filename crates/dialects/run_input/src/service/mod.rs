@@ -1,6 +1,6 @@
 //! Verbs of the run input dialect. Each authorises its caller and returns wire types.
 
-pub mod attachments;
-pub mod history;
-pub mod runs;
-pub mod threads;
+pub(crate) mod attachments;
+pub(crate) mod history;
+pub(crate) mod runs;
+pub(crate) mod threads;

@@ -42,14 +42,14 @@ use ostler_server::{
     },
 };
 
-pub use stream::{NextEvent, Position, RunStream};
+pub(crate) use stream::{NextEvent, Position, RunStream};
 
 /// The project and provider of the kernel's runs of threads, unless the policy lists others.
 const PROJECT: &str = "ostler/agent-runs";
 const PROVIDER: &str = "local";
 
 /// A run that was accepted, now or before.
-pub struct Accepted {
+pub(crate) struct Accepted {
     pub thread_id: String,
     pub alias: CommandAlias,
     /// The thread was created for it.
@@ -57,7 +57,7 @@ pub struct Accepted {
 }
 
 impl Accepted {
-    pub fn task(&self) -> TaskAccepted {
+    pub(crate) fn task(&self) -> TaskAccepted {
         TaskAccepted {
             task_id: self.alias.command_id.to_string(),
             thread_id: self.thread_id.clone(),
@@ -68,7 +68,7 @@ impl Accepted {
 }
 
 /// Accepts a run. Idempotent by the run's id; another body under the same id is rejected.
-pub async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
+pub(crate) async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
     app.accepting()?;
     check_run_id(app, &input.run_id)?;
     let mut attempts =
@@ -255,7 +255,12 @@ fn resume(answers: &[ResumeEntry], exists: bool) -> Result<Submission, Failure> 
 }
 
 /// Requests the cancellation of a run. Idempotent, also for a run that has ended.
-pub async fn cancel(app: &App, caller: &Principal, thread_id: &str, run_id: &str) -> Result<CancelAccepted, Failure> {
+pub(crate) async fn cancel(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    run_id: &str,
+) -> Result<CancelAccepted, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let command = app.command_ref(alias.command_id).await?;
     let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
@@ -278,7 +283,7 @@ async fn find(
 }
 
 /// Follows a run of the caller after a given event, or from its start.
-pub async fn follow(
+pub(crate) async fn follow(
     app: &App,
     caller: &Principal,
     thread_id: &str,
@@ -291,7 +296,7 @@ pub async fn follow(
 }
 
 /// Accepts a run and follows it. A client that disconnects does not stop the run.
-pub async fn accept_and_follow(
+pub(crate) async fn accept_and_follow(
     app: &App,
     caller: &Principal,
     input: &RunInput,

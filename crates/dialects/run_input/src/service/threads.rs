@@ -19,12 +19,12 @@ use ostler_server::{app::App, auth::Principal, directories, traces::note_session
 const ERASED_AT_ONCE: u32 = 100;
 
 /// The owner of threads that this caller creates.
-pub fn owner(caller: &Principal) -> Result<String, Failure> {
+pub(crate) fn owner(caller: &Principal) -> Result<String, Failure> {
     caller.owner()
 }
 
 /// The tenant of threads that this caller creates.
-pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failure> {
+pub(crate) fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failure> {
     let configured = &RunInputState::of(app).config.tenant;
     match caller.tenants() {
         None => Ok(configured),
@@ -36,7 +36,7 @@ pub fn tenant<'a>(app: &'a App, caller: &'a Principal) -> Result<&'a str, Failur
 }
 
 /// The caller's own thread with this id. `None` if no user has one; fails if another user does.
-pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
+pub(crate) async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
     let named = store::kernel::sessions::find_by_external_id(&app.db, thread_id).await?;
     let exists = !named.is_empty();
@@ -52,19 +52,19 @@ pub async fn find(app: &App, caller: &Principal, thread_id: &str) -> Result<Opti
 }
 
 /// The caller's newest thread. `None` if there is none.
-pub async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
+pub(crate) async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
     Ok(store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await?)
 }
 
 /// As [`find`], but fails if the thread does not exist.
-pub async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
     find(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
 }
 
 /// Erases the caller's thread: its run ends, and only the digests of its events remain. Idempotent; another user's thread is
 /// rejected.
-pub async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
+pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
     let session = mark_erased(app, caller, &thread_id).await?;
     app.to_the_end(|app| async move {
@@ -112,7 +112,7 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
 }
 
 /// Finishes erasures that a stopped server had begun. A failure with one thread does not stop the others.
-pub async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
+pub(crate) async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
     for session in store::kernel::erasures::list_unfinished(&app.db, ERASED_AT_ONCE).await? {
         if let Err(failure) = finish_erasing(app, &session).await {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %session.session, "erasing a thread failed; the next sweep tries again");

@@ -12,20 +12,20 @@ use reqwest::{
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-pub struct Sender {
+pub(crate) struct Sender {
     http: Client,
     rules: OutgoingRules,
     patience: Duration,
 }
 
 /// The head of a receiver's response.
-pub struct HookResponse {
+pub(crate) struct HookResponse {
     pub status: u16,
     pub retry_after: Option<String>,
 }
 
 impl Sender {
-    pub fn new(rules: OutgoingRules, patience: Duration) -> Result<Self, Failure> {
+    pub(crate) fn new(rules: OutgoingRules, patience: Duration) -> Result<Self, Failure> {
         // The process may have installed a provider already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
@@ -38,7 +38,7 @@ impl Sender {
     }
 
     /// `Err` says why there was no response, for the webhook's owner.
-    pub async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<HookResponse, String> {
+    pub(crate) async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<HookResponse, String> {
         // The rules may have changed since the webhook was set.
         let url = check_url(&self.rules, url).map_err(|failure| failure.message)?;
         let request = self.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json").body(body);
@@ -60,7 +60,7 @@ impl Sender {
 }
 
 /// Checks everything about a webhook's URL that can be checked without resolving its name.
-pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, Failure> {
+pub(crate) fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, Failure> {
     let refused = |why: String| Failure::invalid(Rule::WebhookUrl, format!("this cannot be a webhook: {why}"));
     if text.len() > WEBHOOK_URL_BYTES_MAX {
         return Err(refused("the URL is too long".into()));

@@ -29,7 +29,7 @@ use ostler_server::{
 /// Create an agent, with or without a manifest. The caller owns it.
 #[utoipa::path(post, path = "/agents", tag = "agents", security(("token" = ["own"])), request_body = CreateAgent,
     responses((status = 201, body = SavedAgent), (status = "4XX", body = TrustProblem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     Body(request): Body<CreateAgent>,
@@ -40,7 +40,7 @@ pub async fn create(
 /// List agents, newest first, without their manifests; with `name`, those whose name contains it.
 #[utoipa::path(get, path = "/agents", tag = "agents", security(()), params(ListAgents),
     responses((status = 200, body = AgentPage), (status = "4XX", body = TrustProblem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     MaybeCaller(caller): MaybeCaller,
     Params(request): Params<ListAgents>,
@@ -53,7 +53,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/agents/{agentId}", tag = "agents", security(()), params(("agentId" = AgentId, Path)),
     responses((status = 200, body = Agent), (status = 304, description = "the manifest is the one that was named"),
         (status = "4XX", body = TrustProblem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     MaybeCaller(caller): MaybeCaller,
     At(id): At<AgentId>,
@@ -80,7 +80,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = UpdateAgent,
     responses((status = 200, body = SavedAgent), (status = "4XX", body = TrustProblem)))]
-pub async fn update(
+pub(crate) async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
@@ -93,7 +93,7 @@ pub async fn update(
 /// are rejected with 410.
 #[utoipa::path(delete, path = "/agents/{agentId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 200, body = Agent), (status = "4XX", body = TrustProblem)))]
-pub async fn retire(
+pub(crate) async fn retire(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
@@ -105,7 +105,7 @@ pub async fn retire(
 #[utoipa::path(post, path = "/agents/{agentId}/manifest/diff", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = DiffManifest,
     responses((status = 200, body = TriedManifest), (status = "4XX", body = TrustProblem)))]
-pub async fn diff(
+pub(crate) async fn diff(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
@@ -118,7 +118,7 @@ pub async fn diff(
 #[utoipa::path(post, path = "/agents/{agentId}/tokens", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = CreateAgentToken,
     responses((status = 201, body = CreatedAgentToken), (status = "4XX", body = TrustProblem)))]
-pub async fn create_token(
+pub(crate) async fn create_token(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
@@ -131,7 +131,7 @@ pub async fn create_token(
 #[utoipa::path(get, path = "/agents/{agentId}/tokens", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)),
     responses((status = 200, body = AgentTokens), (status = "4XX", body = TrustProblem)))]
-pub async fn list_tokens(
+pub(crate) async fn list_tokens(
     State(app): State<App>,
     Caller(caller): Caller,
     At(id): At<AgentId>,
@@ -143,7 +143,7 @@ pub async fn list_tokens(
 #[utoipa::path(delete, path = "/agents/{agentId}/tokens/{agentTokenId}", tag = "agents", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path), ("agentTokenId" = TokenId, Path)),
     responses((status = 200, body = AgentToken), (status = "4XX", body = TrustProblem)))]
-pub async fn revoke_token(
+pub(crate) async fn revoke_token(
     State(app): State<App>,
     Caller(caller): Caller,
     At((id, token_id)): At<(AgentId, TokenId)>,

@@ -1,7 +1,7 @@
 //! Routes of the trust dialect. They only translate.
 
-pub mod agents;
-pub mod receipts;
-pub mod relations;
-pub mod sockets;
-pub mod webhooks;
+pub(crate) mod agents;
+pub(crate) mod receipts;
+pub(crate) mod relations;
+pub(crate) mod sockets;
+pub(crate) mod webhooks;

@@ -29,7 +29,7 @@ use ostler_server::{
 #[utoipa::path(get, path = "/h2a/relations/{relationId}/receipts", tag = "relations",
     security(("token" = ["own"])), params(("relationId" = RelationId, Path), ListReceipts),
     responses((status = 200, body = ReceiptPage), (status = "4XX", body = TrustProblem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
@@ -41,7 +41,7 @@ pub async fn list(
 /// Export the caller's whole consent ledger, a receipt per line. It can be verified without this server.
 #[utoipa::path(get, path = "/h2a/receipts", tag = "relations", security(("token" = ["own"])),
     responses((status = 200, body = String, content_type = "application/jsonl"), (status = "4XX", body = TrustProblem)))]
-pub async fn ledger(State(app): State<App>, Caller(caller): Caller) -> Result<Response, Refusal> {
+pub(crate) async fn ledger(State(app): State<App>, Caller(caller): Caller) -> Result<Response, Refusal> {
     let user_id = caller.owner()?;
     let first = service::receipts::lines(&app, &user_id, 0).await?;
     let rest = stream::try_unfold((app, user_id, first), |(app, user_id, next)| async move {

@@ -27,7 +27,7 @@ use ostler_server::{
 #[utoipa::path(post, path = "/h2a/relations", tag = "relations", security(("token" = ["own"])),
     request_body = CreateRelation, responses((status = 201, body = RelationView),
         (status = 200, body = RelationView, description = "it was there"), (status = "4XX", body = TrustProblem)))]
-pub async fn create(
+pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
     Body(request): Body<CreateRelation>,
@@ -39,7 +39,7 @@ pub async fn create(
 /// List the caller's relations, newest first, with their state under the agents' current manifests.
 #[utoipa::path(get, path = "/h2a/relations", tag = "relations", security(("token" = ["own"])),
     params(ListRelations), responses((status = 200, body = RelationPage), (status = "4XX", body = TrustProblem)))]
-pub async fn list(
+pub(crate) async fn list(
     State(app): State<App>,
     Caller(caller): Caller,
     Params(request): Params<ListRelations>,
@@ -50,7 +50,7 @@ pub async fn list(
 /// List pending consents: an event for each agent whose manifest has changed so that the caller must consent again.
 #[utoipa::path(get, path = "/h2a/pending", tag = "relations", security(("token" = ["own"])),
     responses((status = 200, body = PendingConsents), (status = "4XX", body = TrustProblem)))]
-pub async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<Json<PendingConsents>, Refusal> {
+pub(crate) async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<Json<PendingConsents>, Refusal> {
     let pending = service::relations::pending(&app, &caller.owner()?).await?;
     Ok(Json(PendingConsents { pending }))
 }
@@ -59,7 +59,7 @@ pub async fn pending(State(app): State<App>, Caller(caller): Caller) -> Result<J
 #[utoipa::path(get, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)),
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
@@ -71,7 +71,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)), request_body = Answers,
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
-pub async fn update(
+pub(crate) async fn update(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
@@ -84,7 +84,7 @@ pub async fn update(
 #[utoipa::path(delete, path = "/h2a/relations/{relationId}", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)),
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
-pub async fn revoke(
+pub(crate) async fn revoke(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
@@ -96,7 +96,7 @@ pub async fn revoke(
 #[utoipa::path(get, path = "/h2a/relations/{relationId}/changes", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)),
     responses((status = 200, body = RelationChanges), (status = "4XX", body = TrustProblem)))]
-pub async fn changes(
+pub(crate) async fn changes(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,
@@ -108,7 +108,7 @@ pub async fn changes(
 #[utoipa::path(post, path = "/h2a/relations/{relationId}/uses", tag = "relations", security(("token" = ["own"])),
     params(("relationId" = RelationId, Path)), request_body = UseScope,
     responses((status = 200, body = RelationView), (status = "4XX", body = TrustProblem)))]
-pub async fn use_scope(
+pub(crate) async fn use_scope(
     State(app): State<App>,
     Caller(caller): Caller,
     At(relation_id): At<RelationId>,

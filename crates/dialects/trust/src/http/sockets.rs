@@ -33,8 +33,8 @@ use ostler_server::{
     },
 };
 
-pub const HUMAN_PATH: &str = "/ws/human";
-pub const AGENT_PATH: &str = "/ws/agent";
+pub(crate) const HUMAN_PATH: &str = "/ws/human";
+pub(crate) const AGENT_PATH: &str = "/ws/agent";
 
 /// Renewals over one connection within [`RENEWALS_PERIOD`]. Each costs a token lookup; one an hour is plenty.
 const RENEWALS_MAX: u32 = 10;
@@ -43,7 +43,7 @@ const RENEWALS_PERIOD: Duration = Duration::from_secs(60);
 /// Connects as a person. The first frame must arrive within 5 s: `{"type": "auth", "token": …}`. The reply is `auth.ok`,
 /// followed by everything that is pending for this person; or `auth.error` and the close. `{"type": "auth.renew",
 /// "access_token": …}` continues with a newer token of the same caller. `docs/live.md` describes the protocol.
-pub async fn human(
+pub(crate) async fn human(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -53,7 +53,7 @@ pub async fn human(
 
 /// Connects as an agent, with one of its tokens, by the same protocol. The agent may send its id in the URL (`?agent_id=…`), in
 /// the first frame (`"agent_id": …`) or in both; each must match the token.
-pub async fn agent(
+pub(crate) async fn agent(
     State(app): State<App>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Params(claimed): Params<ClaimedAgent>,
@@ -65,7 +65,7 @@ pub async fn agent(
 /// The agent id that a peer claims, if it sends one.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub struct ClaimedAgent {
+pub(crate) struct ClaimedAgent {
     agent_id: Option<String>,
 }
 

@@ -23,7 +23,7 @@ use ostler_server::{
 #[utoipa::path(put, path = "/agents/{agentId}/webhook", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), request_body = PutWebhook,
     responses((status = 200, body = NewWebhook), (status = "4XX", body = TrustProblem)))]
-pub async fn put(
+pub(crate) async fn put(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
@@ -35,7 +35,7 @@ pub async fn put(
 /// Get an agent's webhook, without its secret.
 #[utoipa::path(get, path = "/agents/{agentId}/webhook", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 200, body = Webhook), (status = "4XX", body = TrustProblem)))]
-pub async fn get(
+pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
@@ -46,7 +46,7 @@ pub async fn get(
 /// Delete an agent's webhook. Its pending deliveries become dead.
 #[utoipa::path(delete, path = "/agents/{agentId}/webhook", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 200, body = Webhook), (status = "4XX", body = TrustProblem)))]
-pub async fn delete(
+pub(crate) async fn delete(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
@@ -57,7 +57,7 @@ pub async fn delete(
 /// Send a test event (`webhook.test`) to the webhook.
 #[utoipa::path(post, path = "/agents/{agentId}/webhook/test", tag = "webhooks", security(("token" = ["own"])),
     params(("agentId" = AgentId, Path)), responses((status = 202, body = Delivery), (status = "4XX", body = TrustProblem)))]
-pub async fn test(
+pub(crate) async fn test(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
@@ -69,7 +69,7 @@ pub async fn test(
 #[utoipa::path(get, path = "/agents/{agentId}/webhook/deliveries", tag = "webhooks",
     security(("token" = ["own"])), params(("agentId" = AgentId, Path), ListDeliveries),
     responses((status = 200, body = DeliveryPage), (status = "4XX", body = TrustProblem)))]
-pub async fn list_deliveries(
+pub(crate) async fn list_deliveries(
     State(app): State<App>,
     Caller(caller): Caller,
     At(agent_id): At<AgentId>,
@@ -82,7 +82,7 @@ pub async fn list_deliveries(
 #[utoipa::path(get, path = "/agents/{agentId}/webhook/deliveries/{deliveryId}", tag = "webhooks",
     security(("token" = ["own"])), params(("agentId" = AgentId, Path), ("deliveryId" = DeliveryId, Path)),
     responses((status = 200, body = Delivery), (status = "4XX", body = TrustProblem)))]
-pub async fn get_delivery(
+pub(crate) async fn get_delivery(
     State(app): State<App>,
     Caller(caller): Caller,
     At((agent_id, delivery_id)): At<(AgentId, DeliveryId)>,
@@ -94,7 +94,7 @@ pub async fn get_delivery(
 #[utoipa::path(post, path = "/agents/{agentId}/webhook/deliveries/{deliveryId}/replay", tag = "webhooks",
     security(("token" = ["own"])), params(("agentId" = AgentId, Path), ("deliveryId" = DeliveryId, Path)),
     responses((status = 202, body = Delivery), (status = "4XX", body = TrustProblem)))]
-pub async fn replay(
+pub(crate) async fn replay(
     State(app): State<App>,
     Caller(caller): Caller,
     At((agent_id, delivery_id)): At<(AgentId, DeliveryId)>,

@@ -41,7 +41,7 @@ use crate::{
 /// Agents of removed owners that are retired at a time.
 const RETIRED_AT_ONCE: u32 = 100;
 
-pub async fn create(app: &App, caller: &Principal, request: CreateAgent) -> Result<SavedAgent, Failure> {
+pub(crate) async fn create(app: &App, caller: &Principal, request: CreateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
     request.check()?;
     app.name("name", &request.name)?;
@@ -66,7 +66,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateAgent) -> Resu
 }
 
 /// An agent as this caller may see it: every caller may read its manifest.
-pub async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> Result<Agent, Failure> {
+pub(crate) async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> Result<Agent, Failure> {
     Ok(visible_to(caller, get(app, id).await?))
 }
 
@@ -81,10 +81,10 @@ fn visible_to(caller: Option<&Principal>, agent: Agent) -> Agent {
 }
 
 /// The beginning of agents' tokens, after the prefix of all tokens.
-pub const TOKEN_KIND: &str = "agt";
+pub(crate) const TOKEN_KIND: &str = "agt";
 
 /// The agent that a token was made for, and when the token expires. `None` if it is not valid now.
-pub async fn find_by_token(
+pub(crate) async fn find_by_token(
     db: Db,
     hash: String,
     now: Timestamp,
@@ -99,7 +99,7 @@ pub async fn find_by_token(
 
 /// Retires an agent permanently: its tokens and its webhook are deleted, and every relation with it ends. Idempotent: the first
 /// time is kept.
-pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
+pub(crate) async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent, Failure> {
     Access::Own.admit(caller)?;
     check_owner(caller, &find(app, id).await?)?;
     tracing::info!(agent_id = %id, by = caller.name(), "an agent is retired");
@@ -112,7 +112,7 @@ pub async fn retire(app: &App, caller: &Principal, id: AgentId) -> Result<Agent,
 }
 
 /// Retires agents whose owner was removed.
-pub async fn retire_orphaned(app: &App) -> Result<(), Failure> {
+pub(crate) async fn retire_orphaned(app: &App) -> Result<(), Failure> {
     loop {
         let orphaned = store::trust::agents::list_orphaned(&app.db, RETIRED_AT_ONCE).await?;
         if orphaned.is_empty() {
@@ -130,7 +130,7 @@ async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
     Ok(())
 }
 
-pub async fn list(app: &App, caller: Option<&Principal>, request: ListAgents) -> Result<AgentPage, Failure> {
+pub(crate) async fn list(app: &App, caller: Option<&Principal>, request: ListAgents) -> Result<AgentPage, Failure> {
     let name = request.name.map(|name| name.to_lowercase());
     let page = PageRequest::new("agents", &name, request.limit, request.cursor.as_deref())?;
     let found = store::trust::agents::list(&app.db, name.as_deref(), page.after.as_ref(), page.rows_max()).await?;
@@ -141,7 +141,12 @@ pub async fn list(app: &App, caller: Option<&Principal>, request: ListAgents) ->
 
 /// Changes an agent. A manifest that differs gets the next version, together with all other changes or not at all. People are
 /// notified after that, even if the owner disconnects.
-pub async fn update(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent) -> Result<SavedAgent, Failure> {
+pub(crate) async fn update(
+    app: &App,
+    caller: &Principal,
+    id: AgentId,
+    request: UpdateAgent,
+) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
     request.check()?;
     let caller = caller.clone();
@@ -197,7 +202,7 @@ async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent
 }
 
 /// What an update with this manifest would change. Stores nothing.
-pub async fn try_manifest(
+pub(crate) async fn try_manifest(
     app: &App,
     caller: &Principal,
     id: AgentId,
@@ -238,7 +243,7 @@ fn reauth_delivery(app: &App, agent: &Agent, diff: &ManifestDiff) -> Option<NewD
     diff.breaking.then(|| webhooks::new_delivery(app, agent.id, REAUTH_REQUIRED, &event))
 }
 
-pub async fn create_token(
+pub(crate) async fn create_token(
     app: &App,
     caller: &Principal,
     id: AgentId,
@@ -268,7 +273,7 @@ pub async fn create_token(
     Ok(CreatedAgentToken { agent_token, token: token.expose_secret().to_owned() })
 }
 
-pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
+pub(crate) async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<AgentTokens, Failure> {
     Access::Own.admit(caller)?;
     owned(app, caller, id).await?;
     let tokens = store::trust::agents::list_tokens(&app.db, id, PAGE_ITEMS_MAX).await?;
@@ -276,7 +281,7 @@ pub async fn list_tokens(app: &App, caller: &Principal, id: AgentId) -> Result<A
 }
 
 /// Idempotent: the time of the first revocation is kept.
-pub async fn revoke_token(
+pub(crate) async fn revoke_token(
     app: &App,
     caller: &Principal,
     id: AgentId,

@@ -11,14 +11,14 @@ use crate::{
 
 /// Sends a listener a notification that is already pending in the store: on this server at once; on other servers, its
 /// connections read again what is pending.
-pub fn notify(app: &App, listener: &Listener, notification: &Notification) {
+pub(crate) fn notify(app: &App, listener: &Listener, notification: &Notification) {
     Trust::of(app).listeners.notify(listener, notification);
     LISTENER.wake_others(app, listener);
 }
 
 /// Sends a frame to an agent's connections, on this server and on others. It is not stored: what the agent must not miss goes to
 /// its webhook as well.
-pub fn send(app: &App, agent_id: AgentId, frame: &Frame) {
+pub(crate) fn send(app: &App, agent_id: AgentId, frame: &Frame) {
     let listener = Listener::Agent(agent_id);
     Trust::of(app).listeners.send(&listener, frame);
     LISTENER.send_to_others(app, &listener, frame);

@@ -31,7 +31,7 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// The notifications that this listener has not answered yet.
-pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<Notification>, Failure> {
+pub(crate) async fn pending(app: &App, listener: &Listener) -> Result<Vec<Notification>, Failure> {
     match listener {
         Listener::Human(user_id) => {
             let reauths = relations::pending(app, user_id).await?;
@@ -53,7 +53,7 @@ pub async fn pending(app: &App, listener: &Listener) -> Result<Vec<Notification>
 /// Notifies the people who have to consent again because this agent has changed, and the agent itself, on whichever server they
 /// are connected. A single task does it, however often the agent changes in the meantime, and retries until the store has
 /// returned all of them.
-pub fn notify_reauth(app: &App, agent_id: AgentId) {
+pub(crate) fn notify_reauth(app: &App, agent_id: AgentId) {
     if !Trust::of(app).listeners.begin_notifying(agent_id) {
         return;
     }
@@ -104,7 +104,7 @@ fn reauth_required(event: &ReauthRequired) -> Notification {
 }
 
 /// Notifies the owner that the webhook's receiver is gone and must be set again. `None` if the webhook is not disabled.
-pub fn webhook_disabled(webhook: &Webhook) -> Option<Notification> {
+pub(crate) fn webhook_disabled(webhook: &Webhook) -> Option<Notification> {
     let payload = json!({"agent_id": webhook.agent_id, "url": webhook.url, "disabled_at": webhook.disabled_at});
     Some(Notification {
         subject: Subject::Webhook(webhook.agent_id),

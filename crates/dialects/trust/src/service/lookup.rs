@@ -5,7 +5,7 @@ use ostler_server::{app::App, auth::Principal};
 use ostler_store as store;
 
 /// An agent that was not retired.
-pub async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
+pub(crate) async fn get(app: &App, id: AgentId) -> Result<Agent, Failure> {
     not_retired(store::trust::agents::get(&app.db, id).await?)
 }
 

@@ -1,9 +1,9 @@
 //! Verbs of the trust dialect. Each authorises its caller and returns wire types.
 
-pub mod agents;
-pub mod frames;
-pub mod live;
-pub mod lookup;
-pub mod receipts;
-pub mod relations;
-pub mod webhooks;
+pub(crate) mod agents;
+pub(crate) mod frames;
+pub(crate) mod live;
+pub(crate) mod lookup;
+pub(crate) mod receipts;
+pub(crate) mod relations;
+pub(crate) mod webhooks;

@@ -16,7 +16,7 @@ use ostler_server::{app::App, auth::Principal};
 /// Receipts read at a time while a ledger is exported.
 const EXPORTED_AT_ONCE: u32 = 500;
 
-pub async fn list(
+pub(crate) async fn list(
     app: &App,
     caller: &Principal,
     relation_id: RelationId,
@@ -32,7 +32,7 @@ pub async fn list(
 }
 
 /// The next lines of the caller's ledger, and the number of the last of them. `None` at the end.
-pub async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i64, String)>, Failure> {
+pub(crate) async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Option<(i64, String)>, Failure> {
     let page = read(app, Of::Person(user_id), after_seq, EXPORTED_AT_ONCE).await?;
     Ok(page.receipts.last().map(|(last, _)| *last).map(|last| {
         let text: String = page.receipts.iter().flat_map(|(_, line)| [line.as_str(), "\n"]).collect();

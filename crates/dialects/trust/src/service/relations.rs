@@ -100,7 +100,11 @@ impl Decision {
 }
 
 /// Establishes a relation. Idempotent: the same request again returns the existing relation.
-pub async fn create(app: &App, caller: &Principal, request: CreateRelation) -> Result<(RelationView, bool), Failure> {
+pub(crate) async fn create(
+    app: &App,
+    caller: &Principal,
+    request: CreateRelation,
+) -> Result<(RelationView, bool), Failure> {
     let user_id = caller.owner()?;
     let (agent_id, answers) = request.into_answers();
     let mut attempts = app.attempts(contended);
@@ -157,12 +161,12 @@ async fn check_same(
     Err(failure.detail("relation_id", relation_id.to_string()))
 }
 
-pub async fn get(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
     Ok(RelationContext::of(app, own(app, caller, relation_id).await?).await?.standing(app.wall()).view())
 }
 
 /// The caller's own relations that have not ended, newest first.
-pub async fn list(app: &App, caller: &Principal, request: ListRelations) -> Result<RelationPage, Failure> {
+pub(crate) async fn list(app: &App, caller: &Principal, request: ListRelations) -> Result<RelationPage, Failure> {
     let user_id = caller.owner()?;
     let ListRelations { agent_id, limit, cursor } = request;
     let page = PageRequest::new("relations", &(&user_id, agent_id), limit, cursor.as_deref())?;
@@ -177,7 +181,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListRelations) -> Resu
 }
 
 /// Decides on the agent's current manifest, or revokes grants.
-pub async fn update(
+pub(crate) async fn update(
     app: &App,
     caller: &Principal,
     relation_id: RelationId,
@@ -220,7 +224,7 @@ async fn narrow(
 
 /// Records a call that a person's client allows under a grant. A grant for a single call is spent by it. Idempotent by the
 /// call's id.
-pub async fn use_scope(
+pub(crate) async fn use_scope(
     app: &App,
     caller: &Principal,
     relation_id: RelationId,
@@ -251,7 +255,7 @@ pub async fn use_scope(
 }
 
 /// Ends a relation. Idempotent.
-pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
+pub(crate) async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationView, Failure> {
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
@@ -266,7 +270,11 @@ pub async fn revoke(app: &App, caller: &Principal, relation_id: RelationId) -> R
 }
 
 /// What has changed since the caller last consented.
-pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> Result<RelationChanges, Failure> {
+pub(crate) async fn changes(
+    app: &App,
+    caller: &Principal,
+    relation_id: RelationId,
+) -> Result<RelationChanges, Failure> {
     let context = RelationContext::of(app, own(app, caller, relation_id).await?).await?;
     let (view, changed) = (context.standing(app.wall()).view(), ManifestDiff::clone(&context.changed));
     Ok(RelationChanges {
@@ -283,7 +291,7 @@ pub async fn changes(app: &App, caller: &Principal, relation_id: RelationId) -> 
 }
 
 /// What a person has not decided yet, whenever the change happened: it is sent on every connect until they do.
-pub async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Failure> {
+pub(crate) async fn pending(app: &App, user_id: &str) -> Result<Vec<ReauthRequired>, Failure> {
     let behind = store::trust::relations::list_behind(&app.db, user_id, RELATIONS_PER_USER_MAX as u32).await;
     let mut events = vec![];
     for (relation, current) in behind? {
@@ -301,7 +309,7 @@ async fn pending_event(app: &App, relation: &Relation, current: i64) -> Result<O
 
 /// Calls `notify` with the id and the event of each person who has to consent again because an agent has changed, until it
 /// returns `Break`.
-pub async fn each_pending(
+pub(crate) async fn each_pending(
     app: &App,
     agent_id: AgentId,
     mut notify: impl FnMut(&str, ReauthRequired) -> ControlFlow<()>,
@@ -324,7 +332,7 @@ pub async fn each_pending(
 }
 
 /// The event for the agent itself as long as a person has not decided on its current manifest. `None` if no person has to.
-pub async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnnounced>, Failure> {
+pub(crate) async fn announced(app: &App, agent_id: AgentId) -> Result<Option<ReauthAnnounced>, Failure> {
     let Some(current) = current_version(app, agent_id).await? else { return Ok(None) };
     let mut announced: Option<ReauthAnnounced> = None;
     for consented in consented_before(app, agent_id, current).await? {
@@ -350,7 +358,7 @@ async fn current_version(app: &App, agent_id: AgentId) -> Result<Option<i64>, Fa
 }
 
 /// The versions of an agent before this one that people last consented to.
-pub async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
+pub(crate) async fn consented_before(app: &App, agent_id: AgentId, version: i64) -> Result<Vec<i64>, Failure> {
     Ok(store::trust::relations::list_consented_before(&app.db, agent_id, version).await?)
 }
 
@@ -409,7 +417,7 @@ fn announce(app: &App, delivery: Option<NewDelivery>) {
 }
 
 /// Ends relations whose person or agent no longer exists. Idempotent, so two servers may do it at once.
-pub async fn end_orphaned(app: &App) -> Result<(), Failure> {
+pub(crate) async fn end_orphaned(app: &App) -> Result<(), Failure> {
     loop {
         let orphaned = store::trust::relations::list_orphaned(&app.db, ENDED_AT_ONCE).await?;
         if orphaned.is_empty() {

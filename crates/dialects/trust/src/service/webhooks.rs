@@ -33,7 +33,12 @@ const DELETED_AT_ONCE: u32 = 500;
 const OVERFULL_AT_ONCE: u32 = 100;
 
 /// Sets an agent's webhook, with a new secret. Pending deliveries go to the new webhook.
-pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, request: PutWebhook) -> Result<NewWebhook, Failure> {
+pub(crate) async fn put(
+    app: &App,
+    caller: &Principal,
+    agent_id: AgentId,
+    request: PutWebhook,
+) -> Result<NewWebhook, Failure> {
     owned(app, caller, agent_id).await?;
     let url = check_url(&Trust::of(app).webhooks.rules(&app.config.outgoing)?, &request.url)?;
     let mut random = [0; SECRET_BYTES_MIN];
@@ -49,14 +54,14 @@ pub async fn put(app: &App, caller: &Principal, agent_id: AgentId, request: PutW
     Ok(NewWebhook { webhook, secret })
 }
 
-pub async fn get(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     owned(app, caller, agent_id).await?;
     let found = store::trust::webhooks::get(&app.db, agent_id).await?;
     found.map(|sealed| sealed.webhook).ok_or_else(no_webhook)
 }
 
 /// Deletes an agent's webhook. Its pending deliveries become dead.
-pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
+pub(crate) async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Webhook, Failure> {
     let webhook = get(app, caller, agent_id).await?;
     if !store::trust::webhooks::delete(&app.db, agent_id, app.now()).await? {
         return Err(no_webhook());
@@ -66,7 +71,7 @@ pub async fn delete(app: &App, caller: &Principal, agent_id: AgentId) -> Result<
 }
 
 /// Creates a test delivery.
-pub async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Delivery, Failure> {
+pub(crate) async fn test(app: &App, caller: &Principal, agent_id: AgentId) -> Result<Delivery, Failure> {
     check_enabled(app, caller, agent_id).await?;
     let new = new_delivery(app, agent_id, TEST, &json!({}));
     store::trust::webhooks::insert_delivery(&app.db, &new).await?;
@@ -84,7 +89,7 @@ async fn check_enabled(app: &App, caller: &Principal, agent_id: AgentId) -> Resu
 }
 
 /// A delivery to an agent's webhook, for the transaction that stores the change. Notify `Trust::deliveries` after its commit.
-pub fn new_delivery(
+pub(crate) fn new_delivery(
     app: &App,
     agent_id: AgentId,
     event_type: &'static str,
@@ -95,7 +100,7 @@ pub fn new_delivery(
     NewDelivery { delivery_id: DeliveryId::new(app.ids.body()), agent_id, event_type, body, created_at }
 }
 
-pub async fn list_deliveries(
+pub(crate) async fn list_deliveries(
     app: &App,
     caller: &Principal,
     agent_id: AgentId,
@@ -110,7 +115,7 @@ pub async fn list_deliveries(
     Ok(DeliveryPage { deliveries: page.items, next_cursor: page.next_cursor })
 }
 
-pub async fn get_delivery(
+pub(crate) async fn get_delivery(
     app: &App,
     caller: &Principal,
     agent_id: AgentId,
@@ -122,7 +127,7 @@ pub async fn get_delivery(
 }
 
 /// Makes a dead delivery pending again, under the same id.
-pub async fn replay(
+pub(crate) async fn replay(
     app: &App,
     caller: &Principal,
     agent_id: AgentId,
@@ -144,7 +149,7 @@ pub async fn replay(
 }
 
 /// Deletes deliveries that ended long ago.
-pub async fn delete_ended(app: &App) -> Result<(), Failure> {
+pub(crate) async fn delete_ended(app: &App) -> Result<(), Failure> {
     let before = app.now().checked_sub(ENDED_RETENTION).map_err(Failure::internal)?;
     while store::trust::webhooks::delete_ended(&app.db, before, DELETED_AT_ONCE).await? == DELETED_AT_ONCE as usize {}
     drop_overfull(app).await
@@ -169,7 +174,7 @@ async fn drop_overfull(app: &App) -> Result<(), Failure> {
 }
 
 /// The secret in the clear. `None` if it cannot be opened with this server's key.
-pub fn open_secret(app: &App, webhook: &Sealed) -> Option<String> {
+pub(crate) fn open_secret(app: &App, webhook: &Sealed) -> Option<String> {
     let opened = app.secrets.open_sealed(&sealed_name(webhook.webhook.agent_id), &unhex(&webhook.secret)?)?;
     std::str::from_utf8(&opened).ok().map(str::to_owned)
 }

@@ -9,13 +9,13 @@ use crate::{
     },
 };
 
-pub fn session_busy(active: RunId) -> Failure {
+pub(super) fn session_busy(active: RunId) -> Failure {
     Failure::new(FailureKind::SessionBusy, "the session has another active run")
         .detail("activeRunId", active.to_string())
 }
 
 /// A run that has ended takes nothing more.
-pub fn check_open(run: &Run) -> Result<(), Failure> {
+pub(super) fn check_open(run: &Run) -> Result<(), Failure> {
     match run.status {
         RunStatus::Cancelled => Err(Failure::rule(Rule::RunCancelled, "the run was cancelled")),
         status if status.is_terminal() => {
@@ -27,7 +27,7 @@ pub fn check_open(run: &Run) -> Result<(), Failure> {
 }
 
 /// As [`check_open`], for what must not be added once a cancel was requested.
-pub fn check_accepting(run: &Run) -> Result<(), Failure> {
+pub(super) fn check_accepting(run: &Run) -> Result<(), Failure> {
     check_open(run)?;
     match run.cancel_requested_at {
         Some(_) => Err(Failure::rule(Rule::RunCancelling, "the run is being cancelled")),
@@ -36,13 +36,13 @@ pub fn check_accepting(run: &Run) -> Result<(), Failure> {
 }
 
 /// A session that was closed takes no more work, and neither does one whose agent has lost its memory.
-pub fn check_takes_work(session: &Session) -> Result<(), Failure> {
+pub(super) fn check_takes_work(session: &Session) -> Result<(), Failure> {
     check_session_open(session)?;
     session.storage.check()
 }
 
 /// A session that was closed takes no more work.
-pub fn check_session_open(session: &Session) -> Result<(), Failure> {
+pub(super) fn check_session_open(session: &Session) -> Result<(), Failure> {
     match session.closed_at {
         Some(_) => Err(Failure::rule(Rule::SessionClosed, "the session was closed")),
         None => Ok(()),

@@ -33,7 +33,7 @@ pub struct AppendOp {
     pub events: Vec<NewEvent>,
 }
 
-pub fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let named = op.batch_no.map(|no| (no, chain::batch_digest(op.events.iter().map(NewEvent::named))));
     if let Some((no, digest)) = named

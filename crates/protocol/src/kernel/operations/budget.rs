@@ -20,7 +20,7 @@ use crate::{
 
 /// Commands that had used up a budget before this batch, and whose agent has continued since: it called another model
 /// or another tool. An agent is allowed to be that late, since it does not stop in the moment it is ordered to.
-pub fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<CommandId> {
+pub(super) fn overspent(rows: &RunDesk, events: &[NewEvent]) -> Vec<CommandId> {
     let goes_on = |event: &&NewEvent| match &event.facts {
         Facts::Usage { .. } => true,
         Facts::Tool(tool) => tool.status.as_deref() == Some("started"),
@@ -37,7 +37,7 @@ fn used_up(run: &Run, command: &Command) -> Option<UsedUp> {
 }
 
 /// Leaves their runner a while to end them; then the server does.
-pub fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[CommandId], now: Timestamp) {
+pub(super) fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[CommandId], now: Timestamp) {
     let latest = after(now, BUDGET_GRACE_MS);
     for command_id in overspent {
         if let Some(command) = desk.run_mut(run_id).commands.get_mut(command_id) {
@@ -48,13 +48,13 @@ pub fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[CommandId], 
 
 /// When the server ends a command that begins now, unless its runner does so before. Work that is taken up again keeps the
 /// time it was given first.
-pub fn deadline(run: &Run, command: &Command, now: Timestamp) -> Option<Timestamp> {
+pub(super) fn deadline(run: &Run, command: &Command, now: Timestamp) -> Option<Timestamp> {
     let allowance = Allowance::of(&run.execution_policy, &command.payload).ok()?;
     Some(after(now, allowance.timeout_ms.saturating_add(BUDGET_GRACE_MS)))
 }
 
 /// Ends what has run past its time, or past the time its runner had to stop it.
-pub fn end_overdue(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn end_overdue(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let Ok(rows) = desk.run(run_id) else { return };
     let late = rows.unfinished().filter(|c| c.deadline_at.is_some_and(|deadline| deadline <= now));
     let timed_out =

@@ -33,7 +33,7 @@ pub struct CancelCommandOp {
     pub reason: Option<String>,
 }
 
-pub fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     if !rows.run.status.is_terminal() && rows.run.cancel_requested_at.is_none() {
         let run = &mut desk.run_mut(run_id).run;
@@ -48,7 +48,7 @@ pub fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> R
     Ok(Reply::CancelledRun(Box::new((*desk.run(run_id)?.run).clone())))
 }
 
-pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
@@ -60,7 +60,14 @@ pub fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timesta
 }
 
 /// Asks for an unfinished command's end, once.
-pub fn request(desk: &mut Desk, run_id: RunId, command_id: CommandId, by: &str, reason: Option<&str>, now: Timestamp) {
+pub(super) fn request(
+    desk: &mut Desk,
+    run_id: RunId,
+    command_id: CommandId,
+    by: &str,
+    reason: Option<&str>,
+    now: Timestamp,
+) {
     if desk.run_mut(run_id).commands[&command_id].cancel_requested_at.is_none() {
         desk.append(run_id, audit("command.cancel", Some(command_id), by, reason), now);
         stop(desk, run_id, command_id, reason, now);
@@ -89,7 +96,7 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&s
 }
 
 /// The lease is over: no runner will stop the commands that were to be cancelled, so they end here.
-pub fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     for command_id in desk.run_mut(run_id).unfinished_ids() {
         let command = &desk.run_mut(run_id).commands[&command_id];
         if command.is_unfinished() && command.cancel_requested_at.is_some() {

@@ -59,7 +59,7 @@ pub struct AckOp {
 
 /// Takes the run's lease if it is free, already the caller's, or expired. A refused claim writes `claim-waiting` once
 /// per waiter and lease: the one failure that leaves a trace on purpose.
-pub fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     check_open(&rows.run)?;
     if let Some(active) = desk.session.busy_with_other(Some(run_id), now) {
@@ -143,7 +143,7 @@ fn note_waiter(desk: &mut Desk, run_id: RunId, runner_id: &str, held: &Lease, no
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
 }
 
-pub fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     if op.release && has_given_back(rows, &op) {
         return lease_state(rows);
@@ -187,7 +187,7 @@ fn lease_state(rows: &RunDesk) -> Result<Reply, Failure> {
 
 /// Dismisses a runner that only waits for work at once, and one that works as soon as nothing is left for it to do.
 /// Work in hand is never revoked.
-pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let wanted = rows.live_lease(now).is_some() && (!op.only_if_idle || is_idle(rows));
     if wanted && let Some(lease) = desk.run_mut(run_id).lease.as_mut() {
@@ -198,7 +198,7 @@ pub fn dismiss(desk: &mut Desk, run_id: RunId, op: DismissOp, now: Timestamp) ->
 }
 
 /// Takes a command up. A later attempt may take up what an earlier one left; the fold then restarts its reply.
-pub fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;

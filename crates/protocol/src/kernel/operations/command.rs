@@ -29,7 +29,12 @@ pub struct CreateCommandOp {
 }
 
 /// The command, and whether it is new.
-pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestamp) -> Result<(Command, bool), Failure> {
+pub(super) fn create(
+    desk: &mut Desk,
+    run_id: RunId,
+    op: CreateCommandOp,
+    now: Timestamp,
+) -> Result<(Command, bool), Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = find_by_key(rows, op.command.idempotency_key.as_deref()) {
         return same(known, &op.command).map(|known| (known, false));
@@ -58,7 +63,7 @@ pub fn create(desk: &mut Desk, run_id: RunId, op: CreateCommandOp, now: Timestam
 }
 
 /// Whether the run takes one more command.
-pub fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp) -> Result<(), Failure> {
+pub(super) fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Timestamp) -> Result<(), Failure> {
     let rows = desk.run(run_id)?;
     check_accepting(&rows.run)?;
     admission::check_takes_work(&desk.session)?;

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// An end about to be stated.
-pub struct End {
+pub(super) struct End {
     facts: TerminalFacts,
     source: &'static str,
     /// The event as a runner stated it; made here for the server's own ends.
@@ -30,7 +30,7 @@ pub struct End {
 
 impl End {
     /// Stated by the server itself.
-    pub fn manager(status: TerminalStatus, kind: FailureKind, message: &str) -> Self {
+    pub(super) fn manager(status: TerminalStatus, kind: FailureKind, message: &str) -> Self {
         Self::of(status, Some(kind), Some(message.to_owned()), "manager")
     }
 
@@ -45,7 +45,7 @@ impl End {
     }
 
     /// Stated by a runner, in an event of its own.
-    pub fn runner(event: NewEvent) -> Self {
+    pub(super) fn runner(event: NewEvent) -> Self {
         let Facts::Terminal(facts) = event.facts.clone() else { unreachable!("only terminal events end things") };
         Self { facts, source: "runner", event: Some(event) }
     }
@@ -81,7 +81,7 @@ impl End {
 }
 
 /// Ends an unfinished command, its open questions, and the steers that never reached it.
-pub fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
+pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
     permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, "the command ended", now);
     let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
     end.explain(reason);
@@ -118,7 +118,7 @@ fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Times
 }
 
 /// Ends a run with everything unfinished in it, and its lease.
-pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> i64 {
+pub(super) fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> i64 {
     for command_id in desk.run_mut(run_id).unfinished_ids() {
         if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
             let facts = &end.facts;
@@ -140,7 +140,7 @@ pub fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> 
 }
 
 /// A run with a requested cancel ends as soon as nothing in it is unfinished.
-pub fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     let due =
         rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();

@@ -47,7 +47,12 @@ pub struct FinishJobOp {
 }
 
 /// The job, and whether it is new.
-pub fn create(desk: &mut Desk, run_id: RunId, op: CreateJobOp, now: Timestamp) -> Result<(RunnerJob, bool), Failure> {
+pub(super) fn create(
+    desk: &mut Desk,
+    run_id: RunId,
+    op: CreateJobOp,
+    now: Timestamp,
+) -> Result<(RunnerJob, bool), Failure> {
     let rows = desk.run(run_id)?;
     if let Some(known) = op.job.idempotency_key.as_deref().and_then(|key| find_by_key(rows, key)) {
         if known.request_hash == op.job.request_hash {
@@ -96,7 +101,7 @@ fn check_startable(command: &Command) -> Result<(), Failure> {
 /// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
 /// a command behind that it was started for has not succeeded, whatever it reports: otherwise it would be started for
 /// ever.
-pub fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
     if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {

@@ -16,19 +16,19 @@ use crate::{
 };
 
 /// Ends the lease of a dismissed runner, once it has nothing left to do.
-pub fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
         give_back(desk, run_id, now);
     }
 }
 
-pub fn is_idle(rows: &RunDesk) -> bool {
+pub(super) fn is_idle(rows: &RunDesk) -> bool {
     rows.unfinished().next().is_none()
 }
 
 /// Ends the lease of a runner that goes.
-pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let lease = desk.run_mut(run_id).lease.as_mut().expect("the fence found it");
     lease.ended = true;
     let fact = json!({"state": "released", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch});
@@ -37,7 +37,7 @@ pub fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
 }
 
 /// Refuses every writer but the holder of the live lease, in its current epoch.
-pub fn fence(
+pub(super) fn fence(
     rows: &RunDesk,
     runner_id: &str,
     epoch: i64,
@@ -68,7 +68,7 @@ pub fn fence(
     Ok(())
 }
 
-pub fn conflict(rule: Rule, message: &str, lease: &Lease, now: Timestamp) -> Failure {
+pub(super) fn conflict(rule: Rule, message: &str, lease: &Lease, now: Timestamp) -> Failure {
     let wait_ms = (lease.expires_at.as_millisecond() - now.as_millisecond()).max(0);
     Failure::rule(rule, message)
         .detail("ownerRunnerId", lease.runner_id.clone())
@@ -77,12 +77,12 @@ pub fn conflict(rule: Rule, message: &str, lease: &Lease, now: Timestamp) -> Fai
         .detail("retryAfterMs", if lease.ended { 0 } else { wait_ms })
 }
 
-pub fn after(now: Timestamp, ms: i64) -> Timestamp {
+pub(super) fn after(now: Timestamp, ms: i64) -> Timestamp {
     now.checked_add(jiff::SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX)
 }
 
 /// Ends the lease of a runner that is gone, or `orphaned`: known to be gone before its time ran out.
-pub fn end_lease(desk: &mut Desk, run_id: RunId, orphaned: bool, now: Timestamp) {
+pub(super) fn end_lease(desk: &mut Desk, run_id: RunId, orphaned: bool, now: Timestamp) {
     let Some(lease) = desk.run_mut(run_id).lease.as_mut() else { return };
     lease.ended = true;
     lease.expired = true;

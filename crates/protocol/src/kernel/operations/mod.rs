@@ -2,6 +2,8 @@
 //! [`Op`] is decided against it, and the store writes back what changed. Each operation either applies whole or
 //! changes nothing; the one exception is stated where it is made (`claim-waiting`).
 
+#![expect(clippy::expect_used, reason = "each operation has found the rows that it changes before it changes any")]
+
 mod admission;
 mod append;
 mod budget;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Who resolved a request of a command that is to stop.
-pub const CANCELLED: &str = "cancelled on request";
+pub(super) const CANCELLED: &str = "cancelled on request";
 
 #[derive(Clone, Debug)]
 pub struct AnswerPermissionOp {
@@ -28,7 +28,7 @@ pub struct AnswerPermissionOp {
 }
 
 /// Writes the request and, where it is malformed, its denial.
-pub fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
+pub(super) fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: NewEvent, now: Timestamp) {
     let Facts::Permission(request) = event.facts.clone() else { unreachable!("only permission requests ask") };
     desk.append(run_id, event, now);
     let asked_seq = desk.session.last_seq;
@@ -81,7 +81,7 @@ fn open(rows: &RunDesk, command_id: CommandId) -> impl Iterator<Item = &Permissi
 }
 
 /// The open requests that are put to people now.
-pub fn put(rows: &RunDesk, command_id: CommandId) -> Vec<&PermissionRequest> {
+pub(super) fn put(rows: &RunDesk, command_id: CommandId) -> Vec<&PermissionRequest> {
     let first = open(rows, command_id).map(|request| request.round).min();
     open(rows, command_id).filter(|request| Some(request.round) == first).collect()
 }
@@ -123,7 +123,7 @@ fn deny_unread(
     desk.run_mut(run_id).permissions.insert(permission_id, Tracked::new(request));
 }
 
-pub fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let request = rows.permissions.get(&op.permission_id).ok_or_else(|| Failure::not_found("permission request"))?;
     if request.status != PermissionStatus::Pending || request.deadline <= now {
@@ -154,7 +154,7 @@ fn already(request: &PermissionRequest, op: &AnswerPermissionOp) -> Result<Reply
 }
 
 /// Resolves every open request of the command, or of the run.
-pub fn resolve_open(
+pub(super) fn resolve_open(
     desk: &mut Desk,
     run_id: RunId,
     command_id: Option<CommandId>,
@@ -174,7 +174,7 @@ pub fn resolve_open(
     }
 }
 
-pub fn resolve(
+pub(super) fn resolve(
     desk: &mut Desk,
     run_id: RunId,
     permission_id: PermissionId,

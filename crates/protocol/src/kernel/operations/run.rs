@@ -27,7 +27,7 @@ pub struct CreateRunOp {
     pub start: Option<(Box<CreateCommandOp>, Box<CreateJobOp>)>,
 }
 
-pub fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<CreatedRun, Failure> {
+pub(super) fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result<CreatedRun, Failure> {
     admission::check_takes_work(&desk.session)?;
     if let Some(active) = desk.session.busy_with_other(None, now) {
         return Err(session_busy(active));

@@ -48,7 +48,7 @@ pub enum SessionChange {
 }
 
 /// Its row is on the desk already: the operation brought it.
-pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
+pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
     let digest = desk.session.record_digest();
     let Session { title, backend_profile, storage, .. } = &*desk.session;
     let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile,
@@ -57,7 +57,7 @@ pub fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
 }
 
 /// A change that changes nothing is not recorded.
-pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
     let is_so = match &op.change {
         SessionChange::Rename(title) => desk.session.title == *title,
         SessionChange::Close => desk.session.closed_at.is_some(),
@@ -109,7 +109,7 @@ pub fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Re
 
 /// The payload of an erased session's last event. It is the same for all, so that its digest is known after its payload
 /// is erased too.
-pub fn erasure() -> serde_json::Value {
+pub(super) fn erasure() -> serde_json::Value {
     json!({"change": "erased"})
 }
 

@@ -98,7 +98,7 @@ impl SubmitOp {
 }
 
 /// `last` is the session's last run, as the caller has read it.
-pub fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Timestamp) -> Result<Reply, Failure> {
     if let Some(existing) = desk.aliases.get(&op.alias) {
         existing.check_same(&op.request_hash)?;
         let submitted = Submitted { alias: (**existing).clone(), is_new_session: false, started: None };

@@ -9,7 +9,7 @@ pub struct SweepOp {
     pub orphaned: bool,
 }
 
-pub fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp) -> Result<Reply, Failure> {
     expire_permissions(desk, run_id, now);
     budget::end_overdue(desk, run_id, now);
     let rows = desk.run(run_id)?;

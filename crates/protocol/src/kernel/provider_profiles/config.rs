@@ -143,7 +143,7 @@ fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
 }
 
 /// Puts values where the template names them. `None` if a name is malformed or unknown.
-pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(super) fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<String> {
     let (mut out, mut rest) = (String::with_capacity(template.len()), template);
     while let Some(start) = rest.find("${") {
         let (name, after) = rest[start + 2..].split_once('}')?;
@@ -156,7 +156,7 @@ pub fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> Option<St
     Some(out)
 }
 
-pub fn refused(message: &str) -> Failure {
+pub(super) fn refused(message: &str) -> Failure {
     Failure::invalid(Rule::ConfigShape, message)
 }
 

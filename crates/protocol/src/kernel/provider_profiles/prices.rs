@@ -19,7 +19,7 @@ const ANY_MODEL: &str = "*";
 /// US dollars for a million tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Price {
+pub(super) struct Price {
     pub input: f64,
     pub output: f64,
     /// For those of the input that the provider still had. Without it they cost what the others do.

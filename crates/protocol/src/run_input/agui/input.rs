@@ -318,6 +318,7 @@ impl UserMessage {
 }
 
 impl UserPart {
+    #[expect(clippy::expect_used, reason = "not text")]
     fn of(part: Part) -> Self {
         match part {
             Part::Text { text } => Self::Text(text),

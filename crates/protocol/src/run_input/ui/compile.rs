@@ -13,9 +13,9 @@ use super::{
 };
 
 /// Hints over this size are none.
-pub const HINTS_BYTES_MAX: usize = 64 * 1024;
+pub(super) const HINTS_BYTES_MAX: usize = 64 * 1024;
 /// … and so are hints that would make more nodes than a screen can show.
-pub const NODES_MAX: usize = 1_000;
+pub(super) const NODES_MAX: usize = 1_000;
 /// The language of hints that name none.
 const LOCALE: &str = "en";
 const LOCALE_BYTES_MAX: usize = 35;

@@ -35,6 +35,7 @@ impl Canonical {
     }
 
     /// The canonical form of a value that has been read strictly before.
+    #[expect(clippy::expect_used, reason = "a JSON value has a canonical form")]
     pub fn of(value: &Value) -> Self {
         let text = serde_json_canonicalizer::to_string(value).expect("a JSON value has a canonical form");
         let hash = hex(&Sha256::digest(text.as_bytes()));

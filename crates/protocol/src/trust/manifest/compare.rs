@@ -30,13 +30,13 @@ use super::{
 
 /// What the comparison of two manifests may look at, in bytes of their memory: a subschema counts, with everything in
 /// it, each time it is compared with another one.
-pub const COMPARED_BYTES_MAX: usize = 32 * 1024 * 1024;
+pub(super) const COMPARED_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The fixed cost of comparing two subschemas, whatever they contain.
 const PAIR_BYTES: usize = 256;
 /// The size limit of the report on two manifests' schemas.
-pub const REPORT_BYTES_MAX: usize = 1024 * 1024;
+pub(super) const REPORT_BYTES_MAX: usize = 1024 * 1024;
 /// How deep the comparison goes, references followed.
-pub const COMPARED_DEPTH_MAX: usize = 96;
+pub(super) const COMPARED_DEPTH_MAX: usize = 96;
 
 /// The remaining budget of comparing two manifests. When it is exhausted, the change is reported as breaking.
 pub(super) struct Budget {

@@ -38,7 +38,7 @@ struct Extension {
 
 impl Extensions {
     /// Of a manifest whose names have been checked: they are short.
-    pub fn of(manifest: &Value) -> Self {
+    pub(super) fn of(manifest: &Value) -> Self {
         let mut found = Self::default();
         let root = Pointer::from("");
         found.add("", manifest, &MANIFEST_FIELDS, &root);
@@ -61,12 +61,12 @@ impl Extensions {
         }
     }
 
-    pub fn pointers(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn pointers(&self) -> impl Iterator<Item = &str> {
         self.0.values().map(|extension| extension.pointer.as_str())
     }
 
     /// What became of the fields of `self`.
-    pub fn changes(&self, new: &Self) -> Vec<Change> {
+    pub(super) fn changes(&self, new: &Self) -> Vec<Change> {
         let now = new.0.iter().map(|(key, extension)| (extension, self.0.get(key), Some(extension)));
         let gone = self.0.iter().filter(|(key, _)| !new.0.contains_key(*key));
         let all = now.chain(gone.map(|(_, extension)| (extension, Some(extension), None)));

@@ -35,13 +35,13 @@ pub(super) struct SchemaPart<'a> {
 }
 
 impl SchemaPart<'_> {
-    pub fn speaks_of(&self, group: Group) -> bool {
+    pub(super) fn speaks_of(&self, group: Group) -> bool {
         self.groups & (1 << group as u8) != 0
     }
 }
 
 impl<'a> Outline<'a> {
-    pub fn of(root: &'a Value, at: String) -> Self {
+    pub(super) fn of(root: &'a Value, at: String) -> Self {
         let mut outline = Self { root, at: String::new(), anchors: HashMap::new(), parts: HashMap::new() };
         outline.add(root, &Pointer::from(&at));
         Self { at, ..outline }
@@ -86,12 +86,12 @@ impl<'a> Outline<'a> {
         }
     }
 
-    pub fn part(&self, schema: &Value) -> SchemaPart<'a> {
+    pub(super) fn part(&self, schema: &Value) -> SchemaPart<'a> {
         self.parts.get(&(schema as *const Value)).copied().unwrap_or_default()
     }
 
     /// The schema a reference leads to, and its location in the manifest.
-    pub fn find(&self, reference: &str) -> Option<(&'a Value, Rc<str>)> {
+    pub(super) fn find(&self, reference: &str) -> Option<(&'a Value, Rc<str>)> {
         let fragment = reference.strip_prefix('#')?;
         if !fragment.is_empty() && !fragment.starts_with('/') {
             return self.anchors.get(fragment).cloned();

@@ -18,22 +18,22 @@ enum PointerStep<'a> {
 }
 
 impl<'a> Pointer<'a> {
-    pub fn from(pointer: &'a str) -> Self {
+    pub(super) fn from(pointer: &'a str) -> Self {
         Self { up: None, step: PointerStep::From(pointer) }
     }
 
-    pub fn key<'b>(&'b self, key: &'b str) -> Pointer<'b> {
+    pub(super) fn key<'b>(&'b self, key: &'b str) -> Pointer<'b> {
         Pointer { up: Some(self), step: PointerStep::Key(key) }
     }
 
-    pub fn index(&self, index: usize) -> Pointer<'_> {
+    pub(super) fn index(&self, index: usize) -> Pointer<'_> {
         Pointer { up: Some(self), step: PointerStep::Index(index) }
     }
 }
 
 impl Pointer<'_> {
     /// About how many bytes it has, written out.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let step = match self.step {
             PointerStep::From(pointer) => pointer.len(),
             PointerStep::Key(key) => 1 + key.len(),

@@ -14,20 +14,20 @@ use super::{
 };
 
 /// How deep subschemas may be nested.
-pub const SCHEMA_DEPTH_MAX: usize = 32;
+pub(super) const SCHEMA_DEPTH_MAX: usize = 32;
 /// How many subschemas look at one and the same value, every `$ref` followed.
-pub const SCHEMA_UNFOLDED_MAX: usize = 1_000;
-pub const PATTERN_BYTES_MAX: usize = 512;
+pub(super) const SCHEMA_UNFOLDED_MAX: usize = 1_000;
+pub(super) const PATTERN_BYTES_MAX: usize = 512;
 /// Different patterns in a manifest, and …
-pub const PATTERNS_MAX: usize = 64;
+pub(super) const PATTERNS_MAX: usize = 64;
 /// … how long they are together. What a pattern costs to compile grows with its text, in the worst case by microseconds for
 /// each byte.
-pub const PATTERNS_BYTES_MAX: usize = 4 * 1024;
+pub(super) const PATTERNS_BYTES_MAX: usize = 4 * 1024;
 /// A pattern's program, once compiled; what it costs to make grows with it.
-pub const PATTERN_PROGRAM_BYTES_MAX: usize = 64 * 1024;
+pub(super) const PATTERN_PROGRAM_BYTES_MAX: usize = 64 * 1024;
 
 /// The places of all subschemas of a manifest, written out. Readers do, so a long name costs once for each schema inside.
-pub const PLACES_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub(super) const PLACES_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
 /// Keywords that 2020-12 replaced and that some readers still obey.

@@ -13,7 +13,7 @@ use ostler_protocol::{
 };
 
 #[derive(Debug, Default, PartialEq)]
-pub struct Route {
+pub(super) struct Route {
     /// The URL for git.
     pub url: String,
     /// A setting of git that pins the server's addresses.
@@ -24,7 +24,7 @@ pub struct Route {
 
 impl Route {
     /// `Err`: the name cannot be resolved, or has no address that may be connected to.
-    pub async fn find(rules: &OutgoingRules, wanted: &GitRef) -> io::Result<Self> {
+    pub(super) async fn find(rules: &OutgoingRules, wanted: &GitRef) -> io::Result<Self> {
         let Some(server) = &wanted.server else { return Ok(Self { url: wanted.repo_url.clone(), ..Self::default() }) };
         let addresses = outgoing::addresses(rules, &server.host, server.port()).await?;
         Ok(Self::through(wanted, server, &addresses))

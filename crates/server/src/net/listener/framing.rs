@@ -6,7 +6,7 @@
 const LINE_BYTES_MAX: usize = 128;
 
 #[derive(Debug, Default)]
-pub struct Framing {
+pub(super) struct Framing {
     state: FramingState,
     line: Vec<u8>,
     /// The byte before the current one, within a line.
@@ -49,22 +49,22 @@ enum BodyFraming {
 impl Framing {
     /// Whether a head has begun and not ended. Empty lines before a request begin its head, too: otherwise a peer that sends
     /// nothing else would count as idle. One empty line after a request is ignored, because old clients send it with a body.
-    pub fn is_in_head(&self) -> bool {
+    pub(super) fn is_in_head(&self) -> bool {
         let blanks_ignored = if self.has_request { "\r\n".len() } else { 0 };
         self.state == FramingState::Head || self.blanks > blanks_ignored
     }
 
     /// Whether a line of a head, or of a chunked body's frame, ended without a carriage return.
-    pub fn has_bare_feed(&self) -> bool {
+    pub(super) fn has_bare_feed(&self) -> bool {
         self.has_bare_feed
     }
 
     /// Whether it is unknown where the next request begins. Then no request may be served any more.
-    pub fn is_lost(&self) -> bool {
+    pub(super) fn is_lost(&self) -> bool {
         self.state == FramingState::Unknown
     }
 
-    pub fn read(&mut self, mut bytes: &[u8]) {
+    pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match &mut self.state {
                 FramingState::Unknown => return,

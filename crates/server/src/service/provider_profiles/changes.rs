@@ -19,7 +19,7 @@ use crate::{
 
 /// A change of a profile that is about to be made.
 #[derive(Clone)]
-pub struct AuditedChange {
+pub(super) struct AuditedChange {
     pub owner: ProfileOwner,
     pub profile: String,
     pub action: ProfileAction,
@@ -27,12 +27,12 @@ pub struct AuditedChange {
 }
 
 impl AuditedChange {
-    pub fn new(caller: &Principal, owner: &ProfileOwner, profile: &str, action: ProfileAction) -> Self {
+    pub(super) fn new(caller: &Principal, owner: &ProfileOwner, profile: &str, action: ProfileAction) -> Self {
         Self { owner: owner.clone(), profile: profile.to_owned(), action, by: caller.name() }
     }
 
     /// Records the change from one secret to the next, `None` after a delete.
-    pub async fn record(&self, app: &App, before: &Credential, after: Option<&Secret>) -> Result<(), Failure> {
+    pub(super) async fn record(&self, app: &App, before: &Credential, after: Option<&Secret>) -> Result<(), Failure> {
         let nothing = Credential::default();
         let fields = changed_fields(before, after.map_or(&nothing, |after| &after.credential), &app.redactor);
         let change = ProfileChange {

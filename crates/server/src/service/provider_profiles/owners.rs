@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The owner whose profile a caller writes: the tenant that is named, otherwise the caller's own.
-pub fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner, Failure> {
+pub(super) fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner, Failure> {
     Access::Provide.admit(caller)?;
     let owner = match (scope.tenant_id.as_deref(), caller.tenants()) {
         (Some(tenant_id), _) => ProfileOwner::of(Some(tenant_id)),
@@ -27,7 +27,7 @@ pub fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner
 
 /// The owner of the profile that a caller means by a name: the tenant that is named; otherwise the operator if the name is
 /// the operator's; otherwise the one tenant of the caller's that has such a profile.
-pub async fn of_read(
+pub(super) async fn of_read(
     app: &App,
     caller: &Principal,
     profile: &str,
@@ -52,14 +52,14 @@ pub async fn of_read(
 }
 
 /// Whether a name is the operator's, given the names of all stored secrets. The built-in ones are, set or not.
-pub fn is_operators(stored: &[String], profile: &str) -> bool {
+pub(super) fn is_operators(stored: &[String], profile: &str) -> bool {
     BUILT_IN.contains(&profile)
         || profile == "scripted"
         || stored.contains(&ProfileOwner::Operator.stored_name(profile))
 }
 
 /// The profile that a run of this tenant means by a name, and its secret if it has one. `None`: there is no such profile.
-pub async fn find(
+pub(super) async fn find(
     app: &App,
     tenant_id: &str,
     profile: &str,

@@ -97,7 +97,7 @@ pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnis
 }
 
 /// The config of a profile and the files of its agent's home.
-pub fn home(
+pub(super) fn home(
     secret: Option<&Secret>,
     profile: &str,
 ) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
@@ -113,7 +113,7 @@ pub fn home(
 
 /// Rejects a tenant's config that names a program, or a server that is not public, unless the operator allows it. Codex connects
 /// by itself and follows redirects to any address, so its server must be one that the operator has named.
-pub fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
+pub(super) fn check_allowed(app: &App, owner: &ProfileOwner, config: &ProfileConfig) -> Result<(), Failure> {
     if *owner == ProfileOwner::Operator {
         return Ok(());
     }

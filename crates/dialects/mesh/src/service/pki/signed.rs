@@ -7,7 +7,7 @@ use ostler_protocol::Timestamp;
 
 /// A revocation list, and the last revocation that it includes.
 #[derive(Clone)]
-pub struct SignedList {
+pub(crate) struct SignedList {
     pub(super) last_revocation: i64,
     pub(super) made_at: Timestamp,
     pub der: Arc<[u8]>,
@@ -15,7 +15,7 @@ pub struct SignedList {
 
 /// A signed response about one certificate.
 #[derive(Clone)]
-pub struct StatusResponse {
+pub(crate) struct StatusResponse {
     pub(super) status: ocsp::OcspStatus,
     pub(super) made_at: Timestamp,
     pub(super) der: Arc<[u8]>,

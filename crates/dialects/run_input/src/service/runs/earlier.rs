@@ -23,7 +23,11 @@ const CHUNK: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
 const STATE_EVENTS_MAX: usize = 32;
 
 /// The thread's messages up to the event of this number. `None` if the thread is too long, or they are too large to send.
-pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option<Vec<SnapshotMessage>>, Failure> {
+pub(super) async fn messages(
+    app: &App,
+    session: SessionId,
+    last: i64,
+) -> Result<Option<Vec<SnapshotMessage>>, Failure> {
     if last > CONVERSATION_EVENTS_MAX {
         return Ok(None);
     }
@@ -43,7 +47,7 @@ pub async fn messages(app: &App, session: SessionId, last: i64) -> Result<Option
 }
 
 /// The thread's state after the events up to this number.
-pub async fn state(app: &App, session: SessionId, last: i64) -> Result<TranslatorState, Failure> {
+pub(super) async fn state(app: &App, session: SessionId, last: i64) -> Result<TranslatorState, Failure> {
     let newest = store::kernel::events::list_newest_before(
         &app.db,
         session,

@@ -19,9 +19,9 @@ use ostler_server::{
 };
 
 /// An event's id, as a client names the last one it has.
-pub type Position = Id;
+pub(crate) type Position = Id;
 
-pub struct RunStream {
+pub(crate) struct RunStream {
     app: App,
     follower: Follower,
     translator: Translator,
@@ -35,7 +35,7 @@ pub struct RunStream {
 }
 
 /// What comes next in a stream.
-pub enum NextEvent {
+pub(crate) enum NextEvent {
     Events(Vec<SentEvent>),
     /// The terminal event was sent.
     Over,
@@ -44,12 +44,12 @@ pub enum NextEvent {
 }
 
 /// A permit for the caller's stream.
-pub fn permit(app: &App, caller: &Principal) -> Result<Place, Failure> {
+pub(super) fn permit(app: &App, caller: &Principal) -> Result<Place, Failure> {
     app.followers.admit(caller, app.config.limits.followers_max, RunInputState::of(app).config.streams_per_user_max)
 }
 
 /// `begins`: the number after which the command's events come, where that is known.
-pub async fn open(
+pub(super) async fn open(
     app: &App,
     permit: Place,
     thread_id: &str,
@@ -73,7 +73,7 @@ pub async fn open(
 
 impl RunStream {
     /// The events since the last call, as soon as there are some. Dropping the future loses none of them.
-    pub async fn next(&mut self) -> Result<NextEvent, Failure> {
+    pub(crate) async fn next(&mut self) -> Result<NextEvent, Failure> {
         loop {
             if self.translator.is_over() {
                 return Ok(NextEvent::Over);

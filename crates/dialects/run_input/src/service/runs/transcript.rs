@@ -62,7 +62,7 @@ impl<'a> TranscriptView<'a> {
 }
 
 /// Rejects a transcript with a message of the user or the assistant that the log of the thread does not have.
-pub async fn check(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
+pub(super) async fn check(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
     let questions: Vec<String> = transcript.iter().filter_map(|message| user_text(app, message)).collect();
     let replies: Vec<&str> = transcript.iter().filter_map(assistant_text).collect();
     if questions.is_empty() && replies.is_empty() {

@@ -32,43 +32,43 @@ const LEASE_MS: i64 = 1_000;
 
 /// A session on its desk, a clock that is moved by hand, and ids from a counter.
 #[derive(Clone)]
-pub struct Scene {
+pub(super) struct Scene {
     pub desk: Desk,
     pub now: Timestamp,
     minted: u128,
 }
 
 impl Scene {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Timestamp::from_second(1_767_225_600).unwrap();
         let id = SessionId::new(Uuid::from_u128(1));
         let session = Session::new(id, "local".into(), None, "scripted".into(), now);
         Self { desk: Desk::new(Tracked::new(session)), now, minted: 1 }
     }
 
-    pub fn body(&mut self) -> Uuid {
+    pub(super) fn body(&mut self) -> Uuid {
         self.minted += 1;
         Uuid::from_u128(self.minted)
     }
 
-    pub fn advance_ms(&mut self, ms: i64) {
+    pub(super) fn advance_ms(&mut self, ms: i64) {
         self.now = super::lease::after(self.now, ms);
     }
 
-    pub fn apply(&mut self, run_id: RunId, op: Op) -> Result<Reply, Failure> {
+    pub(super) fn apply(&mut self, run_id: RunId, op: Op) -> Result<Reply, Failure> {
         let session = self.desk.session.session;
         apply(&mut self.desk, Request { session, run_id: Some(run_id), op }, self.now)
     }
 
     /// An operation that must be refused and must not change a thing. Answers the rule that refused it.
-    pub fn refused(&mut self, run_id: RunId, op: Op) -> String {
+    pub(super) fn refused(&mut self, run_id: RunId, op: Op) -> String {
         let before = (self.desk.events.len(), format!("{:?}", self.desk.runs.get(&run_id)));
         let failure = self.apply(run_id, op).expect_err("the operation is refused");
         assert_eq!((self.desk.events.len(), format!("{:?}", self.desk.runs.get(&run_id))), before);
         failure.rule_name().unwrap_or(failure.kind.as_str()).to_owned()
     }
 
-    pub fn new_run(&mut self) -> CreateRunOp {
+    pub(super) fn new_run(&mut self) -> CreateRunOp {
         let run = Run {
             run_id: RunId::new(self.body()),
             session_id: "session".into(),
@@ -109,14 +109,14 @@ impl Scene {
         CreateRunOp { run, session: None, audit, start: None }
     }
 
-    pub fn run(&mut self) -> RunId {
+    pub(super) fn run(&mut self) -> RunId {
         let op = self.new_run();
         let run_id = op.run.run_id;
         self.apply(run_id, Op::CreateRun(Box::new(op))).unwrap();
         run_id
     }
 
-    pub fn new_command(&mut self, run_id: RunId, command_type: CommandType, key: Option<&str>) -> Op {
+    pub(super) fn new_command(&mut self, run_id: RunId, command_type: CommandType, key: Option<&str>) -> Op {
         let command_id = CommandId::new(self.body());
         let command = Command {
             command_id,
@@ -144,7 +144,7 @@ impl Scene {
         Op::CreateCommand(Box::new(CreateCommandOp { command, message, storage_missing: false }))
     }
 
-    pub fn command_of(&mut self, run_id: RunId, command_type: CommandType) -> CommandId {
+    pub(super) fn command_of(&mut self, run_id: RunId, command_type: CommandType) -> CommandId {
         let op = self.new_command(run_id, command_type, None);
         match self.apply(run_id, op) {
             Ok(Reply::Command(command, true)) => command.command_id,
@@ -152,17 +152,17 @@ impl Scene {
         }
     }
 
-    pub fn turn(&mut self, run_id: RunId) -> CommandId {
+    pub(super) fn turn(&mut self, run_id: RunId) -> CommandId {
         self.command_of(run_id, CommandType::Turn)
     }
 
-    pub fn new_claim(&mut self, runner: &str) -> Op {
+    pub(super) fn new_claim(&mut self, runner: &str) -> Op {
         let attempt_id = AttemptId::new(self.body());
         Op::Claim(ClaimOp { runner_id: runner.into(), lease_ms: LEASE_MS, attempt_id, take_up: false })
     }
 
     /// Claims the run; answers the epoch.
-    pub fn claim(&mut self, run_id: RunId, runner: &str) -> i64 {
+    pub(super) fn claim(&mut self, run_id: RunId, runner: &str) -> i64 {
         let op = self.new_claim(runner);
         match self.apply(run_id, op) {
             Ok(Reply::Claimed(claimed)) => claimed.lease_epoch,
@@ -170,7 +170,7 @@ impl Scene {
         }
     }
 
-    pub fn append_op(runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Op {
+    pub(super) fn append_op(runner: &str, epoch: i64, batch_no: Option<i64>, events: Vec<NewEvent>) -> Op {
         Op::Append(AppendOp {
             runner_id: runner.into(),
             lease_epoch: epoch,
@@ -182,38 +182,38 @@ impl Scene {
     }
 
     /// Appends as the holder of the run's last lease.
-    pub fn append(&mut self, run_id: RunId, events: Vec<NewEvent>) -> Result<Reply, Failure> {
+    pub(super) fn append(&mut self, run_id: RunId, events: Vec<NewEvent>) -> Result<Reply, Failure> {
         let lease = self.rows(run_id).lease.as_deref().expect("a run that was claimed").clone();
         self.apply(run_id, Self::append_op(&lease.runner_id, lease.epoch, None, events))
     }
 
     /// Lets the runner start the command and say something for it.
-    pub fn work(&mut self, run_id: RunId, command_id: CommandId) {
+    pub(super) fn work(&mut self, run_id: RunId, command_id: CommandId) {
         self.append(run_id, vec![says(command_id)]).unwrap();
         assert_eq!(self.state(run_id, command_id), CommandState::Running);
     }
 
-    pub fn cancel(&mut self, run_id: RunId, command_id: CommandId) {
+    pub(super) fn cancel(&mut self, run_id: RunId, command_id: CommandId) {
         let op = CancelCommandOp { command_id, by: "test".into(), reason: None };
         self.apply(run_id, Op::CancelCommand(op)).unwrap();
     }
 
-    pub fn cancel_run(&mut self, run_id: RunId) {
+    pub(super) fn cancel_run(&mut self, run_id: RunId) {
         self.apply(run_id, Op::CancelRun(CancelRunOp { by: "test".into(), reason: None })).unwrap();
     }
 
-    pub fn patch(&self, run_id: RunId, release: bool, only_if_idle: bool) -> Op {
+    pub(super) fn patch(&self, run_id: RunId, release: bool, only_if_idle: bool) -> Op {
         let lease = self.rows(run_id).lease.as_deref().expect("a run that was claimed");
         let (runner_id, lease_epoch) = (lease.runner_id.clone(), lease.epoch);
         Op::PatchLease(PatchLeaseOp { runner_id, lease_epoch, lease_ms: None, release, only_if_idle })
     }
 
-    pub fn sweep(&mut self, run_id: RunId) {
+    pub(super) fn sweep(&mut self, run_id: RunId) {
         self.apply(run_id, Op::Sweep(SweepOp::default())).unwrap();
     }
 
     /// A job, as a launcher sees it once it has taken it.
-    pub fn running_job(&mut self, run_id: RunId, standing: bool) -> RunnerJobId {
+    pub(super) fn running_job(&mut self, run_id: RunId, standing: bool) -> RunnerJobId {
         let op = self.new_job(run_id);
         let runner_job_id = op.job.runner_job_id;
         let job = RunnerJob { standing, ..op.job };
@@ -222,7 +222,7 @@ impl Scene {
         runner_job_id
     }
 
-    pub fn new_job(&mut self, run_id: RunId) -> CreateJobOp {
+    pub(super) fn new_job(&mut self, run_id: RunId) -> CreateJobOp {
         let runner_job_id = RunnerJobId::new(self.body());
         let unknown = CommandId::new(Uuid::nil());
         let job = RunnerJob {
@@ -254,7 +254,7 @@ impl Scene {
     }
 
     /// What `runner_jobs::claim` does in the store.
-    pub fn take_job(&mut self, run_id: RunId, job_id: RunnerJobId) {
+    pub(super) fn take_job(&mut self, run_id: RunId, job_id: RunnerJobId) {
         let now = self.now;
         let job = self.desk.run_mut(run_id).jobs.get_mut(&job_id).unwrap();
         assert_eq!(job.phase, JobPhase::Pending);
@@ -265,7 +265,7 @@ impl Scene {
         job.updated_at = now;
     }
 
-    pub fn finish_job(&mut self, run_id: RunId, runner_job_id: RunnerJobId, end: JobEnd) -> JobPhase {
+    pub(super) fn finish_job(&mut self, run_id: RunId, runner_job_id: RunnerJobId, end: JobEnd) -> JobPhase {
         let owner = "launcher".to_owned();
         let heartbeat_at = self.rows(run_id).jobs[&runner_job_id].heartbeat_at;
         let op = FinishJobOp { runner_job_id, owner, end, heartbeat_at, summary: RawJson::null() };
@@ -273,47 +273,47 @@ impl Scene {
         self.rows(run_id).jobs[&runner_job_id].phase
     }
 
-    pub fn rows(&self, run_id: RunId) -> &RunDesk {
+    pub(super) fn rows(&self, run_id: RunId) -> &RunDesk {
         self.desk.run(run_id).unwrap()
     }
 
-    pub fn command(&self, run_id: RunId, command_id: CommandId) -> &Command {
+    pub(super) fn command(&self, run_id: RunId, command_id: CommandId) -> &Command {
         &self.rows(run_id).commands[&command_id]
     }
 
-    pub fn state(&self, run_id: RunId, command_id: CommandId) -> CommandState {
+    pub(super) fn state(&self, run_id: RunId, command_id: CommandId) -> CommandState {
         self.command(run_id, command_id).state
     }
 
-    pub fn status(&self, run_id: RunId) -> RunStatus {
+    pub(super) fn status(&self, run_id: RunId) -> RunStatus {
         self.rows(run_id).run.status
     }
 
     /// Why the command ended.
-    pub fn failure_kind(&self, run_id: RunId, command_id: CommandId) -> Option<FailureKind> {
+    pub(super) fn failure_kind(&self, run_id: RunId, command_id: CommandId) -> Option<FailureKind> {
         self.command(run_id, command_id).terminal.as_ref().expect("the command has ended").failure_kind
     }
 
     /// The payloads of one type of events, in their order.
-    pub fn facts(&self, event_type: EventType) -> Vec<Value> {
+    pub(super) fn facts(&self, event_type: EventType) -> Vec<Value> {
         let of_type = self.desk.events.iter().filter(|event| event.event_type == event_type);
         of_type.map(|event| serde_json::from_str(event.payload.as_deref().unwrap()).unwrap()).collect()
     }
 }
 
-pub fn says(command_id: CommandId) -> NewEvent {
+pub(super) fn says(command_id: CommandId) -> NewEvent {
     NewEvent::written(EventType::AssistantMessage, Some(command_id), &json!({"text": "hello"}))
 }
 
-pub fn ends(command_id: CommandId, status: &str) -> NewEvent {
+pub(super) fn ends(command_id: CommandId, status: &str) -> NewEvent {
     NewEvent::written(EventType::TerminalStatus, Some(command_id), &json!({"status": status}))
 }
 
-pub fn ends_run(status: &str) -> NewEvent {
+pub(super) fn ends_run(status: &str) -> NewEvent {
     NewEvent::written(EventType::TerminalStatus, None, &json!({"status": status}))
 }
 
-pub fn asks(command_id: CommandId, permission_id: PermissionId) -> NewEvent {
+pub(super) fn asks(command_id: CommandId, permission_id: PermissionId) -> NewEvent {
     let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"},
         {"optionId": "no", "name": "No", "kind": "reject_once"}]);
     let request = json!({"permissionId": permission_id, "title": "may I?", "options": options,

@@ -152,7 +152,7 @@ const PAIRS: [(&str, &str, &str, &str); 5] = [
 ];
 
 #[derive(Default)]
-pub struct Judge {
+pub(super) struct Judge {
     begun: bool,
     ended: bool,
     open: HashSet<(&'static str, String)>,
@@ -162,7 +162,7 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn receive(&mut self, event: &Value) -> Check {
+    pub(super) fn receive(&mut self, event: &Value) -> Check {
         let of_type = event["type"].as_str().unwrap_or_default();
         let describe = |reason: String| format!("{event}: {reason}");
         let (_, fields) =
@@ -215,7 +215,7 @@ impl Judge {
         Ok(())
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 }

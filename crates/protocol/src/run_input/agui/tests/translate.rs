@@ -10,9 +10,9 @@ use crate::{
     run_input::agui::translate::{EventPlace, SentEvent, Translator},
 };
 
-pub const RUN: &str = "run-1";
+pub(super) const RUN: &str = "run-1";
 
-pub fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event {
+pub(super) fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event {
     Event {
         session: SessionId::new(Uuid::nil()),
         session_seq,
@@ -26,11 +26,11 @@ pub fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event 
     }
 }
 
-pub fn log(events: &[(EventType, Value)]) -> Vec<Event> {
+pub(super) fn log(events: &[(EventType, Value)]) -> Vec<Event> {
     events.iter().zip(1..).map(|((event_type, payload), seq)| event(seq, *event_type, payload)).collect()
 }
 
-pub fn translate(translator: &mut Translator, events: &[Event]) -> Vec<SentEvent> {
+pub(super) fn translate(translator: &mut Translator, events: &[Event]) -> Vec<SentEvent> {
     events.iter().flat_map(|event| translator.take(event)).collect()
 }
 
@@ -79,14 +79,14 @@ fn a_place_is_read_only_as_it_is_written() {
     }
 }
 
-pub const START: (EventType, Value) = (EventType::UserMessage, Value::Null);
+pub(super) const START: (EventType, Value) = (EventType::UserMessage, Value::Null);
 
-pub fn ended(status: &str) -> (EventType, Value) {
+pub(super) fn ended(status: &str) -> (EventType, Value) {
     (EventType::TerminalStatus, json!({"status": status, "failureKind": "provider-unavailable", "message": "later"}))
 }
 
 /// The events between the start and whatever ends the run, without their time.
-pub fn between(events: &[(EventType, Value)]) -> Vec<Value> {
+pub(super) fn between(events: &[(EventType, Value)]) -> Vec<Value> {
     let all = [&[START], events].concat();
     let sent = sent_events(&all).into_iter().skip(1);
     sent.map(|mut event| {
@@ -96,7 +96,7 @@ pub fn between(events: &[(EventType, Value)]) -> Vec<Value> {
     .collect()
 }
 
-pub fn opened(n: u8, tool: Option<&str>) -> (EventType, Value) {
+pub(super) fn opened(n: u8, tool: Option<&str>) -> (EventType, Value) {
     let options = json!([{"optionId": "allow", "name": "Allow", "kind": "allow_once"}]);
     let mut payload = json!({"permissionId": permission(n), "title": "Delete a?", "command": "rm a",
         "options": options, "digest": "0".repeat(64), "waitMs": 60_000});
@@ -106,15 +106,15 @@ pub fn opened(n: u8, tool: Option<&str>) -> (EventType, Value) {
     (EventType::PermissionRequest, payload)
 }
 
-pub fn answered(n: u8) -> (EventType, Value) {
+pub(super) fn answered(n: u8) -> (EventType, Value) {
     (EventType::PermissionResolved, json!({"permissionId": permission(n), "status": "allowed"}))
 }
 
-pub fn permission(n: u8) -> String {
+pub(super) fn permission(n: u8) -> String {
     format!("prm_{n:032x}")
 }
 
-pub fn types(sent: &[SentEvent]) -> Vec<String> {
+pub(super) fn types(sent: &[SentEvent]) -> Vec<String> {
     sent.iter().map(|sent| format!("{} {}", sent.id, sent.event.body.type_name())).collect()
 }
 

@@ -21,7 +21,7 @@ const SHOWN_MAX: usize = 256;
 const SHOWN_BYTES_MAX: usize = 1024 * 1024;
 
 #[derive(Clone, Debug, Default)]
-pub struct Activities {
+pub(super) struct Activities {
     /// Types whose activities have no id of their own, and the id that they were given.
     unnamed: Vec<(String, String)>,
     /// What clients hold, by message id. The newest is the last.
@@ -30,7 +30,7 @@ pub struct Activities {
 
 impl Activities {
     /// `false` if a patch was held back.
-    pub fn take(&mut self, payload: &Value, seq: i64, out: &mut Out) -> bool {
+    pub(super) fn take(&mut self, payload: &Value, seq: i64, out: &mut Out) -> bool {
         let kind = payload["activityType"].as_str().unwrap_or("activity");
         let activity_type = clip(kind, NAME_BYTES_MAX);
         let message_id = match payload["messageId"].as_str() {

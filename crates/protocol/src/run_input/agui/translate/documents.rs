@@ -9,35 +9,35 @@ use serde_json::Value;
 use crate::{limits::EVENT_BYTES_MAX, run_input::agui::events::Patch};
 
 /// A larger document is sent, and not held: patches to it are held back until a smaller one replaces it.
-pub const DOCUMENT_BYTES_MAX: usize = EVENT_BYTES_MAX;
+pub(super) const DOCUMENT_BYTES_MAX: usize = EVENT_BYTES_MAX;
 /// The operations of a patch times the bytes of its document. Each operation can move the whole document in memory, and
 /// every follower pays for it.
 const PATCH_COST_MAX: usize = 16 * 1024 * 1024;
 
 /// A document as clients hold it. `None` if that is not known.
 #[derive(Clone, Debug)]
-pub struct StateDocument {
+pub(super) struct StateDocument {
     value: Option<Value>,
     bytes: usize,
 }
 
 impl StateDocument {
-    pub fn new(value: Value) -> Self {
+    pub(super) fn new(value: Value) -> Self {
         let bytes = size(&value);
         let value = (bytes <= DOCUMENT_BYTES_MAX).then_some(value);
         Self { bytes: if value.is_some() { bytes } else { 0 }, value }
     }
 
-    pub fn unknown() -> Self {
+    pub(super) fn unknown() -> Self {
         Self { value: None, bytes: 0 }
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Applies the patch, whole or not at all. `false` if it does not apply.
-    pub fn apply(&mut self, patch: &Patch) -> bool {
+    pub(super) fn apply(&mut self, patch: &Patch) -> bool {
         let Some(patched) = self.value.as_ref().and_then(|value| patched(value, self.bytes, patch)) else {
             return false;
         };

@@ -22,7 +22,7 @@ struct OpenQuestion {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Questions {
+pub(super) struct Questions {
     open: Vec<OpenQuestion>,
     /// The turn is to stop: its further questions are void, and the kernel resolves them at once.
     to_stop: bool,
@@ -30,7 +30,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    pub fn open(&mut self, event: &Event, tools: &Tools) {
+    pub(super) fn open(&mut self, event: &Event, tools: &Tools) {
         let payload = event.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
         // A request that is malformed, or comes too late, is answered by the kernel at once.
         let Some(Asked::Well(ask)) = payload.map(|payload| AskPermission::read(&payload)) else { return };
@@ -60,7 +60,7 @@ impl Questions {
         self.open.push(OpenQuestion { interrupt, put: false });
     }
 
-    pub fn resolved(&mut self, payload: &Value) {
+    pub(super) fn resolved(&mut self, payload: &Value) {
         let open = self.open.len();
         self.open.retain(|question| payload["permissionId"] != *question.interrupt.id);
         let is_known = self.open.len() < open;
@@ -69,16 +69,16 @@ impl Questions {
 
     /// Whether a question that people could answer was declined, given up, or expired. A request that the server denied
     /// because it could not be read does not count.
-    pub fn were_declined(&self) -> bool {
+    pub(super) fn were_declined(&self) -> bool {
         self.declined
     }
 
-    pub fn note_cancel(&mut self, payload: &Value) {
+    pub(super) fn note_cancel(&mut self, payload: &Value) {
         self.to_stop |= payload["action"] == "command.cancel";
     }
 
     /// The questions to send now: everything open, unless an interrupt has sent part of it and still waits.
-    pub fn put(&mut self) -> Vec<Interrupt> {
+    pub(super) fn put(&mut self) -> Vec<Interrupt> {
         if self.open.iter().any(|question| question.put) {
             return vec![];
         }

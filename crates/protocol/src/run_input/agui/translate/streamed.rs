@@ -33,7 +33,7 @@ struct StreamedMessage {
 }
 
 #[derive(Clone, Debug)]
-pub struct StreamedMessages {
+pub(super) struct StreamedMessages {
     kind: StreamKind,
     open: Vec<StreamedMessage>,
     whole: VecDeque<String>,
@@ -42,15 +42,15 @@ pub struct StreamedMessages {
 }
 
 impl StreamedMessages {
-    pub fn texts() -> Self {
+    pub(super) fn texts() -> Self {
         Self { kind: StreamKind::Text, open: vec![], whole: VecDeque::new(), attempt: VecDeque::new() }
     }
 
-    pub fn thoughts() -> Self {
+    pub(super) fn thoughts() -> Self {
         Self { kind: StreamKind::Thought, ..Self::texts() }
     }
 
-    pub fn delta(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+    pub(super) fn delta(&mut self, payload: &Value, seq: i64, out: &mut Out) {
         let Some(delta) = payload["delta"].as_str() else { return };
         let key = payload["messageId"].as_str().map(named);
         if key.as_ref().is_some_and(|key| self.whole.contains(key)) {
@@ -69,7 +69,13 @@ impl StreamedMessages {
     }
 
     /// Sends the rest of the message, and its end. Returns its id; `None` if it had ended before.
-    pub fn whole(&mut self, payload: &Value, seq: i64, metadata: Map<String, Value>, out: &mut Out) -> Option<String> {
+    pub(super) fn whole(
+        &mut self,
+        payload: &Value,
+        seq: i64,
+        metadata: Map<String, Value>,
+        out: &mut Out,
+    ) -> Option<String> {
         let text = payload["text"].as_str().unwrap_or_default();
         let key = payload["messageId"].as_str().map(named);
         if key.as_ref().is_some_and(|key| self.whole.contains(key)) {
@@ -96,7 +102,7 @@ impl StreamedMessages {
     }
 
     /// A new attempt begins: returns the ids of the messages that no longer count.
-    pub fn forget(&mut self) -> Vec<String> {
+    pub(super) fn forget(&mut self) -> Vec<String> {
         let open = self.open.drain(..).filter_map(|message| message.key);
         open.for_each(|key| remember(&mut self.whole, key));
         self.attempt.drain(..).collect()

@@ -28,12 +28,12 @@ struct OpenCall {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Tools {
+pub(super) struct Tools {
     calls: Vec<OpenCall>,
 }
 
 impl Tools {
-    pub fn fact(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+    pub(super) fn fact(&mut self, payload: &Value, seq: i64, out: &mut Out) {
         let key = payload["toolCallId"].as_str().map_or_else(|| format!("tool-{seq}"), named);
         let status = payload["status"].as_str().unwrap_or_default();
         let is_end = matches!(status, "completed" | "failed" | "declined" | UNKNOWN);
@@ -65,7 +65,7 @@ impl Tools {
     }
 
     /// Output is sent as it comes, and again as the call's result.
-    pub fn output(&mut self, payload: &Value, out: &mut Out) {
+    pub(super) fn output(&mut self, payload: &Value, out: &mut Out) {
         let text = payload["text"].as_str().unwrap_or_default();
         let mut value = Map::new();
         if let Some(key) = payload["toolCallId"].as_str().map(named) {
@@ -83,18 +83,18 @@ impl Tools {
     }
 
     /// Reports an unknown outcome for the calls that never ended.
-    pub fn abandon(&mut self, out: &mut Out) {
+    pub(super) fn abandon(&mut self, out: &mut Out) {
         for call in self.calls.iter_mut().filter(|call| !call.answered) {
             call.answer(&Value::Null, UNKNOWN, out);
         }
     }
 
-    pub fn has_open(&self) -> bool {
+    pub(super) fn has_open(&self) -> bool {
         self.calls.iter().any(|call| !call.answered)
     }
 
     /// The id under which an agent's running call was announced.
-    pub fn announced(&self, key: &str) -> Option<String> {
+    pub(super) fn announced(&self, key: &str) -> Option<String> {
         let key = named(key);
         let call = self.calls.iter().rev().find(|call| call.key == key)?;
         (!call.answered).then(|| call.id.clone())

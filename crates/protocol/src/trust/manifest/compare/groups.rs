@@ -16,7 +16,7 @@ pub(in crate::trust::manifest) enum Group {
 }
 
 impl Group {
-    pub fn refuses(self) -> bool {
+    pub(crate) fn refuses(self) -> bool {
         !matches!(self, Self::Annotations | Self::Definitions)
     }
 }

@@ -17,12 +17,12 @@ const ESCAPES: &str = "dDwWsSbBtnrfv";
 pub(super) struct Matcher(Option<Regex>);
 
 impl Matcher {
-    pub fn new(pattern: &str) -> Self {
+    pub(super) fn new(pattern: &str) -> Self {
         let build = || RegexBuilder::new(pattern).size_limit(PATTERN_PROGRAM_BYTES_MAX).build().ok();
         Self(if is_unambiguous(pattern) { build() } else { None })
     }
 
-    pub fn may_match(&self, name: &str) -> bool {
+    pub(super) fn may_match(&self, name: &str) -> bool {
         let is_plain = name.chars().all(|c| c == ' ' || c.is_ascii_graphic());
         match &self.0 {
             Some(regex) if is_plain => regex.is_match(name),

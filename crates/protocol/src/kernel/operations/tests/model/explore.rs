@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use super::world::{Action, World};
 
 #[derive(Debug)]
-pub struct Explored {
+pub(super) struct Explored {
     pub states: usize,
     /// States in which nothing is left to do.
     pub ends: usize,
@@ -61,7 +61,7 @@ impl Graph {
     }
 }
 
-pub fn explore(start: World) -> Explored {
+pub(super) fn explore(start: World) -> Explored {
     let mut graph = Graph::default();
     graph.number(&start, None);
     let mut left = VecDeque::from([(0, start)]);

@@ -14,7 +14,7 @@ use crate::{
 
 /// What launchers go by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rules {
+pub(super) enum Rules {
     Current,
     /// A heartbeat vouches for every job of its owner, and a report that is not answered is given up.
     ByOwner,
@@ -23,7 +23,7 @@ pub enum Rules {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
+pub(super) struct Setting {
     pub rules: Rules,
     pub launcher: Launcher,
     pub standing: bool,
@@ -35,7 +35,7 @@ pub struct Setting {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Answer {
+pub(super) enum Answer {
     Received,
     /// The store carried the request out, and the answer was lost.
     Lost,
@@ -49,13 +49,13 @@ use Answer::*;
 
 /// Whose runner: of the server with this number, or one that outlived its server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Whose {
+pub(super) enum Whose {
     Server(usize),
     Orphaned,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Action {
+pub(super) enum Action {
     ClaimJob(usize, Answer),
     RecoverClaim(usize),
     FinishJob(usize, Answer),
@@ -76,7 +76,7 @@ pub enum Action {
 
 impl Action {
     /// Whether the system does this by itself when nothing goes wrong any more.
-    pub fn is_systems_own(self) -> bool {
+    pub(super) fn is_systems_own(self) -> bool {
         use Action::*;
         match self {
             ClaimJob(_, answer) | FinishJob(_, answer) | RunnerClaims(_, answer) | RunnerWorks(_, answer) => {
@@ -110,7 +110,7 @@ struct Runner {
 }
 
 #[derive(Clone)]
-pub struct World {
+pub(super) struct World {
     setting: Setting,
     scene: Scene,
     run: RunId,
@@ -131,7 +131,7 @@ const STARTS_LEFT: i64 = 2;
 const RUNNER: &str = "runner";
 
 impl World {
-    pub fn new(setting: Setting) -> Self {
+    pub(super) fn new(setting: Setting) -> Self {
         let mut scene = Scene::new();
         let mut op = scene.new_run();
         // No deadline of its own ends a turn that everything else has forgotten.
@@ -165,7 +165,7 @@ impl World {
         Server { owner: format!("launcher-{}", self.owners), hand: Hand::default(), work: Work::Idle }
     }
 
-    pub fn actions(&self) -> Vec<Action> {
+    pub(super) fn actions(&self) -> Vec<Action> {
         use Action::*;
         let mut actions = vec![SweepLease, SweeperAbandons, TimePasses, TimePassesUnheard, Cancel, SubmitSecond];
         let mut runners = vec![Whose::Orphaned];
@@ -184,7 +184,7 @@ impl World {
     }
 
     /// The state after the action. `None` if it cannot happen here.
-    pub fn after(&self, action: Action) -> Option<Self> {
+    pub(super) fn after(&self, action: Action) -> Option<Self> {
         use Action::*;
         let mut next = self.clone();
         next.scene.desk.events.clear();

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     /// Nothing is unfinished, and nothing is held or running for it.
-    pub fn is_at_end(&self) -> bool {
+    pub(crate) fn is_at_end(&self) -> bool {
         let rows = self.scene.rows(self.run);
         let held = rows.lease.as_deref().is_some_and(|lease| !lease.ended);
         let idle = self.servers.iter().all(|server| server.work == Work::Idle);
@@ -12,7 +12,7 @@ impl World {
     }
 
     /// What must hold of every step.
-    pub fn check_step(&self, before: &Self) -> Result<(), String> {
+    pub(crate) fn check_step(&self, before: &Self) -> Result<(), String> {
         let (old, new) = (before.scene.rows(self.run), self.scene.rows(self.run));
         for (id, command) in &old.commands {
             if command.terminal.is_some() && new.commands[id].terminal != command.terminal {
@@ -29,7 +29,7 @@ impl World {
     }
 
     /// The state, without what makes no difference: how late it is, and what ids and epochs are called.
-    pub fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         let (rows, job, now) = (self.scene.rows(self.run), self.row(), self.scene.now);
         let mut key = vec![
             rows.run.status as u8,
