@@ -59,8 +59,27 @@ impl Database {
 
 impl Drop for Database {
     fn drop(&mut self) {
-        self.administer(&format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
+        block_on(async {
+            let mut connection = connect(&self.admin_url).await;
+            let ended = execute(&mut connection, &end_connections_of(&self.name)).await;
+            ended.unwrap_or_else(|error| panic!("cannot end the connections of {}: {error}", self.name));
+            let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
+            execute(&mut connection, &drop).await.unwrap_or_else(|error| panic!("{drop}: {error}"));
+            let _ = connection.close().await;
+        });
     }
+}
+
+/// Ends all connections and waits for up to a second until they are gone. `DROP DATABASE` does this too, but pauses for
+/// 100 ms when one is left.
+fn end_connections_of(name: &str) -> String {
+    format!(
+        "DO $$ BEGIN FOR attempt IN 1..500 LOOP \
+         PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'; \
+         EXIT WHEN NOT FOUND; \
+         PERFORM pg_sleep(0.002), pg_stat_clear_snapshot(); \
+         END LOOP; END $$"
+    )
 }
 
 /// Another database of the same server.
