@@ -1,5 +1,6 @@
 //! `cargo xtask coverage`: the share of each crate's lines that the tests run. Only crates of this workspace are
-//! instrumented, so their dependencies are those of other builds. Counts of processes that a test kills are lost.
+//! instrumented, so their dependencies are those of other builds. Each process counts in a mapped file, so that a process
+//! that a test kills is counted too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +20,10 @@ const LLVM_VERSIONS: std::ops::RangeInclusive<u32> = 15..=40;
 /// The file name of this program's copy that cargo starts instead of the compiler. A shell script would be shorter, but a
 /// shell drops variables such as `CARGO_BIN_EXE_ostler-bench`.
 const WRAPPER: &str = "rustc-wrapper";
-const INSTRUMENT: [&str; 2] = ["-C", "instrument-coverage"];
+/// The second option lets a process count in its mapped profile from its start, where a kill loses nothing.
+const INSTRUMENT: [&str; 4] = ["-C", "instrument-coverage", "-C", "llvm-args=-runtime-counter-relocation"];
+/// The variable that names a process's profile.
+const PROFILE_VARIABLE: &str = "LLVM_PROFILE_FILE";
 /// Folders of a crate that contain sources.
 const SOURCE_FOLDERS: [&str; 4] = ["src", "tests", "benches", "examples"];
 
@@ -42,8 +46,8 @@ pub fn coverage(arguments: &[String]) -> Result<(), String> {
         let mut command = surroundings.nextest(&nextest)?;
         command.args(["nextest", subcommand, "--all-features"]).args(&packages);
         command.env("RUSTC_WORKSPACE_WRAPPER", &wrapper);
-        // One file for each program: all its processes add their counts to it.
-        command.env("LLVM_PROFILE_FILE", profiles.join("%m.profraw"));
+        // `%m`: one file for each program, to which all its processes add their counts. `%c`: mapped into each process.
+        command.env(PROFILE_VARIABLE, profiles.join("%m%c.profraw"));
         Ok(command)
     };
     eprintln!("==> building instrumented tests");
@@ -129,7 +133,7 @@ impl Tools {
         fs::write(&source, "fn main() {}\n").map_err(|e| format!("cannot write {}: {e}", source.display()))?;
         let mut compiler = in_workspace(rustc())?;
         run(compiler.args(INSTRUMENT).arg("-o").arg(&program).arg(&source))?;
-        run(in_workspace(&program)?.env("LLVM_PROFILE_FILE", scratch.path().join("empty.profraw")))?;
+        run(in_workspace(&program)?.env(PROFILE_VARIABLE, scratch.path().join("empty.profraw")))?;
         let merged = scratch.path().join("merged.profdata");
         let candidates = Self::candidates()?;
         let found: Vec<String> = candidates.iter().map(|tools| tools.profdata.display().to_string()).collect();
