@@ -203,6 +203,41 @@ fn has_words(text: &str, words: &str) -> bool {
     })
 }
 
+/// The table of rules is closed: product code decides by `Failure::broken_rule`, which is an enum. The name of a rule as text
+/// is for logs, metrics and responses only, and nothing else puts it into a failure or takes it out.
+#[test]
+fn rules_are_not_compared_as_text() {
+    const MAY_USE_TEXT: [&str; 4] = [
+        "crates/protocol/src/failures.rs",
+        "crates/server/src/metrics.rs",
+        "crates/server/src/net/problem.rs",
+        "crates/server/src/net/refusals.rs",
+    ];
+    let is_test = |path: &Path| path.components().any(|part| part.as_os_str() == "tests") || path.ends_with("tests.rs");
+    let mut offenders = Vec::new();
+    for path in source_files().into_iter().filter(|path| path.starts_with("crates") && !is_test(path)) {
+        if MAY_USE_TEXT.iter().any(|allowed| path == Path::new(allowed)) {
+            continue;
+        }
+        for (number, line) in product_lines(&fs::read_to_string(root().join(&path)).unwrap()) {
+            if names_rule_as_text(line) {
+                offenders.push(format!("{}:{number}: {}", path.display(), line.trim()));
+            }
+        }
+    }
+    assert_none(offenders, "rules as text");
+}
+
+/// The lines before the tests of a file, by their numbers.
+fn product_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.lines().enumerate().map(|(index, line)| (index + 1, line)).take_while(|(_, line)| *line != "#[cfg(test)]")
+}
+
+fn names_rule_as_text(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or_default();
+    code.contains("rule_name()") || code.contains("\"rule\"")
+}
+
 /// Participles that stand for nouns (`asked`, `told`) hide what a thing is. There are few left, and they must not spread.
 #[test]
 fn participles_are_not_used_as_nouns() {
@@ -280,6 +315,9 @@ fn the_checks_find_what_they_look_for() {
     assert!(!names_place("a/place/x", "/place/") && !names_place("{dir}/place/x", "/place/"));
     assert!(is_generated(Path::new("docs/generated/x.rs"), "") && is_generated(Path::new("x.rs"), "// @generated\n"));
     assert!(!is_generated(Path::new("x.rs"), "fn generated() {}"));
+    assert!(names_rule_as_text("if failure.rule_name() == None {") && names_rule_as_text(".detail(\"rule\", text)"));
+    assert!(!names_rule_as_text("let rule = failure.broken_rule(); // not rule_name()"));
+    assert_eq!(product_lines("a\n#[cfg(test)]\nb").collect::<Vec<_>>(), [(1, "a")]);
     assert!(has_words("Not whoever comes", "whoever") && has_words("the manifest of now.", "of now"));
     assert!(!has_words("of nowhere, renewed", "of now") && !has_words("renew anewly", "anew"));
 }

@@ -55,13 +55,13 @@ macro_rules! mesh_rules {
             hint: Some("the keys stored here are not those of this name on this server; `--server` names another server");
         Pki "pki" InfraFailed "The keys of the mesh are unusable.";
         PkiThere "pki-there" StateConflict "The directory already has keys of the mesh.";
-        AgentMdUtf8 "agent-md-utf8" SchemaInvalid "agent.md is not UTF-8 text.";
-        AgentMdNul "agent-md-nul" SchemaInvalid "agent.md contains a NUL character.";
-        AgentMdSize "agent-md-size" PayloadTooLarge "agent.md is too large.";
-        AgentMdSecret "agent-md-secret" SchemaInvalid "agent.md contains text that looks like a key or a password.";
-        AgentMdFrontMatter "agent-md-front-matter" SchemaInvalid "agent.md does not begin with a front matter.";
-        AgentMdYaml "agent-md-yaml" SchemaInvalid "The front matter of agent.md is not plain YAML.";
-        AgentMdField "agent-md-field" SchemaInvalid "A field in the front matter of agent.md is missing or invalid.";
+        AgentMdUtf8 "agent-md-utf8" SchemaInvalid "`agent.md` is not UTF-8 text.";
+        AgentMdNul "agent-md-nul" SchemaInvalid "`agent.md` contains a NUL character.";
+        AgentMdSize "agent-md-size" PayloadTooLarge "`agent.md` is too large.";
+        AgentMdSecret "agent-md-secret" SchemaInvalid "`agent.md` contains text that looks like a key or a password.";
+        AgentMdFrontMatter "agent-md-front-matter" SchemaInvalid "`agent.md` does not begin with a front matter.";
+        AgentMdYaml "agent-md-yaml" SchemaInvalid "The front matter of `agent.md` is not plain YAML.";
+        AgentMdField "agent-md-field" SchemaInvalid "A field in the front matter of `agent.md` is missing or invalid.";
 
         // Messages and prekeys.
         PayloadNotAnObject "payload-not-an-object" SchemaInvalid "The payload of the message is not a JSON object.";
