@@ -22,10 +22,12 @@ pub struct Sample {
 
 /// Reads the database's clock. Only Postgres has one; SQLite's is the machine's own.
 pub async fn sample(db: &Db) -> Result<Sample, StoreError> {
-    let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, correction_us, seen_us
+    let sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS raw_us, correction_us, seen_us
         FROM store_clock WHERE id = 1";
-    let decode =
-        |row: &mut Reader<'_>| Ok(Sample { raw_us: row.int()?, correction_us: row.int()?, seen_us: row.int()? });
+    let decode = |row: &mut Reader<'_>| {
+        let (raw_us, correction_us) = (row.at("raw_us")?.int()?, row.at("correction_us")?.int()?);
+        Ok(Sample { raw_us, correction_us, seen_us: row.at("seen_us")?.int()? })
+    };
     let sample =
         db.read_one(sql, vec![], decode).await?.ok_or_else(|| StoreError::corrupt("store_clock has no row"))?;
     Ok(Sample { raw_us: sample.raw_us.saturating_add(injected_us()), ..sample })

@@ -70,10 +70,22 @@ pub fn columns<R: Record>(alias: &str) -> String {
 
 /// As [`columns`], with a null in the place of one that is not wanted.
 pub fn columns_except<R: Record>(alias: &str, unwanted: &str) -> String {
-    let column = |(name, _): &(&str, Kind)| {
-        if *name == unwanted { "CAST(NULL AS TEXT)".to_owned() } else { format!("{alias}.{name}") }
-    };
+    columns_replaced::<R>(alias, unwanted, "CAST(NULL AS TEXT)")
+}
+
+/// As [`columns`], with another expression in the place of one of them.
+pub fn columns_replaced<R: Record>(alias: &str, replaced: &str, by: &str) -> String {
+    let column = |(name, _): &(&str, Kind)| if *name == replaced { by.to_owned() } else { format!("{alias}.{name}") };
     R::COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// `INSERT INTO <its table> (x, …) SELECT <expression of x>, … <rest>`: each column beside what is written to it.
+pub(crate) fn insert_select<R: Record>(columns: &[(&str, &str)], rest: &str) -> String {
+    let is_declared = |name: &&str| R::COLUMNS.iter().any(|(own, _)| own == name) || R::BESIDE.contains(name);
+    debug_assert!(columns.iter().all(|(name, _)| is_declared(name)), "{columns:?} of {}", R::TABLE);
+    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
+    let values: Vec<_> = columns.iter().map(|(_, value)| *value).collect();
+    format!("INSERT INTO {} ({}) SELECT {} {rest}", R::TABLE, names.join(", "), values.join(", "))
 }
 
 /// `INSERT INTO <its table> (<all columns>) VALUES (…) <rest>`, which fails where there is such a row. `beside` are values
@@ -117,6 +129,14 @@ fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
 pub fn insert_row<R: Record>() -> String {
     let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
     format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
+}
+
+/// As [`insert_row`], followed by columns of [`Record::BESIDE`]. It fails where there is such a row.
+pub fn insert_row_with<R: Record>(beside: &[&str]) -> String {
+    debug_assert!(beside.iter().all(|name| R::BESIDE.contains(name)), "{beside:?} beside {}", R::TABLE);
+    let more: String = beside.iter().map(|name| format!(", {name}")).collect();
+    let marks = (1..=R::COLUMNS.len() + beside.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
+    format!("INSERT INTO {} ({}{more}) VALUES ({marks})", R::TABLE, R::NAMES)
 }
 
 /// One changed row, with `?n`: the key, then the state.
@@ -223,5 +243,23 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<Relation>(),
         DeclaredTable::of::<Webhook>(),
         DeclaredTable::of::<Delivery>(),
+        DeclaredTable::of::<crate::trust::receipts::StoredReceipt>(),
+        DeclaredTable::of::<crate::kernel::backends::StoredBackend>(),
+        DeclaredTable::of::<crate::kernel::readers::ReadCursor>(),
+        DeclaredTable::of::<crate::kernel::readers::SessionReader>(),
+        DeclaredTable::of::<crate::run_input::attachments::Attachment>(),
+        DeclaredTable::of::<crate::signing_keys::SigningKey>(),
+        DeclaredTable::of::<crate::mesh::agent_md::StoredAgentMd>(),
+        DeclaredTable::of::<crate::mesh::identities::CertificateRow>(),
+        DeclaredTable::of::<crate::mesh::identities::Issuer>(),
+        DeclaredTable::of::<crate::mesh::logins::Login>(),
+        DeclaredTable::of::<crate::mesh::logins::SpentTicket>(),
+        DeclaredTable::of::<crate::mesh::messages::MailboxRow>(),
+        DeclaredTable::of::<crate::mesh::messages::Letter>(),
+        DeclaredTable::of::<crate::mesh::messages::MessageCopy>(),
+        DeclaredTable::of::<crate::mesh::messages::AckCursor>(),
+        DeclaredTable::of::<crate::mesh::prekeys::StoredPrekey>(),
+        DeclaredTable::of::<crate::mesh::presence::Presence>(),
+        DeclaredTable::of::<crate::mesh::queue::Queued>(),
     ]
 }

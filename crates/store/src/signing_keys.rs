@@ -2,20 +2,43 @@
 
 use ostler_protocol::Timestamp;
 
-use crate::db::{Db, StoreError};
+use crate::{
+    db::{Db, StoreError},
+    record::{self, record},
+};
+
+pub(crate) struct SigningKey {
+    kid: String,
+    jwk: String,
+    created_at: Timestamp,
+}
+
+record! {
+    SigningKey, key in "signing_keys";
+    key {
+        kid: text;
+    }
+    fixed {
+        jwk: text;
+        created_at: time;
+    }
+    state {}
+}
 
 /// A server writes its key down at every start; the first time counts.
 pub async fn insert(db: &Db, kid: &str, jwk: &str, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO signing_keys (kid, jwk, created_at) VALUES ($1, $2, $3) ON CONFLICT (kid) DO NOTHING";
-    db.execute(sql, vec![kid.into(), jwk.into(), now.into()]).await
+    let key = SigningKey { kid: kid.to_owned(), jwk: jwk.to_owned(), created_at: now };
+    db.execute_statement(record::insert(&key, vec![], "ON CONFLICT (kid) DO NOTHING")).await
 }
 
 pub async fn get(db: &Db, kid: &str) -> Result<Option<String>, StoreError> {
-    db.read_one("SELECT jwk FROM signing_keys WHERE kid = $1", vec![kid.into()], |row| row.text()).await
+    let found: Vec<SigningKey> = db.select("WHERE kid = $1", vec![kid.into()]).await?;
+    Ok(found.into_iter().next().map(|key| key.jwk))
 }
 
 /// Newest first.
 pub async fn list(db: &Db, limit: u32) -> Result<Vec<String>, StoreError> {
-    let sql = "SELECT jwk FROM signing_keys ORDER BY created_at DESC, kid LIMIT $1";
-    db.read(sql, vec![i64::from(limit).into()], |row| row.text()).await
+    let rest = "ORDER BY created_at DESC, kid LIMIT $1";
+    let found: Vec<SigningKey> = db.select(rest, vec![i64::from(limit).into()]).await?;
+    Ok(found.into_iter().map(|key| key.jwk).collect())
 }

@@ -96,6 +96,10 @@ impl Mode {
             Self::Queue => "queue",
         }
     }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Fanout, Self::Queue].into_iter().find(|mode| mode.as_str() == text)
+    }
 }
 
 /// Which connection of a queue gets a message.

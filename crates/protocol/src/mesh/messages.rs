@@ -212,6 +212,19 @@ pub enum Direction {
     OutboundSync,
 }
 
+impl Direction {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::OutboundSync => "outbound_sync",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Inbound, Self::OutboundSync].into_iter().find(|direction| direction.as_str() == text)
+    }
+}
+
 /// A message as it is pushed and pulled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Message {

@@ -4,15 +4,33 @@ use ostler_protocol::kernel::backends::Backend;
 
 use crate::{
     db::{Db, StoreError},
-    record::json,
+    record::{self, on_conflict, record},
 };
 
+pub(crate) struct StoredBackend {
+    profile: String,
+    position: i64,
+    backend: Backend,
+}
+
+record! {
+    StoredBackend, stored in "backends";
+    key {
+        profile: text;
+    }
+    fixed {}
+    state {
+        position: int;
+        backend: json;
+    }
+}
+
 pub async fn list(db: &Db) -> Result<Vec<Backend>, StoreError> {
-    db.read("SELECT backend FROM backends ORDER BY position", vec![], |row| row.json()).await
+    let found: Vec<StoredBackend> = db.select("ORDER BY position", vec![]).await?;
+    Ok(found.into_iter().map(|stored| stored.backend).collect())
 }
 
 pub async fn insert(db: &Db, position: i64, backend: &Backend) -> Result<(), StoreError> {
-    let sql = "INSERT INTO backends (profile, position, backend) VALUES ($1, $2, $3)
-        ON CONFLICT (profile) DO UPDATE SET position = excluded.position, backend = excluded.backend";
-    db.execute(sql, vec![backend.profile.as_str().into(), position.into(), json(backend)]).await
+    let stored = StoredBackend { profile: backend.profile.clone(), position, backend: backend.clone() };
+    db.execute_statement(record::insert(&stored, vec![], &on_conflict::<StoredBackend>())).await
 }

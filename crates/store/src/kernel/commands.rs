@@ -6,6 +6,7 @@ use ostler_protocol::{
     kernel::commands::{Command, CommandState, CommandType},
 };
 
+use super::session_and_run;
 use crate::{
     db::{Db, StoreError},
     record::{record, text},
@@ -80,7 +81,8 @@ pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreEr
 /// The column of every command of a run that only searches read: the session's number of its reply.
 pub async fn list_reply_seqs(db: &Db, run_id: RunId) -> Result<Vec<(CommandId, Option<i64>)>, StoreError> {
     let sql = "SELECT command_id, reply_session_seq FROM commands WHERE run_id = $1";
-    db.read(sql, vec![text(run_id)], |row| Ok((row.id()?, row.opt_int()?))).await
+    db.read(sql, vec![text(run_id)], |row| Ok((row.at("command_id")?.id()?, row.at("reply_session_seq")?.opt_int()?)))
+        .await
 }
 
 /// The run's first command.
@@ -98,5 +100,5 @@ pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
     let sql = format!(
         "SELECT session_id, run_id FROM commands WHERE deadline_at <= $1 AND {UNFINISHED} ORDER BY deadline_at LIMIT $2"
     );
-    db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+    db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }

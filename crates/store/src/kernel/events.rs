@@ -211,12 +211,14 @@ pub struct Orphans {
 
 /// Sessions that have events and no row, named above `after`.
 pub async fn list_orphans(db: &Db, after: Option<&str>, limit: u32) -> Result<Vec<Orphans>, StoreError> {
-    let sql = "SELECT e.session_id, MIN(e.session_seq), COUNT(*) FROM events AS e
+    let sql = "SELECT e.session_id, MIN(e.session_seq) AS first_seq, COUNT(*) AS events FROM events AS e
          WHERE ($1 IS NULL OR e.session_id > $1)
          AND NOT EXISTS (SELECT 1 FROM sessions AS s WHERE s.session_id = e.session_id)
          GROUP BY e.session_id ORDER BY e.session_id LIMIT $2";
-    let decode =
-        |row: &mut Reader<'_>| Ok(Orphans { session_id: row.text()?, first_seq: row.int()?, events: row.int()? });
+    let decode = |row: &mut Reader<'_>| {
+        let (session_id, first_seq) = (row.at("session_id")?.text()?, row.at("first_seq")?.int()?);
+        Ok(Orphans { session_id, first_seq, events: row.at("events")?.int()? })
+    };
     db.read(sql, vec![opt_text(after), i64::from(limit).into()], decode).await
 }
 

@@ -6,6 +6,7 @@ use ostler_protocol::{
     kernel::leases::Lease,
 };
 
+use super::session_and_run;
 use crate::{
     db::{Db, StoreError},
     record::{record, text},
@@ -41,12 +42,12 @@ pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Lease>, StoreError> {
 /// Held leases that have run out by `now`: work for the sweeper.
 pub async fn list_expired(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     let sql = "SELECT session_id, run_id FROM leases WHERE ended = 0 AND expires_at <= $1 ORDER BY expires_at LIMIT $2";
-    db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+    db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }
 
 /// Every held lease: what a previous process left behind.
 pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
-    db.read("SELECT session_id, run_id FROM leases WHERE ended = 0", vec![], |row| Ok((row.id()?, row.id()?))).await
+    db.read("SELECT session_id, run_id FROM leases WHERE ended = 0", vec![], session_and_run).await
 }
 
 pub async fn count_held(db: &Db) -> Result<i64, StoreError> {
@@ -61,7 +62,7 @@ pub async fn list_by_launcher(db: &Db, owner: &str, limit: u32) -> Result<Vec<(S
          JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id JOIN runs r ON r.run_id = j.run_id
          WHERE j.phase = 'running' AND j.owner = $1 AND l.ended = 0 AND l.dismissed = 0
          ORDER BY CASE WHEN r.unfinished_commands > 0 THEN 1 ELSE 0 END, r.updated_at LIMIT $2";
-    db.read(sql, vec![owner.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+    db.read(sql, vec![owner.into(), i64::from(limit).into()], session_and_run).await
 }
 
 /// Runners of this launcher that have released their lease and still run.
@@ -85,5 +86,5 @@ pub async fn list_by_profile(
         sql += " AND r.tenant_id = $2";
         args.push(tenant_id.into());
     }
-    db.read(sql, args, |row| Ok((row.id()?, row.id()?))).await
+    db.read(sql, args, session_and_run).await
 }

@@ -14,3 +14,12 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+
+use ostler_protocol::ids::{RunId, SessionId};
+
+use crate::{db::StoreError, record::Reader};
+
+/// A run and its session.
+fn session_and_run(row: &mut Reader<'_>) -> Result<(SessionId, RunId), StoreError> {
+    Ok((row.at("session_id")?.id()?, row.at("run_id")?.id()?))
+}

@@ -7,6 +7,7 @@ use ostler_protocol::{
     limits::PAGE_ITEMS_MAX,
 };
 
+use super::session_and_run;
 use crate::{
     db::{Db, StoreError},
     kernel::commands::UNFINISHED,
@@ -70,5 +71,5 @@ pub async fn list_resolved(db: &Db, run_id: RunId) -> Result<Vec<PermissionReque
 pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     let sql =
         "SELECT DISTINCT session_id, run_id FROM permissions WHERE status = 'pending' AND deadline <= $1 LIMIT $2";
-    db.read(sql, vec![now.into(), i64::from(limit).into()], |row| Ok((row.id()?, row.id()?))).await
+    db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }

@@ -10,7 +10,7 @@ use ostler_protocol::{Timestamp, ids::SessionId};
 
 use crate::{
     db::{Db, StoreError},
-    record::text,
+    record::{self, insert_select, on_conflict, record, sql, text},
 };
 
 /// Sessions settled at once.
@@ -27,11 +27,55 @@ pub enum Settled {
     Until(Timestamp),
 }
 
+/// A reader's mark on a session.
+pub(crate) struct ReadCursor {
+    session: SessionId,
+    reader_id: String,
+    version: i64,
+    read_at: Timestamp,
+    /// Of the session, for the order.
+    created_at: Timestamp,
+    unread: bool,
+}
+
+record! {
+    ReadCursor, cursor in "session_read_cursors";
+    key {
+        session = "session_id": id;
+        reader_id: text;
+    }
+    fixed {
+        created_at: time;
+    }
+    state {
+        version: int;
+        read_at: time;
+        unread: flag;
+    }
+}
+
+/// A reader who has marked anything.
+pub(crate) struct SessionReader {
+    reader_id: String,
+    settled_until: Timestamp,
+}
+
+record! {
+    SessionReader, reader in "session_readers";
+    key {
+        reader_id: text;
+    }
+    fixed {}
+    state {
+        settled_until: time;
+    }
+}
+
 /// The version this reader has seen.
 pub async fn get_version(db: &Db, session: SessionId, reader_id: &str) -> Result<i64, StoreError> {
-    let sql = "SELECT version FROM session_read_cursors WHERE session_id = $1 AND reader_id = $2";
-    let found = db.read_one(sql, vec![text(session), reader_id.into()], |row| row.int()).await?;
-    Ok(found.unwrap_or(0))
+    let rest = "WHERE session_id = $1 AND reader_id = $2";
+    let found: Vec<ReadCursor> = db.select(rest, vec![text(session), reader_id.into()]).await?;
+    Ok(found.first().map_or(0, |cursor| cursor.version))
 }
 
 /// A reader's mark never moves back.
@@ -42,23 +86,31 @@ pub async fn update_version(
     version: i64,
     now: Timestamp,
 ) -> Result<(), StoreError> {
-    let sql = "INSERT INTO session_read_cursors (reader_id, version, read_at, session_id, created_at, unread)
-        SELECT $1, $2, $3, s.session_id, s.created_at, CASE WHEN s.version > $2 THEN 1 ELSE 0 END
-        FROM sessions s WHERE s.session_id = $4
-        ON CONFLICT (session_id, reader_id) DO UPDATE
-        SET version = excluded.version, read_at = excluded.read_at, unread = excluded.unread
-        WHERE session_read_cursors.version <= excluded.version";
+    let sql = sql!({
+        let columns = [
+            ("reader_id", "$1"),
+            ("version", "$2"),
+            ("read_at", "$3"),
+            ("session_id", "s.session_id"),
+            ("created_at", "s.created_at"),
+            ("unread", "CASE WHEN s.version > $2 THEN 1 ELSE 0 END"),
+        ];
+        let replaced = on_conflict::<ReadCursor>();
+        let rest = format!(
+            "FROM sessions s WHERE s.session_id = $4 {replaced} WHERE session_read_cursors.version <= excluded.version"
+        );
+        insert_select::<ReadCursor>(&columns, &rest)
+    });
     db.execute(sql, vec![reader_id.into(), version.into(), now.into(), text(session)]).await?;
-    let sql =
-        "INSERT INTO session_readers (reader_id, settled_until) VALUES ($1, 0) ON CONFLICT (reader_id) DO NOTHING";
-    db.execute(sql, vec![reader_id.into()]).await?;
+    let reader = SessionReader { reader_id: reader_id.to_owned(), settled_until: Timestamp::UNIX_EPOCH };
+    db.execute_statement(record::insert(&reader, vec![], "ON CONFLICT (reader_id) DO NOTHING")).await?;
     settle(db, reader_id, now).await.map(drop)
 }
 
 /// Settles the reader further, and returns how far it is. Idempotent and safe to run concurrently.
 pub async fn settle(db: &Db, reader_id: &str, now: Timestamp) -> Result<Settled, StoreError> {
-    let sql = "SELECT settled_until FROM session_readers WHERE reader_id = $1";
-    let Some(from) = db.read_one(sql, vec![reader_id.into()], |row| row.time()).await? else {
+    let found: Vec<SessionReader> = db.select("WHERE reader_id = $1", vec![reader_id.into()]).await?;
+    let Some(SessionReader { settled_until: from, .. }) = found.into_iter().next() else {
         return Ok(Settled::No);
     };
     let horizon = now.checked_sub(UNSETTLED).unwrap_or(Timestamp::MIN);
@@ -71,10 +123,20 @@ pub async fn settle(db: &Db, reader_id: &str, now: Timestamp) -> Result<Settled,
     let all = ended.len() < SETTLED_MAX as usize;
     // Of those at the last moment there may be more than these.
     let until = if all { horizon } else { ended[ended.len() - 1] };
-    let sql = "INSERT INTO session_read_cursors (reader_id, version, read_at, session_id, created_at, unread)
-        SELECT $1, 0, 0, s.session_id, s.created_at, 1 FROM sessions s WHERE s.ended_at >= $2 AND s.ended_at < $3
-        ON CONFLICT (session_id, reader_id) DO UPDATE SET unread = CASE WHEN session_read_cursors.version <
-            (SELECT s.version FROM sessions s WHERE s.session_id = excluded.session_id) THEN 1 ELSE 0 END";
+    let sql = sql!({
+        let columns = [
+            ("reader_id", "$1"),
+            ("version", "0"),
+            ("read_at", "0"),
+            ("session_id", "s.session_id"),
+            ("created_at", "s.created_at"),
+            ("unread", "1"),
+        ];
+        let rest = "FROM sessions s WHERE s.ended_at >= $2 AND s.ended_at < $3
+            ON CONFLICT (session_id, reader_id) DO UPDATE SET unread = CASE WHEN session_read_cursors.version <
+                (SELECT s.version FROM sessions s WHERE s.session_id = excluded.session_id) THEN 1 ELSE 0 END";
+        insert_select::<ReadCursor>(&columns, rest)
+    });
     db.execute(sql, vec![reader_id.into(), from.into(), until.into()]).await?;
     let sql = "UPDATE session_readers SET settled_until = $1 WHERE reader_id = $2 AND settled_until < $1";
     db.execute(sql, vec![until.into(), reader_id.into()]).await?;

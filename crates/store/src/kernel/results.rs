@@ -29,10 +29,10 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
         run: Run::decode(row)?,
         lease: row.joined()?,
         command: row.joined()?,
-        reply_payload: row.opt_text()?,
-        target_fold: row.opt_text()?,
-        session_seq: row.int()?,
-        chain_head: row.hash()?,
+        reply_payload: row.at("reply_payload")?.opt_text()?,
+        target_fold: row.at("target_fold")?.opt_text()?,
+        session_seq: row.at("session_seq")?.int()?,
+        chain_head: row.at("session_chain_head")?.hash()?,
     })
 }
 
@@ -45,7 +45,8 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
         None => (LATEST_TURN, "$1", vec![text(run_id)]),
     };
     let sql = format!(
-        "SELECT {}, {}, {}, e.payload, target.fold, s.last_seq, s.chain_head
+        "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
+             s.chain_head AS session_chain_head
          FROM runs r
          JOIN sessions s ON s.session_id = r.session_id
          LEFT JOIN leases l ON l.run_id = r.run_id

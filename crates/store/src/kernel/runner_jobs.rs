@@ -9,7 +9,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, Engine, StoreError},
-    record::{Record, json, record, text},
+    record::{Reader, Record, json, record, text},
 };
 
 record! {
@@ -174,9 +174,9 @@ pub async fn list_claimed(db: &Db, owner: &str, claimed_at: &[Timestamp]) -> Res
 /// The runner that this owner starts for the job will come with this token. False: the job is another's by now.
 pub async fn update_token(db: &Db, job_id: RunnerJobId, owner: &str, token_hash: &str) -> Result<bool, StoreError> {
     let sql = "UPDATE runner_jobs SET token_hash = $1 WHERE runner_job_id = $2 AND owner = $3 AND phase = 'running'
-         RETURNING runner_job_id";
+         RETURNING 1";
     let args = vec![token_hash.into(), text(job_id), owner.into()];
-    Ok(!db.write(sql.to_owned(), args, |row| row.text()).await?.is_empty())
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
 /// The owner vouches for these of its jobs: their runners are running, or their ends are being reported.
@@ -200,7 +200,8 @@ pub async fn list_abandoned(db: &Db, before: Timestamp, limit: u32) -> Result<Ve
 
 /// Jobs that wait, and jobs that run. Finished ones are not counted: there may be very many.
 pub async fn count_open(db: &Db) -> Result<(i64, i64), StoreError> {
-    let sql = "SELECT (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'pending'),
-        (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'running')";
-    Ok(db.read_one(sql, vec![], |row| Ok((row.int()?, row.int()?))).await?.unwrap_or_default())
+    let sql = "SELECT (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'pending') AS pending,
+        (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'running') AS running";
+    let decode = |row: &mut Reader<'_>| Ok((row.at("pending")?.int()?, row.at("running")?.int()?));
+    Ok(db.read_one(sql, vec![], decode).await?.unwrap_or_default())
 }

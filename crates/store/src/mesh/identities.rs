@@ -13,7 +13,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Statement, StoreError},
     mesh::logins,
-    record::{Reader, Value, opt_text, text},
+    record::{self, ColumnValue, Reader, Record, Value, opt_text, record, text},
 };
 
 /// An operation on a certificate.
@@ -65,7 +65,7 @@ const TRIES_MAX: usize = 100;
 /// was written then. If a concurrent operation uses the number first, this one is decided again.
 pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     for _ in 0..TRIES_MAX {
-        let mut statements = vec![row(entry)];
+        let mut statements = vec![appended(entry)];
         statements.extend(entry.asked_by.as_ref().map(|login_id| logins::go_on(login_id, &entry.serial)));
         match db.write_together(statements).await {
             Err(error) if error.is_unique_violation() => {
@@ -79,27 +79,95 @@ pub async fn append(db: &Db, entry: &Entry) -> Result<bool, StoreError> {
     Err(StoreError::corrupt("the log of certificates gives out no number"))
 }
 
-fn row(entry: &Entry) -> Statement {
+/// A row of the log.
+pub(crate) struct CertificateRow {
+    number: i64,
+    operation: CertificateOperation,
+    aid: Aid,
+    serial: String,
+    fingerprint: Option<String>,
+    certificate: Option<String>,
+    ends_at: Option<Timestamp>,
+    revoked_serial: Option<String>,
+    reason: Option<RevocationReason>,
+    invite: Option<String>,
+    created_at: Timestamp,
+}
+
+record! {
+    CertificateRow, row in "mesh_certificates";
+    key {
+        number: int;
+    }
+    fixed {
+        operation: named(CertificateOperation);
+        aid: id;
+        serial: text;
+        fingerprint: opt_text;
+        certificate: opt_text;
+        ends_at: opt_time;
+        revoked_serial: opt_text;
+        reason: opt_named(RevocationReason);
+        invite: opt_text;
+        created_at: time;
+    }
+    state {}
+}
+
+impl CertificateRow {
+    fn of(number: i64, entry: &Entry) -> Self {
+        let (made, revoked) = (entry.made.as_ref(), entry.revoked.as_ref());
+        Self {
+            number,
+            operation: entry.operation,
+            aid: entry.aid.clone(),
+            serial: entry.serial.clone(),
+            fingerprint: made.map(|made| made.fingerprint.clone()),
+            certificate: made.map(|made| made.certificate.clone()),
+            ends_at: made.map(|made| made.ends_at),
+            revoked_serial: revoked.map(|revoked| revoked.serial.clone()),
+            reason: revoked.map(|revoked| revoked.reason),
+            invite: entry.invite.clone(),
+            created_at: entry.at,
+        }
+    }
+
+    /// The entry, without what only decided whether it was written.
+    fn into_entry(self) -> Entry {
+        let made = match (self.fingerprint, self.certificate, self.ends_at) {
+            (Some(fingerprint), Some(certificate), Some(ends_at)) => Some(Made { fingerprint, certificate, ends_at }),
+            _ => None,
+        };
+        let reason = self.reason.unwrap_or_default();
+        Entry {
+            operation: self.operation,
+            aid: self.aid,
+            serial: self.serial,
+            made,
+            revoked: self.revoked_serial.map(|serial| Revoked { serial, reason }),
+            asked_with: None,
+            asked_by: None,
+            invite: None,
+            at: self.created_at,
+        }
+    }
+}
+
+/// Appends the entry under the next number.
+fn appended(entry: &Entry) -> Statement {
+    let row = CertificateRow::of(0, entry);
+    let values = row.fixed().into_iter().skip(CertificateRow::KEY);
+    let mut args: Vec<Value> = values.map(ColumnValue::into_owned).collect();
+    let marks: Vec<_> = (1..=args.len()).map(|n| format!("${n}")).collect();
+    args.push(opt_text(entry.asked_with.as_ref()));
+    let asked_with = format!("${}", args.len());
     let sql = format!(
-        "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
-        revoked_serial, reason, created_at, invite) \
-        SELECT COALESCE(MAX(number), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10 FROM mesh_certificates \
-        HAVING $11 IS NULL OR {} RETURNING number",
-        is_good("$11")
+        "INSERT INTO mesh_certificates ({}) SELECT COALESCE(MAX(number), 0) + 1, {} FROM mesh_certificates \
+         HAVING {asked_with} IS NULL OR {} RETURNING number",
+        CertificateRow::NAMES,
+        marks.join(", "),
+        is_good(&asked_with)
     );
-    let args = vec![
-        entry.operation.as_str().into(),
-        text(&entry.aid),
-        entry.serial.as_str().into(),
-        opt_text(entry.made.as_ref().map(|made| &made.fingerprint)),
-        opt_text(entry.made.as_ref().map(|made| &made.certificate)),
-        entry.made.as_ref().map(|made| made.ends_at).into(),
-        opt_text(entry.revoked.as_ref().map(|revoked| &revoked.serial)),
-        opt_text(entry.revoked.as_ref().map(|revoked| revoked.reason.as_str())),
-        entry.at.into(),
-        opt_text(entry.invite.as_ref()),
-        opt_text(entry.asked_with.as_ref()),
-    ];
     Statement::guard(sql, args)
 }
 
@@ -142,20 +210,20 @@ const ENDED: &str = "r.number = (SELECT MIN(x.number) FROM mesh_certificates AS 
 
 fn identities(rest: &str) -> String {
     format!(
-        "SELECT c.aid, c.serial, c.fingerprint, c.certificate, c.created_at, r.created_at, r.reason \
+        "SELECT c.aid, c.serial, c.fingerprint, c.certificate, c.created_at, r.created_at AS revoked_at, r.reason \
          FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} WHERE c.certificate IS NOT NULL {rest}"
     )
 }
 
 fn identity(row: &mut Reader<'_>) -> Result<Identity, StoreError> {
     Ok(Identity {
-        aid: row.id()?,
-        serial: row.text()?,
-        cert_fingerprint: row.text()?,
-        certificate: row.text()?,
-        certified_at: row.time()?,
-        revoked_at: row.opt_time()?,
-        revocation_reason: row.opt_text()?.as_deref().and_then(RevocationReason::parse),
+        aid: row.at("aid")?.id()?,
+        serial: row.at("serial")?.text()?,
+        cert_fingerprint: row.at("fingerprint")?.text()?,
+        certificate: row.at("certificate")?.text()?,
+        certified_at: row.at("created_at")?.time()?,
+        revoked_at: row.at("revoked_at")?.opt_time()?,
+        revocation_reason: row.at("reason")?.opt_text()?.as_deref().and_then(RevocationReason::parse),
     })
 }
 
@@ -173,12 +241,12 @@ pub async fn find_by_fingerprint(db: &Db, aid: &Aid, fingerprint: &str) -> Resul
 /// The status of a certificate by its serial. `None` if it was not made here.
 pub async fn find_status(db: &Db, serial: &str) -> Result<Option<Status>, StoreError> {
     let sql = format!(
-        "SELECT r.created_at, r.reason FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} \
+        "SELECT r.created_at AS revoked_at, r.reason FROM mesh_certificates AS c LEFT JOIN mesh_certificates AS r ON {ENDED} \
          WHERE c.serial = $1 AND c.certificate IS NOT NULL"
     );
     db.read_one(sql, vec![serial.into()], |row| {
-        Ok(match row.opt_time()? {
-            Some(at) => Status::Revoked { at, reason: row.named(RevocationReason::parse)? },
+        Ok(match row.at("revoked_at")?.opt_time()? {
+            Some(at) => Status::Revoked { at, reason: row.at("reason")?.named(RevocationReason::parse)? },
             None => Status::Good,
         })
     })
@@ -196,13 +264,16 @@ pub async fn list_revoked(
     db: &Db,
     good_at: Timestamp,
 ) -> Result<Vec<(String, Timestamp, RevocationReason)>, StoreError> {
-    let decode = |row: &mut Reader<'_>| Ok((row.text()?, row.time()?, row.named(RevocationReason::parse)?));
+    let decode = |row: &mut Reader<'_>| {
+        let (serial, at) = (row.at("serial")?.text()?, row.at("revoked_at")?.time()?);
+        Ok((serial, at, row.at("reason")?.named(RevocationReason::parse)?))
+    };
     db.read(all_revoked(), vec![good_at.into()], decode).await
 }
 
 fn all_revoked() -> String {
     format!(
-        "SELECT c.serial, r.created_at, r.reason FROM mesh_certificates AS c JOIN mesh_certificates AS r ON {ENDED} \
+        "SELECT c.serial, r.created_at AS revoked_at, r.reason FROM mesh_certificates AS c JOIN mesh_certificates AS r ON {ENDED} \
          WHERE c.certificate IS NOT NULL AND c.ends_at > $1 AND c.aid IN \
          (SELECT aid FROM mesh_certificates WHERE revoked_serial IS NOT NULL) ORDER BY r.number, c.number"
     )
@@ -233,44 +304,35 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Ide
 
 /// The operations after a number, in order.
 pub async fn log(db: &Db, after: i64, limit: u32) -> Result<Vec<(i64, Entry)>, StoreError> {
-    const SQL: &str = "SELECT number, operation, aid, serial, fingerprint, certificate, ends_at, revoked_serial, reason, \
-        created_at FROM mesh_certificates WHERE number > $1 ORDER BY number LIMIT $2";
-    db.read(SQL, vec![after.into(), i64::from(limit).into()], |row| {
-        let number = row.int()?;
-        let (operation, aid, serial) = (row.named(CertificateOperation::parse)?, row.id()?, row.text()?);
-        let made = match (row.opt_text()?, row.opt_text()?, row.opt_time()?) {
-            (Some(fingerprint), Some(certificate), Some(ends_at)) => Some(Made { fingerprint, certificate, ends_at }),
-            _ => None,
-        };
-        let revoked = match (row.opt_text()?, row.opt_text()?) {
-            (Some(serial), reason) => {
-                let reason = reason.as_deref().and_then(RevocationReason::parse).unwrap_or_default();
-                Some(Revoked { serial, reason })
-            }
-            _ => None,
-        };
-        Ok((
-            number,
-            Entry {
-                operation,
-                aid,
-                serial,
-                made,
-                revoked,
-                asked_with: None,
-                asked_by: None,
-                invite: None,
-                at: row.time()?,
-            },
-        ))
-    })
-    .await
+    let rest = "WHERE number > $1 ORDER BY number LIMIT $2";
+    let found: Vec<CertificateRow> = db.select(rest, vec![after.into(), i64::from(limit).into()]).await?;
+    Ok(found.into_iter().map(|row| (row.number, row.into_entry())).collect())
+}
+
+/// The authority that certifies a domain.
+pub(crate) struct Issuer {
+    domain: String,
+    fingerprint: String,
+    created_at: Timestamp,
+}
+
+record! {
+    Issuer, issuer in "mesh_issuers";
+    key {
+        domain: text;
+    }
+    fixed {
+        fingerprint: text;
+        created_at: time;
+    }
+    state {}
 }
 
 /// Stores which authority certifies a domain, once. Returns the fingerprint of the first.
 pub async fn claim_issuer(db: &Db, domain: &str, fingerprint: &str, now: Timestamp) -> Result<String, StoreError> {
-    const SQL: &str = "INSERT INTO mesh_issuers (domain, fingerprint, created_at) VALUES ($1, $2, $3) \
-        ON CONFLICT (domain) DO UPDATE SET domain = excluded.domain RETURNING fingerprint";
-    let known = db.write(SQL, vec![domain.into(), fingerprint.into(), now.into()], |row| row.text()).await?;
-    known.into_iter().next().ok_or_else(|| StoreError::corrupt("an issuer that was written is not there"))
+    let issuer = Issuer { domain: domain.to_owned(), fingerprint: fingerprint.to_owned(), created_at: now };
+    let first = format!("ON CONFLICT (domain) DO UPDATE SET domain = excluded.domain RETURNING {}", Issuer::NAMES);
+    let Statement { sql, args, .. } = record::insert(&issuer, vec![], &first);
+    let stored = db.write(sql, args, Issuer::decode).await?.pop();
+    stored.map(|first| first.fingerprint).ok_or_else(|| StoreError::corrupt("an issuer that was written is not there"))
 }

@@ -5,7 +5,7 @@ use ostler_protocol::{Timestamp, mesh::Aid};
 use crate::{
     db::{Db, Statement, StoreError},
     mesh::identities::is_good,
-    record::text,
+    record::{self, Record, columns, record, text},
 };
 
 /// A pair of tokens, by their hashes.
@@ -14,6 +14,63 @@ pub struct Pair {
     pub access_hash: String,
     pub access_until: Timestamp,
     pub refresh_hash: String,
+}
+
+pub(crate) struct Login {
+    login_id: String,
+    aid: Aid,
+    /// The serial of the certificate that it was proved with.
+    serial: String,
+    pair: Pair,
+    /// The refresh token before.
+    spent_hash: Option<String>,
+    refreshes: i64,
+    ends_at: Timestamp,
+}
+
+record! {
+    Login, login in "mesh_logins";
+    key {
+        login_id: text;
+    }
+    fixed {
+        aid: id;
+        ends_at: time;
+    }
+    state {
+        serial: text;
+        access_hash: text from login.pair.access_hash;
+        access_until: time from login.pair.access_until;
+        refresh_hash: text from login.pair.refresh_hash;
+        spent_hash: opt_text;
+        refreshes: int;
+    }
+    build Login {
+        login_id,
+        aid,
+        ends_at,
+        serial,
+        pair: Pair { access_hash, access_until, refresh_hash },
+        spent_hash,
+        refreshes,
+    };
+}
+
+/// What may be used once.
+pub(crate) struct SpentTicket {
+    ticket: String,
+    ends_at: Timestamp,
+}
+
+record! {
+    SpentTicket, spent in "mesh_spent";
+    key {
+        ticket: text;
+    }
+    fixed {
+        ends_at: time;
+    }
+    state {}
 }
 
 /// Begins a chain, proved with the certificate of this serial. Only the newest chains of a name are stored.
@@ -27,19 +84,17 @@ pub async fn insert(
 ) -> Result<(), StoreError> {
     const OLDER: &str = "DELETE FROM mesh_logins WHERE aid = $1 AND (ends_at, login_id) < (SELECT ends_at, login_id \
         FROM mesh_logins WHERE aid = $1 ORDER BY ends_at DESC, login_id DESC LIMIT 1 OFFSET $2)";
-    const SQL: &str = "INSERT INTO mesh_logins (login_id, aid, serial, access_hash, access_until, refresh_hash, refreshes, \
-        ends_at) VALUES ($1, $2, $3, $4, $5, $6, 0, $7)";
-    let args = vec![
-        login_id.into(),
-        text(aid),
-        serial.into(),
-        pair.access_hash.as_str().into(),
-        pair.access_until.into(),
-        pair.refresh_hash.as_str().into(),
-        ends_at.into(),
-    ];
+    let login = Login {
+        login_id: login_id.to_owned(),
+        aid: aid.clone(),
+        serial: serial.to_owned(),
+        pair: pair.clone(),
+        spent_hash: None,
+        refreshes: 0,
+        ends_at,
+    };
     let older = Statement::new(OLDER, vec![text(aid), (i64::from(kept_max) - 1).into()]);
-    db.write_together(vec![Statement::new(SQL, args), older]).await.map(drop)
+    db.write_together(vec![record::insert(&login, vec![], ""), older]).await.map(drop)
 }
 
 /// A login `l` is valid as long as the certificate it was proved with, even before its row is deleted.
@@ -55,11 +110,13 @@ pub(crate) fn go_on(login_id: &str, serial: &str) -> Statement {
 
 /// The identity and the login of an access token. `None` if it is unknown or no longer valid.
 pub async fn find_by_access(db: &Db, hash: &str, now: Timestamp) -> Result<Option<(Aid, String)>, StoreError> {
-    let is_valid = is_valid();
+    let columns = columns::<Login>("l");
     let sql = format!(
-        "SELECT l.aid, l.login_id FROM mesh_logins AS l WHERE l.access_hash = $1 AND l.access_until > $2 AND {is_valid}"
+        "SELECT {columns} FROM mesh_logins AS l WHERE l.access_hash = $1 AND l.access_until > $2 AND {}",
+        is_valid()
     );
-    db.read_one(sql, vec![hash.into(), now.into()], |row| Ok((row.id()?, row.text()?))).await
+    let found = db.read_one(sql, vec![hash.into(), now.into()], Login::decode).await?;
+    Ok(found.map(|login| (login.aid, login.login_id)))
 }
 
 /// Whether a login has not ended.
@@ -108,9 +165,9 @@ pub async fn delete_fallen(db: &Db, aid: &Aid) -> Result<(), StoreError> {
 
 /// Uses a ticket that is valid once. False if it was used before.
 pub async fn spend(db: &Db, ticket: &str, ends_at: Timestamp) -> Result<bool, StoreError> {
-    const SQL: &str =
-        "INSERT INTO mesh_spent (ticket, ends_at) VALUES ($1, $2) ON CONFLICT (ticket) DO NOTHING RETURNING 1";
-    Ok(!db.write(SQL, vec![ticket.into(), ends_at.into()], |_| Ok(())).await?.is_empty())
+    let spent = SpentTicket { ticket: ticket.to_owned(), ends_at };
+    let Statement { sql, args, .. } = record::insert(&spent, vec![], "ON CONFLICT (ticket) DO NOTHING RETURNING 1");
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
 /// Deletes what has ended.

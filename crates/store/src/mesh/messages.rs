@@ -17,7 +17,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, StoreError},
     mesh::queue,
-    record::{Reader, Value, json, text},
+    record::{Reader, Record, Value, columns_replaced, insert_select, json, record, select, sql, text},
 };
 
 pub use ostler_protocol::mesh::mailbox::{
@@ -92,19 +92,109 @@ pub struct Acked {
     pub senders: Vec<Aid>,
 }
 
-pub(crate) fn mode(name: &str) -> Option<Mode> {
-    [Mode::Fanout, Mode::Queue].into_iter().find(|mode| mode.as_str() == name)
-}
-
-pub(crate) fn direction_name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Inbound => "inbound",
-        Direction::OutboundSync => "outbound_sync",
+record! {
+    Letter, letter in "mesh_messages";
+    key {
+        owner: id;
+        seq: int;
     }
+    fixed {
+        message_id: text;
+        sender: id from letter.from;
+        recipient: id from letter.to;
+        direction: named(Direction);
+        kind = "type": opt_text;
+        encrypted: flag;
+        // A message without a payload has copies, which are in another table.
+        payload: opt_raw_json from letter.payload();
+        sent_at: time;
+    }
+    state {}
+    beside { expires_at recalled_at }
+    build Letter {
+        owner,
+        seq,
+        message_id,
+        from: sender,
+        to: recipient,
+        direction,
+        kind,
+        encrypted,
+        mode: Mode::Fanout,
+        sent_at,
+        contents: payload.map_or(Contents::Copies(vec![]), Contents::Whole),
+    };
 }
 
-fn direction(name: &str) -> Option<Direction> {
-    [Direction::Inbound, Direction::OutboundSync].into_iter().find(|one| direction_name(*one) == name)
+/// The copy of a message for one device.
+pub(crate) struct MessageCopy {
+    pub owner: Aid,
+    pub seq: i64,
+    pub copy: DeviceCopy,
+    pub expires_at: Timestamp,
+}
+
+record! {
+    MessageCopy, stored in "mesh_message_copies";
+    key {
+        owner: id;
+        seq: int;
+        device_id: text from stored.copy.device_id;
+    }
+    fixed {
+        payload: raw_json from stored.copy.envelope;
+        expires_at: time;
+    }
+    state {}
+    build MessageCopy { owner, seq, copy: DeviceCopy { device_id, envelope: payload }, expires_at };
+}
+
+/// The position that a device slot has acknowledged.
+pub(crate) struct AckCursor {
+    pub aid: Aid,
+    pub place: DeviceSlot,
+    pub ack_seq: i64,
+    pub updated_at: Timestamp,
+}
+
+record! {
+    AckCursor, cursor in "mesh_cursors";
+    key {
+        aid: id;
+        device_id: text from cursor.place.device_id;
+        slot_id: text from cursor.place.slot_id;
+    }
+    fixed {}
+    state {
+        ack_seq: int;
+        updated_at: time;
+    }
+    build AckCursor { aid, place: DeviceSlot { device_id, slot_id }, ack_seq, updated_at };
+}
+
+/// A mailbox with how much of its allowance was in use, and when.
+pub(crate) struct MailboxRow {
+    pub aid: Aid,
+    pub mailbox: Mailbox,
+    pub used_bytes: i64,
+    pub used_at: Timestamp,
+}
+
+record! {
+    MailboxRow, row in "mesh_mailboxes";
+    key {
+        aid: id;
+    }
+    fixed {}
+    state {
+        last_seq: int from row.mailbox.last_seq;
+        mode: named(Mode) from row.mailbox.mode;
+        dropped: int from row.mailbox.dropped;
+        queued_at: opt_time from row.mailbox.queued_at;
+        used_bytes: int;
+        used_at: time;
+    }
+    build MailboxRow { aid, mailbox: Mailbox { last_seq, mode, dropped, queued_at }, used_bytes, used_at };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,65 +213,69 @@ impl Mailbox {
     }
 }
 
-fn decode_mailbox(row: &mut Reader<'_>) -> Result<Mailbox, StoreError> {
-    Ok(Mailbox { last_seq: row.int()?, mode: row.named(mode)?, dropped: row.int()?, queued_at: row.opt_time()? })
-}
-
 pub async fn get_mailbox(db: &Db, aid: &Aid) -> Result<Option<Mailbox>, StoreError> {
-    let sql = "SELECT last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid = $1";
-    db.read_one(sql, vec![text(aid)], decode_mailbox).await
+    let found: Vec<MailboxRow> = db.select("WHERE aid = $1", vec![text(aid)]).await?;
+    Ok(found.into_iter().next().map(|row| row.mailbox))
 }
 
 /// The mailboxes of those of these identities that have one.
 pub async fn list_mailboxes(db: &Db, aids: &[&Aid]) -> Result<HashMap<Aid, Mailbox>, StoreError> {
-    let sql = format!(
-        "SELECT aid, last_seq, mode, dropped, queued_at FROM mesh_mailboxes WHERE aid IN (SELECT one FROM {})",
-        db.list("$1")
-    );
-    let found = db.read(sql, vec![json(&aids)], |row| Ok((row.id()?, decode_mailbox(row)?)));
-    Ok(found.await?.into_iter().collect())
+    let rest = format!("WHERE aid IN (SELECT one FROM {})", db.list("$1"));
+    let found: Vec<MailboxRow> = db.select(&rest, vec![json(&aids)]).await?;
+    Ok(found.into_iter().map(|row| (row.aid, row.mailbox)).collect())
 }
 
 /// Sets the delivery mode of the identity's later messages.
 pub async fn update_mode(db: &Db, aid: &Aid, mode: Mode) -> Result<(), StoreError> {
-    let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES ($1, 0, $2, 0)
-        ON CONFLICT (aid) DO UPDATE SET mode = excluded.mode WHERE mesh_mailboxes.mode <> excluded.mode";
+    let sql = sql!({
+        let columns = [("aid", "$1"), ("last_seq", "0"), ("mode", "$2"), ("dropped", "0")];
+        let changed = "WHERE TRUE ON CONFLICT (aid) DO UPDATE SET mode = excluded.mode
+            WHERE mesh_mailboxes.mode <> excluded.mode";
+        insert_select::<MailboxRow>(&columns, changed)
+    });
     db.execute(sql, vec![text(aid), mode.as_str().into()]).await
 }
 
 pub async fn get_ack(db: &Db, aid: &Aid, place: &DeviceSlot) -> Result<i64, StoreError> {
-    let sql = "SELECT ack_seq FROM mesh_cursors WHERE aid = $1 AND device_id = $2 AND slot_id = $3";
+    let rest = "WHERE aid = $1 AND device_id = $2 AND slot_id = $3";
     let args = vec![text(aid), place.device_id.as_str().into(), place.slot_id.as_str().into()];
-    Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or(0))
+    let found: Vec<AckCursor> = db.select(rest, args).await?;
+    Ok(found.first().map_or(0, |cursor| cursor.ack_seq))
 }
 
 /// `expires_at + 0` keeps the planner from using the index on `expires_at`: the one on numbers is right here.
-const LIST: &str =
-    "SELECT m.seq, m.message_id, m.sender, m.recipient, m.sent_at, m.type, COALESCE(m.payload, c.payload),
-        m.encrypted, m.direction, c.device_id
-    FROM mesh_messages m
+fn list_sql() -> &'static str {
+    sql!(format!(
+        "SELECT {}, c.device_id AS copy_device_id FROM mesh_messages m
     LEFT JOIN mesh_message_copies c ON c.owner = m.owner AND c.seq = m.seq AND c.device_id = $1
     WHERE m.owner = $2 AND m.seq > $3 AND m.recalled_at IS NULL AND m.expires_at + 0 > $4
         AND (m.payload IS NOT NULL OR c.device_id IS NOT NULL)
-    ORDER BY m.seq LIMIT $5";
+    ORDER BY m.seq LIMIT $5",
+        columns_replaced::<Letter>("m", "payload", "COALESCE(m.payload, c.payload)")
+    ))
+}
 
 fn list_args(owner: &Aid, device_id: &str, after: i64, now: Timestamp, limit: u32) -> Vec<Value> {
     vec![device_id.into(), text(owner), after.into(), now.into(), i64::from(limit).into()]
 }
 
 fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
+    let letter = Letter::decode(row)?;
+    let Contents::Whole(payload) = letter.contents else {
+        return Err(StoreError::corrupt("a message was read without its payload"));
+    };
     Ok(Message {
-        seq: row.int()?,
-        message_id: row.text()?,
-        from: row.id()?,
-        to: row.id()?,
-        timestamp: row.time()?.as_millisecond(),
-        kind: row.opt_text()?,
-        payload: row.raw_json()?,
-        delivery_mode: Mode::Fanout,
-        encrypted: row.flag()?,
-        direction: row.named(direction)?,
-        device_id: row.opt_text()?,
+        seq: letter.seq,
+        message_id: letter.message_id,
+        from: letter.from,
+        to: letter.to,
+        timestamp: letter.sent_at.as_millisecond(),
+        kind: letter.kind,
+        payload,
+        delivery_mode: letter.mode,
+        encrypted: letter.encrypted,
+        direction: letter.direction,
+        device_id: row.at("copy_device_id")?.opt_text()?,
     })
 }
 
@@ -206,7 +300,7 @@ pub async fn list(
     let (mut messages, mut bytes, mut after): (Vec<Message>, usize, i64) = (vec![], 0, after);
     while messages.len() < limit as usize {
         let page = PAGE.min(limit - messages.len() as u32);
-        let read = db.read(LIST, list_args(owner, device_id, after, now, page), decode).await?;
+        let read = db.read(list_sql(), list_args(owner, device_id, after, now, page), decode).await?;
         let is_all = read.len() < page as usize;
         for message in read {
             bytes += message.payload.as_str().len();
@@ -223,13 +317,16 @@ pub async fn list(
     Ok(Kept { messages, is_all: false })
 }
 
-const LIST_LETTERS: &str =
-    "SELECT owner, seq, message_id, sender, recipient, direction, type, encrypted, sent_at, payload
-    FROM mesh_messages WHERE owner = $1 AND seq > $2 AND recalled_at IS NULL AND expires_at + 0 > $3
-    ORDER BY seq LIMIT $4";
+fn letters_sql() -> &'static str {
+    select!(
+        Letter,
+        "WHERE owner = $1 AND seq > $2 AND recalled_at IS NULL AND expires_at + 0 > $3 ORDER BY seq LIMIT $4"
+    )
+}
 
-const LIST_COPIES: &str = "SELECT seq, device_id, payload FROM mesh_message_copies
-    WHERE owner = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, device_id";
+fn copies_sql() -> &'static str {
+    select!(MessageCopy, "WHERE owner = $1 AND seq > $2 AND seq <= $3 ORDER BY seq, device_id")
+}
 
 /// The stored messages after a number with the copies for all devices, for a server that pushes them.
 pub async fn list_letters(
@@ -240,12 +337,10 @@ pub async fn list_letters(
     now: Timestamp,
 ) -> Result<Vec<Letter>, StoreError> {
     let args = vec![text(owner), after.into(), now.into(), i64::from(limit).into()];
-    let mut letters = db.read(LIST_LETTERS, args, decode_letter).await?;
+    let mut letters = db.read(letters_sql(), args, Letter::decode).await?;
     if let Some(last) = letters.iter().rfind(|letter| letter.payload().is_none()) {
         let args = vec![text(owner), after.into(), last.seq.into()];
-        let decode =
-            |row: &mut Reader<'_>| Ok((row.int()?, DeviceCopy { device_id: row.text()?, envelope: row.raw_json()? }));
-        for (seq, copy) in db.read(LIST_COPIES, args, decode).await? {
+        for MessageCopy { seq, copy, .. } in db.read(copies_sql(), args, MessageCopy::decode).await? {
             let letter = letters.iter_mut().find(|letter| letter.seq == seq);
             if let Some(Letter { contents: Contents::Copies(copies), .. }) = letter {
                 copies.push(copy);
@@ -253,23 +348,6 @@ pub async fn list_letters(
         }
     }
     Ok(letters)
-}
-
-/// A stored message. One without a payload has copies, which are in another table.
-pub(crate) fn decode_letter(row: &mut Reader<'_>) -> Result<Letter, StoreError> {
-    Ok(Letter {
-        owner: row.id()?,
-        seq: row.int()?,
-        message_id: row.text()?,
-        from: row.id()?,
-        to: row.id()?,
-        direction: row.named(direction)?,
-        kind: row.opt_text()?,
-        encrypted: row.flag()?,
-        mode: Mode::Fanout,
-        sent_at: row.time()?,
-        contents: if row.next_is_null()? { Contents::Copies(vec![]) } else { Contents::Whole(row.raw_json()?) },
-    })
 }
 
 const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mesh_messages
@@ -283,8 +361,10 @@ pub async fn recall(
     message_id: &str,
     now: Timestamp,
 ) -> Result<Result<Aid, RecallError>, StoreError> {
-    let decode =
-        |row: &mut Reader<'_>| Ok((row.id::<Aid>()?, row.id::<Aid>()?, row.time()?, row.opt_time()?.is_some()));
+    let decode = |row: &mut Reader<'_>| {
+        let (from, to): (Aid, Aid) = (row.at("sender")?.id()?, row.at("recipient")?.id()?);
+        Ok((from, to, row.at("sent_at")?.time()?, row.at("recalled_at")?.opt_time()?.is_some()))
+    };
     let found = db.read_one(FIND_SENT, vec![message_id.into(), now.into(), text(caller)], decode).await?;
     let recallable = found.as_ref().map(|(from, _, sent_at, recalled)| Recallable {
         from,
@@ -297,7 +377,7 @@ pub async fn recall(
     let sql = "UPDATE mesh_messages SET recalled_at = $1, payload = NULL
         WHERE message_id = $2 AND sender = $3 AND recalled_at IS NULL RETURNING owner, seq";
     let args = vec![now.into(), message_id.into(), text(caller)];
-    let recalled = db.write(sql, args, |row| Ok((row.text()?, row.int()?))).await?;
+    let recalled = db.write(sql, args, |row| Ok((row.at("owner")?.text()?, row.at("seq")?.int()?))).await?;
     if recalled.is_empty() {
         // Another call was first.
         return Ok(Err(RecallError::AlreadyRecalled));
@@ -315,9 +395,9 @@ pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'stat
     let few: Value = SWEEP.into();
     let mut plans = vec![];
     for (name, sql, args) in [
-        ("list", LIST, list_args(owner, "desk", 7, now, PAGE)),
-        ("letters", LIST_LETTERS, vec![text(owner), 7.into(), now.into(), few.clone()]),
-        ("copies", LIST_COPIES, vec![text(owner), 7.into(), 57.into()]),
+        ("list", list_sql(), list_args(owner, "desk", 7, now, PAGE)),
+        ("letters", letters_sql(), vec![text(owner), 7.into(), now.into(), few.clone()]),
+        ("copies", copies_sql(), vec![text(owner), 7.into(), 57.into()]),
         ("recall", FIND_SENT, vec!["m".into(), now.into(), text(owner)]),
         (
             "expired",

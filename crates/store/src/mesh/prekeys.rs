@@ -10,14 +10,34 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{json, text},
+    record::{self, on_conflict, record, text},
 };
+
+pub(crate) struct StoredPrekey {
+    aid: Aid,
+    device_id: String,
+    prekey: Prekey,
+    put_at: Timestamp,
+}
+
+record! {
+    StoredPrekey, stored in "mesh_prekeys";
+    key {
+        aid: id;
+        device_id: text;
+    }
+    fixed {}
+    state {
+        prekey: json;
+        put_at: time;
+    }
+}
 
 /// Replaces a device's prekey. If there are too many devices, the least recently updated ones are deleted.
 pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO mesh_prekeys (aid, device_id, prekey, put_at) VALUES ($1, $2, $3, $4)
-        ON CONFLICT (aid, device_id) DO UPDATE SET prekey = excluded.prekey, put_at = excluded.put_at";
-    db.execute(sql, vec![text(aid), device_id.into(), json(prekey), now.into()]).await?;
+    let (device_id, prekey) = (device_id.to_owned(), prekey.clone());
+    let stored = StoredPrekey { aid: aid.clone(), device_id, prekey, put_at: now };
+    db.execute_statement(record::insert(&stored, vec![], &on_conflict::<StoredPrekey>())).await?;
     let sql = "DELETE FROM mesh_prekeys WHERE aid = $1 AND device_id IN
         (SELECT device_id FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2 OFFSET $3)";
     let most = PREKEY_DEVICES_MAX as i64;
@@ -31,6 +51,7 @@ pub async fn delete_of(db: &Db, aid: &Aid) -> Result<(), StoreError> {
 
 /// The newest first.
 pub async fn list(db: &Db, aid: &Aid) -> Result<Vec<Prekey>, StoreError> {
-    let sql = "SELECT prekey FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2";
-    db.read(sql, vec![text(aid), (PREKEY_DEVICES_MAX as i64).into()], |row| row.json()).await
+    let rest = "WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2";
+    let found: Vec<StoredPrekey> = db.select(rest, vec![text(aid), (PREKEY_DEVICES_MAX as i64).into()]).await?;
+    Ok(found.into_iter().map(|stored| stored.prekey).collect())
 }

@@ -4,13 +4,12 @@
 
 use ostler_protocol::mesh::{
     Aid,
-    connections::{DeliveryMode, DeviceSlot, Live},
+    connections::{DeliveryMode, DeviceSlot, Live, Mode},
 };
 
 use crate::{
     db::{Db, StoreError},
-    mesh::messages::mode,
-    record::{Reader, text},
+    record::{self, Record, columns, record, text},
 };
 
 /// Whether the server of a row `p` is alive.
@@ -24,22 +23,33 @@ pub struct Seat {
     pub number: i64,
 }
 
+pub(crate) struct Presence {
+    seat: Seat,
+    aid: Aid,
+    place: DeviceSlot,
+    mode: Mode,
+}
+
+record! {
+    Presence, presence in "mesh_presence";
+    key {
+        server: int from presence.seat.server;
+        number: int from presence.seat.number;
+    }
+    fixed {
+        aid: id;
+        device_id: text from presence.place.device_id;
+        slot_id: text from presence.place.slot_id;
+        mode: named(Mode);
+    }
+    state {}
+    build Presence { seat: Seat { server, number }, aid, place: DeviceSlot { device_id, slot_id }, mode };
+}
+
 /// Inserted before conflicts are looked for, so that of two concurrent connections at least one finds the other.
 pub async fn insert(db: &Db, seat: Seat, aid: &Aid, live: &Live) -> Result<(), StoreError> {
-    let sql =
-        "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode) VALUES ($1, $2, $3, $4, $5, $6)
-        ON CONFLICT (server, number) DO NOTHING";
-    let DeviceSlot { device_id, slot_id } = &live.place;
-    let mode = live.delivery_mode.mode.as_str();
-    let row = vec![
-        seat.server.into(),
-        seat.number.into(),
-        text(aid),
-        device_id.as_str().into(),
-        slot_id.as_str().into(),
-        mode.into(),
-    ];
-    db.execute(sql, row).await
+    let presence = Presence { seat, aid: aid.clone(), place: live.place.clone(), mode: live.delivery_mode.mode };
+    db.execute_statement(record::insert(&presence, vec![], "ON CONFLICT (server, number) DO NOTHING")).await
 }
 
 pub async fn delete(db: &Db, seat: Seat) -> Result<(), StoreError> {
@@ -49,14 +59,12 @@ pub async fn delete(db: &Db, seat: Seat) -> Result<(), StoreError> {
 
 /// The connections of an identity to other servers that are alive.
 pub async fn list_elsewhere(db: &Db, aid: &Aid, server: i64) -> Result<Vec<Live>, StoreError> {
-    let sql = format!(
-        "SELECT p.device_id, p.slot_id, p.mode FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_ALIVE}"
-    );
-    let decode = |row: &mut Reader<'_>| {
-        let place = DeviceSlot { device_id: row.text()?, slot_id: row.text()? };
-        Ok(Live { place, delivery_mode: DeliveryMode { mode: row.named(mode)?, ..DeliveryMode::default() } })
-    };
-    db.read(sql, vec![text(aid), server.into()], decode).await
+    let columns = columns::<Presence>("p");
+    let sql = format!("SELECT {columns} FROM mesh_presence p WHERE p.aid = $1 AND p.server <> $2 AND {IS_ALIVE}");
+    let found = db.read(sql, vec![text(aid), server.into()], Presence::decode).await?;
+    let live =
+        |Presence { place, mode, .. }| Live { place, delivery_mode: DeliveryMode { mode, ..DeliveryMode::default() } };
+    Ok(found.into_iter().map(live).collect())
 }
 
 /// The numbers of a server's connections that have a row.

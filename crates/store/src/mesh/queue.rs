@@ -8,13 +8,14 @@ use ostler_protocol::{
         Aid,
         connections::{DeviceSlot, Mode},
         mailbox::queued_since,
+        messages::Direction,
     },
 };
 
 use crate::{
     db::{Db, Engine, StoreError},
-    mesh::messages::{Letter, Mailbox, decode_letter},
-    record::{Reader, Value, text},
+    mesh::messages::{Contents, Letter, Mailbox},
+    record::{Reader, Record, Value, record, select, text},
 };
 
 /// A device slot, as it is written in `taken_by`.
@@ -29,6 +30,41 @@ pub struct Queue {
     pub open: Vec<(i64, usize)>,
     pub earliest_seq: Option<i64>,
     pub dropped: i64,
+}
+
+/// A message of the queue.
+pub(crate) struct Queued(pub Letter);
+
+record! {
+    Queued, queued in "mesh_queue";
+    key {
+        owner: id from queued.0.owner;
+        seq: int from queued.0.seq;
+    }
+    fixed {
+        message_id: text from queued.0.message_id;
+        sender: id from queued.0.from;
+        recipient: id from queued.0.to;
+        kind = "type": opt_text from queued.0.kind;
+        encrypted: flag from queued.0.encrypted;
+        payload: opt_raw_json from queued.0.payload();
+        sent_at: time from queued.0.sent_at;
+    }
+    state {}
+    beside { taken_by received }
+    build Queued(Letter {
+        owner,
+        seq,
+        message_id,
+        from: sender,
+        to: recipient,
+        direction: Direction::Inbound,
+        kind,
+        encrypted,
+        mode: Mode::Queue,
+        sent_at,
+        contents: payload.map_or(Contents::Copies(vec![]), Contents::Whole),
+    });
 }
 
 /// On SQLite only the connection that writes can read it.
@@ -55,9 +91,12 @@ pub async fn get(
     if mailbox.queued_at.is_none() {
         return Ok(queue);
     }
-    let sql = "SELECT seq, CAST(OCTET_LENGTH(payload) AS BIGINT), sent_at, taken_by FROM mesh_queue
+    let sql = "SELECT seq, CAST(OCTET_LENGTH(payload) AS BIGINT) AS bytes, sent_at, taken_by FROM mesh_queue
         WHERE owner = $1 AND received = 0 ORDER BY seq";
-    let decode = |row: &mut Reader<'_>| Ok(((row.int()?, row.int()? as usize), row.time()?, row.opt_text()?));
+    let decode = |row: &mut Reader<'_>| {
+        let message = (row.at("seq")?.int()?, row.at("bytes")?.int()? as usize);
+        Ok((message, row.at("sent_at")?.time()?, row.at("taken_by")?.opt_text()?))
+    };
     let (since, name) = (queued_since(now), place_name(place));
     for ((seq, size), sent_at, taken_by) in read(db, sql, vec![text(owner)], decode).await? {
         if sent_at <= since {
@@ -72,10 +111,9 @@ pub async fn get(
 
 /// One message of the queue. `None` if it was acknowledged or dropped.
 pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>, StoreError> {
-    let sql = "SELECT owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload
-        FROM mesh_queue WHERE owner = $1 AND seq = $2 AND received = 0";
-    let found = read(db, sql, vec![text(owner), seq.into()], decode_letter).await?.pop();
-    Ok(found.map(|letter| Letter { mode: Mode::Queue, ..letter }))
+    let sql = select!(Queued, "WHERE owner = $1 AND seq = $2 AND received = 0");
+    let found = read(db, sql, vec![text(owner), seq.into()], Queued::decode).await?.pop();
+    Ok(found.map(|Queued(letter)| letter))
 }
 
 /// Unclaimed messages of the queue.
@@ -117,11 +155,12 @@ pub async fn claim_open(
         "UPDATE mesh_queue SET taken_by = $1 WHERE owner = $2 AND seq IN
             (SELECT seq FROM mesh_queue WHERE owner = $2 AND seq > $3 AND seq <= $4 AND sent_at > $5 AND received = 0
                 AND (taken_by IS NULL OR taken_by = $1) ORDER BY seq {lock})
-        RETURNING owner, seq, message_id, sender, recipient, 'inbound', type, encrypted, sent_at, payload"
+        RETURNING {}",
+        Queued::NAMES
     );
     let args = vec![place_name(place).into(), text(owner), after.into(), upto.into(), queued_since(now).into()];
-    let claimed = db.write(sql, args, decode_letter).await?;
-    Ok(claimed.into_iter().map(|letter| Letter { mode: Mode::Queue, ..letter }).collect())
+    let claimed = db.write(sql, args, Queued::decode).await?;
+    Ok(claimed.into_iter().map(|Queued(letter)| letter).collect())
 }
 
 /// Releases a claimed message that could not be delivered.

@@ -23,9 +23,10 @@ use crate::{
     health::WriteHealth,
     lane::{self, Host, LaneError, PostJob},
     mesh::{
-        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Recipients, Sent, direction_name},
-        queue::{QUEUED_BYTES_MAX, place_name},
+        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, MessageCopy, Outgoing, Post, Posted, Recipients, Sent},
+        queue::{QUEUED_BYTES_MAX, Queued, place_name},
     },
+    record::{Record, columns_replaced, insert_select, sql},
 };
 
 /// Messages of one flush. The statement joins them with each other, so they must be few.
@@ -34,7 +35,9 @@ const FLUSH_POSTS_MAX: usize = 128;
 /// Numbers and stores the messages that were not sent before. `given` has one row per mailbox that a message goes to; both rows
 /// of a message share `n`. If not all fit into a mailbox, the lightest are accepted. `LATERAL` forces an index lookup per
 /// message: with stale statistics the planner chooses a full scan.
-const SEND: &str = "WITH given AS (
+fn send_sql() -> &'static str {
+    sql!(format!(
+        "WITH given AS (
     SELECT * FROM UNNEST($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[],
         $9::text[], $10::bigint[], $11::bigint[], $17::bigint[])
     AS g (n, direction, owner, message_id, sender, recipient, type, encrypted, payload, may_queue, expires_at, weight)
@@ -70,20 +73,33 @@ const SEND: &str = "WITH given AS (
         CASE WHEN b.mode = 'queue' THEN f.may_queue ELSE 0 END AS queued
     FROM fresh f JOIN boxes b ON b.aid = f.owner
 ), kept AS (
-    INSERT INTO mesh_messages (owner, seq, message_id, sender, recipient, direction, type, encrypted, payload, sent_at, expires_at)
-    SELECT owner, seq, message_id, sender, recipient, direction, type, encrypted, payload, $12, expires_at
-    FROM numbered WHERE queued = 0
+    INSERT INTO mesh_messages ({letter_names}, expires_at) SELECT {letter_values}, m.expires_at
+    FROM numbered m WHERE m.queued = 0
 ), copied AS (
-    INSERT INTO mesh_message_copies (owner, seq, device_id, payload, expires_at)
-    SELECT m.owner, m.seq, c.device_id, c.payload, m.expires_at
+    {insert_copies}
     FROM UNNEST($13::bigint[], $14::text[], $15::text[], $16::text[]) AS c (n, direction, device_id, payload)
     JOIN numbered m ON m.n = c.n AND m.direction = c.direction
 ), enqueued AS (
-    INSERT INTO mesh_queue (owner, seq, message_id, sender, recipient, type, encrypted, payload, sent_at)
-    SELECT owner, seq, message_id, sender, recipient, type, encrypted, payload, $12 FROM numbered WHERE queued = 1
+    INSERT INTO mesh_queue ({queued_names}) SELECT {queued_values} FROM numbered m WHERE m.queued = 1
 )
 SELECT n, direction, recipient, seq, $12 AS sent_at, queued, 0::bigint AS known FROM numbered
-UNION ALL SELECT n, 'inbound', recipient, seq, sent_at, queued, 1 FROM known";
+UNION ALL SELECT n, 'inbound', recipient, seq, sent_at, queued, 1 FROM known",
+        letter_names = Letter::NAMES,
+        letter_values = columns_replaced::<Letter>("m", "sent_at", "$12"),
+        insert_copies = insert_select::<MessageCopy>(
+            &[
+                ("owner", "m.owner"),
+                ("seq", "m.seq"),
+                ("device_id", "c.device_id"),
+                ("payload", "c.payload"),
+                ("expires_at", "m.expires_at"),
+            ],
+            "",
+        ),
+        queued_names = Queued::NAMES,
+        queued_values = columns_replaced::<Queued>("m", "sent_at", "$12"),
+    ))
+}
 
 const ACKNOWLEDGE: &str = "WITH given AS (
     SELECT * FROM UNNEST($1::text[], $2::text[], $3::text[], $4::bigint[], $5::text[]) AS g (aid, device_id, slot_id, seq, place)
@@ -110,7 +126,7 @@ const ACKNOWLEDGE: &str = "WITH given AS (
 SELECT m.aid, m.device_id, m.slot_id, m.before, m.ack_seq, ARRAY(
     SELECT DISTINCT s.sender FROM (SELECT sender FROM mesh_messages
         WHERE owner = m.aid AND seq > m.before AND seq <= m.ack_seq AND direction = 'inbound' ORDER BY seq DESC LIMIT $7) s
-    UNION SELECT c.sender FROM consumed c WHERE c.aid = m.aid AND c.place = m.place)
+    UNION SELECT c.sender FROM consumed c WHERE c.aid = m.aid AND c.place = m.place) AS senders
 FROM covered m";
 
 /// Rows that another statement has locked are left to the next trim.
@@ -282,7 +298,7 @@ async fn send(
         }
         let (letter, own) = outgoing.letters(now);
         for letter in [Some(letter), own].into_iter().flatten() {
-            let name = direction_name(letter.direction);
+            let name = letter.direction.as_str();
             rows.push((*index, name, outgoing.expires_at(now)));
             letters.insert((*index, name), letter);
         }
@@ -298,7 +314,7 @@ async fn send(
         .iter()
         .flat_map(|(n, d, _)| letters[&(*n, *d)].copies().iter().map(|copy| (*n as i64, *d, copy)))
         .collect();
-    let found = sqlx::query(SEND)
+    let found = sqlx::query(send_sql())
         .bind(rows.iter().map(|(n, ..)| *n as i64).collect::<Vec<_>>())
         .bind(rows.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
         .bind(column(|letter| letter.owner.as_str()))
@@ -321,16 +337,17 @@ async fn send(
         .fetch_all(connection)
         .await?;
     for row in &found {
-        let (n, direction, to): (i64, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let (seq, sent_at_us): (i64, i64) = (row.try_get(3)?, row.try_get(4)?);
-        let (queued, known) = (row.try_get::<i64, _>(5)? == 1, row.try_get::<i64, _>(6)? == 1);
+        let (n, direction): (i64, &str) = (row.try_get("n")?, row.try_get("direction")?);
+        let (to, seq): (&str, i64) = (row.try_get("recipient")?, row.try_get("seq")?);
+        let sent_at_us: i64 = row.try_get("sent_at")?;
+        let (queued, known) = (row.try_get::<i64, _>("queued")? == 1, row.try_get::<i64, _>("known")? == 1);
         let to: Aid = to.parse().map_err(|_| sqlx::Error::Decode("a recipient that is no name".into()))?;
         let sent_at = Timestamp::from_microsecond(sent_at_us).map_err(|error| sqlx::Error::Decode(error.into()))?;
         let mode = if queued { Mode::Queue } else { Mode::Fanout };
         let index = n as usize;
         let sent = Posted::Sent(Sent { to, seq, sent_at, mode, duplicate: known, delivered: false });
         let (posted, to_deliver) = done[index].get_or_insert_with(|| (sent.clone(), vec![]));
-        if direction == direction_name(Direction::Inbound) {
+        if direction == Direction::Inbound.as_str() {
             *posted = sent;
         }
         if let Some(letter) = letters.remove(&(index, direction)).filter(|_| !known) {
@@ -375,11 +392,11 @@ async fn acknowledge(
         .fetch_all(connection)
         .await?;
     for row in &found {
-        let (aid, device_id, slot_id): (&str, &str, &str) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-        let senders: Vec<String> = row.try_get(5)?;
+        let (aid, device_id): (&str, &str) = (row.try_get("aid")?, row.try_get("device_id")?);
+        let (slot_id, senders): (&str, Vec<String>) = (row.try_get("slot_id")?, row.try_get("senders")?);
         let mut senders: Vec<_> = senders.iter().filter_map(|sender| sender.parse().ok()).collect();
         senders.sort_unstable();
-        let mut acked = Acked { before: row.try_get(3)?, ack_seq: row.try_get(4)?, senders };
+        let mut acked = Acked { before: row.try_get("before")?, ack_seq: row.try_get("ack_seq")?, senders };
         let of =
             |ack: &Ack| ack.aid.as_str() == aid && ack.place.device_id == device_id && ack.place.slot_id == slot_id;
         for (index, _) in acks.iter().filter(|(_, ack)| of(ack)) {

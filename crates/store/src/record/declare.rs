@@ -103,6 +103,7 @@ macro_rules! column {
     (write opt_text ($value:expr)) => { $crate::record::ColumnValue::opt_borrowed($value.as_deref()) };
     (write empty_text ($value:expr)) => { $crate::record::ColumnValue::borrowed($value.as_deref().unwrap_or_default()) };
     (write named ($value:expr)) => { $crate::record::ColumnValue::Text(Some($value.as_str().into())) };
+    (write opt_named ($value:expr)) => { $crate::record::ColumnValue::Text($value.map(|name| name.as_str().into())) };
     (write int ($value:expr)) => { $crate::record::ColumnValue::Int(Some($value)) };
     (write opt_int ($value:expr)) => { $crate::record::ColumnValue::Int($value) };
     (write unread_int ($value:expr)) => { $crate::record::ColumnValue::Int($value) };
@@ -127,6 +128,7 @@ macro_rules! column {
     (read $row:ident opt_text) => { $row.opt_text()? };
     (read $row:ident empty_text) => { Some($row.text()?).filter(|text| !text.is_empty()) };
     (read $row:ident named ($Name:ty)) => { $row.named(<$Name>::parse)? };
+    (read $row:ident opt_named ($Name:ty)) => { $row.opt_named(<$Name>::parse)? };
     (read $row:ident int) => { $row.int()? };
     (read $row:ident opt_int) => { $row.opt_int()? };
     (read $row:ident unread_int) => { $row.skip(1) };

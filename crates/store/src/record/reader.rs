@@ -4,7 +4,7 @@ use std::{fmt::Display, str::FromStr};
 
 use ostler_protocol::{RawJson, Timestamp};
 use serde::de::DeserializeOwned;
-use sqlx::Row as _;
+use sqlx::{Column as _, Row as _, ValueRef as _};
 
 use super::Record;
 use crate::db::StoreError;
@@ -25,6 +25,15 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     pub fn new(row: RowRef<'a>) -> Self {
         Self { row, next: 0 }
+    }
+
+    /// Goes to the column of this name, for the columns of a statement that no noun declares.
+    pub fn at(&mut self, name: &str) -> Result<&mut Self, StoreError> {
+        self.next = match self.row {
+            RowRef::Sqlite(row) => row.as_ref().column_index(name)?,
+            RowRef::Postgres(row) => row.try_column(name)?.ordinal(),
+        };
+        Ok(self)
     }
 
     fn index(&mut self) -> usize {
@@ -99,6 +108,14 @@ impl<'a> Reader<'a> {
         parse(name).ok_or_else(|| StoreError::corrupt(format!("unknown name {name:?}")))
     }
 
+    pub fn opt_named<T>(&mut self, parse: fn(&str) -> Option<T>) -> Result<Option<T>, StoreError> {
+        if self.next_is_null()? {
+            self.skip(1);
+            return Ok(None);
+        }
+        self.named(parse).map(Some)
+    }
+
     pub fn json<T: DeserializeOwned>(&mut self) -> Result<T, StoreError> {
         serde_json::from_str(self.str()?).map_err(StoreError::corrupt)
     }
@@ -113,9 +130,10 @@ impl<'a> Reader<'a> {
 
     /// Whether the next column is null, without taking it: for the right side of a left join.
     pub fn next_is_null(&mut self) -> Result<bool, StoreError> {
-        let null = self.opt_str()?.is_none();
-        self.next -= 1;
-        Ok(null)
+        match self.row {
+            RowRef::Sqlite(row) => Ok(matches!(row.get_ref(self.next)?, rusqlite::types::ValueRef::Null)),
+            RowRef::Postgres(row) => Ok(row.try_get_raw(self.next)?.is_null()),
+        }
     }
 
     pub fn skip(&mut self, columns: usize) {

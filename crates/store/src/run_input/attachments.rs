@@ -7,7 +7,7 @@ use ostler_protocol::{
 
 use crate::{
     db::{Db, StoreError},
-    record::{Reader, text},
+    record::{insert_select, record, sql, text},
     run_input::history::INDEXED,
 };
 
@@ -18,16 +18,56 @@ pub struct Quota {
     pub files: i64,
 }
 
-fn path(row: &mut Reader<'_>) -> Result<ObjectPath, StoreError> {
-    row.str()?.parse().map_err(|NoPath| StoreError::corrupt("an attachment lies where none can be"))
+pub(crate) struct Attachment {
+    path: String,
+    owner: String,
+    thread_id: String,
+    bytes: i64,
+    /// When it was uploaded, or a message that was about to be sent last referred to it.
+    asked_for_at: Timestamp,
+    let_go_at: Option<Timestamp>,
+    used_at: Option<Timestamp>,
+    created_at: Timestamp,
+}
+
+record! {
+    Attachment, attachment in "attachments";
+    key {
+        path: text;
+    }
+    fixed {
+        owner: text;
+        thread_id: text;
+        bytes: int;
+        created_at: time;
+    }
+    state {
+        asked_for_at: time;
+        let_go_at: opt_time;
+        used_at: opt_time;
+    }
+}
+
+fn paths(found: Vec<Attachment>) -> Result<Vec<ObjectPath>, StoreError> {
+    let invalid = |NoPath| StoreError::corrupt("an attachment has a path that none can have");
+    found.into_iter().map(|attachment| attachment.path.parse().map_err(invalid)).collect()
 }
 
 /// False if the user's quota is exceeded. On Postgres, concurrent uploads may exceed it by each other.
 pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO attachments (path, owner, thread_id, bytes, asked_for_at, created_at)
-        SELECT $1, $2, $3, $4, $5, $5
-        WHERE (SELECT COALESCE(SUM(a.bytes), 0) FROM attachments a WHERE a.owner = $2) + $4 <= $6
-        AND (SELECT COUNT(*) FROM attachments a WHERE a.owner = $2) < $7 RETURNING path";
+    let sql = sql!({
+        let columns = [
+            ("path", "$1"),
+            ("owner", "$2"),
+            ("thread_id", "$3"),
+            ("bytes", "$4"),
+            ("asked_for_at", "$5"),
+            ("created_at", "$5"),
+        ];
+        let rest = "WHERE (SELECT COALESCE(SUM(a.bytes), 0) FROM attachments a WHERE a.owner = $2) + $4 <= $6
+            AND (SELECT COUNT(*) FROM attachments a WHERE a.owner = $2) < $7 RETURNING 1";
+        insert_select::<Attachment>(&columns, rest)
+    });
     let args = vec![
         text(file),
         file.owner.as_str().into(),
@@ -37,42 +77,42 @@ pub async fn insert(db: &Db, file: &ObjectPath, bytes: i64, quota: Quota, now: T
         quota.bytes.into(),
         quota.files.into(),
     ];
-    Ok(!db.write(sql, args, path).await?.is_empty())
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
 /// A message that is about to be sent refers to it: it is retained as long as a new upload. False if it is gone.
 pub async fn update_asked_for(db: &Db, file: &ObjectPath, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE attachments SET asked_for_at = $1 WHERE path = $2 AND let_go_at IS NULL RETURNING path";
-    Ok(!db.write(sql, vec![now.into(), text(file)], path).await?.is_empty())
+    let sql = "UPDATE attachments SET asked_for_at = $1 WHERE path = $2 AND let_go_at IS NULL RETURNING 1";
+    Ok(!db.write(sql, vec![now.into(), text(file)], |_| Ok(())).await?.is_empty())
 }
 
 pub async fn exists(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE path = $1 AND let_go_at IS NULL";
-    Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
+    let sql = "SELECT 1 FROM attachments WHERE path = $1 AND let_go_at IS NULL";
+    Ok(db.read_one(sql, vec![text(file)], |_| Ok(())).await?.is_some())
 }
 
 /// Attachments that no message uses and none has referred to since then, the oldest first.
 pub async fn list_unused(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<ObjectPath>, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE used_at IS NULL AND asked_for_at < $1 ORDER BY asked_for_at LIMIT $2";
-    db.read(sql, vec![before.into(), i64::from(limit).into()], path).await
+    let rest = "WHERE used_at IS NULL AND asked_for_at < $1 ORDER BY asked_for_at LIMIT $2";
+    paths(db.select(rest, vec![before.into(), i64::from(limit).into()]).await?)
 }
 
 /// From here on no message can refer to it. False if one has done so in the meantime.
 pub async fn update_let_go(db: &Db, file: &ObjectPath, before: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE attachments SET let_go_at = $1
-        WHERE path = $2 AND used_at IS NULL AND asked_for_at < $3 RETURNING path";
-    Ok(!db.write(sql, vec![now.into(), text(file), before.into()], path).await?.is_empty())
+        WHERE path = $2 AND used_at IS NULL AND asked_for_at < $3 RETURNING 1";
+    Ok(!db.write(sql, vec![now.into(), text(file), before.into()], |_| Ok(())).await?.is_empty())
 }
 
 /// Whether a message of its thread uses it.
 pub async fn is_used(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
     let sql = format!(
-        "SELECT a.path FROM attachments a JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner
+        "SELECT 1 FROM attachments a JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner
          JOIN events e ON e.session_id = s.session_id AND {INDEXED} AND e.type = 'user_message'
          AND e.created_at >= a.created_at
          WHERE a.path = $1 AND s.external_id IS NOT NULL AND e.payload LIKE '%' || a.path || '%' LIMIT 1"
     );
-    Ok(db.read_one(sql, vec![text(file)], path).await?.is_some())
+    Ok(db.read_one(sql, vec![text(file)], |_| Ok(())).await?.is_some())
 }
 
 /// A message uses it: it is retained as long as its thread.
@@ -89,8 +129,8 @@ pub async fn list_by_thread(
     until: Timestamp,
     limit: u32,
 ) -> Result<Vec<ObjectPath>, StoreError> {
-    let sql = "SELECT path FROM attachments WHERE owner = $1 AND thread_id = $2 AND created_at <= $3 LIMIT $4";
-    db.read(sql, vec![owner.into(), thread_id.into(), until.into(), i64::from(limit).into()], path).await
+    let rest = "WHERE owner = $1 AND thread_id = $2 AND created_at <= $3 LIMIT $4";
+    paths(db.select(rest, vec![owner.into(), thread_id.into(), until.into(), i64::from(limit).into()]).await?)
 }
 
 pub async fn delete(db: &Db, file: &ObjectPath) -> Result<(), StoreError> {

@@ -139,12 +139,12 @@ pub async fn list_turns(db: &Db, session: SessionId, span: Span) -> Result<Vec<T
     let (sql, args) = turns(session, span);
     let decode = |row: &mut Reader<'_>| {
         Ok(Turn {
-            command_id: row.id()?,
-            run_id: row.id()?,
-            command_type: row.named(CommandType::parse)?,
-            state: row.named(CommandState::parse)?,
-            updated_at: row.time()?,
-            terminal: row.opt_json()?,
+            command_id: row.at("command_id")?.id()?,
+            run_id: row.at("run_id")?.id()?,
+            command_type: row.at("type")?.named(CommandType::parse)?,
+            state: row.at("state")?.named(CommandState::parse)?,
+            updated_at: row.at("updated_at")?.time()?,
+            terminal: row.at("terminal")?.opt_json()?,
         })
     };
     db.read(sql, args, decode).await

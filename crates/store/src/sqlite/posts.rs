@@ -22,10 +22,12 @@ use crate::{
     health::StoreFault,
     lane::{self, Host, LaneError, PostJob},
     mesh::{
-        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, Outgoing, Post, Posted, Sent, direction_name, mode},
-        queue::{QUEUED_BYTES_MAX, place_name},
+        messages::{
+            ACKED_SENDERS_MAX, Ack, AckCursor, Acked, Letter, MailboxRow, MessageCopy, Outgoing, Post, Posted, Sent,
+        },
+        queue::{QUEUED_BYTES_MAX, Queued, place_name},
     },
-    record::{Value, opt_text, text},
+    record::{ColumnValue, Record, Value, insert_row, insert_row_with, insert_select, select, sql, text},
 };
 
 impl Sqlite {
@@ -107,12 +109,12 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
 
 /// The message with this id, if its sender sent it before.
 fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError> {
-    let sql = "SELECT recipient, seq, sent_at, 'fanout' FROM mesh_messages
+    let sql = "SELECT recipient, seq, sent_at, 'fanout' AS mode FROM mesh_messages
             WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
         UNION ALL SELECT recipient, seq, sent_at, 'queue' FROM mesh_queue WHERE message_id = ?1 AND sender = ?2";
     let found = query(tx, sql, &[outgoing.message_id.as_str().into(), text(&outgoing.from)], |row| {
-        let (to, seq, sent_at, mode) = (row.id()?, row.int()?, row.time()?, row.named(mode)?);
-        Ok(Sent { to, seq, sent_at, mode, duplicate: true, delivered: false })
+        let (to, seq, sent_at) = (row.at("recipient")?.id()?, row.at("seq")?.int()?, row.at("sent_at")?.time()?);
+        Ok(Sent { to, seq, sent_at, mode: row.at("mode")?.named(Mode::parse)?, duplicate: true, delivered: false })
     })?;
     Ok(found.into_iter().next())
 }
@@ -124,10 +126,9 @@ fn has_room<'a>(
     letters: impl Iterator<Item = &'a Letter>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let sql = "SELECT mode, used_bytes, used_at FROM mesh_mailboxes WHERE aid = ?1";
-    let found = query(tx, sql, &[text(owner)], |row| Ok((row.named(mode)?, row.int()?, row.time()?)))?;
-    let Some((mode, used_bytes, used_at)) = found.into_iter().next() else { return Ok(true) };
-    let stored = letters.filter(|letter| mode != Mode::Queue || !letter.may_queue());
+    let found = query(tx, select!(MailboxRow, "WHERE aid = $1"), &[text(owner)], MailboxRow::decode)?;
+    let Some(MailboxRow { mailbox, used_bytes, used_at, .. }) = found.into_iter().next() else { return Ok(true) };
+    let stored = letters.filter(|letter| mailbox.mode != Mode::Queue || !letter.may_queue());
     let weight: i64 = stored.map(Letter::weight).sum();
     Ok(weight == 0 || drain(used_bytes, used_at, now) + weight <= MAILBOX_BYTES_MAX)
 }
@@ -136,41 +137,21 @@ fn has_room<'a>(
 fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES (?1, 1, 'fanout', 0)
         ON CONFLICT (aid) DO UPDATE SET last_seq = last_seq + 1 RETURNING last_seq, mode";
-    let numbered = query(tx, sql, &[text(&letter.owner)], |row| Ok((row.int()?, row.named(mode)?)))?;
+    let numbered = query(tx, sql, &[text(&letter.owner)], |row| {
+        Ok((row.at("last_seq")?.int()?, row.at("mode")?.named(Mode::parse)?))
+    })?;
     let (seq, mode) = numbered.into_iter().next().ok_or_else(|| StoreError::corrupt("a mailbox without a number"))?;
     letter.seq = seq;
     if mode == Mode::Queue && letter.may_queue() {
         letter.mode = Mode::Queue;
         return enqueue(tx, letter);
     }
-    let sql =
-        "INSERT INTO mesh_messages (owner, seq, message_id, sender, recipient, direction, type, encrypted, payload,
-        sent_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
-    let row = [
-        text(&letter.owner),
-        seq.into(),
-        letter.message_id.as_str().into(),
-        text(&letter.from),
-        text(&letter.to),
-        direction_name(letter.direction).into(),
-        opt_text(letter.kind.as_ref()),
-        letter.encrypted.into(),
-        letter.payload().map_or(Value::Text(None), Value::from),
-        letter.sent_at.into(),
-        expires_at.into(),
-    ];
+    let sql = sql!(insert_row_with::<Letter>(&["expires_at"]));
+    let row: Vec<_> = letter.fixed().into_iter().chain([Value::from(expires_at)]).collect();
     execute(tx, sql, &row)?;
     for copy in letter.copies() {
-        let sql =
-            "INSERT INTO mesh_message_copies (owner, seq, device_id, payload, expires_at) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let row = [
-            text(&letter.owner),
-            seq.into(),
-            copy.device_id.as_str().into(),
-            (&copy.envelope).into(),
-            expires_at.into(),
-        ];
-        execute(tx, sql, &row)?;
+        let stored = MessageCopy { owner: letter.owner.clone(), seq, copy: copy.clone(), expires_at };
+        execute(tx, sql!(insert_row::<MessageCopy>()), &stored.fixed())?;
     }
     let sql = "UPDATE mesh_mailboxes
         SET used_bytes = MAX(0, used_bytes - MAX(0, ?1 - used_at) / 1000 * ?2) + ?3, used_at = ?1 WHERE aid = ?4";
@@ -179,20 +160,7 @@ fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<()
 }
 
 fn enqueue(tx: &Connection, letter: &Letter) -> Result<(), StoreError> {
-    let sql = "INSERT INTO mesh_queue (owner, seq, message_id, sender, recipient, type, encrypted, payload, sent_at)
-        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
-    let row = [
-        text(&letter.owner),
-        letter.seq.into(),
-        letter.message_id.as_str().into(),
-        text(&letter.from),
-        text(&letter.to),
-        opt_text(letter.kind.as_ref()),
-        letter.encrypted.into(),
-        letter.payload().map_or(Value::Text(None), Value::from),
-        letter.sent_at.into(),
-    ];
-    execute(tx, sql, &row)?;
+    execute(tx, sql!(insert_row::<Queued>()), &Queued(letter.clone()).fixed())?;
     execute(
         tx,
         "UPDATE mesh_mailboxes SET queued_at = ?1 WHERE aid = ?2",
@@ -227,12 +195,20 @@ pub async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Resul
 
 fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, StoreError> {
     let place = [text(&ack.aid), ack.place.device_id.as_str().into(), ack.place.slot_id.as_str().into()];
-    let sql = "SELECT ack_seq FROM mesh_cursors WHERE aid = ?1 AND device_id = ?2 AND slot_id = ?3";
-    let before = query(tx, sql, &place, |row| row.int())?.pop().unwrap_or(0);
-    let sql = "INSERT INTO mesh_cursors (aid, device_id, slot_id, ack_seq, updated_at)
-        SELECT ?1, ?2, ?3, MIN(?4, last_seq), ?5 FROM mesh_mailboxes WHERE aid = ?1
-        ON CONFLICT (aid, device_id, slot_id) DO UPDATE
-        SET ack_seq = MAX(ack_seq, excluded.ack_seq), updated_at = excluded.updated_at RETURNING ack_seq";
+    let sql = select!(AckCursor, "WHERE aid = ?1 AND device_id = ?2 AND slot_id = ?3");
+    let before = query(tx, sql, &place, AckCursor::decode)?.pop().map_or(0, |cursor| cursor.ack_seq);
+    let sql = sql!({
+        let columns = [
+            ("aid", "?1"),
+            ("device_id", "?2"),
+            ("slot_id", "?3"),
+            ("ack_seq", "MIN(?4, last_seq)"),
+            ("updated_at", "?5"),
+        ];
+        let rest = "FROM mesh_mailboxes WHERE aid = ?1 ON CONFLICT (aid, device_id, slot_id) DO UPDATE
+            SET ack_seq = MAX(ack_seq, excluded.ack_seq), updated_at = excluded.updated_at RETURNING ack_seq";
+        insert_select::<AckCursor>(&columns, rest)
+    });
     let args = [&place[..], &[ack.seq.into(), now.into()]].concat();
     let ack_seq = query(tx, sql, &args, |row| row.int())?.pop().unwrap_or(0);
     let mut acked = Acked { before, ack_seq, senders: vec![] };
@@ -252,7 +228,7 @@ fn acknowledge(tx: &Connection, ack: &Ack, now: Timestamp) -> Result<Acked, Stor
     Ok(acked)
 }
 
-fn execute(tx: &Connection, sql: &str, args: &[Value]) -> Result<(), StoreError> {
+fn execute(tx: &Connection, sql: &str, args: &[ColumnValue<'_>]) -> Result<(), StoreError> {
     tx.prepare_cached(sql)?.execute(rusqlite::params_from_iter(args))?;
     Ok(())
 }

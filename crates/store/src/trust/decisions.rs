@@ -18,13 +18,15 @@ use crate::{
 /// Number and hash of the last receipt of a person's ledger. `whose`: the person, as SQL.
 fn head_columns(whose: &str) -> String {
     let last = |column| {
-        format!("(SELECT o.{column} FROM receipts AS o WHERE o.user_id = {whose} ORDER BY o.seq DESC LIMIT 1)")
+        format!(
+            "(SELECT o.{column} FROM receipts AS o WHERE o.user_id = {whose} ORDER BY o.seq DESC LIMIT 1) AS head_{column}"
+        )
     };
     format!("{}, {}", last("seq"), last("hash"))
 }
 
 fn read_head(row: &mut Reader<'_>) -> Result<Head, StoreError> {
-    let (seq, hash) = (row.opt_int()?, row.opt_text()?);
+    let (seq, hash) = (row.at("head_seq")?.opt_int()?, row.at("head_hash")?.opt_text()?);
     Ok(seq.zip(hash).map(|(seq, hash)| Head { seq, hash }).unwrap_or_default())
 }
 
@@ -46,8 +48,9 @@ pub struct GrantInputs {
 
 pub async fn find_grant_inputs(db: &Db, user_id: &str, agent_id: AgentId) -> Result<GrantInputs, StoreError> {
     let sql = sql!(format!(
-        "SELECT {agent}, (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = $1), {active}, {ended},
-             (SELECT count(*) FROM relations AS c WHERE c.user_id = $2 AND c.revoked_at IS NULL), {head}
+        "SELECT {agent}, {active}, {ended},
+             (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = $1) AS manifest_version,
+             (SELECT count(*) FROM relations AS c WHERE c.user_id = $2 AND c.revoked_at IS NULL) AS active_count, {head}
          FROM (SELECT 1) AS one
          LEFT JOIN agents AS a ON a.agent_id = $1
          LEFT JOIN relations AS r ON r.user_id = $2 AND r.agent_id = $1 AND r.revoked_at IS NULL
@@ -61,10 +64,10 @@ pub async fn find_grant_inputs(db: &Db, user_id: &str, agent_id: AgentId) -> Res
     let decode = |row: &mut Reader<'_>| {
         Ok(GrantInputs {
             agent: row.joined()?,
-            manifest_version: row.opt_int()?,
             active: row.joined()?,
             ended: row.joined()?,
-            active_count: row.int()?,
+            manifest_version: row.at("manifest_version")?.opt_int()?,
+            active_count: row.at("active_count")?.int()?,
             head: read_head(row)?,
         })
     };
@@ -81,7 +84,7 @@ pub struct Ledger {
 
 impl Ledger {
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self { head: read_head(row)?, last_receipt: row.opt_text()? })
+        Ok(Self { head: read_head(row)?, last_receipt: row.at("last_receipt")?.opt_text()? })
     }
 
     /// The last receipt of the relation. It may be as long as a manifest, so it is parsed on request.
@@ -93,7 +96,7 @@ impl Ledger {
 /// The columns of [`RevocationInputs`], of the relation `t`.
 fn recorded_columns() -> String {
     format!(
-        "{}, {}, (SELECT l.receipt FROM receipts AS l WHERE l.relation_id = t.relation_id ORDER BY l.seq DESC LIMIT 1)",
+        "{}, {}, (SELECT l.receipt FROM receipts AS l WHERE l.relation_id = t.relation_id ORDER BY l.seq DESC LIMIT 1) AS last_receipt",
         columns::<Relation>("t"),
         head_columns("t.user_id"),
     )
@@ -134,14 +137,15 @@ pub async fn find_decision_inputs(
     call_id: Option<&str>,
 ) -> Result<Option<DecisionInputs>, StoreError> {
     let sql = sql!(format!(
-        "SELECT {}, (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = t.agent_id),
-             (SELECT u.receipt FROM receipts AS u WHERE u.relation_id = t.relation_id AND u.call_id = $1)
+        "SELECT {}, (SELECT max(m.version) FROM manifests AS m WHERE m.agent_id = t.agent_id) AS manifest_version,
+             (SELECT u.receipt FROM receipts AS u WHERE u.relation_id = t.relation_id AND u.call_id = $1) AS call_receipt
          FROM relations AS t WHERE t.relation_id = $2",
         recorded_columns()
     ));
     let decode = |row: &mut Reader<'_>| {
         let RevocationInputs { relation, ledger } = RevocationInputs::decode(row)?;
-        Ok(DecisionInputs { relation, ledger, manifest_version: row.opt_int()?, call_receipt: row.opt_json()? })
+        let manifest_version = row.at("manifest_version")?.opt_int()?;
+        Ok(DecisionInputs { relation, ledger, manifest_version, call_receipt: row.at("call_receipt")?.opt_json()? })
     };
     db.read_one(sql, vec![call_id.map(str::to_owned).into(), text(relation_id)], decode).await
 }

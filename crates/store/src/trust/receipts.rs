@@ -4,22 +4,46 @@ use ostler_protocol::{ids::RelationId, limits::PAGE_BYTES_MAX, trust::receipts::
 
 use crate::{
     db::{Db, Statement, StoreError},
-    record::{json, text},
+    record::{self, record, text},
 };
+
+/// A receipt as the text that was hashed, with what it is found by.
+pub(crate) struct StoredReceipt {
+    user_id: String,
+    seq: i64,
+    relation_id: RelationId,
+    /// The call that has used a grant up, if that is what it records.
+    call_id: Option<String>,
+    hash: String,
+    receipt: String,
+}
+
+record! {
+    StoredReceipt, stored in "receipts";
+    key {
+        user_id: text;
+        seq: int;
+    }
+    fixed {
+        relation_id: id;
+        call_id: opt_text;
+        hash: text;
+        receipt: text;
+    }
+    state {}
+}
 
 /// Fails if another receipt was appended concurrently: numbers are unique.
 pub(crate) fn appended(receipt: &Receipt) -> Statement {
-    let sql =
-        "INSERT INTO receipts (user_id, seq, relation_id, call_id, hash, receipt) VALUES ($1, $2, $3, $4, $5, $6)";
-    let args = vec![
-        receipt.user_id.as_str().into(),
-        receipt.seq.into(),
-        text(receipt.relation_id),
-        receipt.call_id.clone().into(),
-        receipt.hash.as_str().into(),
-        json(receipt),
-    ];
-    Statement::new(sql, args)
+    let stored = StoredReceipt {
+        user_id: receipt.user_id.clone(),
+        seq: receipt.seq,
+        relation_id: receipt.relation_id,
+        call_id: receipt.call_id.clone(),
+        hash: receipt.hash.clone(),
+        receipt: serde_json::to_string(receipt).expect("our own types serialise"),
+    };
+    record::insert(&stored, vec![], "")
 }
 
 /// Whose receipts are read.
@@ -45,13 +69,13 @@ pub async fn list(db: &Db, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Pag
         Of::Relation(relation_id) => ("relation_id", text(relation_id)),
         Of::Person(user_id) => ("user_id", user_id.into()),
     };
-    let sql = format!("SELECT seq, receipt FROM receipts WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3");
+    let rest = format!("WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3");
     let (mut page, mut bytes, mut after) = (Page::default(), 0, after_seq);
     loop {
         let args = vec![whose.clone(), after.into(), (CHUNK as i64).into()];
-        let chunk = db.read(sql.clone(), args, |row| Ok((row.int()?, row.text()?))).await?;
+        let chunk: Vec<StoredReceipt> = db.select(&rest, args).await?;
         let is_last = chunk.len() < CHUNK;
-        for (seq, receipt) in chunk {
+        for (seq, receipt) in chunk.into_iter().map(|stored| (stored.seq, stored.receipt)) {
             bytes += receipt.len();
             page.has_more = page.receipts.len() == limit as usize || (bytes > PAGE_BYTES_MAX && after > after_seq);
             if page.has_more {

@@ -136,7 +136,10 @@ pub async fn list_behind(db: &Db, user_id: &str, limit: u32) -> Result<Vec<(Rela
              WHERE m.agent_id = t.agent_id) AS latest FROM relations AS t WHERE user_id = $1 AND revoked_at IS NULL)
          AS known WHERE consented_version < latest ORDER BY created_at LIMIT $2"
     );
-    db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| Ok((Relation::decode(row)?, row.int()?))).await
+    db.read(sql, vec![user_id.into(), i64::from(limit).into()], |row| {
+        Ok((Relation::decode(row)?, row.at("latest")?.int()?))
+    })
+    .await
 }
 
 /// The versions before this one that people with a relation to the agent last consented to, newest first: no more than there

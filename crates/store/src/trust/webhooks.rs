@@ -79,7 +79,8 @@ pub struct Sealed {
 
 pub async fn get(db: &Db, agent_id: AgentId) -> Result<Option<Sealed>, StoreError> {
     let sql = format!("SELECT {}, sealed_secret FROM webhooks WHERE agent_id = $1", Webhook::NAMES);
-    let decode = |row: &mut Reader<'_>| Ok(Sealed { webhook: Webhook::decode(row)?, secret: row.text()? });
+    let decode =
+        |row: &mut Reader<'_>| Ok(Sealed { webhook: Webhook::decode(row)?, secret: row.at("sealed_secret")?.text()? });
     db.read_one(sql, vec![text(agent_id)], decode).await
 }
 
@@ -285,7 +286,8 @@ pub async fn list_overfull(db: &Db, most: u32, limit: u32) -> Result<Vec<(AgentI
         "SELECT agent_id, status FROM webhook_deliveries WHERE {ENDED_BY_USERS} GROUP BY agent_id, status
          HAVING COUNT(*) > $1 LIMIT $2"
     );
-    let decode = |row: &mut Reader<'_>| Ok((row.id()?, row.named(DeliveryStatus::parse)?));
+    let decode =
+        |row: &mut Reader<'_>| Ok((row.at("agent_id")?.id()?, row.at("status")?.named(DeliveryStatus::parse)?));
     db.read(sql, vec![i64::from(most).into(), i64::from(limit).into()], decode).await
 }
 

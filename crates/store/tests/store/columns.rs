@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostler_store::{Db, declared_tables, lane::Host as _};
+use ostler_store::{Db, declared_tables, lane::Host as _, migrate};
 use sqlx::{Connection, PgConnection};
 
 use crate::{
@@ -11,39 +11,20 @@ use crate::{
 };
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes.
-const WITHOUT_A_NOUN: [&str; 24] = [
-    "attachments",
-    "backends",
-    "mesh_agent_md",
-    "mesh_certificates",
-    "mesh_cursors",
-    "mesh_issuers",
-    "mesh_logins",
-    "mesh_mailboxes",
-    "mesh_message_copies",
-    "mesh_messages",
-    "mesh_prekeys",
-    "mesh_presence",
-    "mesh_queue",
-    "mesh_spent",
-    "receipts",
-    "schema_migrations",
-    "session_read_cursors",
-    "session_readers",
-    "signing_keys",
-    "sqlite_sequence",
-    "sqlite_stat1",
-    "store_clock",
-    "store_probe",
-    "wakeups",
-];
+const WITHOUT_A_NOUN: [&str; 6] =
+    ["schema_migrations", "sqlite_sequence", "sqlite_stat1", "store_clock", "store_probe", "wakeups"];
+
+/// Tables that only a store with several servers needs.
+const ONLY_ON_POSTGRES: [&str; 1] = ["mesh_presence"];
 
 /// Every table's columns and their types, in the words of Postgres.
 async fn read_columns(place: &Place) -> BTreeMap<String, BTreeMap<String, String>> {
     let rows: Vec<(String, String, String)> = match place.engine() {
         Engine::Sqlite => {
             let connection = rusqlite::Connection::open(place.file()).unwrap();
-            let sql = "SELECT m.name, c.name, c.type FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c
+            connection.execute_batch(migrate::VOLATILE).unwrap();
+            let sql = "SELECT m.name, c.name, c.type FROM (SELECT * FROM sqlite_master
+                UNION ALL SELECT * FROM sqlite_temp_master) AS m JOIN pragma_table_info(m.name) AS c
                 WHERE m.type = 'table'";
             let mut statement = connection.prepare(sql).unwrap();
             let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?))).unwrap();
@@ -69,6 +50,9 @@ async fn declared_columns_are_those_of_the_migrated_database(place: Place) {
     let db = Db::open(&place.config(), TestHost::default().now()).await.unwrap();
     let mut tables = read_columns(&place).await;
     for declared in declared_tables() {
+        if place.engine() == Engine::Sqlite && ONLY_ON_POSTGRES.contains(&declared.name) {
+            continue;
+        }
         let stored = tables.remove(declared.name).unwrap_or_else(|| panic!("{} is not there", declared.name));
         let names: BTreeSet<&str> = declared.columns.iter().map(|(name, _)| *name).collect();
         assert_eq!(names.len(), declared.columns.len(), "{} declares a column twice", declared.name);

@@ -10,7 +10,7 @@ use ostler_protocol::{
         pki::AgentMdKept,
     },
 };
-use ostler_store::{self as store, mesh::agent_md::Kept};
+use ostler_store::{self as store, mesh::agent_md::StoredAgentMd};
 
 use super::{identities, tokens::find_by_token};
 use ostler_server::{app::App, auth::unauthenticated};
@@ -22,8 +22,9 @@ pub(crate) async fn owner(app: &App, token: Option<&str>) -> Result<Aid, Failure
 
 pub(crate) async fn put(app: &App, aid: &Aid, text: &str) -> Result<AgentMdKept, Failure> {
     let read = AgentMd::read(text, aid)?;
-    let stored = Kept { content: text.to_owned(), visibility: read.visibility, updated_at: app.now() };
-    store::mesh::agent_md::upsert(&app.db, aid, &stored).await?;
+    let (content, visibility, updated_at) = (text.to_owned(), read.visibility, app.now());
+    let stored = StoredAgentMd { aid: aid.clone(), content, visibility, updated_at };
+    store::mesh::agent_md::upsert(&app.db, &stored).await?;
     let agent_md_sha256 = hex(&ostler_crypto::sha256(text.as_bytes()));
     Ok(AgentMdKept { ok: true, aid: aid.to_string(), agent_md_sha256 })
 }
