@@ -5,10 +5,7 @@
 //! `OSTLER_FAULT_DATABASE_CLOCK_FILE` names a file, and the number of milliseconds in it is added to every sample. A file
 //! that is missing or does not hold a number counts as 0.
 
-use crate::{
-    db::{Db, StoreError},
-    record::Reader,
-};
+use crate::{db::Db, error::StoreError, record::Reader};
 
 /// What the database's clock showed, and what the servers have made of it so far.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,96 +1,18 @@
 //! The only two-armed file for reads and plain writes: it binds values natively and hands rows to decoders. The write
 //! lanes have their own two arms in `sqlite.rs` and `postgres.rs`.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::PgRow;
 
 use crate::{
-    health::{StoreFault, WriteHealth},
-    postgres,
-    record::{Reader, Record, RowRef, Value, select_sql},
+    config::{Durability, StoreConfig},
+    error::StoreError,
+    health::WriteHealth,
+    postgres::{self, connections::Connections},
+    record::{Reader, Record, RowRef, Sql, Statement, Value, select_sql},
     sqlite,
 };
-
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    #[error("sqlite: {0}")]
-    Sqlite(#[from] rusqlite::Error),
-    #[error("postgres: {0}")]
-    Postgres(#[from] sqlx::Error),
-    #[error("migration: {0}")]
-    Migration(String),
-    #[error("{0}")]
-    Locked(String),
-    #[error("stored data does not read back: {0}")]
-    Corrupt(String),
-    #[error("the store has stopped")]
-    Stopped,
-    #[error("io: {0}")]
-    Io(#[from] std::io::Error),
-    /// A flush failed for this reason; the error itself was logged once for all requests in it.
-    #[error("{}", .0.message())]
-    Fault(StoreFault),
-}
-
-impl StoreError {
-    pub fn corrupt(what: impl std::fmt::Display) -> Self {
-        Self::Corrupt(what.to_string())
-    }
-
-    /// The error for each request of a flush that failed with this one.
-    pub(crate) fn shared(&self) -> Self {
-        if self.is_corrupt() {
-            return Self::corrupt(self);
-        }
-        StoreFault::of(self).map_or(Self::Stopped, Self::Fault)
-    }
-
-    /// The stored data cannot be decoded; a retry does not help.
-    pub fn is_corrupt(&self) -> bool {
-        match self {
-            Self::Corrupt(_) | Self::Postgres(sqlx::Error::ColumnDecode { .. }) => true,
-            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _)) => e.code == rusqlite::ErrorCode::DatabaseCorrupt,
-            _ => false,
-        }
-    }
-
-    /// A unique index rejected the write: another one was first.
-    pub fn is_unique_violation(&self) -> bool {
-        match self {
-            Self::Sqlite(rusqlite::Error::SqliteFailure(e, _)) => {
-                matches!(
-                    e.extended_code,
-                    rusqlite::ffi::SQLITE_CONSTRAINT_UNIQUE | rusqlite::ffi::SQLITE_CONSTRAINT_PRIMARYKEY
-                )
-            }
-            Self::Postgres(sqlx::Error::Database(e)) => e.is_unique_violation(),
-            _ => false,
-        }
-    }
-}
-
-/// How SQLite waits for the disk. Anything below `Full` loses answered writes in a power cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Synchronous {
-    Off,
-    Normal,
-    #[default]
-    Full,
-}
-
-#[derive(Clone, Debug)]
-pub enum StoreConfig {
-    Sqlite { file: PathBuf, synchronous: Synchronous },
-    Postgres { url: String },
-}
-
-/// Settings that would let an answered write be lost, by name and value.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Durability {
-    pub weak_settings: Vec<String>,
-}
 
 /// A handle on the store, cheap to clone.
 #[derive(Clone)]
@@ -101,28 +23,7 @@ pub struct Db {
 #[derive(Clone)]
 pub(crate) enum Engine {
     Sqlite(Arc<sqlite::Sqlite>),
-    Postgres(Arc<postgres::Connections>),
-}
-
-pub(crate) type Sql = Cow<'static, str>;
-
-/// One of several statements that are written together.
-pub(crate) struct Statement {
-    pub sql: Sql,
-    pub args: Vec<Value>,
-    /// It returns the rows it touches, and must touch one.
-    pub must_touch: bool,
-}
-
-impl Statement {
-    pub fn new(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
-        Self { sql: sql.into(), args, must_touch: false }
-    }
-
-    /// A guard: it returns the rows it touched (`RETURNING 1`). If there are none, the other statements are not written either.
-    pub fn guard(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
-        Self { must_touch: true, ..Self::new(sql, args) }
-    }
+    Postgres(Arc<Connections>),
 }
 
 impl Db {
@@ -288,5 +189,3 @@ impl Db {
 fn decoded<T>(rows: &[PgRow], decode: fn(&mut Reader<'_>) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(|row| decode(&mut Reader::new(RowRef::Postgres(row)))).collect()
 }
-
-pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments>;

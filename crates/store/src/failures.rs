@@ -2,7 +2,7 @@
 
 use ostler_protocol::{Failure, FailureKind, Rule};
 
-use crate::{StoreError, StoreFault};
+use crate::error::{StoreError, StoreFault};
 
 /// A store that fails seldom works again sooner.
 const RETRY_MS: i64 = 2_000;

@@ -3,11 +3,13 @@
 //! Hot writes go through the [`lane`]s, which commit whatever waits together; reads are free functions with fixed verbs
 //! over a [`Db`]. Nothing here reads a clock. Decisions about sessions, runs and commands are made by
 //! `protocol::kernel::operations`. Mailboxes of the mesh are the exception: numbers, duplicates, limits and
-//! acknowledgements of messages are decided in SQL (`postgres/posts.rs`, `sqlite/posts.rs`). Tests hold both equal to the
+//! acknowledgements of messages are decided in SQL (`mesh/messages/postgres.rs`, `mesh/messages/sqlite.rs`). Tests hold both equal to the
 //! rule in `protocol::mesh::mailbox`.
 
 pub mod clock;
+mod config;
 pub mod db;
+mod error;
 pub mod failures;
 pub mod health;
 pub mod kernel;
@@ -15,15 +17,19 @@ pub mod lane;
 pub mod mesh;
 pub mod migrate;
 mod postgres;
+pub mod probe;
 mod record;
 pub mod run_input;
 pub mod signing_keys;
 mod sqlite;
+mod tables;
 pub mod tokens;
 pub mod trust;
 pub mod users;
 pub mod wakeups;
 
-pub use db::{Db, Durability, StoreConfig, StoreError, Synchronous};
-pub use health::{StoreFault, WriteHealth};
-pub use record::{DeclaredTable, declared_tables};
+pub use config::{Durability, StoreConfig, Synchronous};
+pub use db::Db;
+pub use error::{StoreError, StoreFault};
+pub use health::WriteHealth;
+pub use tables::{DeclaredTable, declared_tables};

@@ -3,7 +3,7 @@
 use ostler_protocol::json::hex;
 use sha2::{Digest, Sha256};
 
-use crate::db::StoreError;
+use crate::error::StoreError;
 
 pub struct Migration {
     pub id: &'static str,

@@ -4,12 +4,11 @@
 //! everything in one statement, which is the transaction. The statement fails if any session it was decided on has
 //! another revision by then. What the database refused is decided again under the sessions' locks, taken in order.
 
-mod connections;
+pub(crate) mod connections;
 mod load;
-mod posts;
 mod save;
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc};
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use futures_util::FutureExt;
 use ostler_protocol::{
@@ -19,14 +18,19 @@ use ostler_protocol::{
 use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 
-use connections::Kept;
-pub use connections::{ANSWER_MAX, Connections, connect, is_refusal, within};
-pub use posts::{PostLane, trim_queue};
-
+use self::{
+    connections::{ANSWER_MAX, Connections, Kept, connect},
+    load::Hold,
+    save::Statements,
+};
 use crate::{
-    db::{Durability, StoreError},
-    health::{FlushLog, StoreFault, WriteHealth},
-    lane::{self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, Warm},
+    config::Durability,
+    error::{StoreError, StoreFault},
+    health::{FlushLog, WriteHealth},
+    lane::{
+        desks::{Changes, Desks, Warm},
+        job::{Answer, FLUSH_REQUESTS_MAX, Host, Job, LaneError, apart, gather, refused},
+    },
     migrate,
 };
 
@@ -71,39 +75,21 @@ pub struct Lane {
     options: PgConnectOptions,
     health: Arc<WriteHealth>,
     connection: Option<Kept>,
-    /// Write statements by the set of tables they touch.
-    statements: HashMap<u32, String>,
+    statements: Statements,
     warm: Warm,
     flush_log: FlushLog,
 }
 
-/// How a flush makes sure that what it decided on still holds when it writes.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Hold {
-    Revisions,
-    Locks,
-}
-
-/// How a lane's connection makes its plans.
-fn lane_options(connections: &Connections) -> PgConnectOptions {
-    connections.options.clone().options([
-        // Plans made while tables are empty would keep to what is best for empty tables.
-        ("plan_cache_mode", "force_generic_plan"),
-        ("enable_hashjoin", "off"),
-        ("enable_mergejoin", "off"),
-    ])
-}
-
 impl Lane {
     pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
-        let options = lane_options(connections);
+        let options = connections.lane_options();
         let connection = Some(Kept::new(connect(&options).await?));
         let health = connections.health.clone();
         Ok(Self {
             options,
             health,
             connection,
-            statements: HashMap::new(),
+            statements: Statements::default(),
             warm: Warm::default(),
             flush_log: FlushLog::default(),
         })
@@ -136,7 +122,7 @@ impl Lane {
             }
             Err(error) => error,
         };
-        if lane::apart(&requests, &error) {
+        if apart(&requests, &error) {
             for (request, answer) in requests.into_iter().zip(answers) {
                 let now = host.now();
                 let outcome = self.flush_once(std::slice::from_ref(&request), now).await;
@@ -161,7 +147,7 @@ impl Lane {
 
     async fn flush_once(&mut self, requests: &[Request], now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
         let outcome = match self.attempt(requests, now, Hold::Revisions).await {
-            Err(error) if lane::refused(&error) => self.attempt(requests, now, Hold::Locks).await,
+            Err(error) if refused(&error) => self.attempt(requests, now, Hold::Locks).await,
             outcome => outcome,
         };
         self.health.record_flush(&outcome);
@@ -194,7 +180,7 @@ impl Lane {
             Err(StoreError::Fault(StoreFault::Silent))
         });
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
-        if outcome.as_ref().err().is_none_or(lane::refused) {
+        if outcome.as_ref().err().is_none_or(refused) {
             self.connection = Some(Kept::new(connection));
         }
         outcome
@@ -228,20 +214,7 @@ impl Lane {
             })
             .collect();
         desks.values_mut().for_each(Desk::seal);
-        self.save(connection, &Changes::of(&desks)).await?;
+        self.statements.save(connection, &Changes::of(&desks)).await?;
         Ok((replies, desks))
     }
-}
-
-/// A job and those that have come meanwhile, as many as one flush takes.
-fn gather<T>(first: T, inbox: &mut mpsc::Receiver<T>, jobs_max: usize, bytes: impl Fn(&T) -> usize) -> Vec<T> {
-    let (mut weight, mut jobs) = (bytes(&first), vec![first]);
-    while jobs.len() < jobs_max
-        && weight < FLUSH_BYTES_MAX
-        && let Ok(job) = inbox.try_recv()
-    {
-        weight += bytes(&job);
-        jobs.push(job);
-    }
-    jobs
 }

@@ -1,49 +1,28 @@
 //! How a noun's row is written and read: one list of columns per noun, declared by [`record!`], from which both engines'
-//! selects, inserts, updates and decoders come.
+//! selects, inserts, updates and decoders come. It knows no noun.
 
-mod declare;
-mod reader;
-mod value;
+pub(crate) mod declare;
+pub(crate) mod noun;
+pub(crate) mod reader;
+pub(crate) mod statements;
+pub(crate) mod value;
 
-pub(crate) use self::declare::{column, record};
-pub use self::{
+pub(crate) use self::{
+    declare::record,
+    noun::Record,
     reader::{Reader, RowRef},
+    statements::{
+        Sql, Statement, columns, columns_except, columns_replaced, insert, insert_row, insert_row_with, insert_rows,
+        insert_select, on_conflict, select_sql, update_row, update_rows, update_where, update_width,
+    },
     value::{ColumnValue, Kind, Value, json, opt_text, text},
 };
-use crate::db::{Statement, StoreError};
-
-/// A noun with a table, declared by [`record!`]. What never changes is written once; an update carries the key and the state
-/// only.
-pub trait Record: Sized {
-    const TABLE: &'static str;
-    /// How many columns at the front are the key.
-    const KEY: usize;
-    /// How many columns at the front never change, the key included.
-    const FIXED: usize;
-    const COLUMNS: &'static [(&'static str, Kind)];
-    /// The names of the columns: `x, y, …`.
-    const NAMES: &'static str;
-    /// Columns of the table that are not part of the noun.
-    const BESIDE: &'static [&'static str] = &[];
-    /// What else must hold of a stored row `t` for `u` to replace it.
-    const UNLESS_CHANGED: &'static str = "";
-
-    fn key(&self) -> Vec<ColumnValue<'_>>;
-    /// The columns that never change, key included.
-    fn fixed(&self) -> Vec<ColumnValue<'_>>;
-    /// The rest.
-    fn state(&self) -> Vec<ColumnValue<'_>>;
-    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError>;
-}
-
-pub(crate) const fn count(names: &[&str]) -> usize {
-    names.len()
-}
 
 /// A statement's text, put together once and kept: `$R` names the record, the rest follows its table.
 macro_rules! select {
     ($R:ty, $rest:expr) => {{
-        static SQL: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| $crate::record::select_sql::<$R>($rest));
+        static SQL: std::sync::LazyLock<String> =
+            std::sync::LazyLock::new(|| $crate::record::statements::select_sql::<$R>($rest));
         SQL.as_str()
     }};
 }
@@ -57,209 +36,3 @@ macro_rules! sql {
 }
 
 pub(crate) use {select, sql};
-
-/// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
-pub fn select_sql<R: Record>(rest: &str) -> String {
-    format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE)
-}
-
-/// `a.x, a.y, …` for a select.
-pub fn columns<R: Record>(alias: &str) -> String {
-    R::COLUMNS.iter().map(|(name, _)| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
-}
-
-/// As [`columns`], with a null in the place of one that is not wanted.
-pub fn columns_except<R: Record>(alias: &str, unwanted: &str) -> String {
-    columns_replaced::<R>(alias, unwanted, "CAST(NULL AS TEXT)")
-}
-
-/// As [`columns`], with another expression in the place of one of them.
-pub fn columns_replaced<R: Record>(alias: &str, replaced: &str, by: &str) -> String {
-    let column = |(name, _): &(&str, Kind)| if *name == replaced { by.to_owned() } else { format!("{alias}.{name}") };
-    R::COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
-}
-
-/// `INSERT INTO <its table> (x, …) SELECT <expression of x>, … <rest>`: each column beside what is written to it.
-pub(crate) fn insert_select<R: Record>(columns: &[(&str, &str)], rest: &str) -> String {
-    let is_declared = |name: &&str| R::COLUMNS.iter().any(|(own, _)| own == name) || R::BESIDE.contains(name);
-    debug_assert!(columns.iter().all(|(name, _)| is_declared(name)), "{columns:?} of {}", R::TABLE);
-    let names: Vec<_> = columns.iter().map(|(name, _)| *name).collect();
-    let values: Vec<_> = columns.iter().map(|(_, value)| *value).collect();
-    format!("INSERT INTO {} ({}) SELECT {} {rest}", R::TABLE, names.join(", "), values.join(", "))
-}
-
-/// `INSERT INTO <its table> (<all columns>) VALUES (…) <rest>`, which fails where there is such a row. `beside` are values
-/// of [`Record::BESIDE`].
-pub(crate) fn insert<R: Record>(noun: &R, beside: Vec<(&'static str, Value)>, rest: &str) -> Statement {
-    debug_assert!(beside.iter().all(|(name, _)| R::BESIDE.contains(name)), "{beside:?} beside {}", R::TABLE);
-    let more: String = beside.iter().map(|(name, _)| format!(", {name}")).collect();
-    let own = noun.fixed().into_iter().chain(noun.state()).map(ColumnValue::into_owned);
-    let args: Vec<Value> = own.chain(beside.into_iter().map(|(_, value)| value)).collect();
-    let marks = (1..=args.len()).map(|n| format!("${n}")).collect::<Vec<_>>().join(", ");
-    Statement::new(format!("INSERT INTO {} ({}{more}) VALUES ({marks}) {rest}", R::TABLE, R::NAMES), args)
-}
-
-/// A guard that replaces the state of the row with the noun's key, where it has these values.
-pub(crate) fn update_where<R: Record>(noun: &R, conditions: Vec<(&'static str, Value)>) -> Statement {
-    let mut args: Vec<Value> = vec![];
-    let mut equal = |name: &str, value: ColumnValue<'_>| {
-        args.push(value.into_owned());
-        format!("{name} = ${}", args.len())
-    };
-    let state: Vec<_> =
-        R::COLUMNS[R::FIXED..].iter().zip(noun.state()).map(|((name, _), value)| equal(name, value)).collect();
-    let key = R::COLUMNS[..R::KEY].iter().zip(noun.key()).map(|((name, _), value)| (*name, value.into_owned()));
-    let wanted: Vec<_> = key.chain(conditions).map(|(name, value)| equal(name, value)).collect();
-    let sql = format!("UPDATE {} SET {} WHERE {} RETURNING 1", R::TABLE, state.join(", "), wanted.join(" AND "));
-    Statement::guard(sql, args)
-}
-
-/// A new row replaces the state of one with the same key: a run's next lease takes the place of its last.
-pub fn on_conflict<R: Record>() -> String {
-    let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
-    let state = list(&R::COLUMNS[R::FIXED..], |name| format!("{name} = excluded.{name}"));
-    if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
-}
-
-fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
-    columns.iter().map(|(name, _)| write(name)).collect::<Vec<_>>().join(", ")
-}
-
-/// One new row, with `?n`.
-pub fn insert_row<R: Record>() -> String {
-    let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
-    format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
-}
-
-/// As [`insert_row`], followed by columns of [`Record::BESIDE`]. It fails where there is such a row.
-pub fn insert_row_with<R: Record>(beside: &[&str]) -> String {
-    debug_assert!(beside.iter().all(|name| R::BESIDE.contains(name)), "{beside:?} beside {}", R::TABLE);
-    let more: String = beside.iter().map(|name| format!(", {name}")).collect();
-    let marks = (1..=R::COLUMNS.len() + beside.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
-    format!("INSERT INTO {} ({}{more}) VALUES ({marks})", R::TABLE, R::NAMES)
-}
-
-/// One changed row, with `?n`: the key, then the state.
-pub fn update_row<R: Record>() -> String {
-    let mut mark = 0;
-    let mut next = || {
-        mark += 1;
-        mark
-    };
-    let key: Vec<_> = R::COLUMNS[..R::KEY].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
-    let state: Vec<_> = R::COLUMNS[R::FIXED..].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
-    format!("UPDATE {} SET {} WHERE {}", R::TABLE, state.join(", "), key.join(" AND "))
-}
-
-/// New rows, from one array per column, starting at `$first`.
-pub fn insert_rows<R: Record>(first: usize) -> String {
-    let arrays = arrays(R::COLUMNS.iter(), first);
-    format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({arrays}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
-}
-
-/// Changed rows, from one array per column of the key and the state, starting at `$first`.
-pub fn update_rows<R: Record>(first: usize) -> String {
-    let (key, state) = (&R::COLUMNS[..R::KEY], &R::COLUMNS[R::FIXED..]);
-    let arrays = arrays(key.iter().chain(state), first);
-    let set = list(state, |name| format!("{name} = u.{name}"));
-    let given = list(&[key, state].concat(), |name| name.to_owned());
-    let same = key.iter().map(|(name, _)| format!("t.{name} = u.{name}")).collect::<Vec<_>>().join(" AND ");
-    let unless_changed = R::UNLESS_CHANGED;
-    format!(
-        "UPDATE {} AS t SET {set} FROM UNNEST({arrays}) AS u ({given}) WHERE {same}{unless_changed} RETURNING 1",
-        R::TABLE
-    )
-}
-
-/// How many parameters [`update_rows`] takes.
-pub fn update_width<R: Record>() -> usize {
-    R::KEY + R::COLUMNS.len() - R::FIXED
-}
-
-fn arrays<'a>(columns: impl Iterator<Item = &'a (&'static str, Kind)>, first: usize) -> String {
-    let marks = columns.enumerate().map(|(index, (_, kind))| format!("${}::{}[]", first + index, kind.postgres_type()));
-    marks.collect::<Vec<_>>().join(", ")
-}
-
-/// A table whose columns a noun declares.
-#[derive(Clone, Debug)]
-pub struct DeclaredTable {
-    pub name: &'static str,
-    /// The columns of the noun and their types, in the words of Postgres.
-    pub columns: Vec<(&'static str, &'static str)>,
-    /// The columns that are not part of the noun.
-    pub beside: &'static [&'static str],
-}
-
-impl DeclaredTable {
-    fn of<R: Record>() -> Self {
-        let columns = R::COLUMNS.iter().map(|(name, kind)| (*name, kind.postgres_type())).collect();
-        Self { name: R::TABLE, columns, beside: R::BESIDE }
-    }
-}
-
-/// Every noun's table, so that a test can compare them with the database.
-pub fn declared_tables() -> Vec<DeclaredTable> {
-    use ostler_protocol::{
-        kernel::{
-            aliases::CommandAlias,
-            commands::Command,
-            events::Event,
-            leases::Lease,
-            operations::Batch,
-            permissions::PermissionRequest,
-            provider_profiles::{ProfileChange, ValidationRecord},
-            runner_jobs::RunnerJob,
-            runners::Runner,
-            runs::Run,
-            sessions::Session,
-        },
-        tokens::ServiceToken,
-        trust::{
-            agents::{Agent, AgentToken},
-            relations::Relation,
-            webhooks::{Delivery, Webhook},
-        },
-        users::User,
-    };
-    vec![
-        DeclaredTable::of::<Session>(),
-        DeclaredTable::of::<Run>(),
-        DeclaredTable::of::<Lease>(),
-        DeclaredTable::of::<Command>(),
-        DeclaredTable::of::<CommandAlias>(),
-        DeclaredTable::of::<Event>(),
-        DeclaredTable::of::<Batch>(),
-        DeclaredTable::of::<PermissionRequest>(),
-        DeclaredTable::of::<RunnerJob>(),
-        DeclaredTable::of::<Runner>(),
-        DeclaredTable::of::<ValidationRecord>(),
-        DeclaredTable::of::<ProfileChange>(),
-        DeclaredTable::of::<ServiceToken>(),
-        DeclaredTable::of::<User>(),
-        DeclaredTable::of::<Agent>(),
-        DeclaredTable::of::<AgentToken>(),
-        DeclaredTable::of::<crate::trust::manifests::KeptManifest>(),
-        DeclaredTable::of::<Relation>(),
-        DeclaredTable::of::<Webhook>(),
-        DeclaredTable::of::<Delivery>(),
-        DeclaredTable::of::<crate::trust::receipts::StoredReceipt>(),
-        DeclaredTable::of::<crate::kernel::backends::StoredBackend>(),
-        DeclaredTable::of::<crate::kernel::readers::ReadCursor>(),
-        DeclaredTable::of::<crate::kernel::readers::SessionReader>(),
-        DeclaredTable::of::<crate::run_input::attachments::Attachment>(),
-        DeclaredTable::of::<crate::signing_keys::SigningKey>(),
-        DeclaredTable::of::<crate::mesh::agent_md::StoredAgentMd>(),
-        DeclaredTable::of::<crate::mesh::identities::CertificateRow>(),
-        DeclaredTable::of::<crate::mesh::identities::Issuer>(),
-        DeclaredTable::of::<crate::mesh::logins::Login>(),
-        DeclaredTable::of::<crate::mesh::logins::SpentTicket>(),
-        DeclaredTable::of::<crate::mesh::messages::MailboxRow>(),
-        DeclaredTable::of::<crate::mesh::messages::Letter>(),
-        DeclaredTable::of::<crate::mesh::messages::MessageCopy>(),
-        DeclaredTable::of::<crate::mesh::messages::AckCursor>(),
-        DeclaredTable::of::<crate::mesh::prekeys::StoredPrekey>(),
-        DeclaredTable::of::<crate::mesh::presence::Presence>(),
-        DeclaredTable::of::<crate::mesh::queue::Queued>(),
-    ]
-}

@@ -3,7 +3,8 @@
 use ostler_protocol::Timestamp;
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, record},
 };
 

@@ -3,8 +3,8 @@
 mod desks;
 #[cfg(feature = "fault-injection")]
 mod faults;
-mod posts;
-mod writes;
+pub(crate) mod query;
+pub(crate) mod writes;
 
 use std::{
     fs::{File, Permissions},
@@ -20,21 +20,23 @@ use ostler_protocol::{
     Failure, Timestamp,
     kernel::operations::{self, Desk, Request},
 };
-use rusqlite::{Connection, OpenFlags, config::DbConfig, types::ToSqlOutput, types::ValueRef};
+use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::{mpsc, oneshot};
 
-pub use posts::trim_queue;
-use writes::{Plain, Write, answer_all, is_lost, run_writes};
-
+use self::{
+    query::query,
+    writes::{Plain, Write, answer_all, is_lost, run_writes},
+};
 use crate::{
-    db::{Durability, Sql, Statement, StoreError, Synchronous},
+    config::{Durability, Synchronous},
+    error::StoreError,
     health::{FlushLog, WriteHealth},
     lane::{
-        self, Answer, Changes, Desks, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
-        Warm,
+        desks::{Changes, Desks, Warm},
+        job::{self, Answer, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX},
     },
     migrate,
-    record::{ColumnValue, Reader, RowRef, Value},
+    record::{Reader, Sql, Statement, Value},
 };
 
 const READERS: usize = 2;
@@ -117,10 +119,15 @@ impl Sqlite {
 
     pub fn submit(&self, job: Job) -> Result<(), LaneError> {
         let works = self.works.lock().expect("never poisoned").clone().ok_or(LaneError::Store(StoreError::Stopped))?;
-        works.try_send(Work::Op(job)).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => lane::overloaded(),
-            mpsc::error::TrySendError::Closed(_) => LaneError::Store(StoreError::Stopped),
-        })
+        job::offer(&works, Work::Op(job))
+    }
+
+    /// As [`Sqlite::submit`], for a write that is made for the process of the lanes.
+    pub fn offer(&self, write: impl FnOnce(Arc<dyn Host>) -> Box<dyn Write>) -> Result<(), LaneError> {
+        let stopped = || LaneError::Store(StoreError::Stopped);
+        let works = self.works.lock().expect("never poisoned").clone().ok_or_else(stopped)?;
+        let host = self.host.get().cloned().ok_or_else(stopped)?;
+        job::offer(&works, Work::Plain(write(host)))
     }
 
     pub async fn read<T: Send + 'static>(
@@ -150,7 +157,7 @@ impl Sqlite {
     }
 
     /// Work in the transaction of the next flush. It is answered when it is durable.
-    async fn plain<T: Send + 'static>(
+    pub(crate) async fn plain<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -278,32 +285,6 @@ fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError
     Ok(tx.commit()?)
 }
 
-impl rusqlite::ToSql for ColumnValue<'_> {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self {
-            Self::Text(Some(text)) => ValueRef::Text(text.as_bytes()),
-            Self::Int(Some(number)) => ValueRef::Integer(*number),
-            Self::Bytes(Some(bytes)) => ValueRef::Blob(bytes),
-            Self::Text(None) | Self::Int(None) | Self::Bytes(None) => ValueRef::Null,
-        }))
-    }
-}
-
-fn query<T>(
-    connection: &Connection,
-    sql: &str,
-    args: &[Value],
-    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query(rusqlite::params_from_iter(args))?;
-    let mut found = vec![];
-    while let Some(row) = rows.next()? {
-        found.push(decode(&mut Reader::new(RowRef::Sqlite(row)))?);
-    }
-    Ok(found)
-}
-
 /// The writer thread.
 struct Lane {
     connection: Connection,
@@ -356,7 +337,7 @@ impl Lane {
                 host.committed(self.warm.keep(desks, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
-            Err(error) if lane::apart(&requests, &error) => {
+            Err(error) if job::apart(&requests, &error) => {
                 for (request, answer) in requests.into_iter().zip(answers) {
                     self.flush(vec![Job { request, answer }], vec![]);
                 }
@@ -391,7 +372,7 @@ impl Lane {
         let outcome = match Self::decide(&tx, &mut self.warm, requests, now, !written.is_empty()) {
             Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
             // What one caller sent takes nothing else with it: the plain writes stay.
-            Err(error) if !written.is_empty() && lane::refused(&error) => {
+            Err(error) if !written.is_empty() && job::refused(&error) => {
                 let kept = tx.execute_batch("ROLLBACK TO requests").and_then(|()| tx.commit());
                 let kept = kept.map_err(StoreError::from);
                 answer_all(written, kept.as_ref().err());

@@ -8,7 +8,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, Record, Value, opt_text, record, text},
 };
 

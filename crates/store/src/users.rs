@@ -3,7 +3,8 @@
 use ostler_protocol::{Timestamp, cursors::Cursor, ids::UserId, users::User};
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, Record, Value, record, text},
 };
 

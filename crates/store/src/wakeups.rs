@@ -14,13 +14,13 @@ use sqlx::{
 };
 
 use crate::{
-    db::{Db, Engine, StoreError},
-    postgres::{ANSWER_MAX, connect, within},
+    db::{Db, Engine},
+    error::StoreError,
+    postgres::connections::{ANSWER_MAX, connect, within},
 };
 
-pub use former::FormerWord;
 use message::FRAMES_BYTES_MAX;
-pub use message::{Frame, Keys, Wakeups};
+pub use message::{FormerWord, Frame, Keys, Wakeups};
 
 const CHANNEL: &str = "ostler";
 /// A receiver that has received nothing for this long checks whether its connection still works.
@@ -33,7 +33,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The frames that are stored in a row. Empty if it was deleted.
 pub async fn get_frames(db: &Db, row: i64) -> Result<Wakeups, StoreError> {
     let found = db.read_one("SELECT said FROM wakeups WHERE number = $1", vec![row.into()], |row| row.text()).await?;
-    Ok(Wakeups::decode_frames(&found.unwrap_or_default()))
+    Ok(decode_frames(&found.unwrap_or_default()))
+}
+
+fn decode_frames(text: &str) -> Wakeups {
+    Wakeups::decode_frames(text).unwrap_or_else(|| former::decode_frames(text))
+}
+
+/// The server that sent a message, and what it says.
+fn decode(text: &str) -> (Option<i64>, Wakeups) {
+    Wakeups::decode(text).unwrap_or_else(|| former::decode(text))
 }
 
 /// Deletes rows of frames that were sent before this.
@@ -104,7 +113,7 @@ impl Receiver {
             match tokio::time::timeout(SILENCE_MAX, self.inner.try_recv()).await {
                 Ok(received) => {
                     let received = received?.ok_or(StoreError::Stopped)?;
-                    let (server, wakeups) = Wakeups::decode(received.payload());
+                    let (server, wakeups) = decode(received.payload());
                     if server != Some(self.server) {
                         return Ok(wakeups);
                     }

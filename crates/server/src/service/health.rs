@@ -8,7 +8,7 @@ use ostler_protocol::health::{
     StoreReadiness, WorkspaceReadiness,
 };
 use ostler_runner::guard::Isolation;
-use ostler_store::{Durability, StoreError, StoreFault, health as store_health};
+use ostler_store::{Durability, StoreError, StoreFault, probe};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::{app::App, dialect::Dialects, launcher::isolation};
@@ -58,7 +58,7 @@ async fn look(app: &App) -> StoreState {
     let health = app.db.write_health();
     let probe = async {
         match health.is_in_doubt(WRITES_QUIET) {
-            true => store_health::probe(&app.db, app.now()).await,
+            true => probe::probe(&app.db, app.now()).await,
             false => Ok(()),
         }
     };

@@ -3,7 +3,8 @@
 use ostler_protocol::kernel::backends::Backend;
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, on_conflict, record},
 };
 

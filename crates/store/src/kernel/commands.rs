@@ -6,14 +6,12 @@ use ostler_protocol::{
     kernel::commands::{Command, CommandState, CommandType},
 };
 
-use super::session_and_run;
+use super::{conditions::UNFINISHED, session_and_run};
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{record, text},
 };
-
-/// In SQL, next to the partial index that says the same.
-pub(crate) const UNFINISHED: &str = "state IN ('pending', 'acked', 'running')";
 
 record! {
     Command, command in "commands";

@@ -6,10 +6,7 @@ use ostler_protocol::{
     kernel::sessions::Session,
 };
 
-use crate::{
-    db::{Db, StoreError},
-    record::text,
-};
+use crate::{db::Db, error::StoreError, record::text};
 
 /// Events whose payloads are erased at once.
 const CHUNK: i64 = 2_000;

@@ -10,7 +10,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{Reader, Record, Value, opt_text, record, text},
 };
 

@@ -8,7 +8,8 @@ use ostler_protocol::{
 
 use super::session_and_run;
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{record, text},
 };
 

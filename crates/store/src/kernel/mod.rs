@@ -3,6 +3,7 @@
 pub mod aliases;
 pub mod backends;
 pub mod commands;
+pub(crate) mod conditions;
 pub mod erasures;
 pub mod events;
 pub mod leases;
@@ -17,7 +18,7 @@ pub mod sessions;
 
 use ostler_protocol::ids::{RunId, SessionId};
 
-use crate::{db::StoreError, record::Reader};
+use crate::{error::StoreError, record::Reader};
 
 /// A run and its session.
 fn session_and_run(row: &mut Reader<'_>) -> Result<(SessionId, RunId), StoreError> {

@@ -7,10 +7,10 @@ use ostler_protocol::{
     limits::PAGE_ITEMS_MAX,
 };
 
-use super::session_and_run;
+use super::{conditions::UNFINISHED, session_and_run};
 use crate::{
-    db::{Db, StoreError},
-    kernel::commands::UNFINISHED,
+    db::Db,
+    error::StoreError,
     record::{record, text},
 };
 

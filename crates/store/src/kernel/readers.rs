@@ -9,7 +9,8 @@ use jiff::SignedDuration;
 use ostler_protocol::{Timestamp, ids::SessionId};
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, insert_select, on_conflict, record, sql, text},
 };
 

@@ -8,7 +8,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, Engine, StoreError},
+    db::{Db, Engine},
+    error::StoreError,
     record::{Reader, Record, json, record, text},
 };
 

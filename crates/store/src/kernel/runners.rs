@@ -3,8 +3,9 @@
 use ostler_protocol::kernel::runners::Runner;
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    record::{self, Record, on_conflict, record},
+    db::Db,
+    error::StoreError,
+    record::{self, Record, Statement, on_conflict, record},
 };
 
 record! {

@@ -7,7 +7,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{Value, record, text},
 };
 

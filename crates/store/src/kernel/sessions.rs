@@ -11,7 +11,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     kernel::readers::Settled,
     record::{Record, Value, columns, record, text},
 };

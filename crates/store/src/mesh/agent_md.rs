@@ -3,7 +3,8 @@
 use ostler_protocol::{Timestamp, mesh::Aid, mesh::agent_md::Visibility};
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, on_conflict, record, text},
 };
 

@@ -11,9 +11,10 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    mesh::logins,
-    record::{self, ColumnValue, Reader, Record, Value, opt_text, record, text},
+    db::Db,
+    error::StoreError,
+    mesh::{certificates::is_good, logins},
+    record::{self, ColumnValue, Reader, Record, Statement, Value, opt_text, record, text},
 };
 
 /// An operation on a certificate.
@@ -169,14 +170,6 @@ fn appended(entry: &Entry) -> Statement {
         is_good(&asked_with)
     );
     Statement::guard(sql, args)
-}
-
-/// Whether the certificate with this serial was made, and nothing of its name's was revoked after it.
-pub(crate) fn is_good(serial: &str) -> String {
-    format!(
-        "EXISTS (SELECT 1 FROM mesh_certificates AS c WHERE c.serial = {serial} AND c.certificate IS NOT NULL AND NOT EXISTS \
-         (SELECT 1 FROM mesh_certificates AS r WHERE r.aid = c.aid AND r.number > c.number AND r.revoked_serial IS NOT NULL))"
-    )
 }
 
 const USED: &str = "SELECT 1 FROM mesh_certificates WHERE invite = $1";

@@ -3,9 +3,10 @@
 use ostler_protocol::{Timestamp, mesh::Aid};
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    mesh::identities::is_good,
-    record::{self, Record, columns, record, text},
+    db::Db,
+    error::StoreError,
+    mesh::certificates::is_good,
+    record::{self, Record, Statement, columns, record, text},
 };
 
 /// A pair of tokens, by their hashes.

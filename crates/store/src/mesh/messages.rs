@@ -2,6 +2,11 @@
 //! the next number of its recipient's mailbox, whether it is stored until it expires or queued for one consumer. Sends and
 //! acknowledgements go through the [`lane`](crate::lane)s, which number messages while the mailbox is locked.
 
+pub(crate) mod postgres;
+pub(crate) mod posts;
+pub(crate) mod rows;
+pub(crate) mod sqlite;
+
 use std::collections::HashMap;
 
 use ostler_protocol::{
@@ -9,15 +14,20 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{DeviceSlot, Mode},
-        mailbox::queued_since,
-        messages::{DeviceCopy, Direction, Message, RecallError, Recallable, recall as may_recall},
+        messages::{Message, RecallError, Recallable, recall as may_recall},
     },
 };
 
+use self::rows::{AckCursor, MailboxRow, MessageCopy};
+pub use self::{
+    posts::{Ack, Acked, Post, Posted, Recipients, Sent},
+    rows::Mailbox,
+};
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     mesh::queue,
-    record::{Reader, Record, Value, columns_replaced, insert_select, json, record, select, sql, text},
+    record::{Reader, Record, Value, columns_replaced, insert_select, json, select, sql, text},
 };
 
 pub use ostler_protocol::mesh::mailbox::{
@@ -28,190 +38,6 @@ pub use ostler_protocol::mesh::mailbox::{
 const PAGE: u32 = 20;
 /// Rows deleted at once.
 const SWEEP: i64 = 1_000;
-
-/// Who receives letters in this process.
-pub trait Recipients: Send + Sync + 'static {
-    /// Called for each letter once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
-    /// a connection was given it.
-    fn deliver(&self, letter: &Letter) -> bool;
-}
-
-/// A device slot has received every message up to a number.
-#[derive(Clone, Debug)]
-pub struct Ack {
-    pub aid: Aid,
-    pub place: DeviceSlot,
-    pub seq: i64,
-}
-
-/// A write that goes through a lane.
-#[derive(Clone, Debug)]
-pub enum Post {
-    Send(Box<Outgoing>),
-    Ack(Ack),
-}
-
-impl Post {
-    /// About how many bytes it holds while it waits.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::Send(outgoing) => outgoing.payload.as_str().len() + outgoing.message_id.len(),
-            Self::Ack(_) => 0,
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub enum Posted {
-    Sent(Sent),
-    /// Nothing was sent: a mailbox that it goes to has no room.
-    Full,
-    Acked(Acked),
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
-    /// The recipient. It may differ from the requested one if the sender has used the id before.
-    pub to: Aid,
-    pub seq: i64,
-    pub sent_at: Timestamp,
-    pub mode: Mode,
-    /// The message was sent before; the other fields describe that send.
-    pub duplicate: bool,
-    /// A connection to this server has received it, or is about to.
-    pub delivered: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Acked {
-    /// The acknowledged position before, …
-    pub before: i64,
-    /// … and after. It never moves back, nor beyond the last message.
-    pub ack_seq: i64,
-    /// The senders of the messages that this acknowledges.
-    pub senders: Vec<Aid>,
-}
-
-record! {
-    Letter, letter in "mesh_messages";
-    key {
-        owner: id;
-        seq: int;
-    }
-    fixed {
-        message_id: text;
-        sender: id from letter.from;
-        recipient: id from letter.to;
-        direction: named(Direction);
-        kind = "type": opt_text;
-        encrypted: flag;
-        // A message without a payload has copies, which are in another table.
-        payload: opt_raw_json from letter.payload();
-        sent_at: time;
-    }
-    state {}
-    beside { expires_at recalled_at }
-    build Letter {
-        owner,
-        seq,
-        message_id,
-        from: sender,
-        to: recipient,
-        direction,
-        kind,
-        encrypted,
-        mode: Mode::Fanout,
-        sent_at,
-        contents: payload.map_or(Contents::Copies(vec![]), Contents::Whole),
-    };
-}
-
-/// The copy of a message for one device.
-pub(crate) struct MessageCopy {
-    pub owner: Aid,
-    pub seq: i64,
-    pub copy: DeviceCopy,
-    pub expires_at: Timestamp,
-}
-
-record! {
-    MessageCopy, stored in "mesh_message_copies";
-    key {
-        owner: id;
-        seq: int;
-        device_id: text from stored.copy.device_id;
-    }
-    fixed {
-        payload: raw_json from stored.copy.envelope;
-        expires_at: time;
-    }
-    state {}
-    build MessageCopy { owner, seq, copy: DeviceCopy { device_id, envelope: payload }, expires_at };
-}
-
-/// The position that a device slot has acknowledged.
-pub(crate) struct AckCursor {
-    pub aid: Aid,
-    pub place: DeviceSlot,
-    pub ack_seq: i64,
-    pub updated_at: Timestamp,
-}
-
-record! {
-    AckCursor, cursor in "mesh_cursors";
-    key {
-        aid: id;
-        device_id: text from cursor.place.device_id;
-        slot_id: text from cursor.place.slot_id;
-    }
-    fixed {}
-    state {
-        ack_seq: int;
-        updated_at: time;
-    }
-    build AckCursor { aid, place: DeviceSlot { device_id, slot_id }, ack_seq, updated_at };
-}
-
-/// A mailbox with how much of its allowance was in use, and when.
-pub(crate) struct MailboxRow {
-    pub aid: Aid,
-    pub mailbox: Mailbox,
-    pub used_bytes: i64,
-    pub used_at: Timestamp,
-}
-
-record! {
-    MailboxRow, row in "mesh_mailboxes";
-    key {
-        aid: id;
-    }
-    fixed {}
-    state {
-        last_seq: int from row.mailbox.last_seq;
-        mode: named(Mode) from row.mailbox.mode;
-        dropped: int from row.mailbox.dropped;
-        queued_at: opt_time from row.mailbox.queued_at;
-        used_bytes: int;
-        used_at: time;
-    }
-    build MailboxRow { aid, mailbox: Mailbox { last_seq, mode, dropped, queued_at }, used_bytes, used_at };
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mailbox {
-    pub last_seq: i64,
-    pub mode: Mode,
-    pub dropped: i64,
-    /// When its queue last received a message.
-    pub queued_at: Option<Timestamp>,
-}
-
-impl Mailbox {
-    /// Whether its queue can hold a message.
-    pub fn may_hold(&self, now: Timestamp) -> bool {
-        self.queued_at.is_some_and(|at| at > queued_since(now))
-    }
-}
 
 pub async fn get_mailbox(db: &Db, aid: &Aid) -> Result<Option<Mailbox>, StoreError> {
     let found: Vec<MailboxRow> = db.select("WHERE aid = $1", vec![text(aid)]).await?;

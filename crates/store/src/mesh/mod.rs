@@ -1,6 +1,7 @@
 //! Identities of the mesh, their logins, prekeys, messages and mailboxes.
 
 pub mod agent_md;
+mod certificates;
 pub mod identities;
 pub mod logins;
 pub mod messages;

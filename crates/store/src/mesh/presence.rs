@@ -8,7 +8,8 @@ use ostler_protocol::mesh::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{self, Record, columns, record, text},
 };
 

@@ -6,22 +6,17 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::{DeviceSlot, Mode},
-        mailbox::queued_since,
-        messages::Direction,
+        connections::Place,
+        mailbox::{StoredMessage as Letter, queued_since},
     },
 };
 
 use crate::{
-    db::{Db, Engine, StoreError},
-    mesh::messages::{Contents, Letter, Mailbox},
-    record::{Reader, Record, Value, record, select, text},
+    db::{Db, Engine},
+    error::StoreError,
+    mesh::messages::rows::{Mailbox, Queued, place_name},
+    record::{Reader, Record, Value, select, text},
 };
-
-/// A device slot, as it is written in `taken_by`.
-pub(crate) fn place_name(place: &DeviceSlot) -> String {
-    format!("{}/{}", place.device_id, place.slot_id)
-}
 
 /// The queue of an identity as one device slot reads it, without the contents.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,41 +25,6 @@ pub struct Queue {
     pub open: Vec<(i64, usize)>,
     pub earliest_seq: Option<i64>,
     pub dropped: i64,
-}
-
-/// A message of the queue.
-pub(crate) struct Queued(pub Letter);
-
-record! {
-    Queued, queued in "mesh_queue";
-    key {
-        owner: id from queued.0.owner;
-        seq: int from queued.0.seq;
-    }
-    fixed {
-        message_id: text from queued.0.message_id;
-        sender: id from queued.0.from;
-        recipient: id from queued.0.to;
-        kind = "type": opt_text from queued.0.kind;
-        encrypted: flag from queued.0.encrypted;
-        payload: opt_raw_json from queued.0.payload();
-        sent_at: time from queued.0.sent_at;
-    }
-    state {}
-    beside { taken_by received }
-    build Queued(Letter {
-        owner,
-        seq,
-        message_id,
-        from: sender,
-        to: recipient,
-        direction: Direction::Inbound,
-        kind,
-        encrypted,
-        mode: Mode::Queue,
-        sent_at,
-        contents: payload.map_or(Contents::Copies(vec![]), Contents::Whole),
-    });
 }
 
 /// On SQLite only the connection that writes can read it.
@@ -183,7 +143,7 @@ pub async fn delete_expired(db: &Db, now: Timestamp) -> Result<usize, StoreError
 /// Drops and counts messages of an identity's queue that are too old or too many.
 async fn trim(db: &Db, owner: String, now: Timestamp) -> Result<(), StoreError> {
     match &db.engine {
-        Engine::Sqlite(sqlite) => crate::sqlite::trim_queue(sqlite, owner, now).await,
-        Engine::Postgres(connections) => crate::postgres::trim_queue(connections, owner, now).await,
+        Engine::Sqlite(sqlite) => crate::mesh::messages::sqlite::trim_queue(sqlite, owner, now).await,
+        Engine::Postgres(connections) => crate::mesh::messages::postgres::trim_queue(connections, owner, now).await,
     }
 }

@@ -6,17 +6,22 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions, postgres::PgRow};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection,
+    postgres::{PgArguments, PgConnectOptions, PgRow},
+};
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
 
 use crate::{
-    db::{PgQuery, Sql, Statement, StoreError},
+    error::{StoreError, is_lost, is_refusal},
     health::WriteHealth,
-    record::Value,
+    record::{Sql, Statement, Value},
 };
+
+pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments>;
 
 const CONNECTIONS_MAX: usize = 8;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -84,6 +89,16 @@ impl Connections {
         let options = options.options([("enable_seqscan", "off"), ("jit", "off")]);
         let (kept, places) = (Mutex::new(vec![]), Semaphore::new(CONNECTIONS_MAX));
         Ok(Self { options, health: Arc::default(), kept, places })
+    }
+
+    /// How a lane's connection makes its plans.
+    pub fn lane_options(&self) -> PgConnectOptions {
+        self.options.clone().options([
+            // Plans made while tables are empty would keep to what is best for empty tables.
+            ("plan_cache_mode", "force_generic_plan"),
+            ("enable_hashjoin", "off"),
+            ("enable_mergejoin", "off"),
+        ])
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
@@ -166,22 +181,6 @@ impl Connections {
 
     fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
         self.kept.lock().expect("never poisoned")
-    }
-}
-
-/// The database rejected the statement; the connection is still usable.
-pub fn is_refusal(error: &sqlx::Error) -> bool {
-    matches!(error, sqlx::Error::Database(_)) && !is_lost(error)
-}
-
-/// The connection is gone, or goes with this answer: shut down, terminated, or the server was starting.
-fn is_lost(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
-        sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
-        }
-        _ => false,
     }
 }
 

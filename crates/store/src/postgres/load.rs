@@ -16,13 +16,20 @@ use ostler_protocol::{
 };
 use sqlx::PgConnection;
 
-use super::Hold;
+use super::connections::PgQuery;
 use crate::{
-    db::{PgQuery, StoreError},
-    kernel::commands::UNFINISHED,
-    lane::{Desks, Warm},
+    error::StoreError,
+    kernel::conditions::UNFINISHED,
+    lane::desks::{Desks, Warm},
     record::{Reader, Record, RowRef, columns, select, sql},
 };
+
+/// How a flush makes sure that what it decided on still holds when it writes.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hold {
+    Revisions,
+    Locks,
+}
 
 pub async fn load(
     tx: &mut PgConnection,

@@ -1,7 +1,7 @@
 //! Saving what a flush changed: one statement, with an insert and an update per table that changed, which writes all of
 //! it or fails.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use ostler_protocol::{
     kernel::aliases::CommandAlias,
@@ -12,21 +12,25 @@ use ostler_protocol::{
 };
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::Lane;
+use super::connections::PgQuery;
 use crate::{
-    db::{PgQuery, StoreError},
-    lane::Changes,
+    error::StoreError,
+    lane::desks::Changes,
     record::{ColumnValue, Kind, Record, insert_rows, update_rows, update_width},
 };
 
-impl Lane {
+/// Write statements by the set of tables they touch.
+#[derive(Default)]
+pub struct Statements(HashMap<u32, String>);
+
+impl Statements {
     /// Fails, and writes nothing, unless every session on the desks still has the revision it was decided on.
     pub async fn save(&mut self, tx: &mut PgConnection, changes: &Changes<'_>) -> Result<(), StoreError> {
         let mask = TABLES.iter().rev().fold(0_u32, |mask, table| mask << 1 | u32::from((table.touched)(changes)));
         if mask == 0 {
             return Ok(());
         }
-        let sql = self.statements.entry(mask).or_insert_with(|| write_statement(mask)).clone();
+        let sql = self.0.entry(mask).or_insert_with(|| write_statement(mask)).clone();
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for table in TABLES.iter().filter(|table| (table.touched)(changes)) {
             query = (table.bind)(query, changes);

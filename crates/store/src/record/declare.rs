@@ -16,7 +16,7 @@
 //! `from` gives the value to write where it is not the field of that name, and `build` how the noun is made from what was
 //! read, where its fields are not the lines. `beside` names columns of the table that are not part of the noun.
 
-/// Implements [`Record`](super::Record) for a noun.
+/// Implements [`Record`](super::noun::Record) for a noun.
 macro_rules! record {
     (
         $Noun:ty, $noun:ident in $table:literal;
@@ -27,51 +27,51 @@ macro_rules! record {
         $(unless_changed $unless_changed:literal;)?
         $(build $build:expr;)?
     ) => {
-        impl $crate::record::Record for $Noun {
+        impl $crate::record::noun::Record for $Noun {
             const TABLE: &'static str = $table;
-            const KEY: usize = $crate::record::count(&[$(stringify!($k)),+]);
-            const FIXED: usize = Self::KEY + $crate::record::count(&[$(stringify!($f)),*]);
-            const COLUMNS: &'static [(&'static str, $crate::record::Kind)] = &[
-                $(($crate::record::column!(name $k $(= $k_column)?), $crate::record::column!(kind $k_codec)),)+
-                $(($crate::record::column!(name $f $(= $f_column)?), $crate::record::column!(kind $f_codec)),)*
-                $(($crate::record::column!(name $s $(= $s_column)?), $crate::record::column!(kind $s_codec)),)*
+            const KEY: usize = $crate::record::noun::count(&[$(stringify!($k)),+]);
+            const FIXED: usize = Self::KEY + $crate::record::noun::count(&[$(stringify!($f)),*]);
+            const COLUMNS: &'static [(&'static str, $crate::record::value::Kind)] = &[
+                $(($crate::record::declare::column!(name $k $(= $k_column)?), $crate::record::declare::column!(kind $k_codec)),)+
+                $(($crate::record::declare::column!(name $f $(= $f_column)?), $crate::record::declare::column!(kind $f_codec)),)*
+                $(($crate::record::declare::column!(name $s $(= $s_column)?), $crate::record::declare::column!(kind $s_codec)),)*
             ];
             const NAMES: &'static str = concat!(
-                $(", ", $crate::record::column!(name $k $(= $k_column)?),)+
-                $(", ", $crate::record::column!(name $f $(= $f_column)?),)*
-                $(", ", $crate::record::column!(name $s $(= $s_column)?),)*
+                $(", ", $crate::record::declare::column!(name $k $(= $k_column)?),)+
+                $(", ", $crate::record::declare::column!(name $f $(= $f_column)?),)*
+                $(", ", $crate::record::declare::column!(name $s $(= $s_column)?),)*
             ).split_at(2).1;
             $(const BESIDE: &'static [&'static str] = &[$(stringify!($beside)),+];)?
             $(const UNLESS_CHANGED: &'static str = $unless_changed;)?
 
-            fn key(&self) -> Vec<$crate::record::ColumnValue<'_>> {
+            fn key(&self) -> Vec<$crate::record::value::ColumnValue<'_>> {
                 let $noun = self;
-                vec![$($crate::record::column!(
-                    write $k_codec ($crate::record::column!(value $noun.$k $(, $k_value)?))
+                vec![$($crate::record::declare::column!(
+                    write $k_codec ($crate::record::declare::column!(value $noun.$k $(, $k_value)?))
                 )),+]
             }
 
-            fn fixed(&self) -> Vec<$crate::record::ColumnValue<'_>> {
+            fn fixed(&self) -> Vec<$crate::record::value::ColumnValue<'_>> {
                 let $noun = self;
                 vec![
-                    $($crate::record::column!(write $k_codec ($crate::record::column!(value $noun.$k $(, $k_value)?))),)+
-                    $($crate::record::column!(write $f_codec ($crate::record::column!(value $noun.$f $(, $f_value)?))),)*
+                    $($crate::record::declare::column!(write $k_codec ($crate::record::declare::column!(value $noun.$k $(, $k_value)?))),)+
+                    $($crate::record::declare::column!(write $f_codec ($crate::record::declare::column!(value $noun.$f $(, $f_value)?))),)*
                 ]
             }
 
-            fn state(&self) -> Vec<$crate::record::ColumnValue<'_>> {
+            fn state(&self) -> Vec<$crate::record::value::ColumnValue<'_>> {
                 let $noun = self;
                 let _ = $noun;
-                vec![$($crate::record::column!(
-                    write $s_codec ($crate::record::column!(value $noun.$s $(, $s_value)?))
+                vec![$($crate::record::declare::column!(
+                    write $s_codec ($crate::record::declare::column!(value $noun.$s $(, $s_value)?))
                 )),*]
             }
 
-            fn decode(row: &mut $crate::record::Reader<'_>) -> Result<Self, $crate::db::StoreError> {
-                $(let $k = $crate::record::column!(read row $k_codec $(($k_of))?);)+
-                $(let $f = $crate::record::column!(read row $f_codec $(($f_of))?);)*
-                $(let $s = $crate::record::column!(read row $s_codec $(($s_of))?);)*
-                Ok($crate::record::column!(build ($($build)?) $($k)+ $($f)* $($s)*))
+            fn decode(row: &mut $crate::record::reader::Reader<'_>) -> Result<Self, $crate::error::StoreError> {
+                $(let $k = $crate::record::declare::column!(read row $k_codec $(($k_of))?);)+
+                $(let $f = $crate::record::declare::column!(read row $f_codec $(($f_of))?);)*
+                $(let $s = $crate::record::declare::column!(read row $s_codec $(($s_of))?);)*
+                Ok($crate::record::declare::column!(build ($($build)?) $($k)+ $($f)* $($s)*))
             }
         }
     };
@@ -88,39 +88,39 @@ macro_rules! column {
     (build () $($field:ident)+) => { Self { $($field),+ } };
     (build ($build:expr) $($field:ident)+) => { $build };
 
-    (kind int) => { $crate::record::Kind::Int };
-    (kind opt_int) => { $crate::record::Kind::Int };
-    (kind unread_int) => { $crate::record::Kind::Int };
-    (kind flag) => { $crate::record::Kind::Int };
-    (kind time) => { $crate::record::Kind::Int };
-    (kind opt_time) => { $crate::record::Kind::Int };
-    (kind hash) => { $crate::record::Kind::Bytes };
-    (kind $text:ident) => { $crate::record::Kind::Text };
+    (kind int) => { $crate::record::value::Kind::Int };
+    (kind opt_int) => { $crate::record::value::Kind::Int };
+    (kind unread_int) => { $crate::record::value::Kind::Int };
+    (kind flag) => { $crate::record::value::Kind::Int };
+    (kind time) => { $crate::record::value::Kind::Int };
+    (kind opt_time) => { $crate::record::value::Kind::Int };
+    (kind hash) => { $crate::record::value::Kind::Bytes };
+    (kind $text:ident) => { $crate::record::value::Kind::Text };
 
-    (write id ($value:expr)) => { $crate::record::text(&$value) };
-    (write opt_id ($value:expr)) => { $crate::record::opt_text($value.as_ref()) };
-    (write text ($value:expr)) => { $crate::record::ColumnValue::borrowed(&$value) };
-    (write opt_text ($value:expr)) => { $crate::record::ColumnValue::opt_borrowed($value.as_deref()) };
-    (write empty_text ($value:expr)) => { $crate::record::ColumnValue::borrowed($value.as_deref().unwrap_or_default()) };
-    (write named ($value:expr)) => { $crate::record::ColumnValue::Text(Some($value.as_str().into())) };
-    (write opt_named ($value:expr)) => { $crate::record::ColumnValue::Text($value.map(|name| name.as_str().into())) };
-    (write int ($value:expr)) => { $crate::record::ColumnValue::Int(Some($value)) };
-    (write opt_int ($value:expr)) => { $crate::record::ColumnValue::Int($value) };
-    (write unread_int ($value:expr)) => { $crate::record::ColumnValue::Int($value) };
-    (write flag ($value:expr)) => { $crate::record::ColumnValue::Int(Some($value.into())) };
-    (write time ($value:expr)) => { $crate::record::Value::from($value) };
-    (write opt_time ($value:expr)) => { $crate::record::Value::from($value) };
-    (write hash ($value:expr)) => { $crate::record::ColumnValue::Bytes(Some($value)) };
-    (write json ($value:expr)) => { $crate::record::json(&$value) };
+    (write id ($value:expr)) => { $crate::record::value::text(&$value) };
+    (write opt_id ($value:expr)) => { $crate::record::value::opt_text($value.as_ref()) };
+    (write text ($value:expr)) => { $crate::record::value::ColumnValue::borrowed(&$value) };
+    (write opt_text ($value:expr)) => { $crate::record::value::ColumnValue::opt_borrowed($value.as_deref()) };
+    (write empty_text ($value:expr)) => { $crate::record::value::ColumnValue::borrowed($value.as_deref().unwrap_or_default()) };
+    (write named ($value:expr)) => { $crate::record::value::ColumnValue::Text(Some($value.as_str().into())) };
+    (write opt_named ($value:expr)) => { $crate::record::value::ColumnValue::Text($value.map(|name| name.as_str().into())) };
+    (write int ($value:expr)) => { $crate::record::value::ColumnValue::Int(Some($value)) };
+    (write opt_int ($value:expr)) => { $crate::record::value::ColumnValue::Int($value) };
+    (write unread_int ($value:expr)) => { $crate::record::value::ColumnValue::Int($value) };
+    (write flag ($value:expr)) => { $crate::record::value::ColumnValue::Int(Some($value.into())) };
+    (write time ($value:expr)) => { $crate::record::value::Value::from($value) };
+    (write opt_time ($value:expr)) => { $crate::record::value::Value::from($value) };
+    (write hash ($value:expr)) => { $crate::record::value::ColumnValue::Bytes(Some($value)) };
+    (write json ($value:expr)) => { $crate::record::value::json(&$value) };
     (write opt_json ($value:expr)) => {
-        $value.as_ref().map_or($crate::record::ColumnValue::Text(None), |value| $crate::record::json(value))
+        $value.as_ref().map_or($crate::record::value::ColumnValue::Text(None), |value| $crate::record::value::json(value))
     };
-    (write raw_json ($value:expr)) => { $crate::record::ColumnValue::Text(Some($value.as_str().into())) };
+    (write raw_json ($value:expr)) => { $crate::record::value::ColumnValue::Text(Some($value.as_str().into())) };
     (write opt_raw_json ($value:expr)) => {
-        $crate::record::ColumnValue::Text($value.as_ref().map(|json| json.as_str().into()))
+        $crate::record::value::ColumnValue::Text($value.as_ref().map(|json| json.as_str().into()))
     };
     // JSON in an `Arc`, as events have it: it is neither copied nor looked through.
-    (write shared_json ($value:expr)) => { $crate::record::ColumnValue::Text($value.as_deref().map(Into::into)) };
+    (write shared_json ($value:expr)) => { $crate::record::value::ColumnValue::Text($value.as_deref().map(Into::into)) };
 
     (read $row:ident id) => { $row.id()? };
     (read $row:ident opt_id) => { $row.opt_id()? };
@@ -147,7 +147,11 @@ pub(crate) use {column, record};
 
 #[cfg(test)]
 mod tests {
-    use crate::record::{Reader, Record, RowRef, insert_row, select_sql, update_row};
+    use crate::record::{
+        noun::Record,
+        reader::{Reader, RowRef},
+        statements::{insert_row, select_sql, update_row},
+    };
 
     #[derive(Debug, PartialEq)]
     struct Person {

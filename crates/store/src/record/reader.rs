@@ -6,8 +6,7 @@ use ostler_protocol::{RawJson, Timestamp};
 use serde::de::DeserializeOwned;
 use sqlx::{Column as _, Row as _, ValueRef as _};
 
-use super::Record;
-use crate::db::StoreError;
+use crate::error::StoreError;
 
 /// A row of either engine.
 #[derive(Clone, Copy)]
@@ -138,14 +137,5 @@ impl<'a> Reader<'a> {
 
     pub fn skip(&mut self, columns: usize) {
         self.next += columns;
-    }
-
-    /// The right side of a left join. `None` if its first column is null.
-    pub fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
-        if self.next_is_null()? {
-            self.skip(R::COLUMNS.len());
-            return Ok(None);
-        }
-        R::decode(self).map(Some)
     }
 }

@@ -6,7 +6,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{insert_select, record, sql, text},
     run_input::history::INDEXED,
 };

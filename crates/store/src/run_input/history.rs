@@ -12,7 +12,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{Reader, Record, Value, columns, text},
 };
 

@@ -18,11 +18,11 @@ use ostler_protocol::{
 };
 use rusqlite::Connection;
 
-use super::query;
+use super::query::query;
 use crate::{
-    db::StoreError,
-    kernel::commands::UNFINISHED,
-    lane::{Changes, Desks, Rows, Warm},
+    error::StoreError,
+    kernel::conditions::UNFINISHED,
+    lane::desks::{Changes, Desks, Rows, Warm},
     record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::health::StoreFault;
+use crate::error::StoreFault;
 
 /// A write that is held up until the sender sends, so that everything after it falls into one flush.
 async fn held_up(sqlite: &Arc<Sqlite>) -> (std::sync::mpsc::Sender<()>, tokio::task::JoinHandle<()>) {

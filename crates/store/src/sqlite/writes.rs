@@ -4,12 +4,12 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use crate::{
-    db::StoreError,
-    health::{StoreFault, WriteHealth},
+    error::{StoreError, StoreFault},
+    health::WriteHealth,
 };
 
 /// A write beside the kernel's requests.
-pub(super) trait Write: Send {
+pub(crate) trait Write: Send {
     /// Does it inside the flush's transaction.
     fn run(self: Box<Self>, tx: &Connection) -> Written;
     /// Answers without doing it, because the transaction has failed.
@@ -17,14 +17,14 @@ pub(super) trait Write: Send {
 }
 
 /// What was done, but is not durable yet.
-pub(super) struct Written {
+pub(crate) struct Written {
     pub fault: Option<StoreFault>,
     /// Answers the caller, once the commit's outcome is known.
     pub answer: Box<dyn FnOnce(Result<(), StoreError>) + Send>,
 }
 
 /// A write that only answers.
-pub(super) struct Plain<T, F> {
+pub(crate) struct Plain<T, F> {
     pub work: F,
     pub answer: oneshot::Sender<Result<T, StoreError>>,
 }
@@ -47,12 +47,12 @@ impl<T: Send + 'static, F: FnOnce(&Connection) -> Result<T, StoreError> + Send> 
 
 /// Whether SQLite has given up the whole transaction by itself, as it does when the disk is full or fails. Statements after
 /// that would each be a transaction of their own.
-pub(super) fn is_lost(connection: &Connection) -> bool {
+pub(crate) fn is_lost(connection: &Connection) -> bool {
     connection.is_autocommit()
 }
 
 /// Does them one after the other. Once one has cost the transaction, nothing more is done and all of them fail.
-pub(super) fn run_writes(
+pub(crate) fn run_writes(
     tx: &Connection,
     health: &WriteHealth,
     writes: Vec<Box<dyn Write>>,
@@ -74,7 +74,7 @@ pub(super) fn run_writes(
     Ok(written)
 }
 
-pub(super) fn answer_all(written: Vec<Written>, error: Option<&StoreError>) {
+pub(crate) fn answer_all(written: Vec<Written>, error: Option<&StoreError>) {
     for one in written {
         (one.answer)(error.map_or(Ok(()), |error| Err(error.shared())));
     }

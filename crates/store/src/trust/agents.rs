@@ -8,9 +8,11 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    record::{self, Record, Value, columns_except, record, text},
+    db::Db,
+    error::StoreError,
+    record::{self, Record, Statement, Value, columns_except, record, text},
     trust::{
+        guards,
         manifests::{self, KeptManifest},
         webhooks::{self, NewDelivery},
     },
@@ -148,17 +150,10 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<AgentId>, StoreErr
     db.read(sql, vec![i64::from(limit).into()], |row| row.id()).await
 }
 
-/// A guard: the agent exists and is not retired until the transaction has ended. Retiring it afterwards covers what was
-/// written together with this.
-pub(crate) fn is_there(db: &Db, id: AgentId) -> Statement {
-    let sql = format!("SELECT 1 FROM agents WHERE agent_id = $1 AND retired_at IS NULL {}", db.share_lock());
-    Statement::guard(sql, vec![text(id)])
-}
-
 /// False: the agent is not there, or was retired.
 pub async fn insert_token(db: &Db, token: &AgentToken, token_hash: &str) -> Result<bool, StoreError> {
     let inserted = record::insert(token, vec![("token_hash", token_hash.into())], "");
-    db.write_together(vec![is_there(db, token.agent_id), inserted]).await
+    db.write_together(vec![guards::is_there(db, token.agent_id), inserted]).await
 }
 
 /// Also one that was revoked or has expired: whether it is good is the caller's question.

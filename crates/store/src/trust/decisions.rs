@@ -11,7 +11,8 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, StoreError},
+    db::Db,
+    error::StoreError,
     record::{Reader, Record, columns, columns_except, sql, text},
 };
 

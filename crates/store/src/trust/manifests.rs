@@ -3,8 +3,9 @@
 use ostler_protocol::{Timestamp, ids::AgentId, trust::relations::standing::DeclaredSince};
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    record::{self, record, text},
+    db::Db,
+    error::StoreError,
+    record::{self, Statement, record, text},
 };
 
 /// A version of an agent's manifest.
@@ -37,16 +38,6 @@ record! {
 /// Written together with the agent that it is the manifest of.
 pub(crate) fn inserted(kept: &KeptManifest) -> Statement {
     record::insert(kept, vec![], "")
-}
-
-/// A guard: the agent exists and this is its current manifest, until the transaction has ended.
-pub(crate) fn is_current(db: &Db, agent_id: AgentId, version: i64) -> Statement {
-    // Publishing a manifest changes this row.
-    let sql = format!(
-        "SELECT 1 FROM agents WHERE agent_id = $1 AND capability_manifest_version = $2 AND retired_at IS NULL {}",
-        db.share_lock()
-    );
-    Statement::guard(sql, vec![text(agent_id), version.into()])
 }
 
 pub async fn get(db: &Db, agent_id: AgentId, version: i64) -> Result<Option<KeptManifest>, StoreError> {

@@ -2,6 +2,7 @@
 
 pub mod agents;
 pub mod decisions;
+mod guards;
 pub mod manifests;
 pub mod receipts;
 pub mod relations;

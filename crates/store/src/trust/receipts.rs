@@ -3,8 +3,9 @@
 use ostler_protocol::{ids::RelationId, limits::PAGE_BYTES_MAX, trust::receipts::Receipt};
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    record::{self, record, text},
+    db::Db,
+    error::StoreError,
+    record::{self, Statement, record, text},
 };
 
 /// A receipt as the text that was hashed, with what it is found by.

@@ -11,10 +11,11 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, Statement, StoreError},
-    record::{self, Record, Value, record, text},
+    db::Db,
+    error::StoreError,
+    record::{self, Record, Statement, Value, record, text},
     trust::{
-        manifests, receipts,
+        guards, receipts,
         webhooks::{self, NewDelivery},
     },
 };
@@ -63,7 +64,7 @@ pub async fn insert(
     receipt: &Receipt,
     delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
-    let current = manifests::is_current(db, relation.agent_id, relation.consented.version);
+    let current = guards::is_current(db, relation.agent_id, relation.consented.version);
     let written = [current, record::insert(relation, vec![], ""), receipts::appended(receipt)];
     write(db, written.into_iter().chain(delivery.map(webhooks::delivery)).collect()).await
 }
@@ -77,7 +78,7 @@ pub async fn update(
     manifest_version: Option<i64>,
     delivery: Option<&NewDelivery>,
 ) -> Result<bool, StoreError> {
-    let current = manifest_version.map(|version| manifests::is_current(db, relation.agent_id, version));
+    let current = manifest_version.map(|version| guards::is_current(db, relation.agent_id, version));
     let replaced = record::update_where(relation, vec![("revision", (relation.revision - 1).into())]);
     let written = [replaced, receipts::appended(receipt)];
     write(db, current.into_iter().chain(written).chain(delivery.map(webhooks::delivery)).collect()).await

@@ -14,9 +14,10 @@ use ostler_protocol::{
 };
 
 use crate::{
-    db::{Db, Engine, Statement, StoreError},
-    record::{self, Reader, Record, Value, on_conflict, record, text},
-    trust::agents,
+    db::{Db, Engine},
+    error::StoreError,
+    record::{self, Reader, Record, Statement, Value, on_conflict, record, text},
+    trust::guards,
 };
 
 record! {
@@ -95,7 +96,7 @@ pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<We
 pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<bool, StoreError> {
     let replaced = format!("{}, sealed_secret = excluded.sealed_secret", on_conflict::<Webhook>());
     let inserted = record::insert(webhook, vec![("sealed_secret", sealed_secret.into())], &replaced);
-    db.write_together(vec![agents::is_there(db, webhook.agent_id), inserted]).await
+    db.write_together(vec![guards::is_there(db, webhook.agent_id), inserted]).await
 }
 
 /// Removes an agent's webhook and what waits for it. False: there was none.

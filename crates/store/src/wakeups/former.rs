@@ -4,16 +4,7 @@
 
 use ostler_protocol::ids::SessionId;
 
-use super::Wakeups;
-
-/// A name of the former format, without its topic.
-#[derive(Clone, Debug, PartialEq)]
-pub enum FormerWord {
-    Listener(String),
-    Urgent(String),
-    /// Whose connections a frame is for, and the frame in base64.
-    Frame(String, String),
-}
+use super::message::{FormerWord, Wakeups};
 
 pub(super) fn decode(text: &str) -> (Option<i64>, Wakeups) {
     let mut words = text.split(' ');
@@ -57,8 +48,10 @@ fn add(wakeups: &mut Wakeups, word: &str) -> bool {
 }
 
 /// The frames of a row.
-pub(super) fn frames(text: &str) -> Vec<FormerWord> {
-    text.split(' ').filter_map(frame).collect()
+pub(super) fn decode_frames(text: &str) -> Wakeups {
+    let mut wakeups = Wakeups::default();
+    wakeups.former.extend(text.split(' ').filter_map(frame));
+    wakeups
 }
 
 fn frame(word: &str) -> Option<FormerWord> {

@@ -6,8 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use ostler_protocol::{ids::SessionId, kernel::events::Event};
 use serde::{Deserialize, Serialize};
 
-use super::former::{self, FormerWord};
-
 const VERSION: u32 = 2;
 /// Postgres accepts fewer than 8,000 bytes.
 const PAYLOAD_BYTES_MAX: usize = 7_999;
@@ -20,6 +18,15 @@ const URGENT_BYTES_MAX: usize = 2_000;
 pub(super) const FRAMES_BYTES_MAX: usize = 3_000;
 /// Bytes of frames that wait to be sent. More are dropped: a frame is a convenience.
 const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// A name of the former format, without its topic.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FormerWord {
+    Listener(String),
+    Urgent(String),
+    /// Whose connections a frame is for, and the frame in base64.
+    Frame(String, String),
+}
 
 /// What has happened since the last wake-up.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -160,12 +167,9 @@ impl Wakeups {
         json(&self.frames)
     }
 
-    /// The frames of a row.
-    pub(super) fn decode_frames(text: &str) -> Self {
-        match serde_json::from_str(text) {
-            Ok(frames) => Self::default().with_frames(frames),
-            Err(_) => Self { former: former::frames(text), ..Self::default() },
-        }
+    /// The frames of a row. `None` if they are of another format.
+    pub(super) fn decode_frames(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().map(|frames| Self::default().with_frames(frames))
     }
 
     /// The message of this server. If it would be too long, sessions are left out first: whatever waits for one reads the
@@ -197,9 +201,10 @@ impl Wakeups {
     }
 
     /// The server that sent it, and what it says. A message that cannot be read is a reason to read everything.
-    pub(super) fn decode(text: &str) -> (Option<i64>, Self) {
+    /// `None` if it is of another format.
+    pub(super) fn decode(text: &str) -> Option<(Option<i64>, Self)> {
         if !text.starts_with('{') {
-            return former::decode(text);
+            return None;
         }
         #[derive(Deserialize)]
         struct From {
@@ -208,7 +213,7 @@ impl Wakeups {
         }
         let server = serde_json::from_str::<From>(text).ok().map(|from| from.server);
         let read = serde_json::from_str::<Incoming>(text).ok().filter(|incoming| incoming.version == VERSION);
-        (server, read.map_or_else(Self::everything, Into::into))
+        Some((server, read.map_or_else(Self::everything, Into::into)))
     }
 }
 

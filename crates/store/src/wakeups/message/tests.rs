@@ -1,4 +1,5 @@
 use super::*;
+use crate::wakeups::former;
 
 const SERVER: i64 = i64::MIN;
 
@@ -23,7 +24,7 @@ fn encode(wakeups: &Wakeups) -> String {
 }
 
 fn decode(text: &str) -> Wakeups {
-    let (server, wakeups) = Wakeups::decode(text);
+    let (server, wakeups) = crate::wakeups::decode(text);
     assert_eq!(server, Some(SERVER));
     wakeups
 }
@@ -103,7 +104,7 @@ fn frames_that_do_not_fit_are_replaced_by_their_row() {
     let text = sent.encode(SERVER, Some(7));
     assert!(text.len() <= PAYLOAD_BYTES_MAX, "{} bytes", text.len());
     assert_eq!(decode(&text).rows, [7]);
-    assert_eq!(Wakeups::decode_frames(&sent.encode_frames()).frames, sent.frames);
+    assert_eq!(crate::wakeups::decode_frames(&sent.encode_frames()).frames, sent.frames);
     let frames = vec![frame("a.b", "x".repeat(FRAMES_BYTES_MAX - 100))];
     let sent = Wakeups { frames: vec![], frames_bytes: 0, ..sent }.with_frames(frames);
     assert_eq!(decode(&encode(&sent)).frames, sent.frames);
@@ -123,9 +124,9 @@ fn a_message_that_cannot_be_read_means_everything() {
         r#"{"v":2,"from":1,"sessions":{},"news":1}"#,
         r#"{"v":2,"from":1,"sessions":{},"topics":{"a":{"keys":["b"],"after":1}}}"#,
     ] {
-        assert_eq!(Wakeups::decode(text).1, Wakeups::everything(), "{text:?}");
+        assert_eq!(crate::wakeups::decode(text).1, Wakeups::everything(), "{text:?}");
     }
-    assert_eq!(Wakeups::decode(r#"{"v":3,"from":1}"#).0, Some(1), "its sender is known");
+    assert_eq!(crate::wakeups::decode(r#"{"v":3,"from":1}"#).0, Some(1), "its sender is known");
 }
 
 /// Recorded from the release before topics had names.
@@ -133,7 +134,7 @@ fn a_message_that_cannot_be_read_means_everything() {
 fn messages_of_the_former_format_are_understood() {
     let text = "-42 j !alice.localhost.test!eyJhIjoxfQ== #7 ^!bob.localhost.test ^?phone/main/eve.localhost.test @usr_1 \
                 @carol.localhost.test ses_00000000000000000000000000000001:3-9";
-    let (server, read) = Wakeups::decode(text);
+    let (server, read) = crate::wakeups::decode(text);
     assert_eq!(server, Some(-42));
     let word = str::to_owned;
     let former = vec![
@@ -145,9 +146,9 @@ fn messages_of_the_former_format_are_understood() {
     ];
     let sessions = [(session(1), (3, 9))].into();
     assert_eq!(read, Wakeups { jobs: true, rows: vec![7], former, sessions, ..Wakeups::default() });
-    let (_, all) = Wakeups::decode("5 - ^* @* *");
+    let (_, all) = crate::wakeups::decode("5 - ^* @* *");
     assert_eq!(all, Wakeups { jobs: false, ..Wakeups::everything() });
-    let row = Wakeups::decode_frames(" !a.b!eA== !c.d!eQ==");
+    let row = crate::wakeups::decode_frames(" !a.b!eA== !c.d!eQ==");
     assert_eq!(row.former.len(), 2);
 }
 

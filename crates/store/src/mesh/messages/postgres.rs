@@ -9,23 +9,22 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{DeviceSlot, Mode},
-        mailbox::queued_since,
+        mailbox::{ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp as Outgoing, StoredMessage as Letter, queued_since},
         messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
 use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use super::connections::{Connections, Kept, connect, is_refusal, within};
-use super::{ANSWER_MAX, gather, lane_options};
+use super::{
+    posts::{Ack, Acked, Post, PostJob, Posted, Recipients, Sent, delivered},
+    rows::{MessageCopy, Queued, place_name},
+};
 use crate::{
-    db::StoreError,
+    error::{StoreError, is_refusal},
     health::WriteHealth,
-    lane::{self, Host, LaneError, PostJob},
-    mesh::{
-        messages::{ACKED_SENDERS_MAX, Ack, Acked, Letter, MessageCopy, Outgoing, Post, Posted, Recipients, Sent},
-        queue::{QUEUED_BYTES_MAX, Queued, place_name},
-    },
+    lane::job::{Host, LaneError, gather, refused},
+    postgres::connections::{ANSWER_MAX, Connections, Kept, connect, within},
     record::{Record, columns_replaced, insert_select, sql},
 };
 
@@ -159,7 +158,7 @@ type To = (Arc<dyn Recipients>, oneshot::Sender<Result<Posted, LaneError>>);
 
 impl PostLane {
     pub fn new(connections: &Connections) -> Self {
-        Self { options: lane_options(connections), health: connections.health.clone(), connection: None }
+        Self { options: connections.lane_options(), health: connections.health.clone(), connection: None }
     }
 
     pub async fn run(mut self, mut inbox: mpsc::Receiver<PostJob>, host: Arc<dyn Host>) {
@@ -188,17 +187,17 @@ impl PostLane {
         let (posts, answers): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.post, (job.recipients, job.answer))).unzip();
         let answer = |(recipients, to): To, outcome: Result<Done, LaneError>| {
-            let posted = outcome.map(|(posted, letters)| lane::delivered(&*recipients, posted, &letters));
+            let posted = outcome.map(|(posted, letters)| delivered(&*recipients, posted, &letters));
             let _ = to.send(posted);
         };
         match self.carry_out(&posts, host.now()).await {
             Ok(done) => answers.into_iter().zip(done).for_each(|(to, done)| answer(to, Ok(done))),
             // One caller's message must not fail another's. The usual reason is the same message sent through another server.
-            Err(error) if lane::refused(&error) => {
+            Err(error) if refused(&error) => {
                 for (post, to) in posts.into_iter().zip(answers) {
                     let alone = std::slice::from_ref(&post);
                     let mut outcome = self.carry_out(alone, host.now()).await;
-                    if outcome.as_ref().is_err_and(lane::refused) {
+                    if outcome.as_ref().is_err_and(refused) {
                         outcome = self.carry_out(alone, host.now()).await;
                     }
                     let done = outcome.map(|mut done| done.pop().expect("one post, one outcome"));

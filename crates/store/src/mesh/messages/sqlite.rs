@@ -7,39 +7,32 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::Mode,
-        mailbox::{drain, queued_since},
+        mailbox::{
+            ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp as Outgoing, StoredMessage as Letter, drain, queued_since,
+        },
         messages::{MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
 use rusqlite::Connection;
 
 use super::{
-    Sqlite, Work, query,
-    writes::{Write, Written, is_lost},
+    posts::{Ack, Acked, Post, PostJob, Posted, Sent, delivered},
+    rows::{AckCursor, MailboxRow, MessageCopy, Queued, place_name},
 };
 use crate::{
-    db::StoreError,
-    health::StoreFault,
-    lane::{self, Host, LaneError, PostJob},
-    mesh::{
-        messages::{
-            ACKED_SENDERS_MAX, Ack, AckCursor, Acked, Letter, MailboxRow, MessageCopy, Outgoing, Post, Posted, Sent,
-        },
-        queue::{QUEUED_BYTES_MAX, Queued, place_name},
-    },
+    error::{StoreError, StoreFault},
+    lane::job::{Host, LaneError},
     record::{ColumnValue, Record, Value, insert_row, insert_row_with, insert_select, select, sql, text},
+    sqlite::{
+        Sqlite,
+        query::query,
+        writes::{Write, Written, is_lost},
+    },
 };
 
-impl Sqlite {
-    pub fn post(&self, job: PostJob) -> Result<(), LaneError> {
-        let stopped = || LaneError::Store(StoreError::Stopped);
-        let works = self.works.lock().expect("never poisoned").clone().ok_or_else(stopped)?;
-        let host = self.host.get().cloned().ok_or_else(stopped)?;
-        works.try_send(Work::Plain(Box::new(PostWrite { job, host }))).map_err(|error| match error {
-            tokio::sync::mpsc::error::TrySendError::Full(_) => lane::overloaded(),
-            tokio::sync::mpsc::error::TrySendError::Closed(_) => stopped(),
-        })
-    }
+/// Sends or acknowledges with the next flush.
+pub fn post(sqlite: &Sqlite, job: PostJob) -> Result<(), LaneError> {
+    sqlite.offer(|host| Box::new(PostWrite { job, host }))
 }
 
 /// A message or an acknowledgement. It is delivered, and its caller gets a reply, once it is durable.
@@ -59,7 +52,7 @@ impl Write for PostWrite {
         let fault = done.as_ref().err().and_then(StoreFault::of);
         let answer = move |committed: Result<(), StoreError>| {
             let done = done.and_then(|done| committed.map(|()| done));
-            let posted = done.map(|(posted, letters)| lane::delivered(&*job.recipients, posted, &letters));
+            let posted = done.map(|(posted, letters)| delivered(&*job.recipients, posted, &letters));
             drop(job.answer.send(posted.map_err(LaneError::from)));
         };
         Written { fault, answer: Box::new(answer) }

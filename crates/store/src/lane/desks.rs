@@ -1,0 +1,114 @@
+//! The desks of a flush: the rows that it loads, what it has to write of them, and what is kept for the next one.
+
+use std::collections::HashMap;
+
+use ostler_protocol::{
+    Timestamp,
+    ids::{RunId, SessionId},
+    kernel::{
+        aliases::CommandAlias,
+        commands::Command,
+        events::Event,
+        leases::Lease,
+        operations::{Batch, Desk, RowChange, Tracked},
+        permissions::PermissionRequest,
+        runner_jobs::RunnerJob,
+        runs::Run,
+        sessions::Session,
+    },
+};
+
+use super::job::Committed;
+
+/// Sessions whose rows a lane keeps between flushes.
+const WARM_SESSIONS_MAX: usize = 1_024;
+
+pub(crate) type Desks = HashMap<SessionId, Desk>;
+
+/// The rows a flush has to write.
+#[derive(Default)]
+pub(crate) struct Changes<'a> {
+    pub sessions: Rows<'a, Session>,
+    pub runs: Rows<'a, Run>,
+    pub leases: Rows<'a, Lease>,
+    pub commands: Rows<'a, Command>,
+    pub permissions: Rows<'a, PermissionRequest>,
+    pub jobs: Rows<'a, RunnerJob>,
+    pub batches: Vec<&'a Batch>,
+    pub forget_batches: Vec<(RunId, i64)>,
+    pub events: Vec<&'a Event>,
+    pub aliases: Vec<&'a CommandAlias>,
+    /// Sessions that were decided on and stay as they are.
+    pub consulted: Vec<&'a Session>,
+}
+
+/// One table's part of them.
+pub(crate) struct Rows<'a, T> {
+    pub new: Vec<&'a T>,
+    pub changed: Vec<&'a T>,
+}
+
+impl<T> Default for Rows<'_, T> {
+    fn default() -> Self {
+        Self { new: vec![], changed: vec![] }
+    }
+}
+
+impl<'a, T> Rows<'a, T> {
+    fn add(&mut self, row: &'a Tracked<T>) {
+        self.new.extend(row.if_to_write(RowChange::New));
+        self.changed.extend(row.if_to_write(RowChange::Changed));
+    }
+}
+
+impl<'a> Changes<'a> {
+    pub fn of(desks: &'a Desks) -> Self {
+        let mut changes = Self::default();
+        for desk in desks.values() {
+            changes.sessions.add(&desk.session);
+            changes.consulted.extend((!desk.session.is_to_write()).then_some(&*desk.session));
+            changes.events.extend(&desk.events);
+            changes.aliases.extend(desk.aliases.values().filter_map(|row| row.if_to_write(RowChange::New)));
+            for rows in desk.runs.values() {
+                changes.runs.add(&rows.run);
+                rows.lease.iter().for_each(|row| changes.leases.add(row));
+                rows.commands.values().for_each(|row| changes.commands.add(row));
+                rows.permissions.values().for_each(|row| changes.permissions.add(row));
+                rows.jobs.values().for_each(|row| changes.jobs.add(row));
+                changes.batches.extend(rows.batches.iter().filter_map(|row| row.if_to_write(RowChange::New)));
+                changes.forget_batches.extend(rows.forget_batches_before.map(|epoch| (rows.run.run_id, epoch)));
+            }
+        }
+        // Keys are taken in one order everywhere, so that two processes never wait for each other in a circle.
+        changes.sessions.changed.sort_unstable_by_key(|session| session.session);
+        changes.sessions.new.sort_unstable_by_key(|session| (&session.tenant_id, &session.external_id));
+        changes.runs.new.sort_unstable_by_key(|run| (&run.tenant_id, &run.idempotency_key));
+        changes
+    }
+}
+
+/// Desks of earlier flushes, so that a session in steady use is not read again and again. On SQLite nobody else can
+/// have changed their rows; on Postgres the session's revision tells.
+#[derive(Default)]
+pub(crate) struct Warm(Desks);
+
+impl Warm {
+    pub fn take(&mut self, session: SessionId) -> Option<Desk> {
+        self.0.remove(&session)
+    }
+
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
+    pub fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
+        let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
+        let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
+        if self.0.len() > WARM_SESSIONS_MAX {
+            self.0.clear();
+        }
+        self.0.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
+        Committed { events, jobs_waiting, requests, began_at }
+    }
+}

@@ -1,0 +1,108 @@
+//! What waits for a lane, what a lane needs of its process, and how a request ends. The engines' lanes are built on it.
+
+use ostler_protocol::{
+    Failure, Rule, Timestamp,
+    kernel::{
+        events::Event,
+        operations::{Reply, Request},
+    },
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::{StoreError, StoreFault, is_refusal};
+
+/// Requests that may wait for one lane. One more is refused as overloaded.
+pub const QUEUE_REQUESTS_MAX: usize = 8_192;
+/// Requests one flush takes.
+pub const FLUSH_REQUESTS_MAX: usize = 512;
+/// … and about how much of them: the next flush takes what is over.
+pub const FLUSH_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// What a lane needs of its process.
+pub trait Host: Send + Sync + 'static {
+    fn now(&self) -> Timestamp;
+    /// Called once per flush, after its commit and before its answers.
+    fn committed(&self, committed: Committed);
+}
+
+/// What a flush made durable.
+pub struct Committed {
+    /// In order within each session.
+    pub events: Vec<Event>,
+    pub jobs_waiting: bool,
+    pub requests: usize,
+    /// When the flush was taken up.
+    pub began_at: Timestamp,
+}
+
+#[derive(Debug)]
+pub enum LaneError {
+    /// The kernel said no; nothing of this request was written.
+    Refused(Failure),
+    /// Another request took a unique key first: read again and decide again.
+    Taken,
+    Store(StoreError),
+}
+
+impl From<StoreError> for LaneError {
+    fn from(error: StoreError) -> Self {
+        if error.is_unique_violation() { Self::Taken } else { Self::Store(error) }
+    }
+}
+
+pub(crate) type Answer = Result<Reply, LaneError>;
+
+pub(crate) struct Job {
+    pub request: Request,
+    pub answer: oneshot::Sender<Answer>,
+}
+
+pub(crate) fn offer<T>(lane: &mpsc::Sender<T>, job: T) -> Result<(), LaneError> {
+    lane.try_send(job).map_err(|error| match error {
+        mpsc::error::TrySendError::Full(_) => overloaded(),
+        mpsc::error::TrySendError::Closed(_) => LaneError::Store(StoreError::Stopped),
+    })
+}
+
+pub(crate) fn overloaded() -> LaneError {
+    LaneError::Refused(Failure::rule(Rule::LaneQueue, "the write queue is full; try again shortly"))
+}
+
+/// A flush that the database refused is decided again one request at a time, so that what one caller sent never fails
+/// another's request. A new run's key or session name is the usual reason: they are unique beyond its session's lock.
+/// A lost connection is no reason: there nobody knows what was committed.
+pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
+    requests.len() > 1 && refused(error)
+}
+
+/// The database rejected a value, or a stored row cannot be read.
+pub(crate) fn refused(error: &StoreError) -> bool {
+    // A full or failing disk fails every part of a flush alike.
+    if StoreFault::of(error).is_some() {
+        return false;
+    }
+    let said_no = match error {
+        StoreError::Sqlite(_) => true,
+        StoreError::Postgres(error) => is_refusal(error),
+        _ => false,
+    };
+    said_no || error.is_corrupt()
+}
+
+/// A job and those that have come in the meantime, as many as one flush takes.
+pub(crate) fn gather<T>(
+    first: T,
+    inbox: &mut mpsc::Receiver<T>,
+    jobs_max: usize,
+    bytes: impl Fn(&T) -> usize,
+) -> Vec<T> {
+    let (mut weight, mut jobs) = (bytes(&first), vec![first]);
+    while jobs.len() < jobs_max
+        && weight < FLUSH_BYTES_MAX
+        && let Ok(job) = inbox.try_recv()
+    {
+        weight += bytes(&job);
+        jobs.push(job);
+    }
+    jobs
+}

@@ -1,0 +1,97 @@
+//! Sends and acknowledgements on their way through a lane.
+
+use std::sync::Arc;
+
+use ostler_protocol::{
+    Timestamp,
+    mesh::{
+        Aid,
+        connections::{DeviceSlot, Mode},
+        mailbox::{SendOp as Outgoing, StoredMessage as Letter},
+        messages::Direction,
+    },
+};
+use tokio::sync::oneshot;
+
+use crate::lane::job::LaneError;
+
+/// Who receives letters in this process.
+pub trait Recipients: Send + Sync + 'static {
+    /// Called for each letter once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
+    /// a connection was given it.
+    fn deliver(&self, letter: &Letter) -> bool;
+}
+
+/// A device slot has received every message up to a number.
+#[derive(Clone, Debug)]
+pub struct Ack {
+    pub aid: Aid,
+    pub place: DeviceSlot,
+    pub seq: i64,
+}
+
+/// A write that goes through a lane.
+#[derive(Clone, Debug)]
+pub enum Post {
+    Send(Box<Outgoing>),
+    Ack(Ack),
+}
+
+impl Post {
+    /// About how many bytes it holds while it waits.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Send(outgoing) => outgoing.payload.as_str().len() + outgoing.message_id.len(),
+            Self::Ack(_) => 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Posted {
+    Sent(Sent),
+    /// Nothing was sent: a mailbox that it goes to has no room.
+    Full,
+    Acked(Acked),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    /// The recipient. It may differ from the requested one if the sender has used the id before.
+    pub to: Aid,
+    pub seq: i64,
+    pub sent_at: Timestamp,
+    pub mode: Mode,
+    /// The message was sent before; the other fields describe that send.
+    pub duplicate: bool,
+    /// A connection to this server has received it, or is about to.
+    pub delivered: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Acked {
+    /// The acknowledged position before, …
+    pub before: i64,
+    /// … and after. It never moves back, nor beyond the last message.
+    pub ack_seq: i64,
+    /// The senders of the messages that this acknowledges.
+    pub senders: Vec<Aid>,
+}
+
+/// A write that waits for a lane, and who waits for its outcome.
+pub(crate) struct PostJob {
+    pub post: Post,
+    pub recipients: Arc<dyn Recipients>,
+    pub answer: oneshot::Sender<Result<Posted, LaneError>>,
+}
+
+/// Delivers what is durable now, and says whether its recipient got it.
+pub(crate) fn delivered(recipients: &dyn Recipients, mut posted: Posted, letters: &[Letter]) -> Posted {
+    for letter in letters {
+        let given = recipients.deliver(letter);
+        if let Posted::Sent(sent) = &mut posted {
+            sent.delivered |= given && letter.direction == Direction::Inbound;
+        }
+    }
+    posted
+}

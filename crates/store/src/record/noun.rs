@@ -1,0 +1,46 @@
+//! A noun with a table.
+
+use super::{
+    reader::Reader,
+    value::{ColumnValue, Kind},
+};
+use crate::error::StoreError;
+
+/// A noun with a table, declared by [`record!`](super::record). What never changes is written once; an update carries the
+/// key and the state only.
+pub trait Record: Sized {
+    const TABLE: &'static str;
+    /// How many columns at the front are the key.
+    const KEY: usize;
+    /// How many columns at the front never change, the key included.
+    const FIXED: usize;
+    const COLUMNS: &'static [(&'static str, Kind)];
+    /// The names of the columns: `x, y, …`.
+    const NAMES: &'static str;
+    /// Columns of the table that are not part of the noun.
+    const BESIDE: &'static [&'static str] = &[];
+    /// What else must hold of a stored row `t` for `u` to replace it.
+    const UNLESS_CHANGED: &'static str = "";
+
+    fn key(&self) -> Vec<ColumnValue<'_>>;
+    /// The columns that never change, key included.
+    fn fixed(&self) -> Vec<ColumnValue<'_>>;
+    /// The rest.
+    fn state(&self) -> Vec<ColumnValue<'_>>;
+    fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError>;
+}
+
+pub(crate) const fn count(names: &[&str]) -> usize {
+    names.len()
+}
+
+impl Reader<'_> {
+    /// The right side of a left join. `None` if its first column is null.
+    pub fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
+        if self.next_is_null()? {
+            self.skip(R::COLUMNS.len());
+            return Ok(None);
+        }
+        R::decode(self).map(Some)
+    }
+}
