@@ -23,7 +23,7 @@ use crate::{
     error::StoreError,
     mesh::messages::{
         self,
-        posts::{Post, PostJob, Posted, Recipients},
+        posts::{MailboxJob, MailboxOutcome, MailboxRequest, Recipients},
     },
     postgres,
     sqlite::Sqlite,
@@ -47,7 +47,7 @@ struct Queued {
 
 enum Way {
     Sqlite(Arc<Sqlite>),
-    Postgres { requests: mpsc::Sender<Job>, posts: mpsc::Sender<PostJob> },
+    Postgres { requests: mpsc::Sender<Job>, posts: mpsc::Sender<MailboxJob> },
 }
 
 impl Lanes {
@@ -91,13 +91,17 @@ impl Lanes {
     }
 
     /// As [`Lanes::submit`], for a message or an acknowledgement. What is sent is delivered to `recipients` once it is durable.
-    pub async fn post(&self, post: Post, recipients: Arc<dyn Recipients>) -> Result<Posted, LaneError> {
+    pub async fn post(
+        &self,
+        post: MailboxRequest,
+        recipients: Arc<dyn Recipients>,
+    ) -> Result<MailboxOutcome, LaneError> {
         let weight = Weight::take(&self.queued, post.bytes());
         if weight.total > QUEUE_BYTES_MAX {
             return Err(overloaded());
         }
         let (answer, answered) = oneshot::channel();
-        let job = PostJob { post, recipients, answer };
+        let job = MailboxJob { post, recipients, answer };
         let queued = match &self.way {
             Way::Sqlite(sqlite) => messages::sqlite::post(sqlite, job),
             Way::Postgres { posts, .. } => offer(posts, job),

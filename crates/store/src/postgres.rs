@@ -19,7 +19,7 @@ use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 
 use self::{
-    connections::{ANSWER_MAX, Connections, Kept, connect},
+    connections::{ANSWER_MAX, Connections, KeptConnection, connect},
     load::Hold,
     save::Statements,
 };
@@ -74,7 +74,7 @@ pub async fn durability(connections: &Connections) -> Result<Durability, StoreEr
 pub struct Lane {
     options: PgConnectOptions,
     health: Arc<WriteHealth>,
-    connection: Option<Kept>,
+    connection: Option<KeptConnection>,
     statements: Statements,
     warm: Warm,
     flush_log: FlushLog,
@@ -83,7 +83,7 @@ pub struct Lane {
 impl Lane {
     pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
         let options = connections.lane_options();
-        let connection = Some(Kept::new(connect(&options).await?));
+        let connection = Some(KeptConnection::new(connect(&options).await?));
         let health = connections.health.clone();
         Ok(Self {
             options,
@@ -181,7 +181,7 @@ impl Lane {
         });
         // After any failure but a refusal the connection is in doubt, and so it is not used again.
         if outcome.as_ref().err().is_none_or(refused) {
-            self.connection = Some(Kept::new(connection));
+            self.connection = Some(KeptConnection::new(connection));
         }
         outcome
     }

@@ -12,7 +12,7 @@ use ostler_protocol::{
     },
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
 };
-use ostler_store::{self as store, kernel::events::Page};
+use ostler_store::{self as store, kernel::events::StoredEvents};
 use tokio::time::Instant;
 
 use crate::{app::App, auth::Principal, recheck::SessionWatch, service::requests::attempt};
@@ -94,11 +94,11 @@ pub async fn page(app: &App, caller: &Principal, run_id: RunId, request: EventsQ
 }
 
 /// The page that a publication makes by itself. `None`: it does not follow what the caller has; read the store.
-fn following(events: &[Event], run_id: RunId, after: i64, limit: u32) -> Option<Page> {
+fn following(events: &[Event], run_id: RunId, after: i64, limit: u32) -> Option<StoredEvents> {
     let mine = || events.iter().filter(|event| event.run.is_some_and(|(id, seq)| id == run_id && seq > after));
     if mine().next().is_some_and(|first| first.seq() != after + 1) {
         return None;
     }
     let has_more = mine().count() > limit as usize;
-    Some(Page { events: mine().take(limit as usize).cloned().collect(), has_more })
+    Some(StoredEvents { events: mine().take(limit as usize).cloned().collect(), has_more })
 }

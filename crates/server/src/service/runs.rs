@@ -263,7 +263,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
     let sees_threads_of = caller.sees_threads_of();
     let filters = (&tenants, names, &request.status, &ids, &sees_threads_of);
     let page = PageRequest::new("runs", &filters, request.limit, request.cursor.as_deref())?;
-    let filter = store::kernel::runs::Filter {
+    let filter = store::kernel::runs::RunFilter {
         tenants,
         threads_of: sees_threads_of,
         project_id: request.project_id,

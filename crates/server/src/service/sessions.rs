@@ -163,7 +163,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
         true => Some(store::kernel::readers::settle(&app.db, &reader_id, app.now()).await?),
         false => None,
     };
-    let filter = store::kernel::sessions::Filter {
+    let filter = store::kernel::sessions::SessionFilter {
         tenants,
         threads_of,
         backend_profile: request.backend_profile,
@@ -298,7 +298,7 @@ async fn run_within(app: &App, session: &Session, run_id: Option<&str>) -> Resul
     Ok(Some(run.run_id))
 }
 
-fn written(page: store::kernel::events::Page, run_id: Option<RunId>, after: i64) -> String {
+fn written(page: store::kernel::events::StoredEvents, run_id: Option<RunId>, after: i64) -> String {
     let number =
         |event: &ostler_protocol::kernel::events::Event| if run_id.is_some() { event.seq() } else { event.session_seq };
     let next = page.events.last().map_or(after, number);

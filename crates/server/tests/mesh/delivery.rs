@@ -9,7 +9,7 @@ use ostler_server::clock::Clock;
 use ostler_store::{
     Db,
     lane::{Committed, Host, Lanes},
-    mesh::messages::{Letter, Outgoing, Post, Recipients},
+    mesh::messages::{Letter, MailboxRequest, Outgoing, Recipients},
 };
 use serde_json::json;
 
@@ -147,7 +147,7 @@ async fn keep(server: &TestServer, id: &str) {
         parcel: Parcel::Whole,
         life: SignedDuration::from_hours(24),
     };
-    lanes.post(Post::Send(Box::new(outgoing)), mute).await.unwrap();
+    lanes.post(MailboxRequest::Send(Box::new(outgoing)), mute).await.unwrap();
     drop(lanes);
     db.close().await;
 }

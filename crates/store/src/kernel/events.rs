@@ -63,7 +63,7 @@ fn both(run_id: Option<RunId>, seq: Option<i64>) -> Result<Option<(RunId, i64)>,
 }
 
 /// A page of events and whether more follow.
-pub struct Page {
+pub struct StoredEvents {
     pub events: Vec<Event>,
     pub has_more: bool,
 }
@@ -88,7 +88,7 @@ pub async fn list_by_run(
     run_id: RunId,
     after: i64,
     bounds: impl Into<Bounds>,
-) -> Result<Page, StoreError> {
+) -> Result<StoredEvents, StoreError> {
     let sql =
         format!("SELECT {NAMES} FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4");
     let args = move |after: i64, limit: u32| vec![text(session), text(run_id), after.into(), i64::from(limit).into()];
@@ -101,7 +101,7 @@ pub async fn list_by_session(
     session: SessionId,
     after: i64,
     bounds: impl Into<Bounds>,
-) -> Result<Page, StoreError> {
+) -> Result<StoredEvents, StoreError> {
     let sql =
         format!("SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq > $2 ORDER BY session_seq LIMIT $3");
     let args = move |after: i64, limit: u32| vec![text(session), after.into(), i64::from(limit).into()];
@@ -121,7 +121,7 @@ pub async fn list_output(
     run_id: Option<RunId>,
     after: i64,
     limit: u32,
-) -> Result<Page, StoreError> {
+) -> Result<StoredEvents, StoreError> {
     let (scope, number) = match run_id {
         Some(_) => ("run_id = $2 AND seq > $3", "seq"),
         None => ("session_seq > $2", "session_seq"),
@@ -230,7 +230,7 @@ async fn page(
     number: fn(&Event) -> i64,
     mut after: i64,
     bounds: Bounds,
-) -> Result<Page, StoreError> {
+) -> Result<StoredEvents, StoreError> {
     let mut events: Vec<Event> = vec![];
     let mut bytes = 0;
     let mut chunk_rows = CHUNK_ROWS_MIN;
@@ -246,14 +246,14 @@ async fn page(
             let size = event.payload.as_deref().map_or(0, str::len);
             // One is always taken, or a reader would never get past it.
             if bytes + size > bounds.bytes && !events.is_empty() {
-                return Ok(Page { events, has_more: true });
+                return Ok(StoredEvents { events, has_more: true });
             }
             bytes += size;
             after = number(&event);
             events.push(event);
         }
         if has_more || !full {
-            return Ok(Page { events, has_more });
+            return Ok(StoredEvents { events, has_more });
         }
         let fitting = bounds.bytes.saturating_sub(bytes) / (bytes / events.len().max(1)).max(1);
         chunk_rows = (fitting as u32).clamp(CHUNK_ROWS_MIN, CHUNK_ROWS_MAX);

@@ -70,7 +70,7 @@ pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<R
 
 /// What a list is narrowed to. `None` and empty mean everything.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct RunFilter {
     /// The tenants the caller may see.
     pub tenants: Option<Vec<String>>,
     /// Of runs in threads, only those of this owner's threads. `None`: every owner's.
@@ -85,7 +85,7 @@ pub struct Filter {
 }
 
 /// Newest first.
-pub async fn list(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Result<Vec<Run>, StoreError> {
+pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> Result<Vec<Run>, StoreError> {
     let mut args: Vec<Value> = vec![];
     let mut conditions: Vec<String> = vec![];
     let mut mark = |value: Value| {

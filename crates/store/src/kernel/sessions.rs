@@ -162,7 +162,7 @@ fn within_tenants(tenants: Option<&[String]>, mark: &mut impl FnMut(Value) -> St
 
 /// What a list is narrowed to.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct SessionFilter {
     /// The tenants the caller may see. `None`: all.
     pub tenants: Option<Vec<String>>,
     /// Of threads, only this owner's. `None`: every owner's.
@@ -178,7 +178,7 @@ pub struct Filter {
 /// Newest first, each with the version the reader has seen.
 pub async fn list(
     db: &Db,
-    filter: &Filter,
+    filter: &SessionFilter,
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<(Session, i64)>, StoreError> {
@@ -196,7 +196,7 @@ pub async fn list(
 /// The engine's plan for a list.
 pub async fn explain_list(
     db: &Db,
-    filter: &Filter,
+    filter: &SessionFilter,
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<String>, StoreError> {
@@ -220,7 +220,7 @@ enum Kind {
     UnreadSince(Timestamp),
 }
 
-fn pages(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Vec<(String, Vec<Value>)> {
+fn pages(db: &Db, filter: &SessionFilter, after: Option<&Cursor>, limit: u32) -> Vec<(String, Vec<Value>)> {
     let kinds = match filter.open {
         None => vec![Kind::All],
         // A reader without marks finds the unread sessions among the newest.
@@ -230,7 +230,7 @@ fn pages(db: &Db, filter: &Filter, after: Option<&Cursor>, limit: u32) -> Vec<(S
     kinds.into_iter().map(|kind| page(db, filter, kind, after, limit)).collect()
 }
 
-fn page(db: &Db, filter: &Filter, kind: Kind, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
+fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
     // A lookup, where a join might be planned as a walk over all marks.
     const READ: &str = "COALESCE((SELECT m.version FROM session_read_cursors m
          WHERE m.session_id = t.session_id AND m.reader_id = $1), 0)";

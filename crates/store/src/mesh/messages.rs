@@ -20,7 +20,7 @@ use ostler_protocol::{
 
 use self::rows::{AckCursor, MailboxRow, MessageCopy};
 pub use self::{
-    posts::{Ack, Acked, Post, Posted, Recipients, Sent},
+    posts::{Ack, Acked, MailboxOutcome, MailboxRequest, Recipients, Sent},
     rows::Mailbox,
 };
 use crate::{
@@ -107,7 +107,7 @@ fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
 
 /// Some of the stored messages.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kept {
+pub struct StoredMessages {
     pub messages: Vec<Message>,
     /// No message follows them.
     pub is_all: bool,
@@ -122,7 +122,7 @@ pub async fn list(
     limit: u32,
     bytes_max: usize,
     now: Timestamp,
-) -> Result<Kept, StoreError> {
+) -> Result<StoredMessages, StoreError> {
     let (mut messages, mut bytes, mut after): (Vec<Message>, usize, i64) = (vec![], 0, after);
     while messages.len() < limit as usize {
         let page = PAGE.min(limit - messages.len() as u32);
@@ -131,16 +131,16 @@ pub async fn list(
         for message in read {
             bytes += message.payload.as_str().len();
             if bytes > bytes_max && !messages.is_empty() {
-                return Ok(Kept { messages, is_all: false });
+                return Ok(StoredMessages { messages, is_all: false });
             }
             after = message.seq;
             messages.push(message);
         }
         if is_all {
-            return Ok(Kept { messages, is_all });
+            return Ok(StoredMessages { messages, is_all });
         }
     }
-    Ok(Kept { messages, is_all: false })
+    Ok(StoredMessages { messages, is_all: false })
 }
 
 fn letters_sql() -> &'static str {

@@ -6,7 +6,7 @@ use ostler_protocol::{
     Timestamp,
     mesh::{
         Aid,
-        connections::Place,
+        connections::DeviceSlot,
         mailbox::{StoredMessage as Letter, queued_since},
     },
 };

@@ -51,12 +51,12 @@ fn late(what: &str, after: Duration) -> sqlx::Error {
 }
 
 /// A connection between two uses.
-pub struct Kept {
+pub struct KeptConnection {
     connection: PgConnection,
     since: Instant,
 }
 
-impl Kept {
+impl KeptConnection {
     pub fn new(connection: PgConnection) -> Self {
         Self { connection, since: Instant::now() }
     }
@@ -76,7 +76,7 @@ impl Kept {
 pub struct Connections {
     pub options: PgConnectOptions,
     pub health: Arc<WriteHealth>,
-    kept: Mutex<Vec<Kept>>,
+    kept: Mutex<Vec<KeptConnection>>,
     places: Semaphore,
 }
 
@@ -174,12 +174,12 @@ impl Connections {
     /// Keeps the connection unless the outcome puts it in doubt. One whose caller goes away in the middle is not kept.
     fn keep<T>(&self, connection: PgConnection, outcome: Result<T, sqlx::Error>) -> Result<T, StoreError> {
         if outcome.as_ref().err().is_none_or(is_refusal) {
-            self.kept().push(Kept::new(connection));
+            self.kept().push(KeptConnection::new(connection));
         }
         Ok(outcome?)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Vec<Kept>> {
+    fn kept(&self) -> MutexGuard<'_, Vec<KeptConnection>> {
         self.kept.lock().expect("never poisoned")
     }
 }

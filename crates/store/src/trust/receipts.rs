@@ -56,7 +56,7 @@ pub enum Of<'a> {
 
 /// Receipts by number, each as the text that was written, with its number.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct StoredReceipts {
     pub receipts: Vec<(i64, String)>,
     pub has_more: bool,
 }
@@ -65,13 +65,13 @@ pub struct Page {
 const CHUNK: usize = 16;
 
 /// So many at most, and no more bytes than a page may have, but at least one.
-pub async fn list(db: &Db, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, StoreError> {
+pub async fn list(db: &Db, of: Of<'_>, after_seq: i64, limit: u32) -> Result<StoredReceipts, StoreError> {
     let (column, whose) = match of {
         Of::Relation(relation_id) => ("relation_id", text(relation_id)),
         Of::Person(user_id) => ("user_id", user_id.into()),
     };
     let rest = format!("WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3");
-    let (mut page, mut bytes, mut after) = (Page::default(), 0, after_seq);
+    let (mut page, mut bytes, mut after) = (StoredReceipts::default(), 0, after_seq);
     loop {
         let args = vec![whose.clone(), after.into(), (CHUNK as i64).into()];
         let chunk: Vec<StoredReceipt> = db.select(&rest, args).await?;

@@ -12,7 +12,7 @@ use ostler_store::{
     Db,
     kernel::{
         readers::{self, Settled},
-        sessions::{self, Filter},
+        sessions::{self, SessionFilter},
     },
 };
 use sqlx::{Connection, Executor, PgConnection};
@@ -48,9 +48,9 @@ async fn fill(workshop: &mut Workshop) -> Vec<Session> {
     all
 }
 
-fn filter(open: Option<Settled>, tenants: Option<&str>) -> Filter {
+fn filter(open: Option<Settled>, tenants: Option<&str>) -> SessionFilter {
     let tenants = tenants.map(|tenant| vec![tenant.to_owned()]);
-    Filter { tenants, reader_id: READER.into(), open, ..Filter::default() }
+    SessionFilter { tenants, reader_id: READER.into(), open, ..SessionFilter::default() }
 }
 
 fn later(workshop: &Workshop) -> Timestamp {

@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db,
     lane::{Host, LaneError, Lanes},
-    mesh::messages::{Post, Posted},
+    mesh::messages::{MailboxOutcome, MailboxRequest},
 };
 
 use crate::{
@@ -31,7 +31,7 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    pub async fn post(&self, post: Post) -> Result<Posted, LaneError> {
+    pub async fn post(&self, post: MailboxRequest) -> Result<MailboxOutcome, LaneError> {
         self.lanes.post(post, self.host.clone()).await
     }
 

@@ -28,7 +28,10 @@ use ostler_protocol::{
 use ostler_store::{
     lane::LaneError,
     mesh::{
-        messages::{self as store, Ack, Acked, Kept, Letter, Mailbox, Outgoing, Post, Posted, Recipients, Sent},
+        messages::{
+            self as store, Ack, Acked, Letter, Mailbox, MailboxOutcome, MailboxRequest, Outgoing, Recipients, Sent,
+            StoredMessages,
+        },
         prekeys as stored_prekeys,
         queue::{self, Queue},
     },
@@ -77,13 +80,13 @@ pub(crate) async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> 
         parcel,
         life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
     };
-    let sent = match post(app, Post::Send(Box::new(outgoing))).await? {
-        Posted::Sent(sent) => sent,
-        Posted::Full => {
+    let sent = match post(app, MailboxRequest::Send(Box::new(outgoing))).await? {
+        MailboxOutcome::Sent(sent) => sent,
+        MailboxOutcome::Full => {
             let message = format!("the mailbox of {} is full; it empties as what is in it expires", params.to);
             return Err(Failure::rule(Rule::MailboxFull, message));
         }
-        Posted::Acked(_) => return Err(Failure::internal("a send was answered with something else")),
+        MailboxOutcome::Acked(_) => return Err(Failure::internal("a send was answered with something else")),
     };
     if sent.duplicate {
         if sent.to != params.to {
@@ -155,7 +158,7 @@ impl Recipients for LocalConnections {
     }
 }
 
-async fn post(app: &App, post: Post) -> Result<Posted, Failure> {
+async fn post(app: &App, post: MailboxRequest) -> Result<MailboxOutcome, Failure> {
     app.lanes.post(post, Arc::new(LocalConnections(app.clone()))).await.map_err(|error| match error {
         LaneError::Refused(failure) => failure,
         LaneError::Taken => Failure::rule(Rule::MessageTaken, "sent twice at once; try again"),
@@ -205,7 +208,7 @@ pub(crate) async fn pull(app: &App, caller: &MeshCaller, params: PullParams) -> 
 /// The number up to which no message is left for a device slot: what it has acknowledged, and the gap after that, if there is
 /// one. The messages in a gap were recalled, have expired or are for other devices, and the published client waits for every
 /// number above the one returned here. `stored` has the messages after some number up to `acked`; `last_seq` was read before it.
-fn floor(stored: &Kept, queue: &Queue, acked: i64, last_seq: i64) -> i64 {
+fn floor(stored: &StoredMessages, queue: &Queue, acked: i64, last_seq: i64) -> i64 {
     let next_stored = stored.messages.iter().map(|message| message.seq).find(|seq| *seq > acked);
     if next_stored.is_none() && !stored.is_all {
         return acked;
@@ -217,7 +220,7 @@ fn floor(stored: &Kept, queue: &Queue, acked: i64, last_seq: i64) -> i64 {
 
 /// The last number of the page after `after`: as many stored and queued messages as fit, and at least one. No queued message
 /// overtakes a stored message that was not read.
-fn page_end(stored: &Kept, queue: &Queue, after: i64, limit: u32) -> i64 {
+fn page_end(stored: &StoredMessages, queue: &Queue, after: i64, limit: u32) -> i64 {
     let horizon = stored.messages.last().filter(|_| !stored.is_all).map_or(i64::MAX, |last| last.seq);
     let open = queue.open.iter().copied().filter(|(seq, _)| *seq > after && *seq < horizon);
     let sized = stored.messages.iter().map(|message| (message.seq, message.payload.as_str().len()));
@@ -241,7 +244,7 @@ pub(crate) async fn ack(app: &App, caller: &MeshCaller, params: AckParams) -> Re
         return Err(Failure::invalid(Rule::AckSeq, "seq: 0 or more").detail("field", "seq"));
     }
     let ack = Ack { aid: caller.aid.clone(), place: place.clone(), seq: params.seq };
-    let Posted::Acked(Acked { ack_seq, senders, .. }) = post(app, Post::Ack(ack)).await? else {
+    let MailboxOutcome::Acked(Acked { ack_seq, senders, .. }) = post(app, MailboxRequest::Ack(ack)).await? else {
         return Err(Failure::internal("an acknowledgement was answered with something else"));
     };
     let event = AckEvent {

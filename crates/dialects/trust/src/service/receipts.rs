@@ -7,7 +7,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store,
-    trust::receipts::{Of, Page},
+    trust::receipts::{Of, StoredReceipts},
 };
 
 use super::relations::own;
@@ -40,6 +40,6 @@ pub(crate) async fn lines(app: &App, user_id: &str, after_seq: i64) -> Result<Op
     }))
 }
 
-async fn read(app: &App, of: Of<'_>, after_seq: i64, limit: u32) -> Result<Page, Failure> {
+async fn read(app: &App, of: Of<'_>, after_seq: i64, limit: u32) -> Result<StoredReceipts, Failure> {
     Ok(store::trust::receipts::list(&app.db, of, after_seq, limit).await?)
 }

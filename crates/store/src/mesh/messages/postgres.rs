@@ -17,14 +17,14 @@ use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    posts::{Ack, Acked, Post, PostJob, Posted, Recipients, Sent, delivered},
+    posts::{Ack, Acked, MailboxJob, MailboxOutcome, MailboxRequest, Recipients, Sent, delivered},
     rows::{MessageCopy, Queued, place_name},
 };
 use crate::{
     error::{StoreError, is_refusal},
     health::WriteHealth,
     lane::job::{Host, LaneError, gather, refused},
-    postgres::connections::{ANSWER_MAX, Connections, Kept, connect, within},
+    postgres::connections::{ANSWER_MAX, Connections, KeptConnection, connect, within},
     record::{Record, columns_replaced, insert_select, sql},
 };
 
@@ -147,21 +147,21 @@ UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE 
 pub struct PostLane {
     options: PgConnectOptions,
     health: Arc<WriteHealth>,
-    connection: Option<Kept>,
+    connection: Option<KeptConnection>,
 }
 
 /// The outcome of one write, and the messages to deliver now.
-type Done = (Posted, Vec<Letter>);
+type Done = (MailboxOutcome, Vec<Letter>);
 
 /// Who is given the letters of a post, and who waits for its outcome.
-type To = (Arc<dyn Recipients>, oneshot::Sender<Result<Posted, LaneError>>);
+type To = (Arc<dyn Recipients>, oneshot::Sender<Result<MailboxOutcome, LaneError>>);
 
 impl PostLane {
     pub fn new(connections: &Connections) -> Self {
         Self { options: connections.lane_options(), health: connections.health.clone(), connection: None }
     }
 
-    pub async fn run(mut self, mut inbox: mpsc::Receiver<PostJob>, host: Arc<dyn Host>) {
+    pub async fn run(mut self, mut inbox: mpsc::Receiver<MailboxJob>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
             let jobs = gather(first, &mut inbox, FLUSH_POSTS_MAX, |job| job.post.bytes());
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
@@ -174,8 +174,9 @@ impl PostLane {
     }
 
     /// Sends are delivered and get their replies before acknowledgements are tried, so that a failure of those cannot affect them.
-    async fn flush(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
-        let (sends, acks): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| matches!(job.post, Post::Send(_)));
+    async fn flush(&mut self, jobs: Vec<MailboxJob>, host: &dyn Host) {
+        let (sends, acks): (Vec<_>, Vec<_>) =
+            jobs.into_iter().partition(|job| matches!(job.post, MailboxRequest::Send(_)));
         for alike in [sends, acks] {
             if !alike.is_empty() {
                 self.flush_alike(alike, host).await;
@@ -183,7 +184,7 @@ impl PostLane {
         }
     }
 
-    async fn flush_alike(&mut self, jobs: Vec<PostJob>, host: &dyn Host) {
+    async fn flush_alike(&mut self, jobs: Vec<MailboxJob>, host: &dyn Host) {
         let (posts, answers): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.post, (job.recipients, job.answer))).unzip();
         let answer = |(recipients, to): To, outcome: Result<Done, LaneError>| {
@@ -212,13 +213,13 @@ impl PostLane {
     }
 
     /// Executes the writes. The outcomes are in their order.
-    async fn carry_out(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
+    async fn carry_out(&mut self, posts: &[MailboxRequest], now: Timestamp) -> Result<Vec<Done>, StoreError> {
         let outcome = self.carry_out_once(posts, now).await;
         self.health.record_failure(&outcome);
         outcome
     }
 
-    async fn carry_out_once(&mut self, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, StoreError> {
+    async fn carry_out_once(&mut self, posts: &[MailboxRequest], now: Timestamp) -> Result<Vec<Done>, StoreError> {
         let mut connection = self.connection().await?;
         let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
         self.keep(connection, &outcome);
@@ -255,17 +256,21 @@ impl PostLane {
 
     fn keep<T>(&mut self, connection: PgConnection, outcome: &Result<T, sqlx::Error>) {
         if outcome.as_ref().err().is_none_or(is_refusal) {
-            self.connection = Some(Kept::new(connection));
+            self.connection = Some(KeptConnection::new(connection));
         }
     }
 }
 
-async fn flush_posts(connection: &mut PgConnection, posts: &[Post], now: Timestamp) -> Result<Vec<Done>, sqlx::Error> {
+async fn flush_posts(
+    connection: &mut PgConnection,
+    posts: &[MailboxRequest],
+    now: Timestamp,
+) -> Result<Vec<Done>, sqlx::Error> {
     let (mut sends, mut acks) = (vec![], vec![]);
     for (index, post) in posts.iter().enumerate() {
         match post {
-            Post::Send(outgoing) => sends.push((index, &**outgoing)),
-            Post::Ack(ack) => acks.push((index, ack)),
+            MailboxRequest::Send(outgoing) => sends.push((index, &**outgoing)),
+            MailboxRequest::Ack(ack) => acks.push((index, ack)),
         }
     }
     let mut done: Vec<Option<Done>> = vec![None; posts.len()];
@@ -344,7 +349,7 @@ async fn send(
         let sent_at = Timestamp::from_microsecond(sent_at_us).map_err(|error| sqlx::Error::Decode(error.into()))?;
         let mode = if queued { Mode::Queue } else { Mode::Fanout };
         let index = n as usize;
-        let sent = Posted::Sent(Sent { to, seq, sent_at, mode, duplicate: known, delivered: false });
+        let sent = MailboxOutcome::Sent(Sent { to, seq, sent_at, mode, duplicate: known, delivered: false });
         let (posted, to_deliver) = done[index].get_or_insert_with(|| (sent.clone(), vec![]));
         if direction == Direction::Inbound.as_str() {
             *posted = sent;
@@ -355,11 +360,11 @@ async fn send(
     }
     // A message without a number found no room.
     for (index, _) in sends.iter().filter(|(index, _)| !again.iter().any(|(later, _)| later == index)) {
-        done[*index].get_or_insert((Posted::Full, vec![]));
+        done[*index].get_or_insert((MailboxOutcome::Full, vec![]));
     }
     for (index, first) in again {
         let mut posted = done[first].clone().expect("the first has an outcome").0;
-        if let Posted::Sent(sent) = &mut posted {
+        if let MailboxOutcome::Sent(sent) = &mut posted {
             sent.duplicate = true;
         }
         done[index] = Some((posted, vec![]));
@@ -399,14 +404,14 @@ async fn acknowledge(
         let of =
             |ack: &Ack| ack.aid.as_str() == aid && ack.place.device_id == device_id && ack.place.slot_id == slot_id;
         for (index, _) in acks.iter().filter(|(_, ack)| of(ack)) {
-            done[*index] = Some((Posted::Acked(acked.clone()), vec![]));
+            done[*index] = Some((MailboxOutcome::Acked(acked.clone()), vec![]));
             // Only the first has moved the position.
             acked = Acked { before: acked.ack_seq, senders: vec![], ..acked };
         }
     }
     // An identity without a mailbox has nothing to acknowledge.
     for (index, _) in acks {
-        done[*index].get_or_insert_with(|| (Posted::Acked(Acked::default()), vec![]));
+        done[*index].get_or_insert_with(|| (MailboxOutcome::Acked(Acked::default()), vec![]));
     }
     Ok(())
 }
@@ -426,6 +431,6 @@ async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp
 pub async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
     let mut connection = connect(&connections.options).await?;
     within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;
-    Kept::new(connection).close().await;
+    KeptConnection::new(connection).close().await;
     Ok(())
 }

@@ -32,12 +32,12 @@ pub struct Ack {
 
 /// A write that goes through a lane.
 #[derive(Clone, Debug)]
-pub enum Post {
+pub enum MailboxRequest {
     Send(Box<Outgoing>),
     Ack(Ack),
 }
 
-impl Post {
+impl MailboxRequest {
     /// About how many bytes it holds while it waits.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -48,7 +48,7 @@ impl Post {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Posted {
+pub enum MailboxOutcome {
     Sent(Sent),
     /// Nothing was sent: a mailbox that it goes to has no room.
     Full,
@@ -79,17 +79,17 @@ pub struct Acked {
 }
 
 /// A write that waits for a lane, and who waits for its outcome.
-pub(crate) struct PostJob {
-    pub post: Post,
+pub(crate) struct MailboxJob {
+    pub post: MailboxRequest,
     pub recipients: Arc<dyn Recipients>,
-    pub answer: oneshot::Sender<Result<Posted, LaneError>>,
+    pub answer: oneshot::Sender<Result<MailboxOutcome, LaneError>>,
 }
 
 /// Delivers what is durable now, and says whether its recipient got it.
-pub(crate) fn delivered(recipients: &dyn Recipients, mut posted: Posted, letters: &[Letter]) -> Posted {
+pub(crate) fn delivered(recipients: &dyn Recipients, mut posted: MailboxOutcome, letters: &[Letter]) -> MailboxOutcome {
     for letter in letters {
         let given = recipients.deliver(letter);
-        if let Posted::Sent(sent) = &mut posted {
+        if let MailboxOutcome::Sent(sent) = &mut posted {
             sent.delivered |= given && letter.direction == Direction::Inbound;
         }
     }

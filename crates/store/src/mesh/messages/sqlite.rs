@@ -16,7 +16,7 @@ use ostler_protocol::{
 use rusqlite::Connection;
 
 use super::{
-    posts::{Ack, Acked, Post, PostJob, Posted, Sent, delivered},
+    posts::{Ack, Acked, MailboxJob, MailboxOutcome, MailboxRequest, Sent, delivered},
     rows::{AckCursor, MailboxRow, MessageCopy, Queued, place_name},
 };
 use crate::{
@@ -31,13 +31,13 @@ use crate::{
 };
 
 /// Sends or acknowledges with the next flush.
-pub fn post(sqlite: &Sqlite, job: PostJob) -> Result<(), LaneError> {
+pub fn post(sqlite: &Sqlite, job: MailboxJob) -> Result<(), LaneError> {
     sqlite.offer(|host| Box::new(PostWrite { job, host }))
 }
 
 /// A message or an acknowledgement. It is delivered, and its caller gets a reply, once it is durable.
 struct PostWrite {
-    job: PostJob,
+    job: MailboxJob,
     host: Arc<dyn Host>,
 }
 
@@ -46,8 +46,8 @@ impl Write for PostWrite {
         let Self { job, host } = *self;
         let now = host.now();
         let done = in_savepoint(tx, || match &job.post {
-            Post::Send(outgoing) => send(tx, outgoing, now),
-            Post::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (Posted::Acked(acked), vec![])),
+            MailboxRequest::Send(outgoing) => send(tx, outgoing, now),
+            MailboxRequest::Ack(ack) => acknowledge(tx, ack, now).map(|acked| (MailboxOutcome::Acked(acked), vec![])),
         });
         let fault = done.as_ref().err().and_then(StoreFault::of);
         let answer = move |committed: Result<(), StoreError>| {
@@ -77,16 +77,16 @@ fn in_savepoint<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>
     done
 }
 
-fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted, Vec<Letter>), StoreError> {
+fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(MailboxOutcome, Vec<Letter>), StoreError> {
     if let Some(first) = find(tx, outgoing)? {
-        return Ok((Posted::Sent(first), vec![]));
+        return Ok((MailboxOutcome::Sent(first), vec![]));
     }
     let (mut letter, own) = outgoing.letters(now);
     let both: Vec<&Letter> = [Some(&letter), own.as_ref()].into_iter().flatten().collect();
     for letter in &both {
         let same_mailbox = both.iter().filter(|other| other.owner == letter.owner);
         if !has_room(tx, &letter.owner, same_mailbox.copied(), now)? {
-            return Ok((Posted::Full, vec![]));
+            return Ok((MailboxOutcome::Full, vec![]));
         }
     }
     put(tx, &mut letter, outgoing.expires_at(now))?;
@@ -97,7 +97,7 @@ fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(Posted,
         put(tx, &mut own, outgoing.expires_at(now))?;
         letters.push(own);
     }
-    Ok((Posted::Sent(sent), letters))
+    Ok((MailboxOutcome::Sent(sent), letters))
 }
 
 /// The message with this id, if its sender sent it before.

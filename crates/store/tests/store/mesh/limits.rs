@@ -7,7 +7,7 @@ use ostler_protocol::{
     RawJson,
     mesh::messages::{DeviceCopy, LETTER_BYTES, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Parcel},
 };
-use ostler_store::mesh::messages::{self, Ack, Outgoing, PLACES_MAX, Post, Posted, Sent};
+use ostler_store::mesh::messages::{self, Ack, MailboxOutcome, MailboxRequest, Outgoing, PLACES_MAX, Sent};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -83,15 +83,15 @@ async fn a_light_message_is_accepted_beside_one_that_does_not_fit(place: Place) 
     let heavy = post(&workshop, outgoing(AIDS[0], AIDS[1], "heavy", &"x".repeat(2 * left as usize)));
     let light = post(&workshop, outgoing(AIDS[2], AIDS[1], "light", "x"));
     let (held, heavy, light) = in_one_flush(&workshop, heavy, light).await;
-    assert_eq!((held.seq, heavy), (2, Posted::Full));
-    assert!(matches!(light, Posted::Sent(Sent { seq: 3, .. })), "{light:?}");
+    assert_eq!((held.seq, heavy), (2, MailboxOutcome::Full));
+    assert!(matches!(light, MailboxOutcome::Sent(Sent { seq: 3, .. })), "{light:?}");
 }
 
 #[both_engines]
 async fn a_send_succeeds_even_if_an_acknowledgement_in_its_flush_fails(place: Place) {
     let workshop = Workshop::open(&place).await;
     refuse_positions(&place).await;
-    let mark = Post::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
+    let mark = MailboxRequest::Ack(Ack { aid: aid(AIDS[1]), place: spot("desk"), seq: 1 });
     let beside = send(&workshop, outgoing(AIDS[0], AIDS[1], "beside", "x"));
     let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.post(mark)).await;
     assert!(marked.is_err());
@@ -100,8 +100,8 @@ async fn a_send_succeeds_even_if_an_acknowledgement_in_its_flush_fails(place: Pl
     assert_eq!(delivered, [1, 2]);
 }
 
-async fn post(workshop: &Workshop, message: Outgoing) -> Posted {
-    workshop.post(Post::Send(Box::new(message))).await.unwrap()
+async fn post(workshop: &Workshop, message: Outgoing) -> MailboxOutcome {
+    workshop.post(MailboxRequest::Send(Box::new(message))).await.unwrap()
 }
 
 #[both_engines]
@@ -114,7 +114,7 @@ async fn a_mailbox_accepts_up_to_its_allowance_and_more_as_it_drains(place: Plac
     let used = MAILBOX_BYTES_MAX - weight;
     run(&place, format!("UPDATE mesh_mailboxes SET used_bytes = {used} WHERE aid = '{}'", AIDS[1])).await;
     assert_eq!(send(&workshop, message("b")).await.seq, 2);
-    assert_eq!(post(&workshop, message("c")).await, Posted::Full);
+    assert_eq!(post(&workshop, message("c")).await, MailboxOutcome::Full);
     assert!(send(&workshop, message("b")).await.duplicate, "what was sent before was sent");
     // A message that is for two mailboxes goes to both or to none.
     let envelope = RawJson::of(&json!({"type": "e2ee.encrypted"}));
@@ -124,12 +124,16 @@ async fn a_mailbox_accepts_up_to_its_allowance_and_more_as_it_drains(place: Plac
         parcel: Parcel::Copies { recipient: copies("desk"), own: copies("phone") },
         ..outgoing(from, to, "both", "x")
     };
-    assert_eq!(post(&workshop, both(AIDS[1], AIDS[2])).await, Posted::Full, "there is no room for its sender's copy");
+    assert_eq!(
+        post(&workshop, both(AIDS[1], AIDS[2])).await,
+        MailboxOutcome::Full,
+        "there is no room for its sender's copy"
+    );
     assert_eq!(messages::get_mailbox(&workshop.db, &aid(AIDS[2])).await.unwrap(), None);
     assert_eq!(send(&workshop, both(AIDS[0], AIDS[2])).await.seq, 1, "others have room");
     workshop.host.advance_ms(weight / MAILBOX_DRAIN_BYTES_PER_MS + 1);
     assert_eq!(send(&workshop, message("c")).await.seq, 3, "what was refused took no number");
-    assert_eq!(post(&workshop, message("d")).await, Posted::Full);
+    assert_eq!(post(&workshop, message("d")).await, MailboxOutcome::Full);
     assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await.len(), 3);
     assert_eq!(mailbox(&workshop, AIDS[1]).await.last_seq, 3);
 }

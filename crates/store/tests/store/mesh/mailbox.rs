@@ -13,7 +13,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::mesh::{
-    messages::{self, Ack, Acked, Post, Posted, Sent},
+    messages::{self, Ack, Acked, MailboxOutcome, MailboxRequest, Sent},
     queue,
 };
 use rusqlite::OptionalExtension;
@@ -236,7 +236,7 @@ impl Pair {
         let now = self.workshop.now();
         let apply = |send: &SendOp| self.rule.apply(&MailboxOp::Send(Box::new(send.clone())), now);
         let expected: Vec<MailboxReply> = sends.iter().map(apply).collect();
-        let posts = sends.iter().map(|send| self.workshop.post(Post::Send(Box::new(send.clone()))));
+        let posts = sends.iter().map(|send| self.workshop.post(MailboxRequest::Send(Box::new(send.clone()))));
         let posted = if expected.contains(&MailboxReply::Full) {
             // Where not all fit, the messages that one flush carries are not taken in turn.
             let mut posted = vec![];
@@ -250,7 +250,7 @@ impl Pair {
         let mut delivered = std::mem::take(&mut *self.workshop.host.letters.lock().unwrap());
         for ((send, expected), posted) in sends.iter().zip(expected).zip(posted) {
             let found = match posted.unwrap() {
-                Posted::Sent(Sent { to, seq, sent_at, mode, duplicate, .. }) => {
+                MailboxOutcome::Sent(Sent { to, seq, sent_at, mode, duplicate, .. }) => {
                     let record = SendRecord { to, seq, sent_at, mode };
                     match duplicate {
                         true if record.to == send.to => MailboxReply::Duplicate(record),
@@ -267,8 +267,8 @@ impl Pair {
                         }
                     }
                 }
-                Posted::Full => MailboxReply::Full,
-                Posted::Acked(acked) => panic!("a send was answered with {acked:?}"),
+                MailboxOutcome::Full => MailboxReply::Full,
+                MailboxOutcome::Acked(acked) => panic!("a send was answered with {acked:?}"),
             };
             assert_eq!(found, expected, "step {}: {send:?}", self.step);
         }
@@ -281,8 +281,8 @@ impl Pair {
             MailboxOp::Send(_) => panic!("messages are sent together"),
             MailboxOp::Ack { owner, place, seq } => {
                 let ack = Ack { aid: owner.clone(), place: place.clone(), seq: *seq };
-                let Posted::Acked(Acked { before, ack_seq, senders }) =
-                    self.workshop.post(Post::Ack(ack)).await.unwrap()
+                let MailboxOutcome::Acked(Acked { before, ack_seq, senders }) =
+                    self.workshop.post(MailboxRequest::Ack(ack)).await.unwrap()
                 else {
                     panic!("an acknowledgement was answered with something else");
                 };

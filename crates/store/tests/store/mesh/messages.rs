@@ -12,7 +12,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::mesh::{
-    messages::{self, Ack, Acked, Mailbox, Outgoing, Post, Posted, Sent},
+    messages::{self, Ack, Acked, Mailbox, MailboxOutcome, MailboxRequest, Outgoing, Sent},
     prekeys,
 };
 use serde_json::json;
@@ -58,15 +58,15 @@ pub fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing 
 }
 
 pub async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
-    match workshop.post(Post::Send(Box::new(message))).await.unwrap() {
-        Posted::Sent(sent) => sent,
+    match workshop.post(MailboxRequest::Send(Box::new(message))).await.unwrap() {
+        MailboxOutcome::Sent(sent) => sent,
         other => panic!("a send was answered with {other:?}"),
     }
 }
 
 pub async fn ack(workshop: &Workshop, owner: &str, device: &str, seq: i64) -> Acked {
-    match workshop.post(Post::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
-        Posted::Acked(acked) => acked,
+    match workshop.post(MailboxRequest::Ack(Ack { aid: aid(owner), place: spot(device), seq })).await.unwrap() {
+        MailboxOutcome::Acked(acked) => acked,
         other => panic!("an acknowledgement was answered with {other:?}"),
     }
 }
