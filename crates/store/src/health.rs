@@ -1,13 +1,11 @@
 //! How the latest writes of the store went.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
@@ -82,8 +80,8 @@ impl WriteHealth {
         StoreFault::ALL.into_iter().zip(&self.failures).map(|(fault, count)| (fault, count.load(Relaxed)))
     }
 
-    fn latest(&self) -> std::sync::MutexGuard<'_, Latest> {
-        self.latest.lock().expect("never poisoned")
+    fn latest(&self) -> parking_lot::MutexGuard<'_, Latest> {
+        self.latest.lock()
     }
 }
 
@@ -99,7 +97,7 @@ pub(crate) struct FlushLog {
 
 impl FlushLog {
     /// Logs why a flush of so many requests failed, unless that is a fault of the whole store and one was logged just before.
-    pub fn failed(&mut self, error: &StoreError, requests: usize) {
+    pub(crate) fn failed(&mut self, error: &StoreError, requests: usize) {
         let is_fault = StoreFault::of(error).is_some();
         if is_fault && self.logged_at.is_some_and(|at| at.elapsed() < FAULT_LOG_INTERVAL) {
             self.unlogged += 1;
@@ -113,7 +111,7 @@ impl FlushLog {
     }
 
     /// Notes that a flush succeeded.
-    pub fn succeeded(&mut self) {
+    pub(crate) fn succeeded(&mut self) {
         if self.unlogged > 0 {
             let unlogged = std::mem::take(&mut self.unlogged);
             tracing::info!(unlogged, "flushes succeed again");

@@ -37,7 +37,7 @@ use crate::{
 /// Servers starting together take turns at the ledger. Any number will do; this one is ours.
 const MIGRATION_LOCK: i64 = 0x05_71_E5;
 
-pub async fn open(url: &str, now: Timestamp) -> Result<Connections, StoreError> {
+pub(crate) async fn open(url: &str, now: Timestamp) -> Result<Connections, StoreError> {
     let connections = Connections::new(url)?;
     let mut connection = connect(&connections.options).await?;
     let mut tx = connection.begin().await?;
@@ -59,7 +59,7 @@ pub async fn open(url: &str, now: Timestamp) -> Result<Connections, StoreError> 
     Ok(connections)
 }
 
-pub async fn durability(connections: &Connections) -> Result<Durability, StoreError> {
+pub(crate) async fn durability(connections: &Connections) -> Result<Durability, StoreError> {
     let mut weak_settings = vec![];
     for name in ["fsync", "synchronous_commit", "full_page_writes"] {
         let rows = connections.read("SELECT current_setting($1)".into(), &[name.into()]).await?;
@@ -71,7 +71,7 @@ pub async fn durability(connections: &Connections) -> Result<Durability, StoreEr
     Ok(Durability { weak_settings })
 }
 
-pub struct Lane {
+pub(crate) struct Lane {
     options: PgConnectOptions,
     health: Arc<WriteHealth>,
     connection: Option<KeptConnection>,
@@ -81,7 +81,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub async fn connect(connections: &Connections) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(connections: &Connections) -> Result<Self, StoreError> {
         let options = connections.lane_options();
         let connection = Some(KeptConnection::new(connect(&options).await?));
         let health = connections.health.clone();
@@ -95,7 +95,7 @@ impl Lane {
         })
     }
 
-    pub async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
+    pub(crate) async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
             let jobs = gather(first, &mut inbox, FLUSH_REQUESTS_MAX, |job| job.request.bytes());
             // A fault of ours in one flush must not end the lane. Its connection went with it, and the next flush
@@ -110,6 +110,7 @@ impl Lane {
         }
     }
 
+    #[expect(clippy::expect_used, reason = "one request, one reply")]
     async fn flush(&mut self, jobs: Vec<Job>, host: &dyn Host) {
         let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
         let now = host.now();

@@ -11,7 +11,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     thread,
     time::Duration,
 };
@@ -20,6 +20,7 @@ use ostler_protocol::{
     Failure, Timestamp,
     kernel::operations::{self, Desk, Request},
 };
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
 use tokio::sync::{mpsc, oneshot};
 
@@ -53,7 +54,7 @@ enum Work {
     Plain(Box<dyn Write>),
 }
 
-pub struct Sqlite {
+pub(crate) struct Sqlite {
     works: Mutex<Option<mpsc::Sender<Work>>>,
     reads: Mutex<Option<mpsc::Sender<Read>>>,
     host: Arc<OnceLock<Arc<dyn Host>>>,
@@ -63,7 +64,7 @@ pub struct Sqlite {
 }
 
 impl Sqlite {
-    pub fn open(file: &Path, synchronous: Synchronous, now: Timestamp) -> Result<Self, StoreError> {
+    pub(crate) fn open(file: &Path, synchronous: Synchronous, now: Timestamp) -> Result<Self, StoreError> {
         #[cfg(feature = "fault-injection")]
         faults::install();
         let lock = lock(file)?;
@@ -102,48 +103,48 @@ impl Sqlite {
         })
     }
 
-    pub fn host(&self, host: Arc<dyn Host>) {
+    pub(crate) fn host(&self, host: Arc<dyn Host>) {
         // A second set of lanes over one open store would be a mistake of ours; the first one stays.
         let _ = self.host.set(host);
     }
 
     /// Waits until what was accepted is written and the lock is free. Blocks.
-    pub fn close(&self) {
-        self.works.lock().expect("never poisoned").take();
-        self.reads.lock().expect("never poisoned").take();
-        let writer = self.writer.lock().expect("never poisoned").take();
+    pub(crate) fn close(&self) {
+        self.works.lock().take();
+        self.reads.lock().take();
+        let writer = self.writer.lock().take();
         if writer.is_some_and(|writer| writer.join().is_err()) {
             tracing::error!("the write lane panicked");
         }
     }
 
-    pub fn submit(&self, job: Job) -> Result<(), LaneError> {
-        let works = self.works.lock().expect("never poisoned").clone().ok_or(LaneError::Store(StoreError::Stopped))?;
+    pub(crate) fn submit(&self, job: Job) -> Result<(), LaneError> {
+        let works = self.works.lock().clone().ok_or(LaneError::Store(StoreError::Stopped))?;
         job::offer(&works, Work::Op(job))
     }
 
     /// As [`Sqlite::submit`], for a write that is made for the process of the lanes.
-    pub fn offer(&self, write: impl FnOnce(Arc<dyn Host>) -> Box<dyn Write>) -> Result<(), LaneError> {
+    pub(crate) fn offer(&self, write: impl FnOnce(Arc<dyn Host>) -> Box<dyn Write>) -> Result<(), LaneError> {
         let stopped = || LaneError::Store(StoreError::Stopped);
-        let works = self.works.lock().expect("never poisoned").clone().ok_or_else(stopped)?;
+        let works = self.works.lock().clone().ok_or_else(stopped)?;
         let host = self.host.get().cloned().ok_or_else(stopped)?;
         job::offer(&works, Work::Plain(write(host)))
     }
 
-    pub async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         sql: Sql,
         args: Vec<Value>,
         decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
     ) -> Result<Vec<T>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let reads = self.reads.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
+        let reads = self.reads.lock().clone().ok_or(StoreError::Stopped)?;
         let read: Read = Box::new(move |connection| drop(answer.send(query(connection, &sql, &args, decode))));
         reads.send(read).await.map_err(|_| StoreError::Stopped)?;
         answered.await.map_err(|_| StoreError::Stopped)?
     }
 
-    pub async fn write<T: Send + 'static>(
+    pub(crate) async fn write<T: Send + 'static>(
         &self,
         sql: Sql,
         args: Vec<Value>,
@@ -152,7 +153,7 @@ impl Sqlite {
         self.plain(move |connection| query(connection, &sql, &args, decode)).await
     }
 
-    pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+    pub(crate) async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
         self.plain(move |connection| together(connection, &statements)).await
     }
 
@@ -162,7 +163,7 @@ impl Sqlite {
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let works = self.works.lock().expect("never poisoned").clone().ok_or(StoreError::Stopped)?;
+        let works = self.works.lock().clone().ok_or(StoreError::Stopped)?;
         works.send(Work::Plain(Box::new(Plain { work, answer }))).await.map_err(|_| StoreError::Stopped)?;
         answered.await.map_err(|_| StoreError::Stopped)?
     }
@@ -263,7 +264,7 @@ fn open_reader(file: &Path) -> Result<Connection, StoreError> {
 
 fn serve_reads(connection: &Connection, inbox: &Mutex<mpsc::Receiver<Read>>) {
     loop {
-        let read = inbox.lock().expect("never poisoned").blocking_recv();
+        let read = inbox.lock().blocking_recv();
         match read {
             Some(read) => read(connection),
             None => return,

@@ -62,7 +62,7 @@ impl<'a, T> Rows<'a, T> {
 }
 
 impl<'a> Changes<'a> {
-    pub fn of(desks: &'a Desks) -> Self {
+    pub(crate) fn of(desks: &'a Desks) -> Self {
         let mut changes = Self::default();
         for desk in desks.values() {
             changes.sessions.add(&desk.session);
@@ -93,16 +93,16 @@ impl<'a> Changes<'a> {
 pub(crate) struct Warm(Desks);
 
 impl Warm {
-    pub fn take(&mut self, session: SessionId) -> Option<Desk> {
+    pub(crate) fn take(&mut self, session: SessionId) -> Option<Desk> {
         self.0.remove(&session)
     }
 
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.0.clear();
     }
 
     /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
-    pub fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
+    pub(crate) fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
         let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
         let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
         if self.0.len() > WARM_SESSIONS_MAX {

@@ -1,11 +1,9 @@
 //! Connections for reads and plain writes: a small stack of them, the last used on top. It is not sqlx's pool because that
 //! asks every connection whether it still works when it comes back, which doubles the round trips of a short read.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection,
     postgres::{PgArguments, PgConnectOptions, PgRow},
@@ -28,16 +26,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A caller that has waited this long for a connection gets an error.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A statement that is not answered within this counts as lost with its connection: a network that drops packets says nothing.
-pub const ANSWER_MAX: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// A connection that was used this recently is taken without asking whether it still works.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
-pub async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
+pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
     Ok(within(CONNECT_TIMEOUT, "no connection", PgConnection::connect_with(options)).await?)
 }
 
 /// What the database answers, or that it did not.
-pub async fn within<T>(
+pub(crate) async fn within<T>(
     limit: Duration,
     otherwise: &str,
     work: impl Future<Output = Result<T, sqlx::Error>>,
@@ -51,29 +49,29 @@ fn late(what: &str, after: Duration) -> sqlx::Error {
 }
 
 /// A connection between two uses.
-pub struct KeptConnection {
+pub(crate) struct KeptConnection {
     connection: PgConnection,
     since: Instant,
 }
 
 impl KeptConnection {
-    pub fn new(connection: PgConnection) -> Self {
+    pub(crate) fn new(connection: PgConnection) -> Self {
         Self { connection, since: Instant::now() }
     }
 
     /// `None` if it was lost in the meantime.
-    pub async fn take_up(mut self) -> Option<PgConnection> {
+    pub(crate) async fn take_up(mut self) -> Option<PgConnection> {
         let stands = self.since.elapsed() <= TRUSTED_FOR
             || within(CONNECT_TIMEOUT, "no answer", self.connection.ping()).await.is_ok();
         stands.then_some(self.connection)
     }
 
-    pub async fn close(self) {
+    pub(crate) async fn close(self) {
         let _ = self.connection.close().await;
     }
 }
 
-pub struct Connections {
+pub(crate) struct Connections {
     pub options: PgConnectOptions,
     pub health: Arc<WriteHealth>,
     kept: Mutex<Vec<KeptConnection>>,
@@ -81,7 +79,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    pub fn new(url: &str) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
         let options: PgConnectOptions = url.parse()?;
         let options = options.application_name("ostler").disable_statement_logging();
         // Every statement has its index. By its statistics Postgres would walk a whole table when the index was large once.
@@ -92,7 +90,7 @@ impl Connections {
     }
 
     /// How a lane's connection makes its plans.
-    pub fn lane_options(&self) -> PgConnectOptions {
+    pub(crate) fn lane_options(&self) -> PgConnectOptions {
         self.options.clone().options([
             // Plans made while tables are empty would keep to what is best for empty tables.
             ("plan_cache_mode", "force_generic_plan"),
@@ -102,7 +100,7 @@ impl Connections {
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
-    pub async fn read(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+    pub(crate) async fn read(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         let _place = self.place().await?;
         if let Some(mut connection) = self.take_up().await {
             match fetch(&mut connection, sql.clone(), args).await {
@@ -117,7 +115,7 @@ impl Connections {
     }
 
     /// A statement that is sent once: if the connection is lost, it is unknown whether it was executed.
-    pub async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+    pub(crate) async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         let outcome = self.write_once(sql, args).await;
         self.health.record_failure(&outcome);
         outcome
@@ -134,7 +132,7 @@ impl Connections {
     }
 
     /// Statements that commit together. If the connection is lost during the commit, its outcome is unknown.
-    pub async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+    pub(crate) async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
         let outcome = self.write_all(statements).await;
         self.health.record_failure(&outcome);
         outcome
@@ -153,7 +151,7 @@ impl Connections {
         self.keep(connection, outcome)
     }
 
-    pub async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.places.close();
         let kept = std::mem::take(&mut *self.kept());
         for connection in kept {
@@ -180,7 +178,7 @@ impl Connections {
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<KeptConnection>> {
-        self.kept.lock().expect("never poisoned")
+        self.kept.lock()
     }
 }
 

@@ -26,12 +26,12 @@ use crate::{
 
 /// How a flush makes sure that what it decided on still holds when it writes.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Hold {
+pub(super) enum Hold {
     Revisions,
     Locks,
 }
 
-pub async fn load(
+pub(super) async fn load(
     tx: &mut PgConnection,
     warm: &mut Warm,
     requests: &[Request],

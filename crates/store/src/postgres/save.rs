@@ -21,11 +21,11 @@ use crate::{
 
 /// Write statements by the set of tables they touch.
 #[derive(Default)]
-pub struct Statements(HashMap<u32, String>);
+pub(super) struct Statements(HashMap<u32, String>);
 
 impl Statements {
     /// Fails, and writes nothing, unless every session on the desks still has the revision it was decided on.
-    pub async fn save(&mut self, tx: &mut PgConnection, changes: &Changes<'_>) -> Result<(), StoreError> {
+    pub(super) async fn save(&mut self, tx: &mut PgConnection, changes: &Changes<'_>) -> Result<(), StoreError> {
         let mask = TABLES.iter().rev().fold(0_u32, |mask, table| mask << 1 | u32::from((table.touched)(changes)));
         if mask == 0 {
             return Ok(());
@@ -119,7 +119,7 @@ fn write_statement(mask: u32) -> String {
     for (index, table) in TABLES.iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1) {
         let (part, width) = (table.sql)(next);
         let comma = if next > 1 { ", " } else { "" };
-        write!(sql, "{comma}w{index} AS ({part})").expect("writing to a string");
+        let _ = write!(sql, "{comma}w{index} AS ({part})");
         next += width;
     }
     let held: String = (0..HELD)
@@ -128,7 +128,7 @@ fn write_statement(mask: u32) -> String {
         .collect();
     // A division by zero is the shortest way for a statement to fail as a whole. It comes before the writes that the
     // answer does not depend on, so an outdated flush does not go on to clash with the rows it knew nothing of.
-    write!(sql, " SELECT 1 / (CASE WHEN 0{held} = ${next}::bigint THEN 1 ELSE 0 END)").expect("writing to a string");
+    let _ = write!(sql, " SELECT 1 / (CASE WHEN 0{held} = ${next}::bigint THEN 1 ELSE 0 END)");
     sql
 }
 
@@ -171,6 +171,7 @@ fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&'q R]) -> PgQuery
 }
 
 /// One array per column.
+#[expect(clippy::expect_used, reason = "as many values as columns")]
 fn bind_columns<'q>(
     mut query: PgQuery<'q>,
     columns: impl Iterator<Item = &'static (&'static str, Kind)>,

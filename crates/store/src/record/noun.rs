@@ -8,7 +8,7 @@ use crate::error::StoreError;
 
 /// A noun with a table, declared by [`record!`](super::record). What never changes is written once; an update carries the
 /// key and the state only.
-pub trait Record: Sized {
+pub(crate) trait Record: Sized {
     const TABLE: &'static str;
     /// How many columns at the front are the key.
     const KEY: usize;
@@ -36,7 +36,7 @@ pub(crate) const fn count(names: &[&str]) -> usize {
 
 impl Reader<'_> {
     /// The right side of a left join. `None` if its first column is null.
-    pub fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
+    pub(crate) fn joined<R: Record>(&mut self) -> Result<Option<R>, StoreError> {
         if self.next_is_null()? {
             self.skip(R::COLUMNS.len());
             return Ok(None);

@@ -18,33 +18,33 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
-    pub fn new(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
+    pub(crate) fn new(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
         Self { sql: sql.into(), args, must_touch: false }
     }
 
     /// A guard: it returns the rows it touched (`RETURNING 1`). If there are none, the other statements are not written either.
-    pub fn guard(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
+    pub(crate) fn guard(sql: impl Into<Sql>, args: Vec<Value>) -> Self {
         Self { must_touch: true, ..Self::new(sql, args) }
     }
 }
 
 /// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
-pub fn select_sql<R: Record>(rest: &str) -> String {
+pub(crate) fn select_sql<R: Record>(rest: &str) -> String {
     format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE)
 }
 
 /// `a.x, a.y, …` for a select.
-pub fn columns<R: Record>(alias: &str) -> String {
+pub(crate) fn columns<R: Record>(alias: &str) -> String {
     R::COLUMNS.iter().map(|(name, _)| format!("{alias}.{name}")).collect::<Vec<_>>().join(", ")
 }
 
 /// As [`columns`], with a null in the place of one that is not wanted.
-pub fn columns_except<R: Record>(alias: &str, unwanted: &str) -> String {
+pub(crate) fn columns_except<R: Record>(alias: &str, unwanted: &str) -> String {
     columns_replaced::<R>(alias, unwanted, "CAST(NULL AS TEXT)")
 }
 
 /// As [`columns`], with another expression in the place of one of them.
-pub fn columns_replaced<R: Record>(alias: &str, replaced: &str, by: &str) -> String {
+pub(crate) fn columns_replaced<R: Record>(alias: &str, replaced: &str, by: &str) -> String {
     let column = |(name, _): &(&str, Kind)| if *name == replaced { by.to_owned() } else { format!("{alias}.{name}") };
     R::COLUMNS.iter().map(column).collect::<Vec<_>>().join(", ")
 }
@@ -85,7 +85,7 @@ pub(crate) fn update_where<R: Record>(noun: &R, conditions: Vec<(&'static str, V
 }
 
 /// A new row replaces the state of one with the same key: a run's next lease takes the place of its last.
-pub fn on_conflict<R: Record>() -> String {
+pub(crate) fn on_conflict<R: Record>() -> String {
     let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
     let state = list(&R::COLUMNS[R::FIXED..], |name| format!("{name} = excluded.{name}"));
     if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
@@ -96,13 +96,13 @@ fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
 }
 
 /// One new row, with `?n`.
-pub fn insert_row<R: Record>() -> String {
+pub(crate) fn insert_row<R: Record>() -> String {
     let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
     format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
 }
 
 /// As [`insert_row`], followed by columns of [`Record::BESIDE`]. It fails where there is such a row.
-pub fn insert_row_with<R: Record>(beside: &[&str]) -> String {
+pub(crate) fn insert_row_with<R: Record>(beside: &[&str]) -> String {
     debug_assert!(beside.iter().all(|name| R::BESIDE.contains(name)), "{beside:?} beside {}", R::TABLE);
     let more: String = beside.iter().map(|name| format!(", {name}")).collect();
     let marks = (1..=R::COLUMNS.len() + beside.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
@@ -110,7 +110,7 @@ pub fn insert_row_with<R: Record>(beside: &[&str]) -> String {
 }
 
 /// One changed row, with `?n`: the key, then the state.
-pub fn update_row<R: Record>() -> String {
+pub(crate) fn update_row<R: Record>() -> String {
     let mut mark = 0;
     let mut next = || {
         mark += 1;
@@ -122,13 +122,13 @@ pub fn update_row<R: Record>() -> String {
 }
 
 /// New rows, from one array per column, starting at `$first`.
-pub fn insert_rows<R: Record>(first: usize) -> String {
+pub(crate) fn insert_rows<R: Record>(first: usize) -> String {
     let arrays = arrays(R::COLUMNS.iter(), first);
     format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({arrays}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
 }
 
 /// Changed rows, from one array per column of the key and the state, starting at `$first`.
-pub fn update_rows<R: Record>(first: usize) -> String {
+pub(crate) fn update_rows<R: Record>(first: usize) -> String {
     let (key, state) = (&R::COLUMNS[..R::KEY], &R::COLUMNS[R::FIXED..]);
     let arrays = arrays(key.iter().chain(state), first);
     let set = list(state, |name| format!("{name} = u.{name}"));
@@ -142,7 +142,7 @@ pub fn update_rows<R: Record>(first: usize) -> String {
 }
 
 /// How many parameters [`update_rows`] takes.
-pub fn update_width<R: Record>() -> usize {
+pub(crate) fn update_width<R: Record>() -> usize {
     R::KEY + R::COLUMNS.len() - R::FIXED
 }
 

@@ -2,17 +2,17 @@
 
 use std::{borrow::Cow, fmt::Display};
 
-use ostler_protocol::{RawJson, Timestamp};
+use ostler_protocol::{RawJson, Timestamp, json::text_of};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Text,
     Int,
     Bytes,
 }
 
 impl Kind {
-    pub fn postgres_type(self) -> &'static str {
+    pub(crate) fn postgres_type(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Int => "bigint",
@@ -23,7 +23,7 @@ impl Kind {
 
 /// The value of a column. Its kind is known even when it is null, because Postgres requires it.
 #[derive(Clone, Debug)]
-pub enum ColumnValue<'a> {
+pub(crate) enum ColumnValue<'a> {
     Text(Option<Cow<'a, str>>),
     Int(Option<i64>),
     /// A hash: nothing else is stored as bytes.
@@ -31,18 +31,18 @@ pub enum ColumnValue<'a> {
 }
 
 /// A value that belongs to the statement it is bound to.
-pub type Value = ColumnValue<'static>;
+pub(crate) type Value = ColumnValue<'static>;
 
 impl<'a> ColumnValue<'a> {
-    pub fn borrowed(text: &'a str) -> Self {
+    pub(crate) fn borrowed(text: &'a str) -> Self {
         Self::Text(Some(without_nul(text)))
     }
 
-    pub fn opt_borrowed(text: Option<&'a str>) -> Self {
+    pub(crate) fn opt_borrowed(text: Option<&'a str>) -> Self {
         Self::Text(text.map(without_nul))
     }
 
-    pub fn into_owned(self) -> Value {
+    pub(crate) fn into_owned(self) -> Value {
         match self {
             Self::Text(text) => Value::Text(text.map(|text| Cow::Owned(text.into_owned()))),
             Self::Int(number) => Value::Int(number),
@@ -107,14 +107,14 @@ impl From<&RawJson> for Value {
 }
 
 /// An id, or anything else that is its text.
-pub fn text(id: impl Display) -> Value {
+pub(crate) fn text(id: impl Display) -> Value {
     Value::Text(Some(id.to_string().into()))
 }
 
-pub fn opt_text(id: Option<impl Display>) -> Value {
+pub(crate) fn opt_text(id: Option<impl Display>) -> Value {
     Value::Text(id.map(|id| id.to_string().into()))
 }
 
-pub fn json(value: &impl serde::Serialize) -> Value {
-    Value::Text(Some(serde_json::to_string(value).expect("our own types serialise").into()))
+pub(crate) fn json(value: &impl serde::Serialize) -> Value {
+    Value::Text(Some(text_of(value).into()))
 }

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Puts the rows the request needs on its session's desk, from the warm ones where they are. `None`: there is no such session.
-pub fn load<'a>(
+pub(super) fn load<'a>(
     tx: &Connection,
     warm: &mut Warm,
     desks: &'a mut Desks,
@@ -166,7 +166,7 @@ fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> 
     Ok(())
 }
 
-pub fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
+pub(super) fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
     insert(tx, sql!(insert_row::<Event>()), &changes.events)?;
     write(tx, sql!(insert_row::<Session>()), sql!(update_row::<Session>()), &changes.sessions)?;
     write(tx, sql!(insert_row::<Run>()), sql!(update_row::<Run>()), &changes.runs)?;

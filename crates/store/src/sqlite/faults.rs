@@ -49,7 +49,7 @@ struct State {
 static STATE: Mutex<State> = Mutex::new(State { order: None, fired: 0 });
 
 /// Makes the faulty file system SQLite's default, once per process, if a control file is named.
-pub fn install() {
+pub(super) fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let Some(control) = std::env::var_os(CONTROL_VARIABLE).map(PathBuf::from) else { return };

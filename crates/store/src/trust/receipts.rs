@@ -35,6 +35,7 @@ record! {
 }
 
 /// Fails if another receipt was appended concurrently: numbers are unique.
+#[expect(clippy::expect_used, reason = "our own types serialise")]
 pub(crate) fn appended(receipt: &Receipt) -> Statement {
     let stored = StoredReceipt {
         user_id: receipt.user_id.clone(),

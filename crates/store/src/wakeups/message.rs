@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ostler_protocol::{ids::SessionId, kernel::events::Event};
+use ostler_protocol::{ids::SessionId, json::text_of, kernel::events::Event};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 2;
@@ -164,7 +164,7 @@ impl Wakeups {
     }
 
     pub(super) fn encode_frames(&self) -> String {
-        json(&self.frames)
+        text_of(&self.frames)
     }
 
     /// The frames of a row. `None` if they are of another format.
@@ -182,7 +182,7 @@ impl Wakeups {
                 let (named, is_urgent) = ((!is_left_out).then(|| keys.named.iter().cloned().collect()), keys.is_urgent);
                 (topic.clone(), Topic { named, is_urgent })
             });
-            json(&Outgoing {
+            text_of(&Outgoing {
                 version: VERSION,
                 server,
                 jobs: self.jobs,
@@ -197,7 +197,9 @@ impl Wakeups {
         let attempts = [(self.all_sessions, false), (true, false), (true, true)].into_iter();
         let mut texts = attempts.map(|(sessions, topics)| encoded(sessions, topics));
         let fits = texts.find(|text| text.len() <= PAYLOAD_BYTES_MAX);
-        fits.unwrap_or_else(|| json(&Outgoing { all_topics: true, all_urgent: true, row, ..Outgoing::empty(server) }))
+        fits.unwrap_or_else(|| {
+            text_of(&Outgoing { all_topics: true, all_urgent: true, row, ..Outgoing::empty(server) })
+        })
     }
 
     /// The server that sent it, and what it says. A message that cannot be read is a reason to read everything.
@@ -307,10 +309,6 @@ impl From<Incoming> for Wakeups {
         }
         .with_frames(incoming.frames)
     }
-}
-
-fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("our own types serialise")
 }
 
 #[cfg(test)]

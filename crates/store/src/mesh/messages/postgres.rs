@@ -144,7 +144,7 @@ const TRIM: &str = "WITH ranked AS (
 )
 UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE b.aid = l.aid";
 
-pub struct PostLane {
+pub(crate) struct PostLane {
     options: PgConnectOptions,
     health: Arc<WriteHealth>,
     connection: Option<KeptConnection>,
@@ -157,11 +157,11 @@ type Done = (MailboxOutcome, Vec<Letter>);
 type To = (Arc<dyn Recipients>, oneshot::Sender<Result<MailboxOutcome, LaneError>>);
 
 impl PostLane {
-    pub fn new(connections: &Connections) -> Self {
+    pub(crate) fn new(connections: &Connections) -> Self {
         Self { options: connections.lane_options(), health: connections.health.clone(), connection: None }
     }
 
-    pub async fn run(mut self, mut inbox: mpsc::Receiver<MailboxJob>, host: Arc<dyn Host>) {
+    pub(crate) async fn run(mut self, mut inbox: mpsc::Receiver<MailboxJob>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
             let jobs = gather(first, &mut inbox, FLUSH_POSTS_MAX, |job| job.post.bytes());
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
@@ -184,6 +184,7 @@ impl PostLane {
         }
     }
 
+    #[expect(clippy::expect_used, reason = "one post, one outcome")]
     async fn flush_alike(&mut self, jobs: Vec<MailboxJob>, host: &dyn Host) {
         let (posts, answers): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.post, (job.recipients, job.answer))).unzip();
@@ -261,6 +262,7 @@ impl PostLane {
     }
 }
 
+#[expect(clippy::expect_used, reason = "each has an outcome")]
 async fn flush_posts(
     connection: &mut PgConnection,
     posts: &[MailboxRequest],
@@ -283,6 +285,7 @@ async fn flush_posts(
     Ok(done.into_iter().map(|done| done.expect("each has an outcome")).collect())
 }
 
+#[expect(clippy::expect_used, reason = "the first has an outcome")]
 async fn send(
     connection: &mut PgConnection,
     sends: &[(usize, &Outgoing)],
@@ -428,7 +431,7 @@ async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp
 }
 
 /// As a separate write.
-pub async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
+pub(crate) async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
     let mut connection = connect(&connections.options).await?;
     within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;
     KeptConnection::new(connection).close().await;

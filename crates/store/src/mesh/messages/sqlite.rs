@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Sends or acknowledges with the next flush.
-pub fn post(sqlite: &Sqlite, job: MailboxJob) -> Result<(), LaneError> {
+pub(crate) fn post(sqlite: &Sqlite, job: MailboxJob) -> Result<(), LaneError> {
     sqlite.offer(|host| Box::new(PostWrite { job, host }))
 }
 
@@ -182,7 +182,7 @@ fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> 
 }
 
 /// As a separate write.
-pub async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Result<(), StoreError> {
+pub(crate) async fn trim_queue(sqlite: &Sqlite, owner: String, now: Timestamp) -> Result<(), StoreError> {
     sqlite.plain(move |tx| in_savepoint(tx, || trim(tx, &owner, now))).await
 }
 

@@ -27,7 +27,7 @@ static ORIGINAL: AtomicPtr<ffi::sqlite3_vfs> = AtomicPtr::new(null_mut());
 static TABLES: Mutex<Vec<(usize, usize)>> = Mutex::new(vec![]);
 
 /// Makes the wrapped file system the default. `false` if SQLite refused it.
-pub fn register() -> bool {
+pub(super) fn register() -> bool {
     // SAFETY: a null name asks for the default file system, which lives as long as the process.
     let original = unsafe { ffi::sqlite3_vfs_find(null()) };
     if original.is_null() {
