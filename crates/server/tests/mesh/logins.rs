@@ -307,7 +307,7 @@ async fn a_connection_does_not_outlive_a_revocation_that_came_meanwhile() {
     let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
     let mut holder = server.connection().await;
     holder.execute("BEGIN; LOCK TABLE mesh_mailboxes IN ACCESS EXCLUSIVE MODE").await.unwrap();
-    let meanwhile = revoke_while_it_waits(&server, &alice, holder, "SELECT last_seq");
+    let meanwhile = revoke_while_it_waits(&server, &alice, holder, "SELECT t.aid, t.last_seq");
     let (refused, ()) = tokio::join!(wire.refused("auth.connect", params), meanwhile);
     assert_eq!(refused.0, 4001);
     // How it takes messages is written down last.
