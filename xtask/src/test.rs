@@ -158,8 +158,7 @@ impl Surroundings {
     }
 }
 
-/// Half as many again as there are cores, because many tests wait for a process, a lease or a real agent.
+/// Twice as many as there are cores, because many tests wait for a process, a lease or a real agent.
 fn test_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    cores + cores.div_ceil(2)
+    2 * std::thread::available_parallelism().map_or(1, usize::from)
 }
