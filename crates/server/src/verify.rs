@@ -52,12 +52,13 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
         return Err(Failure::rule(Rule::StoreAbsent, message));
     }
     let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_opened(error, &store))?;
-    let report = walk(&db, session).await;
+    let report = verify_store(&db, session).await;
     db.close().await;
     report
 }
 
-async fn walk(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
+/// [`verify`] on a store that is already open.
+pub async fn verify_store(db: &Db, wanted: Option<&str>) -> Result<Report, Failure> {
     let mut report = Report::default();
     let mut after: Option<SessionId> = None;
     loop {

@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_server::{
     Config,
     clock::Clock,
-    verify::{BrokenRow, verify},
+    verify::{BrokenRow, verify_store},
 };
 use ostler_store::{
     Db,
@@ -29,7 +29,7 @@ use crate::harness::{Caller, Database, Engine, TestClock, both_engines, start};
 /// A stopped server's store, with one session in it.
 struct Left {
     engine: Engine,
-    config: Config,
+    db: Db,
     session: SessionId,
     log: Vec<Event>,
     connection: Connected,
@@ -64,7 +64,6 @@ impl Left {
         let db = Db::open(&config.store().unwrap(), clock.now()).await.unwrap();
         let session = sessions::list_after(&db, None, 1).await.unwrap().remove(0).session;
         let log = events::list_by_session(&db, session, 0, 1_000).await.unwrap().events;
-        db.close().await;
         let mut connection = match &database {
             None => Connected::Sqlite(rusqlite::Connection::open(file_in(&data_dir)).unwrap()),
             Some(database) => Connected::Postgres(PgConnection::connect(database.url()).await.unwrap()),
@@ -73,20 +72,20 @@ impl Left {
         for table in SERVED {
             connection.execute(&format!("CREATE TABLE {table}_as_it_was AS SELECT * FROM {table}")).await;
         }
-        Self { engine, config, session, log, connection, _database: database, _data_dir: data_dir }
+        Self { engine, db, session, log, connection, _database: database, _data_dir: data_dir }
     }
 
     /// The first place that does not fit. `None`: everything does.
     async fn broken(&self) -> Option<(i64, String)> {
         let mine = |broken: &BrokenRow| broken.session_id == self.session.to_string();
-        let mut broken: Vec<_> = verify(&self.config, None).await.unwrap().broken.into_iter().filter(mine).collect();
+        let mut broken: Vec<_> = verify_store(&self.db, None).await.unwrap().broken.into_iter().filter(mine).collect();
         assert!(broken.len() <= 1, "one session, one place: {broken:?}");
         broken.pop().map(|broken| (broken.session_seq, broken.reason))
     }
 
     /// What belongs to no session: the name it has, and its first number.
     async fn orphans(&self, wanted: Option<&str>) -> Vec<(String, i64)> {
-        let broken = verify(&self.config, wanted).await.unwrap().broken.into_iter();
+        let broken = verify_store(&self.db, wanted).await.unwrap().broken.into_iter();
         broken.filter(|b| b.reason.contains("no such session")).map(|b| (b.session_id, b.session_seq)).collect()
     }
 
