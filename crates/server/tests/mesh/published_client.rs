@@ -1,5 +1,5 @@
 //! The published client `aun-core` 0.2.10, unmodified, against a whole server: it registers, logs in, connects, stays
-//! logged in, and stops believing whom it should not.
+//! logged in, and stops believing whom it should not. The subject is what it understands, so one engine is enough.
 
 use std::{path::Path, process::Stdio};
 
@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::harness::{Engine, PATIENCE, TestServer, both_engines, id};
+use crate::harness::{Engine, PATIENCE, TestServer, id, one_engine};
 
 /// The client's process. It is killed when this is dropped.
 pub struct Published {
@@ -96,7 +96,7 @@ pub async fn start(engine: Engine) -> (TestServer, Published) {
     (server, Published::start(None))
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_registers_logs_in_and_connects_without_a_warning(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -119,7 +119,7 @@ async fn it_registers_logs_in_and_connects_without_a_warning(engine: Engine) {
     published.ok(json!({"do": "create", "who": "alice", "aid": aid})).await;
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_stays_logged_in_by_fresh_tokens(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -138,7 +138,7 @@ async fn it_stays_logged_in_by_fresh_tokens(engine: Engine) {
     assert!(refreshes[0].parse::<u32>().unwrap() >= 2, "{refreshes:?}");
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_takes_a_renewed_certificate(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(200);
@@ -155,7 +155,7 @@ async fn it_takes_a_renewed_certificate(engine: Engine) {
     published.ok(json!({"do": "login", "who": "alice", "aid": aid})).await;
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby", "carol"] {
@@ -180,7 +180,7 @@ async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
     assert!(refused.get("error").is_some(), "{refused}");
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_hears_which_conflict_it_is(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
@@ -213,7 +213,7 @@ fn web_certificate(directory: &Path) {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
 }
 
-#[both_engines]
+#[one_engine]
 async fn it_finds_the_gateway_by_name_over_tls(engine: Engine) {
     let scratch = TempDir::new().unwrap();
     web_certificate(scratch.path());

@@ -13,7 +13,7 @@ use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
 use super::published_client::{Published, start};
-use crate::harness::{Engine, TestServer, both_engines, eventually};
+use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
 
 const ALICE: &str = "alice.localhost.test";
 const BOBBY: &str = "bobby.localhost.test";
@@ -54,7 +54,7 @@ fn say(who: &str, to: &str, text: &str) -> Value {
     call(who, "message.send", json!({"to": to, "payload": {"type": "text", "text": text}}))
 }
 
-#[both_engines]
+#[one_engine]
 async fn two_of_them_talk_sealed(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -136,7 +136,7 @@ async fn one_who_was_away_finds_its_messages(engine: Engine) {
     assert_eq!(pulled["ok"]["messages"][0]["payload"]["text"], "for later", "{pulled}");
 }
 
-#[both_engines]
+#[one_engine]
 async fn every_device_opens_its_own_copy(engine: Engine) {
     let (server, mut published) = start(engine).await;
     for who in ["alice", "bobby"] {
@@ -184,7 +184,7 @@ async fn ours(server: &TestServer, name: &str) -> Sealer {
     sealer
 }
 
-#[both_engines]
+#[one_engine]
 async fn they_and_we_open_each_others_messages(engine: Engine) {
     let (server, mut published) = start(engine).await;
     enter(&server, &mut published, "alice").await;

@@ -1,5 +1,6 @@
 //! The published AG-UI client, unmodified, against a real server: both flows, several turns, tools, interrupts, cancels and
 //! broken connections. Every event it received is then validated against the official models, in Python.
+//! Tests of what is read back from the store run on both engines; those of what an event looks like on one.
 
 mod page;
 
@@ -11,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-use crate::fixtures::test_home::{Engine, TestHome, both_engines};
+use crate::fixtures::test_home::{Engine, TestHome, both_engines, one_engine};
 
 /// A program that `cargo xtask test` installs; `eval "$(cargo xtask agents)"` for a single test.
 fn installed(variable: &str) -> PathBuf {
@@ -65,37 +66,37 @@ fn a_run_is_queued_and_followed_by_the_same_client(engine: Engine) {
     play(engine, "queued");
 }
 
-#[both_engines]
+#[one_engine]
 fn tools_and_their_results_reach_the_clients_messages(engine: Engine) {
     play(engine, "tools");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_permission_request_interrupts_and_an_answer_resumes_the_run(engine: Engine) {
     play(engine, "interrupt_and_resume");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_client_continues_after_a_declined_a_dismissed_and_an_expired_interrupt(engine: Engine) {
     play(engine, "interrupt_declined");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_client_continues_after_an_approved_run_has_failed(engine: Engine) {
     play(engine, "failed_approval");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_resumed_run_includes_the_open_tool_calls(engine: Engine) {
     play(engine, "open_tool_call");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_cancelled_run_is_reported_and_the_thread_continues(engine: Engine) {
     play(engine, "cancel");
 }
 
-#[both_engines]
+#[one_engine]
 fn a_failed_run_ends_with_its_kind_and_message(engine: Engine) {
     play(engine, "failure");
 }
