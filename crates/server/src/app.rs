@@ -45,7 +45,7 @@ use crate::{
         work::Work,
     },
     secrets::SecretStore,
-    service::{health::StoreCheck, replays::Replays},
+    service::{health::StoreCheck, replay_throttle::ReplayThrottle},
     traces::{Span, Traces, note_run},
     worker::wakeups::Pending,
 };
@@ -73,7 +73,7 @@ pub struct AppInner {
     pub auth: Authenticator,
     pub secrets: SecretStore,
     pub followers: Arc<Places>,
-    pub replays: Replays,
+    pub replays: ReplayThrottle,
     /// The request bodies that are being worked on.
     pub work: Arc<Work>,
     /// Decides which failures are logged one by one.
@@ -195,7 +195,7 @@ impl App {
             auth,
             secrets,
             followers: Places::new(STREAMS),
-            replays: Replays::default(),
+            replays: ReplayThrottle::default(),
             work,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),

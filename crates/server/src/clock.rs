@@ -66,7 +66,7 @@ struct Pool {
 }
 
 impl Pool {
-    #[expect(clippy::expect_used, reason = "ten of them")]
+    #[expect(clippy::expect_used, reason = "a slice of ten bytes has ten bytes")]
     fn take(&mut self) -> [u8; 10] {
         if self.bytes.len() < 10 {
             self.bytes.resize(1_000, 0);

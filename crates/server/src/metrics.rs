@@ -184,7 +184,7 @@ impl Metrics {
 
 /// The label of a method. Methods that this server does not use share one label, because a caller may send any method.
 fn method_label(method: &Method) -> &Method {
-    #[expect(clippy::expect_used, reason = "a token")]
+    #[expect(clippy::expect_used, reason = "the constant is a valid method name")]
     static OTHER: std::sync::LazyLock<Method> =
         std::sync::LazyLock::new(|| Method::from_bytes(b"OTHER").expect("a token"));
     let ours = [Method::GET, Method::POST, Method::PATCH, Method::PUT, Method::DELETE, Method::HEAD, Method::OPTIONS];

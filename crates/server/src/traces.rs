@@ -50,12 +50,12 @@ pub enum Transport {
     Http {
         method: Method,
         route: Option<String>,
-        /// The operation's id in the OpenAPI document.
-        operation: Option<Arc<str>>,
         status: StatusCode,
     },
     /// A call over a WebSocket.
-    Rpc { method: &'static str },
+    Rpc {
+        method: &'static str,
+    },
 }
 
 /// What an operation is about, as far as it is known when the operation ends. The functions that find a run or a session for
@@ -87,14 +87,14 @@ pub fn note_session(tenant_id: &str, session: SessionId) {
 }
 
 /// As [`note_session`], with the run.
-pub fn note_run(run: &RunRef) {
+pub(crate) fn note_run(run: &RunRef) {
     note_session(&run.tenant_id, run.session);
     let _ = SUBJECT.try_with(|subject| subject.run_id.get_or_init(|| run.run_id).to_owned());
 }
 
 impl Traces {
     /// With a queue to the collector, if one is configured.
-    pub fn new(endpoint: Option<&str>) -> (Self, Option<mpsc::Receiver<Span>>) {
+    pub(crate) fn new(endpoint: Option<&str>) -> (Self, Option<mpsc::Receiver<Span>>) {
         let Some(_) = endpoint else { return (Self::default(), None) };
         let (sender, receiver) = mpsc::channel(QUEUE_SPANS_MAX);
         (Self { queue: Some(sender) }, Some(receiver))
@@ -105,7 +105,7 @@ impl Traces {
     }
 
     /// False if the span had to be dropped.
-    pub fn put(&self, span: Span) -> bool {
+    pub(crate) fn put(&self, span: Span) -> bool {
         let wanted = span.parent.as_ref().is_none_or(|parent| parent.sampled);
         self.queue.as_ref().filter(|_| wanted).is_none_or(|queue| queue.try_send(span).is_ok())
     }
@@ -134,12 +134,12 @@ impl Parent {
     }
 }
 
-pub fn text(key: &str, value: &str) -> Value {
+pub(crate) fn text(key: &str, value: &str) -> Value {
     json!({"key": key, "value": {"stringValue": value}})
 }
 
 impl Span {
-    pub fn json(&self, span_id: &str) -> Value {
+    pub(crate) fn json(&self, span_id: &str) -> Value {
         let own = self.trace_id.to_string();
         let own = own.rsplit_once('_').map_or(own.as_str(), |(_, body)| body);
         let parent = self.parent.as_ref();
@@ -170,18 +170,17 @@ impl Transport {
     /// The span's name and attributes, as the semantic conventions of OpenTelemetry have them.
     fn describe(&self) -> (String, Vec<Value>) {
         match self {
-            Self::Http { method, route, operation, status } => {
+            Self::Http { method, route, status } => {
                 let route = route.as_deref().unwrap_or("other");
-                let mut attributes = vec![
+                let attributes = vec![
                     text("http.request.method", method.as_str()),
                     text("http.route", route),
                     json!({"key": "http.response.status_code", "value": {"intValue": status.as_u16().to_string()}}),
                 ];
-                attributes.extend(operation.as_deref().map(|operation| text("ostler.operation", operation)));
                 (format!("{method} {route}"), attributes)
             }
             Self::Rpc { method } => {
-                let attributes = [("rpc.system", "jsonrpc"), ("rpc.method", method), ("ostler.operation", method)];
+                let attributes = [("rpc.system", "jsonrpc"), ("rpc.method", method)];
                 ((*method).to_owned(), attributes.map(|(key, value)| text(key, value)).to_vec())
             }
         }

@@ -109,7 +109,7 @@ impl Timed {
     /// Nothing has ended, nothing false was recorded, and the runner goes on under the same lease.
     async fn check(&self, server: &TestServer) {
         // A sweep that would end something comes every 50 ms.
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        tokio::time::sleep(Duration::from_millis(350)).await;
         for (run_id, command_id) in [(&self.played.run_id, &self.command_id), (&self.resident.0, &self.resident.1)] {
             assert_eq!(server.result(run_id, command_id).await["terminalStatus"], Value::Null);
             let events = server.events(run_id).await;
@@ -188,7 +188,7 @@ async fn a_server_with_a_wrong_clock_goes_by_the_databases() {
             runner.ack(&command_id).await;
             runner.tell(&command_id, "permission_request", ask_body(&fresh_permission(), DIGEST)).await;
             // Both servers sweep every 50 ms.
-            tokio::time::sleep(Duration::from_millis(150)).await;
+            tokio::time::sleep(Duration::from_millis(350)).await;
             for other in [&first, &second] {
                 other.try_claim(&run_id, "runner-b", LEASE_MS).await.refused(RunnerLeaseConflict);
                 assert_eq!(other.result(&run_id, &command_id).await["terminalStatus"], Value::Null);

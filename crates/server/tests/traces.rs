@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Router, extract::State, routing::post};
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, TestServer, eventually, one_engine};
+use crate::harness::{Agent, Engine, TestServer, eventually, fresh, one_engine};
 
 type Received = Arc<Mutex<Vec<Value>>>;
 
@@ -59,9 +59,9 @@ async fn a_request_is_exported_in_its_callers_trace(engine: Engine) {
     assert_eq!(continued.len(), 1, "the one whose caller records it");
     assert_eq!((&continued[0]["parentSpanId"], &continued[0]["kind"]), (&json!("b7ad6b7169203331"), &json!(2)));
     let text = |value: &str| json!({"stringValue": value});
-    assert_eq!(attribute(&continued[0], "ostler.operation"), text("get_run"));
-    assert_eq!(attribute(&continued[0], "ostler.tenant_id"), text("local"));
+    assert_eq!(continued[0]["name"], "GET /api/v1/runs/{runId}");
     let run = server.get(&path).await.ok();
+    assert_eq!(attribute(&continued[0], "ostler.tenant_id"), text(run["tenantId"].as_str().unwrap()));
     assert_eq!(attribute(&continued[0], "ostler.session_id"), text(run["sessionId"].as_str().unwrap()));
     assert_eq!(attribute(&continued[0], "ostler.run_id"), text(run["runId"].as_str().unwrap()));
     assert_eq!(attribute(span, "ostler.session_id"), Value::Null, "a run that does not exist has none");
@@ -81,4 +81,18 @@ async fn a_collector_that_is_gone_costs_no_request(engine: Engine) {
             .filter(|n: &u64| *n > 0)
     })
     .await;
+}
+
+#[one_engine]
+async fn a_call_of_the_mesh_is_exported(engine: Engine) {
+    let (address, received) = collector().await;
+    let server = TestServer::with(engine, |setup| setup.config.log.otlp_endpoint = Some(address)).await;
+    Agent::register(&server, "alice").await;
+    fresh(&server, "auth.aid_login1", json!({})).await;
+    let find = |name: &str| received.lock().unwrap().iter().find(|span| span["name"] == name).cloned();
+    let registered = eventually("the span of a call arrives", async || find("auth.create_aid")).await;
+    assert_eq!(attribute(&registered, "rpc.method"), json!({"stringValue": "auth.create_aid"}));
+    assert_eq!(attribute(&registered, "error.type"), Value::Null);
+    let refused = eventually("the span of a refused call arrives", async || find("auth.aid_login1")).await;
+    assert_eq!(attribute(&refused, "error.type"), json!({"stringValue": "schema-invalid"}));
 }

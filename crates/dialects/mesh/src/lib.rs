@@ -23,7 +23,6 @@ use ostler_protocol::{
 };
 use serde_json::Value;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     config::MeshSection,
@@ -45,7 +44,7 @@ const ROOT_PATH: &str = "/root.crt";
 
 pub fn dialect() -> Dialect {
     let dialect = Dialect::new("mesh")
-        .routes(operations)
+        .routes(http::routes)
         .route(GATEWAY_PATH, Access::Anonymous, get(http::gateway::connect))
         .route(TRUST_ROOTS_PATH, Access::Anonymous, get(http::pki::trust_roots))
         .route(ROOT_PATH, Access::Anonymous, get(http::pki::root))
@@ -64,24 +63,6 @@ pub fn dialect() -> Dialect {
         .holdings(holdings::HOLDINGS);
     let dialect = topics::ALL.into_iter().fold(dialect, |dialect, topic| dialect.topic(*topic));
     metrics::ALL.iter().fold(dialect, |dialect, metric| dialect.metric(*metric))
-}
-
-fn operations() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(http::identities::issue, http::identities::list))
-        .routes(routes!(http::identities::invite))
-        .routes(routes!(http::identities::get))
-        .routes(routes!(http::identities::revoke))
-        .routes(routes!(http::gateway::discover))
-        .routes(routes!(http::pki::chain))
-        .routes(routes!(http::pki::root))
-        .routes(routes!(http::pki::certificate))
-        .routes(routes!(http::pki::revocations))
-        .routes(routes!(http::pki::revocations_der))
-        .routes(routes!(http::pki::status))
-        .routes(routes!(http::pki::ocsp))
-        .routes(routes!(http::pki::trust_roots))
-        .routes(routes!(http::agent_md::put, http::agent_md::get))
 }
 
 fn security() -> SecurityScheme {

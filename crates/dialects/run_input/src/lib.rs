@@ -12,22 +12,18 @@ mod service;
 mod shapes;
 mod state;
 
-use axum::extract::DefaultBodyLimit;
 use ostler_protocol::{
     failures::Problem,
-    run_input::{failures::RunInputProblem, runs::in_dialect},
+    run_input::failures::{RunInputProblem, to_run_input},
 };
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     config::{RunInputSection, attachments::AttachmentsSection},
-    http::attachments::FORM_BYTES_MAX,
     service::{attachments, threads},
     state::RunInputState,
 };
 use ostler_server::{
-    app::App,
     auth::Access,
     dialect::{Dialect, FailureEncoder, States, encoded},
 };
@@ -37,8 +33,8 @@ const SIGNATURE: &str = "signature";
 
 pub fn dialect() -> Dialect {
     Dialect::new("run_input")
-        .routes(operations)
-        .failures(FailureEncoder { translate: in_dialect, encode, schema: "RunInputProblem" })
+        .routes(http::routes)
+        .failures(FailureEncoder { translate: to_run_input, encode, schema: "RunInputProblem" })
         .security(SIGNATURE, Access::Signed, security)
         .section::<RunInputSection>()
         .section::<AttachmentsSection>()
@@ -49,19 +45,6 @@ pub fn dialect() -> Dialect {
         .chore("deleting unused attachments", |app| async move { attachments::sweep(&app).await.map(drop) })
         .pictures(|app, command| async move { attachments::of_command(&app, &command).await })
         .holdings(holdings::HOLDINGS)
-}
-
-fn operations() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(http::runs::create))
-        .routes(routes!(http::runs::events))
-        .routes(routes!(http::runs::cancel))
-        .routes(routes!(http::attachments::create))
-        .routes(routes!(http::attachments::sign))
-        .routes(routes!(http::attachments::get))
-        .routes(routes!(http::history::get))
-        .routes(routes!(http::sessions::erase))
-        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
 }
 
 fn encode(problem: Problem) -> String {

@@ -13,7 +13,7 @@ use ostler_protocol::{
     json::hex,
     trust::webhooks::{
         self, AGENT_HEADER, DELIVERY_HEADER, Delivery, DeliveryOutcome, DeliveryStatus, NextAttempt, SIGNATURE_HEADER,
-        TIMESTAMP_HEADER, Webhook, next, retry_after_s,
+        TIMESTAMP_HEADER, Webhook, next_attempt, retry_after_s,
     },
 };
 use ostler_store::{
@@ -109,7 +109,7 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     };
     let mut random = [0; 2];
     fill(&mut random);
-    let next = next(outcome, delivery.attempts, u16::from_le_bytes(random));
+    let next = next_attempt(outcome, delivery.attempts, u16::from_le_bytes(random));
     Trust::of(app).counters.webhook_attempt(next);
     let attempt = Attempt { owner, delivery: &delivery, webhook: webhook.ok(), outcome, last_error };
     if let Err(error) = with_retries(app, || store_outcome(app, attempt.clone(), next)).await {

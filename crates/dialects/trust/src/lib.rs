@@ -18,7 +18,6 @@ mod topics;
 
 use axum::routing::get;
 use ostler_protocol::{failures::Problem, trust::failures::TrustProblem};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     config::WebhooksSection,
@@ -27,14 +26,13 @@ use self::{
     state::Trust,
 };
 use ostler_server::{
-    app::App,
     auth::Access,
     dialect::{Dialect, FailureEncoder, States, encoded},
 };
 
 pub fn dialect() -> Dialect {
     let dialect = Dialect::new("trust")
-        .routes(operations)
+        .routes(http::routes)
         .route(sockets::HUMAN_PATH, Access::Introduce, get(sockets::human))
         .route(sockets::AGENT_PATH, Access::Introduce, get(sockets::agent))
         .failures(FailureEncoder { translate: |failure| failure, encode, schema: "TrustProblem" })
@@ -51,27 +49,6 @@ pub fn dialect() -> Dialect {
         .topic(topics::LISTENER)
         .holdings(holdings::HOLDINGS);
     metrics::ALL.iter().fold(dialect, |dialect, metric| dialect.metric(*metric))
-}
-
-fn operations() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(http::agents::create, http::agents::list))
-        .routes(routes!(http::agents::get, http::agents::update, http::agents::retire))
-        .routes(routes!(http::agents::diff))
-        .routes(routes!(http::agents::create_token, http::agents::list_tokens))
-        .routes(routes!(http::agents::revoke_token))
-        .routes(routes!(http::relations::create, http::relations::list))
-        .routes(routes!(http::relations::get, http::relations::update, http::relations::revoke))
-        .routes(routes!(http::relations::changes))
-        .routes(routes!(http::relations::pending))
-        .routes(routes!(http::relations::use_scope))
-        .routes(routes!(http::receipts::list))
-        .routes(routes!(http::receipts::ledger))
-        .routes(routes!(http::webhooks::put, http::webhooks::get, http::webhooks::delete))
-        .routes(routes!(http::webhooks::test))
-        .routes(routes!(http::webhooks::list_deliveries))
-        .routes(routes!(http::webhooks::get_delivery))
-        .routes(routes!(http::webhooks::replay))
 }
 
 fn encode(problem: Problem) -> String {

@@ -1,6 +1,6 @@
 //! A launcher's rules about the jobs it has claimed, pure: which of them it vouches for, what it does with a job that
 //! is its own according to the store, and what it does after a report that got no response from the store. The launcher
-//! follows them, and the model check of the kernel explores them (`kernel/tests/model`).
+//! follows them, and the model check of the kernel explores them (`kernel/operations/tests/model`).
 //!
 //! The store can carry out a write whose response is lost. So the rows that name a launcher as their owner are not
 //! evidence of what it runs: only the launcher itself knows that.

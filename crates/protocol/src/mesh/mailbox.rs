@@ -2,7 +2,7 @@
 //! acknowledgements, recall and expiry. The store decides the same in SQL, once per engine; its tests hold both engines
 //! equal to this rule. Delivery to connections is not part of it.
 
-mod send;
+mod send_op;
 #[cfg(test)]
 mod tests;
 
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use jiff::SignedDuration;
 
-pub use self::send::{Contents, SendOp, StoredMessage};
+pub use self::send_op::{Contents, SendOp, StoredMessage};
 use super::{
     Aid,
     connections::{DeviceSlot, Mode},

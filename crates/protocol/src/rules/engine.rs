@@ -12,7 +12,7 @@ macro_rules! engine_rules {
         ContentLength "content-length" SchemaInvalid "The length of the body is not a plain number.";
         ContentType "content-type" UnsupportedMediaType "The body does not have the required content type.";
         Charset "charset" SchemaInvalid "The body is declared in another encoding than UTF-8.";
-        QueryShape "query-shape" SchemaInvalid "The query does not have its shape.";
+        QueryShape "query-shape" SchemaInvalid "The query does not match its schema.";
         IdempotencyKey "idempotency-key" SchemaInvalid "The Idempotency-Key header is not text, or differs from the body's key.";
         IfMatch "if-match" SchemaInvalid "The If-Match header is not text, or differs from the body's version.";
         Websocket "websocket" SchemaInvalid "The request does not open a WebSocket.";
@@ -21,7 +21,7 @@ macro_rules! engine_rules {
         BodyLate "body-late" SchemaInvalid "The body did not arrive in time.";
         BodyRead "body-read" SchemaInvalid "The body ended before it was complete.";
         BodySize "body-size" PayloadTooLarge "The body is too large.";
-        BodyShape "body-shape" SchemaInvalid "The body does not have its shape.";
+        BodyShape "body-shape" SchemaInvalid "The body does not match its schema.";
         JsonMalformed "json-malformed" SchemaInvalid "The text is not JSON.";
         JsonDepth "json-depth" SchemaInvalid "The JSON nests too deeply.";
         JsonString "json-string" PayloadTooLarge "A string of the JSON is too long.";

@@ -32,7 +32,7 @@ macro_rules! kernel_rules {
         BackendProfileAllowList "backend-profile-allow-list" TenantPolicyDenied "The backend profile is not on the allow-list of this server.";
         BackendProfileMismatch "backend-profile-mismatch" SchemaInvalid "The runner drives another backend profile than the run's.";
         AgentProfile "agent-profile" SchemaInvalid "The request names another backend profile than that of its agent.";
-        ExecutionPolicyShape "execution-policy-shape" SchemaInvalid "The execution policy does not have its shape.";
+        ExecutionPolicyShape "execution-policy-shape" SchemaInvalid "The execution policy does not match its schema.";
         ExecutionPolicySize "execution-policy-size" PayloadTooLarge "The execution policy is too large.";
         NetworkWidened "network-widened" TenantPolicyDenied "The run requests more network access than this server allows.";
         SandboxWidened "sandbox-widened" TenantPolicyDenied "The run requests a wider sandbox than this server allows.";
@@ -41,7 +41,7 @@ macro_rules! kernel_rules {
         TimeoutPositive "timeout-positive" SchemaInvalid "The timeout is not positive.";
         BudgetPositive "budget-positive" SchemaInvalid "A budget is not positive.";
         BudgetWidened "budget-widened" TenantPolicyDenied "A budget is over the ceiling of this server.";
-        BudgetsShape "budgets-shape" SchemaInvalid "The budgets of a command do not have their shape.";
+        BudgetsShape "budgets-shape" SchemaInvalid "The budgets of a command do not match their schema.";
         NetworkUnconfined "network-unconfined" TenantPolicyDenied "The network cannot be disabled without a sandbox.";
         CredentialEcho "credential-echo" TenantPolicyDenied "Credentials may not be echoed.";
         SecretScopeSize "secret-scope-size" SchemaInvalid "The secret scope has too many credentials.";
@@ -133,7 +133,7 @@ macro_rules! kernel_rules {
         LeaseMs "lease-ms" SchemaInvalid "The duration of the lease is out of range.";
         LeaseAbsent "lease-absent" RunnerLeaseConflict "The run has no lease.";
         LeaseHeld "lease-held" RunnerLeaseConflict "Another runner holds the lease of the run.";
-        LeaseOwner "lease-owner" RunnerLeaseConflict "The lease is that of another runner.";
+        LeaseOwner "lease-owner" RunnerLeaseConflict "Another runner holds the lease.";
         LeaseEpochUnknown "lease-epoch-unknown" RunnerLeaseConflict "No claim of the run has this epoch.";
         LeaseEpochStale "lease-epoch-stale" RunnerLeaseConflict "A later claim of the run is in force.";
         LeaseReleased "lease-released" RunnerLeaseConflict "The lease was released.";
@@ -169,10 +169,10 @@ macro_rules! kernel_rules {
         ProfileFileSize "profile-file-size" PayloadTooLarge "A file of the profile is too large.";
         ApiKeySize "api-key-size" PayloadTooLarge "The API key is too long.";
         CredentialJson "credential-json" SchemaInvalid "A file of the credential is not a JSON object.";
-        CredentialShape "credential-shape" SchemaInvalid "The credential does not have its shape.";
+        CredentialShape "credential-shape" SchemaInvalid "The credential does not match its schema.";
         CredentialDropped "credential-dropped" SecretUnavailable "The credential was removed when the profile's config named another server or command.";
         ConfigToml "config-toml" SchemaInvalid "The config of the profile is not TOML.";
-        ConfigShape "config-shape" SchemaInvalid "The config of the profile does not have its shape.";
+        ConfigShape "config-shape" SchemaInvalid "The config of the profile does not match its schema.";
         ConfigCredential "config-credential" SchemaInvalid "A command or URL in the config of the profile contains a credential.";
         ResourceVersion "resource-version" StateConflict "The profile was changed since it was read.",
             hint: Some("the profile was changed in the meantime; `ostler profiles show` has the current version");

@@ -6,7 +6,7 @@ macro_rules! run_input_rules {
             run_input_code: Some("AGENT_SESSION_ID_INVALID");
         AgentInvalidRunId "AGENT_INVALID_RUN_ID" SchemaInvalid "The run id is empty, too long or not printable, or the thread has no such run.",
             run_input_code: Some("AGENT_INVALID_RUN_ID");
-        AgentRunInputInvalid "AGENT_RUN_INPUT_INVALID" SchemaInvalid "The input does not have its shape.",
+        AgentRunInputInvalid "AGENT_RUN_INPUT_INVALID" SchemaInvalid "The input does not match its schema.",
             run_input_code: Some("AGENT_RUN_INPUT_INVALID");
         AgentRunMessagesInvalid "AGENT_RUN_MESSAGES_INVALID" SchemaInvalid "The messages of the input break one of their rules.",
             run_input_code: Some("AGENT_RUN_MESSAGES_INVALID");

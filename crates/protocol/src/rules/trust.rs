@@ -34,7 +34,7 @@ macro_rules! trust_rules {
         RelationRevoked "relation-revoked" StateConflict "The relation was ended.";
         RelationsLimit "relations-limit" StateConflict "The person has too many relations.";
         CallIdTaken "call-id-taken" StateConflict "The call has used another scope before.";
-        Receipt "receipt" SchemaInvalid "The receipt does not have its shape.";
+        Receipt "receipt" SchemaInvalid "The receipt does not match its schema.";
         ReceiptSize "receipt-size" PayloadTooLarge "The receipt is too large.";
 
         WebhookUnknown "webhook-unknown" NotFound "The agent has no webhook.",

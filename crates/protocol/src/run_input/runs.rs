@@ -1,13 +1,12 @@
 //! Runs as AG-UI clients name them: one turn of a thread, or what a resume brought on. A thread is a session with an owner;
 //! everything else about such a run is translated from its session's events (`agui`).
 
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{Failure, FailureKind, Rule, kernel::operations::OPEN_PERMISSIONS};
+use crate::{Failure, Rule};
 
 /// The answer to an accepted run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -110,65 +109,4 @@ pub struct ForwardedProps {
     pub runtime_mode: String,
     #[schema(value_type = Option<Object>, nullable = false)]
     pub client_time: Option<serde_json::Value>,
-}
-
-/// A failure in this dialect's encoding: a body of the wrong shape breaks a rule of the input, and that is a 422.
-pub fn in_dialect(failure: Failure) -> Failure {
-    match failure.kind {
-        FailureKind::SchemaInvalid => Failure { kind: FailureKind::RunInputInvalid, ..failure },
-        _ => failure,
-    }
-}
-
-/// The kernel's rules about permission requests, with what this dialect calls them: there they are interrupts.
-const INTERRUPT_RULES: [(Rule, Rule, &str); 6] = [
-    (
-        Rule::PermissionsOpen,
-        Rule::InterruptsOpen,
-        "the thread waits for an answer; resume must cover every open interrupt",
-    ),
-    (Rule::PermissionUnknown, Rule::InterruptUnknown, "the thread has no such interrupt"),
-    (Rule::PermissionTwice, Rule::InterruptTwice, "resume answers one interrupt twice"),
-    (Rule::PermissionOption, Rule::InterruptAnswer, "the interrupt offers no such answer"),
-    (Rule::PermissionResolved, Rule::InterruptResolved, "the interrupt has been answered otherwise"),
-    (Rule::PermissionExpired, Rule::InterruptExpired, "the interrupt has expired; it can only be cancelled"),
-];
-
-/// A failure of the kernel to accept a submission, in the terms of this dialect.
-pub fn submission_failure(failure: Failure) -> Failure {
-    let rule = INTERRUPT_RULES.iter().find(|(kernel_rule, ..)| failure.broken_rule() == Some(*kernel_rule));
-    let Some((_, rule, message)) = rule else { return failure };
-    let ids = failure.details.as_ref().and_then(|details| details.get(OPEN_PERMISSIONS)).cloned();
-    match ids {
-        Some(Value::Array(ids)) => {
-            let list: Vec<_> = ids.iter().filter_map(Value::as_str).collect();
-            let failure = Failure::rule(*rule, format!("{message}: {}", list.join(", ")));
-            failure.detail("interruptIds", list)
-        }
-        _ => Failure::rule(*rule, *message),
-    }
-}
-
-/// The stable code of a failure: that of its rule, if the table of rules has one, else that of its kind.
-pub fn code(failure: &Failure) -> Cow<'static, str> {
-    if let Some(code) = failure.broken_rule().and_then(|rule| rule.row().run_input_code) {
-        return code.into();
-    }
-    match failure.kind {
-        FailureKind::Unauthenticated => "AUTH_UNAUTHORIZED",
-        FailureKind::Forbidden | FailureKind::OriginDenied | FailureKind::TenantPolicyDenied => "AGENT_FORBIDDEN",
-        FailureKind::NotFound => "AGENT_SESSION_NOT_FOUND",
-        FailureKind::SessionBusy => "AGENT_SESSION_RUN_LIMIT_EXCEEDED",
-        FailureKind::IdempotencyConflict => "AGENT_RUN_ID_CONFLICT",
-        FailureKind::RunInputInvalid | FailureKind::PayloadTooLarge | FailureKind::UnsupportedMediaType => {
-            "AGENT_PAYLOAD_INVALID"
-        }
-        other => return format!("AGENT_{}", other.as_str().to_uppercase().replace('-', "_")).into(),
-    }
-    .into()
-}
-
-/// Whether it is about interrupts and their answers. A stream reports such a failure by an event, as AG-UI requires.
-pub fn is_of_interrupts(failure: &Failure) -> bool {
-    failure.broken_rule().is_some_and(|rule| rule.row().is_of_interrupts)
 }

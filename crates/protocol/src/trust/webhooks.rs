@@ -239,7 +239,7 @@ pub enum NextAttempt {
 }
 
 /// Only 2xx is success: a redirect is not followed, and not taken for one. `attempts` counts this one.
-pub fn next(outcome: DeliveryOutcome, attempts: i64, random: u16) -> NextAttempt {
+pub fn next_attempt(outcome: DeliveryOutcome, attempts: i64, random: u16) -> NextAttempt {
     let asked_s = match outcome {
         DeliveryOutcome::Answered { status: 200..=299, .. } => return NextAttempt::Delivered,
         DeliveryOutcome::Answered { status: 410, .. } => return NextAttempt::Disable,
@@ -278,14 +278,14 @@ mod tests {
     #[test]
     fn each_attempt_comes_later_than_the_one_before_until_it_is_dead() {
         for (made, wait_s) in ATTEMPT_AFTER_S.iter().enumerate().skip(1) {
-            assert_eq!(next(FAILED, made as i64, 0), NextAttempt::Again { after_ms: wait_s * 1_000 });
+            assert_eq!(next_attempt(FAILED, made as i64, 0), NextAttempt::Again { after_ms: wait_s * 1_000 });
             let latest = wait_s * 10 * (100 + JITTER_PERCENT);
             assert_eq!(
-                next(DeliveryOutcome::Unanswered, made as i64, u16::MAX),
+                next_attempt(DeliveryOutcome::Unanswered, made as i64, u16::MAX),
                 NextAttempt::Again { after_ms: latest }
             );
         }
-        assert_eq!(next(FAILED, ATTEMPT_AFTER_S.len() as i64, 0), NextAttempt::Dead);
+        assert_eq!(next_attempt(FAILED, ATTEMPT_AFTER_S.len() as i64, 0), NextAttempt::Dead);
         assert!(ATTEMPT_AFTER_S.is_sorted_by(|a, b| a < b));
     }
 
@@ -297,17 +297,21 @@ mod tests {
                 410 => NextAttempt::Disable,
                 _ => NextAttempt::Again { after_ms: 5_000 },
             };
-            assert_eq!(next(DeliveryOutcome::Answered { status, retry_after_s: None }, 1, 0), expected, "{status}");
+            assert_eq!(
+                next_attempt(DeliveryOutcome::Answered { status, retry_after_s: None }, 1, 0),
+                expected,
+                "{status}"
+            );
         }
     }
 
     #[test]
     fn a_receiver_may_ask_for_more_patience_but_not_for_less_nor_for_ever() {
-        assert_eq!(next(asks(60), 1, 0), NextAttempt::Again { after_ms: 60_000 });
-        assert_eq!(next(asks(1), 2, 0), NextAttempt::Again { after_ms: 300_000 });
-        assert_eq!(next(asks(i64::MAX), 1, 0), NextAttempt::Again { after_ms: RETRY_AFTER_S_MAX * 1_000 });
-        assert_eq!(next(asks(-5), 1, 0), NextAttempt::Again { after_ms: 5_000 });
-        assert_eq!(next(asks(60), 10, 0), NextAttempt::Dead);
+        assert_eq!(next_attempt(asks(60), 1, 0), NextAttempt::Again { after_ms: 60_000 });
+        assert_eq!(next_attempt(asks(1), 2, 0), NextAttempt::Again { after_ms: 300_000 });
+        assert_eq!(next_attempt(asks(i64::MAX), 1, 0), NextAttempt::Again { after_ms: RETRY_AFTER_S_MAX * 1_000 });
+        assert_eq!(next_attempt(asks(-5), 1, 0), NextAttempt::Again { after_ms: 5_000 });
+        assert_eq!(next_attempt(asks(60), 10, 0), NextAttempt::Dead);
     }
 
     #[test]

@@ -53,9 +53,17 @@ impl Config {
         }
         let lists: Vec<_> = keys(sections).into_iter().filter(Key::is_list).map(|key| key.name).collect();
         // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
-        for (name, value) in environment.filter(|(name, _)| name.contains("__")) {
-            let name = name.replace("__", ".");
-            let name = sections.iter().find_map(|section| section.current_key(&name)).unwrap_or(name);
+        let named = environment.filter(|(name, _)| name.contains("__"));
+        let mut variables: Vec<_> = named
+            .map(|(name, value)| {
+                let name = name.replace("__", ".");
+                let current = sections.iter().find_map(|section| section.current_key(&name));
+                (current.is_none(), current.unwrap_or(name), value)
+            })
+            .collect();
+        // What is set last takes precedence: former names of sections come first.
+        variables.sort_by_key(|(is_current, ..)| *is_current);
+        for (_, name, value) in variables {
             builder = match lists.contains(&name) {
                 true => builder.set_override(&name, list(&name, &value)?),
                 false => builder.set_override(&name, value),

@@ -64,6 +64,12 @@ impl SectionType {
         self.former_names.contains(&section).then(|| format!("{}.{rest}", self.name))
     }
 
+    /// The former forms of a key of the section.
+    pub(super) fn former_keys(&self, key: &str) -> Vec<String> {
+        let rest = key.split_once('.').filter(|(section, _)| *section == self.name).map(|(_, rest)| rest);
+        rest.map(|rest| self.former_names.iter().map(|former| format!("{former}.{rest}")).collect()).unwrap_or_default()
+    }
+
     /// The section's table. Keys under a former name count if they are not also under the current one.
     fn take_table(&self, whole: &mut config::Map<String, ConfigValue>) -> ConfigValue {
         let none = || ConfigValue::new(None, ValueKind::Table(config::Map::new()));

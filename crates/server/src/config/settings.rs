@@ -55,8 +55,12 @@ pub fn explain(file: Option<&Path>, overrides: Overrides, sections: &[SectionTyp
     let explained = keys(sections).into_iter().map(|key| {
         let value = at(&whole, &key.name).cloned().unwrap_or_default();
         let by_flag = at(&without_flags, &key.name) != at(&whole, &key.name) || (named_url && key.name == DATABASE_URL);
-        let by_file = file.filter(|_| at(&in_file, &key.name).is_some());
-        let origin = match (by_flag, variable(&key, by_file.is_some()), by_file) {
+        let former = former_keys(&key, sections);
+        let in_file = |key: &Key| at(&in_file, &key.name).is_some();
+        let by_file = file.filter(|_| in_file(&key) || former.iter().any(in_file));
+        let by_variable = variable(&key, by_file.is_some());
+        let by_variable = by_variable.or_else(|| former.iter().find_map(|key| variable(key, false)));
+        let origin = match (by_flag, by_variable, by_file) {
             (true, ..) => Origin::Flag,
             (false, Some(name), _) => Origin::Environment(name),
             (false, None, Some(file)) => Origin::File(file.to_owned()),
@@ -68,6 +72,12 @@ pub fn explain(file: Option<&Path>, overrides: Overrides, sections: &[SectionTyp
         Setting { key: key.name, value, origin }
     });
     Ok(explained.collect())
+}
+
+/// The key under the former names of its section.
+fn former_keys(key: &Key, sections: &[SectionType]) -> Vec<Key> {
+    let names = sections.iter().flat_map(|section| section.former_keys(&key.name));
+    names.map(|name| Key { name, ..key.clone() }).collect()
 }
 
 /// The variable that sets this key, if one does.

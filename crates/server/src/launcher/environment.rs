@@ -70,7 +70,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     environment.hidden = vec![app.config.data_dir()?];
     if environment.backend.is_program() {
         environment.storage = Some(session_storage::make(app, run.session).await?);
-        let workspace = workspaces::ready(app, &lookup::run(app, run.run_id).await?).await?;
+        let workspace = workspaces::ready(app, &lookup::run_unchecked(app, run.run_id).await?).await?;
         (environment.workspace, environment.changes) = (Some(workspace.directory), Some(workspace.changes));
     }
     let home = home(app, job.runner_job_id)?;

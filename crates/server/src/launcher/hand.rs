@@ -1,9 +1,10 @@
 //! The jobs that this server's launcher has in hand. The launcher renews the heartbeat of these jobs only, and the sweeper of
 //! the same server does not abandon them.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
+use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Clone, Default)]
 pub struct InHand(Arc<Mutex<Hand>>);
@@ -35,7 +36,7 @@ impl InHand {
 
     fn lock(&self) -> MutexGuard<'_, Hand> {
         // No change to the hand can panic half-way.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

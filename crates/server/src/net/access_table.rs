@@ -1,7 +1,7 @@
 //! The access that each operation requires of its caller, read from the OpenAPI document that the handlers make. A path that
 //! declares no access is closed to every caller.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use http::Method;
 use serde_json::Value;
@@ -27,20 +27,13 @@ pub struct AccessTable {
 }
 
 struct PathRoutes {
-    methods: Vec<Route>,
+    methods: Vec<(Method, Access)>,
     failures: FailureEncoder,
-}
-
-struct Route {
-    method: Method,
-    access: Access,
-    /// The id of its operation, if it is in the document.
-    operation: Option<Arc<str>>,
 }
 
 /// The access that the route of a request requires.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum RouteAccess {
+pub(crate) enum RouteAccess {
     Requires(Access),
     /// The path exists, without this method.
     OtherMethod,
@@ -49,57 +42,41 @@ pub enum RouteAccess {
 }
 
 impl AccessTable {
-    pub fn new(dialects: &Dialects) -> Self {
+    pub(crate) fn new(dialects: &Dialects) -> Self {
         let schemes = dialects.iter().flat_map(|dialect| &dialect.security);
         Self { paths: HashMap::new(), schemes: schemes.map(|scheme| (scheme.name, scheme.access)).collect() }
     }
 
     /// Adds the operations of a document, with the failure encoding of their dialect.
-    pub fn add(&mut self, document: &OpenApi, failures: FailureEncoder) {
+    pub(crate) fn add(&mut self, document: &OpenApi, failures: FailureEncoder) {
         for (path, item) in &document.paths.paths {
             for (method, operation) in operations(item) {
                 // The fields of `security` are private, so it is read in its JSON form.
                 let security = serde_json::to_value(&operation.security).unwrap_or_default();
                 if let Some(access) = declared(&security, &self.schemes) {
-                    let operation = operation.operation_id.as_deref().map(Arc::from);
-                    self.insert(path, Route { method, access, operation }, failures);
+                    self.add_route(method, path, access, failures);
                 }
             }
         }
     }
 
     /// Adds a path that is not an operation of the document, or that requires less than it declares there.
-    pub fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
-        self.insert(path, Route { method, access, operation: None }, failures);
-    }
-
-    fn insert(&mut self, path: &str, route: Route, failures: FailureEncoder) {
+    pub(crate) fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
         let found = self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures });
-        found.methods.retain(|existing| existing.method != route.method);
-        found.methods.push(route);
+        found.methods.retain(|(existing, _)| *existing != method);
+        found.methods.push((method, access));
     }
 
-    pub fn find(&self, method: &Method, path: &str) -> RouteAccess {
-        if !self.paths.contains_key(path) {
-            return RouteAccess::Closed;
-        }
-        let found = self.route(method, path);
-        found.map_or(RouteAccess::OtherMethod, |route| RouteAccess::Requires(route.access))
-    }
-
-    /// The id of the operation in the document.
-    pub fn operation(&self, method: &Method, path: &str) -> Option<Arc<str>> {
-        self.route(method, path)?.operation.clone()
-    }
-
-    fn route(&self, method: &Method, path: &str) -> Option<&Route> {
+    pub(crate) fn find(&self, method: &Method, path: &str) -> RouteAccess {
         // HEAD is GET without the body of the response.
         let method = if method == Method::HEAD { &Method::GET } else { method };
-        self.paths.get(path)?.methods.iter().find(|route| route.method == *method)
+        let Some(PathRoutes { methods, .. }) = self.paths.get(path) else { return RouteAccess::Closed };
+        let found = methods.iter().find(|(declared, _)| declared == method);
+        found.map_or(RouteAccess::OtherMethod, |(_, access)| RouteAccess::Requires(*access))
     }
 
     /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.
-    pub fn failures(&self, path: Option<&str>) -> FailureEncoder {
+    pub(crate) fn failures(&self, path: Option<&str>) -> FailureEncoder {
         path.and_then(|path| self.paths.get(path)).map_or(FailureEncoder::PLAIN, |path| path.failures)
     }
 }
@@ -145,7 +122,7 @@ fn declared(security: &Value, schemes: &[(&str, Access)]) -> Option<Access> {
 }
 
 /// Describes the token in the document.
-pub(super) fn describe(document: &mut OpenApi, dialects: &Dialects) {
+pub(crate) fn describe(document: &mut OpenApi, dialects: &Dialects) {
     let mut scheme = Http::new(HttpAuthScheme::Bearer);
     scheme.description = Some(
         "The operator's token, a service token, a user's JWT, an agent's or a runner's token. The role named by an operation says \

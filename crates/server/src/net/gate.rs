@@ -103,8 +103,7 @@ pub async fn gate(
     app.metrics.count_response(&method, matched, response.status(), took);
     if let Some((parent, subject)) = traced {
         let (route, status) = (matched.map(str::to_owned), response.status());
-        let operation = matched.and_then(|path| access_table.operation(&method, path));
-        let transport = Transport::Http { method, route, operation, status };
+        let transport = Transport::Http { method, route, status };
         let failure = response.extensions().get::<FailureKind>().copied();
         app.trace(Span { parent, trace_id, transport, subject, failure, began_at, ended_at });
     }

@@ -14,7 +14,9 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::events::Bounds};
 use tokio::time::Duration;
 
-use crate::{app::App, auth::Principal, net::places::Place, recheck::SessionWatch, service::replays::SHORT_EVENTS_MAX};
+use crate::{
+    app::App, auth::Principal, net::places::Place, recheck::SessionWatch, service::replay_throttle::SHORT_EVENTS_MAX,
+};
 
 /// How much a follower reads at once, which is also how much a stalled follower holds in memory.
 const CATCH_UP: Bounds = Bounds { events: 256, bytes: 256 * 1024 };

@@ -10,7 +10,7 @@ use ostler_store as store;
 use crate::{app::App, auth::Principal, traces::note_session};
 
 /// The run, without a check of the caller. For the server's own work.
-pub async fn run(app: &App, run_id: RunId) -> Result<Run, Failure> {
+pub(crate) async fn run_unchecked(app: &App, run_id: RunId) -> Result<Run, Failure> {
     store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
 }
 

@@ -14,7 +14,7 @@ pub mod lookup;
 pub mod metrics;
 pub mod permissions;
 pub mod provider_profiles;
-pub mod replays;
+pub mod replay_throttle;
 pub mod requests;
 pub mod results;
 pub mod runner_jobs;

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Failure, FailureKind, Rule,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
-    json::canonical_hash,
+    json::{canonical_hash, value_of},
     kernel::{
         events::page_json,
         liveness::Liveness,
@@ -27,7 +27,7 @@ use super::{
     requests::{check_chosen, check_key, id_range},
     runs, session_storage,
 };
-use crate::{app::App, auth::Principal};
+use crate::{app::App, auth::Principal, traces::note_session};
 
 const LIST_LIMIT_DEFAULT: u32 = 50;
 
@@ -55,6 +55,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
         attempts.start_next()?;
         if let Some(found) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
             caller.may_see(&found)?;
+            note_session(tenant_id, found.session);
             return Ok((view(app, found, &reader(caller, None)?).await?, false));
         }
         let id = SessionId::new(app.ids.body());
@@ -68,6 +69,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
         };
         let op = CreateSessionOp { session, by: caller.name() };
         if let Some(session) = app.try_submit(id, None, op).await? {
+            note_session(tenant_id, id);
             if storage.storage_kind == StorageKind::Local {
                 session_storage::make(app, id).await?;
             }
@@ -90,10 +92,8 @@ fn storage(app: &App, profile: &str, request: &CreateSession) -> Result<SessionS
     Ok(SessionStorage { storage_kind, expires_at: request.expires_at.or(by_use), ..SessionStorage::default() })
 }
 
-#[expect(clippy::expect_used, reason = "our own types serialise")]
 fn request_hash(request: &CreateSession) -> String {
-    let body = serde_json::to_value(CreateSession { idempotency_key: None, ..request.clone() });
-    canonical_hash(&body.expect("our own types serialise"))
+    canonical_hash(&value_of(&CreateSession { idempotency_key: None, ..request.clone() }))
 }
 
 /// The session with this key, or else with this id. Fails if it was created with another body.

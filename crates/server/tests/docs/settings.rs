@@ -76,6 +76,8 @@ fn a_section_is_found_under_its_former_name() {
     let former = read("[agent_runs]\nbusy = \"enqueue\"\ntenant = \"a\"\n", &[("agent_runs__tenant", "b")]).unwrap();
     assert_eq!((&former["run_input"]["busy"], &former["run_input"]["tenant"]), (&json!("enqueue"), &json!("b")));
     assert_eq!(former["agent_runs"], json!(null));
+    let variables = [("run_input__tenant", "current"), ("agent_runs__tenant", "former")];
+    assert_eq!(read("", &variables).unwrap()["run_input"]["tenant"], "current");
     let both = read("[agent_runs]\nbusy = \"enqueue\"\n[run_input]\nbusy = \"rollback\"\n", &[]).unwrap();
     assert_eq!(both["run_input"]["busy"], "rollback");
     for refused in ["agent_runs = 3\n", "[agent_runs]\nunknown = 1\n"] {

@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::harness::{Engine, PATIENCE, TestServer, id, one_engine};
+use crate::harness::{Engine, PATIENCE, TestServer, both_engines, id, one_engine};
 
 /// The client's process. It is killed when this is dropped.
 pub struct Published {
@@ -119,7 +119,7 @@ async fn it_registers_logs_in_and_connects_without_a_warning(engine: Engine) {
     published.ok(json!({"do": "create", "who": "alice", "aid": aid})).await;
 }
 
-#[one_engine]
+#[both_engines]
 async fn it_stays_logged_in_by_fresh_tokens(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;

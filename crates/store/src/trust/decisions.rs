@@ -80,24 +80,28 @@ pub async fn find_grant_inputs(db: &Db, user_id: &str, agent_id: AgentId) -> Res
 #[derive(Debug)]
 pub struct Ledger {
     pub head: Head,
-    last_receipt: Option<String>,
+    /// The number of the relation's last receipt. Receipts never change, so its text is read when it is needed: it may be as
+    /// long as a manifest.
+    last_receipt_seq: Option<i64>,
 }
 
 impl Ledger {
     fn decode(row: &mut Reader<'_>) -> Result<Self, StoreError> {
-        Ok(Self { head: read_head(row)?, last_receipt: row.at("last_receipt")?.opt_text()? })
+        Ok(Self { head: read_head(row)?, last_receipt_seq: row.at("last_receipt_seq")?.opt_int()? })
     }
 
-    /// The last receipt of the relation. It may be as long as a manifest, so it is parsed on request.
-    pub fn last_receipt(&self) -> Result<Option<Receipt>, StoreError> {
-        self.last_receipt.as_deref().map(serde_json::from_str).transpose().map_err(StoreError::corrupt)
+    /// The last receipt of the relation.
+    pub async fn last_receipt(&self, db: &Db, user_id: &str) -> Result<Option<Receipt>, StoreError> {
+        let Some(seq) = self.last_receipt_seq else { return Ok(None) };
+        let sql = "SELECT receipt FROM receipts WHERE user_id = $1 AND seq = $2";
+        Ok(db.read_one(sql, vec![user_id.into(), seq.into()], |row| row.at("receipt")?.opt_json()).await?.flatten())
     }
 }
 
 /// The columns of [`RevocationInputs`], of the relation `t`.
 fn recorded_columns() -> String {
     format!(
-        "{}, {}, (SELECT l.receipt FROM receipts AS l WHERE l.relation_id = t.relation_id ORDER BY l.seq DESC LIMIT 1) AS last_receipt",
+        "{}, {}, (SELECT max(l.seq) FROM receipts AS l WHERE l.relation_id = t.relation_id) AS last_receipt_seq",
         columns::<Relation>("t"),
         head_columns("t.user_id"),
     )

@@ -1,6 +1,6 @@
 //! The consent ledger: receipts, appended and never changed.
 
-use ostler_protocol::{ids::RelationId, limits::PAGE_BYTES_MAX, trust::receipts::Receipt};
+use ostler_protocol::{ids::RelationId, json::text_of, limits::PAGE_BYTES_MAX, trust::receipts::Receipt};
 
 use crate::{
     db::Db,
@@ -35,7 +35,6 @@ record! {
 }
 
 /// Fails if another receipt was appended concurrently: numbers are unique.
-#[expect(clippy::expect_used, reason = "our own types serialise")]
 pub(crate) fn appended(receipt: &Receipt) -> Statement {
     let stored = StoredReceipt {
         user_id: receipt.user_id.clone(),
@@ -43,7 +42,7 @@ pub(crate) fn appended(receipt: &Receipt) -> Statement {
         relation_id: receipt.relation_id,
         call_id: receipt.call_id.clone(),
         hash: receipt.hash.clone(),
-        receipt: serde_json::to_string(receipt).expect("our own types serialise"),
+        receipt: text_of(receipt),
     };
     record::insert(&stored, vec![], "")
 }

@@ -106,10 +106,16 @@ impl GatewaySession {
     }
 
     async fn reply_to(&mut self, call: Call) -> RpcFrame {
-        let traced = Method::find(&call.method).filter(|_| self.app.traces.is_on()).map(|method| method.row().name);
-        let (trace_id, began_at) = (TraceId::new(self.app.ids.body()), self.app.now());
+        let traced = if self.app.traces.is_on() { Method::find(&call.method) } else { None };
+        let traced = traced.map(|method| (method.row().name, self.app.now()));
         let result = self.call(&call).await;
-        if let Some(method) = traced {
+        if traced.is_none()
+            && let Ok(result) = result
+        {
+            return call.answer(result);
+        }
+        let trace_id = TraceId::new(self.app.ids.body());
+        if let Some((method, began_at)) = traced {
             self.app.trace(Span {
                 parent: None,
                 trace_id,

@@ -13,7 +13,7 @@ use ostler_protocol::{
     mesh::{Aid, pki::AgentMdKept},
 };
 
-use super::{host_name, plain};
+use super::plain::{host_name, plain};
 use crate::service;
 use ostler_server::{
     app::App,

@@ -8,7 +8,7 @@ use axum::{
 use http::HeaderMap;
 use ostler_protocol::{Failure, Rule, failures::Problem, mesh::pki::Discovery};
 
-use super::host;
+use super::plain::host;
 use crate::{
     gateway::{self, FRAME_READ_BYTES_MAX},
     service,

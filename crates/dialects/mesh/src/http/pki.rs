@@ -15,7 +15,7 @@ use ostler_protocol::{
     },
 };
 
-use super::plain;
+use super::plain::plain;
 use crate::service::{identities, pki};
 use ostler_server::{
     app::App,

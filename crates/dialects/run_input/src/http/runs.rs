@@ -19,7 +19,8 @@ use ostler_protocol::{
             translate::SentEvent,
         },
         failures::RunInputProblem,
-        runs::{CancelAccepted, CancelRunQuery, RunAgentInput, RunEventsQuery, TaskAccepted, code, is_of_interrupts},
+        failures::{failure_code, is_of_interrupts},
+        runs::{CancelAccepted, CancelRunQuery, RunAgentInput, RunEventsQuery, TaskAccepted},
     },
 };
 use serde_json::Map;
@@ -172,7 +173,7 @@ fn frame(event: &AgUiEvent) -> String {
 fn error_response(app: &App, failure: &Failure) -> Response {
     let body = EventBody::RunError {
         message: app.redactor.redact(&failure.message).into_owned(),
-        code: code(failure).into_owned(),
+        code: failure_code(failure).into_owned(),
         usage: vec![],
     };
     let event = AgUiEvent { body, timestamp: app.now().as_millisecond(), metadata: Map::new() };

@@ -22,7 +22,8 @@ use ostler_protocol::{
             input::{ClientTime, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
             messages::{InputContext as ContextEntry, InputMessage, ResumeEntry},
         },
-        runs::{CancelAccepted, TaskAccepted, submission_failure},
+        failures::submission_failure,
+        runs::{CancelAccepted, TaskAccepted},
     },
     text::is_blank_text,
 };

@@ -370,7 +370,7 @@ async fn write(app: &App, decision: Decision, ledger: &Ledger) -> Result<Option<
     let manifest = current.as_ref().map(|current| &current.checked.manifest);
     let before = match act {
         Act::Established | Act::Consented => None,
-        _ => ledger.last_receipt()?,
+        _ => ledger.last_receipt(&app.db, &next.user_id).await?,
     };
     let words = match (&before, manifest) {
         (Some(before), manifest) => Words::Kept { before, manifest },

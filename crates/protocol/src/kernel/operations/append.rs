@@ -6,7 +6,7 @@ use super::{
     budget,
     desk::{Batch, Desk, RunDesk, Tracked},
     ending::{End, end_command, end_run},
-    lease::{fence, give_back},
+    lease::{fence, release},
     permission,
 };
 use crate::{
@@ -69,7 +69,7 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
     let rows = desk.run(run_id)?;
     let leaves = op.release_if_idle || rows.lease.as_deref().is_some_and(|lease| lease.dismissed);
     if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
-        give_back(desk, run_id, now);
+        release(desk, run_id, now);
     }
     desk.settle(run_id, now);
     let released = leaves && has_left(desk.run(run_id)?);

@@ -33,7 +33,7 @@ pub struct CancelCommandOp {
     pub reason: Option<String>,
 }
 
-pub(super) fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn cancel_run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     if !rows.run.status.is_terminal() && rows.run.cancel_requested_at.is_none() {
         let run = &mut desk.run_mut(run_id).run;
@@ -48,11 +48,16 @@ pub(super) fn run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestam
     Ok(Reply::CancelledRun(Box::new((*desk.run(run_id)?.run).clone())))
 }
 
-pub(super) fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: Timestamp) -> Result<Reply, Failure> {
+pub(super) fn cancel_command(
+    desk: &mut Desk,
+    run_id: RunId,
+    op: CancelCommandOp,
+    now: Timestamp,
+) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
-        request(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), now);
+        request_cancel(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), now);
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
@@ -60,7 +65,7 @@ pub(super) fn command(desk: &mut Desk, run_id: RunId, op: CancelCommandOp, now: 
 }
 
 /// Asks for an unfinished command's end, once.
-pub(super) fn request(
+pub(super) fn request_cancel(
     desk: &mut Desk,
     run_id: RunId,
     command_id: CommandId,

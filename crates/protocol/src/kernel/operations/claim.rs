@@ -7,7 +7,7 @@ use super::{
     admission::{check_open, session_busy},
     budget,
     desk::{Desk, RunDesk, Tracked},
-    lease::{after, conflict, fence, give_back, is_idle},
+    lease::{self, after, conflict, fence, is_idle},
     permission,
 };
 use crate::{
@@ -158,7 +158,7 @@ pub(super) fn patch_lease(desk: &mut Desk, run_id: RunId, op: PatchLeaseOp, now:
         lease.duration_ms = ms;
     }
     if release {
-        give_back(desk, run_id, now);
+        lease::release(desk, run_id, now);
     } else {
         lease.expires_at = after(now, lease.duration_ms);
     }

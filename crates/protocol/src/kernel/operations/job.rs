@@ -128,8 +128,8 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
     if holder == Some(true) {
         match op.end {
-            JobEnd::Failed => lease::end_lease(desk, run_id, true, now),
-            JobEnd::Returned => lease::give_back(desk, run_id, now),
+            JobEnd::Failed => lease::expire(desk, run_id, true, now),
+            JobEnd::Returned => lease::release(desk, run_id, now),
             JobEnd::Succeeded | JobEnd::Lost => {}
         }
     }

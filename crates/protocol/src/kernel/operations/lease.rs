@@ -16,10 +16,10 @@ use crate::{
 };
 
 /// Ends the lease of a dismissed runner, once it has nothing left to do.
-pub(super) fn let_go(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn release_if_dismissed(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let rows = desk.run_mut(run_id);
     if is_idle(rows) && rows.lease.as_deref().is_some_and(|lease| lease.dismissed && !lease.ended) {
-        give_back(desk, run_id, now);
+        release(desk, run_id, now);
     }
 }
 
@@ -28,7 +28,7 @@ pub(super) fn is_idle(rows: &RunDesk) -> bool {
 }
 
 /// Ends the lease of a runner that goes.
-pub(super) fn give_back(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+pub(super) fn release(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let lease = desk.run_mut(run_id).lease.as_mut().expect("the fence found it");
     lease.ended = true;
     let fact = json!({"state": "released", "runnerId": lease.runner_id, "leaseEpoch": lease.epoch});
@@ -82,7 +82,7 @@ pub(super) fn after(now: Timestamp, ms: i64) -> Timestamp {
 }
 
 /// Ends the lease of a runner that is gone, or `orphaned`: known to be gone before its time ran out.
-pub(super) fn end_lease(desk: &mut Desk, run_id: RunId, orphaned: bool, now: Timestamp) {
+pub(super) fn expire(desk: &mut Desk, run_id: RunId, orphaned: bool, now: Timestamp) {
     let Some(lease) = desk.run_mut(run_id).lease.as_mut() else { return };
     lease.ended = true;
     lease.expired = true;

@@ -15,7 +15,7 @@ impl Desk {
     /// standing job that must start a runner again when a command waits and no lease is live.
     pub fn settle(&mut self, run_id: RunId, now: Timestamp) {
         ending::close_cancelled_run(self, run_id, now);
-        lease::let_go(self, run_id, now);
+        lease::release_if_dismissed(self, run_id, now);
         let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
         let unfinished = desk.unfinished_ids();
         if desk.run.unfinished_commands != unfinished.len() as i64 {

@@ -187,7 +187,7 @@ fn replace_turn(desk: &mut Desk, run_id: RunId, command_id: CommandId, on_busy: 
             desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(command_id), &fact), now);
         }
     }
-    cancel::request(desk, run_id, command_id, by, Some("another message took its place"), now);
+    cancel::request_cancel(desk, run_id, command_id, by, Some("another message took its place"), now);
 }
 
 /// While the agent waits for answers, only answers are accepted.

@@ -1,6 +1,6 @@
 //! The sweeper's verb: what time alone changes. Run for a run of which a lease, a permission request or a command is due.
 
-use super::{Reply, budget, desk::Desk, lease::end_lease, permission};
+use super::{Reply, budget, desk::Desk, lease::expire, permission};
 use crate::{Failure, Timestamp, ids::RunId, kernel::permissions::PermissionStatus};
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) fn sweep(desk: &mut Desk, run_id: RunId, op: SweepOp, now: Timestamp)
     let rows = desk.run(run_id)?;
     let over = rows.lease.as_deref().is_some_and(|lease| !lease.ended && (op.orphaned || !lease.is_live(now)));
     if over {
-        end_lease(desk, run_id, op.orphaned, now);
+        expire(desk, run_id, op.orphaned, now);
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)

@@ -318,7 +318,7 @@ impl UserMessage {
 }
 
 impl UserPart {
-    #[expect(clippy::expect_used, reason = "not text")]
+    #[expect(clippy::expect_used, reason = "called only for parts that are not text")]
     fn of(part: Part) -> Self {
         match part {
             Part::Text { text } => Self::Text(text),

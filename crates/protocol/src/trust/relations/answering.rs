@@ -207,7 +207,7 @@ fn refusals(answers: &BTreeMap<String, Answer>) -> BTreeMap<String, Answer> {
 }
 
 /// The answers after a consent: what is granted now, and every refusal of a scope that is still declared.
-#[expect(clippy::expect_used, reason = "it was checked")]
+#[expect(clippy::expect_used, reason = "each scope was found in the manifest before")]
 fn answers(
     declared: Declared<'_>,
     before: &BTreeMap<String, Answer>,

@@ -38,7 +38,8 @@ pub async fn check_ready(app: &App, tenant_id: &str, profile: &str) -> Result<()
 /// The same for another turn of a run, if the runner that will be started for it is ours: a runner elsewhere brings what it
 /// needs.
 pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
-    if needs_none(app, &run.backend_profile) || lookup::run(app, run.run_id).await?.standing_job_id.is_none() {
+    if needs_none(app, &run.backend_profile) || lookup::run_unchecked(app, run.run_id).await?.standing_job_id.is_none()
+    {
         return Ok(());
     }
     furnish(app, &run.tenant_id, &run.backend_profile).await.map(drop)

@@ -250,11 +250,11 @@ async fn inputs_of_a_decision_are_of_one_moment(place: Place) {
         let Some(last) = found.active.or(found.ended) else { continue };
         assert_eq!(last.relation_id, relation((head - (head + 1) % 2) as u128, "local").relation_id);
         let found = decisions::find_decision_inputs(&db, last.relation_id, None).await.unwrap().unwrap();
-        let recorded = found.ledger.last_receipt().unwrap().unwrap();
+        let recorded = found.ledger.last_receipt(&db, "local").await.unwrap().unwrap();
         assert_eq!(found.relation.revision, 2 - recorded.seq % 2);
         assert!(recorded.seq == found.ledger.head.seq || found.relation.revision == 2, "{found:?}");
         let found = decisions::find_revocation_inputs(&db, last.relation_id).await.unwrap().unwrap();
-        let recorded = found.ledger.last_receipt().unwrap().unwrap();
+        let recorded = found.ledger.last_receipt(&db, "local").await.unwrap().unwrap();
         assert_eq!(found.relation.revision, 2 - recorded.seq % 2);
         reads += 1;
     }
@@ -278,7 +278,7 @@ async fn the_receipt_of_a_call_is_found_with_the_relation(place: Place) {
         let found = decisions::find_decision_inputs(&db, first.relation_id, call_id).await.unwrap().unwrap();
         assert_eq!((found.call_receipt.as_ref(), found.manifest_version), (expected, Some(2)));
         assert_eq!((found.relation, found.ledger.head.clone()), (next.clone(), called.head()));
-        assert_eq!(found.ledger.last_receipt().unwrap().as_ref(), Some(&called));
+        assert_eq!(found.ledger.last_receipt(&db, "local").await.unwrap().as_ref(), Some(&called));
     }
     let nobody = RelationId::new(Uuid::from_u128(9));
     assert!(decisions::find_decision_inputs(&db, nobody, None).await.unwrap().is_none());

@@ -146,7 +146,7 @@ async fn tools_cannot_read_hidden_directories() {
         fixture.hide(&hidden);
         fixture.policy = json!({"sandbox": sandbox, "approval": "never"});
         let look = format!(
-            "cat ours; cd {}; cat token other-home/* home/auth.json storage/*; ls; echo seen",
+            "exec 2>&1; cat ours; cd {}; cat token other-home/* home/auth.json storage/*; ls; echo seen",
             hidden.display()
         );
         let played = fixture.play(&format!("[[tool:{look}]]")).await;

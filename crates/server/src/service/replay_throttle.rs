@@ -22,20 +22,20 @@ const TURNS_MAX: usize = 4;
 const PAUSE_PER_PAGE: u32 = 4;
 const PAUSE_MAX: Duration = Duration::from_millis(25);
 
-pub struct Replays {
+pub struct ReplayThrottle {
     turns: Semaphore,
     /// What the last page took to read.
     page_us: AtomicU64,
 }
 
-impl Default for Replays {
+impl Default for ReplayThrottle {
     fn default() -> Self {
         let processors = available_parallelism().map_or(1, usize::from);
         Self::new((processors / 2).clamp(1, TURNS_MAX))
     }
 }
 
-impl Replays {
+impl ReplayThrottle {
     fn new(turns: usize) -> Self {
         Self { turns: Semaphore::new(turns), page_us: AtomicU64::new(0) }
     }
@@ -70,7 +70,7 @@ mod tests {
 
     /// How many pages were read at once at most, and how long all of them took.
     async fn storm(turns: usize, followers: usize, is_writing: bool) -> (usize, Duration) {
-        let (replays, reading, most) = (Replays::new(turns), AtomicUsize::new(0), AtomicUsize::new(0));
+        let (replays, reading, most) = (ReplayThrottle::new(turns), AtomicUsize::new(0), AtomicUsize::new(0));
         let began = Instant::now();
         join_all((0..followers).map(|_| {
             replays.take_turn(|| is_writing, async {
@@ -98,7 +98,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_goes_away_gives_its_turn_back() {
-        let replays = Arc::new(Replays::new(1));
+        let replays = Arc::new(ReplayThrottle::new(1));
         let stuck = tokio::spawn({
             let replays = replays.clone();
             async move { replays.take_turn(|| false, std::future::pending::<()>()).await }
