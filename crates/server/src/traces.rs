@@ -1,6 +1,6 @@
-//! OpenTelemetry traces: a span for each request, sent to a collector over OTLP/HTTP as JSON. Off unless an endpoint is
-//! configured. A caller's `traceparent` is continued. Spans are a convenience: when the collector is slow or gone they are
-//! dropped and counted, and no request waits for them.
+//! OpenTelemetry traces: a span for each request and each call over a WebSocket, sent to a collector over OTLP/HTTP as JSON.
+//! Off unless an endpoint is configured. A caller's `traceparent` is continued. Spans are a convenience: when the collector is
+//! slow or gone they are dropped and counted, and no request waits for them.
 
 use std::sync::{Arc, OnceLock};
 

@@ -55,9 +55,7 @@ impl SectionType {
             schemas: T::schemas,
         }
     }
-}
 
-impl SectionType {
     /// The current form of a key that begins with a former name of the section: `agent_runs.busy` is `run_input.busy`.
     pub(super) fn current_key(&self, key: &str) -> Option<String> {
         let (section, rest) = key.split_once('.')?;

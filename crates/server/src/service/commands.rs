@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    events, provider_profiles,
+    events, lookup, provider_profiles,
     requests::{attempt, check_key, check_reason, reason},
     session_storage,
 };
@@ -176,7 +176,7 @@ fn wakes_runner(event: &Event) -> bool {
 }
 
 async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(CommandPage, bool), Failure> {
-    let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
+    let run = lookup::run_unchecked(app, run_id).await?;
     let unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await?;
     let resolved_permissions = match unfinished.is_empty() {
         true => vec![],

@@ -41,6 +41,7 @@ pub fn check_reason(field: &str, text: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The attempt that a runner names. An id that cannot be one is reported like a stale attempt.
 pub fn attempt(text: Option<&str>) -> Result<Option<AttemptId>, Failure> {
     let unknown = |_| Failure::rule(Rule::AttemptStale, "no such attempt");
     text.map(|text| text.parse().map_err(unknown)).transpose()

@@ -11,6 +11,7 @@ use ostler_store as store;
 use crate::{
     app::App,
     auth::{Access, Principal},
+    service::lookup,
 };
 
 pub async fn register(app: &App, caller: &Principal, request: RegisterRunner) -> Result<Runner, Failure> {
@@ -53,7 +54,7 @@ async fn check_run(app: &App, caller: &Principal, text: &str, profile: &str) -> 
     let run_id: RunId = text.parse().map_err(|_| Failure::not_found("run"))?;
     let run_ref = app.visible_run(caller, run_id).await?;
     caller.may_run(&run_ref)?;
-    let run = store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))?;
+    let run = lookup::run_unchecked(app, run_id).await?;
     if run.backend_profile != profile {
         let message = format!("the run wants {:?}, the runner offers {profile:?}", run.backend_profile);
         return Err(Failure::invalid(Rule::BackendProfileMismatch, message));

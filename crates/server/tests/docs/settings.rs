@@ -3,7 +3,7 @@
 use ostler_protocol::Failure;
 use ostler_server::{
     Config,
-    config::{Key, keys},
+    config::{Key, Overrides, keys, settings::explain},
 };
 use serde_json::{Value, json};
 
@@ -80,6 +80,12 @@ fn a_section_is_found_under_its_former_name() {
     assert_eq!(read("", &variables).unwrap()["run_input"]["tenant"], "current");
     let both = read("[agent_runs]\nbusy = \"enqueue\"\n[run_input]\nbusy = \"rollback\"\n", &[]).unwrap();
     assert_eq!(both["run_input"]["busy"], "rollback");
+    let file = folder.path().join("ostler.toml");
+    std::fs::write(&file, "[agent_runs]\nbusy = \"enqueue\"\n").unwrap();
+    let explained = explain(Some(&file), Overrides::default(), &dialects().sections()).unwrap();
+    let origin = |key: &str| explained.iter().find(|setting| setting.key == key).unwrap().origin.to_string();
+    assert_eq!(origin("run_input.busy"), format!("file {}", file.display()));
+    assert_eq!(origin("run_input.tenant"), "default");
     for refused in ["agent_runs = 3\n", "[agent_runs]\nunknown = 1\n"] {
         assert!(read(refused, &[]).is_err(), "{refused}");
     }

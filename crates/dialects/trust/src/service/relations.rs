@@ -193,7 +193,10 @@ pub(crate) async fn update(
         let (decision, ledger) = match narrow(app, caller, relation_id, &request).await? {
             Some(narrowed) => narrowed,
             None => {
-                let (inputs, context) = own_decision(app, caller, relation_id, None).await?;
+                let inputs = own_decision(app, caller, relation_id, None).await?;
+                // An answer that no manifest could make valid is rejected before the manifest is read.
+                answering::check_answer(&inputs.relation, &request)?;
+                let context = RelationContext::under(app, inputs.relation, inputs.manifest_version).await?;
                 let (next, act) = answering::answer(context.standing(app.wall()), &request)?;
                 let current = Some(context.current);
                 (Decision { next, act, used: None, current, language: request.language }, inputs.ledger)
@@ -234,7 +237,8 @@ pub(crate) async fn use_scope(
     let mut attempts = app.attempts(contended);
     loop {
         attempts.start_next()?;
-        let (inputs, context) = own_decision(app, caller, relation_id, Some(&request.call_id)).await?;
+        let inputs = own_decision(app, caller, relation_id, Some(&request.call_id)).await?;
+        let context = RelationContext::under(app, inputs.relation, inputs.manifest_version).await?;
         let now = app.wall();
         if let Some(used) = inputs.call_receipt {
             if used.used_scope.as_ref() == Some(&request.scope) {
@@ -467,13 +471,11 @@ async fn own_decision(
     caller: &Principal,
     relation_id: RelationId,
     call_id: Option<&str>,
-) -> Result<(DecisionInputs, RelationContext), Failure> {
+) -> Result<DecisionInputs, Failure> {
     let user_id = caller.owner()?;
     let found = store::trust::decisions::find_decision_inputs(&app.db, relation_id, call_id).await?;
     let inputs = found.filter(|inputs| inputs.relation.user_id == user_id);
-    let inputs = inputs.ok_or_else(|| Failure::not_found("relation"))?;
-    let context = RelationContext::under(app, inputs.relation.clone(), inputs.manifest_version).await?;
-    Ok((inputs, context))
+    inputs.ok_or_else(|| Failure::not_found("relation"))
 }
 
 fn note(app: &App, act: Act, used: Option<UseScope>) -> ReceiptNote {

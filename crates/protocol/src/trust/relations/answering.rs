@@ -161,7 +161,7 @@ fn is_not_revoked(relation: &Relation) -> Result<(), Failure> {
 }
 
 /// Checks an answer as far as that is possible without the manifest.
-fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failure> {
+pub fn check_answer(relation: &Relation, request: &Answers) -> Result<(), Failure> {
     is_not_revoked(relation)?;
     // Silence must not take everything back.
     if request.granted_scopes.is_none() {

@@ -90,6 +90,19 @@ fn no_manifest_stands_in_the_way_of_taking_back() {
     });
 }
 
+/// What is wrong with an answer whatever the manifest contains is reported although the manifest cannot be read.
+#[both_engines]
+async fn an_answer_to_an_ended_relation_needs_no_manifest(engine: Engine) {
+    let mut scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
+    let (one, seen) = (scene.grant(&scene.server, &[]).await, scene.hash().await);
+    scene.server.send(scene.server.request("DELETE", &format!("/h2a/relations/{one}"))).await.with_status(200);
+    scene.server.store("UPDATE manifests SET manifest = '{' RETURNING 'damaged'").await;
+    // The damaged manifest is not in the cache of a server that has just started.
+    scene.server.restart().await;
+    let late = json!({"granted_scopes": ["notes:read"], "manifest_hash": seen});
+    answer(&scene.server, &one, &late).await.refused_by(StateConflict, "relation-revoked");
+}
+
 /// An answer is written only while its manifest is still the agent's current one.
 #[test]
 fn an_answer_waits_for_a_manifest_that_is_being_published() {
