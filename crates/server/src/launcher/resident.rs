@@ -60,8 +60,49 @@ pub(super) fn in_process(router: Router) -> InProcess {
         Box::pin(async move {
             let mut request = request.map(Body::from);
             request.extensions_mut().insert(http::InProcess);
-            let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
+            // In its own task, as a request over a socket is: a runner that waits for something else does not poll this
+            // future, and a connection to the database that it was opening would stay half open.
+            let mut alone = JoinSet::new();
+            alone.spawn(router.oneshot(request));
+            let response = match alone.join_next().await {
+                Some(Ok(response)) => response.unwrap_or_else(|never| match never {}),
+                Some(Err(error)) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The runtime is being shut down.
+                _ => std::future::pending().await,
+            };
             response.map(|body| body.map_err(Into::into).boxed_unsync())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use axum::routing::get;
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_continues_while_its_caller_waits_for_something_else() {
+        let (started, done) = (Arc::<Notify>::default(), Arc::<Notify>::default());
+        let handler = {
+            let (started, done) = (started.clone(), done.clone());
+            move || async move {
+                started.notify_one();
+                tokio::task::yield_now().await;
+                done.notify_one();
+            }
+        };
+        let call = in_process(Router::new().route("/", get(handler)));
+        let mut response = call(::http::Request::new(Bytes::new()));
+        assert!(futures_util::poll!(&mut response).is_pending());
+        let continued = async {
+            started.notified().await;
+            done.notified().await;
+        };
+        tokio::time::timeout(Duration::from_secs(10), continued).await.expect("the handler runs by itself");
+        assert_eq!(response.await.status(), 200);
+    }
 }
