@@ -1,4 +1,4 @@
-//! The real agents and the real AG-UI client that the tests drive, and the Node that some of them run on: from npm. No
+//! The real agents, the real AG-UI client and the other implementation of age that the tests drive, and the Node that some of them run on: from npm. No
 //! package's install script is run.
 
 use std::fs;
@@ -17,7 +17,7 @@ apt-get install -q -y --no-install-recommends npm
 
 /// Where the programs are, each under the variable by which the tests find it.
 pub struct Agents {
-    pub variables: [(&'static str, PathBuf); 5],
+    pub variables: [(&'static str, PathBuf); 6],
 }
 
 impl Agents {
@@ -36,6 +36,8 @@ impl Agents {
             ("OSTLER_TEST_NODE", modules.join(format!("node-{system}")).join("bin").join("node")),
             ("OSTLER_TEST_QWEN", modules.join("@qwen-code").join("qwen-code").join("cli-entry.js")),
             ("OSTLER_TEST_AGUI_CLIENT", modules.join("@ag-ui").join("client").join("dist").join("index.mjs")),
+            // Another implementation of the format of encrypted backups.
+            ("OSTLER_TEST_AGE", modules.join("age-encryption").join("dist").join("index.js")),
             // For the example page, which a front-end developer would bundle too.
             ("OSTLER_TEST_ESBUILD", modules.join("@esbuild").join(system).join("bin").join("esbuild")),
         ];
@@ -61,7 +63,7 @@ fn install(wanted: &Path, new: &Path) -> Result<(), String> {
     for name in ["package.json", "package-lock.json"] {
         fs::write(new.join(name), read(&wanted.join(name))?).map_err(|e| format!("cannot copy {name}: {e}"))?;
     }
-    eprintln!("    installing Codex, Qwen Code, the AG-UI client and Node, once");
+    eprintln!("    installing Codex, Qwen Code, the AG-UI client, age and Node, once");
     let mut command = in_workspace(npm)?;
     // Not `ci`: it wants the lock file to name optional packages of other systems too, and some were never published.
     // What is installed is what the lock file names, by its hashes, all the same.

@@ -1,9 +1,10 @@
 //! Bytes in, bytes out: digests, constant-time comparisons, signed tokens and secrets sealed for the disk; for the mesh
-//! keys, certificates and their revocation, and messages encrypted end to end.
+//! keys, certificates and their revocation, and messages encrypted end to end; encrypted files in the format of age.
 //! No clock, no randomness, no I/O: callers pass them in.
 
 #![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
+pub mod age;
 pub mod canonical;
 pub mod certificates;
 pub mod crl;
@@ -30,6 +31,28 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
+/// The SHA-256 of bytes that arrive in pieces.
+#[derive(Clone)]
+pub struct Sha256Stream(ring::digest::Context);
+
+impl Default for Sha256Stream {
+    fn default() -> Self {
+        Self(ring::digest::Context::new(&ring::digest::SHA256))
+    }
+}
+
+impl Sha256Stream {
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub fn finish(self) -> [u8; 32] {
+        let mut digest = [0; 32];
+        digest.copy_from_slice(self.0.finish().as_ref());
+        digest
+    }
+}
+
 /// Fills a buffer with cryptographically secure randomness.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
 
@@ -49,6 +72,14 @@ pub fn equal(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_digest_does_not_depend_on_the_pieces() {
+        let mut stream = Sha256Stream::default();
+        stream.update(b"to");
+        stream.update(b"ken");
+        assert_eq!(stream.finish(), sha256(b"token"));
+    }
 
     #[test]
     fn equal_compares_every_byte() {

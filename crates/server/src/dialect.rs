@@ -34,7 +34,7 @@ use crate::{
 
 pub use dialects::Dialects;
 pub use failures::{FailureEncoder, encoded};
-pub use holdings::{Backup, Erasure, Holding, Location, Retention};
+pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retention};
 pub(crate) use metrics::MetricRead;
 pub use metrics::{Metric, Samples};
 pub use ostler_store::wakeups::FormerWord;

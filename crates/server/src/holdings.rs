@@ -1,10 +1,14 @@
 //! The data that the engine itself stores: the kernel's tables, users and tokens, and its files in the data directory.
 
-use crate::dialect::{
-    Backup::{Copied, LeftOut},
-    Erasure::{ContentsOnly, Untouched, WithOwner, WithSession},
-    Holding,
-    Retention::{self, Expires, Kept, Proof},
+use crate::{
+    config::Config,
+    dialect::{
+        Backup::{BackendFiles, ByTables, Copied, LeftOut, Workspaces},
+        ConfiguredPlace,
+        Erasure::{ContentsOnly, Untouched, WithOwner, WithSession},
+        Holding,
+        Retention::{self, Expires, Kept, Proof},
+    },
 };
 
 pub(crate) const ENGINE: &[Holding] = &[
@@ -31,14 +35,31 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("wakeups", LeftOut, Expires, Untouched),
     Holding::table("store_probe", LeftOut, Expires, Untouched),
     Holding::table("store_clock", LeftOut, Expires, Untouched),
-    Holding::path("ostler.db", Copied, Kept, ContentsOnly),
+    Holding::path("ostler.db", ByTables, Kept, ContentsOnly),
     Holding::path("token", Copied, Kept, Untouched),
     Holding::path("signing-key", Copied, Kept, Untouched),
-    Holding::path("secrets-key", Copied, Kept, Untouched),
-    Holding::path("secrets", Copied, Kept, WithOwner),
-    Holding::path("sessions", Copied, Expires, WithSession),
+    Holding::path("secrets-key", Copied, Kept, Untouched).placed_by(sealing_key),
+    Holding::path("secrets", Copied, Kept, WithOwner).placed_by(secrets),
+    Holding::path("sessions", BackendFiles, Expires, WithSession),
     // Clones that are fetched again when they are missing.
     Holding::path("git", LeftOut, Kept, Untouched),
+    // Made for each runner and deleted after it.
+    Holding::path("homes", LeftOut, Expires, Untouched),
     Holding::path("git-credentials", Copied, Kept, Untouched),
-    Holding::path("workspaces", Copied, Expires, WithSession),
+    Holding::path("workspaces", Workspaces, Expires, WithSession),
 ];
+
+fn secrets(config: &Config) -> ConfiguredPlace {
+    config.secrets.directory.clone().map_or(ConfiguredPlace::DataDir, ConfiguredPlace::At)
+}
+
+/// A key that the operator keeps apart from the data stays apart from its backup.
+fn sealing_key(config: &Config) -> ConfiguredPlace {
+    let section = &config.secrets;
+    let elsewhere = |place: String| ConfiguredPlace::Elsewhere(format!("the key that seals secrets ({place})"));
+    match (&section.key, &section.key_file) {
+        (Some(_), _) => elsewhere("secrets.key".into()),
+        (None, Some(file)) => elsewhere(format!("secrets.key_file, {}", file.display())),
+        (None, None) => ConfiguredPlace::DataDir,
+    }
+}

@@ -6,6 +6,7 @@
 
 pub mod app;
 pub mod auth;
+pub mod backup;
 pub mod clock;
 pub mod config;
 pub mod dialect;
@@ -16,6 +17,7 @@ mod launcher;
 pub mod metrics;
 pub mod net;
 pub mod recheck;
+mod restore_marker;
 pub mod secrets;
 pub mod server;
 pub mod service;

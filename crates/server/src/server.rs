@@ -26,6 +26,7 @@ use crate::{
     launcher::{self, isolation},
     metrics::Metrics,
     net::{self as http, listener, tls},
+    restore_marker,
     secrets::SecretStore,
     service,
     startup::not_started,
@@ -71,6 +72,7 @@ impl Server {
         let data_dir = config.data_dir()?;
         directories::make(&data_dir)
             .map_err(|failure| not_started(Rule::DataDir, failure.cause.unwrap_or_default()))?;
+        restore_marker::check(&data_dir)?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
         let store = config.store()?;

@@ -20,6 +20,7 @@ use ostler_store::{self as store, Db, StoreConfig};
 use crate::{
     clock::{Clock, SystemClock},
     config::Config,
+    restore_marker,
     server::not_opened,
 };
 
@@ -43,6 +44,7 @@ pub struct BrokenRow {
 
 /// Checks every session, or the one named (by our id, or a caller's).
 pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Failure> {
+    restore_marker::check(&config.data_dir()?)?;
     let store = config.store()?;
     if let StoreConfig::Sqlite { file, .. } = &store
         && !file.exists()

@@ -58,7 +58,7 @@ async fn every_file_of_the_data_directory_is_declared(engine: Engine) {
 
 #[test]
 fn whatever_holds_keys_or_secrets_is_in_a_backup() {
-    for wanted in ["secrets", "secrets-key", "pki", "signing-key", "token", "git-credentials", "attachments"] {
+    for wanted in ["secrets", "secrets-key", "pki", "mesh", "signing-key", "token", "git-credentials", "attachments"] {
         let found = dialects().holdings().find(|holding| path(holding.location) == Some(wanted)).copied();
         assert_eq!(found.map(|holding| holding.backup), Some(Backup::Copied), "{wanted}");
     }

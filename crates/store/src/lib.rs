@@ -8,6 +8,7 @@
 
 #![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
+pub mod backup;
 pub mod clock;
 mod config;
 pub mod db;

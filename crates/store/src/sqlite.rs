@@ -194,7 +194,7 @@ fn each(connection: &Connection, statements: &[Statement]) -> Result<bool, Store
 }
 
 /// One process by contract: SQLite's own locks would let a second server in and then fail at random.
-fn lock(file: &Path) -> Result<File, StoreError> {
+pub(crate) fn lock(file: &Path) -> Result<File, StoreError> {
     let path = file.with_extension("lock");
     let lock = File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| {
         let what = "the lock that keeps a second process out of the store";
@@ -210,7 +210,7 @@ fn lock(file: &Path) -> Result<File, StoreError> {
 }
 
 /// Only the owner may read the store, even in a directory that others may read. Its journal has the same mode.
-fn make_private(file: &Path) -> Result<(), StoreError> {
+pub(crate) fn make_private(file: &Path) -> Result<(), StoreError> {
     let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(file)?;
     let mode = file.metadata()?.permissions().mode();
     if mode & 0o077 != 0 {
@@ -244,7 +244,7 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
 }
 
 /// What every connection has in common.
-fn prepare(connection: &Connection) -> Result<(), StoreError> {
+pub(crate) fn prepare(connection: &Connection) -> Result<(), StoreError> {
     connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
     connection.busy_timeout(Duration::from_secs(10))?;
     // Plans must not depend on bound values: those that do are made again on every execution.

@@ -4,6 +4,7 @@
 mod api;
 mod approve;
 mod backends;
+mod backup;
 mod cancel;
 pub(crate) mod completions;
 mod config;
@@ -20,6 +21,7 @@ mod permissions;
 mod profiles;
 mod ps;
 mod read;
+mod restore;
 mod result;
 mod run;
 mod runner;
@@ -84,6 +86,8 @@ pub(crate) enum CliCommand {
     Guard(guard::GuardArgs),
     Doctor(doctor::DoctorArgs),
     Verify(verify::VerifyArgs),
+    Backup(backup::BackupArgs),
+    Restore(restore::RestoreArgs),
     Completions(completions::CompletionsArgs),
 }
 
@@ -100,7 +104,7 @@ impl CliCommand {
     /// One thread per core for the server; a client, which mostly waits, starts faster with one thread.
     pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
         let mut builder = match self {
-            Self::Serve(_) | Self::Verify(_) => Builder::new_multi_thread(),
+            Self::Serve(_) | Self::Verify(_) | Self::Backup(_) | Self::Restore(_) => Builder::new_multi_thread(),
             _ => Builder::new_current_thread(),
         };
         builder.enable_all().build().map_err(Failure::internal)
@@ -113,6 +117,7 @@ impl CliCommand {
             Self::Serve(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) | Self::Completions(_) => {
                 return None;
             }
+            Self::Backup(_) | Self::Restore(_) => return None,
             // The mesh negotiates a version of its own at the start of a session.
             Self::Mesh(_) => return None,
             Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
@@ -181,6 +186,8 @@ impl CliCommand {
             Self::Guard(args) => guard::guard(args).await,
             Self::Doctor(args) => doctor::doctor(connection, args).await,
             Self::Verify(args) => verify::verify(connection, args).await,
+            Self::Backup(args) => backup::backup(connection, args).await,
+            Self::Restore(args) => restore::restore(connection, args).await,
             Self::Completions(args) => completions::completions(args),
         }
     }

@@ -38,7 +38,7 @@ pub(crate) async fn verify(connection: &Connection, args: &VerifyArgs) -> Result
     Ok(if report.broken.is_empty() { exit_codes::OK } else { exit_codes::BROKEN })
 }
 
-fn render(report: &Report, paint: Paint) -> String {
+pub(super) fn render(report: &Report, paint: Paint) -> String {
     let mut seen = format!("{}, {}", count(report.sessions as i64, "session"), count(report.events as i64, "event"));
     if report.erased > 0 {
         seen.push_str(&format!(", {} erased", report.erased));
@@ -53,7 +53,7 @@ fn render(report: &Report, paint: Paint) -> String {
     out
 }
 
-fn as_json(report: &Report) -> serde_json::Value {
+pub(super) fn as_json(report: &Report) -> serde_json::Value {
     let broken = report
         .broken
         .iter()

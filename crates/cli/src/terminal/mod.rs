@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod output;
 pub(crate) mod paint;
 pub(crate) mod permissions;
+pub(crate) mod progress_bar;
 pub(crate) mod repaint;
 pub(crate) mod screen;
 pub(crate) mod secret_input;

@@ -1,11 +1,17 @@
 //! The tables and files of the mesh.
 
-use ostler_server::dialect::{
-    Backup::{Copied, LeftOut},
-    Erasure::{Untouched, WithOwner},
-    Holding,
-    Retention::{Expires, Kept, Proof},
+use ostler_server::{
+    config::Config,
+    dialect::{
+        Backup::{Copied, LeftOut},
+        ConfiguredPlace,
+        Erasure::{Untouched, WithOwner},
+        Holding,
+        Retention::{Expires, Kept, Proof},
+    },
 };
+
+use crate::config::MeshSection;
 
 pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("mesh_agent_md", Copied, Kept, WithOwner),
@@ -22,5 +28,11 @@ pub(crate) const HOLDINGS: &[Holding] = &[
     // Which identity is connected to which server now.
     Holding::table("mesh_presence", LeftOut, Expires, Untouched),
     Holding::table("mesh_queue", LeftOut, Expires, WithOwner),
-    Holding::path("pki", Copied, Kept, Untouched),
+    Holding::path("pki", Copied, Kept, Untouched).placed_by(pki),
+    // The keys of identities that joined from this machine. The command line writes them.
+    Holding::path("mesh", Copied, Kept, WithOwner),
 ];
+
+fn pki(config: &Config) -> ConfiguredPlace {
+    config.section::<MeshSection>().pki_directory.map_or(ConfiguredPlace::DataDir, ConfiguredPlace::At)
+}

@@ -96,6 +96,21 @@ macro_rules! engine_rules {
         StoreSilent "store-silent" InfraFailed "The store does not respond.", is_store_fault: true;
         LaneQueue "lane-queue" Overloaded "Too many writes wait for the store.";
 
+        // Backups.
+        Backup "backup" InfraFailed "The backup could not be written or read.";
+        BackupTarget "backup-target" StateConflict "There is a file of this name already, or it is not a place for a backup.",
+            hint: Some("name a file that does not exist, outside the data directory");
+        BackupDamaged "backup-damaged" SchemaInvalid "The file is not a backup, or it is damaged.",
+            hint: Some("nothing was restored; use another backup");
+        BackupKey "backup-key" SecretUnavailable "The backup is encrypted, and the passphrase or identity does not open it.",
+            hint: Some("use what it was encrypted to: `--identity FILE`, or the passphrase (`--passphrase-file FILE`)");
+        BackupPlaces "backup-places" StateConflict "The configuration keeps a part of the backup in another place.",
+            hint: Some("restore with the configuration that the server had, or remove the setting that is named above");
+        RestoreTarget "restore-target" StateConflict "The data directory or the database to restore into is not empty.",
+            hint: Some("name an empty directory with `--data-dir`, and on Postgres an empty database with `--database-url`");
+        RestoreUnfinished "restore-unfinished" StateConflict "A restore into this data directory was cut off.",
+            hint: Some("delete the directory, and on Postgres the database, and restore again");
+
         // What starts backends.
         RunnerSpawn "runner-spawn" InfraFailed "The process of the runner did not start.";
         AgentHome "agent-home" InfraFailed "The home directory of the backend could not be created.";

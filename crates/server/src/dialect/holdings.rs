@@ -1,10 +1,16 @@
 //! The data that the server stores, and what backup, retention and erasure do with it. A test fails for a table or file that is
 //! not declared.
 
+use std::path::PathBuf;
+
+use crate::config::Config;
+
 /// A table, or a file or directory in the data directory.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Holding {
     pub location: Location,
+    /// Where the configuration puts a path.
+    pub place: fn(&Config) -> ConfiguredPlace,
     pub backup: Backup,
     pub retention: Retention,
     pub erasure: Erasure,
@@ -17,9 +23,25 @@ pub enum Location {
     Path(&'static str),
 }
 
+/// Where a path of the data directory is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfiguredPlace {
+    DataDir,
+    /// In this place instead, by a setting.
+    At(PathBuf),
+    /// Where a backup does not copy it from: the text says what is where, and by which setting.
+    Elsewhere(String),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Backup {
     Copied,
+    /// Copied table by table.
+    ByTables,
+    /// Copied. Backends write there, so that files may be unreadable.
+    BackendFiles,
+    /// As [`Backup::BackendFiles`], unless the backup is made without workspaces.
+    Workspaces,
     /// Can be made again from the rest, or is only of use to the server that runs.
     LeftOut,
 }
@@ -50,10 +72,16 @@ pub enum Erasure {
 
 impl Holding {
     pub const fn table(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
-        Self { location: Location::Table(name), backup, retention, erasure }
+        Self { location: Location::Table(name), place: |_| ConfiguredPlace::DataDir, backup, retention, erasure }
     }
 
     pub const fn path(name: &'static str, backup: Backup, retention: Retention, erasure: Erasure) -> Self {
-        Self { location: Location::Path(name), backup, retention, erasure }
+        Self { location: Location::Path(name), place: |_| ConfiguredPlace::DataDir, backup, retention, erasure }
+    }
+
+    /// For a path that a setting can move.
+    #[must_use]
+    pub const fn placed_by(self, place: fn(&Config) -> ConfiguredPlace) -> Self {
+        Self { place, ..self }
     }
 }
