@@ -22,6 +22,7 @@ use crate::{
         WORK_BODY_BYTES_MAX,
     },
     mesh::identities::{CreateInvite, IssueCertificate, RevokeIdentity},
+    retention::{PlaceHold, SweepRetention},
     tokens::CreateToken,
     trust::{
         agents::{CreateAgent, CreateAgentToken, DiffManifest, UpdateAgent},
@@ -76,6 +77,8 @@ bodies! {
     PutCredential: WORK_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     PutConfig: WORK_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     ValidateProfile: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SweepRetention: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    PlaceHold: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateToken: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateUser: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     UpdateUser: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;

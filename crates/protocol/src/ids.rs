@@ -115,6 +115,8 @@ ids! {
     ValidationId "val_";
     /// The record of one change of a provider profile.
     ProfileChangeId "chg_";
+    /// A legal hold.
+    HoldId "hld_";
     /// Correlates one request with the log.
     TraceId "trc_";
 }

@@ -18,6 +18,7 @@ pub mod limits;
 pub mod mesh;
 pub mod outgoing;
 pub mod redaction;
+pub mod retention;
 pub mod rpc;
 pub mod rules;
 pub mod run_input;

@@ -31,6 +31,8 @@ pub const NAME_BYTES_MAX: usize = 200;
 pub const SESSION_TITLE_BYTES_MAX: usize = 256;
 /// A cancel's reason or the message of a status. What is shown of it is [`BLOCKER_CHARS_MAX`].
 pub const REASON_BYTES_MAX: usize = 16 * 1024;
+/// The reason of a legal hold.
+pub const HOLD_REASON_BYTES_MAX: usize = 500;
 pub const WORKSPACE_REF_BYTES_MAX: usize = 16 * 1024;
 pub const TRACE_SINK_BYTES_MAX: usize = 4 * 1024;
 /// A runner's `placement` and `capabilities` together.

@@ -6,6 +6,7 @@ mod keys;
 mod limits;
 mod outgoing;
 mod reading;
+mod retention;
 mod sections;
 pub mod settings;
 mod tls;
@@ -32,6 +33,7 @@ pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use reading::Overrides;
+pub use retention::{RetentionSection, TenantRetention};
 pub use sections::{Section, SectionType, Sections};
 
 /// Milliseconds of a day, the longest that most times may be.
@@ -52,6 +54,7 @@ pub struct Config {
     pub agents: AgentsSection,
     pub sessions: SessionsSection,
     pub workspaces: WorkspacesSection,
+    pub retention: RetentionSection,
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
     pub outgoing: OutgoingSection,
@@ -224,6 +227,9 @@ impl Config {
             ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
             ("limits.socket_reread_ms", limits.socket_reread_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
+            ("retention.sweep_ms", self.retention.sweep_ms, 1..=MS_MAX),
+            ("retention.step_rows", self.retention.step_rows.into(), 1..=10_000),
+            ("retention.pause_ms", self.retention.pause_ms, 0..=60_000),
         ];
         ranges.into_iter().try_for_each(|(key, value, range)| check_range(key, value, range))
     }
@@ -236,6 +242,7 @@ impl Config {
         }
         self.rate_limit.check()?;
         self.check_numbers()?;
+        self.retention.check(&self.policy)?;
         self.tls_files()?;
         self.sections.check(self)?;
         self.outgoing.rules()?;

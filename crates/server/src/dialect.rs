@@ -4,6 +4,7 @@ mod dialects;
 mod failures;
 mod holdings;
 mod metrics;
+mod retention;
 mod states;
 mod topics;
 
@@ -38,6 +39,7 @@ pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retentio
 pub(crate) use metrics::MetricRead;
 pub use metrics::{Metric, Samples};
 pub use ostler_store::wakeups::FormerWord;
+pub use retention::{ListRemovable, Ownership, Removable, RemovedItems, RetentionScope, RetentionStep};
 pub use states::States;
 pub use topics::Topic;
 
@@ -71,6 +73,7 @@ pub struct Dialect {
     pub(crate) profile_of_agent: Option<ProfileOf>,
     pub(crate) pictures: Option<Pictures>,
     pub(crate) holdings: &'static [Holding],
+    pub(crate) retention: Vec<RetentionStep>,
 }
 
 /// A `GET` that is not an operation of the OpenAPI document, such as a WebSocket.
@@ -131,6 +134,7 @@ impl Dialect {
             profile_of_agent: None,
             pictures: None,
             holdings: &[],
+            retention: vec![],
         }
     }
 
@@ -283,6 +287,12 @@ impl Dialect {
     /// Its tables and files, and what backup, retention and erasure do with each.
     pub fn holdings(mut self, holdings: &'static [Holding]) -> Self {
         self.holdings = holdings;
+        self
+    }
+
+    /// How one of its nouns is removed when it is older than its limit.
+    pub fn retention(mut self, step: RetentionStep) -> Self {
+        self.retention.push(step);
         self
     }
 }

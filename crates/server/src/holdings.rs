@@ -28,6 +28,10 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("backends", Copied, Kept, Untouched),
     Holding::table("provider_profile_changes", Copied, Proof, Untouched),
     Holding::table("provider_validations", Copied, Kept, Untouched),
+    Holding::table("retention_holds", Copied, Proof, Untouched),
+    Holding::table("retention_gate", Copied, Kept, Untouched),
+    // Says which payloads may be missing.
+    Holding::table("payload_removals", Copied, Proof, WithSession),
     Holding::table("users", Copied, Kept, WithOwner),
     Holding::table("tokens", Copied, Kept, WithOwner),
     Holding::table("signing_keys", Copied, Kept, Untouched),

@@ -8,6 +8,7 @@ pub mod app;
 pub mod auth;
 pub mod backup;
 pub mod clock;
+mod compact;
 pub mod config;
 pub mod dialect;
 pub mod directories;
@@ -27,6 +28,7 @@ pub mod verify;
 mod worker;
 
 pub use crate::net::openapi;
+pub use compact::compact;
 pub use config::Config;
 pub use server::{RunningServer, Server};
 pub use verify::verify;

@@ -202,6 +202,7 @@ fn spawn(
         tokio::spawn(worker::clock::run(app.clone())),
         tokio::spawn(worker::sweeper::run(app.clone())),
         tokio::spawn(worker::housekeeping::run(app.clone())),
+        tokio::spawn(worker::retention::run(app.clone())),
     ];
     let workers = Dialects::of(app).iter().flat_map(|dialect| &dialect.workers);
     tasks.extend(workers.map(|work| tokio::spawn(work(app.clone()))));

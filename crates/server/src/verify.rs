@@ -1,8 +1,8 @@
 //! Verifying the store offline: every session's chain is walked from its beginning, and its end compared with the head
 //! that is stored apart. The first event that does not fit is named, and so is every event that belongs to no session. Then
 //! the rows that are served beside the events (the session, its runs, commands, leases and permission
-//! requests) are compared with what the events say, and every column that differs is named. Payloads may be missing only where the log itself ends with the erasure of
-//! its session.
+//! requests) are compared with what the events say, and every column that differs is named. Payloads may be missing only where the
+//! log itself ends with the erasure of its session, and where the record of retention says that they were removed.
 
 use ostler_protocol::{
     Failure, Rule,
@@ -15,7 +15,7 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_store::{self as store, Db, StoreConfig};
+use ostler_store::{self as store, Db, StoreConfig, kernel::payloads::PayloadRemoval};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -32,6 +32,8 @@ pub struct Report {
     pub events: u64,
     /// Events whose payload was erased; their digests still match.
     pub erased: u64,
+    /// Events whose payload retention has removed; their digests still match.
+    pub removed: u64,
     pub broken: Vec<BrokenRow>,
 }
 
@@ -125,6 +127,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
     let mut replay = Replay::default();
+    let removals = store::kernel::payloads::list_by_session(db, session.session).await?;
     // Starts below the first number, because a row that was inserted there is not part of the log either.
     let mut after = i64::MIN;
     loop {
@@ -139,7 +142,9 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
         };
         for event in &page.events {
             report.events += 1;
-            report.erased += u64::from(event.payload.is_none());
+            let is_missing = event.payload.is_none();
+            report.erased += u64::from(is_missing && session.erased_at.is_some());
+            report.removed += u64::from(is_missing && session.erased_at.is_none());
             if !(1..=session.last_seq).contains(&event.session_seq) && event.session_seq <= seq + 1 {
                 return Ok(broken(
                     event.session_seq,
@@ -149,8 +154,8 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
             }
-            if event.payload.is_none() && session.erased_at.is_none() {
-                return Ok(broken(seq + 1, "the payload is missing, and the session was not erased"));
+            if is_missing && session.erased_at.is_none() && !was_removed(&removals, event) {
+                return Ok(broken(seq + 1, "the payload is missing, and neither erasure nor retention removed it"));
             }
             replay.apply(event);
             head = event.hash;
@@ -169,6 +174,12 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     }
     let differences = compare(db, session, &replay).await?;
     Ok(if differences.is_empty() { None } else { broken(seq, &differences.join("; ")) })
+}
+
+/// Whether retention has removed the payload of this event.
+fn was_removed(removals: &[PayloadRemoval], event: &Event) -> bool {
+    let removal = event.run.and_then(|(run_id, seq)| Some((removals.iter().find(|one| one.run_id == run_id)?, seq)));
+    removal.is_some_and(|(removal, seq)| seq <= removal.through_seq)
 }
 
 /// The columns of the session's rows that its events contradict.

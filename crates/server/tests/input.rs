@@ -48,6 +48,8 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/identities/invites",
         "POST /api/v1/identities/{aid}/revoke",
         "POST /api/v1/provider-profiles/{profile}/validate",
+        "POST /api/v1/retention/holds",
+        "POST /api/v1/retention/sweeps",
         "POST /api/v1/runners/register",
         "POST /api/v1/runs",
         "POST /api/v1/runs/{runId}/cancel",
@@ -210,7 +212,8 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for (_, method, path, _) in scene.writes() {
-        let optional = ["/revoke", "/invites", "/cancel", "/runner-jobs", "/read", "/token", "/validate", "/gc"];
+        let optional =
+            ["/revoke", "/invites", "/cancel", "/runner-jobs", "/read", "/token", "/validate", "/gc", "/sweeps"];
         if optional.iter().any(|optional| path.ends_with(optional)) {
             continue;
         }

@@ -36,6 +36,7 @@ mod rates;
 mod replicas;
 mod resident;
 mod results;
+mod retention;
 mod run_input;
 mod runner_jobs;
 mod runs;

@@ -47,6 +47,8 @@ impl Scene {
         server.post("/api/v1/tokens", &token).await.with_status(201);
         let user = json!({"name": format!("user-{number}"), "timezone": "UTC", "tenants": ["hwlab"]});
         server.post("/api/v1/users", &user).await.with_status(201);
+        let hold = json!({"identity": format!("peer-{number}.localhost.test"), "reason": "case 7"});
+        server.post("/api/v1/retention/holds", &hold).await.with_status(201);
         let credential = json!({"apiKey": format!("key-of-page-{number}")});
         server.call("PUT", "/api/v1/provider-profiles/codex/credential", &credential).await.with_status(200);
         let (agent_id, _) = self.server.agent().await;
@@ -67,6 +69,7 @@ impl Scene {
             (format!("/api/v1/runs/{}/runner-jobs?", self.run_id), "runnerJobs", "runnerJobId"),
             ("/api/v1/tokens?".into(), "tokens", "tokenId"),
             ("/api/v1/users?".into(), "users", "userId"),
+            ("/api/v1/retention/holds?".into(), "holds", "holdId"),
             ("/api/v1/provider-profile-changes?".into(), "changes", "changeId"),
             ("/api/v1/identities?".into(), "identities", "aid"),
             ("/agents?".into(), "agents", "id"),

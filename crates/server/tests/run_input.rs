@@ -1,6 +1,6 @@
 //! The run input dialect: threads, messages, attachments and history.
 
-mod attachments;
+pub mod attachments;
 mod erasing;
 mod history;
 pub mod runs;

@@ -2,6 +2,7 @@
 //! that is served and the one that is kept are the one that the handlers make.
 
 mod capabilities;
+mod paths;
 mod promises;
 
 use std::{
@@ -17,6 +18,7 @@ use ostler_protocol::{
         session_storage, sessions,
     },
     mesh::identities,
+    retention,
     run_input::{history, ui},
     tokens,
     trust::{i18n, manifest, receipts, relations, webhooks},
@@ -39,6 +41,7 @@ pub struct Scene {
     pub job_id: String,
     pub permission_id: String,
     token_id: String,
+    hold_id: String,
     user_name: String,
     pub agent_id: String,
     agent_token_id: String,
@@ -170,6 +173,11 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/provider-profiles/{profile}/validate", |_| json!({"tenantId": "hwlab"})),
     ("GET", "/api/v1/provider-profiles/{profile}/validations/{validationId}", none),
     ("DELETE", "/api/v1/provider-profiles/{profile}", none),
+    ("GET", "/api/v1/retention", none),
+    ("POST", "/api/v1/retention/sweeps", |_| json!({"dryRun": true})),
+    ("POST", "/api/v1/retention/holds", |_| json!({"identity": "wren.localhost.test", "reason": "case 7"})),
+    ("GET", "/api/v1/retention/holds", none),
+    ("DELETE", "/api/v1/retention/holds/{holdId}", none),
     ("POST", "/api/v1/tokens", |_| json!({"name": "ci", "role": "client", "tenants": ["hwlab"]})),
     ("GET", "/api/v1/tokens", none),
     ("DELETE", "/api/v1/tokens/{tokenId}", none),
@@ -320,6 +328,8 @@ impl Scene {
         let permission_id = job_id.replace("job_", "prm_");
         let token = json!({"name": "ci", "role": "runner", "tenants": ["hwlab"]});
         let token_id = id(&server.post("/api/v1/tokens", &token).await.with_status(201), "tokenId");
+        let hold = json!({"identity": "wren.localhost.test", "reason": "case 7"});
+        let hold_id = id(&server.post("/api/v1/retention/holds", &hold).await.with_status(201), "holdId");
         server.post("/api/v1/users", &json!({"name": user_name, "timezone": "UTC"})).await.ok();
         let profile = format!("profile-{}", &job_id[job_id.len() - 8..]);
         let path = format!("/api/v1/provider-profiles/{profile}");
@@ -358,6 +368,7 @@ impl Scene {
             job_id,
             permission_id,
             token_id,
+            hold_id,
             user_name,
             profile,
             validation_id,
@@ -367,32 +378,6 @@ impl Scene {
         };
         call(server, "PUT", "/agent.md", &agent_md(&scene)).await;
         scene
-    }
-
-    pub fn path(&self, template: &str) -> String {
-        let Picture { bucket, path, url } = &self.picture;
-        let signing = format!("signed-url?bucket={bucket}&path={path}");
-        template
-            .replace(PICTURE, url)
-            .replace("attachments/signed-url", &format!("attachments/{signing}"))
-            .replace("sessions/{threadId}", &format!("sessions/{}", self.thread_id))
-            .replace("{runId}", &self.run_id)
-            .replace("{sessionId}", &self.session_id)
-            .replace("{commandId}", &self.command_id)
-            .replace("{runnerJobId}", &self.job_id)
-            .replace("{permissionId}", &self.permission_id)
-            .replace("{tokenId}", &self.token_id)
-            .replace("{agentId}", &self.agent_id)
-            .replace("{agentTokenId}", &self.agent_token_id)
-            .replace("{aid}", &self.peer.aid)
-            .replace("{serial}", "1234")
-            .replace("{userName}", &self.user_name)
-            .replace("{profile}", &self.profile)
-            .replace("{validationId}", &self.validation_id)
-            .replace("{relationId}", &self.relation_id)
-            .replace("{threadId}/events", &format!("{}/events?runId=run-1&idle_limit=1", self.thread_id))
-            .replace("{threadId}/cancel", &format!("{}/cancel?runId=run-1", self.thread_id))
-            .replace("{deliveryId}", &self.delivery_id)
     }
 }
 
@@ -454,6 +439,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Phase", words::<liveness::Phase>()),
         ("PlacementKind", words::<runners::PlacementKind>()),
         ("Role", words::<conversation::Role>()),
+        ("RetentionNoun", words::<retention::RetentionNoun>()),
         ("RevocationReason", words::<identities::RevocationReason>()),
         ("Rule", words::<manifest::DiffRule>()),
         ("RunStatus", words::<runs::RunStatus>()),

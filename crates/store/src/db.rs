@@ -78,6 +78,14 @@ impl Db {
         }
     }
 
+    /// A member of a column with a JSON object, as text.
+    pub(crate) fn json_text(&self, column: &str, member: &str) -> String {
+        match self.engine {
+            Engine::Sqlite(_) => format!("json_extract({column}, '$.{member}')"),
+            Engine::Postgres(_) => format!("({column}::jsonb ->> '{member}')"),
+        }
+    }
+
     pub async fn durability(&self) -> Result<Durability, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => Ok(sqlite.durability.clone()),
@@ -163,6 +171,22 @@ impl Db {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.write_together(statements).await,
             Engine::Postgres(connections) => connections.write_together(statements).await,
+        }
+    }
+
+    /// As [`Db::write_together`]. Returns the rows of the statement with this index; `None` if nothing was written.
+    pub(crate) async fn write_together_returning<T: Send + 'static>(
+        &self,
+        statements: Vec<Statement>,
+        answering: usize,
+        decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<Vec<T>>, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite.write_together_returning(statements, answering, decode).await,
+            Engine::Postgres(connections) => {
+                let rows = connections.write_together_returning(statements, answering).await?;
+                rows.map(|rows| decoded(&rows, decode)).transpose()
+            }
         }
     }
 

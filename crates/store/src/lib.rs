@@ -22,6 +22,7 @@ pub mod migrate;
 mod postgres;
 pub mod probe;
 mod record;
+pub mod retention;
 pub mod run_input;
 pub mod signing_keys;
 mod sqlite;

@@ -15,7 +15,7 @@ use ostler_protocol::{
     Failure, Timestamp,
     kernel::operations::{self, Desk, Request},
 };
-use sqlx::{Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
 use tokio::sync::mpsc;
 
 use self::{
@@ -69,6 +69,25 @@ pub(crate) async fn durability(connections: &Connections) -> Result<Durability, 
         }
     }
     Ok(Durability { weak_settings })
+}
+
+/// Runs a statement that cannot be part of a transaction, however long it takes.
+pub(crate) async fn vacuum(connection: &mut PgConnection, sql: &str) -> Result<(), StoreError> {
+    connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await?;
+    Ok(())
+}
+
+/// Bytes of these tables with their indexes and large values.
+pub(crate) async fn size_of(connection: &mut PgConnection, tables: &[&str]) -> Result<u64, StoreError> {
+    let mut bytes = 0;
+    for table in tables {
+        let size: i64 = sqlx::query_scalar("SELECT pg_total_relation_size($1::regclass)")
+            .bind(*table)
+            .fetch_one(&mut *connection)
+            .await?;
+        bytes += size.unsigned_abs();
+    }
+    Ok(bytes)
 }
 
 pub(crate) struct Lane {

@@ -157,6 +157,15 @@ impl Sqlite {
         self.plain(move |connection| together(connection, &statements)).await
     }
 
+    pub(crate) async fn write_together_returning<T: Send + 'static>(
+        &self,
+        statements: Vec<Statement>,
+        answering: usize,
+        decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+    ) -> Result<Option<Vec<T>>, StoreError> {
+        self.plain(move |connection| together_returning(connection, &statements, answering, decode)).await
+    }
+
     /// Work in the transaction of the next flush. It is answered when it is durable.
     pub(crate) async fn plain<T: Send + 'static>(
         &self,
@@ -169,28 +178,58 @@ impl Sqlite {
     }
 }
 
-/// Others share the transaction, so what is given up goes back to where these statements began.
 fn together(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
+    // No statement has that index, so there are no rows to return.
+    let written = together_returning(connection, statements, statements.len(), |_| Ok(()))?;
+    Ok(written.is_some())
+}
+
+/// Others share the transaction, so what is given up goes back to where these statements began.
+fn together_returning<T>(
+    connection: &Connection,
+    statements: &[Statement],
+    answering: usize,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Option<Vec<T>>, StoreError> {
     connection.prepare_cached("SAVEPOINT together")?.execute([])?;
-    let written = each(connection, statements);
+    let written = each(connection, statements, answering, decode);
     if is_lost(connection) {
         return written;
     }
-    if !matches!(written, Ok(true)) {
+    if !matches!(written, Ok(Some(_))) {
         connection.prepare_cached("ROLLBACK TO together")?.execute([])?;
     }
     connection.prepare_cached("RELEASE together")?.execute([])?;
     written
 }
 
-fn each(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
-    for statement in statements {
-        let touched = query(connection, &statement.sql, &statement.args, |_| Ok(()))?;
-        if statement.must_touch && touched.is_empty() {
-            return Ok(false);
+fn each<T>(
+    connection: &Connection,
+    statements: &[Statement],
+    answering: usize,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Option<Vec<T>>, StoreError> {
+    let mut answer = vec![];
+    for (index, Statement { sql, args, must_touch }) in statements.iter().enumerate() {
+        let touched = if index == answering {
+            answer = query(connection, sql, args, decode)?;
+            answer.len()
+        } else {
+            query(connection, sql, args, |_| Ok(()))?.len()
+        };
+        if *must_touch && touched == 0 {
+            return Ok(None);
         }
     }
-    Ok(true)
+    Ok(Some(answer))
+}
+
+/// Rewrites the file without its free pages, and so that later ones can be returned in steps. Fails while a server has it open.
+pub(crate) fn compact(file: &Path) -> Result<(), StoreError> {
+    let _lock = lock(file)?;
+    let connection = Connection::open(file)?;
+    connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; VACUUM; PRAGMA wal_checkpoint(TRUNCATE);")?;
+    Ok(())
 }
 
 /// One process by contract: SQLite's own locks would let a second server in and then fail at random.
@@ -226,8 +265,9 @@ fn prepare_writer(connection: &Connection, synchronous: Synchronous) -> Result<D
         Synchronous::Full => "FULL",
     };
     prepare(connection)?;
+    // `auto_vacuum` is set before the first page is written: an existing file keeps its own mode until it is compacted.
     connection.execute_batch(&format!(
-        "PRAGMA page_size = 4096; PRAGMA journal_mode = WAL; PRAGMA synchronous = {level};
+        "PRAGMA page_size = 4096; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; PRAGMA synchronous = {level};
          PRAGMA cache_size = -{WRITER_CACHE_KIB};
          PRAGMA wal_autocheckpoint = 4000; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY;"
     ))?;

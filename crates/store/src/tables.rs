@@ -15,6 +15,7 @@ use ostler_protocol::{
         sessions::Session,
     },
     mesh::mailbox::StoredMessage,
+    retention::Hold,
     tokens::ServiceToken,
     trust::{
         agents::{Agent, AgentToken},
@@ -27,6 +28,7 @@ use ostler_protocol::{
 use crate::{
     kernel::{
         backends::StoredBackend,
+        payloads::PayloadRemoval,
         readers::{ReadCursor, SessionReader},
     },
     mesh::{
@@ -75,6 +77,8 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<Runner>(),
         DeclaredTable::of::<ValidationRecord>(),
         DeclaredTable::of::<ProfileChange>(),
+        DeclaredTable::of::<Hold>(),
+        DeclaredTable::of::<PayloadRemoval>(),
         DeclaredTable::of::<ServiceToken>(),
         DeclaredTable::of::<User>(),
         DeclaredTable::of::<Agent>(),

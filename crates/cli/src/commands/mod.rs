@@ -23,6 +23,7 @@ mod ps;
 mod read;
 mod restore;
 mod result;
+mod retention;
 mod run;
 mod runner;
 mod runs;
@@ -75,6 +76,7 @@ pub(crate) enum CliCommand {
     #[command(alias = "token")]
     Tokens(tokens::TokensArgs),
     Users(users::UsersArgs),
+    Retention(retention::RetentionArgs),
     Consent(consent::ConsentArgs),
     Identities(identities::IdentitiesArgs),
     Pki(pki::PkiArgs),
@@ -138,6 +140,8 @@ impl CliCommand {
             Self::Agents(_) => &["ostler_agents"],
             Self::Backends(_) => &["ostler_backends"],
             Self::Profiles(_) => &["ostler_provider_profiles"],
+            Self::Retention(args) if args.is_offline() => return None,
+            Self::Retention(_) => &["ostler_retention"],
             Self::Tokens(_) => &["ostler_service_tokens"],
             Self::Users(args) if args.is_change() => &["ostler_users", "ostler_user_changes"],
             Self::Users(_) => &["ostler_users"],
@@ -175,6 +179,7 @@ impl CliCommand {
             Self::Config(args) => config::config(connection, args),
             Self::Api(args) => api::api(connection, args).await,
             Self::Tokens(args) => tokens::tokens(connection, args).await,
+            Self::Retention(args) => retention::retention(connection, args).await,
             Self::Users(args) => users::users(connection, args).await,
             Self::Consent(args) => consent::consent(connection, args).await,
             Self::Identities(args) => identities::identities(connection, args).await,

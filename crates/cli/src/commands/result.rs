@@ -94,7 +94,11 @@ fn field(out: &mut String, name: &str, value: &str) {
 /// The reply; if there is none, the last text, marked as such.
 fn text_of(result: &RunResult) -> String {
     let block = |text: &str| format!("\n{}\n", harmless(text).trim_end());
-    let Some(last) = &result.final_response else { return String::new() };
+    let Some(last) = &result.final_response else {
+        let removed =
+            result.payloads_removed_at.map(|at| format!("\nretention removed the texts of this run at {at}\n"));
+        return removed.unwrap_or_default();
+    };
     let cut = if last.text_truncated { "(the text was shortened)\n" } else { "" };
     match &result.reply {
         Some(reply) => format!("{}{cut}", block(reply)),
@@ -210,6 +214,20 @@ mod tests {
     fn a_completed_command_shows_its_reply_first() {
         let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
         assert_eq!(text, format!("completed\n\nhello\n{}", tail("idle", "liveness ended; last event 3s ago\n")));
+    }
+
+    #[test]
+    fn a_reply_that_retention_removed_is_named_as_such() {
+        let removed = sample(|body| {
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["payloadsRemovedAt"] = "2030-01-01T00:00:00Z".into();
+        });
+        let text = render(&removed, "ostler", Paint::PLAIN);
+        assert!(
+            text.starts_with("completed\n\nretention removed the texts of this run at 2030-01-01T00:00:00Z\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -43,6 +43,9 @@ pub(super) fn render(report: &Report, paint: Paint) -> String {
     if report.erased > 0 {
         seen.push_str(&format!(", {} erased", report.erased));
     }
+    if report.removed > 0 {
+        seen.push_str(&format!(", {} without their payload by retention", report.removed));
+    }
     if report.broken.is_empty() {
         return format!("{} {seen}\n", paint.green("ok"));
     }
@@ -58,7 +61,8 @@ pub(super) fn as_json(report: &Report) -> serde_json::Value {
         .broken
         .iter()
         .map(|b| json!({"sessionId": b.session_id, "sessionSeq": b.session_seq, "reason": b.reason}));
-    json!({"sessions": report.sessions, "events": report.events, "erased": report.erased, "broken": broken.collect::<Vec<_>>()})
+    json!({"sessions": report.sessions, "events": report.events, "erased": report.erased, "removed": report.removed,
+        "broken": broken.collect::<Vec<_>>()})
 }
 
 #[cfg(test)]
@@ -69,15 +73,16 @@ mod tests {
 
     #[test]
     fn a_report_counts_sessions_and_events() {
-        let report = Report { sessions: 1, events: 12, erased: 3, broken: vec![] };
-        assert_eq!(render(&report, Paint::PLAIN), "ok 1 session, 12 events, 3 erased\n");
-        assert_eq!(as_json(&report), json!({"sessions": 1, "events": 12, "erased": 3, "broken": []}));
+        let report = Report { sessions: 1, events: 12, erased: 3, removed: 2, broken: vec![] };
+        let text = "ok 1 session, 12 events, 3 erased, 2 without their payload by retention\n";
+        assert_eq!(render(&report, Paint::PLAIN), text);
+        assert_eq!(as_json(&report), json!({"sessions": 1, "events": 12, "erased": 3, "removed": 2, "broken": []}));
     }
 
     #[test]
     fn the_first_inconsistent_event_is_named() {
         let broken = BrokenRow { session_id: "ses_1".into(), session_seq: 7, reason: "the payload was changed".into() };
-        let report = Report { sessions: 2, events: 12, erased: 0, broken: vec![broken] };
+        let report = Report { sessions: 2, events: 12, erased: 0, removed: 0, broken: vec![broken] };
         let text = "broken 1 session of 2 sessions, 12 events\n  ses_1 #7: the payload was changed\n";
         assert_eq!(render(&report, Paint::PLAIN), text);
     }

@@ -9,6 +9,7 @@ mod health;
 mod leases;
 mod permissions;
 mod provider_profiles;
+mod retention;
 mod runner_jobs;
 mod runners;
 mod runs;

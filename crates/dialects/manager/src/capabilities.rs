@@ -153,6 +153,17 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     )
     .modes(&["codex", "acp", "model"]),
     capability(
+        "ostler_retention",
+        &[
+            "POST /api/v1/retention/sweeps",
+            "GET /api/v1/retention",
+            "POST /api/v1/retention/holds",
+            "GET /api/v1/retention/holds",
+            "DELETE /api/v1/retention/holds/{holdId}",
+        ],
+        "How long each noun is kept, for the operator: limits, what a sweep removes or would remove, legal holds.",
+    ),
+    capability(
         "ostler_hash_chain",
         &["GET /api/v1/sessions/{sessionId}/trace", "GET /api/v1/sessions/{sessionId}"],
         "A session's events form a hash chain; a client that has read them can compute its head.",

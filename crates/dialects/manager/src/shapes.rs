@@ -4,10 +4,10 @@ use ostler_protocol::{
     FailureKind,
     kernel::{events::EventType, session_storage::SWEEP_MAX},
     limits::{
-        API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
-        NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX, REASON_BYTES_MAX,
-        RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX,
-        WORKSPACE_REF_BYTES_MAX,
+        API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
+        LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX,
+        REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX,
+        WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
     },
 };
 use ostler_server::net::shapes::{
@@ -133,6 +133,11 @@ fn caller_fields() -> Vec<(&'static str, Value)> {
         ("CreateUser.subject", name()),
         ("CreateUser.tenants", tenants()),
         ("CreateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
+        ("SweepRetention.tenantId", name()),
+        ("PlaceHold.tenantId", name()),
+        ("PlaceHold.sessionId", id()),
+        ("PlaceHold.identity", name()),
+        ("PlaceHold.reason", reason()),
         ("UpdateUser.timezone", json!({"maxLength": NAME_BYTES_MAX, "format": "timezone"})),
         ("CreateUserToken.expiresInMs", whole(1, USER_TOKEN_LIFE_MS_MAX)),
     ]
@@ -161,6 +166,24 @@ fn bodies() -> Vec<(&'static str, Value)> {
             json!({
                 "dependentRequired": {"issuer": ["subject"], "subject": ["issuer"]},
                 "properties": {"issuer": {"type": "string"}, "subject": {"type": "string"}},
+            }),
+        ),
+        (
+            "PlaceHold",
+            json!({
+                "anyOf": [
+                    {"required": ["tenantId"], "properties": {"tenantId": {"type": "string"}, "identity": {"type": "null"}}},
+                    {"required": ["sessionId"], "properties": {"sessionId": {"type": "string"}, "identity": {"type": "null"}}},
+                    {
+                        "required": ["identity"],
+                        "properties": {
+                            "identity": {"type": "string"},
+                            "tenantId": {"type": "null"},
+                            "sessionId": {"type": "null"},
+                        },
+                    },
+                ],
+                "example": {"tenantId": "hwlab", "reason": "case 7"},
             }),
         ),
         ("UpdateSession", json!({"properties": {"title": {"type": "string"}}})),
@@ -208,4 +231,11 @@ fn first_command(command: &mut Value) {
 
 fn title() -> Value {
     json!({"maxLength": SESSION_TITLE_BYTES_MAX, "pattern": PRINTABLE_PATTERN})
+}
+
+/// As a name, and longer.
+fn reason() -> Value {
+    let mut reason = name();
+    merge(&mut reason, json!({"maxLength": HOLD_REASON_BYTES_MAX}));
+    reason
 }

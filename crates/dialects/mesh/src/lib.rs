@@ -60,7 +60,8 @@ pub fn dialect() -> Dialect {
         .before_listening(|app| async move { presence::store_all(&app).await })
         .readiness::<MeshReadiness>("mesh", readiness)
         .hosts(|app, name| is_within(&Mesh::of(app).config.issuer, name))
-        .holdings(holdings::HOLDINGS);
+        .holdings(holdings::HOLDINGS)
+        .retention(messages::retention());
     let dialect = topics::ALL.into_iter().fold(dialect, |dialect, topic| dialect.topic(*topic));
     metrics::ALL.iter().fold(dialect, |dialect, metric| dialect.metric(*metric))
 }

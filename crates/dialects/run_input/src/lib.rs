@@ -45,6 +45,8 @@ pub fn dialect() -> Dialect {
         .chore("deleting unused attachments", |app| async move { attachments::sweep(&app).await.map(drop) })
         .pictures(|app, command| async move { attachments::of_command(&app, &command).await })
         .holdings(holdings::HOLDINGS)
+        .retention(threads::retention())
+        .retention(attachments::retention())
 }
 
 fn encode(problem: Problem) -> String {

@@ -47,7 +47,8 @@ pub fn dialect() -> Dialect {
         .user_chore("ending relations of removed users", |app| async move { relations::end_orphaned(&app).await })
         .profile_of_agent(|app, agent_id| async move { Ok(lookup::get(&app, agent_id).await?.backend_profile) })
         .topic(topics::LISTENER)
-        .holdings(holdings::HOLDINGS);
+        .holdings(holdings::HOLDINGS)
+        .retention(webhooks::retention());
     metrics::ALL.iter().fold(dialect, |dialect, metric| dialect.metric(*metric))
 }
 

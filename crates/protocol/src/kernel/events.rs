@@ -101,7 +101,7 @@ pub struct Event {
     pub run: Option<(RunId, i64)>,
     pub command_id: Option<CommandId>,
     pub event_type: EventType,
-    /// `None`: erased; the digest stays.
+    /// `None`: erased, or removed by retention; the digest stays.
     pub payload: Option<Arc<str>>,
     pub digest: Hash,
     pub hash: Hash,
@@ -161,7 +161,7 @@ pub struct EventView {
     pub command_id: Option<CommandId>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
-    /// Null once erased.
+    /// Null once it was erased or removed by retention. Digest and place in the chain stay.
     #[schema(value_type = Option<Object>)]
     pub payload: RawJson,
 }

@@ -60,6 +60,10 @@ pub struct RunResult {
     pub open_permissions: Vec<PermissionRequest>,
     pub steer_delivery: Option<SteerDelivery>,
     pub chain_head: ChainHead,
+    /// When retention removed the payloads of the run's events, and with them the reply. Null: they are there.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub payloads_removed_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -152,17 +156,21 @@ pub struct ResultParts {
     pub target_last_seq: Option<i64>,
     pub session_seq: i64,
     pub chain_head: Hash,
+    /// Retention has removed payloads of the run.
+    pub payloads_removed_at: Option<Timestamp>,
 }
 
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
-        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, session_seq, chain_head } =
-            parts;
+        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, .. } = parts;
+        let ResultParts { session_seq, chain_head, payloads_removed_at, .. } = parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
         let completed = terminal.is_some_and(|t| t.status == TerminalStatus::Completed);
-        let final_response = fold.pick().map(|pick| final_response(pick, reply_text.unwrap_or_default()));
+        // A reply that was removed is not an empty one.
+        let pick = fold.pick().filter(|_| payloads_removed_at.is_none() || reply_text.is_some());
+        let final_response = pick.map(|pick| final_response(pick, reply_text.unwrap_or_default()));
         let liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), open_permissions.len() as i64, now);
         Self {
             run_id: run.run_id,
@@ -201,6 +209,7 @@ impl RunResult {
             open_permissions,
             steer_delivery: command.as_ref().and_then(|c| steer_delivery(c, target_last_seq)),
             chain_head: ChainHead { session_seq, hash: hex(&chain_head) },
+            payloads_removed_at,
         }
     }
 }

@@ -54,6 +54,14 @@ macro_rules! engine_rules {
         Work "work" RateLimited "Too many bytes of requests are in flight.";
         WorkPerCaller "work-per-caller" RateLimited "Too many bytes of the caller's requests are in flight.";
 
+        // Retention.
+        HoldTarget "hold-target" SchemaInvalid "A hold covers a tenant, a session or an identity, and the request names none or several of them.",
+            hint: Some("name a tenant, a session or an identity");
+        HoldReason "hold-reason" SchemaInvalid "The reason of a hold is empty, too long, or has control characters.",
+            hint: Some("give the reason in one line");
+        LegalHold "legal-hold" StateConflict "A legal hold covers it, so that it cannot be deleted.",
+            hint: Some("the operator can list and release holds: `ostler retention holds`");
+
         // The configuration, and the start of the server.
         Config "config" SchemaInvalid "The configuration is invalid.";
         DataDir "data-dir" InfraFailed "There is no usable data directory.";

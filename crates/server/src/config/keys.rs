@@ -28,6 +28,11 @@ impl Key {
     pub fn is_list(&self) -> bool {
         self.default.is_array()
     }
+
+    /// A table whose names the operator chooses.
+    pub fn is_table(&self) -> bool {
+        self.default.is_object()
+    }
 }
 
 /// By section and name; a section's own keys come before the sections in it.
@@ -61,7 +66,9 @@ type Schemas = std::collections::HashMap<String, Value>;
 #[expect(clippy::expect_used, reason = "a section has a type")]
 fn collect(keys: &mut Vec<Key>, section: &str, defaults: &Value, schema: &Value, schemas: &Schemas) {
     let fields = defaults.as_object().into_iter().flatten();
-    let (inner, own): (Vec<_>, Vec<_>) = fields.partition(|(_, default)| default.is_object());
+    // A table whose names the operator chooses is one key.
+    let is_section = |field: &str| !schema["properties"][field]["$ref"].is_null();
+    let (inner, own): (Vec<_>, Vec<_>) = fields.partition(|(field, default)| default.is_object() && is_section(field));
     for (field, default) in own {
         let (name, schema) = (format!("{section}{field}"), schema["properties"][field].clone());
         keys.push(Key { name, default: default.clone(), schema });

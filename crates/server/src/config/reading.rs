@@ -51,7 +51,8 @@ impl Config {
         if let Some(file) = file {
             builder = builder.add_source(config::File::from(file).format(config::FileFormat::Toml));
         }
-        let lists: Vec<_> = keys(sections).into_iter().filter(Key::is_list).map(|key| key.name).collect();
+        let keys = keys(sections);
+        let (is_list, is_table) = (names(&keys, Key::is_list), names(&keys, Key::is_table));
         // Only `SECTION__KEY` names a key; `OSTLER_TOKEN` and its like belong to the command line.
         let named = environment.filter(|(name, _)| name.contains("__"));
         let mut variables: Vec<_> = named
@@ -64,11 +65,12 @@ impl Config {
         // What is set last takes precedence: former names of sections come first.
         variables.sort_by_key(|(is_current, ..)| *is_current);
         for (_, name, value) in variables {
-            builder = match lists.contains(&name) {
-                true => builder.set_override(&name, list(&name, &value)?),
-                false => builder.set_override(&name, value),
-            }
-            .map_err(invalid)?;
+            let value = match name.as_str() {
+                name if is_list(name) => list(name, &value)?.into(),
+                name if is_table(name) => table(name, &value)?.into(),
+                _ => config::Value::from(value),
+            };
+            builder = builder.set_override(&name, value).map_err(invalid)?;
         }
         for (name, value) in flags {
             builder = builder.set_override(*name, value.as_str()).map_err(invalid)?;
@@ -98,6 +100,17 @@ pub struct Overrides {
     pub keys: Vec<(&'static str, String)>,
     pub tls_cert: Option<PathBuf>,
     pub tls_key: Option<PathBuf>,
+}
+
+/// Whether a name is that of a key of this kind.
+fn names(keys: &[Key], is_kind: fn(&Key) -> bool) -> impl Fn(&str) -> bool {
+    let names: Vec<_> = keys.iter().filter(|key| is_kind(key)).map(|key| key.name.clone()).collect();
+    move |name| names.iter().any(|known| known == name)
+}
+
+/// A table in the environment: a JSON object.
+fn table(name: &str, text: &str) -> Result<config::Map<String, config::Value>, Failure> {
+    serde_json::from_str(text).map_err(|_| Failure::invalid(Rule::Config, format!("{name}: not a JSON object")))
 }
 
 /// A list in the environment: `a,b`, or a JSON array if items are more than words.

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{Failure, capabilities, capabilities::Capability};
 
-use super::{Chore, Dialect, Holding, Opening, States, Topic};
+use super::{Chore, Dialect, Holding, Opening, RetentionStep, States, Topic};
 use crate::{app::App, auth::TokenKind, config::SectionType, holdings, metrics};
 
 #[derive(Clone, Default)]
@@ -41,6 +41,11 @@ impl Dialects {
     /// Every table and file that a server with these dialects keeps.
     pub fn holdings(&self) -> impl Iterator<Item = &'static Holding> {
         holdings::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.holdings))
+    }
+
+    /// How their nouns are removed when they are older than their limits.
+    pub fn retention_steps(&self) -> impl Iterator<Item = &RetentionStep> {
+        self.iter().flat_map(|dialect| &dialect.retention)
     }
 
     /// Name, type, labels and meaning of every metric of a server with these dialects.

@@ -164,12 +164,16 @@ pub(crate) async fn clear_unused(app: &App) -> Result<(), Failure> {
 async fn is_unused(app: &App, run_id: RunId) -> Result<bool, Failure> {
     let run = store::kernel::runs::get(&app.db, run_id).await?;
     let lease = store::kernel::leases::get(&app.db, run_id).await?;
-    let held = lease.is_some_and(|lease| lease.is_live(app.now()));
-    Ok(!held && run.is_none_or(|run| is_over(app, &run)))
+    let is_leased = lease.is_some_and(|lease| lease.is_live(app.now()));
+    let Some(run) = run else { return Ok(!is_leased) };
+    Ok(!is_leased && is_over(app, &run) && !store::retention::is_held(&app.db, run.session).await?)
 }
 
 /// A session's workspace is kept for as long as the session can be continued, whatever the state of its runs.
 async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Failure> {
+    if store::retention::is_held(&app.db, session).await? {
+        return Ok(false);
+    }
     let session = store::kernel::sessions::get(&app.db, session).await?;
     Ok(session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local))
 }

@@ -17,6 +17,7 @@ pub mod provider_profiles;
 pub mod replay_throttle;
 pub mod requests;
 pub mod results;
+pub mod retention;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;

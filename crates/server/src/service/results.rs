@@ -77,5 +77,6 @@ fn parts(
         target_last_seq: target.map(|fold| fold.last_seq),
         session_seq: row.session_seq,
         chain_head: row.chain_head,
+        payloads_removed_at: row.payloads_removed_at,
     }
 }

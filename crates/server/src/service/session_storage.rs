@@ -15,6 +15,7 @@ use ostler_protocol::{
         },
         sessions::Session,
     },
+    retention::held,
 };
 use ostler_store as store;
 
@@ -82,6 +83,8 @@ pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<Swep
         match evict(app, session.session, "expired", MANAGER).await {
             Ok(session) => swept.evicted.push(SessionStorageView::of(session)),
             Err(failure) if failure.kind == FailureKind::SessionBusy => swept.busy += 1,
+            // The hold was placed after the list was read.
+            Err(failure) if failure.broken_rule() == Some(Rule::LegalHold) => {}
             Err(failure) => return Err(failure),
         }
     }
@@ -94,7 +97,8 @@ pub async fn clear_leftovers(app: &App) -> Result<(), Failure> {
     let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<SessionId>().ok());
     for id in named.collect::<Vec<_>>() {
         let session = store::kernel::sessions::get(&app.db, id).await?;
-        if session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local) {
+        let is_left = session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local);
+        if is_left && !store::retention::is_held(&app.db, id).await? {
             directories::clear(directories::session_storage(app, id)?).await?;
         }
     }
@@ -154,11 +158,23 @@ pub fn expiry(app: &App) -> Option<Timestamp> {
     app.now().checked_add(SignedDuration::from_millis(ttl_ms)).ok()
 }
 
+/// Evicts storage that is older than its limit.
+pub(crate) async fn evict_unused(app: &App, id: SessionId) -> Result<(), Failure> {
+    evict(app, id, "expired", MANAGER).await.map(drop)
+}
+
+/// Fails if a hold covers the session. A hold that is placed after the eviction was recorded still keeps the files.
 async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Result<Session, Failure> {
+    if store::retention::is_held(&app.db, id).await? {
+        return Err(held("the session's storage"));
+    }
     // A runner that only waits for another turn does not keep the storage from being evicted.
     let idle = read(app, id).await?.active_run_id.map(|run_id| (id, run_id));
     leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await?;
     let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;
+    if store::retention::is_held(&app.db, id).await? {
+        return Ok(session);
+    }
     if let Err(failure) = directories::clear(directories::session_storage(app, id)?).await {
         tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %id, "evicted storage could not be removed");
     }

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod housekeeping;
+pub(crate) mod retention;
 pub(crate) mod sweeper;
 pub(crate) mod traces;
 pub(crate) mod wakeups;

@@ -18,6 +18,11 @@ fn other(key: &Key) -> (String, Value) {
             let issuer = json!([{"issuer": "i", "audience": "a", "jwks_url": "https://x", "jwks_file": null}]);
             (issuer.to_string(), issuer)
         }
+        Value::Object(_) => {
+            let own = json!({"events_ms": 7, "threads_ms": null, "webhook_deliveries_ms": null, "attachments_ms": null,
+                "storage_ms": null});
+            (json!({"hwlab": {"events_ms": 7}}).to_string(), json!({"hwlab": own}))
+        }
         Value::Array(_) => ("one, two".into(), json!(["one", "two"])),
         _ if takes("integer") => ("7".into(), json!(7)),
         _ if takes("number") => ("0.5".into(), json!(0.5)),

@@ -237,7 +237,13 @@ impl TestServer {
 
     /// Stops the server and starts it again on the same store.
     pub async fn restart(&mut self) {
+        self.restart_after(async |_| ()).await;
+    }
+
+    /// As [`TestServer::restart`], with something to do while no server has the store open.
+    pub async fn restart_after(&mut self, work: impl AsyncFnOnce(&Config)) {
         self.server.take().unwrap().stop().await;
+        work(&self.config).await;
         let clock = self.own_clock.clone().unwrap_or_else(|| self.clock.clone());
         let server = Self::start_server(&self.config, &self.dialects, clock).await;
         self.operator = Caller::new(&server);

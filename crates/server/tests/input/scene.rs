@@ -134,6 +134,18 @@ impl Scene {
                 json!({"runId": run, "sizeBytes": 7, "filesCount": 1, "sha256": DIGEST}),
             ),
             (Open, "POST", "/api/v1/sessions/storage/gc".into(), json!({"now": "2026-01-01T00:00:00Z", "limit": 10})),
+            (
+                Closed,
+                "POST",
+                "/api/v1/retention/sweeps".into(),
+                json!({"dryRun": true, "tenantId": "hwlab", "noun": "events"}),
+            ),
+            (
+                Closed,
+                "POST",
+                "/api/v1/retention/holds".into(),
+                json!({"tenantId": "hwlab", "sessionId": session, "reason": "r"}),
+            ),
             (Open, "POST", "/api/v1/identities".into(), json!({"aid": "wren.localhost.test", "publicKey": key})),
             (
                 Open,

@@ -97,7 +97,7 @@ async fn a_row_of_an_erased_thread_that_was_changed_is_found(engine: Engine) {
     let of_session = format!("WHERE session_id = '{session}'");
     server.store(&format!("CREATE TABLE as_it_was AS SELECT * FROM sessions {of_session}")).await;
     for (change, words) in [
-        ("erased_at = NULL", "the payload is missing, and the session was not erased"),
+        ("erased_at = NULL", "the payload is missing, and neither erasure nor retention removed it"),
         ("erased_at = erased_at + 1", "session: erased_at"),
         ("version = version + 1", "session: version"),
         ("ended_at = NULL", "session: ended_at"),

@@ -85,6 +85,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_session_storage" => session_storage(server).await,
         "ostler_session_events" => session_events(server).await,
         "ostler_service_tokens" => service_tokens(server).await,
+        "ostler_retention" => retention(server).await,
         "ostler_users" => users(server).await,
         "ostler_user_changes" => user_changes(server).await,
         "ostler_consent" => dialects::consent(server).await,
@@ -340,6 +341,16 @@ async fn service_tokens(server: &TestServer) {
         server.send(server.request("DELETE", &format!("/api/v1/tokens/{token_id}"))).await.with_status(200);
         bearer.get("/api/v1/runs").await.refused(Unauthenticated);
     }
+}
+
+async fn retention(server: &TestServer) {
+    let body = json!({"identity": "wren.localhost.test", "reason": "proof"});
+    let hold_id = id(&server.post("/api/v1/retention/holds", &body).await.with_status(201), "holdId");
+    assert!(lists(server, "/api/v1/retention/holds", "holds", "holdId", &hold_id).await);
+    let release = server.request("DELETE", &format!("/api/v1/retention/holds/{hold_id}"));
+    assert!(server.send(release).await.with_status(200)["releasedAt"].is_string());
+    let swept = server.post("/api/v1/retention/sweeps", &json!({})).await.with_status(200);
+    assert_eq!(swept["counts"], server.get("/api/v1/retention").await.with_status(200)["counts"]);
 }
 
 async fn users(server: &TestServer) {

@@ -6,12 +6,19 @@ use ostler_protocol::{
     kernel::sessions::Session,
 };
 
-use crate::{db::Db, error::StoreError, record::text};
+use crate::{
+    db::Db,
+    error::StoreError,
+    kernel::payloads::blank,
+    record::{Statement, text},
+    retention::unless_held,
+};
 
 /// Events whose payloads are erased at once.
-const CHUNK: i64 = 2_000;
+const CHUNK: i64 = 500;
 /// Rows of a run, each found by its key or an index.
-const OF_A_RUN: [&str; 6] = ["permissions", "runner_jobs", "append_batches", "leases", "commands", "runs"];
+const OF_A_RUN: [&str; 7] =
+    ["permissions", "runner_jobs", "append_batches", "leases", "commands", "payload_removals", "runs"];
 const OF_A_SESSION: [&str; 2] = ["command_aliases", "session_read_cursors"];
 
 /// Sessions that were marked and are not erased completely.
@@ -27,33 +34,47 @@ pub async fn find_by_name(db: &Db, owner: &str, name: &str) -> Result<Option<Ses
 }
 
 /// Erases payloads, commands, results, permission requests and names. Idempotent. The name goes last: while it stands, this
-/// is not done.
-pub async fn finish(db: &Db, session: &Session) -> Result<(), StoreError> {
-    erase_payloads(db, session.session).await?;
+/// is not done. False: the session is under a hold, also one that was placed meanwhile, and the rest of it is left.
+pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
+    let id = session.session;
+    if !erase_payloads(db, id).await? {
+        return Ok(false);
+    }
     let runs = "SELECT run_id FROM runs WHERE session_name = $1 AND session_id = $2";
-    let runs = db.read(runs, vec![session.public_id().into(), text(session.session)], |row| row.id::<RunId>()).await?;
+    let runs = db.read(runs, vec![session.public_id().into(), text(id)], |row| row.id::<RunId>()).await?;
     for run_id in runs {
-        for table in OF_A_RUN {
-            db.execute(format!("DELETE FROM {table} WHERE run_id = $1"), vec![text(run_id)]).await?;
+        let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE run_id = $1"), vec![text(run_id)]);
+        if !erase(db, id, OF_A_RUN.map(delete)).await? {
+            return Ok(false);
         }
     }
-    for table in OF_A_SESSION {
-        db.execute(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(session.session)]).await?;
-    }
+    let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
     let sql = "UPDATE sessions SET external_id = NULL, idempotency_key = NULL, request_hash = NULL, owner = NULL,
         title = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
         active_run_id = NULL, active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
         revision = revision + 1 WHERE session_id = $1 AND erased_at IS NOT NULL";
-    db.execute(sql, vec![text(session.session)]).await
+    let names = Statement::new(sql, vec![text(id)]);
+    erase(db, id, OF_A_SESSION.map(delete).into_iter().chain([names])).await
 }
 
-async fn erase_payloads(db: &Db, session: SessionId) -> Result<(), StoreError> {
+/// Does one step, unless a hold covers the session.
+async fn erase(
+    db: &Db,
+    session: SessionId,
+    statements: impl IntoIterator<Item = Statement>,
+) -> Result<bool, StoreError> {
+    db.write_together(unless_held(db, session).into_iter().chain(statements).collect()).await
+}
+
+async fn erase_payloads(db: &Db, session: SessionId) -> Result<bool, StoreError> {
     let sql = "SELECT MAX(session_seq) FROM events WHERE session_id = $1";
     let last = db.read_one(sql, vec![text(session)], |row| row.opt_int()).await?.flatten().unwrap_or(0);
+    let range = "session_id = $1 AND session_seq > $2 AND session_seq <= $3 AND payload IS NOT NULL";
     for after in (0..last).step_by(CHUNK as usize) {
-        let sql = "UPDATE events SET payload = NULL
-            WHERE session_id = $1 AND session_seq > $2 AND session_seq <= $3 AND payload IS NOT NULL";
-        db.execute(sql, vec![text(session), after.into(), (after + CHUNK).into()]).await?;
+        let args = vec![text(session), after.into(), (after + CHUNK).into()];
+        if !erase(db, session, [Statement::new(blank(db, range), args)]).await? {
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }

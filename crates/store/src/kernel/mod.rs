@@ -7,6 +7,7 @@ pub(crate) mod conditions;
 pub mod erasures;
 pub mod events;
 pub mod leases;
+pub mod payloads;
 pub mod permissions;
 pub mod provider_profiles;
 pub mod readers;

@@ -1,6 +1,7 @@
 //! Everything a result is made of, in one read.
 
 use ostler_protocol::{
+    Timestamp,
     ids::{CommandId, RunId},
     kernel::{chain::Hash, commands::Command, leases::Lease, runs::Run},
 };
@@ -23,6 +24,8 @@ pub struct ResultRow {
     pub session_seq: i64,
     pub chain_head: Hash,
     pub target_fold: Option<String>,
+    /// When retention removed payloads of the run.
+    pub payloads_removed_at: Option<Timestamp>,
 }
 
 fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
@@ -32,6 +35,7 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
         command: row.joined()?,
         reply_payload: row.at("reply_payload")?.opt_text()?,
         target_fold: row.at("target_fold")?.opt_text()?,
+        payloads_removed_at: row.at("payloads_removed_at")?.opt_time()?,
         session_seq: row.at("session_seq")?.int()?,
         chain_head: row.at("session_chain_head")?.hash()?,
     })
@@ -47,13 +51,14 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
     };
     let sql = format!(
         "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
-             s.chain_head AS session_chain_head
+             s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at
          FROM runs r
          JOIN sessions s ON s.session_id = r.session_id
          LEFT JOIN leases l ON l.run_id = r.run_id
          LEFT JOIN commands c ON c.run_id = r.run_id AND {which}
          LEFT JOIN events e ON e.session_id = c.session_id AND e.session_seq = c.reply_session_seq
          LEFT JOIN commands target ON target.command_id = c.target_command_id
+         LEFT JOIN payload_removals p ON p.run_id = r.run_id
          WHERE r.run_id = {run}",
         columns::<Run>("r"),
         columns::<Lease>("l"),

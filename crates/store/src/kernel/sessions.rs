@@ -15,6 +15,7 @@ use crate::{
     error::StoreError,
     kernel::readers::Settled,
     record::{Record, Value, columns, record, text},
+    retention::{Removable, RetentionScope, held_session, removable_columns},
 };
 
 /// Sessions of one name, in as many tenants, that are read at most.
@@ -289,9 +290,32 @@ pub async fn list_after(db: &Db, after: Option<SessionId>, limit: u32) -> Result
     .await
 }
 
-/// Sessions whose storage had expired by then, the longest expired first.
+/// Sessions whose storage had expired by then and is under no hold, the longest expired first.
 pub async fn list_expired_storage(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<Session>, StoreError> {
-    let expired =
-        "WHERE t.storage_kind = 'local' AND t.erased_at IS NULL AND t.expires_at <= $1 ORDER BY t.expires_at LIMIT $2";
-    db.select::<Session>(expired, vec![now.into(), i64::from(limit).into()]).await
+    let expired = format!(
+        "WHERE t.storage_kind = 'local' AND t.erased_at IS NULL AND t.expires_at <= $1 AND NOT {}
+         ORDER BY t.expires_at LIMIT $2",
+        held_session("t.session_id", "t.tenant_id")
+    );
+    db.select::<Session>(&expired, vec![now.into(), i64::from(limit).into()]).await
+}
+
+/// Sessions with storage that were last changed before and are not at work, by id. An item is the storage of a session, as
+/// large as its runner last reported.
+pub async fn list_removable_storage(
+    db: &Db,
+    scope: &RetentionScope,
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Removable>, StoreError> {
+    let bytes = format!("COALESCE(CAST({} AS BIGINT), 0)", db.json_text("s.storage", "storageSizeBytes"));
+    let columns = removable_columns("s.session_id", "1", &bytes, &held_session("s.session_id", "s.tenant_id"));
+    let sql = format!(
+        "SELECT {columns} FROM sessions s WHERE s.storage_kind = 'local' AND s.session_id > $1 AND s.tenant_id = $2
+         AND s.erased_at IS NULL AND s.execution_state <> 'running' AND s.updated_at <= $3
+         ORDER BY s.session_id LIMIT $4"
+    );
+    let tenant_id = scope.tenant_id.as_deref().unwrap_or_default();
+    let args = vec![after.unwrap_or_default().into(), tenant_id.into(), scope.before.into(), i64::from(limit).into()];
+    db.read(sql, args, Removable::decode).await
 }

@@ -7,7 +7,7 @@ pub(crate) mod posts;
 pub(crate) mod rows;
 pub(crate) mod sqlite;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use ostler_protocol::{
     Timestamp,
@@ -27,7 +27,8 @@ use crate::{
     db::Db,
     error::StoreError,
     mesh::queue,
-    record::{Reader, Record, Value, columns_replaced, insert_select, json, select, sql, text},
+    record::{Reader, Record, Statement, Value, columns_replaced, insert_select, json, select, sql, text},
+    retention::{Removable, RemovedItems, RetentionScope, gate, held_identity, removable_columns},
 };
 
 pub use ostler_protocol::mesh::mailbox::{
@@ -237,19 +238,23 @@ pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'stat
 }
 
 /// Deletes what has expired, and acknowledged positions not written since `idle`, a few rows at a time. Returns how many.
+/// Messages of an identity under a hold stay.
 pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<usize, StoreError> {
     let mut deleted = 0;
-    for (table, key, column, before) in [
-        ("mesh_messages", "owner, seq", "expires_at", now),
-        ("mesh_message_copies", "owner, seq, device_id", "expires_at", now),
-        ("mesh_cursors", "aid, device_id, slot_id", "updated_at", idle),
+    // Copies go first: whether a hold covers one is known from its message.
+    for (table, key, column, before, kept) in [
+        ("mesh_message_copies", "owner, seq, device_id", "expires_at", now, held_copy()),
+        ("mesh_messages", "owner, seq", "expires_at", now, held_identity(&MESSAGE_IDENTITIES)),
+        ("mesh_cursors", "aid, device_id, slot_id", "updated_at", idle, "FALSE".to_owned()),
     ] {
         let sql = format!(
             "DELETE FROM {table} WHERE ({key}) IN
-                (SELECT {key} FROM {table} WHERE {column} <= $1 ORDER BY {column} LIMIT $2) RETURNING 1"
+                (SELECT {key} FROM {table} AS m WHERE {column} <= $1 AND NOT {kept} ORDER BY {column} LIMIT $2) RETURNING 1"
         );
         loop {
-            let gone = db.write(sql.clone(), vec![before.into(), SWEEP.into()], |_| Ok(())).await?.len();
+            let delete = Statement::new(sql.clone(), vec![before.into(), SWEEP.into()]);
+            let gone = db.write_together_returning(vec![gate(db), delete], 1, |_| Ok(())).await?;
+            let gone = gone.map_or(0, |gone| gone.len());
             deleted += gone;
             if gone < SWEEP as usize {
                 break;
@@ -258,6 +263,68 @@ pub async fn delete_expired(db: &Db, now: Timestamp, idle: Timestamp) -> Result<
     }
     deleted += delete_excess_positions(db).await?;
     Ok(deleted + queue::delete_expired(db, now).await?)
+}
+
+/// The identities by which a hold covers a message.
+const MESSAGE_IDENTITIES: [&str; 3] = ["m.owner", "m.sender", "m.recipient"];
+
+/// A condition: a hold covers the message that this row is a copy of.
+fn held_copy() -> String {
+    let held = held_identity(&["w.owner", "w.sender", "w.recipient"]);
+    format!("EXISTS (SELECT 1 FROM mesh_messages w WHERE w.owner = m.owner AND w.seq = m.seq AND {held})")
+}
+
+/// Stored messages that were sent before, by mailbox and number. An item is a message in a mailbox, with all its copies.
+pub async fn list_removable(
+    db: &Db,
+    scope: &RetentionScope,
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Removable>, StoreError> {
+    let (owner, seq) = after.and_then(split_key).unwrap_or(("", 0));
+    let order = db.byte_order();
+    let columns = removable_columns("m.owner || ' ' || m.seq", "1", MESSAGE_BYTES, &held_identity(&MESSAGE_IDENTITIES));
+    let sql = format!(
+        "SELECT {columns} FROM mesh_messages m WHERE (m.owner{order}, m.seq) > ($1, $2) AND m.sent_at <= $3
+         ORDER BY m.owner{order}, m.seq LIMIT $4"
+    );
+    let args = vec![owner.into(), seq.into(), scope.before.into(), i64::from(limit).into()];
+    db.read(sql, args, Removable::decode).await
+}
+
+const MESSAGE_BYTES: &str = "COALESCE(octet_length(m.payload), 0) + COALESCE((SELECT SUM(octet_length(c.payload))
+    FROM mesh_message_copies c WHERE c.owner = m.owner AND c.seq = m.seq), 0)";
+
+fn split_key(key: &str) -> Option<(&str, i64)> {
+    let (owner, seq) = key.split_once(' ')?;
+    Some((owner, seq.parse().ok()?))
+}
+
+/// Deletes those of these messages that were sent before, with their copies, unless a hold covers them.
+pub async fn remove(db: &Db, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, StoreError> {
+    let removable = format!(
+        "FROM mesh_messages m WHERE m.owner || ' ' || m.seq IN (SELECT one FROM {keys}) AND m.sent_at <= $2
+         AND m.owner IN (SELECT one FROM {owners}) AND NOT {held}",
+        keys = db.list("$1"),
+        owners = db.list("$3"),
+        held = held_identity(&MESSAGE_IDENTITIES)
+    );
+    let owners: BTreeSet<&str> = keys.iter().filter_map(|key| split_key(key)).map(|(owner, _)| owner).collect();
+    let args = || vec![json(&keys), scope.before.into(), json(&owners)];
+    let statements = vec![
+        gate(db),
+        Statement::new(format!("SELECT CAST({MESSAGE_BYTES} AS BIGINT) {removable}"), args()),
+        Statement::new(
+            format!("DELETE FROM mesh_message_copies WHERE (owner, seq) IN (SELECT m.owner, m.seq {removable})"),
+            args(),
+        ),
+        Statement::new(
+            format!("DELETE FROM mesh_messages WHERE (owner, seq) IN (SELECT m.owner, m.seq {removable})"),
+            args(),
+        ),
+    ];
+    let removed = db.write_together_returning(statements, 1, |row| row.int()).await?;
+    Ok(RemovedItems::of(&removed.unwrap_or_default()))
 }
 
 /// Deletes the least recently written positions of identities that have too many.

@@ -133,19 +133,30 @@ impl Connections {
 
     /// Statements that commit together. If the connection is lost during the commit, its outcome is unknown.
     pub(crate) async fn write_together(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
-        let outcome = self.write_all(statements).await;
+        // No statement has that index, so there are no rows to return.
+        let answering = statements.len();
+        Ok(self.write_together_returning(statements, answering).await?.is_some())
+    }
+
+    /// As [`Connections::write_together`]. Returns the rows of the statement with this index; `None` if nothing was written.
+    pub(crate) async fn write_together_returning(
+        &self,
+        statements: Vec<Statement>,
+        answering: usize,
+    ) -> Result<Option<Vec<PgRow>>, StoreError> {
+        let outcome = self.write_all(statements, answering).await;
         self.health.record_failure(&outcome);
         outcome
     }
 
-    async fn write_all(&self, statements: Vec<Statement>) -> Result<bool, StoreError> {
+    async fn write_all(&self, statements: Vec<Statement>, answering: usize) -> Result<Option<Vec<PgRow>>, StoreError> {
         let _place = self.place().await?;
         let mut connection = match self.take_up().await {
             Some(connection) => connection,
             None => connect(&self.options).await?,
         };
-        let mut outcome = together(&mut connection, &statements).await;
-        if !matches!(outcome, Ok(true)) && outcome.as_ref().err().is_none_or(is_refusal) {
+        let mut outcome = together(&mut connection, &statements, answering).await;
+        if !matches!(outcome, Ok(Some(_))) && outcome.as_ref().err().is_none_or(is_refusal) {
             outcome = fetch(&mut connection, "ROLLBACK".into(), &[]).await.and(outcome);
         }
         self.keep(connection, outcome)
@@ -182,15 +193,23 @@ impl Connections {
     }
 }
 
-async fn together(connection: &mut PgConnection, statements: &[Statement]) -> Result<bool, sqlx::Error> {
+async fn together(
+    connection: &mut PgConnection,
+    statements: &[Statement],
+    answering: usize,
+) -> Result<Option<Vec<PgRow>>, sqlx::Error> {
     fetch(connection, "BEGIN".into(), &[]).await?;
-    for statement in statements {
+    let mut answer = vec![];
+    for (index, statement) in statements.iter().enumerate() {
         let touched = fetch(connection, statement.sql.clone(), &statement.args).await?;
         if statement.must_touch && touched.is_empty() {
-            return Ok(false);
+            return Ok(None);
+        }
+        if index == answering {
+            answer = touched;
         }
     }
-    fetch(connection, "COMMIT".into(), &[]).await.map(|_| true)
+    fetch(connection, "COMMIT".into(), &[]).await.map(|_| Some(answer))
 }
 
 async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {

@@ -8,7 +8,8 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{insert_select, record, sql, text},
+    record::{Statement, Value, insert_select, record, sql, text},
+    retention::{Removable, RemovedItems, RetentionScope, gate, held_session, removable_columns},
     run_input::history::INDEXED,
 };
 
@@ -98,11 +99,15 @@ pub async fn list_unused(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<O
     paths(db.select(rest, vec![before.into(), i64::from(limit).into()]).await?)
 }
 
-/// From here on no message can refer to it. False if one has done so in the meantime.
+/// From here on no message can refer to it. False if one has done so in the meantime, or a hold covers it.
 pub async fn update_let_go(db: &Db, file: &ObjectPath, before: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE attachments SET let_go_at = $1
-        WHERE path = $2 AND used_at IS NULL AND asked_for_at < $3 RETURNING 1";
-    Ok(!db.write(sql, vec![now.into(), text(file), before.into()], |_| Ok(())).await?.is_empty())
+    let sql = format!(
+        "UPDATE attachments SET let_go_at = $1 WHERE path IN (SELECT a.path FROM attachments a {OF_THREAD}
+         WHERE a.path = $2 AND a.used_at IS NULL AND a.asked_for_at < $3 AND NOT {held}) RETURNING 1",
+        held = held_session("s.session_id", "s.tenant_id")
+    );
+    let update = Statement::guard(sql, vec![now.into(), text(file), before.into()]);
+    db.write_together(vec![gate(db), update]).await
 }
 
 /// Whether a message of its thread uses it.
@@ -132,6 +137,58 @@ pub async fn list_by_thread(
 ) -> Result<Vec<ObjectPath>, StoreError> {
     let rest = "WHERE owner = $1 AND thread_id = $2 AND created_at <= $3 LIMIT $4";
     paths(db.select(rest, vec![owner.into(), thread_id.into(), until.into(), i64::from(limit).into()]).await?)
+}
+
+/// The thread of an attachment. A picture whose thread was never created belongs to no tenant.
+const OF_THREAD: &str =
+    "LEFT JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner AND s.erased_at IS NULL";
+
+/// Pictures that were uploaded before, by path.
+pub async fn list_removable(
+    db: &Db,
+    scope: &RetentionScope,
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Removable>, StoreError> {
+    let order = db.byte_order();
+    let columns = removable_columns("a.path", "1", "a.bytes", &held_session("s.session_id", "s.tenant_id"));
+    let mut args: Vec<Value> = vec![after.unwrap_or_default().into(), scope.before.into()];
+    let tenant = of_tenant(scope, &mut args);
+    args.push(i64::from(limit).into());
+    let last = args.len();
+    let sql = format!(
+        "SELECT {columns} FROM attachments a {OF_THREAD} WHERE a.path{order} > $1 AND a.created_at <= $2
+         AND {tenant} ORDER BY a.path{order} LIMIT ${last}"
+    );
+    db.read(sql, args, Removable::decode).await
+}
+
+/// From here on no message can refer to it, whether one did or not. `None` if a hold covers it, or it is gone.
+pub async fn update_expired(
+    db: &Db,
+    scope: &RetentionScope,
+    path: &str,
+    now: Timestamp,
+) -> Result<Option<RemovedItems>, StoreError> {
+    let mut args: Vec<Value> = vec![now.into(), path.into(), scope.before.into()];
+    let tenant = of_tenant(scope, &mut args);
+    let sql = format!(
+        "UPDATE attachments SET let_go_at = $1 WHERE path IN (SELECT a.path FROM attachments a {OF_THREAD}
+         WHERE a.path = $2 AND a.created_at <= $3 AND {tenant} AND NOT {held}) RETURNING bytes",
+        held = held_session("s.session_id", "s.tenant_id")
+    );
+    let updated = db.write_together_returning(vec![gate(db), Statement::new(sql, args)], 1, |row| row.int()).await?;
+    Ok(updated.filter(|bytes| !bytes.is_empty()).map(|bytes| RemovedItems::of(&bytes)))
+}
+
+fn of_tenant(scope: &RetentionScope, args: &mut Vec<Value>) -> String {
+    match &scope.tenant_id {
+        None => "s.session_id IS NULL".into(),
+        Some(tenant_id) => {
+            args.push(tenant_id.as_str().into());
+            format!("s.tenant_id = ${}", args.len())
+        }
+    }
 }
 
 pub async fn delete(db: &Db, file: &ObjectPath) -> Result<(), StoreError> {

@@ -1,4 +1,5 @@
-//! Attachments of threads, and the history of their messages.
+//! Threads, their attachments, and the history of their messages.
 
 pub mod attachments;
 pub mod history;
+pub mod threads;

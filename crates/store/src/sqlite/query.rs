@@ -35,3 +35,15 @@ pub(crate) fn query<T>(
     }
     Ok(found)
 }
+
+/// Returns free pages to the end of the file, which is cut off when the log is written back. True: free pages are left.
+/// Without effect in a file that was made without `auto_vacuum`.
+pub(crate) fn release_pages(connection: &Connection, pages: u32) -> Result<bool, StoreError> {
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    const INCREMENTAL: i64 = 2;
+    if number("PRAGMA auto_vacuum")? != INCREMENTAL {
+        return Ok(false);
+    }
+    query(connection, &format!("PRAGMA incremental_vacuum({pages})"), &[], |_| Ok(()))?;
+    Ok(number("PRAGMA freelist_count")? > 0)
+}

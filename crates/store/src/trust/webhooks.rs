@@ -16,7 +16,8 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    record::{self, Reader, Record, Statement, Value, on_conflict, record, text},
+    record::{self, Reader, Record, Statement, Value, json, on_conflict, record, text},
+    retention::{Removable, RemovedItems, RetentionScope, first_tenant, gate, held_tenants, removable_columns},
     trust::guards,
 };
 
@@ -273,9 +274,63 @@ pub async fn update_replayed(
 
 /// Deletes deliveries that ended before this, at most `limit`.
 pub async fn delete_ended(db: &Db, before: Timestamp, limit: u32) -> Result<usize, StoreError> {
-    let sql = "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
-         WHERE status <> 'pending' AND updated_at < $1 LIMIT $2) RETURNING 1";
-    Ok(db.write(sql, vec![before.into(), i64::from(limit).into()], |_| Ok(())).await?.len())
+    let sql = format!(
+        "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT d.delivery_id FROM webhook_deliveries d {OF_OWNER}
+             WHERE d.status <> 'pending' AND d.updated_at < $1 AND NOT {held} LIMIT $2) RETURNING 1",
+        held = held_tenants(db, "u.tenants")
+    );
+    let delete = Statement::new(sql, vec![before.into(), i64::from(limit).into()]);
+    let deleted = db.write_together_returning(vec![gate(db), delete], 1, |_| Ok(())).await?;
+    Ok(deleted.map_or(0, |deleted| deleted.len()))
+}
+
+/// The user whose agent a delivery is for: it belongs to the user's first tenant, and holds of all of them cover it.
+const OF_OWNER: &str = "LEFT JOIN agents a ON a.agent_id = d.agent_id LEFT JOIN users u ON u.user_id = a.owner_id";
+
+/// Deliveries that ended before, in the order of their ids.
+pub async fn list_removable(
+    db: &Db,
+    scope: &RetentionScope,
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Removable>, StoreError> {
+    let columns = removable_columns("d.delivery_id", "1", "octet_length(d.body)", &held_tenants(db, "u.tenants"));
+    let mut args: Vec<Value> = vec![after.unwrap_or_default().into(), scope.before.into()];
+    let tenant = of_tenant(db, scope, &mut args);
+    args.push(i64::from(limit).into());
+    let last = args.len();
+    let sql = format!(
+        "SELECT {columns} FROM webhook_deliveries d {OF_OWNER} WHERE d.delivery_id > $1 AND d.status <> 'pending'
+         AND d.updated_at <= $2 AND {tenant} ORDER BY d.delivery_id LIMIT ${last}"
+    );
+    db.read(sql, args, Removable::decode).await
+}
+
+/// Deletes those of these deliveries that ended before, unless a hold covers them.
+pub async fn remove(db: &Db, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, StoreError> {
+    let mut args: Vec<Value> = vec![json(&keys), scope.before.into()];
+    let tenant = of_tenant(db, scope, &mut args);
+    let sql = format!(
+        "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT d.delivery_id FROM webhook_deliveries d {OF_OWNER}
+             WHERE d.delivery_id IN (SELECT one FROM {keys}) AND d.status <> 'pending' AND d.updated_at <= $2
+             AND {tenant} AND NOT {held}) RETURNING CAST(octet_length(body) AS BIGINT)",
+        keys = db.list("$1"),
+        held = held_tenants(db, "u.tenants")
+    );
+    let delete = Statement::new(sql, args);
+    let deleted = db.write_together_returning(vec![gate(db), delete], 1, |row| row.int()).await?;
+    Ok(RemovedItems::of(&deleted.unwrap_or_default()))
+}
+
+fn of_tenant(db: &Db, scope: &RetentionScope, args: &mut Vec<Value>) -> String {
+    let tenant = first_tenant(db, "u.tenants");
+    match &scope.tenant_id {
+        None => format!("{tenant} IS NULL"),
+        Some(tenant_id) => {
+            args.push(tenant_id.as_str().into());
+            format!("{tenant} = ${}", args.len())
+        }
+    }
 }
 
 /// Ended deliveries that any user can cause. Exactly the condition of their partial index.
@@ -303,8 +358,10 @@ pub async fn delete_oldest(
     let order = db.byte_order();
     let sql = format!(
         "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
-             WHERE agent_id = $1 AND status = $2 AND {ENDED_BY_USERS}
-             ORDER BY created_at DESC, delivery_id{order} DESC LIMIT $3 OFFSET $4) RETURNING 1"
+             WHERE agent_id = $1 AND status = $2 AND {ENDED_BY_USERS} AND NOT EXISTS (SELECT 1 FROM agents a
+                 JOIN users u ON u.user_id = a.owner_id WHERE a.agent_id = $1 AND {held})
+             ORDER BY created_at DESC, delivery_id{order} DESC LIMIT $3 OFFSET $4) RETURNING 1",
+        held = held_tenants(db, "u.tenants")
     );
     let args = vec![text(agent_id), status.as_str().into(), i64::from(limit).into(), i64::from(most).into()];
     Ok(db.write(sql, args, |_| Ok(())).await?.len())

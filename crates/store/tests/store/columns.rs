@@ -11,8 +11,8 @@ use crate::{
 };
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes.
-const WITHOUT_A_NOUN: [&str; 6] =
-    ["schema_migrations", "sqlite_sequence", "sqlite_stat1", "store_clock", "store_probe", "wakeups"];
+const WITHOUT_A_NOUN: [&str; 7] =
+    ["retention_gate", "schema_migrations", "sqlite_sequence", "sqlite_stat1", "store_clock", "store_probe", "wakeups"];
 
 /// Tables that only a store with several servers needs.
 const ONLY_ON_POSTGRES: [&str; 1] = ["mesh_presence"];

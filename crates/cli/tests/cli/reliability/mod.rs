@@ -6,6 +6,7 @@ mod drain;
 mod killed_replica;
 mod killed_runner;
 mod killed_server;
+mod killed_sweep;
 mod killed_turn;
 mod power_cut;
 mod weak_durability;

@@ -7,6 +7,7 @@ mod events;
 mod leases;
 mod permissions;
 mod provider_profiles;
+mod retention;
 mod runner_jobs;
 mod runners;
 mod runs;
@@ -58,6 +59,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(session_storage::get, session_storage::delete))
         .routes(routes!(session_storage::refresh))
         .routes(routes!(session_storage::sweep))
+        .routes(routes!(retention::get))
+        .routes(routes!(retention::sweep))
+        .routes(routes!(retention::place_hold, retention::list_holds))
+        .routes(routes!(retention::release_hold))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(users::create, users::list))

@@ -24,6 +24,7 @@ use ostler_protocol::{
         },
         prekeys::{GetPrekeyParams, GetPrekeyResult, Prekey, PutPrekeyResult},
     },
+    retention::RetentionNoun,
 };
 use ostler_store::{
     lane::LaneError,
@@ -44,7 +45,10 @@ use crate::{
     service::{MeshCaller, identities, presence},
     state::Mesh,
 };
-use ostler_server::app::App;
+use ostler_server::{
+    app::App,
+    dialect::{Ownership, RetentionStep},
+};
 
 /// Acknowledged numbers that have not moved for this long are deleted: the messages that they cover have expired.
 const ACKS_KEPT: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -347,4 +351,16 @@ pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     let idle = app.now().checked_sub(ACKS_KEPT).unwrap_or_default();
     store::delete_expired(&app.db, app.now(), idle).await?;
     presence::sweep(app).await
+}
+
+/// Messages are removed after their limit, even before they expire.
+pub(crate) fn retention() -> RetentionStep {
+    RetentionStep::new(
+        RetentionNoun::Messages,
+        Ownership::NoTenant,
+        |app, page| async move { store::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit).await },
+        |app, scope, keys| async move { Ok(store::remove(&app.db, &scope, &keys).await?) },
+    )
+    .tables(&["mesh_messages", "mesh_message_copies"])
+    .bulk()
 }

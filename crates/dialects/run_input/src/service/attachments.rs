@@ -4,8 +4,10 @@ use bytes::Bytes;
 use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Rule, Timestamp,
+    ids::SessionId,
     kernel::sessions::Session,
     kernel::{commands::Command, conversation::HistoryAttachment},
+    retention::RetentionNoun,
     run_input::history::pictures,
     run_input::{
         attachments::{
@@ -20,7 +22,12 @@ use serde_json::{Value, json};
 
 use super::threads;
 use crate::state::RunInputState;
-use ostler_server::{app::App, auth::Principal, net::places::Place};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    dialect::{Ownership, RemovedItems, RetentionScope, RetentionStep},
+    net::places::Place,
+};
 
 /// Files that one sweep deletes; the next one deletes the rest.
 const SWEEP_MAX: u32 = 500;
@@ -241,19 +248,53 @@ async fn remove(app: &App, path: &ObjectPath) -> Result<(), Failure> {
     Ok(store::run_input::attachments::delete(&app.db, path).await?)
 }
 
-/// Deletes the files that a thread had when it was erased; later ones belong to the next thread with that id. Idempotent.
-pub(crate) async fn erase(app: &App, owner: &str, thread_id: &str, erased_at: Timestamp) -> Result<(), Failure> {
+/// Deletes the files that a thread had when it was erased; later ones belong to the next thread with that id. Idempotent. False:
+/// a hold covers the session, and the other files are left.
+pub(crate) async fn erase(
+    app: &App,
+    session: Option<SessionId>,
+    owner: &str,
+    thread_id: &str,
+    erased_at: Timestamp,
+) -> Result<bool, Failure> {
     loop {
         let files =
             store::run_input::attachments::list_by_thread(&app.db, owner, thread_id, erased_at, ERASE_MAX).await;
         let files = files?;
         for path in &files {
+            if let Some(session) = session
+                && store::retention::is_held(&app.db, session).await?
+            {
+                return Ok(false);
+            }
             remove(app, path).await?;
         }
         if files.len() < ERASE_MAX as usize {
-            return Ok(());
+            return Ok(true);
         }
     }
+}
+
+/// Pictures are deleted after their limit, whether a message shows them or not.
+pub(crate) fn retention() -> RetentionStep {
+    RetentionStep::new(
+        RetentionNoun::Attachments,
+        Ownership::TenantOrNone,
+        |app, page| async move {
+            store::run_input::attachments::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit).await
+        },
+        |app, scope, keys| async move { expire(&app, &scope, &keys).await },
+    )
+    .tables(&["attachments"])
+}
+
+async fn expire(app: &App, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, Failure> {
+    let Some(path) = keys.first().and_then(|key| key.parse::<ObjectPath>().ok()) else {
+        return Ok(RemovedItems::default());
+    };
+    let expired = store::run_input::attachments::update_expired(&app.db, scope, &path.to_string(), app.now()).await?;
+    let Some(removed) = expired else { return Ok(RemovedItems::default()) };
+    remove(app, &path).await.map(|()| removed)
 }
 
 #[cfg(test)]

@@ -3,17 +3,25 @@
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
+    ids::SessionId,
     kernel::{
         operations::{ChangeSessionOp, SessionChange},
         sessions::Session,
     },
+    retention::{RetentionNoun, held},
     run_input::agui::input::read_thread_id,
 };
 use ostler_store as store;
 
 use super::attachments;
 use crate::state::RunInputState;
-use ostler_server::{app::App, auth::Principal, directories, traces::note_session};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    dialect::{Ownership, RemovedItems, RetentionScope, RetentionStep},
+    directories,
+    traces::note_session,
+};
 
 /// Sessions whose erasure one sweep continues.
 const ERASED_AT_ONCE: u32 = 100;
@@ -66,12 +74,17 @@ pub(crate) async fn get(app: &App, caller: &Principal, thread_id: &str) -> Resul
 /// rejected.
 pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
+    if let Some(session) = find(app, caller, &thread_id).await?
+        && store::retention::is_held(&app.db, session.session).await?
+    {
+        return Err(held("this thread"));
+    }
     let session = mark_erased(app, caller, &thread_id).await?;
     app.to_the_end(|app| async move {
         match session {
             Some(session) => finish_erasing(&app, &session).await,
             // Delete what was uploaded for a thread that was never created.
-            None => attachments::erase(&app, &owner, &thread_id, app.now()).await,
+            None => attachments::erase(&app, None, &owner, &thread_id, app.now()).await.map(drop),
         }
     })
     .await
@@ -99,11 +112,18 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
     }
 }
 
-/// Deletes the files first: once the rows are deleted, the thread's id is free, and another thread may use it.
+/// Deletes the files first: once the rows are deleted, the thread's id is free, and another thread may use it. A hold that is
+/// placed meanwhile keeps the rest, until it is released.
 async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     app.forget_session(session.session);
     if let (Some(owner), Some(thread_id)) = (&session.owner, &session.external_id) {
-        attachments::erase(app, owner, thread_id, session.erased_at.unwrap_or_else(|| app.now())).await?;
+        let erased_at = session.erased_at.unwrap_or_else(|| app.now());
+        if !attachments::erase(app, Some(session.session), owner, thread_id, erased_at).await? {
+            return Ok(());
+        }
+    }
+    if store::retention::is_held(&app.db, session.session).await? {
+        return Ok(());
     }
     directories::clear(directories::session_storage(app, session.session)?).await?;
     store::kernel::erasures::finish(&app.db, session).await?;
@@ -119,4 +139,39 @@ pub(crate) async fn finish_all_erasing(app: &App) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Threads are erased after their limit, as if their users had erased them.
+pub(crate) fn retention() -> RetentionStep {
+    RetentionStep::new(
+        RetentionNoun::Threads,
+        Ownership::Tenant,
+        |app, page| async move {
+            store::run_input::threads::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit).await
+        },
+        |app, scope, keys| async move { expire(&app, &scope, &keys).await },
+    )
+    .tables(&["events", "commands", "runs", "attachments"])
+}
+
+async fn expire(app: &App, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, Failure> {
+    let none = RemovedItems::default();
+    let Some(id) = keys.first().and_then(|key| key.parse::<SessionId>().ok()) else { return Ok(none) };
+    let Some(session) = store::run_input::threads::find_removable(&app.db, scope, id).await? else { return Ok(none) };
+    if store::retention::is_held(&app.db, id).await? {
+        return Ok(none);
+    }
+    let bytes = store::run_input::threads::count_bytes(&app.db, id).await?;
+    let change = SessionChange::EraseUnchanged { since: scope.before };
+    let op = ChangeSessionOp { change, by: "retention".into() };
+    match app.try_submit(id, session.active_run_id, op).await {
+        // It was used since it was listed.
+        Err(failure) if failure.broken_rule() == Some(Rule::SessionMovedOn) => Ok(none),
+        Err(failure) if failure.kind == FailureKind::NotFound => Ok(none),
+        outcome => {
+            let erased = outcome?.ok_or_else(|| Failure::internal("a key clashed where none is written"))?;
+            finish_erasing(app, &erased).await?;
+            Ok(RemovedItems { items: 1, bytes, has_more: false })
+        }
+    }
 }

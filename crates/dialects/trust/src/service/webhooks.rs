@@ -7,6 +7,7 @@ use ostler_protocol::{
     cursors::{Cursor, PageRequest},
     ids::AgentId,
     json::{hex, unhex},
+    retention::RetentionNoun,
     trust::webhooks::{
         DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ENDED_DELIVERIES_MAX,
         ListDeliveries, NewWebhook, PutWebhook, Webhook, body,
@@ -20,7 +21,12 @@ use serde_json::json;
 
 use crate::service::lookup::{owned, retired};
 use crate::{deliveries::sender::check_url, state::Trust};
-use ostler_server::{app::App, auth::Principal, clock::fill};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    clock::fill,
+    dialect::{Ownership, RetentionStep},
+};
 
 /// The event of a test delivery.
 const TEST: &str = "webhook.test";
@@ -164,11 +170,18 @@ async fn drop_overfull(app: &App) -> Result<(), Failure> {
         if overfull.is_empty() {
             return Ok(());
         }
+        let mut dropped_any = false;
         for (agent_id, status) in overfull {
             let dropped =
                 store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, DELETED_AT_ONCE)
                     .await;
-            Trust::of(app).counters.deliveries_dropped(dropped?);
+            let dropped = dropped?;
+            dropped_any |= dropped > 0;
+            Trust::of(app).counters.deliveries_dropped(dropped);
+        }
+        if !dropped_any {
+            // Holds cover all that is left.
+            return Ok(());
         }
     }
 }
@@ -186,4 +199,18 @@ fn sealed_name(agent_id: AgentId) -> String {
 
 fn no_webhook() -> Failure {
     Failure::rule(Rule::WebhookUnknown, "the agent has no webhook")
+}
+
+/// Ended deliveries are removed after their limit, even before [`delete_ended`] would delete them.
+pub(crate) fn retention() -> RetentionStep {
+    RetentionStep::new(
+        RetentionNoun::WebhookDeliveries,
+        Ownership::TenantOrNone,
+        |app, page| async move {
+            store::trust::webhooks::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit).await
+        },
+        |app, scope, keys| async move { Ok(store::trust::webhooks::remove(&app.db, &scope, &keys).await?) },
+    )
+    .tables(&["webhook_deliveries"])
+    .bulk()
 }

@@ -8,7 +8,7 @@ mod compare;
 pub use beside::RowsBeside;
 pub use compare::Rows;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -46,8 +46,10 @@ pub struct Replay {
     beside: beside::Beside,
     /// When the session was erased, taken from the event that records it. Its digest is enough to know it.
     erased_at: Option<Timestamp>,
-    /// A payload is missing, so whatever payloads determine is unknown.
-    lacks_payloads: bool,
+    /// Runs of which a payload is missing, so whatever their payloads determine is unknown.
+    without_payloads: BTreeSet<RunId>,
+    /// A payload of the session's own facts is missing.
+    lacks_own_payloads: bool,
     /// A payload is still there.
     has_payloads: bool,
 }
@@ -63,6 +65,8 @@ struct ReplayedRun {
     cancel: Option<Wish>,
     lease: Option<ReplayedLease>,
     record_digest: Option<String>,
+    /// There is an event of its end, whatever its payload.
+    has_ended: bool,
 }
 
 #[derive(Debug)]
@@ -123,7 +127,10 @@ impl Replay {
         let fields = raw.and_then(|raw| raw.view::<EventFields>()).unwrap_or_default();
         match event.payload {
             Some(_) => self.has_payloads = true,
-            None => self.lacks_payloads = true,
+            None => match event.run {
+                Some((run_id, _)) => drop(self.without_payloads.insert(run_id)),
+                None => self.lacks_own_payloads = true,
+            },
         }
         if is_erasure(event) {
             self.erased_at = Some(event.created_at);
@@ -164,6 +171,7 @@ impl Replay {
         }
         let run = self.runs.entry(run_id).or_default();
         run.last_seq = seq;
+        run.has_ended |= event.event_type == EventType::TerminalStatus && event.command_id.is_none();
         if seq == 1 && event.event_type == EventType::Audit {
             run.record_digest = fields.record_digest.clone();
         }
@@ -209,9 +217,20 @@ impl Replay {
         self.runs.keys().copied()
     }
 
-    /// Commands of a run that have no end.
+    /// Commands of a run that have no end. A run whose payloads were removed has ended, and so have its commands.
     fn unfinished(&self, run_id: RunId) -> impl Iterator<Item = (&CommandId, &ReplayedCommand)> {
-        self.commands.iter().filter(move |(_, command)| command.run_id == run_id && command.end.is_none())
+        let is_known = self.has_payloads_of(run_id);
+        self.commands.iter().filter(move |(_, command)| is_known && command.run_id == run_id && command.end.is_none())
+    }
+
+    /// Whether every payload of the run is there.
+    fn has_payloads_of(&self, run_id: RunId) -> bool {
+        !self.without_payloads.contains(&run_id)
+    }
+
+    /// A payload is missing anywhere.
+    fn lacks_payloads(&self) -> bool {
+        self.lacks_own_payloads || !self.without_payloads.is_empty()
     }
 }
 

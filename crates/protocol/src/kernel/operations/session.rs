@@ -43,6 +43,8 @@ pub enum SessionChange {
     MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
     /// It is to be forgotten: what runs in it ends, and it accepts nothing further.
     Erase,
+    /// As [`SessionChange::Erase`], unless it works on something or was changed after that time.
+    EraseUnchanged { since: Timestamp },
     /// Its storage is deleted permanently.
     EvictStorage { reason: &'static str },
 }
@@ -64,7 +66,7 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
         SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
         SessionChange::EvictStorage { .. } => desk.session.storage.storage_kind == StorageKind::Evicted,
-        SessionChange::Erase => desk.session.erased_at.is_some(),
+        SessionChange::Erase | SessionChange::EraseUnchanged { .. } => desk.session.erased_at.is_some(),
     };
     if is_so {
         return Ok(Reply::Session(Box::new((*desk.session).clone())));
@@ -98,13 +100,21 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             evict_storage(&mut desk.session, now)?;
             json!({"change": "storage-evicted", "reason": reason, "by": op.by})
         }
-        SessionChange::Erase => {
-            end_all(desk, now)?;
-            desk.session.erased_at = Some(now);
-            erasure()
+        SessionChange::Erase => erase(desk, now)?,
+        SessionChange::EraseUnchanged { since } => {
+            if desk.session.active_unfinished > 0 || desk.session.updated_at > since {
+                return Err(Failure::rule(Rule::SessionMovedOn, "the session was used meanwhile"));
+            }
+            erase(desk, now)?
         }
     };
     Ok(state(desk, &fact, now))
+}
+
+fn erase(desk: &mut Desk, now: Timestamp) -> Result<serde_json::Value, Failure> {
+    end_all(desk, now)?;
+    desk.session.erased_at = Some(now);
+    Ok(erasure())
 }
 
 /// The payload of an erased session's last event. It is the same for all, so that its digest is known after its payload

@@ -34,8 +34,6 @@ pub struct RowsBeside<'a> {
 
 #[derive(Debug, Default)]
 pub(super) struct Beside {
-    /// A payload is missing, so nothing here is known for certain.
-    lacks_payloads: bool,
     session_digest: Option<String>,
     permissions: BTreeMap<(RunId, PermissionId), PermissionRequest>,
     commands: BTreeMap<CommandId, CommandBeside>,
@@ -73,10 +71,7 @@ struct AuditFields {
 
 impl Beside {
     pub(super) fn apply(&mut self, event: &Event) {
-        let Some(text) = event.payload.as_deref() else {
-            self.lacks_payloads = true;
-            return;
-        };
+        let Some(text) = event.payload.as_deref() else { return };
         let Ok(raw) = RawJson::parse(text.to_owned()) else { return };
         let reads = |event_type| event.event_type == event_type;
         let needs_fields = event.run.is_none()
@@ -203,10 +198,11 @@ impl FoundBeside {
 }
 
 impl Replay {
-    /// As [`Replay::differences`], for the rows beside. Empty if payloads were erased.
+    /// As [`Replay::differences`], for the rows beside. Empty if the session was erased; rows of runs whose payloads were
+    /// removed are left out.
     pub fn differences_beside(&self, rows: &RowsBeside<'_>) -> Vec<String> {
         let (beside, mut found) = (&self.beside, FoundBeside::default());
-        if beside.lacks_payloads || rows.session.erased_at.is_some() {
+        if self.lacks_own_payloads || rows.session.erased_at.is_some() {
             return found.0;
         }
         if let Some(digest) = &beside.session_digest {
@@ -217,7 +213,7 @@ impl Replay {
         found.check(rows.runs.iter().all(of_tenant), "session", "tenant_id");
         let commands: BTreeMap<CommandId, &Command> = rows.commands.iter().map(|c| (c.command_id, c)).collect();
         let reply_seqs: BTreeMap<CommandId, Option<i64>> = rows.reply_seqs.iter().copied().collect();
-        for command in rows.commands {
+        for command in rows.commands.iter().filter(|command| self.has_payloads_of(command.run_id)) {
             let reply_seq = reply_seqs.get(&command.command_id).copied().flatten();
             self.check_command_beside(command, &commands, reply_seq, &mut found);
         }
@@ -259,17 +255,20 @@ impl Replay {
 
     fn check_permissions(&self, rows: &RowsBeside<'_>, found: &mut FoundBeside) {
         let stored: BTreeMap<_, _> = rows.permissions.iter().map(|p| ((p.run_id, p.permission_id), p)).collect();
-        for (place, replayed) in &self.beside.permissions {
+        for (place, replayed) in self.beside.permissions.iter().filter(|(place, _)| self.has_payloads_of(place.0)) {
             let row = format!("permission {} of {}", place.1, place.0);
             match stored.get(place) {
                 None => found.check(false, &row, "its absence"),
                 Some(permission) => check_permission(&row, permission, replayed, found),
             }
         }
-        for (run_id, permission_id) in stored.keys().filter(|place| !self.beside.permissions.contains_key(place)) {
+        let is_unknown = |place: &&(RunId, PermissionId)| {
+            self.has_payloads_of(place.0) && !self.beside.permissions.contains_key(place)
+        };
+        for (run_id, permission_id) in stored.keys().filter(is_unknown) {
             found.check(false, &format!("permission {permission_id} of {run_id}"), "its presence");
         }
-        for run in rows.runs {
+        for run in rows.runs.iter().filter(|run| self.has_payloads_of(run.run_id)) {
             let is_open = |p: &&PermissionRequest| p.run_id == run.run_id && p.status == PermissionStatus::Pending;
             let open = self.beside.permissions.values().filter(is_open).count() as i64;
             found.check(run.open_permissions == open, &format!("run {}", run.run_id), "open_permissions");

@@ -47,7 +47,8 @@ impl Replay {
         if is_finished {
             self.check_finished_erasure(rows, &mut found);
         }
-        if is_finished || self.lacks_payloads {
+        let is_erasing = rows.session.erased_at.is_some() && self.lacks_payloads();
+        if is_finished || is_erasing || self.lacks_own_payloads {
             self.check_erased(rows, &mut found);
             return found.0;
         }
@@ -59,6 +60,10 @@ impl Replay {
                 found.check(false, &row, "its presence");
                 continue;
             };
+            if !self.has_payloads_of(run.run_id) {
+                self.check_run_without_payloads(&row, run, replayed, rows.session, &mut found);
+                continue;
+            }
             self.check_run(&row, run, replayed, rows, &mut found);
             let lease = leases.get(&run.run_id).copied();
             check_lease(&format!("lease of {}", run.run_id), lease, replayed, &mut found);
@@ -67,7 +72,10 @@ impl Replay {
             found.check(self.runs.contains_key(&lease.run_id), &format!("lease of {}", lease.run_id), "its presence");
         }
         for command in rows.commands {
-            self.check_command(command, rows.session, &mut found);
+            self.check_place(command, rows.session, &mut found);
+            if self.has_payloads_of(command.run_id) {
+                self.check_command(command, &mut found);
+            }
         }
         self.check_session(rows, &mut found);
         found.0
@@ -86,20 +94,38 @@ impl Replay {
                 found.check(false, &row, "its presence");
                 continue;
             };
-            found.check(run.session == session.session, &row, "session_id");
-            found.check(run.last_seq == replayed.last_seq, &row, "last_seq");
-            found.check(run.command_count == replayed.commands, &row, "command_count");
+            check_numbers(&row, run, replayed, session, found);
         }
         for command in rows.commands {
-            let row = format!("command {}", command.command_id);
-            let Some(replayed) = self.commands.get(&command.command_id) else {
-                found.check(false, &row, "its presence");
-                continue;
-            };
-            found.check(command.session == session.session, &row, "session_id");
-            found.check(command.run_id == replayed.run_id, &row, "run_id");
-            found.check(command.seq == replayed.seq, &row, "seq");
+            self.check_place(command, session, found);
         }
+    }
+
+    /// Compares what no payload determines of a run whose payloads retention has removed. Only a run that has ended loses
+    /// its payloads.
+    fn check_run_without_payloads(
+        &self,
+        row: &str,
+        run: &Run,
+        replayed: &ReplayedRun,
+        session: &Session,
+        found: &mut FoundRows,
+    ) {
+        check_numbers(row, run, replayed, session, found);
+        found.check(replayed.has_ended, row, "the removal of its payloads before its end");
+        found.check(run.status.is_terminal() && run.terminal.is_some(), row, "status");
+        found.check(run.unfinished_commands == 0, row, "unfinished_commands");
+    }
+
+    /// Compares where the command is in the log.
+    fn check_place(&self, command: &Command, session: &Session, found: &mut FoundRows) {
+        let row = format!("command {}", command.command_id);
+        let Some(replayed) = self.commands.get(&command.command_id) else {
+            return found.check(false, &row, "its presence");
+        };
+        found.check(command.session == session.session, &row, "session_id");
+        found.check(command.run_id == replayed.run_id, &row, "run_id");
+        found.check(command.seq == replayed.seq, &row, "seq");
     }
 
     /// Nothing is left of a session whose erasure is finished, except its row and the digests of its events.
@@ -156,14 +182,9 @@ impl Replay {
         }
     }
 
-    fn check_command(&self, command: &Command, session: &Session, found: &mut FoundRows) {
+    fn check_command(&self, command: &Command, found: &mut FoundRows) {
         let row = format!("command {}", command.command_id);
-        let Some(replayed) = self.commands.get(&command.command_id) else {
-            return found.check(false, &row, "its presence");
-        };
-        found.check(command.session == session.session, &row, "session_id");
-        found.check(command.run_id == replayed.run_id, &row, "run_id");
-        found.check(command.seq == replayed.seq, &row, "seq");
+        let Some(replayed) = self.commands.get(&command.command_id) else { return };
         found.check(replayed.command_type.is_none_or(|kind| kind == command.command_type), &row, "type");
         found.check(is_end(command.terminal.as_ref(), replayed.end.as_ref()), &row, "terminal");
         let state_fits = match &replayed.end {
@@ -182,7 +203,8 @@ impl Replay {
         let (session, row) = (rows.session, "session");
         found.check(session.title == self.title, row, "title");
         found.check(session.closed_at == self.closed_at, row, "closed_at");
-        found.check(session.thread_id == self.thread_id, row, "thread_id");
+        // Any run may have reported it.
+        found.check(self.lacks_payloads() || session.thread_id == self.thread_id, row, "thread_id");
         found.check(session.version == self.version, row, "version");
         found.check(session.ended_at == self.ended_at, row, "ended_at");
         found.check(session.last_run_id == self.last_run, row, "last_run_id");
@@ -218,6 +240,12 @@ impl Replay {
         };
         found.check(session.execution_state == state, row, "execution_state");
     }
+}
+
+fn check_numbers(row: &str, run: &Run, replayed: &ReplayedRun, session: &Session, found: &mut FoundRows) {
+    found.check(run.session == session.session, row, "session_id");
+    found.check(run.last_seq == replayed.last_seq, row, "last_seq");
+    found.check(run.command_count == replayed.commands, row, "command_count");
 }
 
 fn is_end(stored: Option<&Terminal>, replayed: Option<&ReplayedEnd>) -> bool {

@@ -1,0 +1,20 @@
+//! Returning the free space of the store to the disk, offline.
+
+use ostler_protocol::{Failure, Rule};
+use ostler_store::{
+    StoreConfig,
+    retention::space::{self, Compacted},
+};
+
+use crate::{config::Config, dialect::Dialects, server::not_opened, service::retention};
+
+/// Rewrites the store without its free space. On SQLite this fails while a server has the store open.
+pub async fn compact(config: &Config, dialects: &Dialects) -> Result<Compacted, Failure> {
+    let store = config.store()?;
+    if let StoreConfig::Sqlite { file, .. } = &store
+        && !file.exists()
+    {
+        return Err(Failure::rule(Rule::StoreAbsent, format!("there is no store at {}", file.display())));
+    }
+    space::compact(&store, &retention::tables(dialects)).await.map_err(|error| not_opened(error, &store))
+}

@@ -1,0 +1,173 @@
+//! Payloads of events that retention removes. Digests and the hash chain stay, and a row per run records up to which event
+//! payloads were removed, written together with each removal: where it does not, a missing payload is damage.
+
+use ostler_protocol::{
+    Timestamp,
+    ids::{RunId, SessionId},
+};
+
+use crate::{
+    db::{Db, Engine},
+    error::StoreError,
+    record::{Record, Statement, insert, record, text},
+    retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
+};
+
+/// Most bytes of payloads that one step removes, unless a single one is larger.
+const STEP_BYTES_MAX: i64 = 1024 * 1024;
+/// The end of a run, in the words of its status.
+const HAS_ENDED: &str = "r.status IN ('completed', 'failed', 'blocked', 'cancelled')";
+
+/// Up to which event of a run payloads were removed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PayloadRemoval {
+    pub run_id: RunId,
+    pub session: SessionId,
+    pub through_seq: i64,
+    pub removed_at: Timestamp,
+}
+
+record! {
+    PayloadRemoval, removal in "payload_removals";
+    key {
+        run_id: id;
+    }
+    fixed {
+        session = "session_id": id;
+    }
+    state {
+        through_seq: int;
+        removed_at: time;
+    }
+}
+
+/// What was removed of a session's runs.
+pub async fn list_by_session(db: &Db, session: SessionId) -> Result<Vec<PayloadRemoval>, StoreError> {
+    db.select("WHERE session_id = $1", vec![text(session)]).await
+}
+
+/// Finished runs that have payloads, in the order of their creation. Items are events.
+pub async fn list_removable(
+    db: &Db,
+    scope: &RetentionScope,
+    after: Option<&str>,
+    limit: u32,
+) -> Result<Vec<Removable>, StoreError> {
+    let order = db.byte_order();
+    let (created_at, run_id) = after.and_then(split_key).unwrap_or((i64::MIN, ""));
+    let payloads = |what: &str| {
+        format!(
+            "(SELECT {what} FROM events e WHERE e.session_id = r.session_id AND e.run_id = r.run_id
+             AND e.seq > COALESCE(p.through_seq, 0) AND e.payload IS NOT NULL)"
+        )
+    };
+    let columns = removable_columns(
+        "r.created_at || ':' || r.run_id",
+        &payloads("COUNT(*)"),
+        &payloads("COALESCE(SUM(octet_length(e.payload)), 0)"),
+        &held_session("r.session_id", "r.tenant_id"),
+    );
+    let sql = format!(
+        "SELECT {columns} FROM runs r JOIN sessions s ON s.session_id = r.session_id
+         LEFT JOIN payload_removals p ON p.run_id = r.run_id
+         WHERE (r.created_at, r.run_id{order}) > ($1, $2) AND r.created_at <= $3 AND r.updated_at <= $3
+         AND r.tenant_id = $4 AND {HAS_ENDED} AND s.erased_at IS NULL AND COALESCE(p.through_seq, 0) < r.last_seq
+         ORDER BY r.created_at, r.run_id{order} LIMIT $5"
+    );
+    let tenant_id = scope.tenant_id.as_deref().unwrap_or_default();
+    let args = vec![created_at.into(), run_id.into(), scope.before.into(), tenant_id.into(), i64::from(limit).into()];
+    db.read(sql, args, Removable::decode).await
+}
+
+fn split_key(key: &str) -> Option<(i64, &str)> {
+    let (created_at, run_id) = key.split_once(':')?;
+    Some((created_at.parse().ok()?, run_id))
+}
+
+/// Removes the next payloads of a run: so many, and few enough bytes. With the last ones go the messages that its commands
+/// and permission requests carry. Removes nothing of a run that is under a hold.
+pub async fn remove(
+    db: &Db,
+    key: &str,
+    scope: &RetentionScope,
+    rows: u32,
+    now: Timestamp,
+) -> Result<RemovedItems, StoreError> {
+    let Some((_, run_id)) = split_key(key) else { return Ok(RemovedItems::default()) };
+    let Ok(run_id) = run_id.parse::<RunId>() else { return Ok(RemovedItems::default()) };
+    let sql = format!(
+        "SELECT r.session_id, r.last_seq, COALESCE(p.through_seq, 0) AS through_seq FROM runs r
+         LEFT JOIN payload_removals p ON p.run_id = r.run_id WHERE r.run_id = $1 AND r.updated_at <= $2 AND {HAS_ENDED}"
+    );
+    let decode = |row: &mut crate::record::Reader<'_>| {
+        let session = row.at("session_id")?.id::<SessionId>()?;
+        Ok((session, row.at("last_seq")?.int()?, row.at("through_seq")?.int()?))
+    };
+    let run = db.read_one(sql, vec![text(run_id), scope.before.into()], decode).await?;
+    let Some((session, last_seq, from)) = run.filter(|(_, last, through)| through < last) else {
+        return Ok(RemovedItems::default());
+    };
+    let through_seq = end_of_step(db, session, run_id, from, rows).await?.unwrap_or(last_seq);
+    let removal = PayloadRemoval { run_id, session, through_seq, removed_at: now };
+    let [gate, hold] = unless_held(db, session);
+    let range = "session_id = $1 AND run_id = $2 AND seq > $3 AND seq <= $4 AND payload IS NOT NULL";
+    let args = || vec![text(session), text(run_id), from.into(), through_seq.into()];
+    let measured =
+        format!("SELECT COUNT(*), CAST(COALESCE(SUM(octet_length(payload)), 0) AS BIGINT) FROM events WHERE {range}");
+    let mut statements = vec![
+        gate,
+        hold,
+        Statement::new(measured, args()),
+        insert(&removal, vec![], RECORDED),
+        Statement::new(blank(db, range), args()),
+    ];
+    if through_seq >= last_seq {
+        let commands = "UPDATE commands SET payload = '{}' WHERE run_id = $1";
+        let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1";
+        statements.extend([commands, permissions].map(|sql| Statement::new(sql, vec![text(run_id)])));
+    }
+    let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
+    let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };
+    Ok(RemovedItems { items, bytes, has_more: through_seq < last_seq })
+}
+
+/// Two servers may do the same step.
+const RECORDED: &str = "ON CONFLICT (run_id) DO UPDATE SET removed_at = excluded.removed_at,
+    through_seq = CASE WHEN excluded.through_seq > payload_removals.through_seq
+        THEN excluded.through_seq ELSE payload_removals.through_seq END";
+
+/// The last event of a step that begins after this number. `None`: the rest of the run is one step.
+async fn end_of_step(
+    db: &Db,
+    session: SessionId,
+    run_id: RunId,
+    from: i64,
+    rows: u32,
+) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT seq, CAST(COALESCE(octet_length(payload), 0) AS BIGINT) FROM events
+        WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4";
+    let args = vec![text(session), text(run_id), from.into(), i64::from(rows).into()];
+    let sizes = db.read(sql, args, |row| Ok((row.int()?, row.int()?))).await?;
+    let (mut bytes, mut end) = (0, None);
+    for (seq, size) in &sizes {
+        bytes += size;
+        if bytes > STEP_BYTES_MAX && end.is_some() {
+            return Ok(end);
+        }
+        end = Some(*seq);
+    }
+    Ok(end.filter(|_| sizes.len() == rows as usize))
+}
+
+/// Removes the payloads of the events of a condition. On SQLite the rows are written again, because an update in place leaves
+/// half-empty pages, which are never freed.
+pub(crate) fn blank(db: &Db, condition: &str) -> String {
+    match db.engine {
+        Engine::Sqlite(_) => {
+            let names = <ostler_protocol::kernel::events::Event as Record>::NAMES;
+            let blanked = names.replace("payload", "NULL");
+            format!("INSERT OR REPLACE INTO events ({names}) SELECT {blanked} FROM events WHERE {condition}")
+        }
+        Engine::Postgres(_) => format!("UPDATE events SET payload = NULL WHERE {condition}"),
+    }
+}
