@@ -44,6 +44,9 @@ pub(crate) struct Connection {
     /// another one, set OSTLER_TOKEN or use a context with a token file.
     #[arg(long, global = true, value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Print the causes of lost connections and of failed calls
+    #[arg(short, long, global = true)]
+    verbose: bool,
 }
 
 /// Where a value comes from.
@@ -109,6 +112,19 @@ impl Connection {
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         let environment = environment::current();
         self.resolve(&Contexts::load()?, |name| environment.get(name).filter(|value| !value.is_empty()))
+    }
+
+    /// Names the source of the token in a failure of a server that rejects it.
+    pub(crate) fn explain(&self, failure: Failure) -> Failure {
+        let is_rejected = failure.kind == FailureKind::Unauthenticated && failure.broken_rule().is_none();
+        let origin = self.settings().ok().and_then(|settings| settings.token);
+        match origin.filter(|_| is_rejected && !errors::has_hint(&failure)) {
+            None => failure,
+            Some(origin) => {
+                let message = format!("{} ({origin})", failure.message);
+                errors::with_hint(Failure { message, ..failure }, better_token(&origin))
+            }
+        }
     }
 
     /// The tenant of new work: the flag's, else the configured one.
@@ -178,6 +194,11 @@ impl Connection {
         default_data_dir(env("XDG_DATA_HOME"), env("HOME")).map(|dir| (dir, Some(ValueOrigin::Default)))
     }
 
+    /// Whether causes are printed too.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose
+    }
+
     pub(crate) fn server_flag(&self) -> Option<&str> {
         self.server.as_deref().filter(|server| !server.is_empty())
     }
@@ -227,6 +248,19 @@ fn token(settings: &Settings) -> Result<Option<SecretString>, Failure> {
             let text = environment::current().text(TOKEN_VARIABLE).unwrap_or_default();
             checked(&text, TOKEN_VARIABLE).map(Some)
         }
+    }
+}
+
+/// What to do about a token that the server rejects.
+pub(crate) fn better_token(origin: &ValueOrigin) -> String {
+    match origin {
+        ValueOrigin::File(path) => {
+            let path = path.display();
+            format!(
+                "{path} holds no token of this server; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token"
+            )
+        }
+        _ => "set OSTLER_TOKEN to a token of this server, or unset it to use the one in its data directory".into(),
     }
 }
 
@@ -297,7 +331,7 @@ mod tests {
 
     fn flags(server: &str, context: &str) -> Connection {
         let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Connection { server: given(server), context: given(context), data_dir: None }
+        Connection { server: given(server), context: given(context), ..Connection::default() }
     }
 
     const CONTEXTS: &str = r#"

@@ -74,8 +74,10 @@ impl Contexts {
 
     pub(crate) fn put(&mut self, name: &str, context: ConnectionContext) -> Result<String, Failure> {
         ostler_protocol::ids::name("the context's name", name)?;
-        let message = format!("context {name:?} names {}", context.server);
-        self.contexts.insert(name.to_owned(), context);
+        let mut message = format!("context {name:?} names {}", context.server);
+        if let Some(former) = self.contexts.insert(name.to_owned(), context) {
+            message.push_str(&format!("; it named {} before", former.server));
+        }
         self.current.get_or_insert_with(|| name.to_owned());
         Ok(message)
     }
@@ -125,7 +127,9 @@ mod tests {
     #[test]
     fn the_first_context_becomes_the_current_one() {
         let mut all = Contexts::default();
-        all.put("lab", named("http://a")).unwrap();
+        assert_eq!(all.put("lab", named("http://c")).unwrap(), "context \"lab\" names http://c");
+        let replaced = all.put("lab", named("http://a")).unwrap();
+        assert_eq!(replaced, "context \"lab\" names http://a; it named http://c before");
         all.put("prod", named("http://b")).unwrap();
         assert_eq!(all.current.as_deref(), Some("lab"));
         all.choose("prod").unwrap();

@@ -1,7 +1,12 @@
 //! How a failure is printed: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure of this program may carry a hint of its own; otherwise the hint of its rule or kind is printed.
 
-use ostler_protocol::{Failure, FailureKind, failures::RULE, ids::RunId, redaction::Redactor};
+use ostler_protocol::{
+    Failure, FailureKind,
+    failures::{PROBLEMS, PROBLEMS_MAX, RULE},
+    ids::RunId,
+    redaction::Redactor,
+};
 
 use crate::terminal::{
     output::{harmless, line},
@@ -21,6 +26,11 @@ pub(crate) fn with_hint(failure: Failure, hint: impl Into<String>) -> Failure {
     failure.detail(HINT, hint.into())
 }
 
+/// Whether the failure carries a hint of its own.
+pub(crate) fn has_hint(failure: &Failure) -> bool {
+    failure.details.as_ref().is_some_and(|details| details.contains_key(HINT))
+}
+
 /// If the failure is "not found", adds a hint that names the command that lists such things.
 pub(crate) fn listed_by(failure: Failure, command: &str) -> Failure {
     let is_missing = failure.kind == FailureKind::NotFound;
@@ -33,10 +43,19 @@ pub(crate) fn usage(message: impl Into<String>, hint: impl Into<String>) -> Fail
 }
 
 pub(crate) fn render(failure: &Failure, paint: Paint) -> String {
+    render_with_causes(failure, paint, false)
+}
+
+/// With the causes of a failed connection, if they are wanted.
+pub(crate) fn render_with_causes(failure: &Failure, paint: Paint, is_verbose: bool) -> String {
     let detail = |key: &str| failure.details.as_ref().and_then(|d| d.get(key)).and_then(|value| value.as_str());
     // The message may quote an argument, and a token may have been typed where an id belongs.
-    let message = Redactor::new(&[]).redact(&failure.message).into_owned();
-    let mut out = format!("{} {}\n", paint.red("error:"), harmless(&message));
+    let shown = |message: &str| harmless(&Redactor::new(&[]).redact(message));
+    let mut out = format!("{} {}\n", paint.red("error:"), shown(&failure.message));
+    // The first of several problems is the message itself.
+    for problem in problems(failure).skip(1) {
+        out.push_str(&format!("       {}\n", shown(problem)));
+    }
     out.push_str(&format!("  kind: {}\n", failure.kind));
     for (key, label) in [(RULE, RULE), ("traceId", "trace")] {
         if let Some(value) = detail(key) {
@@ -47,37 +66,65 @@ pub(crate) fn render(failure: &Failure, paint: Paint) -> String {
     if let Some(cause) = &failure.cause {
         out.push_str(&format!("  cause: {}\n", line(cause, 400)));
     }
-    let hint = hint_of(failure);
-    out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
+    if let Some(causes) = detail(ostler_client::CAUSES).filter(|_| is_verbose) {
+        out.push_str(&format!("  cause: {}\n", line(causes, 400)));
+    }
+    if let Some(hint) = hint_of(failure) {
+        out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
+    }
     out
 }
 
-/// What to do about it: the hint that the failure carries, else that of its rule or kind.
-pub(crate) fn hint_of(failure: &Failure) -> String {
-    let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
-    own.map_or_else(|| general(failure).to_owned(), harmless)
+/// Every problem of a failure that lists several.
+fn problems(failure: &Failure) -> impl Iterator<Item = &str> {
+    let listed = failure.details.as_ref().and_then(|details| details.get(PROBLEMS)).and_then(|list| list.as_array());
+    listed.into_iter().flatten().take(PROBLEMS_MAX).filter_map(|problem| problem.get("message")?.as_str())
 }
 
-/// The hint of the failure's rule, else of its kind.
-fn general(failure: &Failure) -> &'static str {
-    if let Some(hint) = failure.broken_rule().and_then(|rule| rule.hint(failure.kind)) {
-        return hint;
-    }
+/// What to do about it: the hint that the failure carries, else that of its rule or kind. `None` if the message says it all.
+pub(crate) fn hint_of(failure: &Failure) -> Option<String> {
+    let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
+    own.map(harmless).or_else(|| general(failure).map(str::to_owned))
+}
+
+/// The hint of the failure's rule. Without a rule, or if it fits every rule, the hint of its kind.
+fn general(failure: &Failure) -> Option<&'static str> {
     if failure.message.contains("invalid peer certificate") {
-        return "the server responds, but its certificate is not trusted here: set SSL_CERT_FILE to its authority's certificate, in PEM";
+        return Some(
+            "the server responds, but its certificate is not trusted here: set SSL_CERT_FILE to its authority's certificate, in PEM",
+        );
     }
-    if ostler_client::is_unreachable(failure) {
-        return "is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
-            `ostler doctor` checks the connection";
+    match failure.broken_rule() {
+        Some(rule) => rule.hint(failure.kind).or_else(|| fits_every_rule(failure.kind).then(|| hint(failure.kind))),
+        None => Some(hint(failure.kind)),
     }
-    hint(failure.kind)
+}
+
+/// Whether the hint of the kind is right whatever rule was broken. Other hints are too general to follow one.
+fn fits_every_rule(kind: FailureKind) -> bool {
+    use FailureKind::*;
+    matches!(
+        kind,
+        Unauthenticated
+            | Cancelled
+            | IdempotencyConflict
+            | RunnerLeaseConflict
+            | SessionBusy
+            | SessionStoreEvicted
+            | BudgetExceeded
+            | RateLimited
+            | Overloaded
+            | Draining
+            | ServerUnreachable
+            | Internal
+    )
 }
 
 /// What a person at a terminal can do about a failure of this kind.
 pub(crate) fn hint(kind: FailureKind) -> &'static str {
     use FailureKind::*;
     match kind {
-        SchemaInvalid => "see the command's `--help`, and the rule named above if there is one",
+        SchemaInvalid => "see the command's `--help`",
         Unauthenticated => {
             "set OSTLER_TOKEN, or use the server's own data directory (`--data-dir`), where its `token` file is"
         }
@@ -117,6 +164,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
         }
         InfraFailed => "check `ostler doctor` and the server's log, then try again",
         Draining => "try again; this server is stopping, and another one will respond",
+        ServerUnreachable => "is the server running? `ostler doctor` checks the connection",
         Internal => "look for the trace id in the server's log, and report it",
     }
 }
@@ -134,7 +182,35 @@ pub(crate) fn of_parser(error: &clap::Error, paint: Paint) -> String {
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    format!("{message}\n{} see the command's `--help`, which ends with examples\n", paint.bold("hint:"))
+    let mut out = format!("{message}\n");
+    if let Some(hint) = parser_hint(error) {
+        out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
+    }
+    out
+}
+
+/// What to do about an error of the argument parser. `None` if its message says it all: it names the similar word, the
+/// missing argument or the possible values.
+fn parser_hint(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let has = |kind| error.get(kind).is_some();
+    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
+    let argument = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(argument)) => argument.as_str(),
+        _ => "",
+    };
+    match error.kind() {
+        // A prompt of several words.
+        ErrorKind::UnknownArgument if usage.contains("ostler run") && !argument.starts_with('-') => {
+            Some("put the prompt in quotes: ostler run \"say hello\"".to_owned())
+        }
+        ErrorKind::UnknownArgument if has(ContextKind::SuggestedArg) => None,
+        ErrorKind::InvalidSubcommand if has(ContextKind::SuggestedSubcommand) => None,
+        ErrorKind::InvalidValue if has(ContextKind::ValidValue) => None,
+        ErrorKind::InvalidSubcommand => Some("`ostler --help` lists the commands".to_owned()),
+        ErrorKind::ValueValidation | ErrorKind::ArgumentConflict | ErrorKind::MissingRequiredArgument => None,
+        _ => Some("see the command's `--help`, which ends with examples".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -167,7 +243,7 @@ mod tests {
             (FailureKind::InfraFailed, Rule::Store, "write beside it"),
             (FailureKind::StateConflict, Rule::Store, "stop the other process"),
         ] {
-            let hint = hint_of(&Failure::rule(rule, "it went wrong").with_kind(kind));
+            let hint = hint_of(&Failure::rule(rule, "it went wrong").with_kind(kind)).unwrap();
             assert!(hint.contains(named) && !hint.contains("doctor"), "{rule}: {hint}");
         }
     }
@@ -183,8 +259,45 @@ mod tests {
             (Rule::ManifestInvalid, "docs/agents.md"),
             (Rule::ManifestTooLarge, "docs/agents.md"),
         ] {
-            let hint = hint_of(&Failure::rule(rule, "it went wrong"));
+            let hint = hint_of(&Failure::rule(rule, "it went wrong")).unwrap();
             assert!(hint.contains(named), "{rule}: {hint}");
+        }
+    }
+
+    #[test]
+    fn no_rule_has_a_general_hint() {
+        let general: Vec<_> =
+            FailureKind::ALL.iter().filter(|row| !fits_every_rule(row.kind)).map(|row| hint(row.kind)).collect();
+        for row in Rule::ALL {
+            let kinds = [row.kind].into_iter().chain(row.hints_by_kind.iter().map(|(kind, _)| *kind));
+            for kind in kinds {
+                let hint = hint_of(&Failure::rule(row.rule, "it went wrong").with_kind(kind)).unwrap_or_default();
+                assert!(!general.contains(&hint.as_str()), "{}: {hint}", row.name);
+            }
+        }
+    }
+
+    #[test]
+    fn hints_name_pages_and_commands_that_exist() {
+        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let command = <crate::Cli as clap::CommandFactory>::command();
+        let of_rules =
+            Rule::ALL.iter().flat_map(|row| row.hint.into_iter().chain(row.hints_by_kind.iter().map(|h| h.1)));
+        for text in of_rules.chain(FailureKind::ALL.iter().map(|row| hint(row.kind))) {
+            for page in text.split([' ', ',', ';', ')', '(']).filter(|word| word.starts_with("docs/")) {
+                assert!(root.join(page).exists(), "{text}: {page}");
+            }
+            for words in text.split('`').filter_map(|code| code.strip_prefix("ostler ")) {
+                let verb = words.split(' ').next().unwrap();
+                if verb.starts_with("--") {
+                    continue;
+                }
+                let found = command.get_subcommands().find(|c| c.get_name() == verb);
+                let found = found.unwrap_or_else(|| panic!("{text}: no command {verb}"));
+                let next = words.split(' ').nth(1).filter(|_| found.has_subcommands());
+                let known = |next: &str| found.get_subcommands().any(|c| c.get_name() == next);
+                assert!(next.is_none_or(known), "{text}: {next:?}");
+            }
         }
     }
 
@@ -198,6 +311,13 @@ mod tests {
             std::fs::write(path, &page).unwrap();
         }
         assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "run the test with OSTLER_BLESS=1");
+    }
+
+    #[test]
+    fn every_problem_has_a_line() {
+        let problems = ["one is wrong", "two is wrong"].map(|message| Failure::invalid(Rule::Config, message));
+        let text = render(&Failure::check_all(problems.into()).unwrap_err(), Paint::PLAIN);
+        assert!(text.starts_with("error: one is wrong\n       two is wrong\n  kind: schema-invalid\n"), "{text}");
     }
 
     #[test]

@@ -4,7 +4,8 @@
 use ostler_protocol::{Failure, kernel::runs::TerminalStatus};
 
 pub(crate) const OK: u8 = 0;
-/// `ostler verify` or `ostler restore` found an event that does not fit, `ostler doctor` a check that failed.
+/// `ostler verify` or `ostler restore` found an event that does not fit, `ostler doctor` a check that failed, `ostler agents check`
+/// a manifest that would be rejected.
 pub(crate) const BROKEN: u8 = 1;
 /// The server sent no response, or an incomplete one. Unlike a failure, this reveals nothing about the work.
 pub(crate) const UNREACHABLE: u8 = 7;
@@ -20,7 +21,7 @@ pub(crate) const READER_GONE: u8 = 141;
 
 const MEANINGS: [(u8, &str); 15] = [
     (OK, "done; for `run` and `result`: completed"),
-    (BROKEN, "`verify`, `doctor` or `restore` found something wrong"),
+    (BROKEN, "`verify`, `doctor`, `restore` or `agents check` found something wrong"),
     (2, "the command line or the request is invalid"),
     (3, "no valid token, or not allowed"),
     (4, "not found, or past its retention"),

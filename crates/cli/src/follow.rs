@@ -1,10 +1,10 @@
 //! Follows runs and sessions live, across lost connections: each new stream continues after the last received event, so
 //! that no event is missed or repeated. The number of consecutive attempts is bounded.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use ostler_client::{Client, EventStream, is_transient};
+use ostler_client::{CAUSES, Client, EventStream, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
@@ -32,10 +32,37 @@ const EVENTS_WAITING_MAX: usize = 64;
 
 pub(crate) enum Followed {
     Event(Box<EventView>),
-    /// The connection was lost; another attempt follows after a pause.
-    Lost(String),
+    /// The connection was lost, for this reason; attempts to reconnect follow.
+    Lost(Failure),
+    /// The connection works again, after this time.
+    Regained(Duration),
     /// Every event has been read, or the target cannot be followed any longer.
     Over(Result<(), Failure>),
+}
+
+impl Followed {
+    /// A line about the connection. `None` if this is not about the connection.
+    pub(crate) fn connection_line(&self, is_verbose: bool) -> Option<String> {
+        match self {
+            Self::Lost(failure) => Some(lost_line(failure, "the run goes on. Reconnecting…", is_verbose)),
+            Self::Regained(after) => Some(format!("connected again after {} s", after.as_secs().max(1))),
+            Self::Event(_) | Self::Over(_) => None,
+        }
+    }
+}
+
+/// One quiet line about a lost connection. The cause is for people who want to know it.
+pub(crate) fn lost_line(failure: &Failure, next: &str, is_verbose: bool) -> String {
+    let what = match failure.kind {
+        FailureKind::Draining => "the server is stopping; waiting for it to come back".to_owned(),
+        _ => format!("connection lost; {next}"),
+    };
+    if !is_verbose {
+        return what;
+    }
+    let causes = failure.details.as_ref().and_then(|details| details.get(CAUSES)?.as_str());
+    let causes = causes.map(|causes| format!(": {causes}")).unwrap_or_default();
+    format!("{what} ({}{causes})", failure.message)
 }
 
 impl Target {
@@ -116,11 +143,13 @@ struct TargetFollower {
 struct FollowPosition {
     seq: i64,
     ended: bool,
+    /// Since when there is no connection, if there is none.
+    lost_at: Option<Instant>,
 }
 
 impl TargetFollower {
     async fn run(&self, after_seq: i64) -> Result<(), Failure> {
-        let mut at = FollowPosition { seq: after_seq, ended: false };
+        let mut at = FollowPosition { seq: after_seq, ended: false, lost_at: None };
         let mut attempt = 0;
         loop {
             let before = at.seq;
@@ -136,18 +165,25 @@ impl TargetFollower {
             if attempt > ATTEMPTS_MAX {
                 return Err(gave_up(self.target.id(), lost));
             }
-            let pause_ms = backoff_ms(attempt);
-            let line = format!("{}; trying again in {pause_ms} ms ({attempt} of {ATTEMPTS_MAX})", lost.message);
-            if self.to.send((self.index, Followed::Lost(line))).await.is_err() {
-                return Ok(());
+            // One message for each loss, however many attempts it takes to reconnect.
+            if at.lost_at.is_none() {
+                at.lost_at = Some(Instant::now());
+                if self.to.send((self.index, Followed::Lost(lost))).await.is_err() {
+                    return Ok(());
+                }
             }
-            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+            tokio::time::sleep(Duration::from_millis(backoff_ms(attempt))).await;
         }
     }
 
     /// Reads one stream to its end. `false` if the reader is gone.
     async fn read(&self, at: &mut FollowPosition) -> Result<bool, Failure> {
         let mut stream = self.target.open(&self.client, at.seq).await?;
+        if let Some(lost_at) = at.lost_at.take()
+            && self.to.send((self.index, Followed::Regained(lost_at.elapsed()))).await.is_err()
+        {
+            return Ok(false);
+        }
         loop {
             // An event ends a run, so one request per silence is enough; a run may have been idle from the start.
             let next = match timeout(QUIET, stream.next()).await {
@@ -181,6 +217,22 @@ pub(crate) fn backoff_ms(attempt: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lost_connection_is_one_line_and_its_cause_is_for_those_who_ask() {
+        let failure = Failure::new(FailureKind::ServerUnreachable, "http://x does not answer (connection refused)");
+        let lost = Followed::Lost(failure.detail(CAUSES, "error sending request: refused"));
+        assert_eq!(lost.connection_line(false).unwrap(), "connection lost; the run goes on. Reconnecting…");
+        assert_eq!(
+            lost.connection_line(true).unwrap(),
+            "connection lost; the run goes on. Reconnecting… (http://x does not answer (connection refused): error \
+             sending request: refused)"
+        );
+        let stopping = Followed::Lost(Failure::new(FailureKind::Draining, "it stops"));
+        assert_eq!(stopping.connection_line(false).unwrap(), "the server is stopping; waiting for it to come back");
+        let again = Followed::Regained(Duration::from_millis(5_400));
+        assert_eq!(again.connection_line(false).unwrap(), "connected again after 5 s");
+    }
 
     #[test]
     fn pauses_grow_and_are_bounded() {

@@ -59,7 +59,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            output::message(&errors::render(&failure, Paint::stderr()));
+            let failure = cli.connection.explain(failure);
+            output::message(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
             ExitCode::from(exit_codes::of_failure(&failure))
         }
     }

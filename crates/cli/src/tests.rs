@@ -37,7 +37,7 @@ fn every_command_shows_an_example_of_itself() {
 
 #[test]
 fn every_command_that_prints_data_supports_json() {
-    let without_output = ["serve", "runner", "completions", "api", "add", "use", "remove", "export"];
+    let without_output = ["serve", "runner", "completions", "api", "add", "use", "remove", "export", "init"];
     for (words, command) in commands() {
         let name = command.get_name();
         let is_leaf = command.get_subcommands().next().is_none();
@@ -51,7 +51,7 @@ fn every_command_that_prints_data_supports_json() {
 fn the_generated_page_shows_every_command() {
     let mut page = String::from(
         "# Commands of `ostler`\n\nGenerated from the command line itself. How the commands fit together is in [cli.md](../cli.md), the\nmeaning of \
-         exit codes in [exit-codes.md](../exit-codes.md). Every command also takes `--server`, `--context` and\n`--data-dir`.\n",
+         exit codes in [exit-codes.md](../exit-codes.md). Every command also takes `--server`, `--context`,\n`--data-dir` and `--verbose`.\n",
     );
     for (words, mut command) in commands() {
         // A fixed line length, independent of the terminal; global flags are listed once, above.

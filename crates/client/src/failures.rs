@@ -1,10 +1,11 @@
 //! Failures of the connection itself, as opposed to failures that a server reports.
 
-use std::error::Error;
+use std::{error::Error, io};
 
 use ostler_protocol::{Failure, FailureKind, Rule, text::clip};
 
 const MESSAGE_CHARS_MAX: usize = 400;
+const REASON_CHARS_MAX: usize = 120;
 
 /// Whether the same call may succeed shortly, because the server is unreachable or overloaded. Whether repeating the call
 /// is safe is for the caller to know.
@@ -18,14 +19,37 @@ pub fn is_unreachable(failure: &Failure) -> bool {
     matches!(failure.broken_rule(), Some(Rule::ServerUnreachable | Rule::ServerTimeout | Rule::AnswerInterrupted))
 }
 
+/// The detail with the whole chain of errors, for people who look into a connection.
+pub const CAUSES: &str = "causes";
+
 pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
-    let message = format!("the server cannot be reached: {}", causes(error));
-    Failure::rule(Rule::ServerUnreachable, message)
+    let address = error.url().map_or_else(|| "the server".to_owned(), |url| url.origin().ascii_serialization());
+    let message = format!("{address} does not answer ({})", reason(error));
+    Failure::rule(Rule::ServerUnreachable, message).detail(CAUSES, causes(error))
 }
 
 pub(crate) fn interrupted(error: &(dyn Error + 'static)) -> Failure {
-    let message = format!("the connection broke off in the middle of a response: {}", causes(error));
-    Failure::rule(Rule::AnswerInterrupted, message)
+    let message = "the connection broke off in the middle of a response";
+    Failure::rule(Rule::AnswerInterrupted, message).detail(CAUSES, causes(error))
+}
+
+/// Why a connection failed, in a few words: the innermost error, without its number.
+fn reason(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    let mut next = Some(error);
+    while let Some(cause) = next {
+        if let Some(io) = cause.downcast_ref::<io::Error>() {
+            match io.kind() {
+                io::ErrorKind::ConnectionRefused => return "connection refused".to_owned(),
+                io::ErrorKind::ConnectionReset => return "connection reset".to_owned(),
+                io::ErrorKind::TimedOut => return "no response in time".to_owned(),
+                _ => {}
+            }
+        }
+        innermost = cause;
+        next = cause.source();
+    }
+    clip(&innermost.to_string(), REASON_CHARS_MAX)
 }
 
 pub(crate) fn timed_out(after_ms: u64) -> Failure {

@@ -20,7 +20,7 @@ mod transport;
 pub mod trust;
 
 pub use client::Client;
-pub use failures::{is_transient, is_unreachable};
+pub use failures::{CAUSES, is_transient, is_unreachable};
 pub use manager::events::EventStream;
 pub use response::problem;
 pub use transport::{InProcess, ReplyBody, restricted_web_client, web_client};

@@ -90,7 +90,7 @@ async fn a_server_that_is_not_there_is_unreachable() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let failure = Client::http(&format!("http://{address}"), None).unwrap().health().await.unwrap_err();
-    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::InfraFailed, Some("server-unreachable")));
+    assert_eq!((failure.kind, failure.rule_name()), (FailureKind::ServerUnreachable, Some("server-unreachable")));
     assert!(is_transient(&failure));
     assert!(Client::http("localhost:80", None).is_err() && Client::http("ftp://x", None).is_err());
 }

@@ -11,6 +11,10 @@ use crate::rules::Rule;
 
 /// The detail that names the broken rule.
 pub const RULE: &str = "rule";
+/// The detail that lists every problem of a request that has several, the one in the message included.
+pub const PROBLEMS: &str = "problems";
+/// How many problems are listed at most.
+pub const PROBLEMS_MAX: usize = 20;
 
 // A name is a bare token here: as a `literal` it would reach the schema's derive wrapped, and be overlooked.
 macro_rules! failure_kinds {
@@ -80,6 +84,7 @@ failure_kinds! {
     InfraFailed "infra-failed" 503 5030 true 10 "Ostler's own machinery failed.";
     Overloaded "overloaded" 503 5030 true 6 "A queue is full; try again shortly.";
     Draining "draining" 503 5030 true 6 "The server is stopping; another replica, or its next start, takes this.";
+    ServerUnreachable "server-unreachable" 503 5030 true 7 "The server sent no response, or an incomplete one. Only clients report it.";
     Internal "internal" 500 -32603 false 70 "A fault of the server; the log has the cause under the trace id.";
 }
 
@@ -146,6 +151,23 @@ impl Failure {
         let mut failure = Self::new(FailureKind::Internal, "something went wrong inside the server");
         failure.cause = Some(cause.to_string().into());
         failure
+    }
+
+    /// Rejects what has problems, with all of them in one failure: the first one, whose details list each problem with its
+    /// message and details. A list that was cut off is marked by `hasMoreProblems`.
+    pub fn check_all(mut problems: Vec<Self>) -> Result<(), Self> {
+        if problems.len() < 2 {
+            return problems.pop().map_or(Ok(()), Err);
+        }
+        let listed = problems.iter().take(PROBLEMS_MAX).map(|problem| {
+            let mut listed = problem.details.as_deref().cloned().unwrap_or_default();
+            listed.insert("message".to_owned(), problem.message.as_str().into());
+            Value::Object(listed)
+        });
+        let listed: Vec<Value> = listed.collect();
+        let has_more = problems.len() > PROBLEMS_MAX;
+        let first = problems.swap_remove(0).detail(PROBLEMS, listed);
+        Err(if has_more { first.detail("hasMoreProblems", true) } else { first })
     }
 
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -4,7 +4,9 @@ mod environment;
 mod execution;
 mod keys;
 mod limits;
+mod names;
 mod outgoing;
+mod places;
 mod reading;
 mod retention;
 mod sections;
@@ -192,7 +194,7 @@ pub enum LogFormat {
 
 impl Config {
     /// Rejects numbers out of range, instead of clamping them where they are used.
-    fn check_numbers(&self) -> Result<(), Failure> {
+    fn number_problems(&self) -> Vec<Failure> {
         const WORK_BYTES: RangeInclusive<u64> = 1_048_576..=1_099_511_627_776;
         let (runner, limits) = (&self.runner, &self.limits);
         let lease = LEASE_MS_MIN as u64..=LEASE_MS_MAX as u64;
@@ -231,22 +233,24 @@ impl Config {
             ("retention.step_rows", self.retention.step_rows.into(), 1..=10_000),
             ("retention.pause_ms", self.retention.pause_ms, 0..=60_000),
         ];
-        ranges.into_iter().try_for_each(|(key, value, range)| check_range(key, value, range))
+        ranges.into_iter().filter_map(|(key, value, range)| check_range(key, value, range).err()).collect()
     }
 
-    /// Rejects a configuration that is wrong in itself, before anything is opened.
-    fn check(&self) -> Result<(), Failure> {
+    /// Everything that is wrong with the configuration in itself, before anything is opened.
+    fn problems(&self) -> Vec<Failure> {
+        let mut problems = vec![];
         if self.server.open_loopback && self.server.require_auth {
             let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
-            return Err(Failure::invalid(Rule::Config, message));
+            problems.push(Failure::invalid(Rule::Config, message));
         }
-        self.rate_limit.check()?;
-        self.check_numbers()?;
-        self.retention.check(&self.policy)?;
-        self.tls_files()?;
-        self.sections.check(self)?;
-        self.outgoing.rules()?;
-        self.server.allow_origins.iter().try_for_each(|origin| check_origin(origin))
+        problems.extend(self.rate_limit.check().err());
+        problems.extend(self.number_problems());
+        problems.extend(self.retention.check(&self.policy).err());
+        problems.extend(self.tls_files().err());
+        problems.extend(self.sections.problems(self));
+        problems.extend(self.outgoing.rules().err());
+        problems.extend(self.server.allow_origins.iter().filter_map(|origin| check_origin(origin).err()));
+        problems
     }
 
     /// The whole configuration, secrets hidden.
@@ -306,7 +310,8 @@ pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<
     if range.contains(&value) {
         return Ok(());
     }
-    Err(Failure::invalid(Rule::Config, format!("{key} must be {} to {}", range.start(), range.end())))
+    let message = format!("{key} must be {} to {}", range.start(), range.end());
+    Err(Failure::invalid(Rule::Config, message).detail(places::KEY, key))
 }
 
 fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Result<S::Ok, S::Error> {
@@ -323,7 +328,7 @@ fn check_origin(origin: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000");
-    Err(Failure::invalid(Rule::AllowOrigin, message))
+    Err(Failure::invalid(Rule::AllowOrigin, message).detail(places::KEY, "server.allow_origins"))
 }
 
 #[cfg(test)]
@@ -357,9 +362,9 @@ mod tests {
     fn a_server_cannot_be_open_and_closed() {
         let mut config = Config::default();
         config.server.open_loopback = true;
-        assert!(config.check().is_ok());
+        assert!(config.problems().is_empty());
         config.server.require_auth = true;
-        assert!(config.check().is_err());
+        assert_eq!(config.problems().len(), 1);
     }
 
     #[test]
@@ -375,11 +380,11 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_rejected_with_their_key() {
-        Config::default().check().unwrap();
+        assert!(Config::default().problems().is_empty());
         let refused = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            config.check().unwrap_err().message
+            config.problems().remove(0).message
         };
         assert!(refused(|config| config.runner.lease_ms = 5).contains("runner.lease_ms"));
         assert!(refused(|config| config.runner.job_silence_ms = -1).contains("runner.job_silence_ms"));

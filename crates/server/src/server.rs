@@ -71,7 +71,7 @@ impl Server {
         config.server.workspace = Some(workspace(&config)?);
         let data_dir = config.data_dir()?;
         directories::make(&data_dir)
-            .map_err(|failure| not_started(Rule::DataDir, failure.cause.unwrap_or_default()))?;
+            .map_err(|failure| not_started(Rule::DataDir, no_data_dir(&failure.cause.unwrap_or_default())))?;
         restore_marker::check(&data_dir)?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
@@ -273,11 +273,41 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
             return not_started(Rule::StoreDiskFull, message);
         }
     }
+    if let (StoreConfig::Postgres { url }, Some(fault)) = (store, StoreFault::of(&error)) {
+        let address = address_of(url);
+        let (rule, what) = match fault {
+            StoreFault::Unreachable if error.is_refused() => {
+                (Rule::StoreUnreachable, "refuses connections; is it running?".to_owned())
+            }
+            StoreFault::Unreachable => (Rule::StoreUnreachable, format!("cannot be reached: {error}")),
+            StoreFault::Denied => (Rule::StoreDenied, format!("rejects the user or the password: {error}")),
+            StoreFault::Silent => (Rule::StoreSilent, "accepts connections and sends nothing".to_owned()),
+            StoreFault::Starting => (Rule::StoreStarting, "is starting or stopping".to_owned()),
+            StoreFault::NoFreeConnection => (Rule::StoreNoFreeConnection, "has no free connection".to_owned()),
+            _ => (Rule::Store, format!("cannot be used: {error}")),
+        };
+        return not_started(rule, format!("Postgres at {address} {what}"));
+    }
     let kind = match error {
         StoreError::Locked(_) => FailureKind::StateConflict,
         _ => FailureKind::InfraFailed,
     };
     not_started(Rule::Store, error).with_kind(kind)
+}
+
+fn no_data_dir(cause: &str) -> String {
+    format!("cannot make the data directory {cause}")
+}
+
+/// The host and port of a database URL, which has a password as well.
+fn address_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    match authority.rsplit_once('@').map_or(authority, |(_, host)| host) {
+        "" => "its default address".to_owned(),
+        host if host.ends_with(']') || !host.contains(':') => format!("{host}:5432"),
+        host => host.to_owned(),
+    }
 }
 
 /// The free space of the disk that the file is on.
@@ -293,7 +323,11 @@ fn not_bound(listen: &str, error: &std::io::Error) -> Failure {
         ErrorKind::InvalidInput => FailureKind::SchemaInvalid,
         _ => FailureKind::InfraFailed,
     };
-    not_started(Rule::Listen, format!("{listen}: {error}")).with_kind(kind)
+    let message = match kind {
+        FailureKind::StateConflict => format!("another program uses the address {listen}"),
+        _ => format!("cannot listen on {listen}: {error}"),
+    };
+    not_started(Rule::Listen, message).with_kind(kind)
 }
 
 #[cfg(test)]
@@ -310,6 +344,11 @@ mod tests {
         // Postgres reports itself what it lacks.
         let postgres = StoreConfig::Postgres { url: String::new() };
         assert_eq!(not_opened(full(), &postgres).rule_name(), Some("store"));
+        let refused = || StoreError::Postgres(sqlx::Error::Io(ErrorKind::ConnectionRefused.into()));
+        let postgres = StoreConfig::Postgres { url: "postgres://me:pl4nted@127.0.0.1:1/x".into() };
+        let failure = not_opened(refused(), &postgres);
+        assert_eq!(failure.rule_name(), Some("store-unreachable"));
+        assert_eq!(failure.message, "Postgres at 127.0.0.1:1 refuses connections; is it running?");
         let broken = StoreError::Io(ErrorKind::PermissionDenied.into());
         assert_eq!(not_opened(broken, &store).rule_name(), Some("store"));
     }

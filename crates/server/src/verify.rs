@@ -15,7 +15,7 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_store::{self as store, Db, StoreConfig, kernel::payloads::PayloadRemoval};
+use ostler_store::{self as store, Db, StoreConfig, StoreError, kernel::payloads::PayloadRemoval};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -55,7 +55,13 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
         let message = format!("there is no store at {}", file.display());
         return Err(Failure::rule(Rule::StoreAbsent, message));
     }
-    let db = Db::open(&store, SystemClock.now()).await.map_err(|error| not_opened(error, &store))?;
+    let db = Db::open(&store, SystemClock.now()).await.map_err(|error| match error {
+        StoreError::Locked(_) => {
+            let message = "the server of this store is running; stop it, or verify a copy (docs/operating.md)";
+            Failure::rule(Rule::StoreServed, message)
+        }
+        error => not_opened(error, &store),
+    })?;
     let report = verify_store(&db, session).await;
     db.close().await;
     report

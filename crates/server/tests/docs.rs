@@ -36,7 +36,8 @@ OSTLER_SERVER__LISTEN=127.0.0.1:4748 ostler serve      # every key is also OSTLE
 ostler config show                                     # every setting and where it comes from, secrets hidden
 ```
 
-An unknown key is rejected, and so is a value that is out of range; the error names the key. In the environment a list is
+An unknown key is rejected, and so is a value of the wrong type or out of range. The error lists every problem at once, each
+with its file and line or the name of its variable, and the setting that was probably meant. In the environment a list is
 written as `a,b` or as a JSON array. Names that end in `_ms` are milliseconds, in `_bytes` or `_bytes_max` bytes.
 
 The rest of this page is generated from the program's own list of settings.

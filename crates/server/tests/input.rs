@@ -277,7 +277,7 @@ async fn queries_that_make_no_sense_are_refused(engine: Engine) {
 #[one_engine]
 async fn unknown_paths_and_methods_answer_in_json(engine: Engine) {
     let server = TestServer::start(engine).await;
-    for path in ["/", "/api", "/api/v1/", "/api/v1/nothing", "/api/v1/runs/", "/health/", "/API/V1/runs"] {
+    for path in ["/api", "/api/v1/", "/api/v1/nothing", "/api/v1/runs/", "/health/", "/API/V1/runs"] {
         server.get(path).await.refused(NotFound);
     }
     for (method, path) in [

@@ -149,7 +149,7 @@ async fn a_tenant_neither_sees_nor_uses_another_tenants_profile(engine: Engine) 
     let client = server.caller("unidesk");
     for profile in ["mine", "absent"] {
         let refused = client.post("/api/v1/runs", &run_of("unidesk", profile)).await;
-        let refused = refused.refused_by(SecretUnavailable, "profile-unknown");
+        let refused = refused.refused_by(NotFound, "profile-unknown");
         assert_eq!(refused.message, format!("there is no profile {profile:?}"));
     }
     server.caller("hwlab").post("/api/v1/runs", &run_of("hwlab", "mine")).await.with_status(201);

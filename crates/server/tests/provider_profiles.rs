@@ -192,7 +192,7 @@ async fn an_unknown_profile_is_nobody_elses(engine: Engine) {
     server.post(&format!("{}/validate", path("codex-2")), &json!({})).await.refused(NotFound);
     let mut body = run_of("codex-2");
     body["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
-    let refused = server.post("/api/v1/runs", &body).await.refused_by(SecretUnavailable, "profile-unknown");
+    let refused = server.post("/api/v1/runs", &body).await.refused_by(NotFound, "profile-unknown");
     assert!(refused.message.contains("no profile \"codex-2\""), "{}", refused.message);
 }
 
@@ -264,7 +264,7 @@ async fn a_secret_deleted_before_the_runner_started_ends_the_turn(engine: Engine
     server.config.runner.slots = 4;
     server.restart().await;
     let result = server.ended(&id(&created, "runId"), &id(&created["command"], "commandId")).await;
-    assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("failed"), &json!("secret-unavailable")));
+    assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("blocked"), &json!("secret-unavailable")));
     assert!(id(&result, "blocker").contains("deepseek"), "{result}");
 }
 

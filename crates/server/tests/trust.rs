@@ -1,6 +1,7 @@
 //! The trust dialect: agents, what people grant them, webhooks and WebSockets.
 
 pub mod agents;
+mod manifest_examples;
 mod reauth;
 mod relations;
 pub mod sockets;

@@ -38,6 +38,15 @@ impl StoreError {
         StoreFault::of(self).map_or(Self::Stopped, Self::Fault)
     }
 
+    /// The database's machine is reachable, and nothing listens at the address.
+    pub fn is_refused(&self) -> bool {
+        let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+        match self {
+            Self::Postgres(sqlx::Error::Io(error)) | Self::Io(error) => refused(error),
+            _ => false,
+        }
+    }
+
     /// The stored data cannot be decoded; a retry does not help.
     pub fn is_corrupt(&self) -> bool {
         match self {

@@ -1,9 +1,12 @@
 //! `ostler contexts`: lists, adds, chooses and removes contexts, which are names for servers.
 
-use std::path::{Path, PathBuf};
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use clap::Subcommand;
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, FailureKind, Rule};
 use serde::Serialize;
 
 use crate::{
@@ -138,6 +141,7 @@ fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
     })?;
     connection::check_address(server)?;
     let absolute = |path: &PathBuf| std::path::absolute(path).map_err(Failure::internal);
+    args.token_file.as_deref().map(check_private).transpose()?;
     let context = ConnectionContext {
         server: server.to_owned(),
         token_file: args.token_file.as_ref().map(absolute).transpose()?,
@@ -145,6 +149,16 @@ fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
         tenant: args.tenant.clone(),
     };
     change(|all| all.put(&args.name, context))
+}
+
+/// Rejects a token that other users of the machine can read. The file may be written later.
+fn check_private(file: &Path) -> Result<(), Failure> {
+    let Ok(metadata) = file.metadata() else { return Ok(()) };
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let message = format!("{} can be read by others", file.display());
+    Err(Failure::rule(Rule::TokenFileMode, message).with_kind(FailureKind::SchemaInvalid))
 }
 
 /// Reads the file, applies the change, writes the file, and prints the message that `change` returns.

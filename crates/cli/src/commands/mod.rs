@@ -137,6 +137,7 @@ impl CliCommand {
             Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
             Self::Jobs(_) => &["ostler_runner_jobs"],
+            Self::Agents(args) if args.is_offline() => return None,
             Self::Agents(_) => &["ostler_agents"],
             Self::Backends(_) => &["ostler_backends"],
             Self::Profiles(_) => &["ostler_provider_profiles"],

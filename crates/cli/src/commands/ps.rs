@@ -21,6 +21,7 @@ use crate::{
     commands::{read::ReaderArgs, runs},
     connection::Connection,
     exit_codes,
+    follow::lost_line,
     terminal::{
         output::{self, Format, Output, line},
         repaint::Repaint,
@@ -66,7 +67,7 @@ pub(crate) struct PsArgs {
 pub(crate) async fn ps(connection: &Connection, args: &PsArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     if args.watch {
-        return watch(&client, args).await;
+        return watch(&client, args, connection.is_verbose()).await;
     }
     let found = fetch(&client, args).await?;
     let outcomes = if args.output.is_text() {
@@ -177,20 +178,24 @@ fn key(session: &SessionView) -> (String, String) {
     (session.tenant_id.clone(), session.session_id.clone())
 }
 
-/// Refreshes until Ctrl-C, also while the server is unreachable.
-async fn watch(client: &Client, args: &PsArgs) -> Result<u8, Failure> {
+/// Refreshes until Ctrl-C, also if the server becomes unreachable meanwhile.
+async fn watch(client: &Client, args: &PsArgs, is_verbose: bool) -> Result<u8, Failure> {
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let repaint = Repaint::stdout().filter(|_| args.output.is_text());
-    let mut view = WatchView { args, repaint, seen: BTreeMap::new(), outcomes: Outcomes::new() };
+    let mut view = WatchView { args, repaint, seen: BTreeMap::new(), outcomes: Outcomes::new(), is_lost: false };
+    let mut has_connected = false;
     loop {
         match fetch(client, args).await {
             Ok(found) => {
+                has_connected = true;
+                view.regained();
                 if args.output.is_text() {
                     view.outcomes = refresh_outcomes(client, &found.sessions, std::mem::take(&mut view.outcomes)).await;
                 }
                 view.show(found);
             }
-            Err(failure) if is_transient(&failure) => view.lost(&failure),
+            // A server that never answered is not waited for.
+            Err(failure) if has_connected && is_transient(&failure) => view.lost(&failure, is_verbose),
             Err(failure) => return Err(failure),
         }
         tokio::select! {
@@ -206,6 +211,8 @@ struct WatchView<'a> {
     /// The rows as they were last printed, by tenant and session.
     seen: BTreeMap<(String, String), (i64, String)>,
     outcomes: Outcomes,
+    /// Whether the last attempt failed, and it was reported.
+    is_lost: bool,
 }
 
 impl WatchView<'_> {
@@ -244,11 +251,21 @@ impl WatchView<'_> {
         }
     }
 
-    fn lost(&mut self, failure: &Failure) {
-        let text = format!("retrying; {}\n", failure.message);
+    /// Reported once for each loss.
+    fn lost(&mut self, failure: &Failure, is_verbose: bool) {
+        if std::mem::replace(&mut self.is_lost, true) {
+            return;
+        }
+        let text = format!("{}\n", lost_line(failure, "the list is refreshed when it is back", is_verbose));
         match &mut self.repaint {
             Some(repaint) => repaint.paint(&text),
             None => output::message(&text),
+        }
+    }
+
+    fn regained(&mut self) {
+        if std::mem::take(&mut self.is_lost) && self.repaint.is_none() {
+            output::message("connected again\n");
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) async fn trace(connection: &Connection, args: &TraceArgs) -> Result<u
     }
     let mut sink = EventPrinter::new(args, &found);
     if args.follow {
-        live(client, args, found, &mut sink).await?
+        live(client, args, found, &mut sink, connection.is_verbose()).await?
     } else {
         pages(client, args, found, &mut sink).await?
     }
@@ -148,6 +148,7 @@ async fn live(
     args: &TraceArgs,
     found: Vec<Target>,
     sink: &mut EventPrinter<'_>,
+    is_verbose: bool,
 ) -> Result<(), Failure> {
     let mut open = found.len();
     let mut followed = follow_all(client, found, args.after);
@@ -156,7 +157,11 @@ async fn live(
         tokio::select! {
             next = followed.recv() => match next {
                 Some((index, Followed::Event(event))) => sink.show(index, &event),
-                Some((index, Followed::Lost(line))) => output::message(&format!("{}{line}\n", sink.prefix(index))),
+                Some((index, change @ (Followed::Lost(_) | Followed::Regained(_)))) => {
+                    if let Some(line) = change.connection_line(is_verbose) {
+                        output::message(&format!("{}{line}\n", sink.prefix(index)));
+                    }
+                }
                 Some((_, Followed::Over(over))) => {
                     over?;
                     open -= 1;

@@ -55,15 +55,17 @@ pub enum Registration {
 impl Section for MeshSection {
     const NAME: &'static str = "mesh";
 
-    fn check(&self, _: &Config) -> Result<(), Failure> {
-        self.domain().map(drop)
+    fn problems(&self, _: &Config) -> Vec<Failure> {
+        self.domain().err().into_iter().collect()
     }
 }
 
 impl MeshSection {
     pub fn domain(&self) -> Result<Domain, Failure> {
         let domain = self.issuer.parse::<Domain>();
-        domain.map_err(|fault| Failure::invalid(Rule::Config, format!("mesh.issuer: {fault}")))
+        domain.map_err(|fault| {
+            Failure::invalid(Rule::Config, format!("mesh.issuer: {fault}")).detail("key", "mesh.issuer")
+        })
     }
 
     /// The base URL of the mesh's HTTP resources: the host of the configured gateway, or else the domain's own name with the

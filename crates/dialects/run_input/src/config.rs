@@ -45,7 +45,8 @@ impl Section for RunInputSection {
     const NAME: &'static str = "run_input";
     const FORMER_NAMES: &'static [&'static str] = &["agent_runs"];
 
-    fn check(&self, _: &Config) -> Result<(), Failure> {
-        check_range("run_input.streams_per_user_max", self.streams_per_user_max as u64, 1..=1_000_000)
+    fn problems(&self, _: &Config) -> Vec<Failure> {
+        let check = check_range("run_input.streams_per_user_max", self.streams_per_user_max as u64, 1..=1_000_000);
+        check.err().into_iter().collect()
     }
 }

@@ -29,9 +29,12 @@ impl Default for WebhooksSection {
 impl Section for WebhooksSection {
     const NAME: &'static str = "webhooks";
 
-    fn check(&self, _: &Config) -> Result<(), Failure> {
-        check_range("webhooks.timeout_ms", self.timeout_ms, 1..=MS_MAX)?;
-        check_range("webhooks.poll_ms", self.poll_ms, 1..=MS_MAX)
+    fn problems(&self, _: &Config) -> Vec<Failure> {
+        let checks = [
+            check_range("webhooks.timeout_ms", self.timeout_ms, 1..=MS_MAX),
+            check_range("webhooks.poll_ms", self.poll_ms, 1..=MS_MAX),
+        ];
+        checks.into_iter().filter_map(Result::err).collect()
     }
 }
 

@@ -49,7 +49,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
             "UpdateAgent",
             json!({
                 "minProperties": 1,
-                "properties": {"name": {"type": "string"}, "capability_manifest": {"type": "object"}},
+                "properties": {"name": {"type": "string"}},
                 "example": {"capability_manifest": manifest()},
             }),
         ),

@@ -105,10 +105,10 @@ pub fn after_finish<T>(answer: &Result<T, Failure>) -> AfterFinish {
     }
 }
 
-/// Whether the same request may succeed later, because the store or its queue could not carry it out this time. A stored row
-/// that cannot be read stays unreadable.
+/// Whether the same request may succeed later, because the store or its queue could not carry it out this time, or the server
+/// could not be reached. A stored row that cannot be read stays unreadable.
 pub fn is_worth_repeating(failure: &Failure) -> bool {
-    matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded)
+    matches!(failure.kind, FailureKind::InfraFailed | FailureKind::Overloaded | FailureKind::ServerUnreachable)
         && failure.broken_rule() != Some(Rule::StoreCorrupt)
 }
 

@@ -67,7 +67,8 @@ impl Default for Ceiling {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantPolicy {
-    /// Tenants of this server.
+    /// Tenants of this server. The command line uses `local`; `unidesk` and `hwlab` are those of the platforms that the run
+    /// manager's API comes from. Name your own instead.
     pub tenants: Vec<String>,
     /// Projects a run may name; empty allows any.
     pub projects: Vec<String>,
@@ -141,7 +142,9 @@ impl TenantPolicy {
         if self.tenants.iter().any(|t| t == tenant_id) {
             return Ok(tenant_id);
         }
-        Err(Failure::rule(Rule::TenantAllowList, "this tenant is not on the allow-list").detail("tenantId", tenant_id))
+        // The other tenants are not named: a caller of one tenant need not know of them.
+        let message = format!("the server knows no tenant {tenant_id:?}; policy.tenants names them");
+        Err(Failure::rule(Rule::TenantAllowList, message).detail("tenantId", tenant_id))
     }
 
     pub fn profile<'a>(&self, profile: &'a str) -> Result<&'a str, Failure> {

@@ -4,18 +4,28 @@ macro_rules! client_rules {
     ([$next:ident $($rest:ident)*] $($rows:tt)*) => { $next! { [$($rest)*] $($rows)*
         ServerAddress "server-address" SchemaInvalid "The text is not the address of a server.",
             hint: Some("name the server as http://HOST:PORT, with `--server` or in its context");
-        ServerUnreachable "server-unreachable" InfraFailed "The server cannot be reached.";
-        ServerTimeout "server-timeout" InfraFailed "The server did not respond in time.";
-        AnswerInterrupted "answer-interrupted" InfraFailed "The connection broke in the middle of a response.";
-        AnswerSize "answer-size" PayloadTooLarge "The response is too large.";
-        AnswerUnknown "answer-unknown" BackendFailed "The response is not one that this client understands.";
+        ServerUnreachable "server-unreachable" ServerUnreachable "The server cannot be reached.",
+            hint: Some("is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
+                `ostler doctor` checks the connection");
+        ServerTimeout "server-timeout" ServerUnreachable "The server did not respond in time.",
+            hint: Some("the server may be busy; `ostler doctor` checks the connection");
+        AnswerInterrupted "answer-interrupted" ServerUnreachable "The connection broke in the middle of a response.",
+            hint: Some("the work may continue on the server; `ostler ps` shows it");
+        AnswerSize "answer-size" PayloadTooLarge "The response is too large.",
+            hint: Some("request fewer items at once");
+        AnswerUnknown "answer-unknown" BackendFailed "The response is not one that this client understands.",
+            hint: Some("check the address, and compare `ostler --version` with the server's");
         FrameSize "frame-size" PayloadTooLarge "An event of the stream is too large.";
         Address "address" SchemaInvalid "The text is not an address that may be requested.";
         AddressSize "address-size" SchemaInvalid "The address of the request is too long.";
-        PathShape "path-shape" SchemaInvalid "The path does not begin with a slash, or contains spaces.";
-        Method "method" SchemaInvalid "The text is not an HTTP method.";
-        TokenShape "token-shape" SchemaInvalid "The token has characters that are not printable.";
-        File "file" SchemaInvalid "The file cannot be read.";
+        PathShape "path-shape" SchemaInvalid "The path does not begin with a slash, or contains spaces.",
+            hint: Some("the path begins with a slash: /api/v1/runs");
+        Method "method" SchemaInvalid "The text is not an HTTP method.",
+            hint: Some("use GET, POST, PUT, PATCH or DELETE");
+        TokenShape "token-shape" SchemaInvalid "The token has characters that are not printable.",
+            hint: Some("a token is one word of printable ASCII");
+        File "file" SchemaInvalid "The file cannot be read.",
+            hint: Some("check the file's name and permissions");
         Stdin "stdin" SchemaInvalid "The standard input cannot be read.";
     } };
 }

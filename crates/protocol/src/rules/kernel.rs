@@ -3,54 +3,83 @@
 macro_rules! kernel_rules {
     ([$next:ident $($rest:ident)*] $($rows:tt)*) => { $next! { [$($rest)*] $($rows)*
         // Names and numbers that callers give.
-        NameShape "name-shape" SchemaInvalid "A name is empty, too long, not printable, or has spaces at its ends.";
-        SlugShape "slug-shape" SchemaInvalid "A name is not a lower-case slug of letters, digits and inner dashes.";
-        NameCredential "name-credential" SchemaInvalid "A name looks like a credential, and names are stored and displayed.";
+        NameShape "name-shape" SchemaInvalid "A name is empty, too long, not printable, or has spaces at its ends.",
+            hint: Some("a name is 1 to 63 printable characters without spaces at its ends");
+        SlugShape "slug-shape" SchemaInvalid "A name is not a lower-case slug of letters, digits and inner dashes.",
+            hint: Some("use lower-case letters, digits and dashes, and begin and end with a letter or digit");
+        NameCredential "name-credential" SchemaInvalid "A name looks like a credential, and names are stored and displayed.",
+            hint: Some("choose another name, and renew the credential if it was a real one");
         IdPrefix "id-prefix" SchemaInvalid "The prefix of an id has the wrong form.";
         IdempotencyKeySize "idempotency-key-size" SchemaInvalid "The idempotency key is too long.";
-        IdempotencyKeyUsed "idempotency-key-used" StateConflict "The idempotency key has already created a token, which cannot be returned again.";
+        IdempotencyKeyUsed "idempotency-key-used" StateConflict "The idempotency key has already created a token, which cannot be returned again.",
+            hint: Some("use a new idempotency key");
         PayloadHash "payload-hash" IdempotencyConflict "The id or idempotency key was used before, with another body.";
-        CursorUnknown "cursor-unknown" SchemaInvalid "The cursor does not belong to this query.";
-        PageLimit "page-limit" SchemaInvalid "The size of a page is out of range.";
+        CursorUnknown "cursor-unknown" SchemaInvalid "The cursor does not belong to this query.",
+            hint: Some("begin again without a cursor, or repeat the query that returned it");
+        PageLimit "page-limit" SchemaInvalid "The size of a page is out of range.",
+            hint: Some("request fewer items at once; the response has a cursor for the next ones");
         WaitLimit "wait-limit" SchemaInvalid "The time to wait is out of range.";
         AfterSeq "after-seq" SchemaInvalid "The sequence number to read after is negative.";
-        AfterBeyondEnd "after-beyond-end" SchemaInvalid "The sequence number to read after is beyond the end of the log.";
+        AfterBeyondEnd "after-beyond-end" SchemaInvalid "The sequence number to read after is beyond the end of the log.",
+            hint: Some("read from an earlier sequence number; 0 reads everything");
         LastEventId "last-event-id" SchemaInvalid "The Last-Event-ID header is not the number of an event.";
-        Timezone "timezone" SchemaInvalid "The text does not name a time zone.";
-        ExpiresIn "expires-in" SchemaInvalid "The requested lifetime is out of range.";
-        ReasonSize "reason-size" PayloadTooLarge "The reason is too long.";
+        Timezone "timezone" SchemaInvalid "The text does not name a time zone.",
+            hint: Some("use a name of the IANA database such as Europe/Berlin, or UTC");
+        ExpiresIn "expires-in" SchemaInvalid "The requested lifetime is out of range.",
+            hint: Some("request a shorter lifetime; docs/limits.md has the limits");
+        ReasonSize "reason-size" PayloadTooLarge "The reason is too long.",
+            hint: Some("shorten the reason");
 
         // Tenants, projects and what they may request.
-        TenantIdRequired "tenant-id-required" SchemaInvalid "The request must name its tenant.";
-        TenantAllowList "tenant-allow-list" TenantPolicyDenied "The tenant is not on the allow-list of this server.";
-        TenantAmbiguous "tenant-ambiguous" StateConflict "Several tenants have a session of this id, and the request names none of them.";
+        TenantIdRequired "tenant-id-required" SchemaInvalid "The request must name its tenant.",
+            hint: Some("name the tenant with `--tenant`, OSTLER_TENANT or a context");
+        TenantAllowList "tenant-allow-list" TenantPolicyDenied "The tenant is not on the allow-list of this server.",
+            hint: Some("check the spelling; the operator lists the tenants in `policy.tenants` of the server's config");
+        TenantAmbiguous "tenant-ambiguous" StateConflict "Several tenants have a session of this id, and the request names none of them.",
+            hint: Some("name the tenant with `--tenant`");
         ProjectIdRequired "project-id-required" SchemaInvalid "The request must name its project.";
-        ProjectAllowList "project-allow-list" TenantPolicyDenied "The project is not on the allow-list of this server.";
+        ProjectAllowList "project-allow-list" TenantPolicyDenied "The project is not on the allow-list of this server.",
+            hint: Some("the operator lists the projects in `policy.projects` of the server's config");
         ProviderIdRequired "provider-id-required" SchemaInvalid "The request must name its provider.";
-        ProviderAllowList "provider-allow-list" TenantPolicyDenied "The provider is not on the allow-list of this server.";
-        BackendProfileRequired "backend-profile-required" SchemaInvalid "The request must name its backend profile.";
-        BackendProfileAllowList "backend-profile-allow-list" TenantPolicyDenied "The backend profile is not on the allow-list of this server.";
+        ProviderAllowList "provider-allow-list" TenantPolicyDenied "The provider is not on the allow-list of this server.",
+            hint: Some("the operator lists the providers in `policy.providers` of the server's config");
+        BackendProfileRequired "backend-profile-required" SchemaInvalid "The request must name its backend profile.",
+            hint: Some("name a profile with `--profile`; `ostler profiles list` lists them");
+        BackendProfileAllowList "backend-profile-allow-list" TenantPolicyDenied "The backend profile is not on the allow-list of this server.",
+            hint: Some("`ostler profiles list` lists the profiles; the operator allows others in `policy.profiles` of the server's config");
         BackendProfileMismatch "backend-profile-mismatch" SchemaInvalid "The runner drives another backend profile than the run's.";
-        AgentProfile "agent-profile" SchemaInvalid "The request names another backend profile than that of its agent.";
+        AgentProfile "agent-profile" SchemaInvalid "The request names another backend profile than that of its agent.",
+            hint: Some("leave the profile out, or name the agent's own");
         ExecutionPolicyShape "execution-policy-shape" SchemaInvalid "The execution policy does not match its schema.";
         ExecutionPolicySize "execution-policy-size" PayloadTooLarge "The execution policy is too large.";
-        NetworkWidened "network-widened" TenantPolicyDenied "The run requests more network access than this server allows.";
-        SandboxWidened "sandbox-widened" TenantPolicyDenied "The run requests a wider sandbox than this server allows.";
-        ApprovalWidened "approval-widened" TenantPolicyDenied "The run requests a wider approval policy than this server allows.";
-        TimeoutWidened "timeout-widened" TenantPolicyDenied "The run requests more time than this server allows.";
-        TimeoutPositive "timeout-positive" SchemaInvalid "The timeout is not positive.";
-        BudgetPositive "budget-positive" SchemaInvalid "A budget is not positive.";
-        BudgetWidened "budget-widened" TenantPolicyDenied "A budget is over the ceiling of this server.";
+        NetworkWidened "network-widened" TenantPolicyDenied "The run requests more network access than this server allows.",
+            hint: Some("request less network access, or have the operator raise `policy.ceiling` in the server's config");
+        SandboxWidened "sandbox-widened" TenantPolicyDenied "The run requests a wider sandbox than this server allows.",
+            hint: Some("request a narrower sandbox, or have the operator raise `policy.ceiling` in the server's config");
+        ApprovalWidened "approval-widened" TenantPolicyDenied "The run requests a wider approval policy than this server allows.",
+            hint: Some("request a stricter approval policy, or have the operator raise `policy.ceiling` in the server's config");
+        TimeoutWidened "timeout-widened" TenantPolicyDenied "The run requests more time than this server allows.",
+            hint: Some("request less time, or have the operator raise `policy.ceiling.timeout_ms` in the server's config");
+        TimeoutPositive "timeout-positive" SchemaInvalid "The timeout is not positive.",
+            hint: Some("give a timeout of at least one millisecond");
+        BudgetPositive "budget-positive" SchemaInvalid "A budget is not positive.",
+            hint: Some("give each budget a positive number, or leave it out");
+        BudgetWidened "budget-widened" TenantPolicyDenied "A budget is over the ceiling of this server.",
+            hint: Some("request less, or have the operator raise `policy.ceiling` in the server's config");
         BudgetsShape "budgets-shape" SchemaInvalid "The budgets of a command do not match their schema.";
-        NetworkUnconfined "network-unconfined" TenantPolicyDenied "The network cannot be disabled without a sandbox.";
+        NetworkUnconfined "network-unconfined" TenantPolicyDenied "The network cannot be disabled without a sandbox.",
+            hint: Some("choose a sandbox, or allow the network");
         CredentialEcho "credential-echo" TenantPolicyDenied "Credentials may not be echoed.";
         SecretScopeSize "secret-scope-size" SchemaInvalid "The secret scope has too many credentials.";
-        SecretScopeTool "secret-scope-tool" TenantPolicyDenied "The credential of a tool is not on the allow-list of this server.";
+        SecretScopeTool "secret-scope-tool" TenantPolicyDenied "The credential of a tool is not on the allow-list of this server.",
+            hint: Some("the operator lists tools' credentials in the server's `policy`");
         SecretScopeProfile "secret-scope-profile" TenantPolicyDenied "The run carries the credential of another profile than its own.";
         SecretScopeName "secret-scope-name" TenantPolicyDenied "The reference to a secret does not have the required name.";
         SecretScopeKey "secret-scope-key" TenantPolicyDenied "The reference to a secret names a key that is not allowed.";
-        SecretScopeKeysMissing "secret-scope-keys-missing" SecretUnavailable "The reference to a secret lacks keys that the profile needs.";
-        ProviderCredentialRequired "provider-credential-required" SecretUnavailable "The backend profile needs the credential of its provider.";
+        SecretScopeKeysMissing "secret-scope-keys-missing" SecretUnavailable "The reference to a secret lacks keys that the profile needs.",
+            hint: Some("name every key that the profile needs; docs/provider-profiles.md lists them");
+        ProviderCredentialRequired "provider-credential-required" SecretUnavailable "The backend profile needs the credential of its provider.",
+            hint: Some("`ostler profiles set PROFILE` stores the credential; `--profile scripted` needs none");
         ResourceBundleUnsupported "resource-bundle-unsupported" SchemaInvalid "Resource bundles are not supported.";
         ResourceBundleRefSize "resource-bundle-ref-size" PayloadTooLarge "The reference to a resource bundle is too large.";
         BusinessIntentsSize "business-intents-size" PayloadTooLarge "The business intents are too large.";
@@ -63,58 +92,91 @@ macro_rules! kernel_rules {
         WorkspaceRefRequired "workspace-ref-required" SchemaInvalid "The request must name its workspace.";
         WorkspaceRefShape "workspace-ref-shape" SchemaInvalid "The reference to a workspace is not an object with a kind.";
         WorkspaceRefSize "workspace-ref-size" PayloadTooLarge "The reference to a workspace is too large.";
-        WorkspaceKind "workspace-kind" SchemaInvalid "There is no workspace of this kind.";
-        WorkspacePath "workspace-path" SchemaInvalid "The path of a workspace is not absolute.";
-        WorkspaceTenant "workspace-tenant" TenantPolicyDenied "The workspace is of another tenant than the run.";
+        WorkspaceKind "workspace-kind" SchemaInvalid "There is no workspace of this kind.",
+            hint: Some("docs/workspaces.md lists the kinds");
+        WorkspacePath "workspace-path" SchemaInvalid "The path of a workspace is not absolute.",
+            hint: Some("give the whole path, from the root directory");
+        WorkspaceTenant "workspace-tenant" TenantPolicyDenied "The workspace is of another tenant than the run.",
+            hint: Some("use a workspace of the run's own tenant");
         WorkspaceRoot "workspace-root" TenantPolicyDenied "The workspace is outside the directories that agents may work in.",
-            hint: Some("the operator names the directories that agents may work in: `workspaces.roots` in the server's config");
-        WorkspaceGit "workspace-git" InfraFailed "A git operation on the workspace failed.";
-        WorkspaceGitMissing "workspace-git-missing" InfraFailed "The server has no usable git.";
-        WorkspaceGitUrl "workspace-git-url" SchemaInvalid "The address of the repository is not a URL of a supported form.";
-        WorkspaceGitUrlCredential "workspace-git-url-credential" SchemaInvalid "The address of the repository contains a credential.";
-        WorkspaceGitProtocol "workspace-git-protocol" TenantPolicyDenied "The protocol of the repository's address is not allowed.";
+            hint: Some("the operator names the directories that agents may work in, for example: OSTLER_WORKSPACES__ROOTS=/path ostler serve");
+        WorkspaceGit "workspace-git" InfraFailed "A git operation on the workspace failed.",
+            hint: Some("check the repository's address and that the server can reach it; the server's log has git's own words");
+        WorkspaceGitMissing "workspace-git-missing" InfraFailed "The server has no usable git.",
+            hint: Some("install git on the server, or name it by PATH; `ostler doctor` checks for it");
+        WorkspaceGitUrl "workspace-git-url" SchemaInvalid "The address of the repository is not a URL of a supported form.",
+            hint: Some("use https://HOST/PATH, ssh://HOST/PATH or an absolute path; docs/workspaces.md has more");
+        WorkspaceGitUrlCredential "workspace-git-url-credential" SchemaInvalid "The address of the repository contains a credential.",
+            hint: Some("leave the credential out of the URL; docs/workspaces.md tells where to store it");
+        WorkspaceGitProtocol "workspace-git-protocol" TenantPolicyDenied "The protocol of the repository's address is not allowed.",
+            hint: Some("use https or ssh; docs/workspaces.md lists the protocols");
         WorkspaceGitCredential "workspace-git-credential" SecretUnavailable "The credential for the repository is missing or was rejected.",
             hint: Some("the credential is a file in `git-credentials` of the server's data directory; docs/workspaces.md has more");
-        WorkspaceGitWant "workspace-git-want" SchemaInvalid "The reference to a workspace names both a ref and a commit.";
-        WorkspaceGitRef "workspace-git-ref" SchemaInvalid "The ref is not the name of a branch or a tag.";
-        WorkspaceGitCommitId "workspace-git-commit-id" SchemaInvalid "The commit id is not a whole one.";
+        WorkspaceGitWant "workspace-git-want" SchemaInvalid "The reference to a workspace names both a ref and a commit.",
+            hint: Some("name a ref or a commit, not both");
+        WorkspaceGitRef "workspace-git-ref" SchemaInvalid "The ref is not the name of a branch or a tag.",
+            hint: Some("name a branch or a tag, without refs/heads/ or refs/tags/");
+        WorkspaceGitCommitId "workspace-git-commit-id" SchemaInvalid "The commit id is not a whole one.",
+            hint: Some("give all 40 or 64 hexadecimal digits of the commit");
         WorkspaceGitCommit "workspace-git-commit" NotFound "The repository has no such commit, branch or tag.",
             hint: Some("check the repository's address and the branch, tag or commit");
 
         // Sessions and their storage.
-        SessionIdReserved "session-id-reserved" SchemaInvalid "The session id begins like those that the server gives out.";
-        SessionState "session-state" SchemaInvalid "There is no such filter for the state of sessions.";
+        SessionIdReserved "session-id-reserved" SchemaInvalid "The session id begins like those that the server gives out.",
+            hint: Some("choose a session name that does not begin with ses_");
+        SessionState "session-state" SchemaInvalid "There is no such filter for the state of sessions.",
+            hint: Some("use `all`, or leave the filter out");
         SessionAction "session-action" SchemaInvalid "There is no such action on a session.";
-        SessionClosed "session-closed" StateConflict "The session was closed.";
-        SessionMovedOn "session-moved-on" SessionBusy "The session has changed since it was read; read it again and retry.";
-        ReadVersion "read-version" SchemaInvalid "The session has never had this version.";
-        Reader "reader" Forbidden "The caller may not set the read position of this reader.";
-        TitleRequired "title-required" SchemaInvalid "The request must have a title.";
-        TitleShape "title-shape" SchemaInvalid "The title has control characters.";
-        TitleSize "title-size" SchemaInvalid "The title is too long.";
+        SessionClosed "session-closed" StateConflict "The session was closed.",
+            hint: Some("start in a new session");
+        SessionMovedOn "session-moved-on" SessionBusy "The session has changed since it was read; read it again and retry.",
+            hint: Some("read the session again, then repeat the request");
+        ReadVersion "read-version" SchemaInvalid "The session has never had this version.",
+            hint: Some("read the session first, and mark the version that you saw");
+        Reader "reader" Forbidden "The caller may not set the read position of this reader.",
+            hint: Some("use your own reader id");
+        TitleRequired "title-required" SchemaInvalid "The request must have a title.",
+            hint: Some("give the title; an empty one removes it");
+        TitleShape "title-shape" SchemaInvalid "The title has control characters.",
+            hint: Some("use one line of plain text");
+        TitleSize "title-size" SchemaInvalid "The title is too long.",
+            hint: Some("shorten the title");
         StorageKind "storage-kind" SchemaInvalid "A session cannot be created with this kind of storage.";
-        StorageNone "storage-none" StateConflict "The session has no storage.";
-        StorageEvicted "storage-evicted" SessionStoreEvicted "The session's storage was evicted, so it accepts no more runs.";
+        StorageNone "storage-none" StateConflict "The session has no storage.",
+            hint: Some("only sessions of agents that keep a history have storage");
+        StorageEvicted "storage-evicted" SessionStoreEvicted "The session's storage was evicted, so it accepts no more runs.",
+            hint: Some("start in a new session");
         StorageSize "storage-size" SchemaInvalid "The reported size of the storage is negative.";
         StorageSha256 "storage-sha256" SchemaInvalid "The reported digest of the storage is not a SHA-256 digest.";
         SweepLimit "sweep-limit" SchemaInvalid "The number of sessions to sweep is out of range.";
         SweepTwice "sweep-twice" SchemaInvalid "A parameter of the sweep differs between the body and the query.";
 
         // Runs and commands.
-        RunStatus "run-status" SchemaInvalid "There is no such run status.";
-        RunCancelled "run-cancelled" Cancelled "The run was cancelled.";
-        RunCancelling "run-cancelling" Cancelled "The run is being cancelled.";
-        RunTerminal "run-terminal" StateConflict "The run has ended.";
+        RunStatus "run-status" SchemaInvalid "There is no such run status.",
+            hint: Some("`ostler runs list --help` lists the states");
+        RunCancelled "run-cancelled" Cancelled "The run was cancelled.",
+            hint: Some("start it again with `ostler run`, if it is still needed");
+        RunCancelling "run-cancelling" Cancelled "The run is being cancelled.",
+            hint: Some("wait for it to end; `ostler result` shows the outcome");
+        RunTerminal "run-terminal" StateConflict "The run has ended.",
+            hint: Some("start a new run with `ostler run`; `--session` continues the conversation");
         FirstCommand "first-command" SchemaInvalid "The first command of a run is not a turn.";
-        CommandUnknown "command-unknown" SchemaInvalid "The run has no such command.";
+        CommandUnknown "command-unknown" SchemaInvalid "The run has no such command.",
+            hint: Some("`ostler trace` shows the commands of a run");
         CommandCancelled "command-cancelled" Cancelled "The command was cancelled.";
-        CommandTerminal "command-terminal" StateConflict "The command has ended.";
-        CommandsUnfinished "commands-unfinished" Overloaded "The run has too many unfinished commands.";
-        CommandsUnfinishedBytes "commands-unfinished-bytes" Overloaded "The unfinished commands of the run are too large together.";
+        CommandTerminal "command-terminal" StateConflict "The command has ended.",
+            hint: Some("`ostler result` shows its outcome; send new input with `ostler run --session`");
+        CommandsUnfinished "commands-unfinished" Overloaded "The run has too many unfinished commands.",
+            hint: Some("wait until some of them have ended, or cancel them");
+        CommandsUnfinishedBytes "commands-unfinished-bytes" Overloaded "The unfinished commands of the run are too large together.",
+            hint: Some("wait until some of them have ended, or cancel them");
         PayloadObject "payload-object" SchemaInvalid "The payload is not a JSON object.";
-        PayloadSize "payload-size" PayloadTooLarge "The payload is too large.";
-        PromptRequired "prompt-required" SchemaInvalid "The command has no prompt.";
-        PromptSize "prompt-size" PayloadTooLarge "The prompt is too long.";
+        PayloadSize "payload-size" PayloadTooLarge "The payload is too large.",
+            hint: Some("shorten the prompt, or put the material into a file of the workspace");
+        PromptRequired "prompt-required" SchemaInvalid "The command has no prompt.",
+            hint: Some("give the agent a task");
+        PromptSize "prompt-size" PayloadTooLarge "The prompt is too long.",
+            hint: Some("shorten the prompt, or put the material into a file of the workspace");
 
         // Events.
         EventsEmpty "events-empty" SchemaInvalid "The batch has no event.";
@@ -132,7 +194,8 @@ macro_rules! kernel_rules {
         // Leases and runners.
         LeaseMs "lease-ms" SchemaInvalid "The duration of the lease is out of range.";
         LeaseAbsent "lease-absent" RunnerLeaseConflict "The run has no lease.";
-        LeaseHeld "lease-held" RunnerLeaseConflict "Another runner holds the lease of the run.";
+        LeaseHeld "lease-held" RunnerLeaseConflict "Another runner holds the lease of the run.",
+            hint: Some("another runner holds the run; wait for its lease to end");
         LeaseOwner "lease-owner" RunnerLeaseConflict "Another runner holds the lease.";
         LeaseEpochUnknown "lease-epoch-unknown" RunnerLeaseConflict "No claim of the run has this epoch.";
         LeaseEpochStale "lease-epoch-stale" RunnerLeaseConflict "A later claim of the run is in force.";
@@ -146,33 +209,44 @@ macro_rules! kernel_rules {
         // Permission requests.
         PermissionCommand "permission-command" SchemaInvalid "The permission request does not name its command.";
         PermissionIdUsed "permission-id-used" SchemaInvalid "The id of the permission request was used before.";
-        PermissionsOpen "permissions-open" StateConflict "Open permission requests must be answered first.";
+        PermissionsOpen "permissions-open" StateConflict "Open permission requests must be answered first.",
+            hint: Some("`ostler approve` or `ostler deny` answers them");
         PermissionUnknown "permission-unknown" StateConflict "The session has no such permission request, or the requests are of different turns.";
         PermissionTwice "permission-twice" StateConflict "A permission request is answered twice.";
         PermissionOption "permission-option" SchemaInvalid "The permission request has no such option.";
-        PermissionResolved "permission-resolved" StateConflict "The permission request was resolved before, with another answer.";
+        PermissionResolved "permission-resolved" StateConflict "The permission request was resolved before, with another answer.",
+            hint: Some("it was answered before; `ostler trace` shows how");
         PermissionExpired "permission-expired" StateConflict "The permission request has expired and can only be cancelled.";
-        PermissionDigest "permission-digest" StateConflict "The digest is not that of the action which would run.";
+        PermissionDigest "permission-digest" StateConflict "The digest is not that of the action which would run.",
+            hint: Some("look at the request again: the action has changed since it was shown");
 
         // Provider profiles and their credentials.
-        ProfileUnknown "profile-unknown" SecretUnavailable "There is no such profile.",
+        ProfileUnknown "profile-unknown" NotFound "There is no such profile.",
             hint: Some("`ostler profiles list` lists the profiles, `ostler profiles set` creates one");
         ProfileScripted "profile-scripted" SchemaInvalid "The scripted profile has neither a credential nor a config.";
-        ProfileName "profile-name" Forbidden "The operator has a profile of this name.";
+        ProfileName "profile-name" Forbidden "The operator has a profile of this name.",
+            hint: Some("choose another name; the operator's profiles come first");
         ProfilesMax "profiles-max" StateConflict "There are too many profiles.";
-        ProfileOwner "profile-owner" Forbidden "The profile belongs to the operator.";
+        ProfileOwner "profile-owner" Forbidden "The profile belongs to the operator.",
+            hint: Some("ask the operator of this server to change it");
         ProfileAddress "profile-address" TenantPolicyDenied "The server may not connect to the address that the profile names.";
-        ProfileCommand "profile-command" TenantPolicyDenied "The profile names a command that is not allowed.";
+        ProfileCommand "profile-command" TenantPolicyDenied "The profile names a command that is not allowed.",
+            hint: Some("the operator allows commands of tenants' profiles with `profiles.tenant_commands` in the server's config");
         ProfileConfigMissing "profile-config-missing" SecretUnavailable "The profile has no config.";
-        ProfileSecretMissing "profile-secret-missing" SecretUnavailable "The secret of the profile lacks what its backend needs.";
+        ProfileSecretMissing "profile-secret-missing" SecretUnavailable "The secret of the profile lacks what its backend needs.",
+            hint: Some("`ostler profiles set PROFILE` stores the credential, `ostler profiles config PROFILE --file FILE` the configuration");
         ProfileTemplate "profile-template" SecretUnavailable "A file of the profile refers to a field that the credential does not have.";
-        ProfileFileSize "profile-file-size" PayloadTooLarge "A file of the profile is too large.";
+        ProfileFileSize "profile-file-size" PayloadTooLarge "A file of the profile is too large.",
+            hint: Some("store less in that file");
         ApiKeySize "api-key-size" PayloadTooLarge "The API key is too long.";
-        CredentialJson "credential-json" SchemaInvalid "A file of the credential is not a JSON object.";
+        CredentialJson "credential-json" SchemaInvalid "A file of the credential is not a JSON object.",
+            hint: Some("the file must be one JSON object; docs/provider-profiles.md has examples");
         CredentialShape "credential-shape" SchemaInvalid "The credential does not match its schema.";
-        CredentialDropped "credential-dropped" SecretUnavailable "The credential was removed when the profile's config named another server or command.";
+        CredentialDropped "credential-dropped" SecretUnavailable "The credential was removed when the profile's config named another server or command.",
+            hint: Some("store it again for the new server: `ostler profiles set PROFILE`");
         ConfigToml "config-toml" SchemaInvalid "The config of the profile is not TOML.";
-        ConfigShape "config-shape" SchemaInvalid "The config of the profile does not match its schema.";
+        ConfigShape "config-shape" SchemaInvalid "The config of the profile does not match its schema.",
+            hint: Some("docs/provider-profiles.md has an example of each kind of configuration");
         ConfigCredential "config-credential" SchemaInvalid "A command or URL in the config of the profile contains a credential.";
         ResourceVersion "resource-version" StateConflict "The profile was changed since it was read.",
             hint: Some("the profile was changed in the meantime; `ostler profiles show` has the current version");

@@ -25,19 +25,24 @@ macro_rules! mesh_rules {
         MeshRegistrationsTotal "mesh-registrations-total" RateLimited "Too many identities were registered at once.";
         MeshSignatures "mesh-signatures" RateLimited "Too many responses had to be signed for this address.";
         MeshRekeys "mesh-rekeys" RateLimited "The identity has changed its key too often.";
-        MeshOff "mesh-off" InfraFailed "The mesh is not available on this server.";
+        MeshOff "mesh-off" InfraFailed "The mesh is not available on this server.",
+            hint: Some("the operator turns the mesh on in `[mesh]` of the server's config");
 
         // Identities, their keys and certificates.
-        Aid "aid" SchemaInvalid "The text is not the name of an identity.";
-        AidDomain "aid-domain" SchemaInvalid "The identity does not belong to the domain of this server.";
-        AidLength "aid-length" SchemaInvalid "The name of the identity is too short or too long.";
+        Aid "aid" SchemaInvalid "The text is not the name of an identity.",
+            hint: Some("a name looks like alice.example.org, or alice for a name of this server's domain");
+        AidDomain "aid-domain" SchemaInvalid "The identity does not belong to the domain of this server.",
+            hint: Some("use a name of this server's domain; `ostler pki show` has it");
+        AidLength "aid-length" SchemaInvalid "The name of the identity is too short or too long.",
+            hint: Some("choose a name of 3 to 63 characters");
         AidReserved "aid-reserved" Forbidden "The name is reserved for a service.",
             hint: Some("the name is reserved for a service; choose another");
         AidTaken "aid-taken" StateConflict "The identity already exists.",
             hint: Some("choose another name, or name the directory with its keys by `--data-dir`");
         AidUnknown "aid-unknown" NotFound "The identity is not registered.",
             hint: Some("check the name; `ostler identities list` at its server lists the names");
-        AidRevoked "aid-revoked" NotFound "The identity was revoked.";
+        AidRevoked "aid-revoked" NotFound "The identity was revoked.",
+            hint: Some("its operator revoked the name; choose another");
         AidChanged "aid-changed" StateConflict "The identity was changed concurrently.";
         Invite "invite" Forbidden "Registration needs a valid invitation.",
             hint: Some("ask the operator of the server for an invitation (`ostler identities invite`) and pass it with `--invite`");
@@ -53,8 +58,10 @@ macro_rules! mesh_rules {
             hint: Some("that key was revoked as compromised; certify a new one");
         MeshLogin "mesh-login" Unauthenticated "The client did not prove that it holds the key of the identity.",
             hint: Some("the keys stored here are not those of this name on this server; `--server` names another server");
-        Pki "pki" InfraFailed "The keys of the mesh are unusable.";
-        PkiThere "pki-there" StateConflict "The directory already has keys of the mesh.";
+        Pki "pki" InfraFailed "The keys of the mesh are unusable.",
+            hint: Some("check the directory `pki` in the server's data directory");
+        PkiThere "pki-there" StateConflict "The directory already has keys of the mesh.",
+            hint: Some("keep the keys that exist, or name another directory with `--data-dir`");
         AgentMdUtf8 "agent-md-utf8" SchemaInvalid "`agent.md` is not UTF-8 text.";
         AgentMdNul "agent-md-nul" SchemaInvalid "`agent.md` contains a NUL character.";
         AgentMdSize "agent-md-size" PayloadTooLarge "`agent.md` is too large.";
@@ -72,7 +79,8 @@ macro_rules! mesh_rules {
         MessageType "message-type" SchemaInvalid "The type of the message is empty, too long or not printable.";
         Envelope "envelope" SchemaInvalid "The payload is not a valid envelope, or contradicts the message around it.";
         EnvelopeCopies "envelope-copies" SchemaInvalid "The copies of a sealed message for its devices are invalid.";
-        MailboxFull "mailbox-full" RateLimited "The mailbox of the recipient is full.";
+        MailboxFull "mailbox-full" RateLimited "The mailbox of the recipient is full.",
+            hint: Some("wait until the recipient has read some messages");
         AckSeq "ack-seq" SchemaInvalid "The sequence number to acknowledge is negative.";
         PullAfter "pull-after" SchemaInvalid "The sequence number to pull after is negative.";
         PullLimit "pull-limit" SchemaInvalid "The number of messages to pull is out of range.";
@@ -98,8 +106,11 @@ macro_rules! mesh_rules {
         MeshWindow "mesh-window" InfraFailed "The message arrived too long before or after the time at which it was sealed.";
         MeshNoPrekey "mesh-no-prekey" StateConflict "The recipient has published no prekey.",
             hint: Some("the recipient publishes one when it connects; `ostler mesh inbox` does so for a name of this machine");
-        MeshPlaceTaken "mesh-place-taken" StateConflict "The identity is already connected from this device slot.";
-        MeshKeys "mesh-keys" SchemaInvalid "The file with the keys of the identity is missing, in use or unusable.";
-        MeshRoot "mesh-root" SchemaInvalid "The file with the root certificate cannot be read.";
+        MeshPlaceTaken "mesh-place-taken" StateConflict "The identity is already connected from this device slot.",
+            hint: Some("another `ostler mesh` of this name is running here; stop it, or name another slot");
+        MeshKeys "mesh-keys" SchemaInvalid "The file with the keys of the identity is missing, in use or unusable.",
+            hint: Some("name the directory with the keys by `--data-dir`; `ostler mesh join NAME` makes new ones");
+        MeshRoot "mesh-root" SchemaInvalid "The file with the root certificate cannot be read.",
+            hint: Some("name a file with the root certificate, PEM");
     } };
 }

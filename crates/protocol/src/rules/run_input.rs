@@ -7,7 +7,8 @@ macro_rules! run_input_rules {
         AgentInvalidRunId "AGENT_INVALID_RUN_ID" SchemaInvalid "The run id is empty, too long or not printable, or the thread has no such run.",
             run_input_code: Some("AGENT_INVALID_RUN_ID");
         AgentRunInputInvalid "AGENT_RUN_INPUT_INVALID" SchemaInvalid "The input does not match its schema.",
-            run_input_code: Some("AGENT_RUN_INPUT_INVALID");
+            run_input_code: Some("AGENT_RUN_INPUT_INVALID"),
+            hint: Some("docs/run-input.md has the rules of the input");
         AgentRunMessagesInvalid "AGENT_RUN_MESSAGES_INVALID" SchemaInvalid "The messages of the input break one of their rules.",
             run_input_code: Some("AGENT_RUN_MESSAGES_INVALID");
         AgentRuntimeModeInvalid "AGENT_RUNTIME_MODE_INVALID" SchemaInvalid "The runtime mode of the input is not `chat`.",
@@ -36,10 +37,13 @@ macro_rules! run_input_rules {
         Before "before" SchemaInvalid "The day to read history before is not a date.";
         FormField "form-field" SchemaInvalid "A field of the form is missing, unknown or given twice.";
         FormMalformed "form-malformed" SchemaInvalid "The body is not a complete form.";
-        AttachmentSize "attachment-size" PayloadTooLarge "The attachment is too large.";
-        AttachmentType "attachment-type" UnsupportedMediaType "The attachment is not a picture of a supported type.";
+        AttachmentSize "attachment-size" PayloadTooLarge "The attachment is too large.",
+            hint: Some("use a smaller picture; docs/limits.md has the limits");
+        AttachmentType "attachment-type" UnsupportedMediaType "The attachment is not a picture of a supported type.",
+            hint: Some("use a PNG, JPEG, GIF or WebP picture");
         AttachmentQuota "attachment-quota" RateLimited "The user has too many attachments.";
-        AttachmentUrl "attachment-url" Forbidden "The URL of the attachment has expired or was not signed by this server.";
+        AttachmentUrl "attachment-url" Forbidden "The URL of the attachment has expired or was not signed by this server.",
+            hint: Some("read the thread again: it has a new URL");
         AttachmentStore "attachment-store" InfraFailed "The store of attachments failed.";
     } };
 }

@@ -10,7 +10,7 @@ use crate::{
     json::present,
     text::is_plain,
     tokens::check_life,
-    trust::manifest::{Checked, ManifestDiff, Warning},
+    trust::manifest::{Checked, Manifest, ManifestDiff, Warning},
 };
 
 /// Agents of one owner.
@@ -30,7 +30,7 @@ pub struct Agent {
     pub backend_profile: Option<String>,
     /// In its canonical form.
     #[serde(default)]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Manifest>)]
     pub capability_manifest: Option<RawJson>,
     /// One more for every manifest; none is left out. Zero: there has been none.
     pub capability_manifest_version: i64,
@@ -80,7 +80,7 @@ pub struct CreateAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend_profile: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Manifest>)]
     pub capability_manifest: Option<RawJson>,
 }
 
@@ -113,7 +113,7 @@ pub struct UpdateAgent {
     #[schema(value_type = Option<String>)]
     pub backend_profile: Option<Option<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Manifest, required = false)]
     pub capability_manifest: Option<RawJson>,
 }
 
@@ -190,7 +190,7 @@ pub struct AgentPage {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DiffManifest {
-    #[schema(value_type = Object)]
+    #[schema(value_type = Manifest)]
     pub capability_manifest: RawJson,
 }
 

@@ -58,7 +58,12 @@ impl TurnEnd {
         Self { status: TerminalStatus::Completed, failure_kind: None, message: None }
     }
 
+    /// A turn that cannot go on. Without its credential or config a turn is blocked, and not failed: nothing went wrong, and it
+    /// can be repeated once they are there.
     pub fn failed(kind: FailureKind, message: impl Into<String>) -> Self {
+        if kind == FailureKind::SecretUnavailable {
+            return Self::blocked(kind, message);
+        }
         Self { status: TerminalStatus::Failed, failure_kind: Some(kind), message: Some(message.into()) }
     }
 

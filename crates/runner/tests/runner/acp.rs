@@ -373,7 +373,7 @@ async fn every_misbehaviour_of_an_agent_ends_the_turn_with_a_reason() {
         ("exit 1", Failed, BackendFailed),
         ("echo hello; echo '[]'; read -r l", Failed, BackendFailed),
         ("read -r l; reply 1 '{\"protocolVersion\":9}'; listen", Failed, BackendFailed),
-        ("hello; read -r l; refuse 2 -32000 'Authentication required'; listen", Failed, SecretUnavailable),
+        ("hello; read -r l; refuse 2 -32000 'Authentication required'; listen", Blocked, SecretUnavailable),
         ("hello; read -r l; reply 2 '{}'; listen", Failed, BackendFailed),
         ("hello; read -r l; refuse 2 -32603 'no'; listen", Failed, BackendFailed),
         ("begin; read -r l; text half; exit 0", Failed, BackendFailed),

@@ -152,7 +152,7 @@ async fn provider_failures_map_to_their_kinds() {
     use TerminalStatus::{Blocked, Failed};
     let endpoint = chat();
     let cases = [
-        ("[[status:401]]", Failed, SecretUnavailable),
+        ("[[status:401]]", Blocked, SecretUnavailable),
         ("[[status:400]]", Failed, BackendFailed),
         ("[[status:404]]", Failed, BackendFailed),
         ("[[status:302]]", Failed, BackendFailed),
@@ -294,8 +294,8 @@ async fn the_key_comes_from_the_home_and_is_never_reported() {
     assert!(events.contains("refused the key") && !events.contains("another-planted-key"), "{events}");
     for auth in ["{}", "not JSON", r#"{"OPENAI_API_KEY": ""}"#] {
         let (_, command) = turn("hello", at_home(&home_with(auth)), json!({})).await;
-        assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "{auth}");
+        assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::SecretUnavailable)), "{auth}");
     }
     let (_, command) = turn("hello", at_home(&tempfile::tempdir().unwrap()), json!({})).await;
-    assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::SecretUnavailable)), "a key is required");
+    assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::SecretUnavailable)), "a key is required");
 }

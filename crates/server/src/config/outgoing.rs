@@ -18,7 +18,7 @@ impl OutgoingSection {
     pub fn rules(&self) -> Result<OutgoingRules, Failure> {
         OutgoingRules::read(&self.allow).map_err(|entry| {
             let message = format!("outgoing.allow: {entry:?} is no host name, address or network");
-            Failure::invalid(Rule::Config, message)
+            Failure::invalid(Rule::Config, message).detail("key", "outgoing.allow")
         })
     }
 }

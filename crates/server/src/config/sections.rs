@@ -22,9 +22,9 @@ pub trait Section:
     /// Names that it had in earlier versions. They still work.
     const FORMER_NAMES: &'static [&'static str] = &[];
 
-    /// Rejects values that cannot work. Called before anything is opened.
-    fn check(&self, _config: &Config) -> Result<(), Failure> {
-        Ok(())
+    /// Every value that cannot work. Called before anything is opened.
+    fn problems(&self, _config: &Config) -> Vec<Failure> {
+        vec![]
     }
 }
 
@@ -91,7 +91,7 @@ impl SectionType {
 trait AnySection: Debug + Send + Sync {
     fn as_any(&self) -> &dyn Any;
     fn json(&self) -> Value;
-    fn check(&self, config: &Config) -> Result<(), Failure>;
+    fn problems(&self, config: &Config) -> Vec<Failure>;
 }
 
 impl<T: Section> AnySection for T {
@@ -103,8 +103,8 @@ impl<T: Section> AnySection for T {
         value_of(self)
     }
 
-    fn check(&self, config: &Config) -> Result<(), Failure> {
-        Section::check(self, config)
+    fn problems(&self, config: &Config) -> Vec<Failure> {
+        Section::problems(self, config)
     }
 }
 
@@ -122,8 +122,8 @@ impl Sections {
         read.collect::<Result<_, _>>().map(Self)
     }
 
-    pub(super) fn check(&self, config: &Config) -> Result<(), Failure> {
-        self.0.values().try_for_each(|section| section.check(config))
+    pub(super) fn problems(&self, config: &Config) -> impl Iterator<Item = Failure> {
+        self.0.values().flat_map(|section| section.problems(config))
     }
 
     pub(super) fn json(&self) -> impl Iterator<Item = (&'static str, Value)> {

@@ -17,7 +17,7 @@ use ostler_protocol::{
 };
 use serde::de::DeserializeOwned;
 
-use super::problem::Refusal;
+use super::{body_problems::SentBody, problem::Refusal};
 use crate::{
     app::App,
     auth::{Principal, unauthenticated},
@@ -153,6 +153,7 @@ async fn read_bytes(
     let patience = Duration::from_millis(app.config.limits.body_ms);
     let announced = announced_bytes(request.headers());
     let share = request.extensions_mut().remove::<Arc<Share>>();
+    let sent_body = request.extensions_mut().remove::<SentBody>().filter(|_| scan.is_some());
     // A client that waits for `100 Continue` sends nothing more; reading on would make it send the body.
     let reads_on = !request.headers().contains_key(header::EXPECT);
     let mut body = request.into_body();
@@ -168,7 +169,12 @@ async fn read_bytes(
     let read = tokio::time::timeout(patience, collect(&mut body, share.as_deref(), bytes_max, scan)).await;
     let read = read.map_err(|_| Failure::invalid(Rule::BodyLate, "the body did not come in time"))?;
     match read {
-        Ok(bytes) => Ok(bytes),
+        Ok(bytes) => {
+            if let Some(sent_body) = sent_body {
+                sent_body.store(&bytes);
+            }
+            Ok(bytes)
+        }
         Err(BodyError::TooLarge) => {
             drain_later(body, patience);
             Err(too_large())

@@ -18,6 +18,7 @@ use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 
 use super::{
     access_table::{AccessTable, RouteAccess},
+    body_problems::{BodyValidators, SentBody, is_about_shape},
     problem,
     rates::{Limiter, RateOwner, RateStatus, Tier},
     sse::wants_stream,
@@ -56,10 +57,11 @@ pub struct Gate {
     pub app: App,
     pub access_table: Arc<AccessTable>,
     pub limiter: Arc<Limiter>,
+    pub(super) body_validators: Arc<BodyValidators>,
 }
 
 pub async fn gate(
-    State(Gate { app, access_table, limiter }): State<Gate>,
+    State(Gate { app, access_table, limiter, body_validators }): State<Gate>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -83,10 +85,14 @@ pub async fn gate(
     let admitted = admit(&app, entry, route).await;
     let rate_status = rate_key.and_then(|rate_key| rate_key.count(&limiter, &admitted, app.now()));
     let admitted = rate_status.and_then(|rate_status| rate_status.refusal()).map_or(admitted, Err);
+    let sent_body = SentBody::default();
     let mut response = match admitted {
         Ok(principal) => {
             // Held until there is a response.
-            let _share = share_work(&app, peer, principal.as_ref(), &mut request);
+            let share = share_work(&app, peer, principal.as_ref(), &mut request);
+            if share.is_some() {
+                request.extensions_mut().insert(sent_body.clone());
+            }
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
             }
@@ -97,6 +103,9 @@ pub async fn gate(
         }
         Err(failure) => problem::response(failure),
     };
+    if let (Some(path), Some(body)) = (matched, sent_body.take()) {
+        list_problems(&app, &body_validators, &mut response, (&method, path), &body).await;
+    }
     response = problem::encode(&app, response, trace_id, (&path, access_table.failures(matched)), peer);
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
@@ -117,6 +126,21 @@ pub async fn gate(
         response.headers_mut().insert(TRACE_HEADER, value);
     }
     response
+}
+
+/// Adds the other problems of the body to a failure about its shape.
+async fn list_problems(
+    app: &App,
+    validators: &BodyValidators,
+    response: &mut Response,
+    (method, path): (&Method, &str),
+    body: &[u8],
+) {
+    let failure = response.extensions().get::<Failure>().filter(|failure| is_about_shape(failure)).cloned();
+    if let Some(failure) = failure {
+        let complete = || validators.complete(failure, method, path, body);
+        response.extensions_mut().insert(app.compute(body.len(), complete).await);
+    }
 }
 
 /// Authenticates the caller and checks its access to the route. `None` if the handler gets no caller: the route is public or

@@ -3,6 +3,7 @@
 //! attributes, so they cannot disagree.
 
 mod access_table;
+mod body_problems;
 mod capabilities;
 mod docs;
 mod document;
@@ -24,14 +25,18 @@ pub mod work;
 
 use std::sync::{Arc, OnceLock};
 
-use axum::{Json, Router, middleware, routing::get};
+use axum::{Json, Router, middleware, response::Redirect, routing::get};
 use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use serde_json::Value;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use self::{access_table::AccessTable, gate::Gate};
+use self::{
+    access_table::AccessTable,
+    body_problems::{BodyValidators, body_schema},
+    gate::Gate,
+};
 use crate::{
     app::App,
     auth::Access,
@@ -43,6 +48,8 @@ pub use document::shapes;
 pub use gate::{InProcess, Peer};
 pub use problem::{bare_feed, unknown_length};
 
+/// People who open the server in a browser are sent to `/docs`.
+const ROOT_PATH: &str = "/";
 const DOCUMENT_PATH: &str = "/openapi.json";
 
 /// The engine's own operations.
@@ -115,10 +122,8 @@ impl ApiDocument {
 
 pub fn router(app: App) -> Router {
     let Api { router, collected, mut access_table } = Api::new(Dialects::of(&app));
-    for (path, access) in
-        [(DOCUMENT_PATH, Access::Browse), (docs::PATH, Access::Public), (docs::STYLE_PATH, Access::Public)]
-    {
-        access_table.add_route(Method::GET, path, access, FailureEncoder::PLAIN);
+    for path in [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH] {
+        access_table.add_route(Method::GET, path, Access::Public, FailureEncoder::PLAIN);
     }
     if app.config.server.open_metrics {
         access_table.add_route(Method::GET, metrics::PATH, Access::Public, FailureEncoder::PLAIN);
@@ -132,8 +137,13 @@ pub fn router(app: App) -> Router {
     });
     let shown = document.clone();
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
-    let gate = Gate { app: app.clone(), access_table, limiter };
+    let described = document.clone();
+    let find_schema = move |method: &Method, path: &str| body_schema(&described.get().0, method, path);
+    let body_validators = Arc::new(BodyValidators::new(find_schema));
+    let gate = Gate { app: app.clone(), access_table, limiter, body_validators };
     router
+        // Relative, so that it also works behind a prefix.
+        .route(ROOT_PATH, get(|| async { Redirect::temporary("docs") }))
         .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))

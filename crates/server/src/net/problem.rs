@@ -118,7 +118,9 @@ fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
     let (message, path) = (redactor.redact(&failure.message), redactor.redact(path));
     let (message, path) = (clip(&message, LOGGED_CHARS_MAX), clip(&path, LOGGED_CHARS_MAX));
     let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
-    if failure.kind.row().status >= 500 {
+    if failure.kind == FailureKind::Draining {
+        tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, "request left to the next server");
+    } else if failure.kind.row().status >= 500 {
         tracing::error!(%trace_id, path, kind = %failure.kind, reason = message, cause, "request failed");
     } else {
         tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, rule = failure.rule_name(), "request refused");

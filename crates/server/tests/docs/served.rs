@@ -28,6 +28,18 @@ async fn the_page_shows_every_operation_and_shape(engine: Engine) {
 }
 
 #[one_engine]
+async fn a_browser_reaches_the_page_and_the_document_without_a_token(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let nobody = server.with_token(None);
+    // The client follows the redirect.
+    let root = nobody.get("/").await;
+    assert_eq!((root.status, &root.text), (200, &nobody.get("/docs").await.text));
+    assert_eq!(nobody.get("/openapi.json").await.with_status(200), *openapi());
+    let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
+    closed.with_token(None).get("/").await.refused(Unauthenticated);
+}
+
+#[one_engine]
 async fn the_page_loads_nothing_from_elsewhere(engine: Engine) {
     let server = TestServer::start(engine).await;
     for path in ["/docs", "/docs/style.css"] {

@@ -37,6 +37,10 @@ const SEMANTIC_RULES: &[&str] = &[
     "scope-twice",
     "terms",
     "manifest-hash-missing",
+    // A manifest's schemas are schemas themselves, its names are unique, and preset scopes have a floor.
+    "manifest-invalid",
+    "schema-invalid",
+    "scope-reserved",
     // The payload of each event type.
     "event-field",
     "terminal-status",

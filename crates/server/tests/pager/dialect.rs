@@ -65,8 +65,9 @@ impl Default for PagerSection {
 impl Section for PagerSection {
     const NAME: &'static str = "pager";
 
-    fn check(&self, _: &Config) -> Result<(), Failure> {
-        if self.prefix.is_empty() { Err(Failure::invalid(Rule::Config, "pager.prefix is empty")) } else { Ok(()) }
+    fn problems(&self, _: &Config) -> Vec<Failure> {
+        let problem = || Failure::invalid(Rule::Config, "pager.prefix is empty");
+        self.prefix.is_empty().then(problem).into_iter().collect()
     }
 }
 

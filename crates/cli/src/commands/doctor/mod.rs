@@ -21,7 +21,7 @@ use serde::Serialize;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    connection::{self, Connection, Settings, ValueOrigin},
+    connection::{self, Connection, Settings, better_token},
     errors, exit_codes,
     preflight::check,
     terminal::{
@@ -215,7 +215,7 @@ fn foreign(why: &str) -> Check {
 }
 
 fn of_failure(name: &'static str, failure: &Failure) -> Check {
-    Check::of(name, CheckState::Fail, line(&failure.message, 400), &errors::hint_of(failure))
+    Check::of(name, CheckState::Fail, line(&failure.message, 400), &errors::hint_of(failure).unwrap_or_default())
 }
 
 fn worst(fails: bool, warns: bool) -> CheckState {
@@ -257,23 +257,10 @@ async fn token(client: &Client, settings: &Settings) -> Check {
             let state = if failure.kind == FailureKind::RateLimited { CheckState::Warn } else { CheckState::Fail };
             let fix = match (&settings.token, failure.kind) {
                 (Some(origin), FailureKind::Unauthenticated) => better_token(origin),
-                _ => errors::hint_of(&failure),
+                _ => errors::hint_of(&failure).unwrap_or_default(),
             };
             Check::of("token", state, format!("{} ({from})", line(&failure.message, 200)), &fix)
         }
-    }
-}
-
-/// What to do about a token that the server rejects.
-fn better_token(origin: &ValueOrigin) -> String {
-    match origin {
-        ValueOrigin::File(path) => {
-            let path = path.display();
-            format!(
-                "{path} holds no token of this server; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token"
-            )
-        }
-        _ => "set OSTLER_TOKEN to a token of this server, or unset it to use the one in its data directory".into(),
     }
 }
 

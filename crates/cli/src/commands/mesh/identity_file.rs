@@ -80,7 +80,7 @@ impl IdentityFile {
             }
             _ => {
                 let message = format!("several names have joined on this machine: {}", all());
-                Err(errors::usage(message, "choose one with `--as`, in full"))
+                Err(errors::usage(message, "choose one with `--as NAME`"))
             }
         }
     }

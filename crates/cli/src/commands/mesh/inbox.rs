@@ -15,7 +15,7 @@ use super::identity_file::{IdentityArgs, IdentityFile};
 use crate::{
     connection::Connection,
     errors, exit_codes,
-    follow::backoff_ms,
+    follow::{backoff_ms, lost_line},
     terminal::output::{self, Format, Output, harmless, line},
 };
 
@@ -48,7 +48,7 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u
             "use `-o jsonl`, which prints one object per line",
         ));
     }
-    let mut reader = InboxReader { identity, output, after: 0, printed: 0 };
+    let mut reader = InboxReader { identity, output, after: 0, printed: 0, is_verbose: connection.is_verbose() };
     let mut sealer = reader.enter().await.map_err(|failure| match is_slot_in_use(&failure) {
         true => already_read(&reader.identity),
         false => failure,
@@ -80,6 +80,7 @@ struct InboxReader {
     /// The sequence number of the last printed message.
     after: i64,
     printed: usize,
+    is_verbose: bool,
 }
 
 impl InboxReader {
@@ -161,7 +162,13 @@ impl InboxReader {
             }
             attempt = if self.after > before { 1 } else { attempt + 1 };
             let pause_ms = backoff_ms(attempt);
-            output::message(&format!("{}; trying again in {pause_ms} ms\n", line(&lost.message, 400)));
+            // One line for each loss, however many attempts it takes to reconnect.
+            if attempt == 1 {
+                output::message(&format!(
+                    "{}\n",
+                    lost_line(&lost, "messages wait on the server. Reconnecting…", self.is_verbose)
+                ));
+            }
             sleep(Duration::from_millis(pause_ms)).await;
             connected = self.enter().await;
         }

@@ -139,6 +139,7 @@ pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, F
         screen: Screen::new(args.output.is_text()),
         began: Instant::now(),
         phase: Phase::WaitingRunner,
+        is_verbose: connection.is_verbose(),
     };
     match turn.watch(args.output.format).await? {
         RunEnding::Ended => turn.conclude(args.output.format).await,
@@ -272,6 +273,7 @@ struct RunTurn<'a> {
     began: Instant,
     /// As of the last response of the server.
     phase: Phase,
+    is_verbose: bool,
 }
 
 impl RunTurn<'_> {
@@ -295,7 +297,11 @@ impl RunTurn<'_> {
                         }
                         self.screen.show(self.view.apply(&event));
                     }
-                    Some((_, Followed::Lost(line))) => self.screen.note(&format!("{line}\n")),
+                    Some((_, change @ (Followed::Lost(_) | Followed::Regained(_)))) => {
+                        if let Some(line) = change.connection_line(self.is_verbose) {
+                            self.screen.note(&format!("{line}\n"));
+                        }
+                    }
                     Some((_, Followed::Over(Err(failure)))) => {
                         self.screen.close();
                         return Err(failure);

@@ -1,12 +1,12 @@
 //! `ostler agents`: agents and their capability manifests. `diff` shows the effect of a change before it is made: whether
 //! people who granted scopes will be asked again.
 
-use std::{io::Read, path::PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, RawJson, Rule,
+    Failure,
     ids::{AgentId, prefix_range},
     limits::PAGE_ITEMS_MAX,
     trust::{
@@ -16,7 +16,10 @@ use ostler_protocol::{
 };
 
 use crate::{
-    commands::list::{ListFlags, Listing, all_pages},
+    commands::{
+        list::{ListFlags, Listing, all_pages},
+        trust::manifests::{self, CheckManifestArgs, InitManifestArgs},
+    },
     connection::Connection,
     errors, exit_codes,
     terminal::{
@@ -29,17 +32,27 @@ use crate::{
 /// The most that is printed of a changed value.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// Make, show, change and retire agents, and preview the effect of a new manifest
+/// Write and check manifests; make, show, change and retire agents
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler agents create reader --manifest manifest.json\n  ostler agents list\n  \
+#[command(after_help = "Examples:\n  ostler agents init reader\n  ostler agents check reader.manifest.json\n  \
+    ostler agents create reader --manifest reader.manifest.json\n  ostler agents list\n  \
     ostler agents diff AGENT --manifest new.json")]
 pub(crate) struct AgentsArgs {
     #[command(subcommand)]
     verb: AgentsVerb,
 }
 
+impl AgentsArgs {
+    /// Whether the verb needs no server.
+    pub(crate) fn is_offline(&self) -> bool {
+        matches!(self.verb, AgentsVerb::Init(_) | AgentsVerb::Check(_))
+    }
+}
+
 #[derive(Subcommand, Debug)]
 enum AgentsVerb {
+    Init(InitManifestArgs),
+    Check(CheckManifestArgs),
     Create(CreateAgentArgs),
     Show(ShowAgentArgs),
     List(ListAgentsArgs),
@@ -131,6 +144,8 @@ struct RetireAgentArgs {
 
 pub(crate) async fn agents(connection: &Connection, args: &AgentsArgs) -> Result<u8, Failure> {
     match &args.verb {
+        AgentsVerb::Init(args) => manifests::init(args),
+        AgentsVerb::Check(args) => manifests::check(args),
         AgentsVerb::Create(args) => create(connection, args).await,
         AgentsVerb::Show(args) => show(connection, args).await,
         AgentsVerb::List(args) => list(connection, args).await,
@@ -144,7 +159,7 @@ async fn create(connection: &Connection, args: &CreateAgentArgs) -> Result<u8, F
     let request = CreateAgent {
         name: args.name.clone(),
         backend_profile: args.profile.clone(),
-        capability_manifest: args.manifest.as_ref().map(manifest).transpose()?,
+        capability_manifest: args.manifest.as_ref().map(|file| manifests::read(file)).transpose()?,
     };
     let saved = connection.client()?.create_agent(&request).await?;
     warn(&saved.warnings);
@@ -167,7 +182,7 @@ async fn list(connection: &Connection, args: &ListAgentsArgs) -> Result<u8, Fail
 }
 
 async fn diff(connection: &Connection, args: &DiffAgentArgs) -> Result<u8, Failure> {
-    let request = DiffManifest { capability_manifest: manifest(&args.manifest)? };
+    let request = DiffManifest { capability_manifest: manifests::read(&args.manifest)? };
     let client = connection.client()?;
     let agent = find(&client, &args.agent).await?;
     let tried = client.diff_manifest(&agent.id.to_string(), &request).await.map_err(missing)?;
@@ -185,7 +200,7 @@ async fn update(connection: &Connection, args: &UpdateAgentArgs) -> Result<u8, F
     let change = UpdateAgent {
         name: None,
         backend_profile: args.profile.clone().map(Some),
-        capability_manifest: args.manifest.as_ref().map(manifest).transpose()?,
+        capability_manifest: args.manifest.as_ref().map(|file| manifests::read(file)).transpose()?,
     };
     let client = connection.client()?;
     let id = find_id(&client, &args.agent).await?.to_string();
@@ -221,20 +236,6 @@ async fn retire(connection: &Connection, args: &RetireAgentArgs) -> Result<u8, F
     let retired = client.retire_agent(&agent.id.to_string()).await.map_err(missing)?;
     args.output.one(&retired, || format!("{} retired\n", retired.id));
     Ok(exit_codes::OK)
-}
-
-/// Reads a manifest. The text is sent unchanged: the server rejects errors that a lenient parser here would hide.
-fn manifest(path: &PathBuf) -> Result<RawJson, Failure> {
-    let read = if path.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    let unreadable =
-        |error: &dyn std::fmt::Display| Failure::rule(Rule::ManifestFile, format!("{}: {error}", path.display()));
-    let text = read.map_err(|error| unreadable(&error))?;
-    RawJson::parse(text).map_err(|error| unreadable(&error))
 }
 
 fn warn(warnings: &[Warning]) {

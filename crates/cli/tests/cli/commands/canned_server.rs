@@ -203,7 +203,10 @@ fn a_lost_connection_is_resumed_where_it_broke() {
     });
     let (code, stdout, stderr) = finish(server.command(&["run", "say hello"]));
     assert_eq!((code, stdout.as_str()), (0, "hello\n"), "{stderr}");
-    assert!(stderr.contains("trying again in 250 ms (1 of 10)"), "{stderr}");
+    assert!(
+        stderr.contains("connection lost; the run goes on. Reconnecting…\nconnected again after 1 s\n"),
+        "{stderr}"
+    );
     assert!(stderr.ends_with(&format!("completed · {}\n", run_id())), "{stderr}");
     let sent: Value = serde_json::from_str(&server.seen("POST /api/v1/runs ")[0].body).unwrap();
     assert_eq!(sent["command"]["payload"]["prompt"], "say hello");

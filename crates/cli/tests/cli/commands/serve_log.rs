@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::fixtures::{
     http::Http,
-    process::Server,
+    process::{Guarded, Server},
+    runner::submit,
     test_home::{Engine, TestHome},
 };
 
@@ -40,6 +41,22 @@ fn a_server_whose_log_has_no_reader_responds_and_drains() {
     assert_eq!(stranger.get("/api/v1/runs").refusal().0, 401);
     assert_eq!(Http::new(&server).get("/api/v1/sessions/nosuch").refusal().0, 404);
     server.stop();
+}
+
+#[test]
+fn a_clean_stop_with_a_follower_logs_no_error() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, r#"{"script": [{"wait": 600000}]}"#);
+    let mut command = home.command(&["trace", "-f", &run_id]);
+    let follower = command.env("OSTLER_SERVER", server.url()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let follower = Guarded(follower.unwrap());
+    std::thread::sleep(std::time::Duration::from_millis(700));
+    server.stop();
+    drop(follower);
+    let log = home.log();
+    assert!(!log.contains("ERROR"), "{log}");
 }
 
 #[test]

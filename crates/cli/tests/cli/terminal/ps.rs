@@ -117,12 +117,26 @@ fn a_watch_survives_a_server_restart() {
     let terminal = Terminal::start(&home, &server, &["ps", "-w"], &[]);
     terminal.shows("3 sessions");
     server.kill();
-    terminal.shows("retrying");
+    terminal.shows("connection lost; the list is refreshed when it is back");
     let server = home.serve_at(&address);
     terminal.shows("3 sessions");
     terminal.types(CTRL_C);
     assert_eq!(terminal.ends().code, 0);
     server.stop();
+}
+
+#[test]
+fn a_watch_of_a_server_that_never_answered_ends() {
+    let home = TestHome::new(Engine::Sqlite);
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = home.cli(None, &["--server", &format!("http://{free}"), "ps", "-w"]);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{printed}");
+    assert!(printed.starts_with(&format!("error: http://{free} does not answer (connection refused)\n")), "{printed}");
+    assert!(printed.contains("  kind: server-unreachable\n") && !printed.contains("os error"), "{printed}");
+    let verbose = home.cli(None, &["--server", &format!("http://{free}"), "ps", "-v"]);
+    let printed = String::from_utf8(verbose.stderr).unwrap();
+    assert!(printed.contains("  cause: error sending request"), "{printed}");
 }
 
 #[test]

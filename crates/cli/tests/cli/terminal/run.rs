@@ -139,7 +139,7 @@ fn a_run_continues_when_its_server_returns() {
     let terminal = Terminal::start(&home, &server, &["run", &script], &[]);
     terminal.shows("Before.");
     server.kill();
-    terminal.shows("trying again in");
+    terminal.shows("connection lost; the run goes on. Reconnecting…");
     let server = home.serve_at(&address);
     let ended = terminal.ends();
     assert_eq!(ended.code, 0, "{}", ended.screen);

@@ -132,6 +132,7 @@ fn following_a_session_across_a_killed_server_has_no_gap_and_no_duplicate(engine
     follower.signal(Signal::INT);
     assert!(follower.wait().success());
     let printed = std::fs::read_to_string(home.path("followed.err")).unwrap();
-    assert!(printed.contains("trying again in"), "it was cut off: {printed}");
+    assert!(printed.contains("connection lost; the run goes on. Reconnecting…"), "it was cut off: {printed}");
+    assert!(printed.contains("connected again after"), "{printed}");
     server.stop();
 }

@@ -51,9 +51,12 @@ impl Default for AttachmentsSection {
 impl Section for AttachmentsSection {
     const NAME: &'static str = "attachments";
 
-    fn check(&self, _: &Config) -> Result<(), Failure> {
+    fn problems(&self, _: &Config) -> Vec<Failure> {
         let ms = |value: i64| u64::try_from(value).unwrap_or(0);
-        check_range("attachments.url_ttl_ms", ms(self.url_ttl_ms), 1_000..=MS_MAX)?;
-        check_range("attachments.unused_ms", ms(self.unused_ms), 1_000..=365 * MS_MAX)
+        let checks = [
+            check_range("attachments.url_ttl_ms", ms(self.url_ttl_ms), 1_000..=MS_MAX),
+            check_range("attachments.unused_ms", ms(self.unused_ms), 1_000..=365 * MS_MAX),
+        ];
+        checks.into_iter().filter_map(Result::err).collect()
     }
 }

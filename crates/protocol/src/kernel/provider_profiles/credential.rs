@@ -111,7 +111,14 @@ impl Credential {
     pub fn home(&self, profile: &str) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
         let missing = self.missing(profile);
         if !missing.is_empty() {
-            let message = format!("the secret of the profile {profile:?} lacks {}", missing.join(" and "));
+            let next = if missing.contains(&CONFIG) {
+                format!(
+                    "{CONFIG} with base_url and model; write one and run: ostler profiles config {profile} --file FILE"
+                )
+            } else {
+                format!("{}; store it with: ostler profiles set {profile}", missing.join(" and "))
+            };
+            let message = format!("the profile {profile:?} is not set up: it needs {next}");
             return Err(unavailable(Rule::ProfileSecretMissing, profile, message));
         }
         let config = self.config(profile)?;

@@ -11,12 +11,13 @@ use super::{
     Canonical, DESCRIPTION_BYTES_MAX, LABEL_BYTES_MAX, MANIFEST_BYTES_MAX, MANIFEST_BYTES_WARN, Manifest,
     SCHEMA_VERSION, SCOPE_ID_BYTES_MAX, SCOPES_MAX, Scope, TEXT_KEY_BYTES_MAX, TOOL_TIMEOUT_MS_MAX, TOOLS_MAX, Tool,
     extensions::Extensions,
+    fields::misfits,
     outline::weight,
     pointer::Pointer,
     schema,
     scopes::{is_reserved, preset},
 };
-use crate::{Failure, Rule, json::read_shape, text::is_plain};
+use crate::{Failure, Rule, failures::PROBLEMS_MAX, json::read_shape, text::is_plain};
 
 const NAME: &str = "capability_manifest";
 
@@ -52,13 +53,20 @@ impl Checked {
         if bytes > MANIFEST_BYTES_MAX {
             return Err(Failure::too_large(Rule::ManifestTooLarge, NAME, bytes, MANIFEST_BYTES_MAX));
         }
+        let mut problems = Problems::default();
+        misfits(&value, &mut |pointer, message| problems.add(invalid(&pointer, message)));
+        if !problems.is_empty() {
+            check_parts(&value, &mut problems);
+            return Err(problems.into_failure());
+        }
         let (manifest, rest) = shape(value, &canonical.text)?;
         let mut warnings = vec![];
         if bytes >= MANIFEST_BYTES_WARN {
             let message = format!("{bytes} bytes; the limit is {MANIFEST_BYTES_MAX}");
             warnings.push(Warning::new("manifest-large", "", message));
         }
-        check(&manifest, &mut warnings)?;
+        check(&manifest, &mut warnings, &mut problems);
+        Failure::check_all(problems.0)?;
         let extensions = Extensions::of(&rest);
         let unknown = |pointer| Warning::new("field-unknown", pointer, "this format has no such field");
         warnings.extend(extensions.pointers().map(unknown));
@@ -92,12 +100,37 @@ impl Checked {
     }
 }
 
+/// What is wrong with a manifest, up to the number that is reported.
+#[derive(Default)]
+struct Problems(Vec<Failure>);
+
+impl Problems {
+    /// Returns whether there is room for another one.
+    fn add(&mut self, problem: Failure) -> bool {
+        self.0.push(problem);
+        !self.is_full()
+    }
+
+    fn add_all(&mut self, checks: impl IntoIterator<Item = Result<(), Failure>>) {
+        self.0.extend(checks.into_iter().filter_map(Result::err));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// One more than is listed, so that the list can be marked as cut off.
+    fn is_full(&self) -> bool {
+        self.0.len() > PROBLEMS_MAX
+    }
+
+    fn into_failure(self) -> Failure {
+        Failure::check_all(self.0).err().unwrap_or_else(|| invalid("", "is not a manifest"))
+    }
+}
+
 /// Gives a manifest its type, and hands back what was read, without the schemas: they are most of it, and are moved.
 fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
-    if !has_objects(&value) {
-        read_shape::<Manifest>(Rule::ManifestInvalid, NAME, text)?;
-        return Err(invalid("", "tools, permission_scopes and capability_flags are made of objects"));
-    }
     let tools = value.get_mut("tools").and_then(Value::as_array_mut).into_iter().flatten();
     let schemas: Vec<_> = tools.map(|tool| tool.get_mut("input_schema").map(Value::take)).collect();
     // A misfit is parsed again, to report where it is.
@@ -110,59 +143,101 @@ fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
     Ok((manifest, value))
 }
 
-/// An array would be taken for an object's fields in their order.
-fn has_objects(manifest: &Value) -> bool {
-    let items = |list: &str| manifest[list].as_array().into_iter().flatten();
-    let own = [manifest].into_iter().chain(manifest.get("capability_flags"));
-    own.chain(items("tools")).chain(items("permission_scopes")).all(Value::is_object)
-}
-
-fn check(manifest: &Manifest, warnings: &mut Vec<Warning>) -> Result<(), Failure> {
-    if manifest.schema_version != SCHEMA_VERSION {
-        return Err(invalid("/schema_version", format!("must be {SCHEMA_VERSION:?}")));
-    }
-    if semver::Version::parse(&manifest.agent_version).is_err() {
-        return Err(invalid("/agent_version", "must be a semantic version such as 1.0.0"));
-    }
-    for (list, count, max) in [
+fn check(manifest: &Manifest, warnings: &mut Vec<Warning>, problems: &mut Problems) {
+    check_versions(Some(&manifest.schema_version), Some(&manifest.agent_version), problems);
+    let lists = [
         ("permission_scopes", manifest.permission_scopes.len(), SCOPES_MAX),
         ("tools", manifest.tools.len(), TOOLS_MAX),
-    ] {
-        if count > max {
-            return Err(invalid(&format!("/{list}"), format!("there are {count}; at most {max} may be declared")));
-        }
+    ];
+    let is_too_long = lists.iter().any(|(_, count, max)| count > max);
+    for (list, count, max) in lists.into_iter().filter(|(_, count, max)| count > max) {
+        problems.add(invalid(&format!("/{list}"), format!("there are {count}; at most {max} may be declared")));
     }
+    // What is in a list that is too long is not looked at.
+    if is_too_long {
+        return;
+    }
+    let ids = manifest.permission_scopes.iter().map(|scope| scope.id.as_str()).collect();
+    check_scopes(manifest.permission_scopes.iter().enumerate(), warnings, problems);
+    check_tools(manifest.tools.iter().enumerate(), &ids, warnings, problems);
+}
+
+/// Checks what can be read of a manifest that has misfits, so that one answer names the other problems, too.
+fn check_parts(value: &Value, problems: &mut Problems) {
+    let text = |field: &str| value.get(field).and_then(Value::as_str);
+    check_versions(text("schema_version"), text("agent_version"), problems);
+    let items = |list: &str, max| value.get(list).and_then(Value::as_array).into_iter().flatten().take(max);
+    let scopes: Vec<_> = items("permission_scopes", SCOPES_MAX).map(|scope| Scope::deserialize(scope).ok()).collect();
+    let tools: Vec<_> = items("tools", TOOLS_MAX).map(|tool| Tool::deserialize(tool).ok()).collect();
+    // A scope that is wrong otherwise is declared all the same.
+    let ids = items("permission_scopes", SCOPES_MAX).filter_map(|scope| scope.get("id")?.as_str()).collect();
+    let mut warnings = vec![];
+    check_scopes(numbered(&scopes), &mut warnings, problems);
+    check_tools(numbered(&tools), &ids, &mut warnings, problems);
+}
+
+fn numbered<T>(items: &[Option<T>]) -> impl Iterator<Item = (usize, &T)> {
+    items.iter().enumerate().filter_map(|(index, item)| Some((index, item.as_ref()?)))
+}
+
+fn check_versions(schema_version: Option<&str>, agent_version: Option<&str>, problems: &mut Problems) {
+    if schema_version.is_some_and(|version| version != SCHEMA_VERSION) {
+        problems.add(invalid("/schema_version", format!("must be {SCHEMA_VERSION:?}")));
+    }
+    if agent_version.is_some_and(|version| semver::Version::parse(version).is_err()) {
+        problems.add(invalid("/agent_version", "must be a semantic version such as 1.0.0"));
+    }
+}
+
+fn check_scopes<'a>(
+    scopes: impl Iterator<Item = (usize, &'a Scope)>,
+    warnings: &mut Vec<Warning>,
+    problems: &mut Problems,
+) {
     let mut ids = HashSet::new();
-    for (index, scope) in manifest.permission_scopes.iter().enumerate() {
+    for (index, scope) in scopes {
+        if problems.is_full() {
+            return;
+        }
         let at = format!("/permission_scopes/{index}");
-        check_scope(scope, &at)?;
+        check_scope(scope, &at, problems);
         if !ids.insert(scope.id.as_str()) {
-            return Err(invalid(&format!("{at}/id"), format!("{:?} is declared twice", scope.id)));
+            problems.add(invalid(&format!("{at}/id"), format!("{:?} is declared twice", scope.id)));
         }
         if !scope.id.contains(':') {
             let message = "a scope is better named <domain>:<action>";
             warnings.push(Warning::new("scope-form", &format!("{at}/id"), message));
         }
     }
+}
+
+fn check_tools<'a>(
+    tools: impl Iterator<Item = (usize, &'a Tool)>,
+    ids: &HashSet<&str>,
+    warnings: &mut Vec<Warning>,
+    problems: &mut Problems,
+) {
     let mut left = schema::SchemaAllowance::default();
     let mut tool_names = HashSet::new();
-    for (index, tool) in manifest.tools.iter().enumerate() {
+    for (index, tool) in tools {
+        if problems.is_full() {
+            return;
+        }
         let at = format!("/tools/{index}");
-        check_tool(tool, &at)?;
+        check_tool(tool, &at, problems);
         if !tool_names.insert(tool.name.as_str()) {
-            return Err(invalid(&format!("{at}/name"), format!("{:?} is declared twice", tool.name)));
+            problems.add(invalid(&format!("{at}/name"), format!("{:?} is declared twice", tool.name)));
         }
         if !ids.contains(tool.permission_scope.as_str()) {
             let message = format!("{:?} is not among permission_scopes", tool.permission_scope);
-            return Err(refused(Rule::ScopeUnknown, &format!("{at}/permission_scope"), message));
+            problems.add(refused(Rule::ScopeUnknown, &format!("{at}/permission_scope"), message));
         }
-        check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings)?;
+        problems.add_all([check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings)]);
         if preset(&tool.permission_scope).is_none() && tool.description_fallback.is_none() {
             let message = "no text of ours describes this tool; give it a description_fallback";
             warnings.push(Warning::new("tool-fallback", &format!("{at}/description_fallback"), message));
         }
     }
-    Ok(())
 }
 
 fn check_schema<'a>(
@@ -183,49 +258,52 @@ fn check_schema<'a>(
     Ok(())
 }
 
-fn check_scope(scope: &Scope, at: &str) -> Result<(), Failure> {
-    if is_reserved(&scope.id) {
-        return Err(refused(Rule::ScopeReserved, &format!("{at}/id"), format!("{:?} is the platform's", scope.id)));
-    }
-    let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b":_.-".contains(&c);
-    let begins = scope.id.bytes().next().is_some_and(|c| c.is_ascii_lowercase());
-    if !begins || scope.id.len() > SCOPE_ID_BYTES_MAX || !scope.id.bytes().all(fits) {
-        let message = format!("1 to {SCOPE_ID_BYTES_MAX} of a-z 0-9 : _ . - beginning with a letter");
-        return Err(invalid(&format!("{at}/id"), message));
-    }
-    check_text_key(&scope.label_i18n_key, &format!("{at}/label_i18n_key"))?;
-    if let Some(key) = &scope.description_i18n_key {
-        check_text_key(key, &format!("{at}/description_i18n_key"))?;
-    }
+fn check_scope(scope: &Scope, at: &str, problems: &mut Problems) {
+    problems.add_all([check_scope_id(&scope.id, &format!("{at}/id"))]);
+    problems.add_all([check_text_key(&scope.label_i18n_key, &format!("{at}/label_i18n_key"))]);
+    let key = scope.description_i18n_key.as_ref();
+    problems.add_all(key.map(|key| check_text_key(key, &format!("{at}/description_i18n_key"))));
     let texts = [
         ("label_fallback", &scope.label_fallback, LABEL_BYTES_MAX),
         ("description_fallback", &scope.description_fallback, DESCRIPTION_BYTES_MAX),
     ];
     let preset = preset(&scope.id);
     for (field, text, bytes_max) in texts {
-        check_fallback(text.as_deref(), bytes_max, preset.is_none(), &format!("{at}/{field}"))?;
+        let at = format!("{at}/{field}");
+        problems.add_all([check_fallback(text.as_deref(), bytes_max, preset.is_none(), &at)]);
     }
-    match preset {
-        Some(preset) if scope.sensitivity < preset.floor => {
-            let message = format!("{} is at least {}", scope.id, preset.floor.as_str());
-            Err(invalid(&format!("{at}/sensitivity"), message))
-        }
-        _ => Ok(()),
+    if let Some(preset) = preset.filter(|preset| scope.sensitivity < preset.floor) {
+        let message = format!("{} is at least {}", scope.id, preset.floor.as_str());
+        problems.add(invalid(&format!("{at}/sensitivity"), message));
     }
 }
 
-fn check_tool(tool: &Tool, at: &str) -> Result<(), Failure> {
+fn check_scope_id(id: &str, at: &str) -> Result<(), Failure> {
+    if is_reserved(id) {
+        return Err(refused(Rule::ScopeReserved, at, format!("{id:?} is the platform's")));
+    }
+    let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b":_.-".contains(&c);
+    let begins = id.bytes().next().is_some_and(|c| c.is_ascii_lowercase());
+    if !begins || id.len() > SCOPE_ID_BYTES_MAX || !id.bytes().all(fits) {
+        let message = format!("1 to {SCOPE_ID_BYTES_MAX} of a-z 0-9 : _ . - beginning with a letter");
+        return Err(invalid(at, message));
+    }
+    Ok(())
+}
+
+fn check_tool(tool: &Tool, at: &str, problems: &mut Problems) {
     let fits = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_';
     let begins = tool.name.bytes().next().is_some_and(|c| c.is_ascii_lowercase());
     if !begins || !(2..=32).contains(&tool.name.len()) || !tool.name.bytes().all(fits) {
-        return Err(invalid(&format!("{at}/name"), "must match ^[a-z][a-z0-9_]{1,31}$"));
+        problems.add(invalid(&format!("{at}/name"), "must match ^[a-z][a-z0-9_]{1,31}$"));
     }
-    check_text_key(&tool.description_i18n_key, &format!("{at}/description_i18n_key"))?;
     let fallback = tool.description_fallback.as_deref();
-    check_fallback(fallback, DESCRIPTION_BYTES_MAX, false, &format!("{at}/description_fallback"))?;
-    match tool.timeout_ms {
-        1..=TOOL_TIMEOUT_MS_MAX => Ok(()),
-        _ => Err(invalid(&format!("{at}/timeout_ms"), format!("must be 1 to {TOOL_TIMEOUT_MS_MAX}"))),
+    problems.add_all([
+        check_text_key(&tool.description_i18n_key, &format!("{at}/description_i18n_key")),
+        check_fallback(fallback, DESCRIPTION_BYTES_MAX, false, &format!("{at}/description_fallback")),
+    ]);
+    if !(1..=TOOL_TIMEOUT_MS_MAX).contains(&tool.timeout_ms) {
+        problems.add(invalid(&format!("{at}/timeout_ms"), format!("must be 1 to {TOOL_TIMEOUT_MS_MAX}")));
     }
 }
 

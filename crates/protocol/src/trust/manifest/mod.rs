@@ -8,7 +8,9 @@ mod changes;
 mod check;
 mod compare;
 pub mod diff;
+mod document;
 mod extensions;
+mod fields;
 mod keywords;
 mod outline;
 mod pointer;
@@ -24,6 +26,7 @@ pub use canonical::Canonical;
 pub use changes::Change;
 pub use check::{Checked, Warning};
 pub use diff::ManifestDiff;
+pub use document::json_schema;
 pub use rules::{DiffRule, DiffRuleRow, Effect, RuleOrigin};
 pub use scopes::Sensitivity;
 
@@ -46,12 +49,18 @@ pub const LABEL_BYTES_MAX: usize = 200;
 /// A description that replaces a missing translation.
 pub const DESCRIPTION_BYTES_MAX: usize = 1_000;
 
+/// What an agent claims it can do, and the scopes that people must grant for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Manifest {
+    /// The version of this format.
+    #[schema(pattern = r"^1\.0$")]
     pub schema_version: String,
-    /// The agent's own version. Nothing is decided by it.
+    /// The agent's own version, such as `1.0.0`. Nothing is decided by it.
+    #[schema(max_length = 128)]
     pub agent_version: String,
+    #[schema(max_items = 256)]
     pub tools: Vec<Tool>,
+    #[schema(max_items = 100)]
     pub permission_scopes: Vec<Scope>,
     #[serde(default)]
     pub capability_flags: CapabilityFlags,
@@ -73,21 +82,30 @@ impl Manifest {
     };
 }
 
+/// Something that the agent can do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ManifestTool)]
 pub struct Tool {
+    #[schema(pattern = "^[a-z][a-z0-9_]{1,31}$")]
     pub name: String,
+    /// The key under which an application that shows the manifest finds a translated description.
+    #[schema(max_length = 128, pattern = "^[a-z0-9_-]+(\\.[a-z0-9_-]+)*$")]
     pub description_i18n_key: String,
-    /// Shown where no translation is known.
+    /// The description that is shown where the key has no translation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1000, min_length = 1, format = "visible-text")]
     pub description_fallback: Option<String>,
     /// A JSON Schema (2020-12) of the tool's arguments.
     #[schema(value_type = Object)]
     pub input_schema: Value,
+    /// The id of one of `permission_scopes`.
+    #[schema(max_length = 64, pattern = "^[a-z][a-z0-9:_.-]*$")]
     pub permission_scope: String,
     /// The agent is of no use without it, so its scope cannot be declined.
     #[serde(default)]
     pub required: bool,
     #[serde(default = "timeout_ms")]
+    #[schema(minimum = 1, maximum = 600_000)]
     pub timeout_ms: u64,
 }
 
@@ -95,16 +113,28 @@ fn timeout_ms() -> u64 {
     TOOL_TIMEOUT_MS_DEFAULT
 }
 
+/// A permission that a person grants or declines. The preset ones are `notification:send`, `filesystem:read`,
+/// `clipboard:read` and `location:read`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ManifestScope)]
 pub struct Scope {
+    /// `<domain>:<action>`.
+    #[schema(max_length = 64, pattern = "^[a-z][a-z0-9:_.-]*$")]
     pub id: String,
+    /// The key under which an application that shows the manifest finds a translated label.
+    #[schema(max_length = 128, pattern = "^[a-z0-9_-]+(\\.[a-z0-9_-]+)*$")]
     pub label_i18n_key: String,
-    /// Shown where no translation is known; needed unless the scope is one of the preset ones.
+    /// The label that is shown where the key has no translation; needed unless the scope is one of the preset ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 200, min_length = 1, format = "visible-text")]
     pub label_fallback: Option<String>,
+    /// The key under which an application that shows the manifest finds a translated description.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 128, pattern = "^[a-z0-9_-]+(\\.[a-z0-9_-]+)*$")]
     pub description_i18n_key: Option<String>,
+    /// The description that is shown where the key has no translation; needed unless the scope is one of the preset ones.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_length = 1000, min_length = 1, format = "visible-text")]
     pub description_fallback: Option<String>,
     pub sensitivity: Sensitivity,
 }

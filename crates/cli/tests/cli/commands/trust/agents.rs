@@ -72,6 +72,51 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     assert_eq!(listed[0]["capability_manifest_hash"], preview["capability_manifest_hash"]);
 }
 
+#[test]
+fn a_manifest_is_started_checked_and_submitted() {
+    let home = TestHome::new(Engine::Sqlite);
+    let offline = |args: &[&str]| home.cli(None, args);
+    let file = home.path("reader.manifest.json");
+    let file = file.to_str().unwrap();
+    assert!(offline(&["agents", "init", "reader", "--file", file]).status.success());
+    // The guide shows what is written.
+    let page = include_str!("../../../../../../docs/agents.md");
+    let shown = page.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let written: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(written, serde_json::from_str::<Value>(shown).unwrap());
+    let again = offline(&["agents", "init", "reader", "--file", file]);
+    assert_eq!(again.status.code(), Some(5), "{again:?}");
+    let checked = stdout_of(offline(&["agents", "check", "--strict", file]));
+    assert_eq!(checked, format!("{file}: ok, 1 tool, 1 scope\n"));
+    let server = home.serve();
+    assert!(home.cli(Some(&server), &["agents", "create", "reader", "--manifest", file]).status.success());
+    // The same problems with and without a server.
+    let bad = home.path("bad.json");
+    let bad = bad.to_str().unwrap();
+    let mut manifest = written.clone();
+    manifest["tools"][0]["name"] = json!("Read");
+    manifest["permission_scopes"][0].as_object_mut().unwrap().remove("sensitivity");
+    std::fs::write(bad, manifest.to_string()).unwrap();
+    let checked = offline(&["agents", "check", bad, file]);
+    assert_eq!(checked.status.code(), Some(1), "{checked:?}");
+    let printed = String::from_utf8(checked.stdout).unwrap();
+    let (name, level) =
+        ("/tools/0/name: must match ^[a-z][a-z0-9_]{1,31}$", "/permission_scopes/0/sensitivity: is missing");
+    assert_eq!(printed, format!("{bad}: {level}\n{bad}: {name}\n{bad}: 2 problems\n{file}: ok, 1 tool, 1 scope\n"));
+    let refused = home.cli(Some(&server), &["agents", "create", "reader", "--manifest", bad]);
+    let printed = String::from_utf8(refused.stderr).unwrap();
+    assert!(
+        printed.starts_with(&format!(
+            "error: capability_manifest{level}\n       capability_manifest{name}\n  kind: schema-invalid\n"
+        )),
+        "{printed}"
+    );
+    assert_eq!(offline(&["agents", "check", "missing.json"]).status.code(), Some(2));
+    let json = offline(&["agents", "check", bad, "-o", "jsonl"]);
+    let report: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!((&report["valid"], &report["problems"][1]["pointer"]), (&json!(false), &json!("/tools/0/name")));
+}
+
 #[both_engines]
 fn errors_in_a_manifest_are_reported(engine: Engine) {
     let home = TestHome::new(engine);
