@@ -5,12 +5,14 @@ mod bench;
 mod chromium;
 mod coverage;
 mod debian;
+mod dist;
 mod fuzz;
 mod installed;
 mod npm;
 mod openssl;
 mod postgres;
 mod process;
+mod proxies;
 mod python;
 mod subjects;
 mod test;
@@ -30,6 +32,8 @@ usage: cargo xtask <command>
                             compare the working tree with another revision in alternating rounds
   coverage [-p PACKAGE] [ARGS]
                             line coverage of the tests, by crate; ARGS go to nextest
+  dist [--profile NAME] [--binary FILE] [--out DIR]
+                            a release archive with its SBOM, licences and checksums, in target/dist
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate
   torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
@@ -53,6 +57,7 @@ fn main() -> ExitCode {
         "test" => test::test(rest),
         "bench" => bench::bench(rest),
         "coverage" => coverage::coverage(rest),
+        "dist" => dist::dist(rest),
         "fuzz" => fuzz::fuzz(rest),
         "torture" => torture::torture(rest),
         "agents" => test::print_variables(),

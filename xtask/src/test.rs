@@ -12,6 +12,7 @@ use crate::npm::{self, Agents};
 use crate::openssl;
 use crate::postgres;
 use crate::process::{cargo, in_workspace, now, run, seconds_since};
+use crate::proxies;
 use crate::python;
 use crate::subjects;
 use crate::tools::{DENY, NEXTEST, find_or_install};
@@ -139,6 +140,7 @@ impl Surroundings {
         let browser = step("chromium", chromium::find_or_install)?;
         let agents = step("real agents and clients", npm::find_or_install)?;
         step("openssl", openssl::find_or_install)?;
+        step("nginx and Caddy", proxies::find_or_install)?;
         let python = step("judges in Python", python::find_or_install)?;
         let cluster = step("private Postgres", postgres::start_in_memory)?;
         Ok(Self { cluster, browser, agents, python })

@@ -29,7 +29,7 @@ use crate::{
 
 /// Runs agents durably, and lets you watch, steer, answer and stop them.
 #[derive(Parser)]
-#[command(name = "ostler", version, after_help = exit_codes::after_help(), max_term_width = 120)]
+#[command(name = "ostler", version = env!("OSTLER_VERSION"), after_help = exit_codes::after_help(), max_term_width = 120)]
 struct Cli {
     #[command(flatten)]
     connection: Connection,
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     };
     let outcome = cli.command.protect().and_then(|()| {
         let runtime = cli.command.runtime()?;
-        runtime.block_on(cli.command.execute(&cli.connection))
+        runtime.block_on(cli.command.execute(&cli.connection, Cli::command))
     });
     match outcome {
         Ok(code) => ExitCode::from(code),

@@ -65,17 +65,30 @@ pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> R
 
 /// A client for one address: no redirects, no proxy for loopback, a limit on the time to connect.
 pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
-    build(address, None)
+    build(address, None, HttpVersions::All)
+}
+
+/// The same as [`web_client`], for WebSockets. They begin with a request of HTTP/1.1, so the client must not agree on HTTP/2
+/// with a proxy that offers both.
+pub(crate) fn web_socket_client(address: &str) -> Result<reqwest::Client, Failure> {
+    build(address, None, HttpVersions::OnlyHttp1)
+}
+
+/// The versions of HTTP that a client offers.
+#[derive(Clone, Copy, PartialEq)]
+enum HttpVersions {
+    All,
+    OnlyHttp1,
 }
 
 /// The same as [`web_client`], for an address that a caller chose: it connects only to addresses that the rules allow,
 /// whatever the name resolves to.
 pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
     outgoing::check_url(rules, address).map_err(|error| Failure::invalid(Rule::Address, error.to_string()))?;
-    build(address, Some(rules))
+    build(address, Some(rules), HttpVersions::All)
 }
 
-fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client, Failure> {
+fn build(address: &str, rules: Option<&OutgoingRules>, versions: HttpVersions) -> Result<reqwest::Client, Failure> {
     let bad = || Failure::invalid(Rule::Address, format!("{address:?} is not an http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
@@ -94,6 +107,9 @@ fn build(address: &str, rules: Option<&OutgoingRules>) -> Result<reqwest::Client
         Some("http") => builder.tls_certs_only([]),
         _ => return Err(bad()),
     };
+    if versions == HttpVersions::OnlyHttp1 {
+        builder = builder.http1_only();
+    }
     if let Some(rules) = rules {
         builder = outgoing::restrict(builder, rules);
     }

@@ -11,7 +11,7 @@ use crate::{
         leases::{ClaimRun, PatchLease},
         permissions::AnswerPermission,
         provider_profiles::{PutConfig, PutCredential, ValidateProfile},
-        runner_jobs::CreateRunnerJob,
+        runner_jobs::{ClaimRunnerJob, CreateRunnerJob},
         runners::RegisterRunner,
         runs::{Cancel, CreateRun},
         session_storage::{RefreshStorage, SweepStorage},
@@ -66,6 +66,7 @@ bodies! {
     ClaimRun: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     PatchLease: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateRunnerJob: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ClaimRunnerJob: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     RegisterRunner: 2 * SMALL_BODY_BYTES_MAX, JSON_VALUES_MAX;
     AnswerPermission: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;

@@ -66,6 +66,8 @@ pub const TOOL_COMMAND_CHARS_MAX: usize = 200;
 pub const BLOCKER_CHARS_MAX: usize = 500;
 /// A runner job that was started this often without finishing its work is given up.
 pub const JOB_ATTEMPTS_MAX: i64 = 5;
+/// The profiles that one claim of a runner job may name.
+pub const JOB_PROFILES_MAX: usize = 16;
 
 /// The tenants one token or user can be let into.
 pub const CALLER_TENANTS_MAX: usize = 64;

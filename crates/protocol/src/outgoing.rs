@@ -14,8 +14,9 @@ pub struct OutgoingRules {
     hosts: Vec<String>,
 }
 
+/// An address, or a network of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct AddressRange {
+pub struct AddressRange {
     address: IpAddr,
     length: u8,
 }
@@ -26,15 +27,10 @@ impl OutgoingRules {
     pub fn read(entries: &[String]) -> Result<Self, String> {
         let mut rules = Self::default();
         for entry in entries {
-            let (address, length) = entry.split_once('/').map_or((entry.as_str(), None), |(a, l)| (a, Some(l)));
-            match (address.parse::<IpAddr>(), length) {
-                (Ok(address), None) => rules.networks.push(AddressRange { address, length: width(address) }),
-                (Ok(address), Some(length)) => {
-                    let length = length.parse().ok().filter(|length| *length <= width(address));
-                    rules.networks.push(AddressRange { address, length: length.ok_or_else(|| entry.clone())? });
-                }
-                (Err(_), None) if is_host_name(address) => rules.hosts.push(normal(address)),
-                _ => return Err(entry.clone()),
+            match AddressRange::read(entry) {
+                Some(network) => rules.networks.push(network),
+                None if is_host_name(entry) => rules.hosts.push(normal(entry)),
+                None => return Err(entry.clone()),
             }
         }
         Ok(rules)
@@ -82,7 +78,15 @@ impl OutgoingRules {
 }
 
 impl AddressRange {
-    fn holds(self, address: IpAddr) -> bool {
+    /// Reads an address (`10.1.2.3`) or a network (`10.0.0.0/8`, `fd00::/8`). `None` if the text is neither.
+    pub fn read(text: &str) -> Option<Self> {
+        let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+        let address: IpAddr = address.parse().ok()?;
+        let length = length.map_or(Some(width(address)), |length| length.parse().ok())?;
+        (length <= width(address)).then_some(Self { address, length })
+    }
+
+    pub fn holds(self, address: IpAddr) -> bool {
         let (network, address, width) = match (self.address, address) {
             (IpAddr::V4(network), IpAddr::V4(address)) => (network.to_bits().into(), address.to_bits().into(), 32),
             (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits(), address.to_bits(), 128),

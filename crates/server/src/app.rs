@@ -36,6 +36,7 @@ use crate::{
     config::{Config, LimitsSection},
     dialect::States,
     hub::Hub,
+    job_queues::JobQueues,
     launcher::InHand,
     metrics::Metrics,
     net::{
@@ -90,6 +91,8 @@ pub struct AppInner {
     others: Option<Arc<Pending>>,
     /// The jobs of this server's launcher.
     pub in_hand: InHand,
+    /// Runners elsewhere that wait for a job.
+    pub job_queues: JobQueues,
     pub metrics: Arc<Metrics>,
     pub store_check: StoreCheck,
     pub traces: Traces,
@@ -134,7 +137,7 @@ impl Host for LaneHost {
         }
         self.hub.publish(committed.events);
         if committed.jobs_waiting {
-            self.hub.jobs.notify_one();
+            self.hub.wake_for_jobs();
         }
     }
 }
@@ -204,6 +207,7 @@ impl App {
             fresh_sockets,
             others,
             in_hand: InHand::default(),
+            job_queues: JobQueues::default(),
             metrics,
             store_check: StoreCheck::default(),
             traces,

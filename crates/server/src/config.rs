@@ -27,7 +27,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::net::rates::Rates;
+use crate::net::{forwarded::TrustedProxies, rates::Rates};
 
 pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
@@ -91,6 +91,9 @@ pub struct ServerSection {
     pub require_auth: bool,
     /// Host names that this server accepts in addition to loopback names, if it listens on loopback.
     pub hosts: Vec<String>,
+    /// Addresses and networks of proxies in front of this server. A request of one of them counts for the
+    /// client that the proxy names in `X-Forwarded-For`.
+    pub trusted_proxies: Vec<String>,
     /// Origins of web pages that may call this server.
     pub allow_origins: Vec<String>,
     /// The directory that is reported to clients as this server's workspace; by default the current directory.
@@ -112,6 +115,7 @@ impl Default for ServerSection {
             open_loopback: false,
             require_auth: false,
             hosts: vec![],
+            trusted_proxies: vec![],
             allow_origins: vec![],
             workspace: None,
             open_metrics: false,
@@ -244,11 +248,13 @@ impl Config {
             problems.push(Failure::invalid(Rule::Config, message));
         }
         problems.extend(self.rate_limit.check().err());
+        problems.extend(self.runner.check().err());
         problems.extend(self.number_problems());
         problems.extend(self.retention.check(&self.policy).err());
         problems.extend(self.tls_files().err());
         problems.extend(self.sections.problems(self));
         problems.extend(self.outgoing.rules().err());
+        problems.extend(TrustedProxies::read(&self.server.trusted_proxies).err());
         problems.extend(self.server.allow_origins.iter().filter_map(|origin| check_origin(origin).err()));
         problems
     }

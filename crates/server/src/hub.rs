@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use ostler_protocol::{ids::SessionId, kernel::events::Event};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, broadcast, watch};
 
 /// How many flushes a follower may lag before it has to read the store.
 const FLUSHES_KEPT: usize = 32;
@@ -20,6 +20,8 @@ pub struct Hub {
     topics: Mutex<HashMap<SessionId, HubTopic>>,
     /// A runner job waits for a launcher.
     pub jobs: Notify,
+    /// … or for a runner elsewhere.
+    pub external_jobs: watch::Sender<()>,
 }
 
 impl Hub {
@@ -36,6 +38,12 @@ impl Hub {
                 let _ = topic.send(kept.into());
             }
         }
+    }
+
+    /// A runner job waits.
+    pub fn wake_for_jobs(&self) {
+        self.jobs.notify_one();
+        self.external_jobs.send_replace(());
     }
 
     /// Makes the followers of this session read the store.

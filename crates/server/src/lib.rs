@@ -14,6 +14,7 @@ pub mod dialect;
 pub mod directories;
 mod holdings;
 pub mod hub;
+mod job_queues;
 mod launcher;
 pub mod metrics;
 pub mod net;

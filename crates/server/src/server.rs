@@ -69,6 +69,8 @@ impl Server {
     pub async fn start(self) -> Result<RunningServer, Failure> {
         let Self { mut config, clock, dialects } = self;
         config.server.workspace = Some(workspace(&config)?);
+        // A runner elsewhere brings the credential of its provider.
+        config.policy.credential_free_profiles.extend(config.runner.external_profiles.iter().cloned());
         let data_dir = config.data_dir()?;
         directories::make(&data_dir)
             .map_err(|failure| not_started(Rule::DataDir, no_data_dir(&failure.cause.unwrap_or_default())))?;

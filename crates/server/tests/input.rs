@@ -50,6 +50,7 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /api/v1/provider-profiles/{profile}/validate",
         "POST /api/v1/retention/holds",
         "POST /api/v1/retention/sweeps",
+        "POST /api/v1/runner-jobs/claim",
         "POST /api/v1/runners/register",
         "POST /api/v1/runs",
         "POST /api/v1/runs/{runId}/cancel",

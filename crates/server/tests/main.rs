@@ -14,6 +14,7 @@ mod conversation;
 mod docs;
 mod edge;
 mod events;
+mod external_runners;
 mod follow;
 mod health;
 mod heartbeats;

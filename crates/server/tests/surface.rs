@@ -115,6 +115,7 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id})),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
     ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
+    ("POST", "/api/v1/runner-jobs/claim", |_| json!({"runnerId": "runner-a", "profiles": [crate::harness::EXTERNAL]})),
     (
         "POST",
         "/api/v1/runners/register",
@@ -276,9 +277,8 @@ fn documented() -> BTreeSet<(String, String)> {
 #[both_engines]
 async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let listed: BTreeSet<_> =
-        OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
-    assert_eq!(listed, documented(), "the table here and the document name the same operations");
+    let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
+    assert_eq!(documented(), listed, "the table here and the document name the same operations");
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
         let body = body(&scene);

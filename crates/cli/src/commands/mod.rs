@@ -15,6 +15,7 @@ mod doctor;
 mod guard;
 mod jobs;
 mod list;
+mod man;
 mod mesh;
 mod output;
 mod permissions;
@@ -91,6 +92,7 @@ pub(crate) enum CliCommand {
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
 }
 
 impl CliCommand {
@@ -116,9 +118,8 @@ impl CliCommand {
     /// one.
     fn required_capabilities(&self) -> Option<&'static [&'static str]> {
         Some(match self {
-            Self::Serve(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) | Self::Completions(_) => {
-                return None;
-            }
+            Self::Serve(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) => return None,
+            Self::Completions(_) | Self::Man(_) => return None,
             Self::Backup(_) | Self::Restore(_) => return None,
             // The mesh negotiates a version of its own at the start of a session.
             Self::Mesh(_) => return None,
@@ -153,8 +154,12 @@ impl CliCommand {
         })
     }
 
-    /// Runs the command and returns its exit code.
-    pub(crate) async fn execute(&self, connection: &Connection) -> Result<u8, Failure> {
+    /// Runs the command and returns its exit code. `command_line` is the definition of the whole command line.
+    pub(crate) async fn execute(
+        &self,
+        connection: &Connection,
+        command_line: fn() -> clap::Command,
+    ) -> Result<u8, Failure> {
         if let Some(required) = self.required_capabilities() {
             preflight::preflight(&connection.client()?, required).await?;
         }
@@ -195,6 +200,7 @@ impl CliCommand {
             Self::Backup(args) => backup::backup(connection, args).await,
             Self::Restore(args) => restore::restore(connection, args).await,
             Self::Completions(args) => completions::completions(args),
+            Self::Man(args) => man::man(args, command_line),
         }
     }
 }

@@ -28,7 +28,10 @@ use super::{
     pki::{GatewayCache, fault_failure, fetch_root, untrusted},
     session::MeshSession,
 };
-use crate::{failures::is_transient, transport::web_client};
+use crate::{
+    failures::is_transient,
+    transport::{web_client, web_socket_client},
+};
 
 /// A gateway of the mesh, and the root certificate that it is verified against.
 #[derive(Clone)]
@@ -68,7 +71,7 @@ impl GatewayClient {
     pub fn new(base_url: &str, root: &str, ambient: Ambient) -> Result<Self, Failure> {
         let root = Certificate::from_pem(root).ok_or_else(|| untrusted("the root certificate cannot be read"))?;
         let base = base_url.trim_end_matches('/').to_owned();
-        Ok(Self { web: web_client(&base)?, base, root, ambient, cache: Arc::default() })
+        Ok(Self { web: web_socket_client(&base)?, base, root, ambient, cache: Arc::default() })
     }
 
     /// Fetches the root certificate of a server. Whether to trust it is for the caller to decide.

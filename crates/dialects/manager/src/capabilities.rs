@@ -66,6 +66,11 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         "Orders to start a runner: create, list, get.",
     ),
     capability(
+        "ostler_external_runners",
+        &["POST /api/v1/runner-jobs/claim"],
+        "Runners elsewhere claim the jobs of their profiles: each job by one runner, in turn, and again if the runner is lost.",
+    ),
+    capability(
         "ostler_runners",
         &[
             "POST /api/v1/runs/{runId}/claim",

@@ -5,6 +5,7 @@ use ostler_protocol::{
     kernel::{events::EventType, session_storage::SWEEP_MAX},
     limits::{
         API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
+        JOB_PROFILES_MAX,
         LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX,
         REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX,
         WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
@@ -70,6 +71,9 @@ fn runner_fields() -> Vec<(&'static str, Value)> {
         ("RegisterRunner.runId", id()),
         ("RegisterRunner.backendProfile", slug()),
         ("RegisterRunner.capabilities", free(RUNNER_BYTES_MAX)),
+        ("ClaimRunnerJob.runnerId", name()),
+        ("ClaimRunnerJob.profiles", json!({"minItems": 1, "maxItems": JOB_PROFILES_MAX, "items": slug()})),
+        ("ClaimRunnerJob.waitMs", whole(0, WAIT_MS_MAX as i64)),
         ("CreateRunnerJob.commandId", id()),
         ("CreateRunnerJob.idempotencyKey", name()),
         ("AnswerPermission.digest", id()),

@@ -1,5 +1,8 @@
 //! Runner jobs: the only order to start a runner.
 
+mod claims;
+pub use claims::{ClaimRunnerJob, ClaimedRunnerJob};
+
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -48,6 +51,8 @@ pub enum Launcher {
     Resident,
     /// A child process of the server.
     Process,
+    /// None: a runner elsewhere claims the job over HTTP (`runner.external_profiles`).
+    External,
 }
 
 impl Launcher {
@@ -55,16 +60,17 @@ impl Launcher {
         match self {
             Self::Resident => "resident",
             Self::Process => "process",
+            Self::External => "external",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Resident, Self::Process].into_iter().find(|launcher| launcher.as_str() == text)
+        [Self::Resident, Self::Process, Self::External].into_iter().find(|launcher| launcher.as_str() == text)
     }
 
     /// Whether a runner can outlive the server that started it: then its lease shows whether it does.
     pub fn outlives_server(self) -> bool {
-        matches!(self, Self::Process)
+        matches!(self, Self::Process | Self::External)
     }
 }
 

@@ -48,6 +48,8 @@ macro_rules! kernel_rules {
         BackendProfileAllowList "backend-profile-allow-list" TenantPolicyDenied "The backend profile is not on the allow-list of this server.",
             hint: Some("`ostler profiles list` lists the profiles; the operator allows others in `policy.profiles` of the server's config");
         BackendProfileMismatch "backend-profile-mismatch" SchemaInvalid "The runner drives another backend profile than the run's.";
+        RunnerProfiles "runner-profiles" SchemaInvalid "A runner that claims a job names no profile, or too many.";
+        ProfileNotExternal "profile-not-external" TenantPolicyDenied "The server starts the runners of this profile itself.";
         AgentProfile "agent-profile" SchemaInvalid "The request names another backend profile than that of its agent.",
             hint: Some("leave the profile out, or name the agent's own");
         ExecutionPolicyShape "execution-policy-shape" SchemaInvalid "The execution policy does not match its schema.";

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ostler_protocol::{kernel::runner_jobs::Launcher, limits::LEASE_MS_DEFAULT};
+use ostler_protocol::{Failure, Rule, ids::slug, kernel::runner_jobs::Launcher, limits::LEASE_MS_DEFAULT};
 use ostler_runner::RetryPolicy;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,6 +13,8 @@ pub struct RunnerSection {
     /// How runners are started: `resident` (inside the server's process) or `process` (a child process for
     /// each).
     pub launcher: Launcher,
+    /// Profiles that runners elsewhere drive: this server starts none for them, and their runs need no credential.
+    pub external_profiles: Vec<String>,
     /// Maximum number of concurrent runners; further jobs wait. With 0 this server starts none.
     pub slots: usize,
     /// Let child processes continue when the server stops; the next server recognises them by their leases.
@@ -40,6 +42,7 @@ impl Default for RunnerSection {
     fn default() -> Self {
         Self {
             launcher: Launcher::Resident,
+            external_profiles: vec![],
             slots: 64,
             keep_on_stop: false,
             pass_environment: vec![],
@@ -50,6 +53,17 @@ impl Default for RunnerSection {
             namespace: "local".into(),
             guard: None,
         }
+    }
+}
+
+impl RunnerSection {
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.launcher == Launcher::External {
+            let message = "runner.launcher is resident or process; runner.external_profiles names the profiles of \
+                runners elsewhere";
+            return Err(Failure::invalid(Rule::Config, message));
+        }
+        self.external_profiles.iter().try_for_each(|profile| slug("runner.external_profiles", profile).map(drop))
     }
 }
 

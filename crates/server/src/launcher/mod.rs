@@ -86,7 +86,8 @@ pub(crate) async fn run(app: App, router: Router) {
 async fn run_jobs(app: &App, router: Router, owner: &str) {
     let host = Arc::new(match app.config.runner.launcher {
         Launcher::Resident => RunnerHost::Resident(resident::in_process(router)),
-        Launcher::Process => RunnerHost::Process,
+        // The configuration cannot name the last one.
+        Launcher::Process | Launcher::External => RunnerHost::Process,
     });
     let places = Arc::new(Semaphore::new(app.config.runner.slots));
     let mut runners = JoinSet::new();
@@ -162,7 +163,8 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
         return jobs;
     }
     let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
-    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand)
+    let external = &app.config.runner.external_profiles;
+    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand, external)
         .await
         .map_err(Failure::from)
     {
@@ -209,7 +211,8 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
 /// If all places are in use, dismisses runners that only wait for another turn, in favour of jobs that wait for a runner.
 async fn make_room(app: &App, owner: &str) {
     let counts = async {
-        let waiting = store::kernel::runner_jobs::count_waiting(&app.db, app.now()).await?;
+        let waiting =
+            store::kernel::runner_jobs::count_waiting(&app.db, &app.config.runner.external_profiles, app.now()).await?;
         Ok::<_, store::StoreError>(waiting - store::kernel::leases::count_leaving(&app.db, owner).await?)
     };
     match counts.await.map(u32::try_from) {

@@ -19,6 +19,7 @@ use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 use super::{
     access_table::{AccessTable, RouteAccess},
     body_problems::{BodyValidators, SentBody, is_about_shape},
+    forwarded::TrustedProxies,
     problem,
     rates::{Limiter, RateOwner, RateStatus, Tier},
     sse::wants_stream,
@@ -58,13 +59,15 @@ pub struct Gate {
     pub access_table: Arc<AccessTable>,
     pub limiter: Arc<Limiter>,
     pub(super) body_validators: Arc<BodyValidators>,
+    pub proxies: Arc<TrustedProxies>,
 }
 
 pub async fn gate(
-    State(Gate { app, access_table, limiter, body_validators }): State<Gate>,
+    State(Gate { app, access_table, limiter, body_validators, proxies }): State<Gate>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    resolve_peer(&proxies, &mut request);
     let began_at = app.now();
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
@@ -140,6 +143,15 @@ async fn list_problems(
     if let Some(failure) = failure {
         let complete = || validators.complete(failure, method, path, body);
         response.extensions_mut().insert(app.compute(body.len(), complete).await);
+    }
+}
+
+/// Puts the client's address in the place of the proxy's, so that everything that follows sees the client only.
+fn resolve_peer(proxies: &TrustedProxies, request: &mut Request) {
+    let Some(ConnectInfo(Peer(peer))) = request.extensions().get::<ConnectInfo<Peer>>().copied() else { return };
+    if let Some(client) = proxies.client_of(peer.ip(), request.headers()) {
+        // The client's port is not known.
+        request.extensions_mut().insert(ConnectInfo(Peer(SocketAddr::new(client, 0))));
     }
 }
 

@@ -8,6 +8,7 @@ mod capabilities;
 mod docs;
 mod document;
 pub mod extract;
+pub mod forwarded;
 pub mod gate;
 mod health;
 pub mod listener;
@@ -35,6 +36,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::{
     access_table::AccessTable,
     body_problems::{BodyValidators, body_schema},
+    forwarded::TrustedProxies,
     gate::Gate,
 };
 use crate::{
@@ -140,7 +142,9 @@ pub fn router(app: App) -> Router {
     let described = document.clone();
     let find_schema = move |method: &Method, path: &str| body_schema(&described.get().0, method, path);
     let body_validators = Arc::new(BodyValidators::new(find_schema));
-    let gate = Gate { app: app.clone(), access_table, limiter, body_validators };
+    // A list that cannot be read was rejected when the configuration was; it would name no proxy.
+    let proxies = Arc::new(TrustedProxies::read(&app.config.server.trusted_proxies).unwrap_or_default());
+    let gate = Gate { app: app.clone(), access_table, limiter, body_validators, proxies };
     router
         // Relative, so that it also works behind a prefix.
         .route(ROOT_PATH, get(|| async { Redirect::temporary("docs") }))

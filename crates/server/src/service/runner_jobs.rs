@@ -1,22 +1,31 @@
-//! Runner jobs: create, list, get.
+//! Runner jobs: create, list, get; and the claim of a runner elsewhere.
+
+use std::time::Duration;
 
 use ostler_protocol::{
-    Failure, RawJson,
-    cursors::{Cursor, Page, PageRequest},
-    ids::{AttemptId, CommandId, RunId, RunnerJobId},
+    Failure, RawJson, Rule,
+    cursors::{self, Cursor, Page, PageRequest},
+    ids::{AttemptId, CommandId, RunId, RunnerJobId, slug},
     json::canonical_hash,
     kernel::{
-        operations::CreateJobOp,
-        runner_jobs::{CreateRunnerJob, JobPhase, JobPoll, ListRunnerJobs, RunnerJob, RunnerJobPage},
+        operations::{CreateJobOp, FinishJobOp},
+        runner_jobs::{
+            ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobPhase, JobPoll, Launcher, ListRunnerJobs,
+            RunnerJob, RunnerJobPage,
+        },
     },
+    limits::JOB_PROFILES_MAX,
 };
-use ostler_store as store;
+use ostler_store::{self as store, kernel::runner_jobs::ExternalJobs};
 use serde_json::json;
+use tokio::time::{Instant, sleep_until};
 
-use super::{provider_profiles, requests::check_key, session_storage};
+use super::{lookup, provider_profiles, requests::check_key, session_storage};
 use crate::{
     app::{App, RunRef},
-    auth::Principal,
+    auth::{Access, Principal},
+    job_queues::WantedJobs,
+    recheck::Recheck,
 };
 
 /// Creates a job that starts a runner for the run. Returns at once; a launcher starts the runner later.
@@ -57,7 +66,10 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         attempt: 0,
         job_name: format!("ostler-runner-{short}"),
         namespace: app.config.runner.namespace.clone(),
-        launcher: app.config.runner.launcher,
+        launcher: match app.config.runner.external_profiles.iter().any(|profile| *run.backend_profile == **profile) {
+            true => Launcher::External,
+            false => app.config.runner.launcher,
+        },
         runner_id: format!("runner-{short}"),
         // Neither launcher starts a pod or writes a log file.
         pod_name: None,
@@ -75,6 +87,83 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         updated_at: now,
     };
     Ok(CreateJobOp { job, command_id, storage_missing: session_storage::is_absent(app, run.session)? })
+}
+
+/// Gives the oldest job of these profiles to a runner elsewhere. With `waitMs`, waits until there is one; `None` if none came.
+/// Runners that want the same jobs get them in the order in which they came.
+pub async fn claim(
+    app: &App,
+    caller: &Principal,
+    request: ClaimRunnerJob,
+) -> Result<Option<ClaimedRunnerJob>, Failure> {
+    Access::Run.admit(caller)?;
+    if matches!(caller, Principal::Runner { .. }) {
+        return Err(Failure::rule(Rule::Run, "this token is for the runner of one run, which has its job"));
+    }
+    app.accepting()?;
+    app.name("runnerId", &request.runner_id)?;
+    let profiles = check_profiles(app, request.profiles)?;
+    let deadline = Instant::now() + Duration::from_millis(cursors::wait_ms(request.wait_ms)?);
+    let wanted = WantedJobs { profiles, tenants: caller.tenants().map(<[String]>::to_vec) };
+    let _turn = tokio::select! {
+        biased;
+        turn = app.job_queues.wait_for_turn(&wanted) => turn,
+        () = sleep_until(deadline) => return Ok(None),
+        () = app.drained() => return Ok(None),
+    };
+    let mut woken = app.hub.external_jobs.subscribe();
+    loop {
+        woken.mark_unchanged();
+        // Never cancelled in the middle: a claim whose response is not sent keeps its job from others for a while.
+        let claimed = take(app, &wanted, &request.runner_id).await?;
+        if claimed.is_some() || Instant::now() >= deadline {
+            return Ok(claimed);
+        }
+        let mut recheck = Recheck::new(app);
+        tokio::select! {
+            _ = recheck.or_woken(Some(deadline), woken.changed()) => {}
+            () = app.drained() => return Ok(None),
+        }
+    }
+}
+
+/// The profiles that a runner names, sorted. Each must be one that this server leaves to runners elsewhere.
+fn check_profiles(app: &App, mut profiles: Vec<String>) -> Result<Vec<String>, Failure> {
+    if !(1..=JOB_PROFILES_MAX).contains(&profiles.len()) {
+        let message = format!("profiles must name 1 to {JOB_PROFILES_MAX} profiles");
+        return Err(Failure::invalid(Rule::RunnerProfiles, message));
+    }
+    for profile in &profiles {
+        slug("profiles", profile)?;
+        if !app.config.runner.external_profiles.contains(profile) {
+            let message = format!(
+                "this server starts the runners of {profile:?} itself; list it in runner.external_profiles to claim its jobs"
+            );
+            return Err(Failure::rule(Rule::ProfileNotExternal, message).detail("profile", profile.as_str()));
+        }
+    }
+    profiles.sort_unstable();
+    profiles.dedup();
+    Ok(profiles)
+}
+
+/// Claims the oldest job that has something to do. Jobs whose work is over are finished on the way.
+async fn take(app: &App, wanted: &WantedJobs, runner_id: &str) -> Result<Option<ClaimedRunnerJob>, Failure> {
+    let jobs = ExternalJobs { profiles: &wanted.profiles, tenants: wanted.tenants.as_deref() };
+    loop {
+        // Names this claim, so that a report about an earlier one changes nothing.
+        let owner = format!("external-{}", app.ids.body().simple());
+        let claimed = store::kernel::runner_jobs::claim_external(&app.db, jobs, runner_id, &owner, app.now()).await?;
+        let Some(runner_job) = claimed else { return Ok(None) };
+        let run = lookup::run_unchecked(app, runner_job.run_id).await?;
+        if run.unfinished_commands > 0 && !run.status.is_terminal() {
+            return Ok(Some(ClaimedRunnerJob { runner_job, run }));
+        }
+        let summary = RawJson::of(&json!({"status": "idle", "message": "there was nothing left to do"}));
+        let (runner_job_id, end) = (runner_job.runner_job_id, JobEnd::Succeeded);
+        let op = FinishJobOp { runner_job_id, owner, end, heartbeat_at: None, summary };
+        app.try_submit(runner_job.session, runner_job.run_id, op).await?;
+    }
 }
 
 pub async fn list(

@@ -11,7 +11,7 @@ use ostler_protocol::{
     kernel::{
         launching::is_abandoned,
         operations::{FinishJobOp, SweepOp},
-        runner_jobs::{JobEnd, RunnerJob},
+        runner_jobs::{JobEnd, Launcher, RunnerJob},
     },
 };
 use ostler_store as store;
@@ -63,7 +63,8 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After a restart: SQLite has one process, so everything that the previous process held is free at once.
+/// After a restart: SQLite has one process, so everything that the previous process held is free at once. Runners elsewhere
+/// did not end with it; they keep their leases and jobs for as long as these last.
 pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
     if app.db.multi_replica() {
         return Ok(());
@@ -76,7 +77,8 @@ pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
     sweep_all(app, held, SweepOp { orphaned: true }).await;
     // One pass only: retrying in a loop would not fix what the next pass finds again.
     let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;
-    join_all(left.into_iter().map(|job| abandon(app, job))).await;
+    let left = left.into_iter().filter(|job| job.launcher != Launcher::External);
+    join_all(left.map(|job| abandon(app, job))).await;
     Ok(())
 }
 
@@ -94,8 +96,11 @@ async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {
 /// Handles a job whose launcher is gone: the rest of the work is started again, or given up.
 async fn abandon(app: &App, job: RunnerJob) {
     let Some(owner) = job.owner else { return };
-    let summary =
-        RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": "the launcher is gone"}));
+    let message = match job.launcher {
+        Launcher::External => "the runner that claimed the job does not hold its run",
+        Launcher::Resident | Launcher::Process => "the launcher is gone",
+    };
+    let summary = RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": message}));
     let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
     let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Lost, heartbeat_at, summary };
     if let Err(failure) = app.try_submit(job.session, job.run_id, op).await {

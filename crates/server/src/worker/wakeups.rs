@@ -136,7 +136,7 @@ async fn pass_on(app: &App, incoming: &Pending) {
         let is_unread = !unread.is_empty();
         incoming.lock().rows.extend(unread);
         if wakeups.jobs {
-            app.hub.jobs.notify_one();
+            app.hub.wake_for_jobs();
         }
         if wakeups.all_sessions {
             app.hub.reread_all();

@@ -62,6 +62,9 @@ pub const PATIENCE: Duration = Duration::from_secs(40);
 /// Short, because tests wait for sweeps. At 20 ms they were 40 % of all statements of tests on Postgres.
 const SWEEP_INTERVAL_MS: u64 = 50;
 
+/// The profile that every test's server leaves to runners elsewhere.
+pub const EXTERNAL: &str = "elsewhere";
+
 /// A clock that stands still until a test moves it.
 pub struct TestClock {
     now_us: AtomicI64,
@@ -168,6 +171,7 @@ impl TestServer {
         setup.config.server.data_dir = Some(data_dir.path().join("data"));
         setup.config.store.database_url = database.as_ref().map(|database| database.url().into());
         setup.config.runner.slots = 0;
+        setup.config.runner.external_profiles = vec![EXTERNAL.into()];
         setup.config.runner.sweep_interval_ms = SWEEP_INTERVAL_MS;
         setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true);
         choose(&mut setup);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Agent, Engine, Played, TestServer, id, run_body},
+    harness::{Agent, EXTERNAL, Engine, Played, TestServer, id, run_body},
     surface::{agent_run, uuid},
     trust::agents::sample_manifest,
 };
@@ -106,6 +106,7 @@ impl Scene {
             ),
             (Open, "POST", format!("/api/v1/runs/{run}/claim"), json!({"runnerId": "runner-a", "leaseMs": 60_000})),
             (Open, "PATCH", format!("/api/v1/runs/{run}/lease"), signed(json!({"leaseMs": 1_000, "release": true}))),
+            (Open, "POST", "/api/v1/runner-jobs/claim".into(), json!({"runnerId": "runner-a", "profiles": [EXTERNAL]})),
             (Open, "POST", "/api/v1/runners/register".into(), register),
             (
                 Open,

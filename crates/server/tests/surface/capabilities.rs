@@ -79,6 +79,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_diffs" => diffs(server).await,
         "ostler_permissions" => permissions(server).await,
         "ostler_runner_jobs" => runner_jobs(server).await,
+        "ostler_external_runners" => external_runners(server).await,
         "ostler_runners" => runners(server).await,
         "ostler_sessions" => sessions(server).await,
         "ostler_session_changes" => session_changes(server).await,
@@ -271,6 +272,16 @@ async fn runner_jobs(server: &TestServer) {
     let path = format!("/api/v1/runs/{run_id}/runner-jobs");
     assert_eq!(server.get(&path).await.with_status(200)["runnerJobs"][0]["runnerJobId"], job.as_str());
     assert_eq!(server.get(&format!("{path}/{job}")).await.with_status(200)["commandId"], turn.as_str());
+}
+
+async fn external_runners(server: &TestServer) {
+    let run_id = server.create_run_with(|run| run["backendProfile"] = json!(harness::EXTERNAL)).await;
+    let turn = server.turn(&run_id, "hi").await;
+    server.create_job(&run_id, &json!({"commandId": turn})).await.with_status(201);
+    let claim = |runner: &str| json!({"runnerId": runner, "profiles": [harness::EXTERNAL]});
+    let claimed = server.post("/api/v1/runner-jobs/claim", &claim("runner-a")).await.with_status(200);
+    assert_eq!((&claimed["run"]["runId"], &claimed["runnerJob"]["launcher"]), (&json!(run_id), &json!("external")));
+    server.post("/api/v1/runner-jobs/claim", &claim("runner-b")).await.with_status(204);
 }
 
 async fn runners(server: &TestServer) {

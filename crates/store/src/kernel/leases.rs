@@ -46,9 +46,11 @@ pub async fn list_expired(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
     db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }
 
-/// Every held lease: what a previous process left behind.
+/// Every held lease, except those of runners elsewhere: what a previous process left behind.
 pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
-    db.read("SELECT session_id, run_id FROM leases WHERE ended = 0", vec![], session_and_run).await
+    let sql = "SELECT session_id, run_id FROM leases l WHERE ended = 0 AND NOT EXISTS (SELECT 1 FROM runner_jobs j
+         WHERE j.run_id = l.run_id AND j.runner_id = l.runner_id AND j.phase = 'running' AND j.launcher = 'external')";
+    db.read(sql, vec![], session_and_run).await
 }
 
 pub async fn count_held(db: &Db) -> Result<i64, StoreError> {

@@ -10,7 +10,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    record::{Reader, Record, json, record, text},
+    record::{Reader, Record, Value, json, record, text},
 };
 
 record! {
@@ -120,13 +120,28 @@ fn is_waiting(now: &str) -> String {
     )
 }
 
-/// How many jobs wait for a launcher.
-pub async fn count_waiting(db: &Db, now: Timestamp) -> Result<i64, StoreError> {
-    let sql = format!("SELECT COUNT(*) FROM runner_jobs WHERE {}", is_waiting("$1"));
-    Ok(db.read_one(sql, vec![now.into()], |row| row.int()).await?.unwrap_or_default())
+/// Jobs of runs whose profile is one of a list, the parameter of this name.
+fn is_of_profile(db: &Db, profiles: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM runs r WHERE r.run_id = runner_jobs.run_id
+             AND r.backend_profile IN (SELECT one FROM {}))",
+        db.list(profiles)
+    )
 }
 
-/// Claims pending jobs for a launcher, oldest first, except those named. No two launchers get the same one.
+/// How many jobs wait for a launcher, without those of the profiles that runners elsewhere drive.
+pub async fn count_waiting(db: &Db, external: &[String], now: Timestamp) -> Result<i64, StoreError> {
+    let (mut sql, mut args) =
+        (format!("SELECT COUNT(*) FROM runner_jobs WHERE {}", is_waiting("$1")), vec![now.into()]);
+    if !external.is_empty() {
+        args.push(json(&external));
+        sql += &format!(" AND NOT {}", is_of_profile(db, "$2"));
+    }
+    Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Claims pending jobs for a launcher, oldest first, except those named and those of the profiles that runners elsewhere
+/// drive. No two launchers get the same one.
 pub async fn claim(
     db: &Db,
     launcher: Launcher,
@@ -134,6 +149,64 @@ pub async fn claim(
     now: Timestamp,
     limit: u32,
     except: &[RunnerJobId],
+    external: &[String],
+) -> Result<Vec<RunnerJob>, StoreError> {
+    let mut args = vec![owner.into(), now.into(), launcher.as_str().into()];
+    let mut excluded = String::new();
+    if !except.is_empty() {
+        args.push(json(&except));
+        let jobs = db.list(&format!("${}", args.len()));
+        excluded += &format!(" AND runner_job_id NOT IN (SELECT one FROM {jobs})");
+    }
+    if !external.is_empty() {
+        args.push(json(&external));
+        excluded += &format!(" AND NOT {}", is_of_profile(db, &format!("${}", args.len())));
+    }
+    claim_where(db, "", &excluded, args, limit).await
+}
+
+/// The jobs that a runner elsewhere may claim.
+#[derive(Clone, Copy, Debug)]
+pub struct ExternalJobs<'a> {
+    pub profiles: &'a [String],
+    /// `None`: those of every tenant.
+    pub tenants: Option<&'a [String]>,
+}
+
+/// Claims the oldest of these jobs for a runner elsewhere. `owner` names the claim, not the runner. No two claims get the
+/// same job, and no job is claimed while a runner holds its run.
+pub async fn claim_external(
+    db: &Db,
+    jobs: ExternalJobs<'_>,
+    runner_id: &str,
+    owner: &str,
+    now: Timestamp,
+) -> Result<Option<RunnerJob>, StoreError> {
+    let mut args =
+        vec![owner.into(), now.into(), Launcher::External.as_str().into(), runner_id.into(), json(&jobs.profiles)];
+    let mut wanted = format!(
+        " AND {} AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.run_id = runner_jobs.run_id AND l.ended = 0
+             AND l.expires_at > $2)",
+        is_of_profile(db, "$5")
+    );
+    if let Some(tenants) = jobs.tenants {
+        args.push(json(&tenants));
+        wanted += &format!(
+            " AND EXISTS (SELECT 1 FROM runs r WHERE r.run_id = runner_jobs.run_id
+                 AND r.tenant_id IN (SELECT one FROM {}))",
+            db.list("$6")
+        );
+    }
+    Ok(claim_where(db, ", runner_id = $4", &wanted, args, 1).await?.pop())
+}
+
+/// Claims the oldest pending jobs. The first arguments are the owner, the time and the launcher.
+async fn claim_where(
+    db: &Db,
+    changes: &str,
+    condition: &str,
+    mut args: Vec<Value>,
+    limit: u32,
 ) -> Result<Vec<RunnerJob>, StoreError> {
     // SQLite has one process, whose writes follow each other; only Postgres needs to skip what others hold.
     let skip = match db.engine {
@@ -141,18 +214,12 @@ pub async fn claim(
         Engine::Postgres(_) => "FOR UPDATE SKIP LOCKED",
     };
     let order = db.byte_order();
-    let mut args = vec![owner.into(), now.into(), launcher.as_str().into()];
-    let mut excluded = String::new();
-    if !except.is_empty() {
-        args.push(json(&except));
-        excluded = format!("AND runner_job_id NOT IN (SELECT one FROM {})", db.list("$4"));
-    }
     args.push(i64::from(limit).into());
     let most = args.len();
     let sql = format!(
         "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, launcher = $3,
-             attempt = attempt + 1
-         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {} {excluded}
+             attempt = attempt + 1{changes}
+         WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {}{condition}
              ORDER BY created_at, runner_job_id{order} LIMIT ${most} {skip})
          RETURNING {}",
         is_waiting("$2"),

@@ -43,7 +43,9 @@ async fn in_one_flush(
     };
     let claim = async {
         tokio::time::sleep(QUEUED).await;
-        runner_jobs::claim(db, LAUNCHER, "launcher", workshop.now(), 9, &[]).await.expect("a plain write stands alone")
+        runner_jobs::claim(db, LAUNCHER, "launcher", workshop.now(), 9, &[], &[])
+            .await
+            .expect("a plain write stands alone")
     };
     let open = async {
         tokio::time::sleep(2 * QUEUED).await;

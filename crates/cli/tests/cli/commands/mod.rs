@@ -1,6 +1,7 @@
 //! Each command against a real server, or against a server of canned responses.
 
 mod canned_server;
+mod dist;
 mod mesh;
 mod preflight;
 mod profiles;

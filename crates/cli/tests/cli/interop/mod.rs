@@ -5,6 +5,8 @@ mod aun_core;
 mod browser;
 mod bucket;
 mod codex;
+mod example_runner;
 mod model_server;
 mod openssl;
+mod proxies;
 mod qwen;

@@ -37,6 +37,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(commands::patch_status))
         .routes(routes!(runner_jobs::create, runner_jobs::list))
         .routes(routes!(runner_jobs::get))
+        .routes(routes!(runner_jobs::claim))
         .routes(routes!(permissions::list))
         .routes(routes!(permissions::answer))
         .routes(routes!(leases::claim))

@@ -1,17 +1,23 @@
-//! `/api/v1/runs/{runId}/runner-jobs…`.
+//! `/api/v1/runs/{runId}/runner-jobs…` and `/api/v1/runner-jobs/claim`.
 
-use axum::{Json, extract::State};
+use axum::{
+    Json,
+    extract::State,
+    response::{IntoResponse, Response},
+};
 use http::{HeaderMap, StatusCode};
 use ostler_protocol::{
     failures::Problem,
     ids::{RunId, RunnerJobId},
-    kernel::runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    kernel::runner_jobs::{
+        ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage,
+    },
 };
 
 use ostler_server::{
     app::App,
     net::{
-        extract::{At, Caller, OptionalBody, Params, idempotency_key},
+        extract::{At, Body, Caller, OptionalBody, Params, idempotency_key},
         problem::Refusal,
         responses::created_status,
     },
@@ -61,4 +67,22 @@ pub(crate) async fn get(
     At((run_id, job_id)): At<(RunId, RunnerJobId)>,
 ) -> Result<Json<RunnerJob>, Refusal> {
     Ok(Json(service::runner_jobs::get(&app, &caller, run_id, job_id).await?))
+}
+
+/// Claim a job as a runner elsewhere: the oldest job of the profiles, which must be in `runner.external_profiles`. The run is then
+/// claimed with `POST /api/v1/runs/{runId}/claim` under the same `runnerId`; if that does not happen within
+/// `runner.job_silence_ms`, the job is given to another runner.
+#[utoipa::path(post, path = "/api/v1/runner-jobs/claim", tag = "runner", security(("token" = ["run"])),
+    request_body = ClaimRunnerJob,
+    responses((status = 200, body = ClaimedRunnerJob), (status = 204, description = "no job came within `waitMs`"),
+        (status = "4XX", body = Problem)))]
+pub(crate) async fn claim(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    Body(request): Body<ClaimRunnerJob>,
+) -> Result<Response, Refusal> {
+    Ok(match service::runner_jobs::claim(&app, &caller, request).await? {
+        Some(claimed) => Json(claimed).into_response(),
+        None => StatusCode::NO_CONTENT.into_response(),
+    })
 }

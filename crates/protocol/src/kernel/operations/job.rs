@@ -15,7 +15,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
-        runner_jobs::{JobEnd, JobPhase, JobPoll, RunnerJob},
+        runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
         runs::TerminalStatus,
     },
     limits::JOB_ATTEMPTS_MAX,
@@ -156,6 +156,34 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)
+}
+
+/// Ends the start of a standing job whose runner is elsewhere, once that runner's lease has ended: no launcher reports it.
+/// A job that is not standing is ended by the sweeper.
+pub(super) fn end_external(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let Ok(rows) = desk.run(run_id) else { return };
+    let Some(job) = rows.run.standing_job_id.and_then(|id| rows.jobs.get(&id)) else { return };
+    let Some(lease) = rows.lease.as_deref().filter(|lease| lease.ended) else { return };
+    // A lease from before the claim of the job belongs to an earlier start.
+    let is_its_lease = lease.runner_id == job.runner_id && lease.acquired_at >= job.updated_at;
+    if job.launcher != Launcher::External || job.phase != JobPhase::Running || !is_its_lease {
+        return;
+    }
+    let (end, summary) = match lease.expired {
+        true => {
+            (JobEnd::Failed, json!({"status": "lost", "failureKind": "infra-failed", "message": "its lease expired"}))
+        }
+        false => (JobEnd::Succeeded, json!({"status": "released"})),
+    };
+    let owner = job.owner.clone().unwrap_or_default();
+    let op = FinishJobOp {
+        runner_job_id: job.runner_job_id,
+        owner,
+        end,
+        heartbeat_at: None,
+        summary: RawJson::of(&summary),
+    };
+    let _ = finish(desk, run_id, op, now);
 }
 
 /// A runner's bad end is a fact of its run, as long as the run has no end of its own.

@@ -2,7 +2,7 @@
 
 use super::{
     desk::{Desk, RunDesk},
-    ending, lease,
+    ending, job, lease,
 };
 use crate::{
     Timestamp,
@@ -16,6 +16,7 @@ impl Desk {
     pub fn settle(&mut self, run_id: RunId, now: Timestamp) {
         ending::close_cancelled_run(self, run_id, now);
         lease::release_if_dismissed(self, run_id, now);
+        job::end_external(self, run_id, now);
         let desk = self.runs.get_mut(&run_id).expect("settled after an operation on it");
         let unfinished = desk.unfinished_ids();
         if desk.run.unfinished_commands != unfinished.len() as i64 {

@@ -234,3 +234,71 @@ fn a_sweeper_does_not_end_a_start_that_was_vouched_for_after_it_looked() {
     scene.apply(run, Op::FinishJob(op)).unwrap();
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
 }
+
+/// A standing job that a runner elsewhere has claimed.
+fn external_job(scene: &mut Scene, run: RunId) -> RunnerJobId {
+    let job = scene.running_job(run, true);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::External;
+    job
+}
+
+#[test]
+fn the_job_of_a_runner_elsewhere_ends_when_the_runner_releases_its_lease() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = external_job(&mut scene, run);
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running, "it may wait for the next turn");
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Succeeded);
+    scene.turn(run);
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending, "the next turn is work for a runner");
+}
+
+#[test]
+fn the_job_of_a_runner_elsewhere_waits_again_as_soon_as_its_lease_has_expired() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = external_job(&mut scene, run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.advance_ms(LEASE_MS);
+    scene.desk.jobs_waiting = false;
+    scene.sweep(run);
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 1, "the start counts");
+    assert!(scene.desk.jobs_waiting);
+    assert!(scene.facts(EventType::BackendStatus).iter().any(|fact| fact["end"]["status"] == "lost"));
+}
+
+#[test]
+fn an_earlier_lease_of_the_same_runner_does_not_end_its_next_start() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.turn(run);
+    let job = external_job(&mut scene, run);
+    scene.claim(run, "runner");
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending, "it left its command behind");
+    scene.advance_ms(1);
+    scene.take_job(run, job);
+    scene.turn(run);
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
+}
+
+#[test]
+fn a_lease_of_another_runner_does_not_end_the_job_of_a_runner_elsewhere() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.turn(run);
+    let job = external_job(&mut scene, run);
+    scene.claim(run, "another");
+    let release = scene.patch(run, true, false);
+    scene.apply(run, release).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
+}

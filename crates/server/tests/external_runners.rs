@@ -1,0 +1,260 @@
+//! Runners elsewhere: they claim the jobs of the profiles that the server leaves to them. A job belongs to one runner, comes back
+//! when that runner is lost, and runners that want the same get jobs in turn.
+
+use std::time::Duration;
+
+use ostler_protocol::{FailureKind::*, limits::JOB_PROFILES_MAX};
+use serde_json::{Value, json};
+
+use crate::harness::{Answer, Caller, EXTERNAL, Engine, Played, TestServer, both_engines, eventually, id, run_body};
+
+const CLAIM: &str = "/api/v1/runner-jobs/claim";
+
+/// A run with its first turn, and a standing job for it.
+async fn started(server: &TestServer, prompt: &str) -> (String, String) {
+    let mut body = run_body();
+    body["backendProfile"] = json!(EXTERNAL);
+    body["command"] = json!({"type": "turn", "payload": {"prompt": prompt}});
+    let made = server.post("/api/v1/runs", &body).await.with_status(201);
+    (id(&made, "runId"), id(&made["command"], "commandId"))
+}
+
+async fn try_job(caller: &Caller, runner_id: &str, wait_ms: u64) -> Answer {
+    caller.post(CLAIM, &json!({"runnerId": runner_id, "profiles": [EXTERNAL], "waitMs": wait_ms})).await
+}
+
+/// Claims a job that is there, and its run.
+async fn work(caller: &Caller, runner_id: &str) -> Played {
+    let claimed = try_job(caller, runner_id, 0).await.with_status(200);
+    assert_eq!(claimed["runnerJob"]["runnerId"], runner_id);
+    caller.claim(&id(&claimed["run"], "runId"), runner_id).await
+}
+
+async fn job_of(server: &TestServer, run_id: &str) -> Value {
+    let jobs = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+    jobs["runnerJobs"][0].clone()
+}
+
+#[both_engines]
+async fn a_runner_elsewhere_finds_its_work_and_the_server_keeps_off(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 64;
+        setup.token("runner", "runner", &["hwlab"]);
+    })
+    .await;
+    let (run_id, turn) = started(&server, "hi").await;
+    // The server's own launcher runs another run from beginning to end meanwhile.
+    let (own_run, own_turn) = server.start("own").await;
+    assert_eq!(server.ended(&own_run, &own_turn).await["reply"], "own");
+    let job = job_of(&server, &run_id).await;
+    assert_eq!((&job["phase"], &job["launcher"]), (&json!("pending"), &json!("external")));
+    let caller = server.caller("runner");
+    let runner = work(caller, "mine").await;
+    assert_eq!(job_of(&server, &run_id).await["phase"], "running");
+    runner.ack(&turn).await;
+    runner.say(&turn, "done elsewhere").await;
+    runner.end(&turn, "completed").await;
+    runner.release().await;
+    assert_eq!(server.result(&run_id, &turn).await["reply"], "done elsewhere");
+    assert_eq!(job_of(&server, &run_id).await["phase"], "succeeded", "the release of the lease ended it");
+    try_job(caller, "mine", 0).await.with_status(204);
+    // The next turn of the run is work again.
+    let next = server.turn(&run_id, "again").await;
+    let runner = work(caller, "mine").await;
+    assert_eq!(runner.poll("").await["commands"][0]["commandId"], next.as_str());
+}
+
+#[both_engines]
+async fn a_waiting_runner_gets_a_job_as_soon_as_there_is_one(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.recheck_ms = 60_000).await;
+    let waiting = async { try_job(&server, "mine", 30_000).await.with_status(200) };
+    let submitting = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        started(&server, "hi").await.0
+    };
+    let both = tokio::time::timeout(Duration::from_secs(20), async { tokio::join!(waiting, submitting) });
+    let (claimed, run_id) = both.await.expect("the claim does not wait for its time");
+    assert_eq!(claimed["run"]["runId"], run_id.as_str());
+    try_job(&server, "mine", 50).await.with_status(204);
+}
+
+#[both_engines]
+async fn no_two_runners_get_the_same_job(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut runs = vec![];
+    for n in 0..12 {
+        runs.push(started(&server, &n.to_string()).await.0);
+    }
+    let claims = (0..20).map(|n| {
+        let caller = (*server).clone();
+        async move {
+            let answer = try_job(&caller, &format!("runner-{n}"), 0).await;
+            (answer.status == 200).then(|| id(&answer.ok()["run"], "runId"))
+        }
+    });
+    let mut claimed: Vec<_> = futures_util::future::join_all(claims).await.into_iter().flatten().collect();
+    // Runners that came while another one looked were sent away; the rest is theirs now.
+    while let Some(run_id) = Some(try_job(&server, "late", 0).await).filter(|answer| answer.status == 200) {
+        claimed.push(id(&run_id.ok()["run"], "runId"));
+    }
+    claimed.sort_unstable();
+    runs.sort_unstable();
+    assert_eq!(claimed, runs);
+}
+
+#[both_engines]
+async fn waiting_runners_get_jobs_in_the_order_in_which_they_came(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut waiting = vec![];
+    for n in 0..3 {
+        let caller = (*server).clone();
+        waiting
+            .push(tokio::spawn(async move { try_job(&caller, &format!("runner-{n}"), 30_000).await.with_status(200) }));
+        tokio::time::sleep(Duration::from_millis(150)).await;
+    }
+    for runner in waiting {
+        let (run_id, _) = started(&server, "hi").await;
+        let claimed = tokio::time::timeout(Duration::from_secs(20), runner).await.expect("its turn").unwrap();
+        assert_eq!(claimed["run"]["runId"], run_id.as_str());
+    }
+}
+
+#[both_engines]
+async fn a_claim_whose_answer_was_lost_comes_back(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    try_job(&server, "gone", 0).await.with_status(200);
+    try_job(&server, "next", 0).await.with_status(204);
+    server.clock.advance_ms(server.config.runner.job_silence_ms + 1);
+    let claimed = try_job(&server, "next", 20_000).await.with_status(200);
+    assert_eq!((&claimed["run"]["runId"], &claimed["runnerJob"]["attempt"]), (&json!(run_id), &json!(2)));
+    // The first one comes late, and finds the run taken.
+    let runner = server.claim(&run_id, "next").await;
+    server.try_claim(&run_id, "gone", 60_000).await.refused_by(RunnerLeaseConflict, "lease-held");
+    runner.end(&turn, "completed").await;
+    runner.release().await;
+    assert_eq!(job_of(&server, &run_id).await["phase"], "succeeded");
+}
+
+#[both_engines]
+async fn the_work_of_a_runner_that_is_lost_goes_to_the_next(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let lost = work(&server, "lost").await;
+    lost.ack(&turn).await;
+    // While it renews its lease, the job is its own, however long it takes.
+    for _ in 0..4 {
+        server.clock.advance_ms(40_000);
+        lost.heartbeat().await;
+    }
+    try_job(&server, "next", 300).await.with_status(204);
+    server.clock.advance_ms(60_001);
+    let claimed = try_job(&server, "next", 20_000).await.with_status(200);
+    assert_eq!(claimed["run"]["runId"], run_id.as_str());
+    let next = server.claim(&run_id, "next").await;
+    lost.try_end(&turn, "failed").await.refused_by(RunnerLeaseConflict, "lease-epoch-stale");
+    next.ack(&turn).await;
+    next.say(&turn, "taken over").await;
+    next.end(&turn, "completed").await;
+    assert_eq!(server.result(&run_id, &turn).await["reply"], "taken over");
+}
+
+#[both_engines]
+async fn work_that_every_runner_leaves_behind_is_given_up(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    for n in 1..=5 {
+        let runner = work(&server, &format!("runner-{n}")).await;
+        runner.release().await;
+        server.clock.advance_ms(60_000);
+    }
+    let result = server.result(&run_id, &turn).await;
+    assert_eq!((&result["status"], &result["failureKind"]), (&json!("failed"), &json!("infra-failed")), "{result}");
+    assert_eq!(job_of(&server, &run_id).await["phase"], "failed");
+}
+
+#[both_engines]
+async fn a_runner_elsewhere_outlives_the_server(engine: Engine) {
+    let mut server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let mut runner = work(&server, "mine").await;
+    runner.ack(&turn).await;
+    server.restart().await;
+    runner.caller = (*server).clone();
+    runner.say(&turn, "still here").await;
+    runner.end(&turn, "completed").await;
+    assert_eq!(server.result(&run_id, &turn).await["reply"], "still here");
+    // A job whose run was not claimed yet is still its own, too.
+    let (run_id, _) = started(&server, "again").await;
+    try_job(&server, "mine", 0).await.with_status(200);
+    server.restart().await;
+    try_job(&server, "next", 100).await.with_status(204);
+    server.claim(&run_id, "mine").await;
+}
+
+#[both_engines]
+async fn a_job_that_is_not_standing_ends_with_the_silence_of_its_runner(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run_with(|run| run["backendProfile"] = json!(EXTERNAL)).await;
+    let turn = server.turn(&run_id, "hi").await;
+    server.create_job(&run_id, &json!({"commandId": turn})).await.with_status(201);
+    let runner = work(&server, "mine").await;
+    runner.end(&turn, "completed").await;
+    runner.release().await;
+    server.clock.advance_ms(server.config.runner.job_silence_ms + 1);
+    eventually("the sweeper ends it", async || (job_of(&server, &run_id).await["phase"] == "succeeded").then_some(()))
+        .await;
+}
+
+#[both_engines]
+async fn a_job_without_work_is_given_to_nobody(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    server.cancel_command(&turn).await;
+    try_job(&server, "mine", 0).await.with_status(204);
+    assert_eq!(job_of(&server, &run_id).await["phase"], "succeeded");
+    assert_eq!(server.result(&run_id, &turn).await["status"], "cancelled");
+}
+
+#[both_engines]
+async fn a_runner_sees_the_jobs_of_its_tenants_and_profiles_only(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.external_profiles.push("other".into());
+        setup.token("here", "runner", &["hwlab"]);
+        setup.token("there", "runner", &["unidesk"]);
+        setup.token("client", "client", &["hwlab"]);
+    })
+    .await;
+    started(&server, "hi").await;
+    try_job(server.caller("there"), "r", 0).await.with_status(204);
+    let other = json!({"runnerId": "r", "profiles": ["other"]});
+    server.caller("here").post(CLAIM, &other).await.with_status(204);
+    try_job(server.caller("client"), "r", 0).await.refused_by(TenantPolicyDenied, "role");
+    server.with_token(None).post(CLAIM, &other).await.refused(Unauthenticated);
+    let both = json!({"runnerId": "r", "profiles": ["other", EXTERNAL, "other"]});
+    server.caller("here").post(CLAIM, &both).await.with_status(200);
+}
+
+#[both_engines]
+async fn a_claim_that_makes_no_sense_is_refused(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let claim = |change: Value| {
+        let mut body = json!({"runnerId": "r", "profiles": [EXTERNAL]});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        body
+    };
+    let many = vec![EXTERNAL; JOB_PROFILES_MAX + 1];
+    server.post(CLAIM, &claim(json!({"profiles": many[1..]}))).await.with_status(204);
+    for (change, rule) in [
+        (json!({"profiles": []}), "runner-profiles"),
+        (json!({"profiles": many}), "runner-profiles"),
+        (json!({"profiles": ["No Slug"]}), "slug-shape"),
+        (json!({"runnerId": ""}), "name-shape"),
+        (json!({"waitMs": 30_001}), "wait-limit"),
+    ] {
+        server.post(CLAIM, &claim(change)).await.refused_by(SchemaInvalid, rule);
+    }
+    let refused = server.post(CLAIM, &claim(json!({"profiles": ["scripted"]}))).await;
+    let refused = refused.refused_by(TenantPolicyDenied, "profile-not-external");
+    assert_eq!(refused.details["profile"], "scripted");
+}
