@@ -13,7 +13,7 @@ use crate::{
         provider_profiles::{PutConfig, PutCredential, ValidateProfile},
         runner_jobs::{ClaimRunnerJob, CreateRunnerJob},
         runners::RegisterRunner,
-        runs::{Cancel, CreateRun},
+        runs::{Cancel, CreateRun, UpdateRun},
         session_storage::{RefreshStorage, SweepStorage},
         sessions::{ControlSession, CreateSession, ReadSession, UpdateSession},
     },
@@ -58,6 +58,7 @@ const MANIFEST_BODY_BYTES_MAX: usize = 1024 * 1024;
 
 bodies! {
     CreateRun: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    UpdateRun: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateCommand: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
     AppendEvents: BODY_BYTES_MAX, 5 * JSON_VALUES_MAX;
     Cancel: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;

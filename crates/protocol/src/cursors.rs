@@ -14,6 +14,7 @@ const VERSION: &str = "c1";
 /// Points behind the last item of a page in creation order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cursor {
+    /// Or another number by which the list is ordered.
     pub created_at_us: i64,
     pub id: String,
 }
@@ -28,6 +29,11 @@ impl Cursor {
     /// Points behind the item with this id that was created then.
     pub fn after(created_at: Timestamp, id: impl ToString) -> Self {
         Self { created_at_us: created_at.as_microsecond(), id: id.to_string() }
+    }
+
+    /// Points behind the item with this id and this number, in a list that is ordered by the number.
+    pub fn behind(number: i64, id: impl ToString) -> Self {
+        Self { created_at_us: number, id: id.to_string() }
     }
 
     pub fn encode(&self, fingerprint: &str) -> String {

@@ -29,6 +29,10 @@ pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;
 pub const SESSION_TITLE_BYTES_MAX: usize = 256;
+/// Labels of a run or session.
+pub const LABELS_MAX: usize = 16;
+pub const LABEL_KEY_BYTES_MAX: usize = 63;
+pub const LABEL_VALUE_BYTES_MAX: usize = 128;
 /// A cancel's reason or the message of a status. What is shown of it is [`BLOCKER_CHARS_MAX`].
 pub const REASON_BYTES_MAX: usize = 16 * 1024;
 /// The reason of a legal hold.

@@ -18,6 +18,11 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("command_aliases", Copied, Retention::WithSession, WithSession),
     // Digests stay, so that the chain can be verified after payloads are erased.
     Holding::table("events", Copied, Proof, ContentsOnly),
+    // It is what was used, without contents. An erasure removes the user from it.
+    Holding::table("usage", Copied, Kept, ContentsOnly),
+    // Only SQLite has them: the labels in the rows of runs and sessions, for searches.
+    Holding::table("run_labels", Copied, Retention::WithSession, WithSession),
+    Holding::table("session_labels", Copied, Kept, ContentsOnly),
     Holding::table("append_batches", Copied, Retention::WithSession, WithSession),
     Holding::table("leases", Copied, Retention::WithSession, WithSession),
     Holding::table("permissions", Copied, Retention::WithSession, WithSession),

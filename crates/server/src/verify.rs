@@ -192,16 +192,17 @@ fn was_removed(removals: &[PayloadRemoval], event: &Event) -> bool {
 async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<String>, Failure> {
     let read = async {
         let (mut runs, mut commands, mut leases) = (vec![], vec![], vec![]);
-        let (mut permissions, mut jobs, mut reply_seqs) = (vec![], vec![], vec![]);
+        let (mut permissions, mut jobs, mut reply_seqs, mut usage) = (vec![], vec![], vec![], vec![]);
         for run_id in replay.run_ids() {
             runs.extend(store::kernel::runs::get(db, run_id).await?);
             commands.extend(store::kernel::commands::list_by_run(db, run_id).await?);
             leases.extend(store::kernel::leases::get(db, run_id).await?);
             permissions.extend(store::kernel::permissions::list_by_run(db, run_id).await?);
             jobs.extend(store::kernel::runner_jobs::list_by_run(db, run_id).await?);
+            usage.extend(store::kernel::usage::list_by_run(db, run_id).await?);
             reply_seqs.extend(store::kernel::commands::list_reply_seqs(db, run_id).await?);
         }
-        let rows = Rows { session, runs: &runs, commands: &commands, leases: &leases };
+        let rows = Rows { session, runs: &runs, commands: &commands, leases: &leases, usage: &usage };
         let mut differences = replay.differences(&rows);
         let (runs, commands, permissions) = (&runs, &commands, &permissions);
         let beside = RowsBeside { session, runs, commands, permissions, jobs: &jobs, reply_seqs: &reply_seqs };

@@ -36,6 +36,7 @@ fn every_write_of_the_document_is_tried_here() {
         "POST /agents/{agentId}/manifest/diff",
         "POST /agents/{agentId}/tokens",
         "PATCH /api/v1/commands/{commandId}/status",
+        "PATCH /api/v1/runs/{runId}",
         "PATCH /api/v1/runs/{runId}/lease",
         "PATCH /api/v1/runs/{runId}/status",
         "PATCH /api/v1/sessions/{sessionId}",

@@ -40,7 +40,14 @@ impl Scene {
     /// One more of everything; some at the very same time.
     async fn add(&self, number: usize) {
         let server: &Caller = &self.server;
-        server.create_run_with(|run| run["sessionRef"] = json!({"sessionId": format!("session-{number}")})).await;
+        let session_id = format!("session-{number}");
+        let labels = json!({"kind": "page", "number": number.to_string()});
+        let run = |run: &mut Value| {
+            run["sessionRef"] = json!({"sessionId": session_id});
+            run["labels"] = labels.clone();
+        };
+        server.create_run_with(run).await;
+        server.patch(&format!("/api/v1/sessions/{session_id}"), &json!({"labels": labels})).await.with_status(200);
         let turn = server.turn(&self.run_id, "x").await;
         server.create_job(&self.run_id, &json!({"commandId": turn})).await.with_status(201);
         let token = json!({"name": format!("token-{number}"), "role": "client", "tenants": ["hwlab"]});
@@ -64,6 +71,9 @@ impl Scene {
     fn lists(&self) -> Vec<List> {
         vec![
             ("/api/v1/runs?tenantId=hwlab".into(), "runs", "runId"),
+            ("/api/v1/runs?sort=cost".into(), "runs", "runId"),
+            ("/api/v1/runs?label=kind=page".into(), "runs", "runId"),
+            ("/api/v1/sessions?state=all&label=kind=page".into(), "sessions", "sessionId"),
             ("/api/v1/sessions?state=all".into(), "sessions", "sessionId"),
             ("/api/v1/sessions?readerId=me".into(), "sessions", "sessionId"),
             (format!("/api/v1/runs/{}/runner-jobs?", self.run_id), "runnerJobs", "runnerJobId"),

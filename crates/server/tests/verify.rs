@@ -38,7 +38,7 @@ struct Left {
 }
 
 /// The rows that are served beside the events.
-const SERVED: [&str; 6] = ["sessions", "runs", "commands", "leases", "permissions", "runner_jobs"];
+const SERVED: [&str; 7] = ["sessions", "runs", "commands", "leases", "permissions", "runner_jobs", "usage"];
 
 enum Connected {
     Sqlite(rusqlite::Connection),
@@ -174,6 +174,8 @@ async fn play(caller: &Caller, clock: &TestClock) {
         let path = format!("/api/v1/runs/{run_id}/permissions/{permission_id}/answer");
         caller.post(&path, &json!({"optionId": option, "digest": "ab".repeat(32)})).await.with_status(200);
     }
+    runner.tell(&command_id, "usage", json!({"totalTokens": 10, "costUsd": 0.001})).await;
+    clock.advance_ms(5);
     runner.end(&command_id, "completed").await;
     runner.release().await;
 }
@@ -377,6 +379,23 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
         ("runs", "trace_sink", "'\"mallory\"'", created),
         ("runs", "execution_policy", "REPLACE(execution_policy, '\"timeoutMs\":', '\"timeoutMs\":9')", created),
         ("runs", "created_at", "created_at + 1", created),
+        ("runs", "labels", "'{\"team\":\"mallory\"}'", "labels"),
+        ("runs", "created_by", "'mallory'", "created_by"),
+        ("runs", "tokens", "tokens + 1", "tokens"),
+        ("runs", "cost_nano_usd", "cost_nano_usd + 1000", "cost_nano_usd"),
+        ("runs", "turns", "turns + 1", "turns"),
+        ("runs", "active_ms", "active_ms - 1", "active_ms"),
+        ("usage", "run_id", &other_run, "its sum"),
+        ("usage", "day", "day - 1", "day"),
+        ("usage", "tenant_id", "'mallory'", "whose it is"),
+        ("usage", "backend_profile", "'mallory'", "whose it is"),
+        ("usage", "agent_id", "'agt_00000000000000000000000000000007'", "whose it is"),
+        ("usage", "user_id", "NULL", "whose it is"),
+        ("usage", "runs", "runs + 1", "runs"),
+        ("usage", "turns", "turns + 1", "its sum"),
+        ("usage", "tokens", "tokens - 1", "its sum"),
+        ("usage", "cost_nano_usd", "cost_nano_usd + 1", "its sum"),
+        ("usage", "active_ms", "active_ms + 1", "its sum"),
         ("commands", "state", "'failed'", "state"),
         ("commands", "terminal", end, "terminal"),
         ("commands", "terminal", "NULL", "terminal"),
@@ -418,6 +437,7 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
         ("sessions", "tenant_id", "'mallory'", created),
         ("sessions", "owner", "'mallory'", created),
         ("sessions", "title", "'mallory'", "title"),
+        ("sessions", "labels", "'{\"team\":\"mallory\"}'", "labels"),
         ("sessions", "closed_at", time, "closed_at"),
         ("sessions", "thread_id", "'mallory'", "thread_id"),
         ("sessions", "version", "9", "version"),

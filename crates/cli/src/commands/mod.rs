@@ -14,6 +14,7 @@ mod diff;
 mod doctor;
 mod guard;
 mod jobs;
+mod labels;
 mod list;
 mod man;
 mod mesh;
@@ -34,6 +35,7 @@ mod steer;
 mod tokens;
 mod trace;
 mod trust;
+mod usage;
 mod users;
 mod verify;
 
@@ -66,6 +68,7 @@ pub(crate) enum CliCommand {
     Cancel(cancel::CancelArgs),
     Runs(runs::RunsArgs),
     Sessions(sessions::SessionsArgs),
+    Usage(usage::UsageArgs),
     Jobs(jobs::JobsArgs),
     Agents(agents::AgentsArgs),
     Backends(backends::BackendsArgs),
@@ -129,12 +132,17 @@ impl CliCommand {
             // The launcher is of the same build: it starts its own program.
             Self::Runner(args) if args.is_launched() => return None,
             Self::Runner(_) => &["ostler_runners"],
+            Self::Run(args) if args.has_labels() => {
+                &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", "ostler_labels"]
+            }
             Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],
             Self::Result(_) => &["ostler_results"],
             Self::Diff(_) => &["ostler_results", "ostler_diffs"],
+            Self::Runs(args) if args.needs_labels() => &["ostler_runs", "ostler_labels"],
             Self::Runs(_) => &["ostler_runs"],
+            Self::Usage(_) => &["ostler_usage"],
             Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
             Self::Jobs(_) => &["ostler_runner_jobs"],
@@ -177,6 +185,7 @@ impl CliCommand {
             Self::Cancel(args) => cancel::cancel(connection, args).await,
             Self::Runs(args) => runs::runs(connection, args).await,
             Self::Sessions(args) => sessions::sessions(connection, args).await,
+            Self::Usage(args) => usage::usage(connection, args).await,
             Self::Jobs(args) => jobs::jobs(connection, args).await,
             Self::Agents(args) => agents::agents(connection, args).await,
             Self::Backends(args) => backends::backends(connection, args).await,

@@ -1,4 +1,4 @@
-//! `ostler sessions`: makes, shows, renames, closes and evicts sessions.
+//! `ostler sessions`: makes, shows, renames, labels, closes and evicts sessions.
 
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use ostler_protocol::{
@@ -12,7 +12,7 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
-    commands::read::ReaderArgs,
+    commands::{labels, read::ReaderArgs},
     connection::Connection,
     exit_codes,
     targets::{SessionKey, Within},
@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Make, show, rename, close and evict sessions
+/// Make, show, rename, label, close and evict sessions
 ///
 /// `ostler ps` lists them.
 #[derive(clap::Args, Debug)]
@@ -39,6 +39,7 @@ enum SessionsVerb {
     Create(CreateSessionArgs),
     Show(ShowSessionArgs),
     Rename(RenameSessionArgs),
+    Label(LabelSessionArgs),
     Close(CloseSessionArgs),
     Evict(EvictSessionArgs),
 }
@@ -57,6 +58,9 @@ struct CreateSessionArgs {
     profile: String,
     #[arg(long, help = "The tenant it belongs to [default: the context's, else local]")]
     tenant: Option<String>,
+    /// A label; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    label: Vec<(String, String)>,
     #[command(flatten)]
     output: Output,
 }
@@ -85,6 +89,7 @@ pub(crate) async fn sessions(connection: &Connection, args: &SessionsArgs) -> Re
         SessionsVerb::Create(args) => create(connection, args).await,
         SessionsVerb::Show(args) => show(connection, args).await,
         SessionsVerb::Rename(args) => rename(connection, args).await,
+        SessionsVerb::Label(args) => label(connection, args).await,
         SessionsVerb::Close(args) => close(connection, args).await,
         SessionsVerb::Evict(args) => evict(connection, args).await,
     }
@@ -105,6 +110,32 @@ struct RenameSessionArgs {
     within: Within,
     #[command(flatten)]
     output: Output,
+}
+
+/// Set or remove labels of a session
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions label review team=search\n  ostler sessions label review team-")]
+struct LabelSessionArgs {
+    #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "Its id, the beginning of it, or one of its runs")]
+    session: String,
+    /// KEY=VALUE sets a label, KEY- removes it
+    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = labels::parse_change)]
+    changes: Vec<(String, Option<String>)>,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
+async fn label(connection: &Connection, args: &LabelSessionArgs) -> Result<u8, Failure> {
+    let finder = args.within.finder(connection)?;
+    let SessionKey { id, tenant } = finder.session(&args.session).await?;
+    let labels = Some(labels::patch(&args.changes));
+    let update = UpdateSession { labels, tenant_id: tenant, ..UpdateSession::default() };
+    let session = finder.client.update_session(&id, &update).await?;
+    args.output.one(&session, || labels::sentence(&session.session_id, &session.labels));
+    Ok(exit_codes::OK)
 }
 
 /// Close a session permanently: it accepts no more work, and can still be read
@@ -145,7 +176,7 @@ struct EvictSessionArgs {
 async fn rename(connection: &Connection, args: &RenameSessionArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let SessionKey { id, tenant } = finder.session(&args.session).await?;
-    let update = UpdateSession { title: Some(args.title.clone()), tenant_id: tenant };
+    let update = UpdateSession { title: Some(args.title.clone()), tenant_id: tenant, ..UpdateSession::default() };
     let session = finder.client.update_session(&id, &update).await?;
     args.output.one(&session, || match &session.title {
         Some(title) => format!("{} is now {:?}\n", line(&session.session_id, 200), line(title, 200)),
@@ -190,6 +221,7 @@ async fn create(connection: &Connection, args: &CreateSessionArgs) -> Result<u8,
         tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
         session_id: args.id.clone(),
         backend_profile: Some(args.profile.clone()),
+        labels: labels::of_new(&args.label),
         ..CreateSession::default()
     };
     let made = connection.client()?.create_session(&session).await?;

@@ -1,6 +1,7 @@
 //! How things are printed, and how a person at a terminal is asked. Knows no command: everything here takes values and
 //! writes text. Only [`output`] writes to stdout and stderr.
 
+pub(crate) mod amounts;
 pub(crate) mod confirm;
 pub(crate) mod events;
 pub(crate) mod output;

@@ -16,4 +16,5 @@ mod runs;
 mod session_storage;
 mod sessions;
 mod tokens;
+mod usage;
 mod users;

@@ -6,7 +6,7 @@ use ostler_protocol::{
         commands::{Command, PatchStatus},
         results::RunResult,
         runner_jobs::RunnerJob,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, UpdateRun},
     },
 };
 use serde::{Deserialize, Serialize};
@@ -45,6 +45,11 @@ impl Client {
 
     pub async fn list_runs(&self, query: &ListRuns) -> Result<RunPage, Failure> {
         self.get(Path::api(&["runs"]).query(query)?).await
+    }
+
+    /// Changes labels of the run.
+    pub async fn update_run(&self, run_id: &str, update: &UpdateRun) -> Result<Run, Failure> {
+        self.patch(Path::api(&["runs", run_id]), update).await
     }
 
     /// Idempotent: cancelling a finished run returns how it ended.

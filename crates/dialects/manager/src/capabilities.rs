@@ -10,6 +10,17 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         "Runs: create, alone or with a first command and its job; list in pages, get, cancel.",
     ),
     capability(
+        "ostler_labels",
+        &["PATCH /api/v1/runs/{runId}", "GET /api/v1/runs", "PATCH /api/v1/sessions/{sessionId}", "GET /api/v1/sessions"],
+        "Labels on runs and sessions: set at creation, change later, find by them.",
+    ),
+    capability(
+        "ostler_usage",
+        &["GET /api/v1/usage", "GET /api/v1/runs"],
+        "What runs have used: tokens, cost, turns and time, by run, and in a period by profile, tenant, user, agent or day.",
+    )
+    .modes(&["profile", "tenant", "user", "agent", "day"]),
+    capability(
         "ostler_commands",
         &[
             "POST /api/v1/runs/{runId}/commands",

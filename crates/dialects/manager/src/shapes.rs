@@ -2,13 +2,12 @@
 
 use ostler_protocol::{
     FailureKind,
-    kernel::{events::EventType, session_storage::SWEEP_MAX},
+    kernel::{events::EventType, runs::RunSort, session_storage::SWEEP_MAX, usage::UsageBy},
     limits::{
-        API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
-        JOB_PROFILES_MAX,
-        LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX,
-        REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX,
-        WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
+        API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX, JOB_PROFILES_MAX, LABEL_KEY_BYTES_MAX,
+        LABEL_VALUE_BYTES_MAX, LABELS_MAX, LEASE_MS_MAX, LEASE_MS_MIN, NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX,
+        PROFILE_FILES_MAX, PROMPT_BYTES_MAX, REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX,
+        TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
     },
 };
 use ostler_server::net::shapes::{
@@ -33,6 +32,8 @@ fn run_fields() -> Vec<(&'static str, Value)> {
         ("CreateRun.providerId", name()),
         ("CreateRun.backendProfile", slug()),
         ("CreateRun.idempotencyKey", name()),
+        ("CreateRun.labels", labels(LABELS_MAX)),
+        ("UpdateRun.labels", label_patch()),
         ("CreateRun.workspaceRef", free(WORKSPACE_REF_BYTES_MAX)),
         ("CreateRun.businessIntents", free(EVENT_BYTES_MAX)),
         ("CreateRun.resourceBundleRef", json!({"type": "null"})),
@@ -96,6 +97,8 @@ fn session_fields() -> Vec<(&'static str, Value)> {
         ("CreateSession.backendProfile", slug()),
         ("CreateSession.idempotencyKey", name()),
         ("CreateSession.title", title()),
+        ("CreateSession.labels", labels(LABELS_MAX)),
+        ("UpdateSession.labels", label_patch()),
         ("UpdateSession.title", title()),
         ("UpdateSession.tenantId", id()),
         ("ReadSession.readerId", name()),
@@ -190,7 +193,17 @@ fn bodies() -> Vec<(&'static str, Value)> {
                 "example": {"tenantId": "hwlab", "reason": "case 7"},
             }),
         ),
-        ("UpdateSession", json!({"properties": {"title": {"type": "string"}}})),
+        // One of them must be there, and is not null then.
+        (
+            "UpdateSession",
+            json!({
+                "anyOf": [
+                    {"required": ["title"], "properties": {"title": {"type": "string"}}},
+                    {"required": ["labels"], "properties": {"labels": {"type": "object"}}},
+                ],
+                "example": {"title": "Release notes"},
+            }),
+        ),
         ("AppendEvent", json!({"example": {"type": "custom", "payload": {"name": "note", "value": 1}}})),
     ]
 }
@@ -207,6 +220,12 @@ fn parameter(path: &str, name: &str) -> Option<Value> {
             words(["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])
         }
         "state" => words(["default", "all"]),
+        "label" => {
+            let pair = format!("{LABEL_KEY_PATTERN}={LABEL_VALUE_PATTERN}");
+            json!({"pattern": format!("^{pair}(,{pair}){{0,15}}$"), "maxLength": LABEL_FILTER_CHARS_MAX, "example": "team=search"})
+        }
+        "sort" => words(RunSort::ALL.map(RunSort::as_str)),
+        "by" if path.ends_with("/usage") => words(UsageBy::ALL.map(UsageBy::as_str)),
         "idPrefix" => {
             let kind = if path.contains("/sessions") { "ses_" } else { "run_" };
             json!({"pattern": format!("^({kind})?[0-9a-f]{{0,32}}$"), "maxLength": 36})
@@ -231,6 +250,31 @@ fn first_command(command: &mut Value) {
     let turn = json!({"required": ["payload"], "properties": {"type": {"const": "turn"}}});
     let first = command["oneOf"][0].take();
     command["oneOf"][0] = json!({"allOf": [first, turn]});
+}
+
+/// A key of a label, and its value: of 128 ASCII characters, or of any 32, which are not more than 128 bytes.
+const LABEL_KEY_PATTERN: &str = "[a-z0-9][a-z0-9._/-]{0,62}";
+const LABEL_VALUE_PATTERN: &str = r"([\x20-\x2b\x2d-\x7e]{0,128}|[^,\x00-\x1f\x7f-\x9f]{0,32})";
+/// All labels that there may be, with an equals sign in each and a comma between them.
+const LABEL_FILTER_CHARS_MAX: usize = LABELS_MAX * (LABEL_KEY_BYTES_MAX + LABEL_VALUE_BYTES_MAX + 2);
+
+fn labels(max: usize) -> Value {
+    json!({
+        "maxProperties": max,
+        "propertyNames": {"pattern": format!("^{LABEL_KEY_PATTERN}$"), "maxLength": LABEL_KEY_BYTES_MAX},
+        "additionalProperties": label_value("string".into()),
+    })
+}
+
+/// All labels can be removed and as many set.
+fn label_patch() -> Value {
+    let mut patch = labels(2 * LABELS_MAX);
+    patch["additionalProperties"] = label_value(json!(["string", "null"]));
+    patch
+}
+
+fn label_value(kind: Value) -> Value {
+    json!({"type": kind, "pattern": format!("^{LABEL_VALUE_PATTERN}$"), "maxLength": LABEL_VALUE_BYTES_MAX})
 }
 
 fn title() -> Value {

@@ -13,8 +13,10 @@ use crate::{
     json::{canonical_hash, present},
     kernel::{
         commands::{Command, CreateCommand},
+        labels::{LabelPatch, Labels},
         policy::{AskedPolicy, ExecutionPolicy},
         runner_jobs::RunnerJob,
+        usage::RunUsage,
     },
     limits::{EVENT_BYTES_MAX, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
 };
@@ -49,6 +51,10 @@ pub struct CreateRun {
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub business_intents: Option<RawJson>,
+    /// At most 16, by which the run can be found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    pub labels: Option<Labels>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
     /// Not supported: a run that names one is refused, rather than run without it. `workspaceRef` names a repository.
@@ -134,6 +140,9 @@ pub struct Run {
     pub idempotency_key: Option<String>,
     #[serde(skip)]
     pub request_hash: String,
+    /// The user or other caller that created it. `None` for runs that are older than this field.
+    #[serde(skip)]
+    pub created_by: Option<String>,
     pub status: RunStatus,
     pub terminal: Option<Terminal>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -156,6 +165,12 @@ pub struct Run {
     pub attempt_id: Option<AttemptId>,
     #[serde(skip)]
     pub standing_job_id: Option<RunnerJobId>,
+    #[serde(default)]
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    pub labels: Labels,
+    /// What it has used so far.
+    #[serde(default)]
+    pub usage: RunUsage,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
@@ -208,13 +223,60 @@ pub struct ListRuns {
     /// Only ids that begin like this; the kind's own `run_` may be left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,
+    /// Only runs that were created at this time or later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>, format = DateTime)]
+    pub created_after: Option<Timestamp>,
+    /// Only runs with this label, `key=value`. Several between commas must all match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
+    /// `created`, the newest first, when left out. By `cost`, `tokens` or `duration`, the largest come first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sort: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
 }
 
-/// Newest first.
+/// The order of a list of runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub enum RunSort {
+    #[default]
+    Created,
+    Cost,
+    Tokens,
+    Duration,
+}
+
+impl RunSort {
+    pub const ALL: [Self; 4] = [Self::Created, Self::Cost, Self::Tokens, Self::Duration];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Created => "created",
+            Self::Cost => "cost",
+            Self::Tokens => "tokens",
+            Self::Duration => "duration",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|sort| sort.as_str() == text)
+    }
+
+    /// The number by which it orders a run.
+    pub fn position(self, run: &Run) -> i64 {
+        match self {
+            Self::Created => run.created_at.as_microsecond(),
+            Self::Cost => run.usage.cost_nano_usd,
+            Self::Tokens => run.usage.tokens,
+            Self::Duration => run.usage.active_ms,
+        }
+    }
+}
+
+/// In the requested order.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunPage {
@@ -227,4 +289,13 @@ pub struct RunPage {
 pub struct Cancel {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// The body of `PATCH /api/v1/runs/{runId}`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct UpdateRun {
+    /// Labels to set by their keys; null removes one. Others stay as they are.
+    #[schema(value_type = std::collections::BTreeMap<String, Option<String>>, required)]
+    pub labels: Option<LabelPatch>,
 }

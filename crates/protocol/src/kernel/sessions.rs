@@ -9,6 +9,7 @@ use crate::{
     json::{canonical_hash, hex},
     kernel::{
         chain::Hash,
+        labels::{LabelPatch, Labels},
         liveness::{Liveness, Supervisor},
         results::ChainHead,
         session_storage::{SessionStorage, StorageKind},
@@ -52,6 +53,7 @@ pub struct Session {
     pub owner: Option<String>,
     pub backend_profile: String,
     pub title: Option<String>,
+    pub labels: Labels,
     /// It accepts no further runs or commands.
     pub closed_at: Option<Timestamp>,
     /// Its owner erased it: clients can no longer find it, and only the digests of its events stay.
@@ -106,6 +108,7 @@ impl Session {
             owner: None,
             backend_profile: profile,
             title: None,
+            labels: Labels::default(),
             closed_at: None,
             erased_at: None,
             thread_id: None,
@@ -159,6 +162,10 @@ pub struct CreateSession {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// At most 16, by which the session can be found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    pub labels: Option<Labels>,
     /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, except for the
     /// profiles `scripted` and `model`, whose agents keep no files.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,9 +181,13 @@ pub struct CreateSession {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpdateSession {
-    /// The new title; an empty one takes it away.
-    #[schema(required)]
+    /// The new title; an empty one takes it away. Either it or `labels` is required.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// Labels to set by their keys; null removes one. Others stay as they are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, Option<String>>>)]
+    pub labels: Option<LabelPatch>,
     /// Needed where the caller sees several tenants with a session of this id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
@@ -202,6 +213,9 @@ pub struct SessionView {
     pub tenant_id: String,
     pub backend_profile: String,
     pub title: Option<String>,
+    #[serde(default)]
+    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    pub labels: Labels,
     pub execution_state: ExecutionState,
     /// Rises whenever a command or a run ends.
     pub version: i64,
@@ -237,6 +251,7 @@ impl SessionView {
             tenant_id: session.tenant_id,
             backend_profile: session.backend_profile,
             title: session.title,
+            labels: session.labels,
             execution_state: session.execution_state,
             version: session.version,
             read_version,
@@ -272,6 +287,9 @@ pub struct ListSessions {
     pub tenant_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_profile: Option<String>,
+    /// Only sessions with this label, `key=value`. Several between commas must all match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
     /// Only ids of ours that begin like this; the kind's own `ses_` may be left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,

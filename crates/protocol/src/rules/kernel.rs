@@ -27,6 +27,14 @@ macro_rules! kernel_rules {
             hint: Some("use a name of the IANA database such as Europe/Berlin, or UTC");
         ExpiresIn "expires-in" SchemaInvalid "The requested lifetime is out of range.",
             hint: Some("request a shorter lifetime; docs/limits.md has the limits");
+        LabelsCount "labels-count" SchemaInvalid "There are too many labels.";
+        LabelKey "label-key" SchemaInvalid "The key of a label is empty, too long, or has characters other than lower-case letters, digits and inner . _ / -.";
+        LabelValue "label-value" SchemaInvalid "The value of a label is too long, or has a comma or control characters.";
+        LabelFilter "label-filter" SchemaInvalid "The filter by labels is not of the form key=value,key=value.";
+        LabelsRequired "labels-required" SchemaInvalid "The request must have labels.";
+        RunSort "run-sort" SchemaInvalid "Runs cannot be sorted by this.";
+        UsageBy "usage-by" SchemaInvalid "Usage cannot be grouped by this.";
+        UsagePeriod "usage-period" SchemaInvalid "The period is not two dates, of which the first is not later than the second.";
         ReasonSize "reason-size" PayloadTooLarge "The reason is too long.",
             hint: Some("shorten the reason");
 

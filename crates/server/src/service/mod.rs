@@ -24,4 +24,5 @@ pub mod runs;
 pub mod session_storage;
 pub mod sessions;
 pub mod tokens;
+pub mod usage;
 pub mod users;

@@ -8,11 +8,13 @@ use ostler_protocol::{
     kernel::{
         commands::{CommandType, CreateCommand, PatchStatus},
         events::{EventType, NewEvent},
-        operations::{CancelRunOp, CreateRunOp},
+        labels::{LabelPatch, Labels},
+        operations::{CancelRunOp, CreateRunOp, LabelRunOp},
         policy::AdmittedRun,
         runner_jobs::CreateRunnerJob,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunStatus},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunSort, RunStatus, UpdateRun},
         sessions::Session,
+        usage::RunUsage,
         workspaces::WorkspaceRef,
     },
     limits::EVENT_BYTES_MAX,
@@ -36,6 +38,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
     if let Some(first) = &request.command {
         check_first(first)?;
     }
+    request.labels.as_ref().map_or(Ok(()), Labels::check)?;
     let bytes = request.free_bytes();
     let request_hash = app.compute(bytes, || request_hash(&request)).await;
     let request = with_profile(app, request).await?;
@@ -174,13 +177,16 @@ pub fn create_op(
     message: Option<Said>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();
-    let run = new_run(app, request, admitted, session, request_hash, now);
+    let mut run = new_run(app, request, admitted, session, request_hash, now);
+    run.labels = request.labels.as_ref().map_or(Ok(Labels::default()), |labels| redacted_labels(app, labels))?;
     let audit = json!({
-        "action": "run.create", "by": caller.name(), "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
+        "action": "run.create", "by": caller.name(), "createdBy": creator(caller), "labels": run.labels, "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
         "executionPolicy": admitted.execution_policy, "businessIntents": request.business_intents,
         "recordDigest": run.record_digest(), "sessionDigest": is_new.then(|| session.record_digest()),
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
+    // As the event has it, so that the one can be compared with the other.
+    run.created_by = audit.view::<AuditedRun>().and_then(|audited| audited.created_by);
     if audit.size() > EVENT_BYTES_MAX {
         let what = "executionPolicy and businessIntents, as the audit event keeps them";
         return Err(Failure::too_large(Rule::AuditSize, what, audit.size(), EVENT_BYTES_MAX));
@@ -206,6 +212,40 @@ pub fn create_op(
     })
 }
 
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AuditedRun {
+    created_by: Option<String>,
+}
+
+/// Who a run is counted for, unless its session has an owner: a user by their id, any other caller by its name.
+fn creator(caller: &Principal) -> String {
+    match caller {
+        Principal::User { user_id, .. } => user_id.to_string(),
+        _ => caller.name(),
+    }
+}
+
+/// Labels, redacted. A value that is redacted stays within its bounds, or is rejected.
+pub(super) fn redacted_labels(app: &App, labels: &Labels) -> Result<Labels, Failure> {
+    let labels: Labels = redacted_as(app, labels)?;
+    labels.check()?;
+    Ok(labels)
+}
+
+/// As [`redacted_labels`], for a change.
+pub(super) fn redacted_patch(app: &App, patch: &LabelPatch) -> Result<LabelPatch, Failure> {
+    patch.check()?;
+    let patch: LabelPatch = redacted_as(app, patch)?;
+    patch.check()?;
+    Ok(patch)
+}
+
+fn redacted_as<T: serde::Serialize + serde::de::DeserializeOwned>(app: &App, value: &T) -> Result<T, Failure> {
+    let redacted = app.redacted(&RawJson::of(value))?;
+    serde_json::from_str(redacted.as_str()).map_err(Failure::internal)
+}
+
 fn new_run(
     app: &App,
     request: &CreateRun,
@@ -228,6 +268,7 @@ fn new_run(
         agent_id: request.agent_id,
         idempotency_key: request.idempotency_key.clone(),
         request_hash: hash.to_owned(),
+        created_by: None,
         status: RunStatus::Pending,
         terminal: None,
         cancel_requested_at: None,
@@ -240,6 +281,8 @@ fn new_run(
         offered_attempt_id: None,
         attempt_id: None,
         standing_job_id: None,
+        labels: Labels::default(),
+        usage: RunUsage::default(),
         created_at: now,
         updated_at: now,
     }
@@ -258,10 +301,14 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
             Some(RunStatus::parse(text).ok_or_else(|| Failure::invalid(Rule::RunStatus, "no such run status"))?)
         }
     };
+    let sort = request.sort.as_deref().map_or(Some(RunSort::Created), RunSort::parse);
+    let sort = sort.ok_or_else(|| Failure::invalid(Rule::RunSort, "sort must be created, cost, tokens or duration"))?;
+    let labels = request.label.as_deref().map(Labels::parse_filter).transpose()?.unwrap_or_default();
     let ids = id_range(RunId::PREFIX, request.id_prefix.as_deref())?;
     let names = (&request.project_id, &request.provider_id, &request.backend_profile, &request.session_id);
     let sees_threads_of = caller.sees_threads_of();
-    let filters = (&tenants, names, &request.status, &ids, &sees_threads_of);
+    let narrowed = (&request.created_after, &labels, sort);
+    let filters = (&tenants, names, &request.status, &ids, &sees_threads_of, narrowed);
     let page = PageRequest::new("runs", &filters, request.limit, request.cursor.as_deref())?;
     let filter = store::kernel::runs::RunFilter {
         tenants,
@@ -271,11 +318,23 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
         backend_profile: request.backend_profile,
         session_id: request.session_id,
         status,
+        created_after: request.created_after,
+        labels,
+        sort,
         ids,
     };
     let runs = store::kernel::runs::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
-    let Page { items: runs, next_cursor } = page.page(runs, |run| Cursor::after(run.created_at, run.run_id));
+    let Page { items: runs, next_cursor } = page.page(runs, |run| Cursor::behind(sort.position(run), run.run_id));
     Ok(RunPage { runs, next_cursor })
+}
+
+/// Changes the labels of a run, also of one that has ended.
+pub async fn update(app: &App, caller: &Principal, run_id: RunId, request: UpdateRun) -> Result<Run, Failure> {
+    let run = app.visible_run(caller, run_id).await?;
+    caller.may_control(&run)?;
+    let patch = request.labels.ok_or_else(|| Failure::invalid(Rule::LabelsRequired, "labels are required"))?;
+    let patch = redacted_patch(app, &patch)?;
+    app.submit(&run, LabelRunOp { patch, by: caller.name() }).await
 }
 
 /// Idempotent: cancelling a finished run returns how it ended.

@@ -7,6 +7,7 @@ use ostler_protocol::{
     json::{canonical_hash, value_of},
     kernel::{
         events::page_json,
+        labels::Labels,
         liveness::Liveness,
         operations::{CreateSessionOp, SessionChange},
         provider_profiles::AgentConfig,
@@ -45,6 +46,10 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     let chosen = request.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
     chosen.map_or(Ok(()), check_chosen)?;
     let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose()?.flatten();
+    let labels = request.labels.as_ref().map_or(Ok(Labels::default()), |labels| {
+        labels.check()?;
+        runs::redacted_labels(app, labels)
+    })?;
     let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let storage = storage(app, profile, &request)?;
     let request_hash = request_hash(&request);
@@ -64,6 +69,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             idempotency_key: key.map(str::to_owned),
             request_hash: Some(request_hash.clone()),
             title: title.clone(),
+            labels: labels.clone(),
             storage: storage.clone(),
             ..new
         };
@@ -126,11 +132,17 @@ fn redacted_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
 }
 
-/// Gives the session another title.
+/// Gives the session another title, other labels, or both at once.
 pub async fn update(app: &App, caller: &Principal, id: &str, request: UpdateSession) -> Result<SessionView, Failure> {
-    let text = request.title.ok_or_else(|| Failure::invalid(Rule::TitleRequired, "title is required"))?;
-    let title = redacted_title(app, &text)?;
-    change(app, caller, id, request.tenant_id.as_deref(), SessionChange::Rename(title)).await
+    let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose()?;
+    let labels = request.labels.as_ref().map(|patch| runs::redacted_patch(app, patch)).transpose()?;
+    let tenant_id = request.tenant_id.as_deref();
+    let update = match (title, labels) {
+        (title, Some(labels)) => SessionChange::Label { labels, title },
+        (Some(title), None) => SessionChange::Rename(title),
+        (None, None) => return Err(Failure::invalid(Rule::TitleRequired, "a title or labels are required")),
+    };
+    change(app, caller, id, tenant_id, update).await
 }
 
 async fn change(
@@ -155,8 +167,9 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
     };
     let reader_id = reader(caller, request.reader_id.as_deref())?;
     let ids = id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
+    let labels = request.label.as_deref().map(Labels::parse_filter).transpose()?.unwrap_or_default();
     let threads_of = caller.sees_threads_of();
-    let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, only_open, &ids);
+    let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, only_open, &ids, &labels);
     let limit = request.limit.or(Some(LIST_LIMIT_DEFAULT));
     let page = PageRequest::new("sessions", &filters, limit, request.cursor.as_deref())?;
     let open = match only_open {
@@ -167,6 +180,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
         tenants,
         threads_of,
         backend_profile: request.backend_profile,
+        labels,
         reader_id,
         open,
         ids,

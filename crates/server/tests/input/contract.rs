@@ -57,6 +57,8 @@ const SEMANTIC_RULES: &[&str] = &[
     "aid-domain",
     "profile-scripted",
     "config-credential",
+    // A period whose last day is before its first.
+    "usage-period",
     // One body and query that say two things.
     "sweep-twice",
     // The provider's files.

@@ -77,6 +77,7 @@ impl Scene {
         let mut whole_run = run_body();
         whole_run["sessionRef"] = json!({"sessionId": "s"});
         whole_run["idempotencyKey"] = json!("k");
+        whole_run["labels"] = json!({"team": "search"});
         whole_run["command"] = json!({"type": "turn", "payload": {"prompt": "x"}});
         let agent = &self.agent_id;
         let whole_agent =
@@ -85,6 +86,7 @@ impl Scene {
         let register = json!({"runnerId": "runner-a", "runId": run, "backendProfile": "scripted"});
         vec![
             (Open, "POST", "/api/v1/runs".into(), whole_run),
+            (Open, "PATCH", format!("/api/v1/runs/{run}"), json!({"labels": {"team": "search", "old": null}})),
             (Open, "POST", format!("/api/v1/runs/{run}/cancel"), json!({"reason": "r"})),
             (Open, "PATCH", format!("/api/v1/runs/{run}/status"), signed(json!({"status": "failed", "message": "m"}))),
             (Open, "POST", format!("/api/v1/runs/{run}/events"), signed(json!({"batchNo": 1, "events": [event]}))),
@@ -113,9 +115,15 @@ impl Scene {
                 "POST",
                 "/api/v1/sessions".into(),
                 json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
+                    "labels": {"team": "search"},
                     "idempotencyKey": "k"}),
             ),
-            (Open, "PATCH", format!("/api/v1/sessions/{session}"), json!({"title": "t", "tenantId": "hwlab"})),
+            (
+                Open,
+                "PATCH",
+                format!("/api/v1/sessions/{session}"),
+                json!({"title": "t", "labels": {"team": null}, "tenantId": "hwlab"}),
+            ),
             (
                 Open,
                 "POST",

@@ -82,6 +82,8 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_external_runners" => external_runners(server).await,
         "ostler_runners" => runners(server).await,
         "ostler_sessions" => sessions(server).await,
+        "ostler_labels" => labels(server).await,
+        "ostler_usage" => usage(server).await,
         "ostler_session_changes" => session_changes(server).await,
         "ostler_session_storage" => session_storage(server).await,
         "ostler_session_events" => session_events(server).await,
@@ -328,6 +330,29 @@ async fn session_changes(server: &TestServer) {
     let facts: Vec<_> =
         page["events"].as_array().unwrap().iter().map(|event| event["payload"]["change"].clone()).collect();
     assert_eq!(facts, ["created", "renamed", "closed"]);
+}
+
+async fn labels(server: &TestServer) {
+    let run_id = server.create_run_with(|run| run["labels"] = json!({"proof": "first"})).await;
+    let path = format!("/api/v1/runs/{run_id}");
+    let labelled = server.patch(&path, &json!({"labels": {"proof": "second"}})).await.with_status(200);
+    assert_eq!(labelled["labels"], json!({"proof": "second"}));
+    let found = server.get("/api/v1/runs?label=proof=second").await.with_status(200);
+    assert_eq!(found["runs"][0]["runId"], run_id.as_str());
+    let session = format!("/api/v1/sessions/{}", id(&labelled, "sessionId"));
+    server.patch(&session, &json!({"labels": {"proof": "third"}})).await.with_status(200);
+    let found = server.get("/api/v1/sessions?state=all&label=proof=third").await.with_status(200);
+    assert_eq!(found["sessions"].as_array().unwrap().len(), 1);
+}
+
+async fn usage(server: &TestServer) {
+    server.create_run().await;
+    for by in ["profile", "tenant", "user", "agent", "day"] {
+        let report = server.get(&format!("/api/v1/usage?by={by}")).await.with_status(200);
+        assert!(report["total"]["runs"].as_i64().unwrap() > 0, "{report}");
+    }
+    let runs = server.get("/api/v1/runs?sort=cost").await.with_status(200);
+    assert_eq!(runs["runs"][0]["usage"]["costUsd"], 0.0);
 }
 
 async fn session_events(server: &TestServer) {

@@ -44,13 +44,15 @@ pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
     let runs = db.read(runs, vec![session.public_id().into(), text(id)], |row| row.id::<RunId>()).await?;
     for run_id in runs {
         let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE run_id = $1"), vec![text(run_id)]);
-        if !erase(db, id, OF_A_RUN.map(delete)).await? {
+        // What was used stays counted, without its user.
+        let forget = Statement::new("UPDATE usage SET user_id = NULL WHERE run_id = $1", vec![text(run_id)]);
+        if !erase(db, id, OF_A_RUN.map(delete).into_iter().chain([forget])).await? {
             return Ok(false);
         }
     }
     let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
     let sql = "UPDATE sessions SET external_id = NULL, idempotency_key = NULL, request_hash = NULL, owner = NULL,
-        title = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
+        title = NULL, labels = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
         active_run_id = NULL, active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
         revision = revision + 1 WHERE session_id = $1 AND erased_at IS NOT NULL";
     let names = Statement::new(sql, vec![text(id)]);

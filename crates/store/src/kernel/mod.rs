@@ -6,6 +6,7 @@ pub mod commands;
 pub(crate) mod conditions;
 pub mod erasures;
 pub mod events;
+pub(crate) mod labels;
 pub mod leases;
 pub mod payloads;
 pub mod permissions;
@@ -16,6 +17,7 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+pub mod usage;
 
 use ostler_protocol::ids::{RunId, SessionId};
 

@@ -1,14 +1,20 @@
 //! Runs.
 
 use ostler_protocol::{
+    Timestamp,
     cursors::Cursor,
     ids::RunId,
-    kernel::runs::{Run, RunStatus},
+    kernel::{
+        labels::Labels,
+        runs::{Run, RunSort, RunStatus},
+        usage::RunUsage,
+    },
 };
 
 use crate::{
     db::Db,
     error::StoreError,
+    kernel::labels,
     record::{Value, record, text},
 };
 
@@ -30,6 +36,7 @@ record! {
         idempotency_key: opt_text;
         request_hash: text;
         agent_id: opt_id;
+        created_by: opt_text;
         created_at: time;
     }
     state {
@@ -45,8 +52,45 @@ record! {
         offered_attempt_id: opt_id;
         attempt_id: opt_id;
         standing_job_id: opt_id;
+        labels: opt_json from (!run.labels.is_empty()).then_some(&run.labels);
+        tokens: int from run.usage.tokens;
+        cost_nano_usd: int from run.usage.cost_nano_usd;
+        turns: int from run.usage.turns;
+        active_ms: int from run.usage.active_ms;
         updated_at: time;
     }
+    build Run {
+        run_id,
+        session,
+        session_id,
+        tenant_id,
+        project_id,
+        workspace_ref,
+        provider_id,
+        backend_profile,
+        execution_policy,
+        trace_sink,
+        idempotency_key,
+        request_hash,
+        agent_id,
+        created_by,
+        created_at,
+        status,
+        terminal,
+        cancel_requested_at,
+        cancel_reason,
+        last_seq,
+        command_count,
+        unfinished_commands,
+        lease_epoch,
+        open_permissions,
+        offered_attempt_id,
+        attempt_id,
+        standing_job_id,
+        labels: Option::unwrap_or_default(labels),
+        usage: RunUsage { tokens, cost_nano_usd, turns, active_ms },
+        updated_at,
+    };
 }
 
 pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Run>, StoreError> {
@@ -80,11 +124,16 @@ pub struct RunFilter {
     pub backend_profile: Option<String>,
     pub session_id: Option<String>,
     pub status: Option<RunStatus>,
+    /// Created at this time or later.
+    pub created_after: Option<Timestamp>,
+    /// All of them.
+    pub labels: Labels,
+    pub sort: RunSort,
     /// From the first text to before the second.
     pub ids: Option<(String, String)>,
 }
 
-/// Newest first.
+/// Newest first, or in the filter's order. The cursor holds the number by which it orders runs.
 pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> Result<Vec<Run>, StoreError> {
     let mut args: Vec<Value> = vec![];
     let mut conditions: Vec<String> = vec![];
@@ -113,16 +162,26 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
             conditions.push(format!("t.{column} = {}", mark(value.into())));
         }
     }
+    if let Some(time) = filter.created_after {
+        conditions.push(format!("t.created_at >= {}", mark(time.into())));
+    }
+    conditions.extend(labels::conditions(db, &labels::RUNS, &filter.labels, &mut mark));
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
         conditions.push(format!("t.run_id >= {first} AND t.run_id < {end}"));
     }
+    let by = match filter.sort {
+        RunSort::Created => "created_at",
+        RunSort::Cost => "cost_nano_usd",
+        RunSort::Tokens => "tokens",
+        RunSort::Duration => "active_ms",
+    };
     if let Some(cursor) = after {
-        let (time, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
-        conditions.push(format!("(t.created_at, t.run_id{}) < ({time}, {id})", db.byte_order()));
+        let (last, id) = (mark(cursor.created_at_us.into()), mark(cursor.id.as_str().into()));
+        conditions.push(format!("(t.{by}, t.run_id{}) < ({last}, {id})", db.byte_order()));
     }
     let wanted = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     let limit = mark(i64::from(limit).into());
     let order = db.byte_order();
-    db.select::<Run>(&format!("{wanted} ORDER BY t.created_at DESC, t.run_id{order} DESC LIMIT {limit}"), args).await
+    db.select::<Run>(&format!("{wanted} ORDER BY t.{by} DESC, t.run_id{order} DESC LIMIT {limit}"), args).await
 }

@@ -5,6 +5,7 @@ use ostler_protocol::{
     cursors::Cursor,
     ids::SessionId,
     kernel::{
+        labels::Labels,
         session_storage::{SessionStorage, StorageKind},
         sessions::{ExecutionState, Session},
     },
@@ -13,7 +14,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    kernel::readers::Settled,
+    kernel::{labels, readers::Settled},
     record::{Record, Value, columns, record, text},
     retention::{Removable, RetentionScope, held_session, removable_columns},
 };
@@ -37,6 +38,7 @@ record! {
     state {
         backend_profile: text;
         title: opt_text;
+        labels: opt_json from (!session.labels.is_empty()).then_some(&session.labels);
         closed_at: opt_time;
         erased_at: opt_time;
         thread_id: opt_text;
@@ -69,6 +71,7 @@ record! {
         created_at,
         backend_profile,
         title,
+        labels: Option::unwrap_or_default(labels),
         closed_at,
         erased_at,
         thread_id,
@@ -169,6 +172,8 @@ pub struct SessionFilter {
     /// Of threads, only this owner's. `None`: every owner's.
     pub threads_of: Option<String>,
     pub backend_profile: Option<String>,
+    /// All of them.
+    pub labels: Labels,
     pub reader_id: String,
     /// Only sessions that run, or that this reader has not read.
     pub open: Option<Settled>,
@@ -259,6 +264,9 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     }
     if let Some(profile) = &filter.backend_profile {
         wanted += &format!(" AND t.backend_profile = {}", mark(profile.as_str().into()));
+    }
+    for condition in labels::conditions(db, &labels::SESSIONS, &filter.labels, &mut mark) {
+        wanted += &format!(" AND {condition}");
     }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));

@@ -15,6 +15,7 @@ use ostler_protocol::{
         runner_jobs::RunnerJob,
         runs::Run,
         sessions::Session,
+        usage::UsageDay,
     },
 };
 
@@ -35,6 +36,7 @@ pub(crate) struct Changes<'a> {
     pub permissions: Rows<'a, PermissionRequest>,
     pub jobs: Rows<'a, RunnerJob>,
     pub batches: Vec<&'a Batch>,
+    pub usage: Vec<&'a UsageDay>,
     pub forget_batches: Vec<(RunId, i64)>,
     pub events: Vec<&'a Event>,
     pub aliases: Vec<&'a CommandAlias>,
@@ -76,6 +78,7 @@ impl<'a> Changes<'a> {
                 rows.permissions.values().for_each(|row| changes.permissions.add(row));
                 rows.jobs.values().for_each(|row| changes.jobs.add(row));
                 changes.batches.extend(rows.batches.iter().filter_map(|row| row.if_to_write(RowChange::New)));
+                changes.usage.extend(rows.usage.values());
                 changes.forget_batches.extend(rows.forget_batches_before.map(|epoch| (rows.run.run_id, epoch)));
             }
         }

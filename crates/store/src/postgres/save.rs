@@ -7,7 +7,7 @@ use ostler_protocol::{
     kernel::aliases::CommandAlias,
     kernel::{
         commands::Command, events::Event, leases::Lease, operations::Batch, permissions::PermissionRequest,
-        runner_jobs::RunnerJob, runs::Run, sessions::Session,
+        runner_jobs::RunnerJob, runs::Run, sessions::Session, usage::UsageDay,
     },
 };
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -100,6 +100,11 @@ const TABLES: &[Table] = &[
         touched: |changes| !changes.batches.is_empty(),
         sql: |first| (insert_rows::<Batch>(first), Batch::COLUMNS.len()),
         bind: |query, changes| bind_new(query, &changes.batches),
+    },
+    Table {
+        touched: |changes| !changes.usage.is_empty(),
+        sql: |first| (insert_rows::<UsageDay>(first), UsageDay::COLUMNS.len()),
+        bind: |query, changes| bind_new(query, &changes.usage),
     },
     Table {
         touched: |changes| !changes.aliases.is_empty(),

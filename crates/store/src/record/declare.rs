@@ -15,6 +15,7 @@
 //!
 //! `from` gives the value to write where it is not the field of that name, and `build` how the noun is made from what was
 //! read, where its fields are not the lines. `beside` names columns of the table that are not part of the noun.
+//! With `is_added`, a row is added to the stored one.
 
 /// Implements [`Record`](super::noun::Record) for a noun.
 macro_rules! record {
@@ -25,6 +26,7 @@ macro_rules! record {
         state { $($s:ident $(= $s_column:literal)? : $s_codec:ident $(($s_of:ty))? $(from $s_value:expr)?;)* }
         $(beside { $($beside:ident)+ })?
         $(unless_changed $unless_changed:literal;)?
+        $(is_added $is_added:literal;)?
         $(build $build:expr;)?
     ) => {
         impl $crate::record::noun::Record for $Noun {
@@ -43,6 +45,7 @@ macro_rules! record {
             ).split_at(2).1;
             $(const BESIDE: &'static [&'static str] = &[$(stringify!($beside)),+];)?
             $(const UNLESS_CHANGED: &'static str = $unless_changed;)?
+            $(const IS_ADDED: bool = $is_added;)?
 
             fn key(&self) -> Vec<$crate::record::value::ColumnValue<'_>> {
                 let $noun = self;

@@ -21,6 +21,8 @@ pub(crate) trait Record: Sized {
     const BESIDE: &'static [&'static str] = &[];
     /// What else must hold of a stored row `t` for `u` to replace it.
     const UNLESS_CHANGED: &'static str = "";
+    /// A row is added to the state of a stored one with its key, instead of replacing it. Its state is numbers.
+    const IS_ADDED: bool = false;
 
     fn key(&self) -> Vec<ColumnValue<'_>>;
     /// The columns that never change, key included.

@@ -84,10 +84,14 @@ pub(crate) fn update_where<R: Record>(noun: &R, conditions: Vec<(&'static str, V
     Statement::guard(sql, args)
 }
 
-/// A new row replaces the state of one with the same key: a run's next lease takes the place of its last.
+/// A new row replaces the state of one with the same key: a run's next lease takes the place of its last. Amounts are
+/// added to those of the stored row.
 pub(crate) fn on_conflict<R: Record>() -> String {
     let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
-    let state = list(&R::COLUMNS[R::FIXED..], |name| format!("{name} = excluded.{name}"));
+    let state = list(&R::COLUMNS[R::FIXED..], |name| match R::IS_ADDED {
+        true => format!("{name} = {}.{name} + excluded.{name}", R::TABLE),
+        false => format!("{name} = excluded.{name}"),
+    });
     if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
 }
 

@@ -14,6 +14,7 @@ use ostler_protocol::{
         runner_jobs::RunnerJob,
         runs::Run,
         sessions::Session,
+        usage::UsageDay,
     },
 };
 use rusqlite::Connection;
@@ -175,6 +176,7 @@ pub(super) fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreEr
     write(tx, sql!(insert_row::<PermissionRequest>()), sql!(update_row::<PermissionRequest>()), &changes.permissions)?;
     write(tx, sql!(insert_row::<RunnerJob>()), sql!(update_row::<RunnerJob>()), &changes.jobs)?;
     insert(tx, sql!(insert_row::<Batch>()), &changes.batches)?;
+    insert(tx, sql!(insert_row::<UsageDay>()), &changes.usage)?;
     insert(tx, sql!(insert_row::<CommandAlias>()), &changes.aliases)?;
     for (run_id, epoch) in &changes.forget_batches {
         let mut forget = tx.prepare_cached("DELETE FROM append_batches WHERE run_id = ?1 AND lease_epoch < ?2")?;

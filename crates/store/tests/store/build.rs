@@ -8,6 +8,7 @@ use ostler_protocol::{
         commands::{Command, CommandState, CommandType},
         events::{EventType, NewEvent},
         fold::CommandFold,
+        labels::Labels,
         operations::{
             AppendOp, ChangeSessionOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, CreateSessionOp, Op,
             Request, SessionChange,
@@ -16,6 +17,7 @@ use ostler_protocol::{
         runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
         runs::{Run, RunStatus},
         sessions::Session,
+        usage::RunUsage,
     },
 };
 use serde_json::{Value, json};
@@ -68,6 +70,7 @@ impl Mint {
             trace_sink: RawJson::null(),
             idempotency_key: key,
             request_hash: "hash".into(),
+            created_by: None,
             status: RunStatus::Pending,
             terminal: None,
             cancel_requested_at: None,
@@ -80,6 +83,8 @@ impl Mint {
             offered_attempt_id: None,
             attempt_id: None,
             standing_job_id: None,
+            labels: Labels::default(),
+            usage: RunUsage::default(),
             created_at: now,
             updated_at: now,
         };

@@ -10,9 +10,18 @@ use crate::{
     place::{Engine, Place, both_engines},
 };
 
-/// Tables without a noun: each of their statements names the few columns that it reads or writes.
-const WITHOUT_A_NOUN: [&str; 7] =
-    ["retention_gate", "schema_migrations", "sqlite_sequence", "sqlite_stat1", "store_clock", "store_probe", "wakeups"];
+/// Tables without a noun: each of their statements names the few columns that it reads or writes. Triggers keep the labels.
+const WITHOUT_A_NOUN: [&str; 9] = [
+    "retention_gate",
+    "run_labels",
+    "schema_migrations",
+    "session_labels",
+    "sqlite_sequence",
+    "sqlite_stat1",
+    "store_clock",
+    "store_probe",
+    "wakeups",
+];
 
 /// Tables that only a store with several servers needs.
 const ONLY_ON_POSTGRES: [&str; 1] = ["mesh_presence"];

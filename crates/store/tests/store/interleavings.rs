@@ -84,6 +84,8 @@ const REACHED: &[&str] = &[
     "turn",
     "turn taken up",
     "usage",
+    "label run",
+    "label session",
 ];
 
 /// Where a crash may cut anything short, what is rare may not be reached.

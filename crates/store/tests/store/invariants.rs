@@ -126,8 +126,13 @@ impl Scan<'_> {
         for event in self.events(session) {
             let fact = &event.payload;
             if event.event_type == EventType::Session && event.run.is_none() {
+                let change = fact["change"].as_str();
+                // Labels may change at any time; the replay compares them.
+                if matches!(change, Some("labelled" | "run-labelled")) {
+                    continue;
+                }
                 must!(closed_at.is_none(), "{id} {}: changed after it was closed", event.session_seq);
-                match fact["change"].as_str() {
+                match change {
                     Some("created" | "renamed") => title = fact["title"].as_str(),
                     Some("closed") => closed_at = Some(event.created_at.as_microsecond()),
                     other => return Err(format!("{id} {}: an unknown change {other:?}", event.session_seq)),

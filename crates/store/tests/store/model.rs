@@ -10,9 +10,10 @@ use ostler_protocol::{
     kernel::{
         commands::CommandType,
         events::{Appended, EventType, NewEvent},
+        labels::LabelPatch,
         operations::{
             AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, DismissOp,
-            FinishJobOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
+            FinishJobOp, LabelRunOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
         },
         sessions::Session,
     },
@@ -151,6 +152,16 @@ impl Model {
                 let session = self.known_session(*session)?;
                 let change = SessionChange::Rename(numbered_title(*title));
                 Some(Prepared::Submit(change_session(session, change), Memo::Other("rename session")))
+            }
+            Ask::Label { run, number } => {
+                let run = self.open_run(*run)?;
+                let value = (number % 2 == 1).then(|| number.to_string());
+                let patch = LabelPatch::from_iter([("team".to_owned(), value)]);
+                if *number < 2 {
+                    let change = SessionChange::Label { labels: patch, title: None };
+                    return Some(Prepared::Submit(change_session(run.session, change), Memo::Other("label session")));
+                }
+                submit(run, Op::LabelRun(LabelRunOp { patch, by: "test".into() }), Memo::Other("label run"))
             }
             Ask::Close { session } => {
                 let session = self.known_session(*session)?;

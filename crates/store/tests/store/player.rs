@@ -15,7 +15,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     Db, StoreError,
-    kernel::{commands, leases, permissions, runner_jobs, runs, sessions},
+    kernel::{commands, leases, permissions, runner_jobs, runs, sessions, usage},
     lane::{Host, LaneError, Lanes},
 };
 use tokio::runtime::{Builder, Runtime};
@@ -101,14 +101,21 @@ async fn replayed(db: &Db, log: &BTreeMap<SessionId, Vec<Event>>) -> Result<(), 
     for (session, events) in log {
         let mut replay = Replay::default();
         events.iter().for_each(|event| replay.apply(event));
-        let (mut of_runs, mut of_commands, mut of_leases) = (vec![], vec![], vec![]);
+        let (mut of_runs, mut of_commands, mut of_leases, mut of_usage) = (vec![], vec![], vec![], vec![]);
         for run_id in replay.run_ids() {
             of_runs.extend(runs::get(db, run_id).await.unwrap());
             of_commands.extend(commands::list_by_run(db, run_id).await.unwrap());
             of_leases.extend(leases::get(db, run_id).await.unwrap());
+            of_usage.extend(usage::list_by_run(db, run_id).await.unwrap());
         }
         let row = sessions::get(db, *session).await.unwrap().expect("it has events");
-        let rows = operations::Rows { session: &row, runs: &of_runs, commands: &of_commands, leases: &of_leases };
+        let rows = operations::Rows {
+            session: &row,
+            runs: &of_runs,
+            commands: &of_commands,
+            leases: &of_leases,
+            usage: &of_usage,
+        };
         let mut differences = replay.differences(&rows);
         let (mut of_permissions, mut of_jobs, mut reply_seqs) = (vec![], vec![], vec![]);
         for run_id in replay.run_ids() {

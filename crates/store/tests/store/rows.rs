@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row as _};
 
 use crate::place::{Engine, Place};
 
-pub const TABLES: [&str; 9] = [
+pub const TABLES: [&str; 10] = [
     "sessions",
     "runs",
     "leases",
@@ -23,11 +23,12 @@ pub const TABLES: [&str; 9] = [
     "permissions",
     "runner_jobs",
     "command_aliases",
+    "usage",
 ];
 
 /// What tells a row from every other of its table, whichever of these columns it has.
-const KEYS: [&str; 7] =
-    ["command_id", "run_id", "runner_job_id", "permission_id", "batch_no", "session_id", "session_seq"];
+const KEYS: [&str; 8] =
+    ["command_id", "run_id", "runner_job_id", "permission_id", "batch_no", "session_id", "session_seq", "day"];
 
 /// All rows by table, each table in a fixed order.
 #[derive(Clone, Debug, Default, PartialEq)]

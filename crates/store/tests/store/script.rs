@@ -38,6 +38,11 @@ pub enum Ask {
     Close {
         session: Pick,
     },
+    /// A label of a run and of its session; an even number removes it.
+    Label {
+        run: Pick,
+        number: u8,
+    },
     CreateCommand {
         run: Pick,
         kind: u8,
@@ -189,6 +194,7 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => (0_u8..6, proptest::bool::weighted(0.15)).prop_map(|(session, really)| {
             if really { Ask::Close { session } } else { Ask::Rename { session, title: 2 } }
         }),
+        2 => (run(), 0_u8..4).prop_map(|(run, number)| Ask::Label { run, number }),
         5 => (run(), 0_u8..6, key(), 0_u8..2)
             .prop_map(|(run, kind, key, text)| Ask::CreateCommand { run, kind, key, text }),
         3 => (run(), proptest::option::of(command()), proptest::option::weighted(0.7, 0_u8..2), any::<bool>())

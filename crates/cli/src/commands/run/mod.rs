@@ -32,6 +32,7 @@ use tokio::{
 
 use crate::{
     candidates,
+    commands::labels,
     connection::Connection,
     errors, exit_codes,
     follow::{Followed, follow},
@@ -95,6 +96,9 @@ pub(crate) struct RunArgs {
     /// Submit, print the run's id, and exit
     #[arg(long)]
     detach: bool,
+    /// A label of the run; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    label: Vec<(String, String)>,
     #[command(flatten)]
     budgets: budgets::BudgetArgs,
     /// Show the request that would be sent, and send nothing
@@ -102,6 +106,12 @@ pub(crate) struct RunArgs {
     dry_run: bool,
     #[command(flatten)]
     output: Output,
+}
+
+impl RunArgs {
+    pub(crate) fn has_labels(&self) -> bool {
+        !self.label.is_empty()
+    }
 }
 
 pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, Failure> {
@@ -195,6 +205,7 @@ fn request(args: &RunArgs, prompt: &str, tenant: String) -> CreateRun {
         backend_profile: Some(args.profile.clone()),
         execution_policy: policy(args),
         trace_sink: Some(RawJson::null()),
+        labels: labels::of_new(&args.label),
         session_ref: args.session.clone().map(|session_id| SessionRef { session_id }),
         command: Some(CreateCommand {
             command_type: CommandType::Turn,

@@ -6,7 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     kernel::{
         commands::CreateCommand,
-        runs::{CreateRun, CreatedRun, Run},
+        runs::{CreateRun, CreatedRun, Run, UpdateRun},
     },
 };
 use serde_json::{Value, json};
@@ -29,6 +29,10 @@ pub(crate) async fn submit(client: &Client, request: &CreateRun) -> Result<(Crea
     }
     let command = client.create_command(&run_id, &with_timeout(first, request)).await?;
     let before = run.last_seq;
+    if let Some(labels) = &request.labels {
+        let labels = labels.iter().map(|(key, value)| (key.to_owned(), Some(value.to_owned()))).collect();
+        client.update_run(&run_id, &UpdateRun { labels: Some(labels) }).await?;
+    }
     Ok((CreatedRun { run, command: Some(command), runner_job: None }, before))
 }
 

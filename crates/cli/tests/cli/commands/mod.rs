@@ -11,6 +11,7 @@ mod runner;
 mod serve;
 mod serve_log;
 mod trust;
+mod usage;
 mod verify;
 mod without_git;
 mod workspaces;

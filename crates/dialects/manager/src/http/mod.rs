@@ -14,6 +14,7 @@ mod runs;
 mod session_storage;
 mod sessions;
 mod tokens;
+mod usage;
 mod users;
 
 use ostler_server::app::App;
@@ -22,7 +23,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(runs::create, runs::list))
-        .routes(routes!(runs::get))
+        .routes(routes!(runs::get, runs::update))
         .routes(routes!(runs::result))
         .routes(routes!(runs::cancel))
         .routes(routes!(runs::patch_status))
@@ -66,6 +67,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(retention::release_hold))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(usage::get))
         .routes(routes!(users::create, users::list))
         .routes(routes!(users::update, users::remove))
         .routes(routes!(users::create_token))

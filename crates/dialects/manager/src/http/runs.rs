@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         commands::PatchStatus,
         results::RunResult,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, UpdateRun},
     },
 };
 use serde::Deserialize;
@@ -40,7 +40,7 @@ pub(crate) async fn create(
     Ok((created_status(created), Json(run)))
 }
 
-/// List runs, newest first.
+/// List runs, newest first unless another order is requested.
 #[utoipa::path(get, path = "/api/v1/runs", tag = "runs", security(("token" = ["browse"])), params(ListRuns),
     responses((status = 200, body = RunPage), (status = "4XX", body = Problem)))]
 pub(crate) async fn list(
@@ -61,6 +61,19 @@ pub(crate) async fn get(
     At(run_id): At<RunId>,
 ) -> Result<Json<Run>, Refusal> {
     Ok(Json(service::runs::get(&app, &caller, run_id).await?))
+}
+
+/// Change the labels of a run, also of one that has ended.
+#[utoipa::path(patch, path = "/api/v1/runs/{runId}", tag = "runs", security(("token" = ["submit"])),
+    params(("runId" = RunId, Path)),
+    request_body = UpdateRun, responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
+pub(crate) async fn update(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(run_id): At<RunId>,
+    Body(request): Body<UpdateRun>,
+) -> Result<Json<Run>, Refusal> {
+    Ok(Json(service::runs::update(&app, &caller, run_id, request).await?))
 }
 
 #[derive(Deserialize, IntoParams)]

@@ -5,6 +5,7 @@ use std::{
     ops::{Deref, DerefMut},
 };
 
+use super::usage::{empty_day, of_fold};
 use crate::{
     Failure, Timestamp,
     ids::{CommandId, PermissionId, RunId, RunnerJobId},
@@ -13,11 +14,13 @@ use crate::{
         chain::{self, Hash},
         commands::Command,
         events::{Event, NewEvent},
+        facts::Facts,
         leases::Lease,
         permissions::{PermissionRequest, PermissionStatus},
         runner_jobs::RunnerJob,
         runs::Run,
         sessions::Session,
+        usage::{RunUsage, UsageDay, day_of},
     },
 };
 
@@ -112,6 +115,8 @@ pub struct RunDesk {
     /// The standing job, and those an operation names.
     pub jobs: BTreeMap<RunnerJobId, Tracked<RunnerJob>>,
     pub batches: Vec<Tracked<Batch>>,
+    /// What this flush adds to the usage of each day.
+    pub usage: BTreeMap<i64, UsageDay>,
     /// The highest batch of the lease's epoch, where the desk has seen the epoch begin. A higher one is new for certain.
     pub batch_high: Option<(i64, i64)>,
     /// Batches of earlier epochs can be dropped: those epochs are fenced out.
@@ -127,6 +132,7 @@ impl RunDesk {
             permissions: BTreeMap::new(),
             jobs: BTreeMap::new(),
             batches: vec![],
+            usage: BTreeMap::new(),
             batch_high: None,
             forget_batches_before: None,
         }
@@ -141,6 +147,7 @@ impl RunDesk {
         self.permissions.values_mut().for_each(Tracked::settled);
         self.jobs.clear();
         self.batches.clear();
+        self.usage.clear();
         self.forget_batches_before = None;
         let bytes: usize = self.commands.values().map(|command| command.payload.as_str().len()).sum();
         !self.run.status.is_terminal() && bytes <= WARM_RUN_BYTES_MAX
@@ -153,6 +160,7 @@ impl RunDesk {
             || self.permissions.values().any(Tracked::is_to_write)
             || self.jobs.values().any(Tracked::is_to_write)
             || self.batches.iter().any(Tracked::is_to_write)
+            || !self.usage.is_empty()
             || self.forget_batches_before.is_some()
     }
 
@@ -221,12 +229,39 @@ impl Desk {
         desk.run.updated_at = now;
         let seq = desk.run.last_seq;
         let event = link(&mut self.session, Some((run_id, seq)), &new, now);
+        let mut used = None;
         if let Some(command) = new.command_id.and_then(|id| desk.commands.get_mut(&id)) {
+            let before = matches!(new.facts, Facts::Usage { .. }).then(|| of_fold(&command.fold));
             command.fold.apply(&event, &new.facts);
             command.updated_at = now;
+            used = before.map(|before| of_fold(&command.fold).since(before));
         }
         self.events.push(event);
+        if let Some(used) = used {
+            self.count_usage(run_id, used, now);
+        }
         seq
+    }
+
+    /// Advances the usage of the run, and of the run on this day. Only what is added is stored for a day, so that its row
+    /// need not be loaded.
+    pub(super) fn count_usage(&mut self, run_id: RunId, used: RunUsage, now: Timestamp) {
+        let added = self.run_mut(run_id).run.usage.add(used);
+        if added != RunUsage::default() {
+            self.usage_today(run_id, now).used.add(added);
+        }
+    }
+
+    /// Counts a run that is created now.
+    pub(super) fn count_run(&mut self, run_id: RunId, now: Timestamp) {
+        self.usage_today(run_id, now).runs += 1;
+    }
+
+    fn usage_today(&mut self, run_id: RunId, now: Timestamp) -> &mut UsageDay {
+        let rows = self.runs.get_mut(&run_id).expect("checked by the operation before it changes anything");
+        let RunDesk { run, usage, .. } = rows;
+        let day = day_of(now);
+        usage.entry(day).or_insert_with(|| empty_day(&self.session, run, day))
     }
 
     /// As [`Desk::append`], for a fact that belongs to no run.

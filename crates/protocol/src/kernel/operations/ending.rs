@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{
     desk::Desk,
     permission::{self, CANCELLED},
+    usage::of_turn,
 };
 use crate::{
     FailureKind, Timestamp,
@@ -93,6 +94,9 @@ pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId,
     let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
     command.state = CommandState::from(end.facts.status);
     command.terminal = Some(end.terminal(seq, now));
+    if let Some(turn) = of_turn(command, now) {
+        desk.count_usage(run_id, turn, now);
+    }
     desk.session.has_ended_one(now);
     let waiting: Vec<_> = desk
         .run_mut(run_id)

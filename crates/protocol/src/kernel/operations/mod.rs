@@ -13,6 +13,7 @@ mod command;
 mod desk;
 mod ending;
 mod job;
+mod label;
 mod lease;
 mod permission;
 mod replay;
@@ -23,6 +24,7 @@ mod session;
 mod settle;
 mod submit;
 mod sweep;
+mod usage;
 
 pub use append::AppendOp;
 pub use cancel::{CancelCommandOp, CancelRunOp};
@@ -30,6 +32,7 @@ pub use claim::{AckOp, ClaimOp, DismissOp, PatchLeaseOp};
 pub use command::CreateCommandOp;
 pub use desk::{Batch, Desk, RowChange, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
+pub use label::LabelRunOp;
 pub use permission::AnswerPermissionOp;
 pub use replay::{Replay, Rows, RowsBeside};
 pub use reply::{Reply, Submitted};
@@ -66,6 +69,7 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         Op::Append(op) => append::append(desk, run_id?, op, now),
         Op::CancelRun(op) => cancel::cancel_run(desk, run_id?, op, now),
         Op::CancelCommand(op) => cancel::cancel_command(desk, run_id?, op, now),
+        Op::LabelRun(op) => label::label_run(desk, run_id?, &op, now),
         Op::AnswerPermission(op) => permission::answer(desk, run_id?, op, now),
         Op::Sweep(op) => sweep::sweep(desk, run_id?, op, now),
     }

@@ -4,6 +4,7 @@
 
 mod beside;
 mod compare;
+mod usage;
 
 pub use beside::RowsBeside;
 pub use compare::Rows;
@@ -21,6 +22,7 @@ use crate::{
         events::{Event, EventType},
         facts::{Facts, TerminalFacts},
         fold::CommandFold,
+        labels::Labels,
         runs::TerminalStatus,
         session_storage::StorageKind,
     },
@@ -36,6 +38,7 @@ pub struct Replay {
     runs: BTreeMap<RunId, ReplayedRun>,
     commands: BTreeMap<CommandId, ReplayedCommand>,
     title: Option<String>,
+    labels: Labels,
     closed_at: Option<Timestamp>,
     thread_id: Option<String>,
     storage_kind: StorageKind,
@@ -67,6 +70,8 @@ struct ReplayedRun {
     record_digest: Option<String>,
     /// There is an event of its end, whatever its payload.
     has_ended: bool,
+    created_by: Option<String>,
+    labels: Labels,
 }
 
 #[derive(Debug)]
@@ -119,12 +124,25 @@ struct EventFields {
     source: Option<String>,
 }
 
+/// The fields of the server's own facts that are about labels and callers. They are read only where the server itself has
+/// written the event, so that a runner's fields of the same names never hide another one.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct LabelFields {
+    labels: Labels,
+    /// The run that a session's fact is about.
+    run_id: Option<RunId>,
+    created_by: Option<String>,
+}
+
 impl Replay {
     /// Takes the session's next event.
     pub fn apply(&mut self, event: &Event) {
         self.beside.apply(event);
         let raw = event.payload.as_deref().and_then(|text| RawJson::parse(text.to_owned()).ok());
-        let fields = raw.and_then(|raw| raw.view::<EventFields>()).unwrap_or_default();
+        let fields = raw.as_ref().and_then(|raw| raw.view::<EventFields>()).unwrap_or_default();
+        let is_own = event.run.is_none_or(|(_, seq)| seq == 1 && event.event_type == EventType::Audit);
+        let labels = raw.filter(|_| is_own).and_then(|raw| raw.view::<LabelFields>()).unwrap_or_default();
         match event.payload {
             Some(_) => self.has_payloads = true,
             None => match event.run {
@@ -146,18 +164,30 @@ impl Replay {
             self.thread_id = Some(thread_id.clone());
         }
         match event.run {
-            Some((run_id, seq)) => self.apply_to_run(run_id, seq, event, &fields, &facts),
-            None => self.apply_to_session(event, fields),
+            Some((run_id, seq)) => {
+                self.apply_to_run(run_id, seq, event, &fields, &facts);
+                if is_own && let Some(run) = self.runs.get_mut(&run_id) {
+                    (run.labels, run.created_by) = (labels.labels, labels.created_by);
+                }
+            }
+            None => self.apply_to_session(event, fields, labels),
         }
     }
 
-    fn apply_to_session(&mut self, event: &Event, fields: EventFields) {
+    fn apply_to_session(&mut self, event: &Event, fields: EventFields, labels: LabelFields) {
         match fields.change.as_deref() {
             Some("created") => {
                 self.title = fields.title;
+                self.labels = labels.labels;
                 self.storage_kind = fields.storage_kind.unwrap_or_default();
             }
             Some("renamed") => self.title = fields.title,
+            Some("labelled") => self.labels = labels.labels,
+            Some("run-labelled") => {
+                if let Some(run) = labels.run_id.and_then(|run_id| self.runs.get_mut(&run_id)) {
+                    run.labels = labels.labels;
+                }
+            }
             Some("closed") => self.closed_at = Some(event.created_at),
             Some("storage-made") => self.storage_kind = StorageKind::Local,
             Some("storage-evicted") => self.storage_kind = StorageKind::Evicted,

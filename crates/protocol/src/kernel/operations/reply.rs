@@ -22,6 +22,7 @@ pub enum Reply {
     Lease(LeaseState),
     Appended(Appended),
     CancelledRun(Box<Run>),
+    LabelledRun(Box<Run>),
     Permission(Box<PermissionRequest>),
     Submitted(Box<Submitted>),
     Done,

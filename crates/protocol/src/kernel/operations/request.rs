@@ -6,6 +6,7 @@ use super::{
     claim::{AckOp, ClaimOp, DismissOp, PatchLeaseOp},
     command::CreateCommandOp,
     job::{CreateJobOp, FinishJobOp},
+    label::LabelRunOp,
     permission::AnswerPermissionOp,
     reply::{Reply, Submitted},
     run::CreateRunOp,
@@ -42,6 +43,7 @@ pub enum Op {
     Append(AppendOp),
     CancelRun(CancelRunOp),
     CancelCommand(CancelCommandOp),
+    LabelRun(LabelRunOp),
     AnswerPermission(AnswerPermissionOp),
     Submit(Box<SubmitOp>),
     Sweep(SweepOp),
@@ -177,6 +179,7 @@ operations! {
     AppendOp as Op::Append => Reply::Appended(appended) => Appended: appended;
     CancelRunOp as Op::CancelRun => Reply::CancelledRun(run) => Run: *run;
     CancelCommandOp as Op::CancelCommand => Reply::Command(command, _) => Command: *command;
+    LabelRunOp as Op::LabelRun => Reply::LabelledRun(run) => Run: *run;
     AnswerPermissionOp as Op::AnswerPermission => Reply::Permission(request) => PermissionRequest: *request;
     SubmitOp as Op::Submit => Reply::Submitted(submitted) => Submitted: *submitted;
     SweepOp as Op::Sweep => Reply::Done => (): ();

@@ -40,6 +40,7 @@ pub(super) fn create(desk: &mut Desk, op: CreateRunOp, now: Timestamp) -> Result
     desk.session.last_run_id = Some(run_id);
     desk.session.backend_profile = op.run.backend_profile.clone();
     desk.runs.insert(run_id, RunDesk::new(Tracked::new(op.run)));
+    desk.count_run(run_id, now);
     desk.append(run_id, op.audit, now);
     let (command, runner_job) = match op.start {
         None => (None, None),

@@ -13,6 +13,7 @@ use crate::{
     Failure, FailureKind, Rule, Timestamp,
     kernel::{
         events::{EventType, NewEvent},
+        labels::LabelPatch,
         runs::TerminalStatus,
         session_storage::{RefreshStorage, StorageKind},
         sessions::Session,
@@ -35,6 +36,8 @@ pub struct ChangeSessionOp {
 pub enum SessionChange {
     /// `None` removes the title.
     Rename(Option<String>),
+    /// Other labels and, if there is one, another title.
+    Label { labels: LabelPatch, title: Option<Option<String>> },
     /// Permanent: it accepts no further runs or commands, and can still be read.
     Close,
     /// It has storage now; kept at least until then.
@@ -52,8 +55,8 @@ pub enum SessionChange {
 /// Its row is on the desk already: the operation brought it.
 pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
     let digest = desk.session.record_digest();
-    let Session { title, backend_profile, storage, .. } = &*desk.session;
-    let fact = json!({"change": "created", "title": title, "backendProfile": backend_profile,
+    let Session { title, labels, backend_profile, storage, .. } = &*desk.session;
+    let fact = json!({"change": "created", "title": title, "labels": labels, "backendProfile": backend_profile,
         "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
     state(desk, &fact, now)
 }
@@ -62,6 +65,10 @@ pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
 pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
     let is_so = match &op.change {
         SessionChange::Rename(title) => desk.session.title == *title,
+        SessionChange::Label { labels, title } => {
+            let has_title = title.as_ref().is_none_or(|title| *title == desk.session.title);
+            has_title && desk.session.labels.patched(labels)? == desk.session.labels
+        }
         SessionChange::Close => desk.session.closed_at.is_some(),
         SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
@@ -77,6 +84,17 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             let fact = json!({"change": "renamed", "title": title, "by": op.by});
             desk.session.title = title;
             fact
+        }
+        SessionChange::Label { labels, title } => {
+            let labels = desk.session.labels.patched(&labels)?;
+            if let Some(title) = title {
+                change(desk, ChangeSessionOp { change: SessionChange::Rename(title), by: op.by.clone() }, now)?;
+            }
+            if labels == desk.session.labels {
+                return Ok(Reply::Session(Box::new((*desk.session).clone())));
+            }
+            desk.session.labels = labels;
+            json!({"change": "labelled", "labels": desk.session.labels, "by": op.by})
         }
         SessionChange::Close => {
             if let Some(active) = desk.session.active_run_id.filter(|_| desk.session.active_unfinished > 0) {

@@ -10,8 +10,9 @@ use crate::{
         commands::{Command, CommandState},
         leases::Lease,
         operations::lease::after,
-        runs::{Run, RunStatus, Terminal},
+        runs::{Run, RunStatus, Terminal, TerminalStatus},
         sessions::{ExecutionState, Session},
+        usage::UsageDay,
     },
 };
 
@@ -24,13 +25,14 @@ pub struct Rows<'a> {
     pub runs: &'a [Run],
     pub commands: &'a [Command],
     pub leases: &'a [Lease],
+    pub usage: &'a [UsageDay],
 }
 
 #[derive(Default)]
-struct FoundRows(Vec<String>);
+pub(super) struct FoundRows(Vec<String>);
 
 impl FoundRows {
-    fn check(&mut self, holds: bool, row: &str, column: &str) {
+    pub(super) fn check(&mut self, holds: bool, row: &str, column: &str) {
         if !holds && self.0.len() < FOUND_MAX {
             self.0.push(format!("{row}: {column} is not what the events say"));
         }
@@ -77,6 +79,7 @@ impl Replay {
                 self.check_command(command, &mut found);
             }
         }
+        self.check_usage(rows, &mut found);
         self.check_session(rows, &mut found);
         found.0
     }
@@ -133,6 +136,9 @@ impl Replay {
         let (session, row) = (rows.session, "session");
         found.check(!self.has_payloads, row, "a payload left after its erasure");
         found.check(session.title.is_none(), row, "title");
+        found.check(session.labels.is_empty(), row, "labels");
+        let is_anonymous = rows.usage.iter().all(|usage| usage.user_id.is_none());
+        found.check(is_anonymous, row, "a user left in its usage after its erasure");
         found.check(session.thread_id.is_none(), row, "thread_id");
         found.check(session.active_run_id.is_none(), row, "active_run_id");
         found.check(session.active_command_id.is_none(), row, "active_command_id");
@@ -173,6 +179,9 @@ impl Replay {
         };
         found.check(run.status == status, row, "status");
         check_wish(row, run.cancel_requested_at, run.cancel_reason.as_deref(), replayed.cancel.as_ref(), found);
+        found.check(run.labels == replayed.labels, row, "labels");
+        let created_by = replayed.created_by.as_ref();
+        found.check(created_by.is_none() || created_by == run.created_by.as_ref(), row, "created_by");
         let lease = replayed.lease.as_ref();
         found.check(run.lease_epoch == lease.map_or(0, |lease| lease.epoch), row, "lease_epoch");
         found.check(run.attempt_id == lease.map(|lease| lease.attempt_id), row, "attempt_id");
@@ -196,12 +205,21 @@ impl Replay {
         found.check(state_fits, &row, "state");
         found.check(command.fold == replayed.fold, &row, "fold");
         let (at, reason) = (command.cancel_requested_at, command.cancel_reason.as_deref());
-        check_wish(&row, at, reason, replayed.cancel.as_ref(), found);
+        let wish = replayed.cancel.as_ref();
+        // The cancel of a run that no runner works on ends a turn and the steers behind it one after the other. A steer ends
+        // with its turn then, before its own cancel is requested.
+        let ended_along = replayed.end.as_ref().is_some_and(|end| {
+            end.facts.status == TerminalStatus::Blocked && wish.is_some_and(|(wished_at, _)| *wished_at == end.at)
+        });
+        if !(ended_along && at.is_none() && reason.is_none()) {
+            check_wish(&row, at, reason, wish, found);
+        }
     }
 
     fn check_session(&self, rows: &Rows<'_>, found: &mut FoundRows) {
         let (session, row) = (rows.session, "session");
         found.check(session.title == self.title, row, "title");
+        found.check(session.labels == self.labels, row, "labels");
         found.check(session.closed_at == self.closed_at, row, "closed_at");
         // Any run may have reported it.
         found.check(self.lacks_payloads() || session.thread_id == self.thread_id, row, "thread_id");

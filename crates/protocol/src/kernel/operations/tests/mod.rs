@@ -9,6 +9,7 @@ mod model;
 mod permissions;
 mod sessions;
 mod submissions;
+mod usage;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -21,10 +22,12 @@ use crate::{
         commands::{Command, CommandState, CommandType},
         events::{Appended, EventType, NewEvent},
         fold::CommandFold,
+        labels::Labels,
         policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
         runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
         runs::{Run, RunStatus},
         sessions::Session,
+        usage::RunUsage,
     },
 };
 
@@ -90,6 +93,7 @@ impl Scene {
             trace_sink: RawJson::null(),
             idempotency_key: None,
             request_hash: String::new(),
+            created_by: None,
             status: RunStatus::Pending,
             terminal: None,
             cancel_requested_at: None,
@@ -102,6 +106,8 @@ impl Scene {
             offered_attempt_id: None,
             attempt_id: None,
             standing_job_id: None,
+            labels: Labels::default(),
+            usage: RunUsage::default(),
             created_at: self.now,
             updated_at: self.now,
         };

@@ -1,0 +1,68 @@
+//! Labels on the command line: `KEY=VALUE` sets one, `KEY-` removes it.
+
+use ostler_protocol::kernel::labels::{LabelPatch, Labels};
+
+use crate::terminal::output::line;
+
+/// Reads `KEY=VALUE`. The server checks the rest.
+pub(crate) fn parse(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write a label as KEY=VALUE".to_owned()),
+    }
+}
+
+/// Reads `KEY=VALUE` or `KEY-`.
+pub(crate) fn parse_change(text: &str) -> Result<(String, Option<String>), String> {
+    match (parse(text), text.strip_suffix('-')) {
+        (Ok((key, value)), _) => Ok((key, Some(value))),
+        (Err(_), Some(key)) if !key.is_empty() => Ok((key.to_owned(), None)),
+        _ => Err("write KEY=VALUE to set a label, or KEY- to remove it".to_owned()),
+    }
+}
+
+/// The labels of a new noun. `None` if there are none.
+pub(crate) fn of_new(labels: &[(String, String)]) -> Option<Labels> {
+    (!labels.is_empty()).then(|| labels.iter().cloned().collect())
+}
+
+/// A filter that all of these labels must match.
+pub(crate) fn filter(labels: &[(String, String)]) -> Option<String> {
+    let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    (!pairs.is_empty()).then(|| pairs.join(","))
+}
+
+pub(crate) fn patch(changes: &[(String, Option<String>)]) -> LabelPatch {
+    changes.iter().cloned().collect()
+}
+
+/// What a noun is labelled with now, as a sentence.
+pub(crate) fn sentence(id: &str, labels: &Labels) -> String {
+    let pairs: Vec<_> = labels.iter().map(|(key, value)| line(&format!("{key}={value}"), 200)).collect();
+    match pairs.is_empty() {
+        true => format!("{} has no labels\n", line(id, 200)),
+        false => format!("{} has the labels {}\n", line(id, 200), pairs.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_set_or_removed() {
+        assert_eq!(parse_change("a=b-"), Ok(("a".into(), Some("b-".into()))));
+        assert_eq!(parse_change("a="), Ok(("a".into(), Some(String::new()))));
+        assert_eq!(parse_change("a-b-"), Ok(("a-b".into(), None)));
+        for wrong in ["", "a", "=b", "-"] {
+            assert!(parse_change(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn several_labels_are_one_filter() {
+        let labels = ["team=search", "stage=live"].map(|text| parse(text).unwrap());
+        assert_eq!(filter(&labels).as_deref(), Some("team=search,stage=live"));
+        assert_eq!(filter(&[]), None);
+    }
+}

@@ -1,0 +1,151 @@
+//! `ostler usage`: what runs have cost in a period, by group.
+
+use ostler_protocol::{
+    Failure, Timestamp,
+    kernel::usage::{UsageBy, UsageQuery, UsageReport, UsageSums, day_of, day_text},
+};
+
+use crate::{
+    connection::Connection,
+    exit_codes,
+    terminal::{
+        amounts,
+        output::{self, Output, line},
+        table::table,
+        times::{now, parse_ms},
+    },
+};
+
+/// Show what runs have cost: by profile, tenant, user, agent or day
+///
+/// Days are those of UTC. A run counts on the day on which it was created, tokens and cost when they were used, a turn when it
+/// ended. The cost is known where the backend reports it or the profile has prices.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler usage\n  ostler usage --by day --since 7d\n  \
+    ostler usage --by user --since 2026-01-01 --until 2026-01-31 -o json")]
+pub(crate) struct UsageArgs {
+    /// By profile, tenant, user, agent or day
+    #[arg(long, value_name = "NOUN", default_value = "profile", hide_possible_values = true,
+        value_parser = ["profile", "tenant", "user", "agent", "day"])]
+    by: String,
+    /// The first day: a date, or how long ago [default: 29 days before the last one]
+    #[arg(long, value_name = "DATE|AGE", value_parser = parse_day)]
+    since: Option<Day>,
+    /// The last day: a date, or how long ago [default: today]
+    #[arg(long, value_name = "DATE|AGE", value_parser = parse_day)]
+    until: Option<Day>,
+    #[arg(long, help = "Only runs of this tenant")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A day as it is given on the command line.
+#[derive(Clone, Debug, PartialEq)]
+enum Day {
+    Date(String),
+    Ago { ms: i64 },
+}
+
+impl Day {
+    fn date(&self, now: Timestamp) -> Option<String> {
+        match self {
+            Self::Date(date) => Some(date.clone()),
+            Self::Ago { ms } => day_text(day_of(Timestamp::from_millisecond(now.as_millisecond() - ms).ok()?)),
+        }
+    }
+}
+
+/// The server checks that the date exists.
+fn parse_day(text: &str) -> Result<Day, String> {
+    let is_date = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
+    match (is_date, parse_ms(text)) {
+        (true, _) => Ok(Day::Date(text.to_owned())),
+        (false, Ok(ms)) => Ok(Day::Ago { ms }),
+        (false, Err(_)) => Err("write a date such as 2026-01-31, or how long ago: 12h, 30d".to_owned()),
+    }
+}
+
+pub(crate) async fn usage(connection: &Connection, args: &UsageArgs) -> Result<u8, Failure> {
+    let day = |day: &Option<Day>| day.as_ref().and_then(|day| day.date(now()));
+    let query = UsageQuery {
+        by: Some(args.by.clone()),
+        since: day(&args.since),
+        until: day(&args.until),
+        tenant_id: args.tenant.clone(),
+    };
+    let report = connection.client()?.usage(&query).await?;
+    args.output.one(&report, || render(&report, output::width()));
+    Ok(exit_codes::OK)
+}
+
+fn render(report: &UsageReport, width: Option<usize>) -> String {
+    let amounts = |sums: &UsageSums| {
+        [
+            sums.runs.to_string(),
+            sums.turns.to_string(),
+            amounts::count(sums.tokens),
+            amounts::cost(sums.cost_usd),
+            amounts::duration(sums.active_ms),
+        ]
+    };
+    let row = |name: String, sums: &UsageSums| [vec![name], amounts(sums).to_vec()].concat();
+    let mut rows: Vec<_> = report
+        .groups
+        .iter()
+        .map(|group| row(group.key.as_deref().map_or_else(|| "–".to_owned(), |key| line(key, 200)), &group.sums))
+        .collect();
+    if report.truncated {
+        rows.push(vec!["…".to_owned(), String::new(), String::new(), String::new(), String::new(), String::new()]);
+    }
+    rows.push(row("total".to_owned(), &report.total));
+    let header = match report.by {
+        UsageBy::Profile => "PROFILE",
+        UsageBy::Tenant => "TENANT",
+        UsageBy::User => "USER",
+        UsageBy::Agent => "AGENT",
+        UsageBy::Day => "DAY",
+    };
+    let headers = [header, "RUNS", "TURNS", "TOKENS", "COST", "TIME"];
+    format!("{} to {}\n{}", report.since, report.until, table(&headers, rows, &[0], width))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_day_is_a_date_or_an_age() {
+        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
+        let date = |text: &str| parse_day(text).unwrap().date(now);
+        assert_eq!(date("2026-01-31").as_deref(), Some("2026-01-31"));
+        assert_eq!(date("30d").as_deref(), Some("2026-01-30"));
+        assert_eq!(date("11h").as_deref(), Some("2026-03-01"));
+        assert_eq!(date("13h").as_deref(), Some("2026-02-28"));
+        for wrong in ["", "yesterday", "2026-1-1", "30"] {
+            assert!(parse_day(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_table_ends_with_the_total() {
+        let sums = json!({"runs": 2, "turns": 3, "tokens": 12_345, "costUsd": 0.25, "activeMs": 90_000});
+        let mut group = sums.clone();
+        group["key"] = "scripted".into();
+        let mut other = sums.clone();
+        other["key"] = serde_json::Value::Null;
+        let report = json!({"by": "profile", "since": "2026-01-01", "until": "2026-01-30", "groups": [group, other],
+            "truncated": false, "total": sums});
+        let report = serde_json::from_value(report).unwrap();
+        assert_eq!(
+            render(&report, Some(80)),
+            "2026-01-01 to 2026-01-30\n\
+             PROFILE   RUNS  TURNS  TOKENS  COST     TIME\n\
+             scripted  2     3      12.3k   $0.2500  1m30s\n\
+             –         2     3      12.3k   $0.2500  1m30s\n\
+             total     2     3      12.3k   $0.2500  1m30s\n"
+        );
+    }
+}
