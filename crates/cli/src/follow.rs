@@ -1,7 +1,7 @@
 //! Follows runs and sessions live, across lost connections: each new stream continues after the last received event, so
 //! that no event is missed or repeated. The number of consecutive attempts is bounded.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use ostler_client::{CAUSES, Client, EventStream, is_transient};
@@ -14,7 +14,10 @@ use ostler_protocol::{
     },
     limits::PAGE_ITEMS_MAX,
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use crate::{
     errors,

@@ -48,7 +48,7 @@ pub struct RuleRow {
     /// The kind of its failures, unless a failure is given another one.
     pub kind: FailureKind,
     pub meaning: &'static str,
-    /// What a person at a terminal can do about it. `None` if the hint of the kind says enough.
+    /// What a person at a terminal can do about it. `None` if the message says it all, or the hint of the kind says enough.
     pub hint: Option<&'static str>,
     /// Hints for failures of this rule with another kind.
     pub hints_by_kind: &'static [(FailureKind, &'static str)],
@@ -169,8 +169,8 @@ mod tests {
         let mut page = String::from(
             "# Rules\n\nMade from the one table in `crates/protocol/src/rules.rs`. A failure names the exact rule that was \
              broken in\n`details.rule`; the kind that is listed here is the usual one ([failures.md](failures.md)). The hint is \
-             what the command line\nprints; without one it prints the hint of the kind. A client must accept rules that are not \
-             listed: a newer server may\nhave more.\n\n| rule | kind | meaning | hint |\n|---|---|---|---|\n",
+             what the command line\nprints; without one it prints none, or the hint of the kind if that fits every rule. A client \
+             must accept rules that are\nnot listed: a newer server may have more.\n\n| rule | kind | meaning | hint |\n|---|---|---|---|\n",
         );
         let mut rows: Vec<&RuleRow> = Rule::ALL.iter().collect();
         rows.sort_by_key(|row| row.name.to_ascii_lowercase());

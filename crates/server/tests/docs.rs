@@ -1,5 +1,6 @@
 //! The pages people read are true: what they list is what the program has. `OSTLER_BLESS=1` writes the generated ones again.
 
+mod guide;
 mod served;
 mod settings;
 
@@ -30,6 +31,7 @@ listen = \"127.0.0.1:4747\"
 timeout_ms = 600000
 ```
 
+<!-- not run: it starts servers of its own -->
 ```sh
 ostler serve --config ostler.toml
 OSTLER_SERVER__LISTEN=127.0.0.1:4748 ostler serve      # every key is also OSTLER_SECTION__KEY

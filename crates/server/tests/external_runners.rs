@@ -163,13 +163,15 @@ async fn the_work_of_a_runner_that_is_lost_goes_to_the_next(engine: Engine) {
 async fn work_that_every_runner_leaves_behind_is_given_up(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (run_id, turn) = started(&server, "hi").await;
+    server.clock.advance_ms(1);
     for n in 1..=5 {
         let runner = work(&server, &format!("runner-{n}")).await;
         runner.release().await;
         server.clock.advance_ms(60_000);
     }
     let result = server.result(&run_id, &turn).await;
-    assert_eq!((&result["status"], &result["failureKind"]), (&json!("failed"), &json!("infra-failed")), "{result}");
+    let end = (&result["terminalStatus"], &result["failureKind"]);
+    assert_eq!(end, (&json!("failed"), &json!("infra-failed")), "{result}");
     assert_eq!(job_of(&server, &run_id).await["phase"], "failed");
 }
 
@@ -213,7 +215,7 @@ async fn a_job_without_work_is_given_to_nobody(engine: Engine) {
     server.cancel_command(&turn).await;
     try_job(&server, "mine", 0).await.with_status(204);
     assert_eq!(job_of(&server, &run_id).await["phase"], "succeeded");
-    assert_eq!(server.result(&run_id, &turn).await["status"], "cancelled");
+    assert_eq!(server.result(&run_id, &turn).await["terminalStatus"], "cancelled");
 }
 
 #[both_engines]
@@ -229,7 +231,7 @@ async fn a_runner_sees_the_jobs_of_its_tenants_and_profiles_only(engine: Engine)
     try_job(server.caller("there"), "r", 0).await.with_status(204);
     let other = json!({"runnerId": "r", "profiles": ["other"]});
     server.caller("here").post(CLAIM, &other).await.with_status(204);
-    try_job(server.caller("client"), "r", 0).await.refused_by(TenantPolicyDenied, "role");
+    try_job(server.caller("client"), "r", 0).await.refused_by(Forbidden, "role");
     server.with_token(None).post(CLAIM, &other).await.refused(Unauthenticated);
     let both = json!({"runnerId": "r", "profiles": ["other", EXTERNAL, "other"]});
     server.caller("here").post(CLAIM, &both).await.with_status(200);

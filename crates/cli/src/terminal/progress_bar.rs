@@ -1,9 +1,8 @@
 //! A line on stderr that shows how far a long piece of work is. Only a terminal gets one.
 
-use std::{
-    io::IsTerminal,
-    time::{Duration, Instant},
-};
+use std::io::IsTerminal;
+
+use tokio::time::{Duration, Instant};
 
 use crate::terminal::{output, paint};
 

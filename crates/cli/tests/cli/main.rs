@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 mod commands;
+mod documents;
 mod fixtures;
 mod interop;
 mod isolation;

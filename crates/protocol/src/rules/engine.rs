@@ -155,7 +155,8 @@ macro_rules! engine_rules {
         LaneQueue "lane-queue" Overloaded "Too many writes wait for the store.";
 
         // Backups.
-        Backup "backup" InfraFailed "The backup could not be written or read.";
+        Backup "backup" InfraFailed "The backup could not be written or read.",
+            hint: Some("check the path, its permissions and the free space of the disk, then try again");
         BackupTarget "backup-target" StateConflict "There is a file of this name already, or it is not a place for a backup.",
             hint: Some("name a file that does not exist, outside the data directory");
         BackupDamaged "backup-damaged" SchemaInvalid "The file is not a backup, or it is damaged.",

@@ -4,7 +4,7 @@ macro_rules! kernel_rules {
     ([$next:ident $($rest:ident)*] $($rows:tt)*) => { $next! { [$($rest)*] $($rows)*
         // Names and numbers that callers give.
         NameShape "name-shape" SchemaInvalid "A name is empty, too long, not printable, or has spaces at its ends.",
-            hint: Some("a name is 1 to 63 printable characters without spaces at its ends");
+            hint: Some("a name is 1 to 200 bytes of printable characters without spaces at its ends");
         SlugShape "slug-shape" SchemaInvalid "A name is not a lower-case slug of letters, digits and inner dashes.",
             hint: Some("use lower-case letters, digits and dashes, and begin and end with a letter or digit");
         NameCredential "name-credential" SchemaInvalid "A name looks like a credential, and names are stored and displayed.",
@@ -54,7 +54,7 @@ macro_rules! kernel_rules {
         BackendProfileRequired "backend-profile-required" SchemaInvalid "The request must name its backend profile.",
             hint: Some("name a profile with `--profile`; `ostler profiles list` lists them");
         BackendProfileAllowList "backend-profile-allow-list" TenantPolicyDenied "The backend profile is not on the allow-list of this server.",
-            hint: Some("`ostler profiles list` lists the profiles; the operator allows others in `policy.profiles` of the server's config");
+            hint: Some("`ostler profiles list` lists the profiles; the operator allows others in `policy.backend_profiles` of the server's config");
         BackendProfileMismatch "backend-profile-mismatch" SchemaInvalid "The runner drives another backend profile than the run's.";
         RunnerProfiles "runner-profiles" SchemaInvalid "A runner that claims a job names no profile, or too many.";
         ProfileNotExternal "profile-not-external" TenantPolicyDenied "The server starts the runners of this profile itself.";
@@ -82,7 +82,7 @@ macro_rules! kernel_rules {
         CredentialEcho "credential-echo" TenantPolicyDenied "Credentials may not be echoed.";
         SecretScopeSize "secret-scope-size" SchemaInvalid "The secret scope has too many credentials.";
         SecretScopeTool "secret-scope-tool" TenantPolicyDenied "The credential of a tool is not on the allow-list of this server.",
-            hint: Some("the operator lists tools' credentials in the server's `policy`");
+            hint: Some("the operator lists the tools in `policy.tool_credentials` of the server's config");
         SecretScopeProfile "secret-scope-profile" TenantPolicyDenied "The run carries the credential of another profile than its own.";
         SecretScopeName "secret-scope-name" TenantPolicyDenied "The reference to a secret does not have the required name.";
         SecretScopeKey "secret-scope-key" TenantPolicyDenied "The reference to a secret names a key that is not allowed.";
@@ -115,11 +115,11 @@ macro_rules! kernel_rules {
         WorkspaceGitMissing "workspace-git-missing" InfraFailed "The server has no usable git.",
             hint: Some("install git on the server, or name it by PATH; `ostler doctor` checks for it");
         WorkspaceGitUrl "workspace-git-url" SchemaInvalid "The address of the repository is not a URL of a supported form.",
-            hint: Some("use https://HOST/PATH, ssh://HOST/PATH or an absolute path; docs/workspaces.md has more");
+            hint: Some("use a URL such as https://host.example/owner/repository.git; docs/workspaces.md has the forms");
         WorkspaceGitUrlCredential "workspace-git-url-credential" SchemaInvalid "The address of the repository contains a credential.",
             hint: Some("leave the credential out of the URL; docs/workspaces.md tells where to store it");
         WorkspaceGitProtocol "workspace-git-protocol" TenantPolicyDenied "The protocol of the repository's address is not allowed.",
-            hint: Some("use https or ssh; docs/workspaces.md lists the protocols");
+            hint: Some("the operator lists the protocols in `workspaces.git_protocols` of the server's config");
         WorkspaceGitCredential "workspace-git-credential" SecretUnavailable "The credential for the repository is missing or was rejected.",
             hint: Some("the credential is a file in `git-credentials` of the server's data directory; docs/workspaces.md has more");
         WorkspaceGitWant "workspace-git-want" SchemaInvalid "The reference to a workspace names both a ref and a commit.",
@@ -135,7 +135,7 @@ macro_rules! kernel_rules {
         SessionIdReserved "session-id-reserved" SchemaInvalid "The session id begins like those that the server gives out.",
             hint: Some("choose a session name that does not begin with ses_");
         SessionState "session-state" SchemaInvalid "There is no such filter for the state of sessions.",
-            hint: Some("use `all`, or leave the filter out");
+            hint: Some("use `default` or `all`");
         SessionAction "session-action" SchemaInvalid "There is no such action on a session.";
         SessionClosed "session-closed" StateConflict "The session was closed.",
             hint: Some("start in a new session");

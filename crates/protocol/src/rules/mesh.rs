@@ -34,7 +34,7 @@ macro_rules! mesh_rules {
         AidDomain "aid-domain" SchemaInvalid "The identity does not belong to the domain of this server.",
             hint: Some("use a name of this server's domain; `ostler pki show` has it");
         AidLength "aid-length" SchemaInvalid "The name of the identity is too short or too long.",
-            hint: Some("choose a name of 3 to 63 characters");
+            hint: Some("choose a name of another length; docs/mesh.md has the limits");
         AidReserved "aid-reserved" Forbidden "The name is reserved for a service.",
             hint: Some("the name is reserved for a service; choose another");
         AidTaken "aid-taken" StateConflict "The identity already exists.",

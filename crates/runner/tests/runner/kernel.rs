@@ -326,6 +326,7 @@ impl Kernel {
             lease: rows.lease.as_deref().cloned(),
             open_permissions: vec![],
             reply_text: None,
+            payloads_removed_at: None,
             target_last_seq: None,
             session_seq: desk.session.last_seq,
             chain_head: desk.session.chain_head,

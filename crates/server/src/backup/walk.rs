@@ -5,10 +5,7 @@ use std::{
     ffi::{CStr, CString, OsStr},
     fs::File,
     io,
-    os::{
-        fd::OwnedFd,
-        unix::{ffi::OsStrExt, fs::MetadataExt},
-    },
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
@@ -63,7 +60,7 @@ fn visit_entry(
     let outcome = match FileType::from_raw_mode(found.st_mode) {
         FileType::Directory => match openat(parent, name, DIRECTORY, Mode::empty()) {
             Ok(_) if depth >= DEPTH_MAX => Walked::Unreadable(io::Error::other("nested too deeply")),
-            Ok(directory) => return visit_directory(directory, found.st_mode, shown, depth, visit),
+            Ok(directory) => return visit_directory(&File::from(directory), shown, depth, visit),
             Err(error) => missing_or(error)?,
         },
         FileType::RegularFile => match openat(parent, name, FILE, Mode::empty()) {
@@ -97,16 +94,10 @@ fn missing_or(error: Errno) -> io::Result<Walked> {
     }
 }
 
-fn visit_directory(
-    directory: OwnedFd,
-    mode: rustix::fs::RawMode,
-    shown: &Path,
-    depth: usize,
-    visit: Visit<'_>,
-) -> io::Result<()> {
-    visit(shown, Walked::Directory { mode: u32::from(mode) & 0o777 })?;
+fn visit_directory(directory: &File, shown: &Path, depth: usize, visit: Visit<'_>) -> io::Result<()> {
+    visit(shown, Walked::Directory { mode: directory.metadata()?.mode() & 0o777 })?;
     let mut names = vec![];
-    for entry in Dir::read_from(&directory)? {
+    for entry in Dir::read_from(directory)? {
         let name = entry?.file_name().to_owned();
         if name.as_bytes() != b"." && name.as_bytes() != b".." {
             names.push(name);
@@ -115,7 +106,7 @@ fn visit_directory(
     names.sort();
     for name in names {
         let shown = shown.join(OsStr::from_bytes(name.as_bytes()));
-        visit_entry(&directory, &name, &shown, depth + 1, visit)?;
+        visit_entry(directory, &name, &shown, depth + 1, visit)?;
     }
     Ok(())
 }

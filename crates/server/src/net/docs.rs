@@ -51,7 +51,7 @@ pub(super) fn page(document: &Value) -> String {
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
          <title>Ostler API {version}</title><link rel=stylesheet href=docs/style.css>\
          <header><h1>Ostler API {version}</h1><p>{about} The same for programs: <a href=openapi.json>openapi.json</a>; \
-         what this server can be relied on for: <a href=capabilities>capabilities</a>.</p><nav>"
+         what this server can be relied on for: <a href=capabilities>capabilities</a>; how to use it: the <a href=guide>guide</a>.</p><nav>"
     );
     for tag in groups.keys() {
         push(&mut out, format_args!("<a href='#{0}'>{0}</a> ", escaped(tag)));
@@ -170,7 +170,7 @@ fn plain(value: &Value) -> String {
     escaped(text(value))
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
 }
 

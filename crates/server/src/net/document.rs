@@ -28,7 +28,8 @@ pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &A
     for (path, item) in json["paths"].as_object_mut().into_iter().flatten() {
         let schema = json!({"$ref": format!("#/components/schemas/{}", access_table.failures(Some(path)).schema)});
         let failure = json!({"description": "", "content": {problem::CONTENT_TYPE: {"schema": schema}}});
-        for operation in item.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        for (method, operation) in item.as_object_mut().into_iter().flatten() {
+            operation["operationId"] = operation_id(method, path).into();
             for class in ["4XX", "5XX"] {
                 operation["responses"][class] = failure.clone();
             }
@@ -37,6 +38,22 @@ pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &A
     let shapes: Vec<_> = dialects.iter().filter_map(|dialect| dialect.shapes).collect();
     shapes::apply(&mut json, &shapes);
     json
+}
+
+/// A name that no other operation has, for generators of clients: `getRunsByRunIdEvents`. Handlers' names repeat.
+fn operation_id(method: &str, path: &str) -> String {
+    let mut id = method.to_owned();
+    for segment in path.trim_start_matches("/api/v1").split('/') {
+        if segment.starts_with('{') {
+            id.push_str("By");
+        }
+        for word in segment.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()) {
+            let (first, rest) = word.split_at(1);
+            id.push_str(&first.to_ascii_uppercase());
+            id.push_str(rest);
+        }
+    }
+    id
 }
 
 /// Merges a failure's schema that extends another one into one object.

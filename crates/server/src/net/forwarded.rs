@@ -59,7 +59,9 @@ mod tests {
     fn client(peer: &str, headers: &[&str]) -> Option<String> {
         let proxies = ["127.0.0.1", "10.0.0.0/8", "::1"].map(String::from);
         let mut map = HeaderMap::new();
-        headers.iter().for_each(|value| drop(map.append(FORWARDED_FOR, value.parse().unwrap())));
+        for value in headers {
+            map.append(FORWARDED_FOR, value.parse().unwrap());
+        }
         let found = TrustedProxies::read(&proxies).unwrap().client_of(peer.parse().unwrap(), &map);
         found.map(|address| address.to_string())
     }

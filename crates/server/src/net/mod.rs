@@ -10,6 +10,7 @@ mod document;
 pub mod extract;
 pub mod forwarded;
 pub mod gate;
+mod guide;
 mod health;
 pub mod listener;
 mod metrics;
@@ -124,7 +125,7 @@ impl ApiDocument {
 
 pub fn router(app: App) -> Router {
     let Api { router, collected, mut access_table } = Api::new(Dialects::of(&app));
-    for path in [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH] {
+    for path in [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH, guide::PATH, guide::PAGE_PATH] {
         access_table.add_route(Method::GET, path, Access::Public, FailureEncoder::PLAIN);
     }
     if app.config.server.open_metrics {
@@ -150,6 +151,8 @@ pub fn router(app: App) -> Router {
         .route(ROOT_PATH, get(|| async { Redirect::temporary("docs") }))
         .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
+        .route(guide::PATH, get(guide::first))
+        .route(guide::PAGE_PATH, get(guide::page))
         .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })
         .method_not_allowed_fallback(|| async {

@@ -1,5 +1,7 @@
 //! The API's document as a page: complete, readable without a token or a script, and closed with everything else.
 
+use std::collections::BTreeSet;
+
 use ostler_protocol::FailureKind::Unauthenticated;
 
 use crate::harness::{Engine, TestServer, one_engine, openapi};
@@ -51,4 +53,14 @@ async fn the_page_loads_nothing_from_elsewhere(engine: Engine) {
             assert!(!answer.text.contains(forbidden), "{path} has {forbidden}");
         }
     }
+}
+
+/// Generators of clients name functions after them.
+#[test]
+fn every_operation_has_an_id_of_its_own() {
+    let paths = openapi()["paths"].as_object().unwrap().values().flat_map(|item| item.as_object().unwrap().values());
+    let ids: Vec<_> = paths.map(|operation| operation["operationId"].as_str().unwrap()).collect();
+    let unique: BTreeSet<_> = ids.iter().collect();
+    assert_eq!(unique.len(), ids.len(), "{ids:?}");
+    assert!(ids.iter().all(|id| id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
 }

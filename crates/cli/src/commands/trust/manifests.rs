@@ -131,7 +131,7 @@ struct ManifestReport {
 
 pub(crate) fn check(args: &CheckManifestArgs) -> Result<u8, Failure> {
     let reports: Vec<_> = args.files.iter().map(|file| check_file(file)).collect::<Result<_, _>>()?;
-    let is_good = |report: &ManifestReport| report.valid && !(args.strict && !report.warnings.is_empty());
+    let is_good = |report: &ManifestReport| report.valid && (!args.strict || report.warnings.is_empty());
     args.output.many(&reports, || reports.iter().map(render).collect());
     Ok(if reports.iter().all(is_good) { exit_codes::OK } else { exit_codes::BROKEN })
 }

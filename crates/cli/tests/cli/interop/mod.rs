@@ -1,6 +1,7 @@
 //! Programs that we did not write, unmodified, against a real server.
 
 mod agui;
+mod approvals;
 mod aun_core;
 mod browser;
 mod bucket;

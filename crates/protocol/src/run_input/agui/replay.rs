@@ -110,9 +110,17 @@ impl RunReplay {
                     metadata.extend(event.metadata);
                 }
             }
-            EventBody::ToolCallStart { tool_call_id: id, tool_call_name: name } if self.owner(&id).is_none() => {
+            EventBody::ToolCallStart { tool_call_id: id, tool_call_name: name } => {
                 let function = SnapshotFunction { name, arguments: String::new() };
-                self.push(command_id, id.clone(), None, vec![SnapshotCall { id, function }]);
+                match self.owner(&id) {
+                    None => self.push(command_id, id.clone(), None, vec![SnapshotCall { id, function }]),
+                    // Another turn used the id before. Arguments of both calls, joined, would not be JSON.
+                    Some(at) => {
+                        if let (_, SnapshotMessage::Assistant { tool_calls, .. }) = &mut self.messages[at] {
+                            *tool_calls = vec![SnapshotCall { id, function }];
+                        }
+                    }
+                }
             }
             EventBody::ToolCallArgs { tool_call_id, delta } => {
                 self.bytes += delta.len();

@@ -193,6 +193,23 @@ fn a_text_named_like_a_tool_call_does_not_take_the_call_with_it() {
     assert_eq!(messages[0]["content"], Value::Null, "{messages}");
 }
 
+/// Found by the property below: model servers number the calls of each turn from the same beginning.
+#[test]
+fn a_call_of_a_later_turn_with_the_same_id_has_its_own_arguments() {
+    let call = |value: &str| json!({"toolCallId": "call_0", "name": "a", "arguments": value, "status": "completed"});
+    let payloads = [
+        (EventType::ToolCall, call("first")),
+        (EventType::TerminalStatus, json!({"status": "completed"})),
+        (EventType::ToolCall, call("second")),
+    ];
+    let events: Vec<_> =
+        payloads.iter().zip(1..).map(|((event_type, payload), seq)| event(seq, *event_type, payload)).collect();
+    let messages = serde_json::to_value(replayed(&events, 3)).unwrap();
+    let arguments = messages[0]["toolCalls"][0]["function"]["arguments"].as_str().unwrap();
+    assert!(serde_json::from_str::<Value>(arguments).is_ok(), "{messages}");
+    assert!(arguments.contains("second"), "{messages}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -1,0 +1,25 @@
+//! The guides as pages of the server.
+
+use ostler_protocol::FailureKind::{NotFound, Unauthenticated};
+
+use crate::harness::{Engine, TestServer, one_engine};
+
+#[one_engine]
+async fn the_guide_is_readable_without_a_token_and_a_script(engine: Engine) {
+    let server = TestServer::start(engine).await.with_token(None);
+    let first = server.get("/guide").await;
+    assert_eq!((first.status, first.headers["location"].to_str().unwrap()), (307, "guide/getting-started"));
+    for path in ["/guide/getting-started", "/guide/cli.md", "/guide/generated/rules"] {
+        let page = server.get(path).await;
+        assert_eq!((page.status, page.headers["content-type"].to_str().unwrap()), (200, "text/html; charset=utf-8"));
+        let policy = page.headers["content-security-policy"].to_str().unwrap();
+        assert!(policy.starts_with("default-src 'none'; style-src 'self';"), "{policy}");
+        for forbidden in ["<script", " src=", " style=", "<!--"] {
+            assert!(!page.text.contains(forbidden), "{path} has {forbidden}");
+        }
+    }
+    server.get("/guide/../../etc/passwd").await.refused(NotFound);
+    server.get("/guide/nothing").await.refused(NotFound);
+    let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
+    closed.with_token(None).get("/guide/cli").await.refused(Unauthenticated);
+}
