@@ -9,7 +9,8 @@ use ostler_protocol::{
     Failure,
     kernel::{
         backends::Backend,
-        runs::{ListRuns, Run},
+        run_views::RunView,
+        runs::ListRuns,
         sessions::{ListSessions, SessionView},
     },
     tokens::{ListTokens, ServiceToken},
@@ -19,7 +20,7 @@ use ostler_protocol::{
 use crate::{
     connection::Connection,
     terminal::{
-        status::run_status,
+        status::run_words,
         times::{age, now},
     },
 };
@@ -91,12 +92,12 @@ async fn fetch_targets(client: &Client) -> Result<Vec<CompletionCandidate>, Fail
     let sessions = ListSessions { state: Some("all".into()), limit: Some(CANDIDATES_MAX), ..ListSessions::default() };
     let (runs, sessions) = tokio::try_join!(client.list_runs(&runs), client.list_sessions(&sessions))?;
     let session = |session: SessionView| {
-        let help = format!("session, {}, {} ago", session.execution_state.as_str(), age(session.updated_at, now()));
+        let help = format!("session, {} ago", age(session.updated_at, now()));
         CompletionCandidate::new(session.session_id).help(Some(help.into()))
     };
-    let run = |run: Run| {
-        let help = format!("run, {}, {} ago", run_status(&run), age(run.updated_at, now()));
-        CompletionCandidate::new(run.run_id.to_string()).help(Some(help.into()))
+    let run = |run: RunView| {
+        let help = format!("run, {}, {} ago", run_words(&run), age(run.run.updated_at, now()));
+        CompletionCandidate::new(run.run.run_id.to_string()).help(Some(help.into()))
     };
     Ok(runs.runs.into_iter().map(run).chain(sessions.sessions.into_iter().map(session)).collect())
 }

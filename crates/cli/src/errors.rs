@@ -1,6 +1,7 @@
 //! How a failure is printed: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure of this program may carry a hint of its own; otherwise the hint of its rule or kind is printed.
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ostler_protocol::{
     Failure, FailureKind,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
@@ -8,9 +9,12 @@ use ostler_protocol::{
     redaction::Redactor,
 };
 
-use crate::terminal::{
-    output::{harmless, line},
-    paint::Paint,
+use crate::{
+    foreign_words,
+    terminal::{
+        output::{harmless, line},
+        paint::Paint,
+    },
 };
 
 /// The key under which a failure carries a hint of its own.
@@ -151,7 +155,9 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
         BudgetExceeded => {
             "raise the budget (`--timeout`, `--max-tokens`, `--max-cost`, …; up to the server's ceiling), or split the work"
         }
-        PermissionDenied => "the permission was denied; steer the agent another way, or approve the next request",
+        PermissionDenied => {
+            "the turn has ended; `ostler retry` asks the agent again, and another prompt in its session goes another way"
+        }
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
         BackendTimeout => {
@@ -171,45 +177,61 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
 
 /// The hint with the run's id filled in, so that its commands can be copied.
 pub(crate) fn hint_about(kind: FailureKind, run: RunId) -> String {
-    ["result", "trace"].iter().fold(hint(kind).to_owned(), |hint, verb| {
+    ["result", "trace", "retry"].iter().fold(hint(kind).to_owned(), |hint, verb| {
         hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
     })
 }
 
-/// An error of the argument parser, in the format of every other error.
-pub(crate) fn of_parser(error: &clap::Error, paint: Paint) -> String {
+/// An error of the argument parser, in the format of every other error. `words` are those of the command line.
+pub(crate) fn of_parser(error: &clap::Error, words: impl Iterator<Item = String>, paint: Paint) -> String {
     let text = error.render();
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
     let mut out = format!("{message}\n");
-    if let Some(hint) = parser_hint(error) {
+    if let Some(hint) = parser_hint(error, words) {
         out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     }
     out
 }
 
-/// What to do about an error of the argument parser. `None` if its message says it all: it names the similar word, the
-/// missing argument or the possible values.
-fn parser_hint(error: &clap::Error) -> Option<String> {
-    use clap::error::{ContextKind, ContextValue, ErrorKind};
+/// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message
+/// says it all: it names the similar word, the missing argument or the possible values.
+fn parser_hint(error: &clap::Error, words: impl Iterator<Item = String>) -> Option<String> {
     let has = |kind| error.get(kind).is_some();
-    let usage = error.get(ContextKind::Usage).map(ToString::to_string).unwrap_or_default();
-    let argument = match error.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(argument)) => argument.as_str(),
-        _ => "",
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
     };
     match error.kind() {
-        // A prompt of several words.
-        ErrorKind::UnknownArgument if usage.contains("ostler run") && !argument.starts_with('-') => {
-            Some("put the prompt in quotes: ostler run \"say hello\"".to_owned())
+        ErrorKind::InvalidSubcommand => {
+            let foreign = text(ContextKind::InvalidSubcommand).and_then(foreign_words::command_for);
+            let listed = || (!has(ContextKind::SuggestedSubcommand)).then_some("`ostler --help` lists the commands");
+            foreign.or_else(listed).map(str::to_owned)
         }
         ErrorKind::UnknownArgument if has(ContextKind::SuggestedArg) => None,
-        ErrorKind::InvalidSubcommand if has(ContextKind::SuggestedSubcommand) => None,
+        ErrorKind::UnknownArgument => {
+            let quoted = text(ContextKind::InvalidArg).and_then(|extra| quoted_prompt(extra, words));
+            Some(quoted.unwrap_or_else(|| GENERAL_PARSER_HINT.to_owned()))
+        }
         ErrorKind::InvalidValue if has(ContextKind::ValidValue) => None,
-        ErrorKind::InvalidSubcommand => Some("`ostler --help` lists the commands".to_owned()),
         ErrorKind::ValueValidation | ErrorKind::ArgumentConflict | ErrorKind::MissingRequiredArgument => None,
-        _ => Some("see the command's `--help`, which ends with examples".to_owned()),
+        _ => Some(GENERAL_PARSER_HINT.to_owned()),
+    }
+}
+
+const GENERAL_PARSER_HINT: &str = "see the command's `--help`, which ends with examples";
+
+/// The hint for a prompt of several words. `None` if the extra word is a flag, or of another command.
+fn quoted_prompt(extra: &str, words: impl Iterator<Item = String>) -> Option<String> {
+    if extra.starts_with('-') {
+        return None;
+    }
+    let mut rest = words.skip_while(|word| word != "run").skip(1);
+    let prompt = rest.by_ref().take_while(|word| word != extra).filter(|word| !word.starts_with('-')).last()?;
+    let prompt = line(&format!("{prompt} {extra}"), 60);
+    Some(format!("put the prompt in quotes: ostler run \"{prompt} …\""))
+}
     }
 }
 

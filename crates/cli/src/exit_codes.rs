@@ -21,7 +21,10 @@ pub(crate) const READER_GONE: u8 = 141;
 
 const MEANINGS: [(u8, &str); 15] = [
     (OK, "done; for `run` and `result`: completed"),
-    (BROKEN, "`verify`, `doctor`, `restore` or `agents check` found something wrong"),
+    (
+        BROKEN,
+        "`verify`, `doctor`, `restore` or `agents check` found something wrong; `wait`: completed, but not as expected",
+    ),
     (2, "the command line or the request is invalid"),
     (3, "no valid token, or not allowed"),
     (4, "not found, or past its retention"),

@@ -10,6 +10,7 @@ use ostler_protocol::{
     cursors::EventsQuery,
     kernel::{
         events::{EventPage, EventView},
+        run_views::RunView,
         sessions::SessionEventsQuery,
     },
     limits::PAGE_ITEMS_MAX,
@@ -108,7 +109,7 @@ impl Target {
     async fn is_over(&self, client: &Client, seq: i64) -> Result<bool, Failure> {
         let Self::Run(id) = self else { return Ok(false) };
         match client.get_run(id).await {
-            Ok(run) => {
+            Ok(RunView { run, .. }) => {
                 let is_idle = run.command_count > 0 && run.unfinished_commands == 0;
                 Ok((run.status.is_terminal() || is_idle) && run.last_seq <= seq)
             }
@@ -120,13 +121,13 @@ impl Target {
 
 /// Follows one target after event `after_seq`, in its own task, so that the reader can wait for other things as well.
 pub(crate) fn follow(client: Client, target: Target, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
-    follow_all(&client, vec![target], after_seq)
+    follow_all(&client, vec![(target, after_seq)])
 }
 
-/// Follows several targets at once. Each message carries the index of its target.
-pub(crate) fn follow_all(client: &Client, targets: Vec<Target>, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
+/// Follows several targets at once, each after an event of its own. Each message carries the index of its target.
+pub(crate) fn follow_all(client: &Client, targets: Vec<(Target, i64)>) -> mpsc::Receiver<(usize, Followed)> {
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
-    for (index, target) in targets.into_iter().enumerate() {
+    for (index, (target, after_seq)) in targets.into_iter().enumerate() {
         let pump = TargetFollower { client: client.clone(), target, index, to: sender.clone() };
         tokio::spawn(async move {
             let over = pump.run(after_seq).await;

@@ -11,6 +11,7 @@ mod environment;
 mod errors;
 mod exit_codes;
 mod follow;
+mod foreign_words;
 mod log;
 mod preflight;
 mod targets;
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
         // Help and the version were requested, so they go to stdout.
         Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => {
-            output::message(&errors::of_parser(&error, Paint::stderr()));
+            output::notice(&errors::of_parser(&error, std::env::args().skip(1), Paint::stderr()));
             return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
         }
     };
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             let failure = cli.connection.explain(failure);
-            output::message(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
+            output::notice(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
             ExitCode::from(exit_codes::of_failure(&failure))
         }
     }

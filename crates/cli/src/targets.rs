@@ -8,7 +8,8 @@ use ostler_protocol::{
     cursors::EventsQuery,
     ids::{CommandId, RunId, SessionId, prefix_range},
     kernel::{
-        runs::{ListRuns, Run},
+        run_views::RunView,
+        runs::ListRuns,
         sessions::{ListSessions, SessionQuery, SessionView},
     },
     limits::PAGE_ITEMS_MAX,
@@ -19,6 +20,7 @@ use crate::{
     errors,
     terminal::{
         output::line,
+        status::run_words,
         times::{age, now},
     },
 };
@@ -45,8 +47,8 @@ pub(crate) struct SessionKey {
 }
 
 impl SessionKey {
-    fn of(session: SessionView) -> Self {
-        Self { id: session.session_id, tenant: Some(session.tenant_id) }
+    pub(crate) fn of(session: &SessionView) -> Self {
+        Self { id: session.session_id.clone(), tenant: Some(session.tenant_id.clone()) }
     }
 
     pub(crate) fn query(&self) -> SessionQuery {
@@ -69,6 +71,10 @@ pub(crate) struct Finder {
 }
 
 impl Within {
+    pub(crate) fn tenant(&self) -> Option<String> {
+        self.tenant.clone()
+    }
+
     pub(crate) fn finder(&self, connection: &Connection) -> Result<Finder, Failure> {
         let preferred = connection.settings()?.tenant;
         let preferred = (preferred.origin != ValueOrigin::Default).then_some(preferred.value);
@@ -104,6 +110,23 @@ impl Finder {
         self.named(word).await.map(Target::Session)
     }
 
+    /// The run that was made last.
+    pub(crate) async fn latest(&self) -> Result<String, Failure> {
+        let query = ListRuns { limit: Some(1), tenant_id: self.tenant.clone(), ..ListRuns::default() };
+        let run = self.client.list_runs(&query).await?.runs.pop();
+        run.map(|run| run.run.run_id.to_string()).ok_or_else(|| {
+            errors::hinted(FailureKind::NotFound, "there is no run yet", "start one: ostler run \"say hello\"")
+        })
+    }
+
+    /// The named run; the latest if none is named.
+    pub(crate) async fn run_or_latest(&self, word: Option<&str>) -> Result<String, Failure> {
+        match word {
+            Some(word) => self.run(word).await,
+            None => self.latest().await,
+        }
+    }
+
     /// A run. A session resolves to its active run, else to its latest.
     pub(crate) async fn run(&self, word: &str) -> Result<String, Failure> {
         match self.any(word).await? {
@@ -125,8 +148,8 @@ impl Finder {
         match self.any(word).await? {
             Target::Session(session) => Ok(session),
             Target::Run(run) => {
-                let Run { session_id, tenant_id, .. } = self.client.get_run(&run).await?;
-                Ok(SessionKey { id: session_id, tenant: Some(tenant_id) })
+                let RunView { run, .. } = self.client.get_run(&run).await?;
+                Ok(SessionKey { id: run.session_id, tenant: Some(run.tenant_id) })
             }
         }
     }
@@ -172,7 +195,7 @@ impl Finder {
             found = get(Some(preferred.clone())).await;
         }
         match found {
-            Ok(session) => Ok(SessionKey::of(session)),
+            Ok(session) => Ok(SessionKey::of(&session)),
             Err(failure) if failure.broken_rule() == Some(Rule::TenantAmbiguous) => {
                 let message = format!("several tenants have a session {:?}", line(word, 80));
                 let hint = "name its tenant with `--tenant`; `ostler ps --all` lists the sessions with their tenants";
@@ -193,8 +216,9 @@ impl Finder {
         let (id_prefix, tenant_id) = (Some(prefix.to_owned()), self.tenant.clone());
         let query = ListRuns { id_prefix, tenant_id, limit: Some(CANDIDATES_MAX), ..ListRuns::default() };
         let page = self.client.list_runs(&query).await?;
-        let one = |run: Run| {
-            (run.run_id.to_string(), format!("{} · {} ago", run.status.as_str(), age(run.updated_at, now())))
+        let one = |run: RunView| {
+            let state = format!("{} · {} ago", run_words(&run), age(run.run.updated_at, now()));
+            (run.run.run_id.to_string(), state)
         };
         Ok(page.runs.into_iter().map(one).filter(|(id, _)| id.starts_with(prefix)).collect())
     }
@@ -216,12 +240,12 @@ type Candidate = (String, String);
 
 fn one_session(word: &str, mut found: Vec<SessionView>) -> Result<Option<SessionKey>, Failure> {
     if found.len() == 1 {
-        return Ok(found.pop().map(SessionKey::of));
+        return Ok(found.pop().as_ref().map(SessionKey::of));
     }
     found.truncate(CANDIDATES_MAX as usize);
     let state = |session: SessionView| {
-        let (execution, tenant) = (session.execution_state.as_str(), line(&session.tenant_id, 80));
-        (line(&session.session_id, 200), format!("{execution} · of {tenant} · {} ago", age(session.updated_at, now())))
+        let tenant = line(&session.tenant_id, 80);
+        (line(&session.session_id, 200), format!("of {tenant} · {} ago", age(session.updated_at, now())))
     };
     one(word, "session", found.into_iter().map(state).collect()).map(|_| None)
 }

@@ -77,6 +77,25 @@ fn the_scheme_names_every_command() {
 }
 
 #[test]
+fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
+    for (line, hint) in [
+        ("logs", "ostler output"),
+        ("stop 01a1", "ostler cancel"),
+        ("login", "OSTLER_TOKEN"),
+        ("run say hello", "put the prompt in quotes: ostler run \"say hello …\""),
+        ("run --frob", "see the command's `--help`"),
+        ("frobnicate", "see the command's `--help`"),
+    ] {
+        let words = || line.split(' ').map(str::to_owned);
+        let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words())) else {
+            panic!("{line} is understood")
+        };
+        let text = errors::of_parser(&error, words(), Paint::PLAIN);
+        assert!(text.contains(hint), "{line}: {text}");
+    }
+}
+
+#[test]
 fn former_names_of_commands_still_work() {
     for words in ["token list", "context list", "pki list", "pki invite", "pki revoke alice.probe.test"] {
         let line = std::iter::once("ostler").chain(words.split(' '));

@@ -7,6 +7,7 @@
 
 pub mod addresses;
 pub mod bodies;
+pub mod callers;
 pub mod capabilities;
 pub mod cursors;
 pub mod failures;

@@ -70,6 +70,8 @@ pub enum Access {
     Introduce,
     /// Every caller, also under the host names of the route's dialect, whose handlers check their own proofs.
     Anonymous,
+    /// Every caller with a token, about itself.
+    Identify,
     /// Every caller with a tenant: lists, sessions, what this server offers.
     Browse,
     /// Callers that may see a run: those of its tenant, and its own runner.
@@ -91,10 +93,11 @@ pub enum Access {
 
 impl Access {
     /// The values that an operation of the document may declare.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Public,
         Self::Signed,
         Self::Anonymous,
+        Self::Identify,
         Self::Browse,
         Self::Read,
         Self::Submit,
@@ -111,6 +114,7 @@ impl Access {
             Self::Signed => "signed",
             Self::Anonymous => "anonymous",
             Self::Introduce => "introduce",
+            Self::Identify => "identify",
             Self::Browse => "browse",
             Self::Read => "read",
             Self::Submit => "submit",
@@ -128,7 +132,7 @@ impl Access {
 
     fn refusal(self) -> &'static str {
         match self {
-            Self::Public | Self::Signed | Self::Introduce | Self::Anonymous => "this needs a token",
+            Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify => "this needs a token",
             Self::Browse => "a runner sees its own run only; agents and tokens of the role provide see none",
             Self::Read => "agents and tokens of the role provide see no run",
             Self::Submit => "runners, agents and tokens of the role provide may not submit work",
@@ -144,7 +148,8 @@ impl Access {
     pub fn admit(self, caller: &Principal) -> Result<(), Failure> {
         use Principal::{Agent, Operator, Runner, Service, User};
         let admitted = match (self, caller) {
-            (_, Operator) | (Self::Public | Self::Signed | Self::Introduce | Self::Anonymous, _) => true,
+            (_, Operator) => true,
+            (Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify, _) => true,
             (Self::Read, _) => !matches!(caller, Agent { .. } | Service { role: TokenRole::Provide, .. }),
             (Self::Browse, _) => {
                 !matches!(caller, Runner { .. } | Agent { .. } | Service { role: TokenRole::Provide, .. })

@@ -180,3 +180,19 @@ async fn require_auth_closes_even_health(engine: Engine) {
         server.caller("hwlab").get(path).await.with_status(200);
     }
 }
+
+#[both_engines]
+async fn a_caller_learns_who_it_is(engine: Engine) {
+    let server = TestServer::with(engine, tokens).await;
+    let operator = server.get("/api/v1/caller").await.with_status(200);
+    assert_eq!((&operator["kind"], &operator["name"]), (&json!("operator"), &json!("operator")));
+    assert!(operator["access"].as_array().unwrap().contains(&json!("operate")), "{operator}");
+    let client = server.caller("both").get("/api/v1/caller").await.with_status(200);
+    assert_eq!((&client["kind"], &client["role"]), (&json!("service"), &json!("client")));
+    assert_eq!(client["tenants"], json!(["unidesk", "hwlab"]));
+    assert_eq!(client["access"], json!(["browse", "read", "submit", "inspect"]));
+    let runner = server.caller("runner").get("/api/v1/caller").await.with_status(200);
+    assert_eq!(runner["access"], json!(["browse", "read", "run"]));
+    server.with_token(None).get("/api/v1/caller").await.refused(Unauthenticated);
+    server.with_token(Some("garbage")).get("/api/v1/caller").await.refused(Unauthenticated);
+}

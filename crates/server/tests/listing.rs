@@ -151,3 +151,79 @@ async fn a_cursor_of_another_query_is_refused(engine: Engine) {
         answer.refused_by(SchemaInvalid, "cursor-unknown");
     }
 }
+
+/// Every state that a run can be in, each brought about by what leads to it.
+#[both_engines]
+async fn a_run_is_listed_by_the_state_of_its_latest_turn(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let mut expected: Vec<(String, &str)> = vec![];
+    expected.push((server.create_run().await, "waiting"));
+    expected.push((server.start("no runner yet").await.0, "waiting"));
+    for end in ["completed", "failed", "blocked", "cancelled"] {
+        let (run_id, command_id) = server.start(end).await;
+        let runner = server.claim(&run_id, "r1").await;
+        runner.ack(&command_id).await;
+        runner.end(&command_id, end).await;
+        // The run itself waits for another turn, claimed by its runner.
+        assert_eq!(server.run(&run_id).await["status"], "claimed");
+        expected.push((run_id, end));
+    }
+    let (run_id, command_id) = server.start("runs").await;
+    let runner = server.claim(&run_id, "r1").await;
+    runner.ack(&command_id).await;
+    runner.say(&command_id, "working").await;
+    expected.push((run_id, "running"));
+    let (run_id, command_id) = server.start("asks").await;
+    let runner = server.claim(&run_id, "r1").await;
+    runner.ack(&command_id).await;
+    runner.ask(&command_id, &format!("prm_{:032x}", 1), &"ab".repeat(32)).await;
+    expected.push((run_id.clone(), "waiting"));
+    assert_eq!(server.run(&run_id).await["openPermissions"], 1);
+    // A turn stays completed if its run is cancelled later.
+    let (run_id, command_id) = server.start("ends, then its run is cancelled").await;
+    let runner = server.claim(&run_id, "r1").await;
+    runner.ack(&command_id).await;
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+    assert_eq!(server.cancel_run(&run_id).await["status"], "cancelled");
+    expected.push((run_id, "completed"));
+    let cancelled = server.create_run().await;
+    server.cancel_run(&cancelled).await;
+    expected.push((cancelled, "cancelled"));
+
+    for (run_id, state) in &expected {
+        assert_eq!(server.run(run_id).await["state"], *state, "{run_id}");
+        assert_eq!(server.get(&format!("/api/v1/runs/{run_id}/result")).await.ok()["state"], *state, "{run_id}");
+    }
+    for state in ["waiting", "running", "completed", "failed", "blocked", "cancelled"] {
+        let mut found = walk(&server, 2, &format!("&state={state}")).await;
+        let mut wanted: Vec<_> = expected.iter().filter(|(_, s)| *s == state).map(|(id, _)| id.clone()).collect();
+        found.sort();
+        wanted.sort();
+        assert_eq!(found, wanted, "{state}");
+    }
+    server.get("/api/v1/runs?state=pending").await.refused_by(SchemaInvalid, "run-status");
+    server.get("/api/v1/runs?state=").await.refused_by(SchemaInvalid, "run-status");
+    // The run's own status is a filter of its own.
+    assert_eq!(walk(&server, 10, "&status=running").await.len(), 2);
+}
+
+#[both_engines]
+async fn a_run_names_the_run_that_it_repeats(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("other", "client", &["unidesk"])).await;
+    let first = server.create_run().await;
+    assert_eq!(server.run(&first).await["retryOf"], Value::Null);
+    let second = server.create_run_with(|body| body["retryOf"] = json!(first)).await;
+    assert_eq!(server.run(&second).await["retryOf"], json!(first));
+    let result = server.get(&format!("/api/v1/runs/{second}/result")).await.ok();
+    assert_eq!(result["retryOf"], json!(first));
+    let page = server.get("/api/v1/runs?limit=1").await.ok();
+    assert_eq!(page["runs"][0]["retryOf"], json!(first));
+    // A run that the caller cannot read is unknown.
+    let mut body = crate::harness::run_body();
+    body["tenantId"] = json!("unidesk");
+    body["retryOf"] = json!(first);
+    server.caller("other").post("/api/v1/runs", &body).await.refused(NotFound);
+    body["retryOf"] = json!(format!("run_{:032x}", 5));
+    server.post("/api/v1/runs", &body).await.refused(NotFound);
+}

@@ -32,7 +32,7 @@ const KINDS: [Kind; 6] = [Kind::Client, Kind::ServiceRunner, Kind::Provider, Kin
 fn admitted(access: &str) -> &'static [Kind] {
     use Kind::*;
     match access {
-        "public" | "signed" | "mesh" => &KINDS,
+        "public" | "signed" | "mesh" | "identify" => &KINDS,
         "read" => &[Client, ServiceRunner, User, RunsRunner],
         "browse" => &[Client, ServiceRunner, User],
         "submit" => &[Client, User],
@@ -120,7 +120,7 @@ impl Operation {
     /// About the whole installation, which has no tenant. The scene's profile is the operator's.
     fn is_everywhere(&self) -> bool {
         match self.access.as_str() {
-            "public" | "signed" | "mesh" | "inspect" => true,
+            "public" | "signed" | "mesh" | "identify" | "inspect" => true,
             "own" => ["/agents", "/h2a/relations"].contains(&self.template),
             _ => false,
         }

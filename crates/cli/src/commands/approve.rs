@@ -9,15 +9,21 @@ use crate::{
 
 /// Allow what an agent asks for
 ///
-/// Without a request's id it answers the only open one, and lists them where there are several. The option chosen is
-/// the first that allows once, else the first that allows, unless `--option` names one.
+/// Without a run it lists every request that waits, and at a terminal asks about each. With a run it answers the only open
+/// request, or lists them where there are several. At a terminal it shows the whole call and asks before it allows; `--yes`
+/// skips the question. The option chosen is the first that allows once, else the first that allows, unless `--option` names
+/// one.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler approve RUN\n  ostler approve RUN prm_01a1 --option allow-always")]
+#[command(after_help = "Examples:\n  ostler approve\n  ostler approve RUN\n  \
+    ostler approve RUN prm_01a1 --option allow-always\n  ostler approve RUN --yes")]
 pub(crate) struct ApproveArgs {
     #[command(flatten)]
     request: RequestArgs,
+    /// Allow it without asking
+    #[arg(short = 'y', long)]
+    yes: bool,
 }
 
 pub(crate) async fn approve(connection: &Connection, args: &ApproveArgs) -> Result<u8, Failure> {
-    answer(connection, &args.request, Verdict::Allow).await
+    answer(connection, &args.request, Verdict::Allow, !args.yes).await
 }

@@ -8,6 +8,7 @@ use crate::{
     connection::Connection,
     terminal::{
         output::{Output, line},
+        table::Column,
         times::Times,
     },
 };
@@ -42,8 +43,13 @@ pub(crate) async fn backends(connection: &Connection, args: &BackendsArgs) -> Re
 
 const BACKENDS: Listing<Backend> = Listing {
     nothing: "the server has no backends\n",
-    headers: &["PROFILE", "AVAILABLE", "PROTOCOL", "NEEDS", "CAN"],
-    shrink: &[4, 3, 2],
+    columns: &[
+        Column::whole("PROFILE"),
+        Column::whole("AVAILABLE"),
+        Column::spare(1, "PROTOCOL"),
+        Column::text(3, "NEEDS"),
+        Column::text(2, "CAN"),
+    ],
     row: |backend, _, _| {
         let needs = backend.required_secret_keys.join(", ");
         vec![

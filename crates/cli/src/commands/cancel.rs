@@ -21,7 +21,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
-        status::run_status,
+        status::{phase_words, run_words},
     },
 };
 
@@ -64,7 +64,11 @@ pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result
     let finder = args.within.finder(connection)?;
     let mut targets = vec![];
     for word in &args.targets {
-        targets.push(look(&finder, word, args.command.as_deref()).await?);
+        targets.extend(look(&finder, word, args.command.as_deref()).await?);
+    }
+    if targets.is_empty() {
+        args.output.many::<Value>(&[], String::new);
+        return Ok(exit_codes::OK);
     }
     let list: String = targets.iter().map(|one| format!("  {}\n", one.state)).collect();
     output::message(&list);
@@ -82,8 +86,8 @@ pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result
     Ok(exit_codes::OK)
 }
 
-/// Finds the target and its state, which is shown before the question.
-async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<CancelTarget, Failure> {
+/// Finds the target and its state, which is shown before the question. `None` for a session in which nothing runs.
+async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Option<CancelTarget>, Failure> {
     let client = &finder.client;
     if let Some(command) = command {
         let run = finder.run(word).await?;
@@ -91,27 +95,31 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Canc
         // A command of another run is not found, rather than cancelled by mistake.
         let found = client.get_command(&run, &command).await?;
         let state = format!("command {} · {}", found.command_id, found.state.as_str());
-        return Ok(CancelTarget { target: Target::Run(run), command: Some(command), state });
+        return Ok(Some(CancelTarget { target: Target::Run(run), command: Some(command), state }));
     }
     let target = finder.any(word).await?;
     let state = match &target {
         Target::Run(id) => {
             let run = client.get_run(id).await?;
-            format!(
-                "run {} · {} · {}",
-                run.run_id,
-                run_status(&run),
-                output::count(run.unfinished_commands, "unfinished command")
-            )
+            let unfinished = output::count(run.run.unfinished_commands, "unfinished command");
+            format!("run {} · {} · {unfinished}", run.run.run_id, run_words(&run))
         }
         Target::Session(key) => {
             let session = client.get_session(&key.id, &key.query()).await?;
-            let active = session.active_run_id.map_or_else(|| "nothing active".to_owned(), |run| run.to_string());
             let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
-            format!("session {id} of {tenant} · {} · {active}", session.execution_state.as_str())
+            let Some(run) = session.active_run_id else {
+                output::message(&format!("nothing runs in {id}\n"));
+                return Ok(None);
+            };
+            let phase = match &session.liveness {
+                Some(liveness) if liveness.active => phase_words(liveness.phase),
+                Some(_) => "kept for another turn",
+                None => "running",
+            };
+            format!("session {id} of {tenant} · {phase} · {run}")
         }
     };
-    Ok(CancelTarget { target, command: None, state })
+    Ok(Some(CancelTarget { target, command: None, state }))
 }
 
 /// Cancels the target. Returns its new state as JSON and as text.

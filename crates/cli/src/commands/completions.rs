@@ -1,6 +1,8 @@
 //! `ostler completions`: the script by which a shell completes commands, flags and ids. Commands and flags come from the
 //! command line's own definition, ids and names from `candidates`.
 
+use std::{ffi::OsString, path::PathBuf};
+
 use clap::{Command, ValueEnum};
 use clap_complete::env::{Bash, EnvCompleter, Fish, Powershell, Zsh};
 use ostler_protocol::Failure;
@@ -38,12 +40,37 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<u8, Failure> {
         ShellName::Powershell => &Powershell,
     };
     let mut script = vec![];
-    shell.write_registration(VARIABLE, "ostler", "ostler", "ostler", &mut script).map_err(Failure::internal)?;
+    let program = program(std::env::var_os("PATH"), std::env::current_exe().ok());
+    shell.write_registration(VARIABLE, "ostler", "ostler", &program, &mut script).map_err(Failure::internal)?;
     output::data(&String::from_utf8_lossy(&script));
     Ok(exit_codes::OK)
+}
+
+/// What the script calls: `ostler`, or if that is an alias of the shell, which a script cannot use, this program by its path.
+fn program(path: Option<OsString>, own: Option<PathBuf>) -> String {
+    let is_found = path.is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join("ostler").is_file()));
+    let own = own.and_then(|own| own.into_os_string().into_string().ok());
+    own.filter(|_| !is_found).unwrap_or_else(|| "ostler".to_owned())
 }
 
 /// Prints candidates and exits if a shell's script started this process to get them; returns otherwise.
 pub(crate) fn complete(command: fn() -> Command) {
     clap_complete::CompleteEnv::with_factory(command).var(VARIABLE).complete();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_calls_the_program_by_its_path_unless_a_shell_finds_it() {
+        let own = || Some(PathBuf::from("/build/ostler"));
+        assert_eq!(program(Some("/nowhere".into()), own()), "/build/ostler");
+        assert_eq!(program(None, None), "ostler");
+        let dir = std::env::temp_dir().join(format!("ostler-completions-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("ostler"), "").unwrap();
+        assert_eq!(program(Some(dir.clone().into()), own()), "ostler");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -12,7 +12,7 @@ use crate::{
     context_file, exit_codes,
     terminal::{
         output::{self, Output, line},
-        table::table,
+        table::{Column, table},
     },
 };
 
@@ -107,5 +107,6 @@ fn render(all: &[SettingRow], width: Option<usize>) -> String {
         };
         vec![setting.key.clone(), value, line(&setting.origin, 200)]
     });
-    table(&["KEY", "VALUE", "ORIGIN"], rows.collect(), &[1, 2], width)
+    let columns = [Column::whole("KEY"), Column::text(2, "VALUE"), Column::text(1, "ORIGIN")];
+    table(&columns, rows.collect(), width)
 }

@@ -16,7 +16,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
-        table::table,
+        table::{Column, table},
     },
 };
 
@@ -127,7 +127,8 @@ fn list(args: &ListContextsArgs) -> Result<u8, Failure> {
             let star = if one.current { "*" } else { "" };
             vec![star.into(), one.name.into(), line(one.server, 200), one.tenant.unwrap_or("-").into()]
         });
-        table(&["", "NAME", "SERVER", "TENANT"], rows.collect(), &[2], output::width())
+        let columns = [Column::whole(""), Column::whole("NAME"), Column::text(1, "SERVER"), Column::whole("TENANT")];
+        table(&columns, rows.collect(), output::width())
     });
     if listed.is_empty() {
         output::message("no contexts; add one: ostler contexts add NAME --server URL\n");
@@ -148,6 +149,10 @@ fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
         data_dir: connection.data_dir_flag().map(absolute).transpose()?,
         tenant: args.tenant.clone(),
     };
+    let replaced = Contexts::load()?.contexts.get(&args.name).map(|former| line(&former.server, 200));
+    if let Some(former) = replaced {
+        output::message(&format!("replacing the context {:?}, which was for {former}\n", line(&args.name, 80)));
+    }
     change(|all| all.put(&args.name, context))
 }
 

@@ -9,7 +9,8 @@ use crate::{
 
 /// Refuse what an agent asks for
 ///
-/// Without a request's id it answers the only open one, and lists them where there are several.
+/// Without a run it lists every request that waits, and at a terminal asks about each. With a run it answers the only open
+/// request, or lists them where there are several.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler deny RUN\n  ostler deny RUN prm_01a1")]
 pub(crate) struct DenyArgs {
@@ -18,5 +19,5 @@ pub(crate) struct DenyArgs {
 }
 
 pub(crate) async fn deny(connection: &Connection, args: &DenyArgs) -> Result<u8, Failure> {
-    answer(connection, &args.request, Verdict::Reject).await
+    answer(connection, &args.request, Verdict::Reject, false).await
 }

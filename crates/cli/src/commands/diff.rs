@@ -1,19 +1,18 @@
 //! `ostler diff`: what an agent changed in its workspace in one turn, coloured on a terminal, as a patch in a pipe.
 
+use std::collections::BTreeMap;
+
 use clap::builder::NonEmptyStringValueParser;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind,
-    kernel::{
-        runs::ListRuns,
-        workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
-    },
+    Failure,
+    kernel::workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
 };
 
 use crate::{
     candidates,
     connection::Connection,
-    errors, exit_codes,
+    exit_codes,
     targets::{self, Within},
     terminal::{
         output::{self, Output, count, harmless, line},
@@ -34,7 +33,7 @@ pub(crate) struct DiffArgs {
     /// The changes of this command instead of the latest, by its id or the beginning of it
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     command: Option<String>,
-    /// Show only the names and sizes of the changes
+    /// Show only the names of the files, and how many lines of each were changed
     #[arg(long)]
     stat: bool,
     #[command(flatten)]
@@ -45,10 +44,7 @@ pub(crate) struct DiffArgs {
 
 pub(crate) async fn diff(connection: &Connection, args: &DiffArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
-    let run = match &args.run {
-        Some(word) => finder.run(word).await?,
-        None => latest(&finder.client).await?,
-    };
+    let run = finder.run_or_latest(args.run.as_deref()).await?;
     let command = match &args.command {
         Some(word) => finder.command(&run, word).await?,
         None => latest_command(&finder.client, &run).await?,
@@ -58,6 +54,8 @@ pub(crate) async fn diff(connection: &Connection, args: &DiffArgs) -> Result<u8,
     args.output.one(&diff, || if stat { summary(&diff, Paint::stdout()) } else { patch(&diff, Paint::stdout()) });
     if diff.changes.unknown {
         output::message(&unknown(&diff.changes));
+    } else if diff.changes.files_changed == 0 {
+        output::message("nothing was changed\n");
     }
     if diff.changes.truncated {
         output::message("the patch was shortened; the workspace has all changes\n");
@@ -66,14 +64,6 @@ pub(crate) async fn diff(connection: &Connection, args: &DiffArgs) -> Result<u8,
         output::message("binary files are not part of the patch; the workspace has them\n");
     }
     Ok(exit_codes::OK)
-}
-
-async fn latest(client: &Client) -> Result<String, Failure> {
-    let page = client.list_runs(&ListRuns { limit: Some(1), ..ListRuns::default() }).await?;
-    let run = page.runs.into_iter().next().map(|run| run.run_id.to_string());
-    run.ok_or_else(|| {
-        errors::hinted(FailureKind::NotFound, "there is no run yet", "start one: ostler run \"say hello\"")
-    })
 }
 
 async fn latest_command(client: &Client, run: &str) -> Result<String, Failure> {
@@ -114,25 +104,63 @@ fn summary(diff: &CommandDiff, paint: Paint) -> String {
     if changes.unknown {
         return "changes unknown\n".into();
     }
+    if changes.files_changed == 0 {
+        return String::new();
+    }
     let width = changes.files.iter().map(|file| line(&file.path, 200).chars().count()).max().unwrap_or(0);
-    let mut out: String = changes.files.iter().map(|file| file_line(file, width, paint)).collect();
+    // A shortened patch has not every line.
+    let lines = if changes.truncated { BTreeMap::new() } else { lines_by_path(&changes.diff) };
+    let mut out: String = changes.files.iter().map(|file| file_line(file, &lines, width, paint)).collect();
     let listed = changes.files.len() as i64;
     if changes.files_changed > listed {
         out.push_str(&format!("… and {} more\n", changes.files_changed - listed));
     }
-    let (added, removed) = (changes.bytes_added, changes.bytes_removed);
-    out.push_str(&format!(
-        "{} changed, {added} bytes added, {removed} removed\n",
-        count(changes.files_changed, "file")
-    ));
+    let files = count(changes.files_changed, "file");
+    let is_counted = changes.files.iter().all(|file| file.binary || lines.contains_key(&file.path));
+    let (added, removed, unit) = match is_counted && changes.files_changed == listed {
+        true => {
+            let sum = lines.values().fold((0, 0), |sum, lines| (sum.0 + lines.0, sum.1 + lines.1));
+            (sum.0, sum.1, "line")
+        }
+        false => (changes.bytes_added, changes.bytes_removed, "byte"),
+    };
+    out.push_str(&format!("{files} changed, {} added, {removed} removed\n", count(added, unit)));
     out
 }
 
-fn file_line(file: &ChangedFile, width: usize, paint: Paint) -> String {
-    let how_much = if file.binary {
-        "binary".to_owned()
-    } else {
-        format!("{} {}", paint.green(&format!("+{}", file.bytes_added)), paint.red(&format!("-{}", file.bytes_removed)))
+/// The lines added and removed, by the path of the file.
+type LineCounts = BTreeMap<String, (i64, i64)>;
+
+/// Counts the lines of a patch for each file that it names.
+fn lines_by_path(patch: &str) -> LineCounts {
+    let mut counts = LineCounts::new();
+    // In the head of a file `---` and `+++` name it; in a hunk they begin changed lines.
+    let (mut path, mut in_hunk) = (None::<String>, false);
+    for text in patch.lines() {
+        if text.starts_with("diff --git ") {
+            (path, in_hunk) = (None, false);
+        } else if text.starts_with("@@") {
+            in_hunk = true;
+        } else if !in_hunk {
+            let named = text.strip_prefix("--- a/").or_else(|| text.strip_prefix("+++ b/"));
+            path = named.map(|name| name.trim_end_matches('\t').to_owned()).or(path);
+        } else if let Some(path) = &path {
+            let (added, removed) = counts.entry(path.clone()).or_default();
+            *added += i64::from(text.starts_with('+'));
+            *removed += i64::from(text.starts_with('-'));
+        }
+    }
+    counts
+}
+
+fn file_line(file: &ChangedFile, lines: &LineCounts, width: usize, paint: Paint) -> String {
+    let plus_minus = |added: i64, removed: i64, unit: &str| {
+        format!("{} {}{unit}", paint.green(&format!("+{added}")), paint.red(&format!("-{removed}")))
+    };
+    let how_much = match lines.get(&file.path) {
+        _ if file.binary => "binary".to_owned(),
+        Some((added, removed)) => plus_minus(*added, *removed, ""),
+        None => plus_minus(file.bytes_added, file.bytes_removed, " bytes"),
     };
     format!("{:<9} {:<width$} {how_much}\n", line(&file.change, 9), line(&file.path, 200))
 }
@@ -166,8 +194,25 @@ mod tests {
 
     #[test]
     fn the_summary_names_and_counts_the_files() {
-        let text =
-            "added     a    +10 -0\nmodified  long +0 -4\n… and 1 more\n3 files changed, 10 bytes added, 4 removed\n";
+        let text = "added     a    +10 -0 bytes\nmodified  long +0 -4 bytes\n… and 1 more\n3 files changed, 10 bytes added, 4 removed\n";
         assert_eq!(summary(&sample(), Paint::PLAIN), text);
+    }
+
+    #[test]
+    fn the_summary_counts_lines_if_the_patch_is_whole() {
+        let mut diff = sample();
+        diff.changes.truncated = false;
+        diff.changes.files_changed = 2;
+        diff.changes.diff = "diff --git a/a b/a\n--- /dev/null\n+++ b/a\n@@ -0,0 +1,2 @@\n+hi\n+++ more\n\
+            diff --git a/long b/long\n--- a/long\n+++ b/long\n@@ -1,2 +1 @@\n one\n-two\n"
+            .into();
+        let text = "added     a    +2 -0\nmodified  long +0 -1\n2 files changed, 2 lines added, 1 removed\n";
+        assert_eq!(summary(&diff, Paint::PLAIN), text);
+    }
+
+    #[test]
+    fn no_changes_are_no_lines() {
+        let diff = CommandDiff { changes: WorkspaceChanges::default(), ..sample() };
+        assert_eq!(summary(&diff, Paint::PLAIN), "");
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     terminal::{
         events::field,
         output::{Output, line},
+        table::Column,
         times::{Times, now},
     },
 };
@@ -82,8 +83,14 @@ async fn list(finder: &Finder, args: &ListJobsArgs) -> Result<u8, Failure> {
 
 const JOBS: Listing<RunnerJob> = Listing {
     nothing: "the run has no runner jobs; its creator starts the runner\n",
-    headers: &["JOB", "PHASE", "LAUNCHER", "STARTS", "CHANGED", "ENDED"],
-    shrink: &[5, 2],
+    columns: &[
+        Column::whole("JOB"),
+        Column::whole("PHASE"),
+        Column::spare(1, "LAUNCHER"),
+        Column::spare(2, "STARTS"),
+        Column::spare(3, "CHANGED"),
+        Column::text(4, "ENDED"),
+    ],
     row: |job, times, now| {
         vec![
             job.runner_job_id.to_string(),

@@ -8,7 +8,7 @@ use crate::{
     exit_codes,
     terminal::{
         output::{self, Output},
-        table::table,
+        table::{Column, table},
         times::{Times, now},
     },
 };
@@ -29,9 +29,7 @@ pub(crate) struct ListFlags {
 pub(crate) struct Listing<T> {
     /// Printed to stderr if there is nothing to list, with what to do about it.
     pub nothing: &'static str,
-    pub headers: &'static [&'static str],
-    /// The columns that are shortened to fit the terminal, the first one first.
-    pub shrink: &'static [usize],
+    pub columns: &'static [Column],
     pub row: fn(&T, Times, Timestamp) -> Vec<String>,
 }
 
@@ -44,7 +42,7 @@ impl<T: Serialize> Listing<T> {
 
     pub(crate) fn render(&self, page: &[T], times: Times, now: Timestamp, width: Option<usize>) -> String {
         let rows = page.iter().map(|one| (self.row)(one, times, now)).collect();
-        table(self.headers, rows, self.shrink, width)
+        table(self.columns, rows, width)
     }
 }
 

@@ -13,6 +13,7 @@ mod deny;
 mod diff;
 mod doctor;
 mod guard;
+mod inbox;
 mod jobs;
 mod labels;
 mod list;
@@ -26,10 +27,12 @@ mod read;
 mod restore;
 mod result;
 mod retention;
+mod retry;
 mod run;
 mod runner;
 mod runs;
 pub(crate) mod serve;
+mod session_table;
 mod sessions;
 mod steer;
 mod tokens;
@@ -38,6 +41,9 @@ mod trust;
 mod usage;
 mod users;
 mod verify;
+mod wait;
+mod waiting_requests;
+mod whoami;
 
 use clap::Subcommand;
 use ostler_protocol::Failure;
@@ -52,12 +58,18 @@ use crate::{
     environment, preflight,
 };
 
+/// Runs have a state for people, which is printed wherever a run is.
+const RUN_STATES: &str = "ostler_run_states";
+
 /// Verbs for runs and sessions, then a noun with verbs for everything else.
 #[derive(Subcommand)]
 pub(crate) enum CliCommand {
     Run(run::RunArgs),
     Ps(ps::PsArgs),
+    Inbox(inbox::InboxListArgs),
     Result(result::ResultArgs),
+    Wait(wait::WaitArgs),
+    Retry(retry::RetryArgs),
     Trace(trace::TraceArgs),
     Diff(diff::DiffArgs),
     Output(output::OutputArgs),
@@ -75,6 +87,7 @@ pub(crate) enum CliCommand {
     Profiles(profiles::ProfilesArgs),
     #[command(alias = "context")]
     Contexts(contexts::ContextsArgs),
+    Whoami(whoami::WhoamiArgs),
     Config(config::ConfigArgs),
     Api(api::ApiArgs),
     #[command(alias = "token")]
@@ -133,18 +146,22 @@ impl CliCommand {
             Self::Runner(args) if args.is_launched() => return None,
             Self::Runner(_) => &["ostler_runners"],
             Self::Run(args) if args.has_labels() => {
-                &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", "ostler_labels"]
+                &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES, "ostler_labels"]
             }
-            Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results"],
-            Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions"],
-            Self::Trace(_) => &["ostler_run_events", "ostler_session_events"],
-            Self::Result(_) => &["ostler_results"],
-            Self::Diff(_) => &["ostler_results", "ostler_diffs"],
-            Self::Runs(args) if args.needs_labels() => &["ostler_runs", "ostler_labels"],
-            Self::Runs(_) => &["ostler_runs"],
+            Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
+            Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions", RUN_STATES],
+            Self::Trace(_) => &["ostler_run_events", "ostler_session_events", RUN_STATES],
+            Self::Result(_) => &["ostler_results", RUN_STATES],
+            Self::Wait(_) => &["ostler_runs", RUN_STATES],
+            Self::Retry(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
+            Self::Inbox(_) => &["ostler_sessions", "ostler_permissions", RUN_STATES],
+            Self::Whoami(_) => &["ostler_caller"],
+            Self::Diff(_) => &["ostler_results", "ostler_diffs", RUN_STATES],
+            Self::Runs(args) if args.needs_labels() => &["ostler_runs", RUN_STATES, "ostler_labels"],
             Self::Usage(_) => &["ostler_usage"],
-            Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands"],
-            Self::Approve(_) | Self::Deny(_) => &["ostler_permissions"],
+            Self::Runs(_) => &["ostler_runs", RUN_STATES],
+            Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands", RUN_STATES],
+            Self::Approve(_) | Self::Deny(_) => &["ostler_permissions", RUN_STATES],
             Self::Jobs(_) => &["ostler_runner_jobs"],
             Self::Agents(args) if args.is_offline() => return None,
             Self::Agents(_) => &["ostler_agents"],
@@ -174,7 +191,11 @@ impl CliCommand {
         match self {
             Self::Run(args) => run::run(connection, args).await,
             Self::Ps(args) => ps::ps(connection, args).await,
+            Self::Inbox(args) => inbox::inbox(connection, args).await,
             Self::Result(args) => result::result(connection, args).await,
+            Self::Wait(args) => wait::wait(connection, args).await,
+            Self::Retry(args) => retry::retry(connection, args).await,
+            Self::Whoami(args) => whoami::whoami(connection, args).await,
             Self::Trace(args) => trace::trace(connection, args).await,
             Self::Diff(args) => diff::diff(connection, args).await,
             Self::Output(args) => output::output(connection, args).await,

@@ -20,12 +20,12 @@ use crate::{
 
 /// Show the agent's messages and its tools' output in a session or a run
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler output my-session\n  ostler output RUN > reply.md\n  \
+#[command(after_help = "Examples:\n  ostler output\n  ostler output my-session\n  ostler output RUN > reply.md\n  \
     ostler output my-session -o jsonl | jq -r .payload.text")]
 pub(crate) struct OutputArgs {
     #[arg(value_name = "SESSION|RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
-        help = "What to show")]
-    target: String,
+        help = "What to show [default: the latest run]")]
+    target: Option<String>,
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
@@ -34,7 +34,11 @@ pub(crate) struct OutputArgs {
 
 pub(crate) async fn output(connection: &Connection, args: &OutputArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
-    let (session, run_id) = match finder.any(&args.target).await? {
+    let target = match &args.target {
+        Some(word) => finder.any(word).await?,
+        None => Target::Run(finder.latest().await?),
+    };
+    let (session, run_id) = match target {
         Target::Session(key) => (key, None),
         Target::Run(id) => (finder.session(&id).await?, Some(id)),
     };

@@ -2,6 +2,7 @@
 //! that a person never allows something they have not seen.
 
 use clap::builder::NonEmptyStringValueParser;
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     ids::{PermissionId, prefix_range},
@@ -10,21 +11,23 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
+    commands::waiting_requests::{self, WaitingRequest, open_requests},
     connection::Connection,
     errors, exit_codes,
     targets::{self, Within},
     terminal::{
-        output::{self, Output},
+        confirm::{ask_line, can_ask, is_yes},
+        output::{self, Output, line},
         permissions::{describe, options},
-        times::now,
+        times::{Times, now},
     },
 };
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RequestArgs {
     #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
-        help = "The run, or a session for its active or latest one")]
-    run: String,
+        help = "The run, or a session for its active or latest one [default: everything that waits]")]
+    run: Option<String>,
     #[arg(value_name = "PRM", help = "The request's id, or the beginning of it")]
     permission: Option<String>,
     #[command(flatten)]
@@ -42,28 +45,106 @@ pub(crate) enum Verdict {
     Reject,
 }
 
-pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict: Verdict) -> Result<u8, Failure> {
+/// Answers a request of the named run. Without a run: lists every request that waits, and at a terminal asks about each.
+/// `asks`: whether a person at a terminal is asked before something is allowed.
+pub(crate) async fn answer(
+    connection: &Connection,
+    args: &RequestArgs,
+    verdict: Verdict,
+    asks: bool,
+) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let client = &finder.client;
-    let run = finder.run(&args.run).await?;
+    let Some(word) = &args.run else {
+        let waiting = open_requests(client, args.within.tenant()).await?;
+        return answer_waiting(client, args, waiting, asks || verdict == Verdict::Reject).await;
+    };
+    let run = finder.run(word).await?;
     let all = client.list_permissions(&run).await?.permissions;
-    let request = pick(all, args, verdict, now())?;
+    let request = pick(all, args, word, verdict, now())?;
     let option = choose(&request.options, args.option.as_deref(), verdict)?;
     output::message(&describe(&request, now()));
+    if asks && can_ask() && !is_yes(&ask_line("allow this? [y/N]")?) {
+        output::message("not answered; the request still waits\n");
+        return Ok(exit_codes::OK);
+    }
+    let answered = send(client, &request, option).await?;
+    args.output.one(&answered, || outcome(&answered));
+    Ok(exit_codes::OK)
+}
+
+fn outcome(answered: &PermissionRequest) -> String {
+    format!("{} {}\n", answered.permission_id, answered.status.as_str())
+}
+
+async fn send(
+    client: &Client,
+    request: &PermissionRequest,
+    option: &PermissionOption,
+) -> Result<PermissionRequest, Failure> {
     let answer = AnswerPermission { option_id: option.option_id.clone(), digest: request.digest.clone() };
-    let answered = client.answer_permission(&run, &request.permission_id.to_string(), &answer).await?;
-    args.output.one(&answered, || format!("{} {}\n", answered.permission_id, answered.status.as_str()));
+    client.answer_permission(&request.run_id.to_string(), &request.permission_id.to_string(), &answer).await
+}
+
+/// Asks about every request that waits. Without a terminal they are listed, and with `--yes` the only one is allowed.
+async fn answer_waiting(
+    client: &Client,
+    args: &RequestArgs,
+    waiting: Vec<WaitingRequest>,
+    asks: bool,
+) -> Result<u8, Failure> {
+    if waiting.is_empty() {
+        args.output.many(&waiting, String::new);
+        output::message("no permission request waits for an answer\n");
+        return Ok(exit_codes::OK);
+    }
+    if !asks {
+        let [only] = waiting.as_slice() else {
+            let message = format!("{} permission requests wait for an answer", waiting.len());
+            return Err(errors::usage(message, "`ostler approve` lists them; name a run: ostler approve RUN --yes"));
+        };
+        let option = choose(&only.request.options, args.option.as_deref(), Verdict::Allow)?;
+        output::message(&describe(&only.request, now()));
+        let answered = send(client, &only.request, option).await?;
+        args.output.one(&answered, || outcome(&answered));
+        return Ok(exit_codes::OK);
+    }
+    if !can_ask() || !args.output.is_text() {
+        args.output.many(&waiting, || waiting_requests::render(&waiting, Times::default(), now(), output::width()));
+        return Ok(exit_codes::OK);
+    }
+    for (index, WaitingRequest { session_id, request, .. }) in waiting.iter().enumerate() {
+        output::message(&format!("{} of {}, in {}\n", index + 1, waiting.len(), line(session_id, 200)));
+        output::message(&describe(request, now()));
+        let verdict = match ask_line("allow this? [y]es, [n]o, [s]kip:")?.as_str() {
+            "y" | "yes" => Verdict::Allow,
+            "n" | "no" => Verdict::Reject,
+            _ => {
+                output::message("skipped; the request still waits\n");
+                continue;
+            }
+        };
+        match send(client, request, choose(&request.options, None, verdict)?).await {
+            Ok(answered) => output::data(&outcome(&answered)),
+            // One that was answered meanwhile does not keep the others from being answered.
+            Err(failure) if failure.kind == FailureKind::StateConflict => {
+                output::message(&format!("not answered: {}\n", line(&failure.message, 300)));
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
     Ok(exit_codes::OK)
 }
 
 fn pick(
     all: Vec<PermissionRequest>,
     args: &RequestArgs,
+    run: &str,
     verdict: Verdict,
     now: Timestamp,
 ) -> Result<PermissionRequest, Failure> {
     if let Some(id_prefix) = &args.permission {
-        let hint = format!("`ostler result {}` lists the open requests", args.run);
+        let hint = format!("`ostler result {run}` lists the open requests");
         let unknown = || errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint.clone());
         let (prefix, _) = prefix_range(PermissionId::PREFIX, id_prefix).ok_or_else(unknown)?;
         let id = |request: &PermissionRequest| request.permission_id.to_string();
@@ -77,20 +158,20 @@ fn pick(
         0 => Err(errors::hinted(
             FailureKind::NotFound,
             "the run has no open permission request",
-            format!("`ostler trace {}` shows past requests and answers", args.run),
+            format!("`ostler trace {run}` shows past requests and answers"),
         )),
         1 => Ok(open.remove(0)),
         number => {
             let verb = if verdict == Verdict::Allow { "approve" } else { "deny" };
             let list: String = open.iter().map(|request| describe(request, now)).collect();
             let message = format!("the run has {number} open permission requests\n{}", list.trim_end());
-            Err(errors::usage(message, format!("name one: ostler {verb} {} prm_…", args.run)))
+            Err(errors::usage(message, format!("name one: ostler {verb} {run} prm_…")))
         }
     }
 }
 
 /// The named option if it fits the verdict; else the fitting option with the smallest effect.
-fn choose<'a>(
+pub(crate) fn choose<'a>(
     all: &'a [PermissionOption],
     named: Option<&str>,
     verdict: Verdict,
@@ -139,13 +220,13 @@ mod tests {
     fn picked(all: Vec<PermissionRequest>, permission: Option<&str>) -> Result<PermissionRequest, Failure> {
         let permission = permission.map(str::to_owned);
         let args = RequestArgs {
-            run: "run_1".into(),
+            run: Some("run_1".into()),
             permission,
             within: Within::default(),
             output: Output { format: Format::Text },
             option: None,
         };
-        pick(all, &args, Verdict::Allow, NOW.parse().unwrap())
+        pick(all, &args, "run_1", Verdict::Allow, NOW.parse().unwrap())
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::{
         confirm::Confirm,
         output::{self, Output, line},
         secret_input,
+        table::Column,
         times::{Times, now},
     },
 };
@@ -300,8 +301,14 @@ async fn history(connection: &Connection, args: &HistoryProfileArgs) -> Result<u
 
 const CHANGES: Listing<ProfileChange> = Listing {
     nothing: "no change of a profile has been recorded yet\n",
-    headers: &["CHANGED", "PROFILE", "OWNER", "ACTION", "BY", "FIELDS"],
-    shrink: &[5, 4],
+    columns: &[
+        Column::whole("CHANGED"),
+        Column::whole("PROFILE"),
+        Column::spare(1, "OWNER"),
+        Column::whole("ACTION"),
+        Column::text(3, "BY"),
+        Column::text(2, "FIELDS"),
+    ],
     row: |change, times, now| {
         let dropped = if change.credential_dropped { " (credential removed)" } else { "" };
         vec![
@@ -386,8 +393,15 @@ fn read(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
 
 const PROFILES: Listing<ProviderProfile> = Listing {
     nothing: "",
-    headers: &["PROFILE", "OWNER", "AGENT", "CONFIGURED", "TRIED", "SET", "NOTE"],
-    shrink: &[6, 0],
+    columns: &[
+        Column::whole("PROFILE"),
+        Column::spare(2, "OWNER"),
+        Column::spare(3, "AGENT"),
+        Column::whole("CONFIGURED"),
+        Column::spare(4, "TRIED"),
+        Column::spare(1, "SET"),
+        Column::text(5, "NOTE"),
+    ],
     row: |profile, times, now| {
         vec![
             line(&profile.profile, 63),
@@ -396,10 +410,18 @@ const PROFILES: Listing<ProviderProfile> = Listing {
             if profile.configured { "yes" } else { "no" }.into(),
             tried(profile),
             profile.updated_at.map_or("-".into(), |at| times.ago(at, now)),
-            profile.message.as_deref().map_or(String::new(), |message| line(message, 200)),
+            profile.message.as_deref().map_or(String::new(), |message| note(message, &profile.profile)),
         ]
     },
 };
+
+/// A message about a profile without its beginning, which only names the profile again.
+fn note(message: &str, profile: &str) -> String {
+    let message = line(message, 200);
+    let begins = [format!("the secret of the profile {profile:?} "), format!("the profile {profile:?} ")];
+    let rest = begins.iter().find_map(|begin| message.strip_prefix(begin.as_str()));
+    rest.map(str::to_owned).unwrap_or(message)
+}
 
 /// The result of the last trial, if it was of the current version.
 fn tried(profile: &ProviderProfile) -> String {

@@ -3,30 +3,27 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use futures_util::future::join_all;
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
-    Failure, Timestamp,
-    ids::RunId,
-    kernel::{
-        runs::TerminalStatus,
-        sessions::{ExecutionState, ListSessions, SessionQuery, SessionView},
-    },
+    Failure,
+    kernel::sessions::{ListSessions, SessionView},
     limits::PAGE_ITEMS_MAX,
 };
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     candidates,
-    commands::{read::ReaderArgs, runs},
+    commands::{
+        read::ReaderArgs,
+        session_table::{self, Outcomes, refresh_outcomes, row, state_words},
+    },
     connection::Connection,
     exit_codes,
     follow::lost_line,
     terminal::{
-        output::{self, Format, Output, line},
+        output::{self, Format, Output},
+        paint::Paint,
         repaint::Repaint,
-        status::phase_words,
-        table::table,
         times::{Times, now},
     },
 };
@@ -76,8 +73,7 @@ pub(crate) async fn ps(connection: &Connection, args: &PsArgs) -> Result<u8, Fai
         Outcomes::new()
     };
     let (sessions, has_more) = (&found.sessions, found.has_more);
-    args.output
-        .page(sessions, has_more, nothing(args), || render(sessions, &outcomes, args.times, now(), output::width()));
+    args.output.page(sessions, has_more, nothing(args), || render(sessions, &outcomes, args.times));
     Ok(exit_codes::OK)
 }
 
@@ -96,31 +92,8 @@ async fn fetch(client: &Client, args: &PsArgs) -> Result<ShownSessions, Failure>
         ..ListSessions::default()
     };
     let page = client.list_sessions(&query).await?;
-    let with_phase = page.sessions.into_iter().map(|session| with_liveness(client, args, session));
-    Ok(ShownSessions { sessions: join_all(with_phase).await, has_more: page.next_cursor.is_some() })
-}
-
-/// Adds what a running session waits for, which a list does not contain.
-async fn with_liveness(client: &Client, args: &PsArgs, session: SessionView) -> SessionView {
-    if session.execution_state != ExecutionState::Running {
-        return session;
-    }
-    let query = SessionQuery { reader_id: args.reader.id(), tenant_id: Some(session.tenant_id.clone()) };
-    client.get_session(&session.session_id, &query).await.unwrap_or(session)
-}
-
-/// How the last turn of a run ended, by run and version of its session: it changes only when the version rises.
-type Outcomes = BTreeMap<(RunId, i64), Option<TerminalStatus>>;
-
-/// Fetches the outcomes of runs that are not cached yet, and drops those that are no longer listed.
-async fn refresh_outcomes(client: &Client, sessions: &[SessionView], mut cached: Outcomes) -> Outcomes {
-    let is_idle = |session: &&SessionView| session.execution_state != ExecutionState::Running;
-    let wanted = || sessions.iter().filter(is_idle).filter_map(|session| Some((session.last_run_id?, session.version)));
-    cached.retain(|key, _| wanted().any(|wanted| wanted == *key));
-    let new: Vec<_> = wanted().filter(|key| !cached.contains_key(key)).collect();
-    let outcomes = runs::last_outcomes(client, new.iter().map(|(run, _)| Some(*run))).await;
-    cached.extend(new.into_iter().zip(outcomes));
-    cached
+    let sessions = session_table::with_liveness(client, args.reader.id(), page.sessions).await;
+    Ok(ShownSessions { sessions, has_more: page.next_cursor.is_some() })
 }
 
 fn nothing(args: &PsArgs) -> &'static str {
@@ -131,47 +104,8 @@ fn nothing(args: &PsArgs) -> &'static str {
     }
 }
 
-fn render(sessions: &[SessionView], outcomes: &Outcomes, times: Times, now: Timestamp, width: Option<usize>) -> String {
-    let tenants = sessions.iter().any(|session| session.tenant_id != sessions[0].tenant_id);
-    let titles = sessions.iter().any(|session| session.title.is_some());
-    let rows = sessions.iter().map(|session| {
-        let title = titles.then(|| session.title.as_deref().map_or_else(|| "-".into(), |title| line(title, 80)));
-        row(session, outcomes, tenants, times, now).into_iter().chain(title).collect()
-    });
-    let headers = ["SESSION", "STATE", "PROFILE", "RUN", "CHANGED", "EVENTS"];
-    let headers = tenants.then_some("TENANT").into_iter().chain(headers).chain(titles.then_some("TITLE"));
-    let after = usize::from(tenants);
-    let shrink: Vec<_> = titles.then_some(6).into_iter().chain([3, 1, 2, 0]).map(|column| column + after).collect();
-    table(&headers.collect::<Vec<_>>(), rows.collect(), &shrink, width)
-}
-
-/// With several tenants the row shows the tenant: the same name may occur twice.
-fn row(session: &SessionView, outcomes: &Outcomes, with_tenant: bool, times: Times, now: Timestamp) -> Vec<String> {
-    let run = session.active_run_id.or(session.last_run_id);
-    let tenant = with_tenant.then(|| line(&session.tenant_id, 80));
-    let rest = [
-        line(&session.session_id, 200),
-        state(session, outcomes),
-        line(&session.backend_profile, 63),
-        run.map_or_else(|| "-".into(), |run| run.to_string()),
-        times.ago(session.updated_at, now),
-        session.last_seq.to_string(),
-    ];
-    tenant.into_iter().chain(rest).collect()
-}
-
-/// What the session waits for while it runs; afterwards its outcome, and whether it is unread.
-fn state(session: &SessionView, outcomes: &Outcomes) -> String {
-    match (&session.liveness, session.execution_state) {
-        (Some(liveness), ExecutionState::Running) if liveness.active => return phase_words(liveness.phase).to_owned(),
-        (_, ExecutionState::Running) => return "running".into(),
-        _ => {}
-    }
-    let end = session.last_run_id.and_then(|run| *outcomes.get(&(run, session.version))?);
-    let marks = [(session.unread, "unread"), (session.closed_at.is_some(), "closed")];
-    let marks = marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark);
-    let words: Vec<_> = end.map(TerminalStatus::as_str).into_iter().chain(marks).collect();
-    if words.is_empty() { session.execution_state.as_str().into() } else { words.join(", ") }
+fn render(sessions: &[SessionView], outcomes: &Outcomes, times: Times) -> String {
+    session_table::render(sessions, outcomes, times, now(), output::width(), Paint::stdout())
 }
 
 fn key(session: &SessionView) -> (String, String) {
@@ -218,10 +152,10 @@ struct WatchView<'a> {
 impl WatchView<'_> {
     fn show(&mut self, mut found: ShownSessions) {
         if let Some(repaint) = &mut self.repaint {
-            let (width, height) = output::size().unwrap_or((80, 24));
+            let (_, height) = output::size().unwrap_or((80, 24));
             found.sessions.truncate(height.saturating_sub(LINES_FREE).max(1));
-            let running = found.sessions.iter().filter(|s| s.execution_state == ExecutionState::Running).count();
-            let mut text = render(&found.sessions, &self.outcomes, self.args.times, now(), Some(width));
+            let running = found.sessions.iter().filter(|s| session_table::is_active(s)).count();
+            let mut text = render(&found.sessions, &self.outcomes, self.args.times);
             text.push_str(&format!(
                 "\n{} · {running} running · Ctrl-C quits\n",
                 output::count(found.sessions.len() as i64, "session")
@@ -229,7 +163,7 @@ impl WatchView<'_> {
             return repaint.paint(&text);
         }
         for session in &found.sessions {
-            let mark = (session.last_seq, state(session, &self.outcomes));
+            let mark = (session.last_seq, state_words(session, &self.outcomes));
             if self.seen.get(&key(session)) != Some(&mark) {
                 output::data(&self.changed(session));
                 self.seen.insert(key(session), mark);
@@ -267,93 +201,5 @@ impl WatchView<'_> {
         if std::mem::take(&mut self.is_lost) && self.repaint.is_none() {
             output::message("connected again\n");
         }
-    }
-}
-
-#[cfg(test)]
-pub(crate) mod fixtures {
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    pub(crate) fn session(change: impl FnOnce(&mut Value)) -> SessionView {
-        let mut body = json!({"sessionId": "review", "tenantId": "local", "backendProfile": "scripted",
-            "storageKind": "none", "executionState": "idle", "version": 1, "readVersion": 0, "unread": true, "activeRunId": null,
-            "activeCommandId": null, "lastRunId": format!("run_{:032x}", 1), "lastCommandId": null, "lastSeq": 12,
-            "threadId": null, "chainHead": {"sessionSeq": 12, "hash": "00"}, "liveness": null, "supervisor": null,
-            "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"});
-        change(&mut body);
-        serde_json::from_str(&body.to_string()).unwrap()
-    }
-
-    pub(crate) fn running(phase: &str) -> SessionView {
-        session(|body| {
-            body["executionState"] = "running".into();
-            body["liveness"] = json!({"phase": phase, "active": true, "lastSeq": 12, "lastEventAgeMs": 3000,
-                "lastCommandActivity": null, "lease": null, "openToolCalls": [], "resumeAt": null, "suggestedAction": ""});
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-
-    use super::{
-        fixtures::{running, session},
-        *,
-    };
-
-    fn text(sessions: &[SessionView], width: Option<usize>) -> String {
-        let times = Times::default();
-        render(sessions, &Outcomes::new(), times, "2030-01-01T00:02:03Z".parse().unwrap(), width)
-    }
-
-    #[test]
-    fn the_table_shows_what_each_session_waits_for() {
-        let read = session(|body| body["unread"] = false.into());
-        let id = format!("run_{:032x}", 1);
-        assert_eq!(
-            text(&[running("waiting-tool"), session(|_| ()), read], None),
-            format!(
-                "SESSION  STATE           PROFILE   RUN                                   CHANGED  EVENTS\n\
-                 review   running a tool  scripted  {id}  1m ago   12\n\
-                 review   unread          scripted  {id}  1m ago   12\n\
-                 review   idle            scripted  {id}  1m ago   12\n"
-            )
-        );
-    }
-
-    #[test]
-    fn a_row_is_shortened_only_on_a_terminal() {
-        let sessions = [running("waiting-permission"), session(|body| body["sessionId"] = "x".repeat(60).into())];
-        for width in [20, 40, 80] {
-            let text = text(&sessions, Some(width));
-            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
-            assert!(width < 80 || text.contains("EVENTS"), "every column is visible: {text}");
-        }
-        assert!(text(&sessions, None).contains(&"x".repeat(60)));
-    }
-
-    #[test]
-    fn an_ended_session_shows_its_outcome_its_title_and_that_it_is_closed() {
-        let closed = session(|body| {
-            body["title"] = "Tuesday".into();
-            body["closedAt"] = "2030-01-01T00:01:00Z".into();
-            body["unread"] = false.into();
-        });
-        let outcomes = Outcomes::from([((closed.last_run_id.unwrap(), 1), Some(TerminalStatus::Failed))]);
-        let (times, now) = (Times::default(), "2030-01-01T00:02:03Z".parse().unwrap());
-        let text = render(&[closed, session(|_| ())], &outcomes, times, now, None);
-        assert!(
-            text.contains("EVENTS  TITLE\nreview   failed, closed  scripted") && text.contains("12      Tuesday"),
-            "{text}"
-        );
-        assert!(text.contains("failed, unread"), "{text}");
-    }
-
-    #[test]
-    fn several_tenants_have_a_column() {
-        let text = text(&[session(|_| ()), session(|body| body["tenantId"] = "hwlab".into())], None);
-        assert!(text.starts_with("TENANT  SESSION") && text.contains("\nhwlab   review"), "{text}");
     }
 }

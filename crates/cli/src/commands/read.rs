@@ -1,14 +1,20 @@
 //! `ostler read`: marks sessions as read.
 
 use clap::builder::NonEmptyStringValueParser;
-use ostler_protocol::{Failure, kernel::sessions::ReadSession};
+use ostler_client::Client;
+use ostler_protocol::{
+    Failure,
+    kernel::sessions::{ListSessions, ReadSession},
+    limits::PAGE_ITEMS_MAX,
+};
 
 use crate::{
     candidates,
+    commands::list::all_pages,
     connection::Connection,
     exit_codes,
-    targets::Within,
-    terminal::output::{Output, line},
+    targets::{SessionKey, Within},
+    terminal::output::{self, Output, line},
 };
 
 /// The reader whose unread marks are used. Flattened into commands that list or read sessions.
@@ -29,13 +35,14 @@ impl ReaderArgs {
 ///
 /// A session is listed again as soon as another turn ends in it. A running session is always listed.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler read my-session\n  ostler ps -o jsonl | jq -r .sessionId | xargs ostler read"
-)]
+#[command(after_help = "Examples:\n  ostler read my-session\n  ostler read --all")]
 pub(crate) struct ReadArgs {
-    #[arg(value_name = "SESSION", required = true, value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+    #[arg(value_name = "SESSION", required_unless_present = "all", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
         help = "The session, or one of its runs")]
     sessions: Vec<String>,
+    /// Every session that is unread
+    #[arg(long, conflicts_with = "sessions")]
+    all: bool,
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
@@ -46,16 +53,34 @@ pub(crate) struct ReadArgs {
 
 pub(crate) async fn read(connection: &Connection, args: &ReadArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
-    let mut all = vec![];
+    let mut keys = vec![];
     for word in &args.sessions {
-        let session = finder.session(word).await?;
-        let read = ReadSession { reader_id: args.reader.id(), tenant_id: session.tenant, version: None };
+        keys.push((finder.session(word).await?, None));
+    }
+    if args.all {
+        keys.extend(unread(&finder.client, args).await?);
+    }
+    let mut all = vec![];
+    for (session, version) in keys {
+        let read = ReadSession { reader_id: args.reader.id(), tenant_id: session.tenant, version };
         all.push(finder.client.read_session(&session.id, &read).await?);
     }
-    args.output.many(&all, || {
-        all.iter()
-            .map(|session| format!("{} read up to version {}\n", line(&session.session_id, 200), session.read_version))
-            .collect()
-    });
+    args.output.many(&all, || all.iter().map(|session| format!("{} read\n", line(&session.session_id, 200))).collect());
+    if all.is_empty() {
+        output::message("nothing is unread\n");
+    }
     Ok(exit_codes::OK)
+}
+
+/// The unread sessions, each with the version that is marked as read: a turn that ends meanwhile stays unread.
+async fn unread(client: &Client, args: &ReadArgs) -> Result<Vec<(SessionKey, Option<i64>)>, Failure> {
+    let all = all_pages(async |cursor| {
+        let (reader_id, tenant_id) = (args.reader.id(), args.within.tenant());
+        let query =
+            ListSessions { reader_id, tenant_id, limit: Some(PAGE_ITEMS_MAX), cursor, ..ListSessions::default() };
+        let page = client.list_sessions(&query).await?;
+        Ok((page.sessions, page.next_cursor))
+    });
+    let unread = all.await?.into_iter().filter(|session| session.unread);
+    Ok(unread.map(|session| (SessionKey::of(&session), Some(session.version))).collect())
 }

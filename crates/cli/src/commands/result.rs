@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
-    Failure,
+    Failure, Timestamp,
     kernel::{fold::ToolItem, results::RunResult},
 };
 
@@ -14,11 +14,11 @@ use crate::{
     errors, exit_codes,
     targets::Within,
     terminal::{
-        output::{Output, count, harmless, line},
+        output::{self, Output, count, harmless, line},
         paint::Paint,
         permissions::{answer_commands, request_text},
-        status::{phase_words, recovery_command},
-        times::age_ms,
+        status::{next_step, phase_words, recovery_command},
+        times::{age_ms, now},
     },
 };
 
@@ -26,12 +26,12 @@ use crate::{
 ///
 /// The exit code is that of the outcome: 0 only for completed, 9 while it has not ended.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler result 01a1dd6b\n  ostler result my-session\n  \
+#[command(after_help = "Examples:\n  ostler result\n  ostler result 01a1dd6b\n  ostler result my-session\n  \
     ostler result RUN -o json | jq -r .reply")]
 pub(crate) struct ResultArgs {
     #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
-        help = "The run, or a session for its active or latest one")]
-    run: String,
+        help = "The run, or a session for its active or latest one [default: the latest run]")]
+    run: Option<String>,
     /// The result of this command instead of the latest, by its id or the beginning of it
     #[arg(long, value_name = "CMD", value_parser = NonEmptyStringValueParser::new())]
     command: Option<String>,
@@ -43,18 +43,27 @@ pub(crate) struct ResultArgs {
 
 pub(crate) async fn result(connection: &Connection, args: &ResultArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
-    let run = finder.run(&args.run).await?;
+    let run = finder.run_or_latest(args.run.as_deref()).await?;
     let command = match &args.command {
         Some(word) => Some(finder.command(&run, word).await?),
         None => None,
     };
     let result = finder.client.run_result(&run, command.as_deref()).await?;
-    args.output.one(&result, || render(&result, &connection.invocation(), Paint::stdout()));
+    args.output.one(&result, || render(&result, &connection.invocation(), now(), output::width(), Paint::stdout()));
     Ok(exit_codes::of_outcome(result.terminal_status))
 }
 
-pub(crate) fn render(result: &RunResult, invocation: &str, paint: Paint) -> String {
-    let mut out = format!("{}\n", paint.status(&line(&result.status, 40)));
+/// The fields are wrapped at the margin of the terminal; the reply is printed as it is.
+pub(crate) fn render(
+    result: &RunResult,
+    invocation: &str,
+    now: Timestamp,
+    width: Option<usize>,
+    paint: Paint,
+) -> String {
+    let state = result.state.as_str();
+    let words = if result.state.is_ended() { state } else { phase_words(result.liveness.phase) };
+    let mut out = format!("{}\n", paint.state(result.state, words));
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!(
@@ -63,13 +72,13 @@ pub(crate) fn render(result: &RunResult, invocation: &str, paint: Paint) -> Stri
             errors::hint_about(kind, result.run_id)
         ));
     }
-    out.push_str(&text_of(result));
-    out.push_str(&open_permissions(result, invocation));
-    out.push('\n');
-    // A pending run whose commands have all ended is idle.
-    let is_idle = result.terminal_status.is_some() && result.run_status == "pending";
-    let run_status = if is_idle { "idle".into() } else { line(&result.run_status, 40) };
-    field(&mut out, "run", &format!("{} ({run_status})", result.run_id));
+    let head = output::folded(&out, width);
+    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation));
+    let mut out = String::new();
+    field(&mut out, "run", &result.run_id.to_string());
+    if let Some(repeated) = result.retry_of {
+        field(&mut out, "retry of", &repeated.to_string());
+    }
     if let Some(command) = result.command_id {
         field(&mut out, "command", &command.to_string());
     }
@@ -83,8 +92,8 @@ pub(crate) fn render(result: &RunResult, invocation: &str, paint: Paint) -> Stri
         field(&mut out, "steer", stage);
     }
     tools(&mut out, result);
-    liveness(&mut out, result);
-    out
+    liveness(&mut out, result, now);
+    head + &said + &output::folded(&out, width)
 }
 
 fn field(out: &mut String, name: &str, value: &str) {
@@ -157,17 +166,17 @@ fn tool(item: &ToolItem) -> String {
     words.join(" ")
 }
 
-fn liveness(out: &mut String, result: &RunResult) {
+fn liveness(out: &mut String, result: &RunResult, now: Timestamp) {
     let liveness = &result.liveness;
-    let phase = phase_words(liveness.phase);
-    let age = liveness.last_event_age_ms.map(|ms| format!("; last event {} ago", age_ms(ms))).unwrap_or_default();
-    field(out, "liveness", &format!("{phase}{age}"));
+    if let Some(ms) = liveness.last_event_age_ms {
+        field(out, if liveness.active { "active" } else { "ended" }, &format!("{} ago", age_ms(ms)));
+    }
     if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
         let age = age_ms(lease.heartbeat_age_ms);
         field(out, "runner", &format!("{}; last heartbeat {age} ago", line(&lease.runner_id, 200)));
     }
     if liveness.active {
-        field(out, "next", &line(&liveness.suggested_action, 200));
+        field(out, "next", &next_step(liveness, result.run_id, now));
         if let Some(recovery) = &liveness.recovery {
             field(out, "recover", &recovery_command(recovery));
         }
@@ -183,7 +192,7 @@ mod tests {
 
     fn sample(change: impl FnOnce(&mut Value)) -> RunResult {
         let mut body = json!({"runId": format!("run_{:032x}", 1), "commandId": format!("cmd_{:032x}", 1), "attemptId": null,
-            "sessionId": "s1", "status": "completed", "runStatus": "pending", "terminalStatus": "completed",
+            "sessionId": "s1", "status": "completed", "runStatus": "pending", "state": "completed", "terminalStatus": "completed",
             "completed": true, "terminalSource": "terminal_status", "reply": "hello",
             "finalResponse": {"text": "hello", "seq": 4, "source": "authoritative-final", "replyAuthority": true,
                 "final": true, "textTruncated": false, "outputTruncated": false},
@@ -202,9 +211,15 @@ mod tests {
         serde_json::from_value(body).unwrap()
     }
 
-    fn tail(status: &str, lines: &str) -> String {
+    const NOW: &str = "2030-01-01T00:00:00Z";
+
+    fn text(result: &RunResult) -> String {
+        render(result, "ostler", NOW.parse().unwrap(), None, Paint::PLAIN)
+    }
+
+    fn tail(lines: &str) -> String {
         format!(
-            "\nrun      run_{:032x} ({status})\ncommand  cmd_{:032x}\nsession  s1\n\
+            "\nrun      run_{:032x}\ncommand  cmd_{:032x}\nsession  s1\n\
              events   6 of the command, 9 of the run\n{lines}",
             1, 1
         )
@@ -212,8 +227,7 @@ mod tests {
 
     #[test]
     fn a_completed_command_shows_its_reply_first() {
-        let text = render(&sample(|_| ()), "ostler", Paint::PLAIN);
-        assert_eq!(text, format!("completed\n\nhello\n{}", tail("idle", "liveness ended; last event 3s ago\n")));
+        assert_eq!(text(&sample(|_| ())), format!("completed\n\nhello\n{}", tail("ended    3s ago\n")));
     }
 
     #[test]
@@ -234,21 +248,28 @@ mod tests {
     fn a_failed_command_shows_the_reason_and_a_hint_first() {
         let failed = sample(|body| {
             body["status"] = "failed".into();
+            body["state"] = "failed".into();
             body["terminalStatus"] = "failed".into();
             body["failureKind"] = "backend-failed".into();
             body["blocker"] = "the agent fell over".into();
             body["reply"] = Value::Null;
         });
-        let text = render(&failed, "ostler", Paint::PLAIN);
+        let text = text(&failed);
         let head = "failed\n  failure: backend-failed\n  blocker: the agent fell over\n  \
             next:    `ostler trace RUN` shows what the agent did before it failed\n\n\
             the last text, which is not the reply:\nhello\n"
             .replace("RUN", &failed.run_id.to_string());
-        assert_eq!(text, format!("{head}{}", tail("idle", "liveness ended; last event 3s ago\n")));
+        assert_eq!(text, format!("{head}{}", tail("ended    3s ago\n")));
         let words = turn_view::outcome(&failed, Paint::PLAIN);
         assert!(
             words.starts_with(&format!("failed · {}\n  backend-failed: the agent fell over\nhint: ", failed.run_id))
         );
+    }
+
+    #[test]
+    fn a_repeated_run_is_named() {
+        let retried = sample(|body| body["retryOf"] = format!("run_{:032x}", 9).into());
+        assert!(text(&retried).contains(&format!("\nretry of run_{:032x}\n", 9)));
     }
 
     #[test]
@@ -260,7 +281,7 @@ mod tests {
                 "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
                 "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}]);
         });
-        let text = render(&waiting, "ostler", Paint::PLAIN);
+        let text = text(&waiting);
         assert!(text.contains("permission needed: Clean up?\n  command: rm -rf build\n  digest:  abab"), "{text}");
     }
 
@@ -268,6 +289,7 @@ mod tests {
     fn a_running_command_shows_its_state() {
         let running = sample(|body| {
             body["status"] = "running".into();
+            body["state"] = "running".into();
             body["terminalStatus"] = Value::Null;
             body["reply"] = Value::Null;
             body["finalResponse"] = Value::Null;
@@ -280,7 +302,8 @@ mod tests {
                     "heartbeatAgeMs": 2000}});
         });
         let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
-            liveness running a tool; last event 1m ago\nrunner   r1; last heartbeat 2s ago\nnext     wait\n";
-        assert_eq!(render(&running, "ostler", Paint::PLAIN), format!("running\n{}", tail("pending", lines)));
+            active   1m ago\nrunner   r1; last heartbeat 2s ago\nnext     `ostler trace -f RUN` follows it\n"
+            .replace("RUN", &running.run_id.to_string());
+        assert_eq!(text(&running), format!("running a tool\n{}", tail(&lines)));
     }
 }

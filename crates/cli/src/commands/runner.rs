@@ -62,7 +62,7 @@ async fn by_hand(
     name: Option<String>,
 ) -> Result<(RunnerOrder, Client), Failure> {
     let finder = within.finder(connection)?;
-    let run = finder.client.get_run(&finder.run(run).await?).await?;
+    let run = finder.client.get_run(&finder.run(run).await?).await?.run;
     let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
     let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {
         let message = format!("the backend of the profile {:?} is unknown here", run.backend_profile);

@@ -1,13 +1,13 @@
-//! `ostler runs`: lists and labels runs. A run returns to `pending` when a turn has ended; the run itself ends when it
-//! is cancelled, fails or is completed on request.
+//! `ostler runs`: lists runs with the state of their latest turn, and labels them.
 
 use clap::Subcommand;
-use futures_util::{StreamExt, stream};
-use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    ids::RunId,
-    kernel::runs::{ListRuns, Run, TerminalStatus, UpdateRun},
+    ids::SessionId,
+    kernel::{
+        run_views::RunView,
+        runs::{ListRuns, RunState, UpdateRun},
+    },
 };
 
 use crate::{
@@ -16,21 +16,19 @@ use crate::{
     connection::Connection,
     exit_codes,
     targets::Within,
-    terminal::status::{is_idle, run_status},
     terminal::{
         amounts,
         output::{self, Output, line},
-        table::table,
+        paint::Paint,
+        status::run_words,
+        table::{Column, table_of_states},
         times::{Times, now, parse_ms},
     },
 };
 
-/// How many results are requested concurrently.
-const CONCURRENT_RESULTS: usize = 8;
-
 /// List and label runs
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler runs list --status running\n  ostler runs label run_01a1 verdict=good")]
+#[command(after_help = "Examples:\n  ostler runs list --status failed\n  ostler runs label run_01a1 verdict=good")]
 pub(crate) struct RunsArgs {
     #[command(subcommand)]
     verb: RunsVerb,
@@ -79,14 +77,16 @@ async fn label(connection: &Connection, args: &LabelRunArgs) -> Result<u8, Failu
 
 /// List runs, newest first
 ///
-/// The end of a turn does not end its run: the run becomes idle, ready for another turn, and the outcome of the last turn is
-/// shown beside it. A run itself fails only if it cannot continue.
+/// The state is that of the run's latest turn: waiting, running, completed, failed, blocked or cancelled. A run that completed
+/// or failed can take another turn.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status running -n 5\n  \
+#[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status failed -n 5\n  \
     ostler runs list --session review -o jsonl | jq -r .runId")]
 struct ListRunsArgs {
-    /// Only runs with this status; an idle run is pending
-    #[arg(long, value_parser = ["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])]
+    /// Only runs in this state: waiting, running, completed, failed, blocked or cancelled
+    // `pending` and `claimed` are the run's own status. Former versions had no other filter.
+    #[arg(long, aliases = ["state", "outcome"], value_name = "STATE", hide_possible_values = true,
+        value_parser = ["waiting", "running", "completed", "failed", "blocked", "cancelled", "pending", "claimed"])]
     status: Option<String>,
     #[arg(long, value_name = "ID", help = "Only runs of this session")]
     session: Option<String>,
@@ -123,8 +123,11 @@ pub(crate) async fn runs(connection: &Connection, args: &RunsArgs) -> Result<u8,
 
 async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failure> {
     let since = args.since.map(|ms| Timestamp::from_millisecond(now().as_millisecond() - ms));
+    let word = args.status.as_deref();
+    let state = word.filter(|word| RunState::parse(word).is_some());
     let query = ListRuns {
-        status: args.status.clone(),
+        state: state.map(str::to_owned),
+        status: word.filter(|_| state.is_none()).map(str::to_owned),
         session_id: args.session.clone(),
         tenant_id: args.tenant.clone(),
         project_id: args.project.clone(),
@@ -137,53 +140,52 @@ async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failur
     };
     let client = connection.client()?;
     let page = client.list_runs(&query).await?;
-    let outcomes =
-        if args.output.is_text() { last_outcomes(&client, page.runs.iter().map(idle_run)).await } else { vec![] };
     let (runs, has_more) = (&page.runs, page.next_cursor.is_some());
     let nothing = "no such runs; start one: ostler run \"say hello\"\n";
-    args.output.page(runs, has_more, nothing, || render(runs, &outcomes, args.times, now(), output::width()));
+    args.output.page(runs, has_more, nothing, || render(runs, args.times, now(), output::width(), Paint::stdout()));
     Ok(exit_codes::OK)
 }
 
-/// The run, if the outcome of its last turn should be requested.
-fn idle_run(run: &Run) -> Option<RunId> {
-    is_idle(run).then_some(run.run_id)
+const COLUMNS: [Column; 10] = [
+    Column::whole("RUN"),
+    Column::whole("STATE"),
+    Column::spare(7, "COST"),
+    Column::spare(3, "TOKENS"),
+    Column::spare(4, "TIME"),
+    Column::spare(5, "PROFILE"),
+    Column::text(8, "SESSION"),
+    Column::spare(2, "MADE"),
+    Column::spare(6, "CHANGED"),
+    Column::spare(1, "EVENTS"),
+];
+
+/// The name that was given to a session. A generated id says no more than the run's own.
+fn session_name(session_id: &str) -> String {
+    if session_id.parse::<SessionId>().is_ok() { "-".to_owned() } else { line(session_id, 200) }
 }
 
-/// The outcome of the last turn of each run. `None` for no run, or if the server returned no outcome.
-pub(crate) async fn last_outcomes(
-    client: &Client,
-    runs: impl Iterator<Item = Option<RunId>>,
-) -> Vec<Option<TerminalStatus>> {
-    let end =
-        |run: Option<RunId>| async move { client.run_result(&run?.to_string(), None).await.ok()?.terminal_status };
-    stream::iter(runs.collect::<Vec<_>>()).map(end).buffered(CONCURRENT_RESULTS).collect().await
-}
-
-fn render(
-    runs: &[Run],
-    outcomes: &[Option<TerminalStatus>],
-    times: Times,
-    now: Timestamp,
-    width: Option<usize>,
-) -> String {
-    let rows = runs.iter().enumerate().map(|(index, run)| {
-        let end = outcomes.get(index).copied().flatten();
-        vec![
+fn render(runs: &[RunView], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
+    let has_retries = runs.iter().any(|view| view.standing.retry_of.is_some());
+    let rows = runs.iter().map(|view| {
+        let run = &view.run;
+        let retry = view.standing.retry_of.map_or_else(|| "-".to_owned(), |repeated| repeated.to_string());
+        let cells = [
             run.run_id.to_string(),
-            end.map_or_else(|| run_status(run).to_owned(), |end| format!("{} ({})", run_status(run), end.as_str())),
+            run_words(view),
             amounts::cost(run.usage.cost_usd()),
             amounts::count(run.usage.tokens),
             amounts::duration(run.usage.active_ms),
             line(&run.backend_profile, 63),
-            line(&run.session_id, 200),
+            session_name(&run.session_id),
             times.ago(run.created_at, now),
             times.ago(run.updated_at, now),
             run.last_seq.to_string(),
-        ]
+        ];
+        cells.into_iter().chain(has_retries.then_some(retry)).collect()
     });
-    let headers = ["RUN", "STATUS", "COST", "TOKENS", "TIME", "PROFILE", "SESSION", "MADE", "CHANGED", "EVENTS"];
-    table(&headers, rows.collect(), &[0, 6, 5, 1], width)
+    let states: Vec<_> = runs.iter().map(|view| Some(view.standing.state)).collect();
+    let columns = COLUMNS.into_iter().chain(has_retries.then_some(Column::spare(4, "RETRY OF")));
+    table_of_states(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint)
 }
 
 #[cfg(test)]
@@ -192,10 +194,10 @@ mod tests {
 
     use super::*;
 
-    fn run(change: impl FnOnce(&mut Value)) -> Run {
+    fn run(change: impl FnOnce(&mut Value)) -> RunView {
         let mut body = json!({"runId": format!("run_{:032x}", 1), "sessionId": "s1", "tenantId": "local",
             "projectId": "local/default", "workspaceRef": {"kind": "none"}, "providerId": "local",
-            "backendProfile": "scripted", "traceSink": null, "status": "running", "terminal": null,
+            "backendProfile": "scripted", "traceSink": null, "status": "running", "terminal": null, "state": "running", "openPermissions": 0, "retryOf": null,
             "executionPolicy": {"sandbox": "read-only", "approval": "never", "timeoutMs": 1, "network": "disabled",
                 "secretScope": {}},
             "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
@@ -206,38 +208,38 @@ mod tests {
     }
 
     #[test]
-    fn the_table_shows_the_status_of_each_run() {
-        let runs = [run(|_| ()), run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into())];
-        let (id, times) = (runs[0].run_id, Times::default());
+    fn the_table_shows_the_state_of_each_run() {
+        let runs = [
+            run(|_| ()),
+            run(|body| body["cancelRequestedAt"] = "2030-01-01T00:00:30Z".into()),
+            run(|body| {
+                body["status"] = "claimed".into();
+                body["state"] = "failed".into();
+            }),
+        ];
+        let (id, times) = (runs[0].run.run_id, Times::default());
         assert_eq!(
-            render(&runs, &[None, None], times, "2030-01-01T00:02:03Z".parse().unwrap(), None),
+            render(&runs, times, "2030-01-01T00:02:03Z".parse().unwrap(), None, Paint::PLAIN),
             format!(
-                "RUN                                   STATUS      COST     TOKENS  TIME   PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
-                 {id}  running     $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
-                 {id}  cancelling  $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n"
+                "RUN                                   STATE                COST     TOKENS  TIME   PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
+                 {id}  running              $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
+                 {id}  running, cancelling  $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
+                 {id}  failed               $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n"
             )
         );
     }
 
     #[test]
-    fn an_idle_run_shows_the_outcome_of_its_last_turn() {
-        let idle = run(|body| {
-            body["status"] = "pending".into();
-            body["unfinishedCommands"] = 0.into();
-        });
-        let times = Times::default();
-        let text =
-            render(&[idle], &[Some(TerminalStatus::Failed)], times, "2030-01-01T00:02:03Z".parse().unwrap(), None);
-        assert!(text.contains("  idle (failed)  "), "{text}");
-    }
-
-    #[test]
-    fn a_run_without_unfinished_commands_is_idle() {
-        let idle = run(|body| {
-            body["status"] = "pending".into();
-            body["unfinishedCommands"] = 0.into();
-        });
-        assert_eq!(run_status(&idle), "idle");
-        assert_eq!(run_status(&run(|body| body["status"] = "pending".into())), "pending");
+    fn a_waiting_run_shows_what_it_waits_for() {
+        let waiting = |change: fn(&mut Value)| {
+            run_words(&run(|body| {
+                body["status"] = "pending".into();
+                body["state"] = "waiting".into();
+                change(body);
+            }))
+        };
+        assert_eq!(waiting(|_| ()), "waiting for a runner");
+        assert_eq!(waiting(|body| body["openPermissions"] = 1.into()), "waiting for permission");
+        assert_eq!(waiting(|body| body["commandCount"] = 0.into()), "waiting for a command");
     }
 }

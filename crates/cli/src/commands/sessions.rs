@@ -1,32 +1,37 @@
-//! `ostler sessions`: makes, shows, renames, labels, closes and evicts sessions.
+//! `ostler sessions`: makes, lists, shows, renames, labels, closes and evicts sessions.
 
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use ostler_protocol::{
     Failure,
     ids::RunId,
     kernel::{
+        runs::RunState,
         session_storage::{SessionStorage, StorageKind, StorageQuery},
-        sessions::{ControlSession, CreateSession, SessionQuery, SessionView, UpdateSession},
+        sessions::{ControlSession, CreateSession, ListSessions, SessionQuery, SessionView, UpdateSession},
     },
 };
 
 use crate::{
     candidates,
-    commands::{labels, read::ReaderArgs},
+    commands::{
+        labels,
+        list::ListFlags,
+        read::ReaderArgs,
+        session_table::{self, Outcomes},
+    },
     connection::Connection,
     exit_codes,
     targets::{SessionKey, Within},
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
-        status::{phase_words, recovery_command},
+        paint::Paint,
+        status::{next_step, phase_words, recovery_command},
         times::{Times, iso, now},
     },
 };
 
-/// Make, show, rename, label, close and evict sessions
-///
-/// `ostler ps` lists them.
+/// Make, list, show, rename, label, close and evict sessions
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler sessions create review --profile scripted\n  ostler sessions show review")]
 pub(crate) struct SessionsArgs {
@@ -37,6 +42,7 @@ pub(crate) struct SessionsArgs {
 #[derive(Subcommand, Debug)]
 enum SessionsVerb {
     Create(CreateSessionArgs),
+    List(ListSessionsArgs),
     Show(ShowSessionArgs),
     Rename(RenameSessionArgs),
     Label(LabelSessionArgs),
@@ -65,6 +71,27 @@ struct CreateSessionArgs {
     output: Output,
 }
 
+/// List sessions, newest first
+///
+/// `ostler ps` lists only those that run or are unread.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler sessions list\n  ostler sessions list --status failed\n  \
+    ostler sessions list --profile codex -n 20")]
+struct ListSessionsArgs {
+    /// Only sessions whose active or latest turn is in this state: waiting, running, completed, failed, blocked or cancelled
+    #[arg(long, alias = "state", value_name = "STATE", hide_possible_values = true,
+        value_parser = ["waiting", "running", "completed", "failed", "blocked", "cancelled"])]
+    status: Option<String>,
+    #[arg(long, help = "Only sessions of this tenant")]
+    tenant: Option<String>,
+    #[arg(long, help = "Only sessions of this backend profile", add = candidates::profiles())]
+    profile: Option<String>,
+    #[command(flatten)]
+    reader: ReaderArgs,
+    #[command(flatten)]
+    list: ListFlags,
+}
+
 /// Show one session, and the state of its active or latest run
 #[derive(clap::Args, Debug)]
 #[command(
@@ -87,6 +114,7 @@ struct ShowSessionArgs {
 pub(crate) async fn sessions(connection: &Connection, args: &SessionsArgs) -> Result<u8, Failure> {
     match &args.verb {
         SessionsVerb::Create(args) => create(connection, args).await,
+        SessionsVerb::List(args) => list(connection, args).await,
         SessionsVerb::Show(args) => show(connection, args).await,
         SessionsVerb::Rename(args) => rename(connection, args).await,
         SessionsVerb::Label(args) => label(connection, args).await,
@@ -190,7 +218,11 @@ async fn close(connection: &Connection, args: &CloseSessionArgs) -> Result<u8, F
     let key = finder.session(&args.session).await?;
     let session = finder.client.get_session(&key.id, &key.query()).await?;
     let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
-    output::message(&format!("  session {id} of {tenant} · {}\n", session.execution_state.as_str()));
+    let state = match &session.liveness {
+        Some(liveness) if liveness.active => phase_words(liveness.phase),
+        _ => "nothing runs in it",
+    };
+    output::message(&format!("  session {id} of {tenant} · {state}\n"));
     if !args.confirm.ask("close this permanently?")? {
         return Ok(exit_codes::OK);
     }
@@ -229,16 +261,50 @@ async fn create(connection: &Connection, args: &CreateSessionArgs) -> Result<u8,
     Ok(exit_codes::OK)
 }
 
+async fn list(connection: &Connection, args: &ListSessionsArgs) -> Result<u8, Failure> {
+    let ListFlags { limit, times, output } = args.list;
+    let client = connection.client()?;
+    let query = ListSessions {
+        state: Some("all".to_owned()),
+        reader_id: args.reader.id(),
+        tenant_id: args.tenant.clone(),
+        backend_profile: args.profile.clone(),
+        limit: Some(limit),
+        ..ListSessions::default()
+    };
+    let page = client.list_sessions(&query).await?;
+    let mut sessions = session_table::with_liveness(&client, args.reader.id(), page.sessions).await;
+    let outcomes = session_table::refresh_outcomes(&client, &sessions, Outcomes::new()).await;
+    if let Some(wanted) = args.status.as_deref().and_then(RunState::parse) {
+        sessions.retain(|session| session_table::state(session, &outcomes) == Some(wanted));
+    }
+    let (width, paint) = (output::width(), Paint::stdout());
+    let nothing = "no such sessions; start one: ostler run --session NAME \"say hello\"\n";
+    output.page(&sessions, page.next_cursor.is_some(), nothing, || {
+        session_table::render(&sessions, &outcomes, times, now(), width, paint)
+    });
+    Ok(exit_codes::OK)
+}
+
 async fn show(connection: &Connection, args: &ShowSessionArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let key = finder.session(&args.session).await?;
     let query = SessionQuery { reader_id: args.reader.id(), ..key.query() };
     let session = finder.client.get_session(&key.id, &query).await?;
-    args.output.one(&session, || render(&session, args.times));
+    let outcome = match (args.output.is_text(), session.active_run_id.or(session.last_run_id)) {
+        (true, Some(run)) => Some(finder.client.run_result(&run.to_string(), None).await?.state),
+        _ => None,
+    };
+    args.output.one(&session, || render(&session, outcome, args.times));
     Ok(exit_codes::OK)
 }
 
-fn render(session: &SessionView, times: Times) -> String {
+/// `outcome`: the state of its active or latest run, if it has one.
+fn render(session: &SessionView, outcome: Option<RunState>, times: Times) -> String {
+    let state = match &session.liveness {
+        Some(liveness) if liveness.active => phase_words(liveness.phase),
+        _ => outcome.map_or("waiting for a run", RunState::as_str),
+    };
     let id = |run: Option<RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());
     let unread = if session.unread { "unread" } else { "read" };
     let mut fields = vec![
@@ -246,8 +312,7 @@ fn render(session: &SessionView, times: Times) -> String {
         ("tenant", line(&session.tenant_id, 200)),
         ("title", session.title.as_deref().map_or_else(|| "-".into(), |title| line(title, 200))),
         ("profile", line(&session.backend_profile, 63)),
-        ("state", session.execution_state.as_str().to_owned()),
-        ("version", format!("{}, {unread}", session.version)),
+        ("state", format!("{state}, {unread}")),
         ("active", id(session.active_run_id)),
         ("latest", id(session.last_run_id)),
         ("events", session.last_seq.to_string()),
@@ -259,9 +324,9 @@ fn render(session: &SessionView, times: Times) -> String {
     if let Some(at) = session.closed_at {
         fields.push(("closed", times.ago(at, now())));
     }
-    if let Some(liveness) = &session.liveness {
-        fields.push(("phase", phase_words(liveness.phase).to_owned()));
-        fields.push(("next", line(&liveness.suggested_action, 200)));
+    let active = session.liveness.as_ref().filter(|liveness| liveness.active);
+    if let (Some(liveness), Some(run)) = (active, session.active_run_id.or(session.last_run_id)) {
+        fields.push(("next", next_step(liveness, run, now())));
         fields.extend(liveness.recovery.as_ref().map(|recovery| ("recover", recovery_command(recovery))));
     }
     fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()

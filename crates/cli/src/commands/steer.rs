@@ -43,7 +43,8 @@ pub(crate) async fn steer(connection: &Connection, args: &SteerArgs) -> Result<u
     let run = finder.run(&args.run).await?;
     let command = finder.client.create_command(&run, &steer).await?;
     args.output.one(&command, || format!("{}\n", command.command_id));
-    output::message(&render(&command, &connection.invocation()));
+    let session = finder.client.get_run(&run).await.map(|run| run.run.session_id).unwrap_or_default();
+    output::notice(&render(&command, &session, &connection.invocation()));
     Ok(exit_code(command.state, &command))
 }
 
@@ -56,18 +57,18 @@ fn exit_code(state: CommandState, command: &Command) -> u8 {
     }
 }
 
-fn render(command: &Command, invocation: &str) -> String {
+fn render(command: &Command, session: &str, invocation: &str) -> String {
     if let Some(terminal) = command.terminal.as_ref().filter(|_| command.state != CommandState::Completed) {
         let why = terminal.message.as_deref().unwrap_or("no reason was given");
         return format!(
-            "steer {}: {}\nhint: start a new turn with `ostler run`\n",
+            "steer {}: {}\nhint: start another turn: {invocation} run --session {} \"…\"\n",
             terminal.status.as_str(),
-            line(why, 500)
+            line(why, 500),
+            line(session, 200)
         );
     }
-    let target = command.target_command_id.map(|id| format!(" for {id}")).unwrap_or_default();
     let (run, id) = (command.run_id, command.command_id);
-    format!("submitted{target}; delivery: {invocation} result {run} --command {id}\n")
+    format!("sent to the running turn; did the agent take it? {invocation} result {run} --command {id}\n")
 }
 
 #[cfg(test)]
@@ -86,11 +87,11 @@ mod tests {
     }
 
     #[test]
-    fn a_steer_names_the_turn_it_is_for() {
+    fn a_steer_shows_how_to_check_its_delivery() {
         let steer = command(|_| ());
-        let (run, id, target) = (steer.run_id, steer.command_id, steer.target_command_id.unwrap());
-        let expected = format!("submitted for {target}; delivery: ostler result {run} --command {id}\n");
-        assert_eq!(render(&steer, "ostler"), expected);
+        let (run, id) = (steer.run_id, steer.command_id);
+        let expected = format!("sent to the running turn; did the agent take it? ostler result {run} --command {id}\n");
+        assert_eq!(render(&steer, "review", "ostler"), expected);
         assert_eq!(exit_code(steer.state, &steer), 0);
     }
 
@@ -102,8 +103,8 @@ mod tests {
                 "source": "manager", "seq": 3, "at": "2030-01-01T00:00:00Z"});
         });
         assert_eq!(
-            render(&steer, "ostler"),
-            "steer blocked: no turn is active\nhint: start a new turn with `ostler run`\n"
+            render(&steer, "review", "ostler"),
+            "steer blocked: no turn is active\nhint: start another turn: ostler run --session review \"…\"\n"
         );
         assert_eq!(exit_code(steer.state, &steer), 12);
     }

@@ -17,6 +17,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
+        table::Column,
         times::{age, now, parse_ms},
     },
 };
@@ -174,8 +175,14 @@ async fn find(client: &Client, word: &str) -> Result<ServiceToken, Failure> {
 
 const TOKENS: Listing<ServiceToken> = Listing {
     nothing: "no service tokens; make one: ostler tokens create NAME --tenant TENANT\n",
-    headers: &["TOKEN", "NAME", "ROLE", "TENANTS", "STATE", "MADE"],
-    shrink: &[3, 1],
+    columns: &[
+        Column::whole("TOKEN"),
+        Column::text(4, "NAME"),
+        Column::spare(2, "ROLE"),
+        Column::text(3, "TENANTS"),
+        Column::whole("STATE"),
+        Column::spare(1, "MADE"),
+    ],
     row: |token, times, now| {
         vec![
             token.token_id.to_string(),

@@ -20,7 +20,7 @@ use crate::{
     follow::{Followed, follow_all},
     targets::{Target, Within},
     terminal::{
-        events,
+        events::EventNarrator,
         output::{self, Format, Output, shorten},
         paint::Paint,
         times::{Times, now, parse_ms},
@@ -32,6 +32,8 @@ const LINE_CHARS_MAX: usize = 240;
 /// How many targets can be followed at once.
 const TARGETS_MAX: usize = 32;
 const LABEL_CHARS_MAX: usize = 16;
+/// From this width on, the columns have more space.
+const COLUMNS_WIDE: usize = 100;
 
 /// Show the events of runs and sessions
 ///
@@ -39,13 +41,13 @@ const LABEL_CHARS_MAX: usize = 16;
 /// commands have ended, for a session until Ctrl-C. Relative times count from the first event shown.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  ostler trace 01a1dd6b\n  ostler trace -f review nightly --kind tool_call,error\n  \
+    after_help = "Examples:\n  ostler trace\n  ostler trace 01a1dd6b\n  ostler trace -f review nightly --kind tool_call,error\n  \
     ostler trace -f my-session --since 10m --grep 'cargo (test|build)'\n  \
     ostler trace -o jsonl RUN | jq 'select(.type == \"tool_call\")'"
 )]
 pub(crate) struct TraceArgs {
-    #[arg(value_name = "RUN|SESSION", required = true, value_parser = NonEmptyStringValueParser::new(),
-        add = candidates::targets(), help = "What to show; with several, each line has a prefix")]
+    #[arg(value_name = "RUN|SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "What to show; with several, each line has a prefix [default: the latest run]")]
     targets: Vec<String>,
     /// Follow new events
     #[arg(short, long)]
@@ -90,11 +92,13 @@ pub(crate) async fn trace(connection: &Connection, args: &TraceArgs) -> Result<u
     for word in &args.targets {
         found.push(finder.any(word).await?);
     }
+    if found.is_empty() {
+        found.push(Target::Run(finder.latest().await?));
+    }
     let mut sink = EventPrinter::new(args, &found);
+    let read = pages(client, args, found, &mut sink).await?;
     if args.follow {
-        live(client, args, found, &mut sink, connection.is_verbose()).await?
-    } else {
-        pages(client, args, found, &mut sink).await?
+        live(client, read, &mut sink, connection.is_verbose()).await?
     }
     sink.finish();
     Ok(exit_codes::OK)
@@ -121,13 +125,13 @@ impl TargetPages {
     }
 }
 
-/// Prints all existing events of all targets, oldest first.
+/// Prints all existing events of all targets, oldest first. Returns the targets with the number of the last event read.
 async fn pages(
     client: &Client,
     args: &TraceArgs,
     found: Vec<Target>,
     sink: &mut EventPrinter<'_>,
-) -> Result<(), Failure> {
+) -> Result<Vec<(Target, i64)>, Failure> {
     let start = |target| TargetPages { target, waiting: VecDeque::new(), after: args.after, has_more: true };
     let mut all: Vec<_> = found.into_iter().map(start).collect();
     loop {
@@ -136,22 +140,24 @@ async fn pages(
         }
         let heads =
             all.iter().enumerate().filter_map(|(index, pages)| Some((pages.waiting.front()?.created_at, index)));
-        let Some((_, index)) = heads.min() else { return Ok(()) };
+        let Some((_, index)) = heads.min() else {
+            return Ok(all.into_iter().map(|pages| (pages.target, pages.after)).collect());
+        };
         if let Some(event) = all[index].waiting.pop_front() {
             sink.show(index, &event);
         }
     }
 }
 
+/// Prints events as they happen.
 async fn live(
     client: &Client,
-    args: &TraceArgs,
-    found: Vec<Target>,
+    found: Vec<(Target, i64)>,
     sink: &mut EventPrinter<'_>,
     is_verbose: bool,
 ) -> Result<(), Failure> {
     let mut open = found.len();
-    let mut followed = follow_all(client, found, args.after);
+    let mut followed = follow_all(client, found);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     while open > 0 {
         tokio::select! {
@@ -182,6 +188,9 @@ struct EventPrinter<'a> {
     prefix_chars: usize,
     width: Option<usize>,
     not_before: Option<Timestamp>,
+    narrator: EventNarrator,
+    /// Whether each target is a session, whose events have numbers of their own.
+    are_sessions: Vec<bool>,
     first: Option<Timestamp>,
     printed: usize,
 }
@@ -195,6 +204,8 @@ impl<'a> EventPrinter<'a> {
             prefix_chars,
             width: output::width(),
             not_before: args.since.and_then(|ms| now().checked_sub(SignedDuration::from_millis(ms)).ok()),
+            narrator: EventNarrator::default(),
+            are_sessions: found.iter().map(|target| matches!(target, Target::Session(_))).collect(),
             first: None,
             printed: 0,
         }
@@ -204,23 +215,26 @@ impl<'a> EventPrinter<'a> {
         self.prefixes.get(index).map_or("", String::as_str)
     }
 
-    fn wants(&self, event: &EventView) -> bool {
+    fn wants(&self, event: &EventView, summary: &str) -> bool {
         let args = self.args;
         let recent = self.not_before.is_none_or(|time| event.created_at >= time);
         let kind = args.kind.is_empty() || args.kind.contains(&event.event_type);
-        let text = |grep: &Regex| grep.is_match(&events::summary(event)) || grep.is_match(event.payload.as_str());
+        let text = |grep: &Regex| grep.is_match(summary) || grep.is_match(event.payload.as_str());
         recent && kind && args.grep.as_ref().is_none_or(text)
     }
 
     fn show(&mut self, index: usize, event: &EventView) {
-        if !self.wants(event) {
+        let summary = self.narrator.summary(event);
+        if !self.wants(event, &summary) {
             return;
         }
         let first = *self.first.get_or_insert(event.created_at);
         let text = match self.args.output.format {
             Format::Text => {
                 let width = self.width.map(|width| width.saturating_sub(self.prefix_chars));
-                format!("{}{}\n", self.prefix(index), render(event, self.args.times, first, width))
+                let is_session = self.are_sessions.get(index).is_some_and(|is_session| *is_session);
+                let seq = event.seq.filter(|_| !is_session).unwrap_or(event.session_seq);
+                format!("{}{}\n", self.prefix(index), render(seq, event, &summary, self.args.times, first, width))
             }
             Format::Jsonl => output::json_line(event),
             Format::Json => {
@@ -261,10 +275,14 @@ fn prefixes(words: &[String], found: &[Target], paint: Paint) -> (Vec<String>, u
 }
 
 /// `   12    +1.234s  tool_call            shell completed: ls`.
-pub(crate) fn render(event: &EventView, times: Times, first: Timestamp, width: Option<usize>) -> String {
-    let seq = event.seq.unwrap_or(event.session_seq);
+fn render(seq: i64, event: &EventView, summary: &str, times: Times, first: Timestamp, width: Option<usize>) -> String {
     let at = times.since(event.created_at, first);
-    let text = format!("{seq:>5}  {at:>9}  {:<19}  {}", event.event_type.as_str(), events::summary(event));
+    // On a narrow terminal the columns give way to the text.
+    let kind = event.event_type.as_str();
+    let text = match width {
+        Some(width) if width < COLUMNS_WIDE => format!("{seq:>4} {at:>8} {kind:<18} {summary}"),
+        _ => format!("{seq:>5}  {at:>9}  {kind:<19}  {summary}"),
+    };
     shorten(text.trim_end(), width.unwrap_or(LINE_CHARS_MAX))
 }
 
@@ -290,18 +308,20 @@ mod tests {
     fn an_event_is_one_line() {
         let event = event(12, EventType::AssistantMessage, json!({"text": "hello\nthere"}));
         let first = "2030-01-02T03:04:05Z".parse().unwrap();
-        let text = render(&event, args(&["r"]).times, first, None);
+        let text = render(12, &event, "hello there", args(&["r"]).times, first, None);
         assert_eq!(text, "   12    +0.678s  assistant_message    hello there");
-        let exact = render(&event, args(&["r", "--time", "iso"]).times, first, None);
+        let exact = render(12, &event, "hello there", args(&["r", "--time", "iso"]).times, first, None);
         assert!(exact.contains("2030-01-02T03:04:05.678Z"), "{exact}");
     }
 
     #[test]
     fn a_line_fits_the_terminal() {
         let event = event(12, EventType::AssistantMessage, json!({"text": "x".repeat(500)}));
-        let (times, first) = (args(&["r"]).times, event.created_at);
-        assert_eq!(render(&event, times, first, Some(80)).chars().count(), 80);
-        assert_eq!(render(&event, times, first, None).chars().count(), LINE_CHARS_MAX);
+        let (times, first, text) = (args(&["r"]).times, event.created_at, "x".repeat(500));
+        for width in [60, 80, 120, 200] {
+            assert_eq!(render(12, &event, &text, times, first, Some(width)).chars().count(), width);
+        }
+        assert_eq!(render(12, &event, &text, times, first, None).chars().count(), LINE_CHARS_MAX);
     }
 
     #[test]
@@ -309,7 +329,8 @@ mod tests {
         let call = event(1, EventType::ToolCall, json!({"name": "shell", "command": "cargo test", "secret": "deep"}));
         let wants = |words: &[&str]| {
             let args = args(words);
-            EventPrinter::new(&args, &[]).wants(&call)
+            let summary = EventNarrator::default().summary(&call);
+            EventPrinter::new(&args, &[]).wants(&call, &summary)
         };
         assert!(wants(&["r"]) && wants(&["r", "--kind", "tool_call,error"]) && wants(&["r", "--grep", "cargo (t|b)"]));
         assert!(wants(&["r", "--grep", "deep"]), "the whole payload is searched");

@@ -16,6 +16,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
+        table::Column,
         times::parse_ms,
     },
 };
@@ -192,8 +193,13 @@ fn name_in_use(failure: Failure) -> Failure {
 
 const USERS: Listing<User> = Listing {
     nothing: "no users; add one: ostler users add NAME --timezone ZONE\n",
-    headers: &["USER", "TENANTS", "TIME ZONE", "ISSUER", "ADDED"],
-    shrink: &[1, 3],
+    columns: &[
+        Column::whole("USER"),
+        Column::text(3, "TENANTS"),
+        Column::whole("TIME ZONE"),
+        Column::spare(2, "ISSUER"),
+        Column::spare(1, "ADDED"),
+    ],
     row: |user, times, now| {
         vec![
             line(&user.name, 200),

@@ -36,7 +36,7 @@ impl Confirm {
         if self.yes {
             return Ok(true);
         }
-        if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
+        if !can_ask() {
             let message = format!("{without_terminal}: {question}");
             return Err(errors::usage(message, "pass `--yes` to do it, or `--dry-run` to see what would be done"));
         }
@@ -51,7 +51,22 @@ impl Confirm {
     }
 }
 
-fn is_yes(answer: &str) -> bool {
+/// Whether there is a person at a terminal who can be asked.
+pub(crate) fn can_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// Prints a question and reads the answer, without white space and in lower case. Empty at the end of the input.
+pub(crate) fn ask_line(question: &str) -> Result<String, Failure> {
+    output::message(&format!("{question} "));
+    let mut answer = String::new();
+    if std::io::stdin().read_line(&mut answer).map_err(Failure::internal)? == 0 {
+        output::message("\n");
+    }
+    Ok(answer.trim().to_ascii_lowercase())
+}
+
+pub(crate) fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 

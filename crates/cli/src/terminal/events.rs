@@ -1,7 +1,12 @@
 //! Events as one short line each. A payload may contain anything, so every field is read leniently, without control
 //! characters.
 
-use ostler_protocol::kernel::events::{EventType, EventView, PHASE_APPROVAL_DECLINED};
+use std::collections::BTreeMap;
+
+use ostler_protocol::{
+    ids::{CommandId, RunId},
+    kernel::events::{EventType, EventView, PHASE_APPROVAL_DECLINED},
+};
 use serde_json::Value;
 
 use crate::terminal::output::line;
@@ -9,14 +14,66 @@ use crate::terminal::output::line;
 /// The most that is printed of one field.
 const FIELD_CHARS_MAX: usize = 200;
 
-/// The short text of an event. Only its fields are bounded in width.
-pub(crate) fn summary(event: &EventView) -> String {
-    let payload = event.payload.to_value();
-    if payload.is_null() {
-        return "(erased)".into();
+/// Describes events in their order. What an event leaves out is taken from earlier ones: whether a turn or a steer has ended,
+/// and the name and command of a tool call that ended without them.
+#[derive(Default)]
+pub(crate) struct EventNarrator {
+    /// `turn`, `steer` or `interrupt`.
+    commands: BTreeMap<CommandId, String>,
+    /// The open tool calls, as they began.
+    calls: BTreeMap<(Option<RunId>, String), Value>,
+}
+
+impl EventNarrator {
+    /// The short text of an event. Only its fields are bounded in width.
+    pub(crate) fn summary(&mut self, event: &EventView) -> String {
+        let payload = event.payload.to_value();
+        if payload.is_null() {
+            return "(erased)".into();
+        }
+        self.note_command(event, &payload);
+        let text = match event.event_type {
+            EventType::TerminalStatus => words(&[self.ended(event), &describe(event.event_type, &payload)]),
+            EventType::ToolCall => tool_call(&self.whole_call(event, payload.clone())),
+            event_type => describe(event_type, &payload),
+        };
+        if text.is_empty() { line(&payload.to_string(), FIELD_CHARS_MAX) } else { text }
     }
-    let text = describe(event.event_type, &payload);
-    if text.is_empty() { line(&payload.to_string(), FIELD_CHARS_MAX) } else { text }
+
+    fn note_command(&mut self, event: &EventView, payload: &Value) {
+        let Some(command_id) = event.command_id else { return };
+        let action = field(payload, "action");
+        let command_type = match event.event_type {
+            EventType::UserMessage => field(payload, "commandType"),
+            EventType::Audit => action.strip_prefix("command.").unwrap_or_default().to_owned(),
+            _ => return,
+        };
+        if !command_type.is_empty() {
+            self.commands.insert(command_id, command_type);
+        }
+    }
+
+    /// What has ended. Empty if the beginning of the command was not read.
+    fn ended(&self, event: &EventView) -> &str {
+        match &event.command_id {
+            Some(command_id) => self.commands.get(command_id).map_or("", String::as_str),
+            None => "run",
+        }
+    }
+
+    /// The end of a call may carry no details, so those of its start are used.
+    fn whole_call(&mut self, event: &EventView, payload: Value) -> Value {
+        let key = (event.run_id, field(&payload, "toolCallId"));
+        if field(&payload, "status") == "started" {
+            self.calls.insert(key, payload.clone());
+            return payload;
+        }
+        let Some(mut call) = self.calls.remove(&key) else { return payload };
+        if let (Some(call), Value::Object(end)) = (call.as_object_mut(), payload) {
+            call.extend(end.into_iter().filter(|(_, value)| !value.is_null()));
+        }
+        call
+    }
 }
 
 fn describe(event_type: EventType, payload: &Value) -> String {
@@ -36,11 +93,12 @@ fn describe(event_type: EventType, payload: &Value) -> String {
             words(&[&field("state"), &labelled(of, &field("runnerId"))])
         }
         EventType::PermissionRequest => {
+            // The id comes last: a narrow terminal cuts it before the question.
             let command = labelled("(command: ", &labelled(&field("command"), ")"));
-            words(&[&field("permissionId"), &field("title"), &command])
+            words(&[&field("title"), &command, &field("permissionId")])
         }
         EventType::PermissionResolved => {
-            words(&[&field("permissionId"), &field("status"), &labelled("by ", &field("resolvedBy"))])
+            words(&[&field("status"), &labelled("by ", &field("resolvedBy")), &field("permissionId")])
         }
         EventType::Error => words(&[&labelled(&field("failureKind"), ":"), &field("message")]),
         EventType::TerminalStatus => words(&[&field("status"), &field("failureKind"), &field("message")]),
@@ -193,7 +251,7 @@ mod tests {
             (
                 PermissionRequest,
                 json!({"permissionId": "prm_1", "title": "Go on?", "command": "make"}),
-                "prm_1 Go on? (command: make)",
+                "Go on? (command: make) prm_1",
             ),
             (PermissionResolved, json!({"permissionId": null, "status": "denied", "resolvedBy": "a"}), "denied by a"),
             (Error, json!({"failureKind": "internal", "message": "oh"}), "internal: oh"),
@@ -213,7 +271,31 @@ mod tests {
             (Custom, json!({}), "{}"),
             (AssistantMessage, Value::Null, "(erased)"),
         ] {
-            assert_eq!(summary(&event(1, event_type, payload)), text);
+            assert_eq!(EventNarrator::default().summary(&event(1, event_type, payload)), text);
         }
+    }
+
+    #[test]
+    fn an_end_names_what_has_ended() {
+        let mut narrator = EventNarrator::default();
+        let mut steer = event(2, EventType::UserMessage, json!({"commandType": "steer", "text": "left"}));
+        steer.command_id = Some(fixtures::id("cmd_", 2));
+        narrator.summary(&event(1, EventType::UserMessage, json!({"commandType": "turn", "text": "go"})));
+        narrator.summary(&steer);
+        let mut end = event(3, EventType::TerminalStatus, json!({"status": "completed"}));
+        assert_eq!(narrator.summary(&end), "turn completed");
+        end.command_id = steer.command_id;
+        assert_eq!(narrator.summary(&end), "steer completed");
+        end.command_id = None;
+        assert_eq!(narrator.summary(&end), "run completed");
+    }
+
+    #[test]
+    fn a_tool_call_without_a_known_end_is_named_by_its_start() {
+        let mut narrator = EventNarrator::default();
+        let began = json!({"toolCallId": "t", "name": "shell", "status": "started", "command": "make build"});
+        narrator.summary(&event(1, EventType::ToolCall, began));
+        let end = json!({"toolCallId": "t", "status": "outcome-unknown", "name": null});
+        assert_eq!(narrator.summary(&event(2, EventType::ToolCall, end)), "shell outcome-unknown: make build");
     }
 }

@@ -220,9 +220,43 @@ pub(crate) fn shorten(text: &str, max: usize) -> String {
     out
 }
 
-/// The number of terminal columns that the text takes.
+/// The number of terminal columns that the text takes. Colour takes none.
 pub(crate) fn columns(text: &str) -> usize {
-    text.width()
+    let mut parts = text.split("\x1b[");
+    let first = parts.next().unwrap_or_default().width();
+    first + parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest).width()).sum::<usize>()
+}
+
+/// The text with every line that is too wide wrapped between words. Later lines are indented like the first, and below the
+/// value of a label such as `hint:`.
+pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return text.to_owned() };
+    let fold = |line: &str| {
+        if columns(line) <= width {
+            return line.to_owned();
+        }
+        let margin = line.len() - line.trim_start_matches(' ').len() + 2;
+        let (mut lines, mut wide) = (String::new(), 0);
+        for word in line.split_inclusive(' ') {
+            let own = columns(word.trim_end_matches(' '));
+            if wide > margin && wide + own > width {
+                lines.truncate(lines.trim_end_matches(' ').len());
+                lines.push_str(&format!("\n{:margin$}", ""));
+                wide = margin;
+            }
+            lines.push_str(word);
+            wide += columns(word);
+        }
+        lines
+    };
+    let lines: Vec<_> = text.split('\n').map(fold).collect();
+    lines.join("\n")
+}
+
+/// Writes a message to stderr, its words wrapped at the margin of the terminal.
+pub(crate) fn notice(text: &str) {
+    let width = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into());
+    message(&folded(text, width));
 }
 
 #[cfg(test)]
@@ -235,6 +269,15 @@ mod tests {
         assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert_eq!(wrapped("读取本地文件", 5), ["读取", "本地", "文件"]);
         assert_eq!(wrapped("", 5), [""]);
+    }
+
+    #[test]
+    fn a_message_is_folded_at_the_margin() {
+        let hint = "hint: check the id; `ostler ps` lists them\n";
+        assert_eq!(folded(hint, Some(24)), "hint: check the id;\n  `ostler ps` lists them\n");
+        assert_eq!(folded("  next:  one two three\n", Some(15)), "  next:  one\n    two three\n");
+        assert_eq!((folded(hint, None), folded(hint, Some(80))), (hint.to_owned(), hint.to_owned()));
+        assert_eq!(columns("\x1b[1;31mfailed\x1b[0m"), 6);
     }
 
     #[test]

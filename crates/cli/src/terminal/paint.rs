@@ -2,6 +2,8 @@
 
 use std::io::IsTerminal;
 
+use ostler_protocol::kernel::runs::RunState;
+
 /// Whether text is coloured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paint(bool);
@@ -9,6 +11,8 @@ pub(crate) struct Paint(bool);
 impl Paint {
     #[cfg(test)]
     pub(crate) const PLAIN: Self = Self(false);
+    #[cfg(test)]
+    pub(crate) const COLOURED: Self = Self(true);
 
     pub(crate) fn stdout() -> Self {
         Self(is_enabled(std::io::stdout().is_terminal()))
@@ -48,13 +52,13 @@ impl Paint {
         self.with(COLOURS[number % COLOURS.len()], text)
     }
 
-    /// The colour of a status.
-    pub(crate) fn status(self, status: &str) -> String {
-        match status {
-            "completed" => self.green(status),
-            "failed" => self.red(status),
-            "blocked" | "cancelled" => self.yellow(status),
-            _ => self.bold(status),
+    /// Words about a state, in its colour.
+    pub(crate) fn state(self, state: RunState, words: &str) -> String {
+        match state {
+            RunState::Completed => self.green(words),
+            RunState::Failed => self.red(words),
+            RunState::Waiting | RunState::Blocked | RunState::Cancelled => self.yellow(words),
+            RunState::Running => self.bold(words),
         }
     }
 
@@ -79,7 +83,7 @@ mod tests {
 
     #[test]
     fn text_is_unchanged_without_colour() {
-        assert_eq!(Paint::PLAIN.status("failed"), "failed");
-        assert_eq!(Paint(true).status("failed"), "\x1b[1;31mfailed\x1b[0m");
+        assert_eq!(Paint::PLAIN.state(RunState::Failed, "failed"), "failed");
+        assert_eq!(Paint(true).state(RunState::Failed, "failed"), "\x1b[1;31mfailed\x1b[0m");
     }
 }

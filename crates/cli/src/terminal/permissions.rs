@@ -4,13 +4,18 @@
 use ostler_protocol::{
     Timestamp,
     ids::{PermissionId, RunId},
-    kernel::permissions::{PermissionOption, PermissionRequest},
+    kernel::permissions::{AskPermission, PermissionOption, PermissionRequest},
+    text::clip,
 };
 
 use crate::terminal::{
     output::{self, line},
     times::age,
 };
+
+/// How much of a command is shown with the question about it.
+const COMMAND_LINES_MAX: usize = 12;
+const COMMAND_CHARS_MAX: usize = 400;
 
 /// A request with its id and its age.
 pub(crate) fn describe(request: &PermissionRequest, now: Timestamp) -> String {
@@ -27,6 +32,28 @@ pub(crate) fn request_text(head: &str, command: Option<&str>, digest: &str, all:
 /// The whole command, its lines aligned below each other.
 fn indented(command: &str) -> String {
     output::visible(command.trim_end_matches('\n')).replace('\n', "\n           ")
+}
+
+/// A request that is answered where it is shown. A long command is cut; [`whole_call`] shows the rest.
+pub(crate) fn question_text(head: &str, command: Option<&str>) -> String {
+    let Some(command) = command else { return format!("{head}\n") };
+    let text = output::visible(command.trim_end_matches('\n'));
+    let lines: Vec<_> = text.lines().take(COMMAND_LINES_MAX).map(|line| clip(line, COMMAND_CHARS_MAX)).collect();
+    let rest = if has_more_lines(command) { "\n           … v shows the rest" } else { "" };
+    format!("{head}\n  command: {}{rest}\n", lines.join("\n           "))
+}
+
+/// Whether [`question_text`] cuts the command.
+pub(crate) fn has_more_lines(command: &str) -> bool {
+    let text = output::visible(command.trim_end_matches('\n'));
+    text.lines().count() > COMMAND_LINES_MAX || text.lines().any(|line| line.chars().count() > COMMAND_CHARS_MAX)
+}
+
+/// Everything about a request: the whole command, its digest, and the options.
+pub(crate) fn whole_call(ask: &AskPermission) -> String {
+    let head = format!("{}: {}", ask.permission_id, line(&ask.title, 400));
+    let call = ask.tool_call_id.as_ref().map(|call| format!("  call:    {}\n", line(call, 200))).unwrap_or_default();
+    request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options) + &call
 }
 
 /// The commands that answer the request.
@@ -55,6 +82,16 @@ mod tests {
         let visible = "  command: echo 1\\u{1b}[8m\\rrm -rf ~\\u{202e}\n           ls\t-l\n";
         let text = request_text("", Some(hostile), "", &[]);
         assert!(text.contains(visible), "{text}");
+    }
+
+    #[test]
+    fn a_long_command_is_cut_only_where_the_rest_can_be_shown() {
+        assert_eq!(question_text("Go on?", Some("make\n")), "Go on?\n  command: make\n");
+        assert!(!has_more_lines("make\n"));
+        let long = "echo\n".repeat(COMMAND_LINES_MAX + 1);
+        assert!(has_more_lines(&long) && question_text("", Some(&long)).ends_with("… v shows the rest\n"));
+        let wide = "x".repeat(COMMAND_CHARS_MAX + 1);
+        assert!(has_more_lines(&wide) && !question_text("", Some(&wide)).contains(&wide));
     }
 
     #[test]

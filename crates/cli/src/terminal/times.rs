@@ -35,12 +35,18 @@ impl Times {
         }
     }
 
-    /// `+1.234s` after the first of a series, or the exact time.
+    /// `+1.234s` after the first of a series, `+2m14s` or `+7d03h` if it was longer ago, or the exact time.
     pub(crate) fn since(self, at: Timestamp, first: Timestamp) -> String {
         match self.style {
             Style::Relative => {
                 let ms = (at.as_millisecond() - first.as_millisecond()).max(0);
-                format!("+{}.{:03}s", ms / 1_000, ms % 1_000)
+                let (seconds, minutes, hours) = (ms / 1_000, ms / 60_000, ms / 3_600_000);
+                match ms {
+                    0..60_000 => format!("+{seconds}.{:03}s", ms % 1_000),
+                    60_000..3_600_000 => format!("+{minutes}m{:02}s", seconds % 60),
+                    3_600_000..86_400_000 => format!("+{hours}h{:02}m", minutes % 60),
+                    _ => format!("+{}d{:02}h", hours / 24, hours % 24),
+                }
             }
             Style::Iso => iso(at),
         }
@@ -111,6 +117,8 @@ mod tests {
             ("2030-01-02T03:04:05Z".parse().unwrap(), "2030-01-02T03:04:06.07Z".parse().unwrap());
         let (relative, exact) = (Times { style: Style::Relative }, Times { style: Style::Iso });
         assert_eq!((relative.ago(first, at), relative.since(at, first)), ("1s ago".into(), "+1.070s".into()));
+        let later = |seconds: i64| relative.since(first + jiff::SignedDuration::from_secs(seconds), first);
+        assert_eq!([later(134), later(3_720), later(604_800)], ["+2m14s", "+1h02m", "+7d00h"]);
         assert_eq!((exact.ago(at, at), exact.since(at, first)), ("2030-01-02T03:04:06.070Z".into(), iso(at)));
     }
 }

@@ -13,7 +13,7 @@ use ostler_protocol::{
         },
         permissions::{AskPermission, Asked},
         results::RunResult,
-        runs::TerminalStatus,
+        runs::{RunState, TerminalStatus},
     },
 };
 use serde_json::Value;
@@ -25,6 +25,7 @@ use crate::{
         output::{count, line},
         paint::Paint,
         permissions,
+        times::age_ms,
     },
 };
 
@@ -53,6 +54,8 @@ pub(crate) struct TurnView {
     mid_line: bool,
     /// Whether the hint about `--approval` was printed.
     hint_printed: bool,
+    /// A person answers permission requests where they are shown, so the commands that answer them are left out.
+    pub answers_in_place: bool,
     pub replied: bool,
     pub end: Option<TerminalStatus>,
 }
@@ -69,6 +72,7 @@ impl TurnView {
             current: None,
             mid_line: false,
             hint_printed: false,
+            answers_in_place: false,
             replied: false,
             end: None,
         }
@@ -83,12 +87,13 @@ impl TurnView {
             EventType::AssistantDelta => self.delta(&payload),
             EventType::AssistantMessage => self.message(&payload),
             EventType::ToolCall => self.tool(&payload, event.created_at),
-            EventType::BackendStatus => self.backend(&payload),
+            EventType::BackendStatus => self.backend(&payload, event.created_at),
             EventType::PermissionRequest => self.permission(event),
             EventType::PermissionResolved => {
                 let (id, status, by) =
                     (field(&payload, "permissionId"), field(&payload, "status"), field(&payload, "resolvedBy"));
-                vec![self.note(&format!("permission {id} {status} by {by}"))]
+                let id = if self.answers_in_place { String::new() } else { format!("{id} ") };
+                vec![self.note(&format!("permission {id}{status} by {by}"))]
             }
             EventType::Error => {
                 let (kind, message) = (field(&payload, "failureKind"), field(&payload, "message"));
@@ -145,7 +150,7 @@ impl TurnView {
         vec![self.note(&format!("tool {} in {}", tool_call(&call), duration(began, at)))]
     }
 
-    fn backend(&mut self, payload: &Value) -> Vec<Piece> {
+    fn backend(&mut self, payload: &Value, at: Timestamp) -> Vec<Piece> {
         match field(payload, "phase").as_str() {
             PHASE_ATTEMPT_RESTARTED => {
                 self.printed.clear();
@@ -160,15 +165,15 @@ impl TurnView {
             }
             PHASE_COST_UNKNOWN => vec![self.note(&line(&field(payload, "message"), 400))],
             phase @ (PHASE_WAITING_PROVIDER | PHASE_TRANSPORT_DISCONNECTED) => {
-                let until = field(payload, "resumeAt");
-                let until = until.split('.').next().unwrap_or_default().trim_end_matches('Z');
+                let resumes = field(payload, "resumeAt").parse::<Timestamp>().ok();
                 let why = line(&field(payload, "message"), 300);
                 let why = match (why.as_str(), phase) {
                     ("", PHASE_WAITING_PROVIDER) => "the provider asks to retry later",
                     ("", _) => "the connection was lost",
                     (why, _) => why,
                 };
-                let retry = if until.is_empty() { "retrying".to_owned() } else { format!("retrying at {until}Z") };
+                let wait = resumes.map(|until| until.as_millisecond() - at.as_millisecond()).filter(|ms| *ms >= 1_000);
+                let retry = wait.map_or_else(|| "retrying".to_owned(), |ms| format!("retrying in {}", age_ms(ms)));
                 vec![self.note(&format!("{why}; {retry}"))]
             }
             _ => vec![],
@@ -185,6 +190,9 @@ impl TurnView {
             return vec![self.note("a permission request could not be read and counts as denied")];
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
+        if self.answers_in_place {
+            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref()))];
+        }
         let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options);
         let answers = permissions::answer_commands(&self.invocation, self.run_id, ask.permission_id);
         vec![Piece::Note(format!("{request}{answers}"))]
@@ -222,11 +230,12 @@ pub(crate) fn outcome(result: &RunResult, paint: Paint) -> String {
     if result.usage.cost_usd > 0.0 {
         facts.push(format!("{:.4} USD", result.usage.cost_usd));
     }
-    if result.status == "completed" && result.reply.as_deref().unwrap_or_default().is_empty() {
+    if result.state == RunState::Completed && result.reply.as_deref().unwrap_or_default().is_empty() {
         facts.push("no reply".to_owned());
     }
     facts.push(result.run_id.to_string());
-    let mut out = format!("{} · {}\n", paint.status(&line(&result.status, 40)), facts.join(" · "));
+    let state = paint.state(result.state, result.state.as_str());
+    let mut out = format!("{state} · {}\n", facts.join(" · "));
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!("  {kind}: {}\n", line(blocker, 500)));
@@ -280,9 +289,10 @@ mod tests {
     #[test]
     fn a_wait_for_the_provider_shows_its_reason() {
         let view = &mut view();
-        let phase = |message: &str| json!({"phase": "waiting-provider", "resumeAt": "2030-01-01T00:00:20.123456789Z", "message": message});
+        // 20 seconds after the event.
+        let phase = |message: &str| json!({"phase": "waiting-provider", "resumeAt": "2030-01-02T03:04:25.7Z", "message": message});
         let unreachable = note(view, EventType::BackendStatus, phase("the provider cannot be reached"));
-        assert!(unreachable.contains("the provider cannot be reached; retrying at 2030-01-01T00:00:20Z"));
+        assert!(unreachable.contains("the provider cannot be reached; retrying in 20s"));
         assert!(note(view, EventType::BackendStatus, phase("")).contains("the provider asks to retry later; "));
         let lost = note(view, EventType::BackendStatus, json!({"phase": "transport-disconnected"}));
         assert!(lost.contains("the connection was lost; retrying"), "{lost}");

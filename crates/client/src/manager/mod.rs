@@ -1,6 +1,7 @@
 //! The manager dialect: runs and their commands, sessions, runners, and what operators manage.
 
 mod backends;
+mod callers;
 mod capabilities;
 mod commands;
 mod conversation;

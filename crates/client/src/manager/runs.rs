@@ -5,8 +5,9 @@ use ostler_protocol::{
     kernel::{
         commands::{Command, PatchStatus},
         results::RunResult,
+        run_views::{RunPage, RunView},
         runner_jobs::RunnerJob,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, UpdateRun},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, UpdateRun},
     },
 };
 use serde::{Deserialize, Serialize};
@@ -39,7 +40,7 @@ impl Client {
         Ok(CreatedRun { run: response::parse(&bytes)?, command, runner_job })
     }
 
-    pub async fn get_run(&self, run_id: &str) -> Result<Run, Failure> {
+    pub async fn get_run(&self, run_id: &str) -> Result<RunView, Failure> {
         self.get(Path::api(&["runs", run_id])).await
     }
 

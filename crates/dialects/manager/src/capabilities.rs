@@ -21,6 +21,12 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     )
     .modes(&["profile", "tenant", "user", "agent", "day"]),
     capability(
+        "ostler_run_states",
+        &["GET /api/v1/runs", "GET /api/v1/runs/{runId}", "GET /api/v1/runs/{runId}/result"],
+        "The state of a run's latest turn in one word, as a field and as a filter; a run names the run that it repeats.",
+    )
+    .modes(&["waiting", "running", "completed", "failed", "blocked", "cancelled"]),
+    capability(
         "ostler_commands",
         &[
             "POST /api/v1/runs/{runId}/commands",
@@ -129,6 +135,11 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         "All events of a session by number: in pages, or as a stream that resumes.",
     )
     .modes(&["page", "stream"]),
+    capability(
+        "ostler_caller",
+        &["GET /api/v1/caller"],
+        "Who the caller is: whose token it sent, for which tenants, and what it may do.",
+    ),
     capability(
         "ostler_service_tokens",
         &["POST /api/v1/tokens", "GET /api/v1/tokens", "DELETE /api/v1/tokens/{tokenId}"],

@@ -20,6 +20,7 @@ pub mod permissions;
 pub mod policy;
 pub mod provider_profiles;
 pub mod results;
+pub mod run_views;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;

@@ -17,7 +17,7 @@ use crate::{
         leases::Lease,
         liveness::{Liveness, Supervisor},
         permissions::PermissionRequest,
-        runs::{Run, Terminal, TerminalStatus},
+        runs::{Run, RunState, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
     text::clip,
@@ -33,6 +33,8 @@ pub struct RunResult {
     /// The command's state, or the run's where it has no command.
     pub status: String,
     pub run_status: String,
+    /// What became of the command, or of the run where it has no command, for people.
+    pub state: RunState,
     pub terminal_status: Option<TerminalStatus>,
     pub completed: bool,
     /// `terminal_status` (an event of the command), `run` (the run's own end) or null.
@@ -59,6 +61,9 @@ pub struct RunResult {
     pub supervisor: Supervisor,
     pub open_permissions: Vec<PermissionRequest>,
     pub steer_delivery: Option<SteerDelivery>,
+    /// The run that this one repeats.
+    #[serde(default)]
+    pub retry_of: Option<RunId>,
     pub chain_head: ChainHead,
     /// When retention removed the payloads of the run's events, and with them the reply. Null: they are there.
     #[serde(default)]
@@ -154,6 +159,8 @@ pub struct ResultParts {
     pub reply_text: Option<String>,
     /// For a steer: the number of its target's last event.
     pub target_last_seq: Option<i64>,
+    /// The run that this one repeats.
+    pub retry_of: Option<RunId>,
     pub session_seq: i64,
     pub chain_head: Hash,
     /// Retention has removed payloads of the run.
@@ -163,7 +170,7 @@ pub struct ResultParts {
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
         let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, .. } = parts;
-        let ResultParts { session_seq, chain_head, payloads_removed_at, .. } = parts;
+        let ResultParts { retry_of, session_seq, chain_head, payloads_removed_at, .. } = parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
@@ -179,6 +186,7 @@ impl RunResult {
             session_id: run.session_id.clone(),
             status: command.as_ref().map_or(run.status.as_str(), |c| c.state.as_str()).to_owned(),
             run_status: run.status.as_str().to_owned(),
+            state: RunState::of(run.status, open_permissions.len() as i64, terminal.map(|t| t.status)),
             terminal_status: terminal.map(|t| t.status),
             completed,
             terminal_source: terminal.map(|t| if t.source == "run" { "run" } else { "terminal_status" }.to_owned()),
@@ -208,6 +216,7 @@ impl RunResult {
             liveness,
             open_permissions,
             steer_delivery: command.as_ref().and_then(|c| steer_delivery(c, target_last_seq)),
+            retry_of,
             chain_head: ChainHead { session_seq, hash: hex(&chain_head) },
             payloads_removed_at,
         }

@@ -1,6 +1,8 @@
 //! Runs: a runner's tenure over a session's work, one lease at a time.
 
+mod state;
 mod status;
+pub use state::RunState;
 pub use status::{RunStatus, Terminal, TerminalStatus};
 
 use serde::{Deserialize, Serialize};
@@ -61,6 +63,9 @@ pub struct CreateRun {
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_bundle_ref: Option<RawJson>,
+    /// The run that this one repeats. Recorded in the run's first event; the caller must be able to read that run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<RunId>,
     /// Create a first command, and a standing runner job for it, in the same transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<CreateCommand>,
@@ -220,6 +225,9 @@ pub struct ListRuns {
     pub session_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
+    /// Only runs in this state: `waiting`, `running`, `completed`, `failed`, `blocked` or `cancelled`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// Only ids that begin like this; the kind's own `run_` may be left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id_prefix: Option<String>,
@@ -274,14 +282,6 @@ impl RunSort {
             Self::Duration => run.usage.active_ms,
         }
     }
-}
-
-/// In the requested order.
-#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct RunPage {
-    pub runs: Vec<Run>,
-    pub next_cursor: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -267,6 +267,9 @@ pub struct ListRelations {
     /// Only with this agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_id: Option<AgentId>,
+    /// `true`: relations that have ended, instead of those that are in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]

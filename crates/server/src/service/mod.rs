@@ -3,6 +3,7 @@
 
 pub mod attempts;
 pub mod backends;
+pub mod callers;
 pub mod capabilities;
 pub mod commands;
 pub mod conversation;

@@ -11,15 +11,17 @@ use ostler_protocol::{
         labels::{LabelPatch, Labels},
         operations::{CancelRunOp, CreateRunOp, LabelRunOp},
         policy::AdmittedRun,
+        run_views::{RunPage, RunStanding, RunView},
         runner_jobs::CreateRunnerJob,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, RunSort, RunStatus, UpdateRun},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunSort, RunState, RunStatus, UpdateRun},
         sessions::Session,
         usage::RunUsage,
         workspaces::WorkspaceRef,
     },
     limits::EVENT_BYTES_MAX,
 };
-use ostler_store as store;
+use ostler_store::{self as store, kernel::runs::RunRow};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -43,6 +45,9 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
     let request_hash = app.compute(bytes, || request_hash(&request)).await;
     let request = with_profile(app, request).await?;
     let admitted = admit(app, caller, &request).await?;
+    if let Some(repeated) = request.retry_of {
+        app.visible_run(caller, repeated).await?;
+    }
     let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
     let mut attempts = app.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many runs were created under this key or session at once")
@@ -182,6 +187,7 @@ pub fn create_op(
     let audit = json!({
         "action": "run.create", "by": caller.name(), "createdBy": creator(caller), "labels": run.labels, "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
         "executionPolicy": admitted.execution_policy, "businessIntents": request.business_intents,
+        "retryOf": request.retry_of,
         "recordDigest": run.record_digest(), "sessionDigest": is_new.then(|| session.record_digest()),
     });
     let audit = app.redacted(&RawJson::of(&audit))?;
@@ -293,6 +299,33 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId) -> Result<Run, Fa
     lookup::run_unchecked(app, run_id).await
 }
 
+/// The run with its state for people.
+pub async fn get_view(app: &App, caller: &Principal, run_id: RunId) -> Result<RunView, Failure> {
+    app.visible_run(caller, run_id).await?;
+    let row = store::kernel::runs::get_row(&app.db, run_id).await?;
+    row.map(view).ok_or_else(|| Failure::not_found("run"))
+}
+
+fn view(row: RunRow) -> RunView {
+    let RunRow { run, turn_end, made_payload } = row;
+    let standing = RunStanding {
+        state: RunState::of(run.status, run.open_permissions, turn_end),
+        open_permissions: run.open_permissions,
+        retry_of: retry_of(made_payload.as_deref()),
+    };
+    RunView { run, standing }
+}
+
+/// The run that a run repeats, from its first event. `None` if the event was erased.
+pub(super) fn retry_of(made_payload: Option<&str>) -> Option<RunId> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Made {
+        retry_of: Option<RunId>,
+    }
+    serde_json::from_str::<Made>(made_payload?).ok()?.retry_of
+}
+
 pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<RunPage, Failure> {
     let tenants = caller.tenants_within(request.tenant_id.as_deref())?;
     let status = match request.status.as_deref() {
@@ -304,11 +337,18 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
     let sort = request.sort.as_deref().map_or(Some(RunSort::Created), RunSort::parse);
     let sort = sort.ok_or_else(|| Failure::invalid(Rule::RunSort, "sort must be created, cost, tokens or duration"))?;
     let labels = request.label.as_deref().map(Labels::parse_filter).transpose()?.unwrap_or_default();
+    let state = request.state.as_deref().map(|word| {
+        RunState::parse(word).ok_or_else(|| {
+            let words = RunState::ALL.map(RunState::as_str).join(", ");
+            Failure::invalid(Rule::RunStatus, format!("state must be one of {words}"))
+        })
+    });
+    let state = state.transpose()?;
     let ids = id_range(RunId::PREFIX, request.id_prefix.as_deref())?;
     let names = (&request.project_id, &request.provider_id, &request.backend_profile, &request.session_id);
     let sees_threads_of = caller.sees_threads_of();
     let narrowed = (&request.created_after, &labels, sort);
-    let filters = (&tenants, names, &request.status, &ids, &sees_threads_of, narrowed);
+    let filters = (&tenants, names, (&request.status, &request.state), &ids, &sees_threads_of, narrowed);
     let page = PageRequest::new("runs", &filters, request.limit, request.cursor.as_deref())?;
     let filter = store::kernel::runs::RunFilter {
         tenants,
@@ -318,14 +358,16 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
         backend_profile: request.backend_profile,
         session_id: request.session_id,
         status,
+        state,
         created_after: request.created_after,
         labels,
         sort,
         ids,
     };
     let runs = store::kernel::runs::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
-    let Page { items: runs, next_cursor } = page.page(runs, |run| Cursor::behind(sort.position(run), run.run_id));
-    Ok(RunPage { runs, next_cursor })
+    let behind = |row: &RunRow| Cursor::behind(sort.position(&row.run), row.run.run_id);
+    let Page { items: runs, next_cursor } = page.page(runs, behind);
+    Ok(RunPage { runs: runs.into_iter().map(view).collect(), next_cursor })
 }
 
 /// Changes the labels of a run, also of one that has ended.

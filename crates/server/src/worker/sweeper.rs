@@ -74,6 +74,9 @@ pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
         return Ok(());
     }
     let held = store::kernel::leases::list_held(&app.db).await?;
+    if !held.is_empty() {
+        tracing::info!(runs = held.len(), "taking up the runs that the previous process left unfinished");
+    }
     sweep_all(app, held, SweepOp { orphaned: true }).await;
     // One pass only: retrying in a loop would not fix what the next pass finds again.
     let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;

@@ -71,6 +71,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_agents" => dialects::agents(server).await,
         "ostler_agent_tokens" => dialects::agent_tokens(server).await,
         "ostler_runs" => runs(server).await,
+        "ostler_run_states" => run_states(server).await,
         "ostler_commands" => commands(server).await,
         "ostler_idempotency_keys" => idempotency_keys(server).await,
         "ostler_run_events" => run_events(server).await,
@@ -87,6 +88,10 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_session_changes" => session_changes(server).await,
         "ostler_session_storage" => session_storage(server).await,
         "ostler_session_events" => session_events(server).await,
+        "ostler_caller" => {
+            let caller = server.get("/api/v1/caller").await.with_status(200);
+            assert_eq!((&caller["kind"], &caller["tenants"]), (&json!("operator"), &Value::Null));
+        }
         "ostler_service_tokens" => service_tokens(server).await,
         "ostler_retention" => retention(server).await,
         "ostler_users" => users(server).await,
@@ -125,6 +130,17 @@ async fn asks_everybody_for_a_token(server: &TestServer) -> bool {
     }
     assert_eq!(asked.len(), 1, "all of them or none");
     asked.contains(&true)
+}
+
+async fn run_states(server: &TestServer) {
+    let first = server.create_run().await;
+    let second = server.create_run_with(|body| body["retryOf"] = json!(first)).await;
+    let run = server.run(&second).await;
+    assert_eq!((&run["state"], &run["retryOf"]), (&json!("waiting"), &json!(first)));
+    let page = server.get("/api/v1/runs?state=waiting").await.with_status(200);
+    assert!(page["runs"].as_array().unwrap().iter().any(|run| run["runId"] == second.as_str()));
+    let page = server.get("/api/v1/runs?state=failed").await.with_status(200);
+    assert!(page["runs"].as_array().unwrap().iter().all(|run| run["runId"] != second.as_str()));
 }
 
 async fn shares_answers_with_pages(server: &TestServer) -> bool {

@@ -5,8 +5,9 @@ use ostler_protocol::{
     cursors::Cursor,
     ids::RunId,
     kernel::{
+        commands::CommandState,
         labels::Labels,
-        runs::{Run, RunSort, RunStatus},
+        runs::{Run, RunSort, RunState, RunStatus, TerminalStatus},
         usage::RunUsage,
     },
 };
@@ -15,7 +16,7 @@ use crate::{
     db::Db,
     error::StoreError,
     kernel::labels,
-    record::{Value, record, text},
+    record::{Reader, Record, Value, columns, record, text},
 };
 
 record! {
@@ -124,6 +125,7 @@ pub struct RunFilter {
     pub backend_profile: Option<String>,
     pub session_id: Option<String>,
     pub status: Option<RunStatus>,
+    pub state: Option<RunState>,
     /// Created at this time or later.
     pub created_after: Option<Timestamp>,
     /// All of them.
@@ -133,8 +135,50 @@ pub struct RunFilter {
     pub ids: Option<(String, String)>,
 }
 
+/// A run with what its state for people follows from.
+pub struct RunRow {
+    pub run: Run,
+    /// How the run's latest turn ended, if it has.
+    pub turn_end: Option<TerminalStatus>,
+    /// The payload of the run's first event, which records how it was made.
+    pub made_payload: Option<String>,
+}
+
+const LATEST_TURN_STATE: &str = "(SELECT c.state FROM commands c WHERE c.run_id = t.run_id AND c.type = 'turn'
+    ORDER BY c.seq DESC LIMIT 1)";
+
+/// The state of a run for people, as [`RunState::of`] derives it. A test compares both.
+fn state_sql() -> String {
+    const ENDED: &str = "('completed', 'failed', 'blocked', 'cancelled')";
+    format!(
+        "CASE WHEN {LATEST_TURN_STATE} IN {ENDED} THEN {LATEST_TURN_STATE} WHEN t.status IN {ENDED} THEN t.status
+             WHEN t.status = 'running' AND t.open_permissions = 0 THEN 'running' ELSE 'waiting' END"
+    )
+}
+
+fn row_sql(rest: &str) -> String {
+    format!(
+        "SELECT {}, {LATEST_TURN_STATE} AS turn_state,
+             (SELECT e.payload FROM events e WHERE e.run_id = t.run_id AND e.seq = 1) AS made_payload
+         FROM runs AS t {rest}",
+        columns::<Run>("t")
+    )
+}
+
+fn decode_row(row: &mut Reader<'_>) -> Result<RunRow, StoreError> {
+    let run = Run::decode(row)?;
+    let turn = row.at("turn_state")?.opt_text()?;
+    let ended = turn.as_deref().and_then(CommandState::parse).filter(|state| state.is_terminal());
+    let turn_end = ended.and_then(|state| TerminalStatus::parse(state.as_str()));
+    Ok(RunRow { run, turn_end, made_payload: row.at("made_payload")?.opt_text()? })
+}
+
+pub async fn get_row(db: &Db, run_id: RunId) -> Result<Option<RunRow>, StoreError> {
+    db.read_one(row_sql("WHERE t.run_id = $1"), vec![text(run_id)], decode_row).await
+}
+
 /// Newest first, or in the filter's order. The cursor holds the number by which it orders runs.
-pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> Result<Vec<Run>, StoreError> {
+pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> Result<Vec<RunRow>, StoreError> {
     let mut args: Vec<Value> = vec![];
     let mut conditions: Vec<String> = vec![];
     let mut mark = |value: Value| {
@@ -166,6 +210,9 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
         conditions.push(format!("t.created_at >= {}", mark(time.into())));
     }
     conditions.extend(labels::conditions(db, &labels::RUNS, &filter.labels, &mut mark));
+    if let Some(state) = filter.state {
+        conditions.push(format!("{} = {}", state_sql(), mark(state.as_str().into())));
+    }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
         conditions.push(format!("t.run_id >= {first} AND t.run_id < {end}"));
@@ -183,5 +230,6 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
     let wanted = if conditions.is_empty() { String::new() } else { format!("WHERE {}", conditions.join(" AND ")) };
     let limit = mark(i64::from(limit).into());
     let order = db.byte_order();
-    db.select::<Run>(&format!("{wanted} ORDER BY t.{by} DESC, t.run_id{order} DESC LIMIT {limit}"), args).await
+    let sql = row_sql(&format!("{wanted} ORDER BY t.{by} DESC, t.run_id{order} DESC LIMIT {limit}"));
+    db.read(sql, args, decode_row).await
 }

@@ -106,16 +106,17 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<Relation>, StoreEr
     db.read(sql, vec![i64::from(limit).into()], Relation::decode).await
 }
 
-/// Of one person, newest first, without those that have ended.
+/// Of one person, newest first: those in force, or those that have ended.
 pub async fn list(
     db: &Db,
     user_id: &str,
-    agent_id: Option<AgentId>,
+    (agent_id, has_ended): (Option<AgentId>, bool),
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<Relation>, StoreError> {
+    let revoked = if has_ended { "IS NOT NULL" } else { "IS NULL" };
     let (mut args, mut filter): (Vec<Value>, _) =
-        (vec![user_id.into()], "user_id = $1 AND revoked_at IS NULL".to_owned());
+        (vec![user_id.into()], format!("user_id = $1 AND revoked_at {revoked}"));
     let order = db.byte_order();
     if let Some(agent_id) = agent_id {
         args.push(text(agent_id));

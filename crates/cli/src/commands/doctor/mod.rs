@@ -100,7 +100,7 @@ impl DoctorReport {
     fn extend(&mut self, checks: impl IntoIterator<Item = Check>) {
         for check in checks {
             if self.is_text {
-                output::data(&render(&check, Paint::stdout()));
+                output::data(&render(&check, output::width(), Paint::stdout()));
             }
             self.checks.push(check);
         }
@@ -440,7 +440,10 @@ fn codex(found: &CodexProgram) -> Check {
     }
 }
 
-fn render(check: &Check, paint: Paint) -> String {
+/// The column at which the text of a check begins.
+const MARGIN: usize = 18;
+
+fn render(check: &Check, width: Option<usize>, paint: Paint) -> String {
     let (word, painted) = match check.state {
         CheckState::Ok => ("ok", paint.green("ok")),
         CheckState::Warn => ("warn", paint.yellow("warn")),
@@ -448,8 +451,13 @@ fn render(check: &Check, paint: Paint) -> String {
         CheckState::Skip => ("skip", paint.dim("skip")),
     };
     let gap = " ".repeat(6 - word.len());
-    let fix = check.fix.as_ref().map(|fix| format!("{:18}fix: {fix}\n", "")).unwrap_or_default();
-    format!("{painted}{gap}{:<12}{}\n{fix}", check.name, check.found)
+    // On a terminal, words are wrapped at the margin and stay in their column.
+    let column = |text: &str| match width {
+        None => text.to_owned(),
+        Some(width) => output::wrapped(text, width.saturating_sub(MARGIN).max(20)).join(&format!("\n{:MARGIN$}", "")),
+    };
+    let fix = check.fix.as_ref().map(|fix| format!("{:MARGIN$}{}\n", "", column(&format!("fix: {fix}"))));
+    format!("{painted}{gap}{:<12}{}\n{}", check.name, column(&check.found), fix.unwrap_or_default())
 }
 
 /// The last line: how many checks failed.

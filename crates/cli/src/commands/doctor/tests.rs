@@ -60,7 +60,7 @@ fn each_line_shows_the_state_and_the_fix() {
     let checks =
         [Check::ok("server", "responds"), Check::of("token", CheckState::Fail, "rejected", "set OSTLER_TOKEN")];
     let text = "ok    server      responds\nfail  token       rejected\n                  fix: set OSTLER_TOKEN\n\n1 check failed, 0 warnings\n";
-    let lines: String = checks.iter().map(|check| render(check, Paint::PLAIN)).collect();
+    let lines: String = checks.iter().map(|check| render(check, None, Paint::PLAIN)).collect();
     assert_eq!(lines + &verdict(&checks), text);
 }
 

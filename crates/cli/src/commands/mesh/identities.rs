@@ -22,6 +22,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
+        table::Column,
         times::parse_ms,
     },
 };
@@ -129,8 +130,12 @@ pub(crate) async fn list(connection: &Connection, args: &ListIdentitiesArgs) -> 
 
 const IDENTITIES: Listing<Identity> = Listing {
     nothing: "no names; agents register them, or: ostler identities issue AID --public-key FILE\n",
-    headers: &["AID", "CERTIFICATE", "CERTIFIED", "SERIAL"],
-    shrink: &[0, 3],
+    columns: &[
+        Column::text(3, "AID"),
+        Column::whole("CERTIFICATE"),
+        Column::spare(2, "CERTIFIED"),
+        Column::spare(1, "SERIAL"),
+    ],
     row: |identity, times, now| {
         let state = if identity.revoked_at.is_some() { "revoked" } else { "good" };
         vec![

@@ -63,6 +63,9 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u
     }
     caught_up?;
     sealer.close().await;
+    if reader.printed == 0 {
+        output::message(&format!("no new messages for {}\n", reader.identity.stored.aid));
+    }
     Ok(exit_codes::OK)
 }
 

@@ -6,6 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson,
     kernel::{
         commands::CreateCommand,
+        run_views::RunView,
         runs::{CreateRun, CreatedRun, Run, UpdateRun},
     },
 };
@@ -23,7 +24,7 @@ pub(crate) async fn submit(client: &Client, request: &CreateRun) -> Result<(Crea
     let details = busy.details.as_ref();
     let active = details.and_then(|details| details.get("activeRunId")?.as_str().map(str::to_owned));
     let (Some(run_id), Some(first)) = (active, &request.command) else { return Err(busy) };
-    let Ok(run) = client.get_run(&run_id).await else { return Err(busy) };
+    let Ok(RunView { run, .. }) = client.get_run(&run_id).await else { return Err(busy) };
     if let Some(hint) = mismatch(&run, request) {
         return Err(errors::with_hint(busy, hint));
     }

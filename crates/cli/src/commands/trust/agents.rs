@@ -25,7 +25,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, count, line, value_change},
-        table::table,
+        table::{Column, table},
     },
 };
 
@@ -305,9 +305,9 @@ fn describe(agent: &Agent, width: Option<usize>) -> Result<String, Failure> {
     let manifest = checked.manifest;
     let scopes = manifest.permission_scopes.iter();
     let scopes = scopes.map(|scope| vec![line(&scope.id, 64), scope.sensitivity.as_str().to_owned()]);
-    text += &table(&["SCOPE", "SENSITIVITY"], scopes.collect(), &[], width);
+    text += &table(&[Column::whole("SCOPE"), Column::whole("SENSITIVITY")], scopes.collect(), width);
     let tools = manifest.tools.iter().map(|tool| vec![line(&tool.name, 32), line(&tool.permission_scope, 64)]);
-    Ok(text + "\n" + &table(&["TOOL", "NEEDS"], tools.collect(), &[], width))
+    Ok(text + "\n" + &table(&[Column::whole("TOOL"), Column::whole("NEEDS")], tools.collect(), width))
 }
 
 fn describe_diff(tried: &TriedManifest, width: Option<usize>) -> String {
@@ -319,7 +319,8 @@ fn describe_diff(tried: &TriedManifest, width: Option<usize>) -> String {
     });
     let mut text = String::new();
     if !diff.changes.is_empty() {
-        text += &table(&["", "CHANGE", "WHERE", "WHAT"], rows.collect(), &[2, 3], width);
+        let columns = [Column::whole(""), Column::whole("CHANGE"), Column::text(1, "WHERE"), Column::text(2, "WHAT")];
+        text += &table(&columns, rows.collect(), width);
     }
     match diff.breaking {
         true => {
@@ -331,8 +332,13 @@ fn describe_diff(tried: &TriedManifest, width: Option<usize>) -> String {
 
 const AGENTS: Listing<Agent> = Listing {
     nothing: "no agents; make one: ostler agents create NAME --manifest FILE\n",
-    headers: &["AGENT", "NAME", "VERSION", "PROFILE", "MADE"],
-    shrink: &[1],
+    columns: &[
+        Column::whole("AGENT"),
+        Column::text(4, "NAME"),
+        Column::spare(1, "VERSION"),
+        Column::spare(3, "PROFILE"),
+        Column::spare(2, "MADE"),
+    ],
     row: |agent, times, now| {
         vec![
             agent.id.to_string(),

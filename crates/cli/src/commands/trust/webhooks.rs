@@ -14,10 +14,11 @@ use crate::{
     commands::list::{ListFlags, Listing, all_pages},
     commands::trust::agents,
     connection::Connection,
-    errors, exit_codes,
+    errors, exit_codes, targets,
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
+        table::Column,
     },
 };
 
@@ -63,9 +64,9 @@ struct SetWebhookArgs {
 struct ShowWebhookArgs {
     #[arg(help = agents::NAMED)]
     agent: String,
-    /// A delivery, from `ostler webhooks list`
+    /// A delivery, from `ostler webhooks list`: its id, or the beginning of it
     #[arg(value_name = "DELIVERY")]
-    delivery_id: Option<DeliveryId>,
+    delivery_id: Option<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -119,7 +120,7 @@ struct ReplayWebhookArgs {
     #[arg(help = agents::NAMED)]
     agent: String,
     #[arg(value_name = "DELIVERY", required_unless_present = "dead", conflicts_with = "dead")]
-    delivery_ids: Vec<DeliveryId>,
+    delivery_ids: Vec<String>,
     /// Every dead delivery
     #[arg(long)]
     dead: bool,
@@ -166,8 +167,8 @@ async fn set(connection: &Connection, args: &SetWebhookArgs) -> Result<u8, Failu
 async fn show(connection: &Connection, args: &ShowWebhookArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let agent_id = agents::find_id(&client, &args.agent).await?;
-    if let Some(delivery_id) = args.delivery_id {
-        let delivery = client.get_delivery(agent_id, delivery_id).await?;
+    if let Some(word) = &args.delivery_id {
+        let delivery = client.get_delivery(agent_id, find_delivery(&client, agent_id, word).await?).await?;
         args.output.one(&delivery, || describe(&delivery));
         return Ok(exit_codes::OK);
     }
@@ -213,7 +214,10 @@ async fn list(connection: &Connection, args: &ListWebhooksArgs) -> Result<u8, Fa
 async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let agent_id = agents::find_id(&client, &args.agent).await?;
-    let ids = if args.dead { dead(&client, agent_id).await? } else { args.delivery_ids.clone() };
+    let mut ids = if args.dead { dead(&client, agent_id).await? } else { vec![] };
+    for word in &args.delivery_ids {
+        ids.push(find_delivery(&client, agent_id, word).await?);
+    }
     let mut replayed = vec![];
     for delivery_id in ids {
         match client.replay_delivery(agent_id, delivery_id).await {
@@ -240,13 +244,34 @@ async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8,
 
 /// Every dead delivery, oldest first.
 async fn dead(client: &Client, agent_id: AgentId) -> Result<Vec<DeliveryId>, Failure> {
-    let status = Some(DeliveryStatus::Dead);
+    let all = deliveries(client, agent_id, Some(DeliveryStatus::Dead)).await?;
+    Ok(all.iter().rev().map(|delivery| delivery.delivery_id).collect())
+}
+
+async fn deliveries(
+    client: &Client,
+    agent_id: AgentId,
+    status: Option<DeliveryStatus>,
+) -> Result<Vec<Delivery>, Failure> {
     let all = all_pages(async |cursor| {
         let query = ListDeliveries { status, limit: Some(PAGE_ITEMS_MAX), cursor };
         let page = client.list_deliveries(agent_id, &query).await?;
         Ok((page.deliveries, page.next_cursor))
     });
-    Ok(all.await?.iter().rev().map(|delivery| delivery.delivery_id).collect())
+    all.await
+}
+
+/// A delivery by its id or the beginning of it. A complete id is returned without a lookup.
+async fn find_delivery(client: &Client, agent_id: AgentId, word: &str) -> Result<DeliveryId, Failure> {
+    if let Ok(id) = word.parse() {
+        return Ok(id);
+    }
+    let unknown = || errors::listed_by(targets::unknown("delivery", word), &format!("ostler webhooks list {agent_id}"));
+    let all = deliveries(client, agent_id, None).await?;
+    let fits = all.iter().filter(|delivery| delivery.delivery_id.to_string().starts_with(word));
+    let found = fits.map(|delivery| (delivery.delivery_id.to_string(), delivery.status.as_str().to_owned())).collect();
+    let id = targets::one(word, "delivery id", found)?.ok_or_else(unknown)?;
+    id.parse().map_err(|_| unknown())
 }
 
 async fn remove(connection: &Connection, args: &RemoveWebhookArgs) -> Result<u8, Failure> {
@@ -263,8 +288,14 @@ async fn remove(connection: &Connection, args: &RemoveWebhookArgs) -> Result<u8,
 
 const DELIVERIES: Listing<Delivery> = Listing {
     nothing: "no such deliveries\n",
-    headers: &["DELIVERY", "TYPE", "STATUS", "ATTEMPTS", "LAST ERROR", "MADE"],
-    shrink: &[4, 1],
+    columns: &[
+        Column::whole("DELIVERY"),
+        Column::spare(3, "TYPE"),
+        Column::whole("STATUS"),
+        Column::spare(2, "ATTEMPTS"),
+        Column::text(4, "LAST ERROR"),
+        Column::spare(1, "MADE"),
+    ],
     row: |delivery, times, now| {
         vec![
             delivery.delivery_id.to_string(),

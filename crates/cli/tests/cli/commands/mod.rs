@@ -10,7 +10,7 @@ mod reads;
 mod runner;
 mod serve;
 mod serve_log;
-mod trust;
+pub(crate) mod trust;
 mod usage;
 mod verify;
 mod without_git;

@@ -16,8 +16,8 @@ fn the_readme_shows_the_real_output() {
     let home = TestHome::on_disk(Engine::Sqlite);
     let server = home.serve();
     let terminal = Terminal::start(&home, &server, &["run", "--session", "disk", prompt], &[]);
-    terminal.shows("waiting for permission ·");
-    assert!(home.cli(Some(&server), &["approve", "disk"]).status.success());
+    terminal.shows("allow this?");
+    terminal.types("y\n");
     let ended = terminal.ends();
     // With the default server, suggested commands have no flags.
     let flags = format!(" --server {} --data-dir {}", server.url(), home.data_dir.display());

@@ -42,8 +42,7 @@ fn a_sweep_that_is_killed_leaves_a_provable_log_and_is_completed(engine: Engine)
     let run_id = writer.run_id.clone();
     for path in [format!("/api/v1/commands/{}/status", writer.command_id), format!("/api/v1/runs/{run_id}/status")] {
         let end = json!({"runnerId": "runner-a", "leaseEpoch": writer.epoch, "status": "completed"});
-        let headers = ["content-type: application/json"];
-        http.send("PATCH", &path, &headers, &end.to_string()).unwrap().good();
+        http.send("PATCH", &path, &[], &end.to_string()).unwrap().good();
     }
     server.stop();
     // From here on the run is older than its limit.

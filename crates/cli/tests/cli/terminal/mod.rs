@@ -1,5 +1,7 @@
 //! What a person sees at a terminal while things change.
 
+mod answering;
 mod ps;
 mod run;
+mod screens;
 mod trace;

@@ -147,7 +147,11 @@ fn a_session_is_renamed_and_closed_and_a_failed_turn_is_listed() {
     let failed =
         cli(&["run", "--session", "review", r#"{"script": [{"fail": {"kind": "backend-failed", "message": "no"}}]}"#]);
     assert_eq!(failed.status.code(), Some(10), "{failed:?}");
-    assert!(piped(&cli(&["runs", "list"])).contains("idle (failed)"));
+    for status in ["failed", "completed", "pending"] {
+        let listed = piped(&cli(&["runs", "list", "--status", status]));
+        // The run itself is pending, ready for another turn.
+        assert_eq!(listed.contains("  failed  "), status != "completed", "{status}: {listed}");
+    }
     assert_snapshot("sessions_rename", &home, &piped(&cli(&["sessions", "rename", "review", "Review of Tuesday"])));
     assert_snapshot("error_close_unasked", &home, &piped(&cli(&["sessions", "close", "review"])));
     assert_snapshot("sessions_close", &home, &piped(&cli(&["sessions", "close", "review", "--yes"])));

@@ -66,7 +66,8 @@ fn a_status_line_shows_the_phase_and_is_erased() {
     let (home, server) = start();
     let script = json!({"script": [{"ask": {"title": "Delete old logs?", "command": "rm -r logs"}}, {"say": "Done."}]});
     let terminal = Terminal::start(&home, &server, &["run", "--session", "disk", &script.to_string()], &[]);
-    let waiting = terminal.shows("waiting for permission ·");
+    // The question replaces the status line.
+    let waiting = terminal.shows("allow this?");
     assert_snapshot("run_waiting", &home, &waiting);
     // The session resolves to its active run.
     let approved = home.cli(Some(&server), &["approve", "disk"]);
@@ -81,7 +82,7 @@ fn the_status_line_returns_while_a_reply_pauses() {
     let (home, server) = start();
     let waits = json!({"script": [{"say": "First."}, {"wait": 4000}, {"say": "Last."}]}).to_string();
     let terminal = Terminal::start(&home, &server, &["run", &waits], &[]);
-    let waiting = terminal.shows("First.\nwaiting for the agent");
+    let waiting = terminal.shows("First.\nrunning ·");
     assert_eq!(waiting.matches("Ctrl-C").count(), 1, "{waiting}");
     let ended = terminal.ends();
     let after = ended.screen.split_once("First.").unwrap().1;
@@ -109,13 +110,13 @@ fn no_status_line_is_drawn_for_a_machine() {
     for environment in [("CI", "true"), ("TERM", "dumb")] {
         let ended = Terminal::start(&home, &server, &["run", &waits], &[environment]).ends();
         assert!(
-            !ended.raw.contains("waiting for") && !ended.raw.contains("\x1b[K"),
+            !ended.raw.contains("Ctrl-C cancels") && !ended.raw.contains("\x1b[K"),
             "{environment:?}: {:?}",
             ended.raw
         );
     }
     let ended = Terminal::start(&home, &server, &["run", &waits], &[]).ends();
-    assert!(ended.raw.contains("waiting for"), "the check finds what it looks for: {:?}", ended.raw);
+    assert!(ended.raw.contains("Ctrl-C cancels"), "the check finds what it looks for: {:?}", ended.raw);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The routes of the manager dialect.
 
 mod backends;
+mod callers;
 mod commands;
 mod conversation;
 mod events;
@@ -65,6 +66,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(retention::sweep))
         .routes(routes!(retention::place_hold, retention::list_holds))
         .routes(routes!(retention::release_hold))
+        .routes(routes!(callers::get))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
         .routes(routes!(usage::get))

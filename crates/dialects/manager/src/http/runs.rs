@@ -8,7 +8,8 @@ use ostler_protocol::{
     kernel::{
         commands::PatchStatus,
         results::RunResult,
-        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunPage, UpdateRun},
+        run_views::{RunPage, RunView},
+        runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, UpdateRun},
     },
 };
 use serde::Deserialize;
@@ -54,13 +55,13 @@ pub(crate) async fn list(
 /// Get a run.
 #[utoipa::path(get, path = "/api/v1/runs/{runId}", tag = "runs", security(("token" = ["read"])),
     params(("runId" = RunId, Path)),
-    responses((status = 200, body = Run), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = RunView), (status = "4XX", body = Problem)))]
 pub(crate) async fn get(
     State(app): State<App>,
     Caller(caller): Caller,
     At(run_id): At<RunId>,
-) -> Result<Json<Run>, Refusal> {
-    Ok(Json(service::runs::get(&app, &caller, run_id).await?))
+) -> Result<Json<RunView>, Refusal> {
+    Ok(Json(service::runs::get_view(&app, &caller, run_id).await?))
 }
 
 /// Change the labels of a run, also of one that has ended.

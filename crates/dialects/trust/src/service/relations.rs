@@ -168,10 +168,11 @@ pub(crate) async fn get(app: &App, caller: &Principal, relation_id: RelationId) 
 /// The caller's own relations that have not ended, newest first.
 pub(crate) async fn list(app: &App, caller: &Principal, request: ListRelations) -> Result<RelationPage, Failure> {
     let user_id = caller.owner()?;
-    let ListRelations { agent_id, limit, cursor } = request;
-    let page = PageRequest::new("relations", &(&user_id, agent_id), limit, cursor.as_deref())?;
+    let ListRelations { agent_id, ended, limit, cursor } = request;
+    let which = (agent_id, ended.unwrap_or(false));
+    let page = PageRequest::new("relations", &(&user_id, which), limit, cursor.as_deref())?;
     let (after, rows_max) = (page.after.as_ref(), page.rows_max());
-    let found = store::trust::relations::list(&app.db, &user_id, agent_id, after, rows_max).await?;
+    let found = store::trust::relations::list(&app.db, &user_id, which, after, rows_max).await?;
     let page = page.page(found, |last| Cursor::after(last.created_at, last.relation_id));
     let mut relations = Vec::with_capacity(page.items.len());
     for relation in page.items {

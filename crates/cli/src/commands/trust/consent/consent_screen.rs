@@ -90,6 +90,13 @@ impl<'a> ConsentScreen<'a> {
         Self { agent, manifest, language, rows }
     }
 
+    /// Marks scopes that were refused in an earlier relation.
+    pub(crate) fn mark_refused(&mut self, scopes: &[String]) {
+        for row in self.rows.iter_mut().filter(|row| scopes.contains(&row.scope.id)) {
+            (row.state, row.choice) = (ScopeState::Denied, ScopeChoice::Never);
+        }
+    }
+
     fn texts(&self) -> &'static Texts {
         texts(self.language)
     }

@@ -32,6 +32,7 @@ use crate::{
         confirm::Confirm,
         output::{self, Output, line},
         paint::Paint,
+        table::Column,
         times::{Times, age_ms, now, parse_ms},
     },
 };
@@ -186,6 +187,9 @@ async fn answer(
     let (manifest, hash) = manifest(agent)?;
     let language = args.language();
     let mut screen = ConsentScreen::new(agent, &manifest, relation, language, now());
+    if relation.is_none() {
+        screen.mark_refused(&refused_before(client, agent.id).await?);
+    }
     if args.is_given() {
         args.apply(&mut screen)?;
         output::message(&screen.render(Paint::stderr()));
@@ -277,7 +281,8 @@ fn manifest(agent: &Agent) -> Result<(Manifest, &str), Failure> {
 
 async fn all(client: &Client, agent_id: Option<AgentId>) -> Result<Vec<RelationView>, Failure> {
     let pages = all_pages(async |cursor| {
-        let page = client.list_relations(&ListRelations { agent_id, limit: Some(PAGE_ITEMS_MAX), cursor }).await?;
+        let query = ListRelations { agent_id, ended: None, limit: Some(PAGE_ITEMS_MAX), cursor };
+        let page = client.list_relations(&query).await?;
         Ok((page.relations, page.next_cursor))
     });
     pages.await
@@ -285,6 +290,13 @@ async fn all(client: &Client, agent_id: Option<AgentId>) -> Result<Vec<RelationV
 
 async fn with_agent(client: &Client, agent_id: AgentId) -> Result<Option<RelationView>, Failure> {
     Ok(all(client, Some(agent_id)).await?.pop())
+}
+
+/// The scopes that were refused in the last relation with this agent. A new relation remembers them.
+async fn refused_before(client: &Client, agent_id: AgentId) -> Result<Vec<String>, Failure> {
+    let query = ListRelations { agent_id: Some(agent_id), ended: Some(true), limit: Some(1), cursor: None };
+    let last = client.list_relations(&query).await?.relations.pop();
+    Ok(last.map(|relation| relation.denied_scopes).unwrap_or_default())
 }
 
 /// The only relation that needs an answer.
@@ -306,8 +318,14 @@ async fn list(client: &Client, args: &ListConsentArgs) -> Result<u8, Failure> {
 
 const RELATIONS: Listing<RelationView> = Listing {
     nothing: "you have granted nothing\n",
-    headers: &["NAME", "AGENT", "GRANTED", "STATE", "PAUSED", "ANSWERED"],
-    shrink: &[2, 4, 0],
+    columns: &[
+        Column::text(5, "NAME"),
+        Column::spare(2, "AGENT"),
+        Column::text(4, "GRANTED"),
+        Column::whole("STATE"),
+        Column::text(3, "PAUSED"),
+        Column::spare(1, "ANSWERED"),
+    ],
     row: |relation, times, now| {
         vec![
             line(&relation.agent_name, 80),

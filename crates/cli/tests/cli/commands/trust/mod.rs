@@ -1,5 +1,5 @@
 //! The commands of the trust dialect.
 
 mod agents;
-mod consent;
+pub(crate) mod consent;
 mod webhooks;

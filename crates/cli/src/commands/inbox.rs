@@ -1,0 +1,257 @@
+//! `ostler inbox`: everything that waits for a person, over all runs: permission requests and unread outcomes. With `-w` it
+//! refreshes: in place on a terminal, with a line per new item elsewhere.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use ostler_client::{Client, is_transient};
+use ostler_protocol::{
+    Failure, Timestamp,
+    ids::{PermissionId, RunId},
+    kernel::{runs::RunState, sessions::ListSessions},
+    limits::PAGE_ITEMS_MAX,
+};
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    commands::{
+        list::all_pages,
+        read::ReaderArgs,
+        session_table::{Outcomes, is_active, refresh_outcomes, state, with_liveness},
+        waiting_requests::{WaitingRequest, open_requests},
+    },
+    connection::Connection,
+    exit_codes,
+    terminal::{
+        output::{self, Format, Output, line},
+        paint::Paint,
+        repaint::Repaint,
+        table::{Column, table_of_states},
+        times::{Times, now},
+    },
+};
+
+const REFRESH: Duration = Duration::from_secs(2);
+/// Lines of the terminal that are not rows of the table: its header, the lines below it, and the cursor's.
+const LINES_FREE: usize = 4;
+
+/// List everything that waits for you: permission requests and unread outcomes
+///
+/// `ostler approve` answers the requests, `ostler read` removes an outcome from the list.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler inbox\n  ostler inbox -w\n  ostler inbox -o jsonl | jq -r .sessionId")]
+pub(crate) struct InboxListArgs {
+    /// Refresh every two seconds
+    #[arg(short, long)]
+    watch: bool,
+    #[arg(long, help = "Only runs of this tenant")]
+    tenant: Option<String>,
+    #[command(flatten)]
+    reader: ReaderArgs,
+    #[command(flatten)]
+    times: Times,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Something that waits for a person.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct InboxItem {
+    kind: InboxKind,
+    session_id: String,
+    tenant_id: String,
+    run_id: Option<RunId>,
+    /// `None` if the server returned no outcome.
+    state: Option<RunState>,
+    /// The question of a request, or the title of a session.
+    title: Option<String>,
+    /// What a request asks to run.
+    command: Option<String>,
+    permission_id: Option<PermissionId>,
+    since: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum InboxKind {
+    Permission,
+    Outcome,
+}
+
+impl From<WaitingRequest> for InboxItem {
+    fn from(waiting: WaitingRequest) -> Self {
+        let WaitingRequest { session_id, tenant_id, request } = waiting;
+        Self {
+            kind: InboxKind::Permission,
+            session_id,
+            tenant_id,
+            run_id: Some(request.run_id),
+            state: Some(RunState::Waiting),
+            title: Some(request.title),
+            command: request.command,
+            permission_id: Some(request.permission_id),
+            since: request.created_at,
+        }
+    }
+}
+
+pub(crate) async fn inbox(connection: &Connection, args: &InboxListArgs) -> Result<u8, Failure> {
+    let client = connection.client()?;
+    let mut outcomes = Outcomes::new();
+    let items = fetch(&client, args, &mut outcomes).await?;
+    if args.watch {
+        return watch(&client, args, outcomes, items).await;
+    }
+    args.output.many(&items, || render(&items, args.times, now(), output::width(), Paint::stdout()));
+    if items.is_empty() {
+        output::message("nothing waits for you\n");
+    }
+    Ok(exit_codes::OK)
+}
+
+/// Permission requests, the oldest first, then unread outcomes, the newest first.
+async fn fetch(client: &Client, args: &InboxListArgs, outcomes: &mut Outcomes) -> Result<Vec<InboxItem>, Failure> {
+    let requests = open_requests(client, args.tenant.clone()).await?;
+    let sessions = all_pages(async |cursor| {
+        let (reader_id, tenant_id) = (args.reader.id(), args.tenant.clone());
+        let query =
+            ListSessions { reader_id, tenant_id, limit: Some(PAGE_ITEMS_MAX), cursor, ..ListSessions::default() };
+        let page = client.list_sessions(&query).await?;
+        Ok((page.sessions, page.next_cursor))
+    });
+    let sessions = sessions.await?.into_iter().filter(|session| session.unread).collect();
+    let mut unread = with_liveness(client, args.reader.id(), sessions).await;
+    unread.retain(|session| !is_active(session));
+    *outcomes = refresh_outcomes(client, &unread, std::mem::take(outcomes)).await;
+    let ended = unread.into_iter().map(|session| InboxItem {
+        kind: InboxKind::Outcome,
+        run_id: session.last_run_id,
+        state: state(&session, outcomes),
+        title: session.title.clone(),
+        command: None,
+        permission_id: None,
+        since: session.updated_at,
+        session_id: session.session_id,
+        tenant_id: session.tenant_id,
+    });
+    let mut ended: Vec<_> = ended.collect();
+    ended.sort_by_key(|item| std::cmp::Reverse(item.since));
+    Ok(requests.into_iter().map(InboxItem::from).chain(ended).collect())
+}
+
+fn render(items: &[InboxItem], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
+    let rows = items.iter().map(|item| row(item, times, now)).collect();
+    let columns = [
+        Column::text(3, "SESSION"),
+        Column::whole("STATE"),
+        Column::spare(1, "SINCE"),
+        Column::text(4, "WHAT"),
+        Column::text(2, "COMMAND"),
+    ];
+    let states: Vec<_> = items.iter().map(|item| item.state).collect();
+    table_of_states(&columns, rows, &states, width, paint)
+}
+
+fn row(item: &InboxItem, times: Times, now: Timestamp) -> Vec<String> {
+    let state = match (item.kind, item.state) {
+        (InboxKind::Permission, _) => "waiting for permission".to_owned(),
+        (InboxKind::Outcome, state) => format!("{}, unread", state.map_or("ended", RunState::as_str)),
+    };
+    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), |text| line(text, 400));
+    vec![line(&item.session_id, 200), state, times.ago(item.since, now), text(&item.title), text(&item.command)]
+}
+
+/// Refreshes until Ctrl-C, also while the server is unreachable.
+async fn watch(
+    client: &Client,
+    args: &InboxListArgs,
+    mut outcomes: Outcomes,
+    mut items: Vec<InboxItem>,
+) -> Result<u8, Failure> {
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
+    let mut repaint = Repaint::stdout().filter(|_| args.output.is_text());
+    let mut printed = BTreeSet::new();
+    let mut is_lost = false;
+    loop {
+        match &mut repaint {
+            Some(repaint) if !is_lost => repaint.paint(&screen(&items, args.times)),
+            Some(_) => {}
+            None => {
+                let key = |item: &InboxItem| (item.kind, item.session_id.clone(), item.permission_id, item.since);
+                let new = items.iter().filter(|item| !printed.contains(&key(item)));
+                new.for_each(|item| output::data(&item_line(item, args)));
+                // An item that leaves the list and returns is printed again.
+                printed = items.iter().map(key).collect();
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(REFRESH) => {}
+            _ = interrupts.recv() => return Ok(exit_codes::OK),
+        }
+        match fetch(client, args, &mut outcomes).await {
+            Ok(found) => (items, is_lost) = (found, false),
+            Err(failure) if is_transient(&failure) => {
+                let text = format!("retrying; {}\n", line(&failure.message, 300));
+                match &mut repaint {
+                    Some(repaint) => repaint.paint(&text),
+                    None if !is_lost => output::message(&text),
+                    None => {}
+                }
+                is_lost = true;
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+fn screen(items: &[InboxItem], times: Times) -> String {
+    let (width, height) = output::size().unwrap_or((80, 24));
+    let shown = &items[..items.len().min(height.saturating_sub(LINES_FREE).max(1))];
+    let requests = items.iter().filter(|item| item.kind == InboxKind::Permission).count() as i64;
+    let outcomes = items.len() as i64 - requests;
+    let table =
+        if items.is_empty() { String::new() } else { render(shown, times, now(), Some(width), Paint::stdout()) };
+    let (requests, outcomes) = (output::count(requests, "request"), output::count(outcomes, "unread outcome"));
+    format!("{table}\n{requests} · {outcomes} · Ctrl-C quits\n")
+}
+
+fn item_line(item: &InboxItem, args: &InboxListArgs) -> String {
+    match args.output.format {
+        Format::Text => row(item, args.times, now()).join("  ") + "\n",
+        Format::Json | Format::Jsonl => output::json_line(item),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_outcomes_are_rows() {
+        let item = |kind, state, title: Option<&str>, command: Option<&str>| InboxItem {
+            kind,
+            session_id: "disk".into(),
+            tenant_id: "local".into(),
+            run_id: None,
+            state,
+            title: title.map(str::to_owned),
+            command: command.map(str::to_owned),
+            permission_id: None,
+            since: "2030-01-01T00:00:00Z".parse().unwrap(),
+        };
+        let items = [
+            item(InboxKind::Permission, Some(RunState::Waiting), Some("Delete old logs?"), Some("rm -r logs")),
+            item(InboxKind::Outcome, Some(RunState::Failed), None, None),
+        ];
+        let now = "2030-01-01T00:02:00Z".parse().unwrap();
+        assert_eq!(
+            render(&items, Times::default(), now, None, Paint::PLAIN),
+            "SESSION  STATE                   SINCE   WHAT              COMMAND\n\
+             disk     waiting for permission  2m ago  Delete old logs?  rm -r logs\n\
+             disk     failed, unread          2m ago  -                 -\n"
+        );
+        let narrow = render(&items, Times::default(), now, Some(52), Paint::PLAIN);
+        assert!(narrow.contains("waiting for permission") && narrow.contains("Delete old"), "{narrow}");
+    }
+}

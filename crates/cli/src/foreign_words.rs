@@ -1,0 +1,55 @@
+//! Words of other tools, answered with the command of this one.
+
+/// The command for a word that other tools use, with what it does.
+pub(crate) fn command_for(word: &str) -> Option<&'static str> {
+    let hint = match word {
+        "logs" | "log" | "tail" => {
+            "`ostler output RUN` prints messages and tool output, `ostler trace -f RUN` follows every event"
+        }
+        "events" => "`ostler trace RUN` shows every event, `ostler trace -f RUN` follows them",
+        "attach" | "follow" | "watch" => "`ostler trace -f RUN` follows a run, `ostler ps -w` all sessions",
+        "status" => "`ostler ps` lists what runs, `ostler result RUN` shows one run, `ostler doctor` checks the server",
+        "list" | "ls" | "top" => "`ostler ps` lists what runs and is unread, `ostler runs list` every run",
+        "get" | "describe" | "show" | "inspect" => {
+            "`ostler result RUN` and `ostler sessions show SESSION` show one, `ostler runs list` lists runs"
+        }
+        "stop" | "kill" | "rm" | "delete" => "`ostler cancel RUN` stops a run",
+        "start" | "exec" | "create" | "submit" | "ask" => "`ostler run \"…\"` starts a run",
+        "rerun" | "restart" | "again" => "`ostler retry RUN` submits the input of a run again",
+        "allow" | "accept" | "answer" => "`ostler approve` answers permission requests",
+        "reject" | "refuse" => "`ostler deny RUN` refuses a permission request",
+        "login" | "auth" | "logout" => {
+            "there is no login: set OSTLER_TOKEN, or `ostler contexts add NAME --server URL --token-file FILE`; \
+             `ostler whoami` shows whose token is used"
+        }
+        "id" | "me" => "`ostler whoami` shows whose token is used",
+        "server" | "up" | "daemon" => "`ostler serve` runs a server",
+        "check" | "health" | "ping" => "`ostler doctor` checks the installation",
+        "todo" | "pending" | "requests" => "`ostler inbox` lists everything that waits for you",
+        _ => return None,
+    };
+    Some(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_other_tools_are_answered_with_a_command() {
+        for (word, command) in [
+            ("logs", "ostler output"),
+            ("events", "ostler trace"),
+            ("attach", "ostler trace -f"),
+            ("status", "ostler ps"),
+            ("list", "ostler runs list"),
+            ("get", "ostler result"),
+            ("describe", "ostler result"),
+            ("stop", "ostler cancel"),
+            ("login", "ostler contexts add"),
+        ] {
+            assert!(command_for(word).is_some_and(|hint| hint.contains(command)), "{word}");
+        }
+        assert_eq!(command_for("frobnicate"), None);
+    }
+}

@@ -1,0 +1,16 @@
+//! `/api/v1/caller`: who the server takes the caller for.
+
+use axum::Json;
+use ostler_protocol::{callers::CallerView, failures::Problem};
+
+use ostler_server::{
+    net::{extract::Caller, problem::Refusal},
+    service,
+};
+
+/// Get who the caller is: whose token it sent, for which tenants, and what it may do.
+#[utoipa::path(get, path = "/api/v1/caller", tag = "callers", security(("token" = ["identify"])),
+    responses((status = 200, body = CallerView), (status = "4XX", body = Problem)))]
+pub(crate) async fn get(Caller(caller): Caller) -> Result<Json<CallerView>, Refusal> {
+    Ok(Json(service::callers::get(&caller)))
+}

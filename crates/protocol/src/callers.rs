@@ -1,0 +1,47 @@
+//! Who a caller is, as the server sees it: whose token it sent, and what that token is for.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::tokens::TokenRole;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CallerKind {
+    /// The owner of the installation.
+    Operator,
+    /// A platform.
+    Service,
+    /// A person.
+    User,
+    /// An agent that people grant something.
+    Agent,
+    /// The runner of one run.
+    Runner,
+}
+
+impl CallerKind {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Service => "service",
+            Self::User => "user",
+            Self::Agent => "agent",
+            Self::Runner => "runner",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerView {
+    pub kind: CallerKind,
+    /// The name by which audit events refer to the caller.
+    pub name: String,
+    /// The role of a service's token.
+    pub role: Option<TokenRole>,
+    /// The tenants that the caller may see; null for all.
+    pub tenants: Option<Vec<String>>,
+    /// What the caller may do, in the words of the operations' `security`.
+    pub access: Vec<String>,
+}
