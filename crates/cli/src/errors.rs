@@ -232,8 +232,6 @@ fn quoted_prompt(extra: &str, words: impl Iterator<Item = String>) -> Option<Str
     let prompt = line(&format!("{prompt} {extra}"), 60);
     Some(format!("put the prompt in quotes: ostler run \"{prompt} …\""))
 }
-    }
-}
 
 #[cfg(test)]
 mod tests {

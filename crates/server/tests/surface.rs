@@ -397,5 +397,3 @@ fn takes_key(document: &Value, operation: &Value) -> bool {
     let mut keyed = schemas.filter(|(_, schema)| schema["properties"]["idempotencyKey"].is_object());
     keyed.any(|(name, _)| body.contains(&format!("/{name}\"")))
 }
-
-@@REMOVE@@}

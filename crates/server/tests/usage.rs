@@ -335,7 +335,7 @@ fn undo(engine: Engine) -> Vec<String> {
     undo.extend(columns.map(|column| format!("ALTER TABLE runs DROP COLUMN {column}")));
     undo.push("ALTER TABLE sessions DROP COLUMN labels".into());
     undo.push("DROP TABLE usage".into());
-    undo.push("DELETE FROM schema_migrations WHERE id = '0008_usage'".into());
+    undo.push("DELETE FROM schema_migrations WHERE id = '0007_usage'".into());
     undo
 }
 

@@ -16,8 +16,8 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0003_store_health", sql: include_str!("../migrations/sqlite/0003_store_health.sql") },
     Migration { id: "0004_real_pods", sql: include_str!("../migrations/sqlite/0004_real_pods.sql") },
     Migration { id: "0005_command_aliases", sql: include_str!("../migrations/sqlite/0005_command_aliases.sql") },
-    Migration { id: "0007_retention", sql: include_str!("../migrations/sqlite/0007_retention.sql") },
-    Migration { id: "0008_usage", sql: include_str!("../migrations/sqlite/0008_usage.sql") },
+    Migration { id: "0006_retention", sql: include_str!("../migrations/sqlite/0006_retention.sql") },
+    Migration { id: "0007_usage", sql: include_str!("../migrations/sqlite/0007_usage.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -29,8 +29,8 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0003_store_health", sql: include_str!("../migrations/postgres/0003_store_health.sql") },
     Migration { id: "0004_real_pods", sql: include_str!("../migrations/postgres/0004_real_pods.sql") },
     Migration { id: "0005_command_aliases", sql: include_str!("../migrations/postgres/0005_command_aliases.sql") },
-    Migration { id: "0007_retention", sql: include_str!("../migrations/postgres/0007_retention.sql") },
-    Migration { id: "0008_usage", sql: include_str!("../migrations/postgres/0008_usage.sql") },
+    Migration { id: "0006_retention", sql: include_str!("../migrations/postgres/0006_retention.sql") },
+    Migration { id: "0007_usage", sql: include_str!("../migrations/postgres/0007_usage.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

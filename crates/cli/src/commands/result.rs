@@ -237,7 +237,7 @@ mod tests {
             body["finalResponse"] = Value::Null;
             body["payloadsRemovedAt"] = "2030-01-01T00:00:00Z".into();
         });
-        let text = render(&removed, "ostler", Paint::PLAIN);
+        let text = text(&removed);
         assert!(
             text.starts_with("completed\n\nretention removed the texts of this run at 2030-01-01T00:00:00Z\n"),
             "{text}"

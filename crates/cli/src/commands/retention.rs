@@ -20,7 +20,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
-        table::table,
+        table::{Column, table},
         times::age_ms,
     },
 };
@@ -64,9 +64,6 @@ struct ShowRetentionArgs {
 #[command(after_help = "Examples:\n  ostler retention run --dry-run\n  \
     ostler retention run --tenant hwlab --noun events --yes")]
 struct RunRetentionArgs {
-    /// Only count
-    #[arg(long)]
-    dry_run: bool,
     /// Only this tenant
     #[arg(long, value_name = "TENANT")]
     tenant: Option<String>,
@@ -166,7 +163,7 @@ async fn run(connection: &Connection, args: &RunRetentionArgs) -> Result<u8, Fai
     let client = connection.client()?;
     let request = |dry_run| SweepRetention { dry_run, tenant_id: args.tenant.clone(), noun: args.noun };
     let mut swept = client.sweep_retention(&request(true)).await?;
-    if !args.dry_run {
+    if !args.confirm.dry_run {
         let total = swept.counts.iter().fold((0, 0), |sum, count| (sum.0 + count.items, sum.1 + count.bytes));
         output::message(&render(&swept.counts, swept.has_more, output::width()));
         if total.0 > 0 && !args.confirm.ask(&format!("remove these ({})?", size(total.1)))? {
@@ -182,10 +179,11 @@ async fn run(connection: &Connection, args: &RunRetentionArgs) -> Result<u8, Fai
         }
     }
     args.output.one(&swept, || {
-        let verb = if args.dry_run { "would be removed" } else { "removed" };
+        let verb = if args.confirm.dry_run { "would be removed" } else { "removed" };
         let items: i64 = swept.counts.iter().map(|count| count.items).sum();
         let bytes = swept.counts.iter().map(|count| count.bytes).sum();
-        let table = if args.dry_run { render(&swept.counts, swept.has_more, output::width()) } else { String::new() };
+        let table =
+            if args.confirm.dry_run { render(&swept.counts, swept.has_more, output::width()) } else { String::new() };
         format!("{table}{} {verb}, {}\n", output::count(items, "item"), size(bytes))
     });
     Ok(exit_codes::OK)
@@ -207,8 +205,15 @@ fn render(counts: &[RetentionCount], has_more: bool, width: Option<usize>) -> St
             count.held.to_string(),
         ]
     };
-    let headers = ["NOUN", "TENANT", "KEPT FOR", "REMOVABLE", "SIZE", "HELD"];
-    let mut text = table(&headers, with_limit.iter().map(row).collect(), &[1], width);
+    let columns = [
+        Column::whole("NOUN"),
+        Column::text(2, "TENANT"),
+        Column::whole("KEPT FOR"),
+        Column::whole("REMOVABLE"),
+        Column::whole("SIZE"),
+        Column::spare(1, "HELD"),
+    ];
+    let mut text = table(&columns, with_limit.iter().map(row).collect(), width);
     if has_more {
         text.push_str("there is more than was counted\n");
     }
@@ -253,8 +258,13 @@ async fn holds(connection: &Connection, args: &ListHoldsArgs) -> Result<u8, Fail
 
 const HOLDS: Listing<Hold> = Listing {
     nothing: "no legal holds; place one: ostler retention hold --tenant TENANT --reason TEXT\n",
-    headers: &["HOLD", "COVERS", "STATE", "PLACED", "REASON"],
-    shrink: &[4, 1],
+    columns: &[
+        Column::whole("HOLD"),
+        Column::text(3, "COVERS"),
+        Column::whole("STATE"),
+        Column::spare(1, "PLACED"),
+        Column::text(2, "REASON"),
+    ],
     row: |hold, times, now| {
         let state = if hold.released_at.is_some() { "released" } else { "in force" };
         vec![

@@ -165,10 +165,10 @@ fn session_name(session_id: &str) -> String {
 }
 
 fn render(runs: &[RunView], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
-    let has_retries = runs.iter().any(|view| view.standing.retry_of.is_some());
+    let has_retries = runs.iter().any(|view| view.run.retry_of.is_some());
     let rows = runs.iter().map(|view| {
         let run = &view.run;
-        let retry = view.standing.retry_of.map_or_else(|| "-".to_owned(), |repeated| repeated.to_string());
+        let retry = run.retry_of.map_or_else(|| "-".to_owned(), |repeated| repeated.to_string());
         let cells = [
             run.run_id.to_string(),
             run_words(view),

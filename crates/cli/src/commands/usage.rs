@@ -11,7 +11,7 @@ use crate::{
     terminal::{
         amounts,
         output::{self, Output, line},
-        table::table,
+        table::{Column, table},
         times::{now, parse_ms},
     },
 };
@@ -106,8 +106,15 @@ fn render(report: &UsageReport, width: Option<usize>) -> String {
         UsageBy::Agent => "AGENT",
         UsageBy::Day => "DAY",
     };
-    let headers = [header, "RUNS", "TURNS", "TOKENS", "COST", "TIME"];
-    format!("{} to {}\n{}", report.since, report.until, table(&headers, rows, &[0], width))
+    let columns = [
+        Column::text(2, header),
+        Column::whole("RUNS"),
+        Column::spare(1, "TURNS"),
+        Column::whole("TOKENS"),
+        Column::whole("COST"),
+        Column::whole("TIME"),
+    ];
+    format!("{} to {}\n{}", report.since, report.until, table(&columns, rows, width))
 }
 
 #[cfg(test)]

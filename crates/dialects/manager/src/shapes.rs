@@ -2,7 +2,12 @@
 
 use ostler_protocol::{
     FailureKind,
-    kernel::{events::EventType, runs::{RunSort, RunState}, session_storage::SWEEP_MAX, usage::UsageBy},
+    kernel::{
+        events::EventType,
+        runs::{RunSort, RunState},
+        session_storage::SWEEP_MAX,
+        usage::UsageBy,
+    },
     limits::{
         API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
         JOB_PROFILES_MAX, LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, LEASE_MS_MAX, LEASE_MS_MIN,

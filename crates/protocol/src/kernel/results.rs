@@ -159,8 +159,6 @@ pub struct ResultParts {
     pub reply_text: Option<String>,
     /// For a steer: the number of its target's last event.
     pub target_last_seq: Option<i64>,
-    /// The run that this one repeats.
-    pub retry_of: Option<RunId>,
     pub session_seq: i64,
     pub chain_head: Hash,
     /// Retention has removed payloads of the run.
@@ -170,7 +168,7 @@ pub struct ResultParts {
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
         let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, .. } = parts;
-        let ResultParts { retry_of, session_seq, chain_head, payloads_removed_at, .. } = parts;
+        let ResultParts { session_seq, chain_head, payloads_removed_at, .. } = parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
@@ -216,7 +214,7 @@ impl RunResult {
             liveness,
             open_permissions,
             steer_delivery: command.as_ref().and_then(|c| steer_delivery(c, target_last_seq)),
-            retry_of,
+            retry_of: run.retry_of,
             chain_head: ChainHead { session_seq, hash: hex(&chain_head) },
             payloads_removed_at,
         }

@@ -4,10 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::{
-    ids::RunId,
-    kernel::runs::{Run, RunState},
-};
+use crate::kernel::runs::{Run, RunState};
 
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -26,8 +23,6 @@ pub struct RunStanding {
     pub state: RunState,
     /// How many permission requests wait for an answer.
     pub open_permissions: i64,
-    /// The run that this one repeats.
-    pub retry_of: Option<RunId>,
 }
 
 /// Read in two passes, because raw JSON inside a flattened struct cannot be read in one.

@@ -148,6 +148,9 @@ pub struct Run {
     /// The user or other caller that created it. `None` for runs that are older than this field.
     #[serde(skip)]
     pub created_by: Option<String>,
+    /// The run that this one repeats.
+    #[serde(default)]
+    pub retry_of: Option<RunId>,
     pub status: RunStatus,
     pub terminal: Option<Terminal>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -185,13 +188,18 @@ pub struct Run {
 impl Run {
     /// The digest of what never changes about a run, recorded in its first event: no other event holds it.
     pub fn record_digest(&self) -> String {
-        canonical_hash(&json!({
+        let mut record = json!({
             "runId": self.run_id, "session": self.session.to_string(), "sessionId": self.session_id,
             "tenantId": self.tenant_id, "projectId": self.project_id, "workspaceRef": self.workspace_ref,
             "providerId": self.provider_id, "backendProfile": self.backend_profile, "agentId": self.agent_id,
             "executionPolicy": self.execution_policy, "traceSink": self.trace_sink,
             "createdAtUs": self.created_at.as_microsecond(),
-        }))
+        });
+        // Runs that are older than this field have a digest without it.
+        if let Some(repeated) = self.retry_of {
+            record["retryOf"] = repeated.to_string().into();
+        }
+        canonical_hash(&record)
     }
 }
 

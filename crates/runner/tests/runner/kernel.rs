@@ -328,7 +328,6 @@ impl Kernel {
             reply_text: None,
             payloads_removed_at: None,
             target_last_seq: None,
-            retry_of: None,
             session_seq: desk.session.last_seq,
             chain_head: desk.session.chain_head,
         };

@@ -13,7 +13,6 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::results::ResultRow};
 use serde::Deserialize;
 
-use super::runs;
 use crate::{app::App, auth::Principal};
 
 /// The result of the named command, or of the run's latest turn.
@@ -76,7 +75,6 @@ fn parts(
         open_permissions,
         reply_text: reply.and_then(|reply| reply.text),
         target_last_seq: target.map(|fold| fold.last_seq),
-        retry_of: runs::retry_of(row.made_payload.as_deref()),
         session_seq: row.session_seq,
         chain_head: row.chain_head,
         payloads_removed_at: row.payloads_removed_at,

@@ -21,7 +21,6 @@ use ostler_protocol::{
     limits::EVENT_BYTES_MAX,
 };
 use ostler_store::{self as store, kernel::runs::RunRow};
-use serde::Deserialize;
 use serde_json::json;
 
 use super::{
@@ -275,6 +274,7 @@ fn new_run(
         idempotency_key: request.idempotency_key.clone(),
         request_hash: hash.to_owned(),
         created_by: None,
+        retry_of: request.retry_of,
         status: RunStatus::Pending,
         terminal: None,
         cancel_requested_at: None,
@@ -307,23 +307,12 @@ pub async fn get_view(app: &App, caller: &Principal, run_id: RunId) -> Result<Ru
 }
 
 fn view(row: RunRow) -> RunView {
-    let RunRow { run, turn_end, made_payload } = row;
+    let RunRow { run, turn_end } = row;
     let standing = RunStanding {
         state: RunState::of(run.status, run.open_permissions, turn_end),
         open_permissions: run.open_permissions,
-        retry_of: retry_of(made_payload.as_deref()),
     };
     RunView { run, standing }
-}
-
-/// The run that a run repeats, from its first event. `None` if the event was erased.
-pub(super) fn retry_of(made_payload: Option<&str>) -> Option<RunId> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Made {
-        retry_of: Option<RunId>,
-    }
-    serde_json::from_str::<Made>(made_payload?).ok()?.retry_of
 }
 
 pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<RunPage, Failure> {

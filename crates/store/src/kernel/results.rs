@@ -26,8 +26,6 @@ pub struct ResultRow {
     pub target_fold: Option<String>,
     /// When retention removed payloads of the run.
     pub payloads_removed_at: Option<Timestamp>,
-    /// The payload of the run's first event, which records how it was made.
-    pub made_payload: Option<String>,
 }
 
 fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
@@ -38,7 +36,6 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
         reply_payload: row.at("reply_payload")?.opt_text()?,
         target_fold: row.at("target_fold")?.opt_text()?,
         payloads_removed_at: row.at("payloads_removed_at")?.opt_time()?,
-        made_payload: row.at("made_payload")?.opt_text()?,
         session_seq: row.at("session_seq")?.int()?,
         chain_head: row.at("session_chain_head")?.hash()?,
     })
@@ -53,8 +50,7 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
         None => (LATEST_TURN, "$1", vec![text(run_id)]),
     };
     let sql = format!(
-        "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold,
-             made.payload AS made_payload, s.last_seq AS session_seq,
+        "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
              s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at
          FROM runs r
          JOIN sessions s ON s.session_id = r.session_id
@@ -63,7 +59,6 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
          LEFT JOIN events e ON e.session_id = c.session_id AND e.session_seq = c.reply_session_seq
          LEFT JOIN commands target ON target.command_id = c.target_command_id
          LEFT JOIN payload_removals p ON p.run_id = r.run_id
-         LEFT JOIN events made ON made.run_id = r.run_id AND made.seq = 1
          WHERE r.run_id = {run}",
         columns::<Run>("r"),
         columns::<Lease>("l"),

@@ -38,6 +38,7 @@ record! {
         request_hash: text;
         agent_id: opt_id;
         created_by: opt_text;
+        retry_of: opt_id;
         created_at: time;
     }
     state {
@@ -75,6 +76,7 @@ record! {
         request_hash,
         agent_id,
         created_by,
+        retry_of,
         created_at,
         status,
         terminal,
@@ -140,8 +142,6 @@ pub struct RunRow {
     pub run: Run,
     /// How the run's latest turn ended, if it has.
     pub turn_end: Option<TerminalStatus>,
-    /// The payload of the run's first event, which records how it was made.
-    pub made_payload: Option<String>,
 }
 
 const LATEST_TURN_STATE: &str = "(SELECT c.state FROM commands c WHERE c.run_id = t.run_id AND c.type = 'turn'
@@ -158,8 +158,7 @@ fn state_sql() -> String {
 
 fn row_sql(rest: &str) -> String {
     format!(
-        "SELECT {}, {LATEST_TURN_STATE} AS turn_state,
-             (SELECT e.payload FROM events e WHERE e.run_id = t.run_id AND e.seq = 1) AS made_payload
+        "SELECT {}, {LATEST_TURN_STATE} AS turn_state
          FROM runs AS t {rest}",
         columns::<Run>("t")
     )
@@ -170,7 +169,7 @@ fn decode_row(row: &mut Reader<'_>) -> Result<RunRow, StoreError> {
     let turn = row.at("turn_state")?.opt_text()?;
     let ended = turn.as_deref().and_then(CommandState::parse).filter(|state| state.is_terminal());
     let turn_end = ended.and_then(|state| TerminalStatus::parse(state.as_str()));
-    Ok(RunRow { run, turn_end, made_payload: row.at("made_payload")?.opt_text()? })
+    Ok(RunRow { run, turn_end })
 }
 
 pub async fn get_row(db: &Db, run_id: RunId) -> Result<Option<RunRow>, StoreError> {

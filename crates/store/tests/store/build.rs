@@ -70,6 +70,7 @@ impl Mint {
             trace_sink: RawJson::null(),
             idempotency_key: key,
             request_hash: "hash".into(),
+            retry_of: None,
             created_by: None,
             status: RunStatus::Pending,
             terminal: None,

@@ -93,6 +93,7 @@ impl Scene {
             trace_sink: RawJson::null(),
             idempotency_key: None,
             request_hash: String::new(),
+            retry_of: None,
             created_by: None,
             status: RunStatus::Pending,
             terminal: None,

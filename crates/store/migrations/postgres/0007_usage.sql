@@ -3,6 +3,8 @@ ALTER TABLE sessions ADD COLUMN labels TEXT;
 ALTER TABLE runs
     ADD COLUMN labels TEXT,
     ADD COLUMN created_by TEXT,
+    -- The run that it repeats.
+    ADD COLUMN retry_of TEXT,
     ADD COLUMN tokens BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN cost_nano_usd BIGINT NOT NULL DEFAULT 0,
     ADD COLUMN turns BIGINT NOT NULL DEFAULT 0,
