@@ -79,6 +79,15 @@ pub(crate) fn render_with_causes(failure: &Failure, paint: Paint, is_verbose: bo
     out
 }
 
+/// Where the server shows the page that the hint names. `None` for failures that no server has reported.
+pub(crate) fn guide_line(failure: &Failure, server: &str) -> Option<String> {
+    failure.details.as_ref()?.get("traceId")?;
+    let hint = hint_of(failure)?;
+    let (_, from) = hint.split_once("docs/")?;
+    let (page, _) = from.split_once(".md")?;
+    Some(format!("  read: {}/guide/{page}\n", server.trim_end_matches('/')))
+}
+
 /// Every problem of a failure that lists several.
 fn problems(failure: &Failure) -> impl Iterator<Item = &str> {
     let listed = failure.details.as_ref().and_then(|details| details.get(PROBLEMS)).and_then(|list| list.as_array());
@@ -319,6 +328,16 @@ mod tests {
                 assert!(next.is_none_or(known), "{text}: {next:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_page_that_a_hint_names_is_shown_by_the_server() {
+        let of_server = |rule| Failure::invalid(rule, "too much").detail("traceId", "trc_1");
+        let line = guide_line(&of_server(Rule::BodySize), "http://127.0.0.1:4747/");
+        assert_eq!(line.as_deref(), Some("  read: http://127.0.0.1:4747/guide/limits\n"));
+        assert_eq!(guide_line(&of_server(Rule::Timezone), "http://127.0.0.1:4747"), None, "its hint names no page");
+        let offline = Failure::invalid(Rule::BodySize, "too much");
+        assert_eq!(guide_line(&offline, "http://127.0.0.1:4747"), None, "no server has reported it");
     }
 
     /// `OSTLER_BLESS=1` rewrites the page.

@@ -62,6 +62,10 @@ fn main() -> ExitCode {
         Err(failure) => {
             let failure = cli.connection.explain(failure);
             output::notice(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
+            let server = cli.connection.settings().map(|settings| settings.server.value);
+            if let Some(line) = server.ok().and_then(|server| errors::guide_line(&failure, &server)) {
+                output::notice(&line);
+            }
             ExitCode::from(exit_codes::of_failure(&failure))
         }
     }

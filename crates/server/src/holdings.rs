@@ -21,8 +21,8 @@ pub(crate) const ENGINE: &[Holding] = &[
     // It is what was used, without contents. An erasure removes the user from it.
     Holding::table("usage", Copied, Kept, ContentsOnly),
     // Only SQLite has them: the labels in the rows of runs and sessions, for searches.
-    Holding::table("run_labels", Copied, Retention::WithSession, WithSession),
-    Holding::table("session_labels", Copied, Kept, ContentsOnly),
+    Holding::table("run_labels", LeftOut, Retention::WithSession, WithSession),
+    Holding::table("session_labels", LeftOut, Kept, ContentsOnly),
     Holding::table("append_batches", Copied, Retention::WithSession, WithSession),
     Holding::table("leases", Copied, Retention::WithSession, WithSession),
     Holding::table("permissions", Copied, Retention::WithSession, WithSession),
@@ -34,7 +34,7 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("provider_profile_changes", Copied, Proof, Untouched),
     Holding::table("provider_validations", Copied, Kept, Untouched),
     Holding::table("retention_holds", Copied, Proof, Untouched),
-    Holding::table("retention_gate", Copied, Kept, Untouched),
+    Holding::table("retention_gate", LeftOut, Kept, Untouched),
     // Says which payloads may be missing.
     Holding::table("payload_removals", Copied, Proof, WithSession),
     Holding::table("users", Copied, Kept, WithOwner),

@@ -136,7 +136,7 @@ fn command_id() -> String {
 fn run() -> Value {
     json!({"runId": run_id(), "sessionId": "s1", "tenantId": "local", "projectId": "local/default",
         "workspaceRef": {"kind": "none"}, "providerId": "local", "backendProfile": "scripted", "traceSink": null,
-        "status": "running", "terminal": null, "executionPolicy": {"sandbox": "read-only", "approval": "never",
+        "status": "running", "state": "running", "openPermissions": 0, "terminal": null, "executionPolicy": {"sandbox": "read-only", "approval": "never",
             "timeoutMs": 1, "network": "disabled", "secretScope": {}},
         "cancelRequestedAt": null, "lastSeq": 12, "commandCount": 1, "unfinishedCommands": 1, "leaseEpoch": 1, "attemptId": null,
         "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:01:00Z"})
@@ -163,7 +163,7 @@ fn command() -> Value {
 }
 
 fn result(status: &str, reply: Option<&str>, kind: Option<&str>) -> String {
-    json!({"runId": run_id(), "commandId": command_id(), "attemptId": null, "sessionId": "s1", "status": status,
+    json!({"runId": run_id(), "commandId": command_id(), "attemptId": null, "sessionId": "s1", "status": status, "state": status,
         "runStatus": "pending", "terminalStatus": status, "completed": status == "completed",
         "terminalSource": "terminal_status", "reply": reply, "finalResponse": null, "finalAssistantSeq": null,
         "finalAssistantSource": null, "finalAssistantTextTruncated": null, "finalAssistantOutputTruncated": null,

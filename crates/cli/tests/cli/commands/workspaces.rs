@@ -67,7 +67,7 @@ fn changes_of_a_real_backend_are_in_the_result_the_api_and_the_command_line() {
         output.stdout
     };
     let stat = String::from_utf8(stdout(&["diff", &run, "--stat"])).unwrap();
-    assert!(stat.ends_with("4 files changed, 9 bytes added, 5 removed\n"), "{stat}");
+    assert!(stat.ends_with("4 files changed, 2 lines added, 1 removed\n"), "{stat}");
     let patch = stdout(&["diff", &run]);
     assert_eq!(patch, route["diff"].as_str().unwrap().as_bytes());
     git(&ours, &["apply", "-"], &patch);

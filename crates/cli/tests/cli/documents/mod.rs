@@ -125,7 +125,7 @@ const MARKER: &str = "@@ command ";
 fn script(parts: &[Part], work: &Path, addresses: &Addresses<'_>) -> String {
     let has_run = parts.iter().any(|part| matches!(part, Part::Prepare(commands) if commands.contains("RUN=")));
     let word = regex::Regex::new(r"\bRUN\b").unwrap();
-    let mut script = String::from("set -e\n");
+    let mut script = String::from("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
     let mut number = 0;
     for part in parts {
         match part {
@@ -164,6 +164,7 @@ fn run(home: &TestHome, server: &Server, work: &Path, script: &str) -> Result<St
         .env("OSTLER_SERVER", server.url())
         .env("OSTLER_DATA_DIR", &home.data_dir)
         .env("TOKEN", &server.token)
+        .env("EXAMPLES", root().join("examples"))
         .env_remove("OSTLER_TOKEN")
         .stdin(Stdio::null())
         .stdout(Stdio::piped());
@@ -192,7 +193,7 @@ fn masked(home: &TestHome, text: &str) -> String {
         .fold(text, |text, (pattern, to)| regex::Regex::new(pattern).unwrap().replace_all(&text, *to).into_owned())
 }
 
-/// Lines that a transcript shows and that were not printed, in order. `…` stands for any number of lines.
+/// Lines that a transcript shows and that were not printed, in order. `…` stands for any number of lines, or for the rest of one.
 fn compare(name: &str, parts: &[Part], home: &TestHome, output: &str) -> Vec<String> {
     let printed: Vec<&str> = output.split(MARKER).skip(1).collect();
     let mut problems = vec![];
@@ -208,7 +209,11 @@ fn compare(name: &str, parts: &[Part], home: &TestHome, output: &str) -> Vec<Str
             let mut lines = output.lines().skip(1).map(str::trim_end);
             let missing = shown.iter().filter(|line| line.trim() != "…").find(|line| {
                 let line = masked(home, line);
-                !lines.any(|printed| printed == line.trim_end())
+                let line = line.trim_end();
+                !lines.any(|printed| match line.strip_suffix('…') {
+                    Some(start) => printed.starts_with(start),
+                    None => printed == line,
+                })
             });
             if let Some(missing) = missing {
                 problems.push(format!("{name}:{}: `{command}` did not print\n{missing}\nbut\n{output}", block.line));
