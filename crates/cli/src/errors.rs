@@ -197,8 +197,11 @@ pub(crate) fn of_parser(error: &clap::Error, words: impl Iterator<Item = String>
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    let mut out = format!("{message}\n");
-    if let Some(hint) = parser_hint(error, words) {
+    let hint = parser_hint(error, &words.collect::<Vec<_>>());
+    // The parser's tip is the word with the most similar letters, which may mean something else.
+    let has_tip = |line: &&str| line.contains("tip:") && hint.is_some();
+    let mut out: String = message.lines().filter(|line| !has_tip(line)).map(|line| format!("{line}\n")).collect();
+    if let Some(hint) = &hint {
         out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     }
     out
@@ -206,7 +209,7 @@ pub(crate) fn of_parser(error: &clap::Error, words: impl Iterator<Item = String>
 
 /// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message
 /// says it all: it names the similar word, the missing argument or the possible values.
-fn parser_hint(error: &clap::Error, words: impl Iterator<Item = String>) -> Option<String> {
+fn parser_hint(error: &clap::Error, words: &[String]) -> Option<String> {
     let has = |kind| error.get(kind).is_some();
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -214,7 +217,10 @@ fn parser_hint(error: &clap::Error, words: impl Iterator<Item = String>) -> Opti
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let foreign = text(ContextKind::InvalidSubcommand).and_then(foreign_words::command_for);
+            // Below a noun the word means something else.
+            let first = words.iter().find(|word| !word.starts_with('-'));
+            let invalid = text(ContextKind::InvalidSubcommand).filter(|word| first.is_some_and(|first| first == word));
+            let foreign = invalid.and_then(foreign_words::command_for);
             let listed = || (!has(ContextKind::SuggestedSubcommand)).then_some("`ostler --help` lists the commands");
             foreign.or_else(listed).map(str::to_owned)
         }
@@ -232,12 +238,12 @@ fn parser_hint(error: &clap::Error, words: impl Iterator<Item = String>) -> Opti
 const GENERAL_PARSER_HINT: &str = "see the command's `--help`, which ends with examples";
 
 /// The hint for a prompt of several words. `None` if the extra word is a flag, or of another command.
-fn quoted_prompt(extra: &str, words: impl Iterator<Item = String>) -> Option<String> {
+fn quoted_prompt(extra: &str, words: &[String]) -> Option<String> {
     if extra.starts_with('-') {
         return None;
     }
-    let mut rest = words.skip_while(|word| word != "run").skip(1);
-    let prompt = rest.by_ref().take_while(|word| word != extra).filter(|word| !word.starts_with('-')).last()?;
+    let rest = words.iter().skip_while(|word| *word != "run").skip(1);
+    let prompt = rest.take_while(|word| *word != extra).filter(|word| !word.starts_with('-')).last()?;
     let prompt = line(&format!("{prompt} {extra}"), 60);
     Some(format!("put the prompt in quotes: ostler run \"{prompt} …\""))
 }
@@ -332,11 +338,11 @@ mod tests {
 
     #[test]
     fn a_page_that_a_hint_names_is_shown_by_the_server() {
-        let of_server = |rule| Failure::invalid(rule, "too much").detail("traceId", "trc_1");
+        let of_server = |rule| Failure::rule(rule, "too much").detail("traceId", "trc_1");
         let line = guide_line(&of_server(Rule::BodySize), "http://127.0.0.1:4747/");
         assert_eq!(line.as_deref(), Some("  read: http://127.0.0.1:4747/guide/limits\n"));
         assert_eq!(guide_line(&of_server(Rule::Timezone), "http://127.0.0.1:4747"), None, "its hint names no page");
-        let offline = Failure::invalid(Rule::BodySize, "too much");
+        let offline = Failure::rule(Rule::BodySize, "too much");
         assert_eq!(guide_line(&offline, "http://127.0.0.1:4747"), None, "no server has reported it");
     }
 

@@ -31,7 +31,7 @@ const MEANINGS: [(u8, &str); 15] = [
     (5, "conflict with the current state"),
     (6, "too busy; try again shortly"),
     (UNREACHABLE, "the server cannot be reached; the work may continue"),
-    (UNFINISHED, "`result`: not finished yet"),
+    (UNFINISHED, "`result`: not finished yet; `wait`: not finished in time"),
     (FAILED, "failed"),
     (CANCELLED, "cancelled"),
     (BLOCKED, "blocked: a budget, a credential or a permission is missing"),

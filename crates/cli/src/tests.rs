@@ -84,7 +84,7 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("login", "OSTLER_TOKEN"),
         ("run say hello", "put the prompt in quotes: ostler run \"say hello …\""),
         ("run --frob", "see the command's `--help`"),
-        ("frobnicate", "see the command's `--help`"),
+        ("frobnicate", "`ostler --help` lists the commands"),
     ] {
         let words = || line.split(' ').map(str::to_owned);
         let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words())) else {
@@ -93,6 +93,14 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         let text = errors::of_parser(&error, words(), Paint::PLAIN);
         assert!(text.contains(hint), "{line}: {text}");
     }
+}
+
+#[test]
+fn a_word_below_a_noun_is_not_one_of_another_tool() {
+    let words = || ["users", "create", "x"].map(str::to_owned).into_iter();
+    let error = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words())).err().unwrap();
+    let text = errors::of_parser(&error, words(), Paint::PLAIN);
+    assert!(!text.contains("starts a run"), "{text}");
 }
 
 #[test]

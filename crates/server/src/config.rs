@@ -247,6 +247,11 @@ impl Config {
             let message = "open-loopback lets callers in without a token, require-auth lets nobody; choose one";
             problems.push(Failure::invalid(Rule::Config, message));
         }
+        if self.server.open_loopback && !self.server.trusted_proxies.is_empty() {
+            let message = "server.open_loopback and server.trusted_proxies cannot be used together: a request that a proxy \
+                           passes on could name a loopback address and would need no token; remove one of them";
+            problems.push(Failure::invalid(Rule::Config, message));
+        }
         problems.extend(self.rate_limit.check().err());
         problems.extend(self.runner.check().err());
         problems.extend(self.number_problems());
@@ -371,6 +376,17 @@ mod tests {
         assert!(config.problems().is_empty());
         config.server.require_auth = true;
         assert_eq!(config.problems().len(), 1);
+    }
+
+    #[test]
+    fn a_server_behind_a_proxy_cannot_be_open() {
+        let mut config = Config::default();
+        config.server.trusted_proxies = vec!["127.0.0.1".into()];
+        assert!(config.problems().is_empty());
+        config.server.open_loopback = true;
+        let problems = config.problems();
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].message.contains("server.trusted_proxies"), "{}", problems[0].message);
     }
 
     #[test]

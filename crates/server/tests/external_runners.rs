@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use ostler_protocol::{FailureKind::*, limits::JOB_PROFILES_MAX};
+use ostler_protocol::{
+    FailureKind::*,
+    limits::{JOB_ATTEMPTS_MAX, JOB_PROFILES_MAX},
+};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Caller, EXTERNAL, Engine, Played, TestServer, both_engines, eventually, id, run_body};
@@ -127,13 +130,28 @@ async fn a_claim_whose_answer_was_lost_comes_back(engine: Engine) {
     try_job(&server, "next", 0).await.with_status(204);
     server.clock.advance_ms(server.config.runner.job_silence_ms + 1);
     let claimed = try_job(&server, "next", 20_000).await.with_status(200);
-    assert_eq!((&claimed["run"]["runId"], &claimed["runnerJob"]["attempt"]), (&json!(run_id), &json!(2)));
+    assert_eq!((&claimed["run"]["runId"], &claimed["runnerJob"]["attempt"]), (&json!(run_id), &json!(1)));
     // The first one comes late, and finds the run taken.
     let runner = server.claim(&run_id, "next").await;
     server.try_claim(&run_id, "gone", 60_000).await.refused_by(RunnerLeaseConflict, "lease-held");
     runner.end(&turn, "completed").await;
     runner.release().await;
     assert_eq!(job_of(&server, &run_id).await["phase"], "succeeded");
+}
+
+#[both_engines]
+async fn claims_whose_answers_were_lost_do_not_use_up_the_starts(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    for n in 0..=JOB_ATTEMPTS_MAX {
+        try_job(&server, &format!("gone-{n}"), 20_000).await.with_status(200);
+        server.clock.advance_ms(server.config.runner.job_silence_ms + 1);
+    }
+    let claimed = try_job(&server, "next", 20_000).await.with_status(200);
+    assert_eq!(claimed["runnerJob"]["attempt"], 1);
+    let runner = server.claim(&run_id, "next").await;
+    runner.end(&turn, "completed").await;
+    assert_eq!(server.result(&run_id, &turn).await["terminalStatus"], "completed");
 }
 
 #[both_engines]

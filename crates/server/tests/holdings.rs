@@ -2,9 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use ostler_server::dialect::{Backup, Location};
+use ostler_protocol::Timestamp;
+use ostler_server::{
+    Config,
+    dialect::{Backup, Location},
+};
+use ostler_store::{Db, backup::LEDGER_TABLE};
+use ostler_testkit::scratch;
 
-use crate::harness::{Agent, Engine, PNG, TestServer, both_engines, dialects};
+use crate::harness::{Agent, Database, Engine, PNG, TestServer, both_engines, dialects, query};
 
 fn declared(of: impl Fn(Location) -> Option<&'static str>) -> BTreeSet<String> {
     let names: Vec<_> = dialects().holdings().filter_map(|holding| of(holding.location)).map(str::to_owned).collect();
@@ -38,6 +44,26 @@ async fn every_table_is_declared_once(engine: Engine) {
         Engine::Postgres => &["run_labels", "session_labels"],
     };
     assert_eq!(missing, expected, "declared tables that do not exist");
+}
+
+/// A restore migrates a new store and loads the rows of the backup. A row that a migration inserts would be there twice.
+#[both_engines]
+async fn tables_that_are_copied_exist_and_are_empty_in_a_new_store(engine: Engine) {
+    let data_dir = scratch::in_memory();
+    let database = (engine == Engine::Postgres).then(Database::empty);
+    let mut config = Config::default();
+    config.server.data_dir = Some(data_dir.path().into());
+    config.store.database_url = database.as_ref().map(|database| database.url().into());
+    let db = Db::open(&config.store().unwrap(), Timestamp::UNIX_EPOCH).await.unwrap();
+    db.close().await;
+    let dialects = dialects();
+    let copied = dialects.holdings().filter(|holding| holding.backup != Backup::LeftOut);
+    let tables: Vec<_> = copied.filter_map(|holding| table(holding.location)).collect();
+    assert!(tables.contains(&"runs"));
+    for table in tables.into_iter().filter(|table| *table != LEDGER_TABLE) {
+        let rows = query(&config, &format!("SELECT CAST(COUNT(*) AS TEXT) FROM {table}")).await;
+        assert_eq!(rows, ["0"], "{table} has rows in a new store");
+    }
 }
 
 #[both_engines]

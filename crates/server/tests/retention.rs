@@ -71,6 +71,7 @@ async fn finished(server: &TestServer, tenant: &str, events: usize) -> (String, 
         runner.try_append(None, json!(chunk)).await.with_status(200);
     }
     runner.say(&command_id, "planted-reply").await;
+    runner.tell(&command_id, "usage", json!({"inputTokens": 100, "outputTokens": 20, "costUsd": 0.25})).await;
     runner.end(&command_id, "completed").await;
     runner.try_end_run("completed").await.with_status(200);
     (runner.run_id, command_id)
@@ -101,6 +102,27 @@ async fn verify(server: &TestServer, engine: Engine) -> ostler_server::verify::R
         config.server.data_dir = Some(to);
     }
     ostler_server::verify(&config, None).await.unwrap()
+}
+
+#[both_engines]
+async fn payloads_of_a_run_that_idles_go_and_it_takes_another_turn(engine: Engine) {
+    let server = hourly(engine).await;
+    let (runner, command_id) = at_work(&server, "hwlab").await;
+    runner.say(&command_id, "planted-reply").await;
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+    server.clock.advance_ms(DAY_MS);
+    sweep(&server, json!({})).await;
+    let removed = server.events(&runner.run_id).await.len();
+    assert_eq!(payloads(&server, &runner.run_id).await, 0);
+    let again = server.turn(&runner.run_id, "once more").await;
+    let next = server.claim(&runner.run_id, "runner-b").await;
+    next.ack(&again).await;
+    next.say(&again, "still here").await;
+    next.end(&again, "completed").await;
+    assert_eq!(server.result(&runner.run_id, &again).await["reply"], "still here");
+    let report = verify(&server, engine).await;
+    assert_eq!((report.broken, report.removed), (vec![], removed as u64));
 }
 
 #[both_engines]
@@ -154,6 +176,7 @@ async fn a_payload_that_is_missing_without_a_record_is_damage(engine: Engine) {
     for (change, words) in [
         (format!("UPDATE runs SET status = 'running' WHERE run_id = '{old}'"), "status"),
         (format!("UPDATE runs SET last_seq = last_seq + 1 WHERE run_id = '{other}'"), "last_seq"),
+        (format!("UPDATE runs SET tokens = tokens + 1 WHERE run_id = '{old}'"), "tokens"),
     ] {
         server.store("CREATE TABLE as_it_was AS SELECT * FROM runs").await;
         server.store(&change).await;
@@ -167,6 +190,20 @@ async fn a_payload_that_is_missing_without_a_record_is_damage(engine: Engine) {
     let broken = verify(&server, engine).await.broken;
     let words = "neither erasure nor retention removed it";
     assert!(broken.len() == 1 && broken[0].reason.contains(words), "{broken:?}");
+}
+
+#[both_engines]
+async fn a_label_does_not_postpone_the_removal_of_payloads(engine: Engine) {
+    let server = hourly(engine).await;
+    let (run_id, _) = finished(&server, "hwlab", 0).await;
+    let ended = server.run(&run_id).await["updatedAt"].clone();
+    server.clock.advance_ms(DAY_MS);
+    let labels = json!({"labels": {"verdict": "good"}});
+    let labelled = server.patch(&format!("/api/v1/runs/{run_id}"), &labels).await.with_status(200);
+    assert_eq!((&labelled["labels"]["verdict"], &labelled["updatedAt"]), (&json!("good"), &ended));
+    sweep(&server, json!({})).await;
+    assert_eq!(payloads(&server, &run_id).await, 0);
+    assert_eq!(verify(&server, engine).await.broken, vec![]);
 }
 
 #[both_engines]

@@ -256,7 +256,7 @@ async fn others_usage_is_invisible(engine: Engine) {
     used_by(server.caller("ours"), &server, 10, 0.5).await;
     assert_eq!(report(server.caller("platform"), "by=tenant").await, BTreeMap::new());
     let refused = server.caller("platform").get("/api/v1/usage?tenantId=hwlab").await;
-    refused.refused(TenantPolicyDenied);
+    refused.refused(Forbidden);
     let by_user = report(server.caller("ours"), "by=user").await;
     let [(Some(service), sums)] = &by_user.into_iter().collect::<Vec<_>>()[..] else { panic!("one user") };
     assert!(service.starts_with("service:tok_"), "{service}");
@@ -321,7 +321,7 @@ async fn differences(server: &TestServer, engine: Engine) -> Vec<String> {
 
 /// What takes the store back to before the migration.
 fn undo(engine: Engine) -> Vec<String> {
-    let columns = ["labels", "created_by", "tokens", "cost_nano_usd", "turns", "active_ms"];
+    let columns = ["labels", "created_by", "retry_of", "tokens", "cost_nano_usd", "turns", "active_ms"];
     let mut undo: Vec<String> = match engine {
         Engine::Sqlite => {
             let triggers = ["run", "session"].map(|noun| {

@@ -125,7 +125,8 @@ pub(crate) fn held_tenants(db: &Db, tenants: &str) -> String {
     )
 }
 
-/// Places a hold. When this returns, no removal of what it covers is under way.
+/// Places a hold. When this returns, no transaction that removes rows covered by it is under way. It does not stop the deletion
+/// of files that began before: a file that is being deleted at that moment is not restored.
 pub async fn insert_hold(db: &Db, hold: &Hold) -> Result<(), StoreError> {
     let change = "UPDATE retention_gate SET holds_placed = holds_placed + 1 WHERE id = 1 RETURNING 1";
     let statements = vec![Statement::guard(change, vec![]), record::insert(hold, vec![], "")];

@@ -48,6 +48,6 @@ pub fn pack(parent: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
     // Without the name and time that gzip would add.
     tar.arg("--use-compress-program=gzip -n").arg("--file").arg(out.join(&file));
     run(tar.arg("--directory").arg(parent).arg(name))?;
-    list_checksums(out, &[file.clone()])?;
+    list_checksums(out, std::slice::from_ref(&file))?;
     Ok(out.join(file))
 }

@@ -6,9 +6,6 @@ use std::process::Command;
 
 use crate::process::{cargo, run, workspace_root};
 
-/// Faults on demand, which no release has.
-const NEVER_RELEASED: &str = "fault-injection";
-
 pub struct Program {
     pub path: PathBuf,
     pub version: String,
@@ -31,17 +28,6 @@ impl Program {
         let (version, commit, features) =
             read_version(&printed).ok_or(format!("{} is not ostler: it printed {printed:?}", path.display()))?;
         Ok(Self { path, version, commit, features })
-    }
-
-    /// Rejects a program that must not be published.
-    pub fn check_release(&self) -> Result<(), String> {
-        if self.features.iter().any(|feature| feature == NEVER_RELEASED) {
-            return Err(format!("{} was built with {NEVER_RELEASED}; no release is", self.path.display()));
-        }
-        if self.commit == "unknown" {
-            return Err("the program does not know its commit; set OSTLER_SOURCE_COMMIT, or build in a checkout".into());
-        }
-        Ok(())
     }
 
     pub fn archive_name(&self) -> Result<String, String> {

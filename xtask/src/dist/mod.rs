@@ -17,6 +17,8 @@ use inventory::Inventory;
 const USAGE: &str = "usage: cargo xtask dist [--profile NAME] [--binary FILE] [--out DIR]";
 /// The profile of a release. The archive of another one is for tests.
 const RELEASE: &str = "release";
+/// Faults on demand, which no release has.
+const NEVER_RELEASED: &str = "fault-injection";
 
 struct Order {
     profile: String,
@@ -26,6 +28,17 @@ struct Order {
     out: Option<PathBuf>,
 }
 
+/// Rejects a program that must not be published.
+fn check_release(program: &Program) -> Result<(), String> {
+    if program.features.iter().any(|feature| feature == NEVER_RELEASED) {
+        return Err(format!("{} was built with {NEVER_RELEASED}; no release is", program.path.display()));
+    }
+    if program.commit == "unknown" {
+        return Err("the program does not know its commit; set OSTLER_SOURCE_COMMIT, or build in a checkout".into());
+    }
+    Ok(())
+}
+
 pub fn dist(arguments: &[String]) -> Result<(), String> {
     let order = read(arguments)?;
     let program = match &order.binary {
@@ -33,7 +46,7 @@ pub fn dist(arguments: &[String]) -> Result<(), String> {
         None => Program::build(&order.profile)?,
     };
     if order.profile == RELEASE {
-        program.check_release()?;
+        check_release(&program)?;
     }
     let out = order.out.map_or_else(|| Ok(build::target_directory()?.join("dist")), Ok::<_, String>)?;
     fs::create_dir_all(&out).map_err(|e| format!("cannot make {}: {e}", out.display()))?;

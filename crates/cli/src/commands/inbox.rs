@@ -251,7 +251,7 @@ mod tests {
              disk     waiting for permission  2m ago  Delete old logs?  rm -r logs\n\
              disk     failed, unread          2m ago  -                 -\n"
         );
-        let narrow = render(&items, Times::default(), now, Some(52), Paint::PLAIN);
+        let narrow = render(&items, Times::default(), now, Some(56), Paint::PLAIN);
         assert!(narrow.contains("waiting for permission") && narrow.contains("Delete old"), "{narrow}");
     }
 }

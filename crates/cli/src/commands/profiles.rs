@@ -223,7 +223,7 @@ async fn list(connection: &Connection, args: &ListProfilesArgs) -> Result<u8, Fa
     let all = connection.client()?.list_provider_profiles(&scope).await?.provider_profiles;
     PROFILES.print(&all, false, args.times, args.output)?;
     if !all.iter().any(|profile| profile.configured) {
-        output::message("no profile is configured; set one: ostler profiles set codex < key.txt\n");
+        output::notice("no profile is configured; set one: ostler profiles set codex < key.txt\n");
     }
     Ok(exit_codes::OK)
 }

@@ -117,6 +117,7 @@ fn request(run: &Run, turn: &Command, session: Option<&str>) -> CreateRun {
         trace_sink: Some(run.trace_sink.clone()),
         session_ref: session.map(|id| SessionRef { session_id: id.to_owned() }),
         retry_of: Some(run.run_id),
+        labels: (!run.labels.is_empty()).then(|| run.labels.clone()),
         command: Some(CreateCommand {
             command_type: CommandType::Turn,
             payload: turn.payload.clone(),

@@ -60,7 +60,7 @@ impl Output {
     pub(crate) fn page<T: Serialize>(self, values: &[T], has_more: bool, nothing: &str, text: impl FnOnce() -> String) {
         self.many(values, text);
         if values.is_empty() {
-            message(nothing);
+            notice(nothing);
         } else if has_more {
             message(&format!("there are more than these {}; see `--limit`\n", values.len()));
         }

@@ -95,8 +95,8 @@ pub(crate) fn table_of_states(
 fn lines(columns: &[Column], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
     let mut columns = columns.to_vec();
     if let Some(width) = width {
-        shorten_ids(&mut rows);
-        fit(&mut columns, &mut rows, width);
+        let id_widths = shorten_ids(&mut rows, columns.len());
+        fit(&mut columns, &mut rows, id_widths, width);
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
@@ -109,7 +109,7 @@ fn lines(columns: &[Column], mut rows: Vec<Vec<String>>, width: Option<usize>) -
     text.lines().map(|line| width.map_or_else(|| line.to_owned(), |width| shorten(line, width))).collect()
 }
 
-fn fit(all: &mut Vec<Column>, rows: &mut [Vec<String>], width: usize) {
+fn fit(all: &mut Vec<Column>, rows: &mut [Vec<String>], mut id_widths: Vec<usize>, width: usize) {
     let widest = |all: &[Column], rows: &[Vec<String>], column: usize| {
         rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0).max(columns(all[column].header))
     };
@@ -120,26 +120,35 @@ fn fit(all: &mut Vec<Column>, rows: &mut [Vec<String>], width: usize) {
         let Some((_, column)) = next.filter(|_| over > 0) else { return };
         if let Gives::Way(_) = all[column].gives {
             all.remove(column);
+            id_widths.remove(column);
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
             continue;
         }
         all[column].gives = Gives::Nothing;
         let wide = widest(all, rows, column);
-        let narrow = wide.saturating_sub(over).max(COLUMN_CHARS_MIN.min(wide)).max(columns(all[column].header));
+        // A shorter id would identify nothing.
+        let least = COLUMN_CHARS_MIN.max(id_widths[column]).min(wide).max(columns(all[column].header));
+        let narrow = wide.saturating_sub(over).max(least);
         rows.iter_mut().for_each(|row| row[column] = shorten(&row[column], narrow));
     }
 }
 
-/// Shortens generated ids to what is unique in their column. Every command takes the beginning of an id.
-fn shorten_ids(rows: &mut [Vec<String>]) {
-    let number = rows.iter().map(Vec::len).max().unwrap_or(0);
-    for column in 0..number {
+/// Shortens generated ids to what is unique in their column. Every command takes the beginning of an id. Returns the width of
+/// the widest one of each column, 0 where there are none.
+fn shorten_ids(rows: &mut [Vec<String>], number: usize) -> Vec<usize> {
+    let mut widths = vec![0; number];
+    for (column, width) in widths.iter_mut().enumerate() {
         let ids: BTreeSet<String> =
             rows.iter().map(|row| row[column].clone()).filter(|cell| id_start(cell).is_some()).collect();
         for row in rows.iter_mut() {
-            row[column] = short_id(&row[column], ids.iter().map(String::as_str));
+            let short = short_id(&row[column], ids.iter().map(String::as_str));
+            if id_start(&row[column]).is_some() {
+                *width = columns(&short).max(*width);
+            }
+            row[column] = short;
         }
     }
+    widths
 }
 
 /// The beginning of an id that no other of these begins with. Other text is unchanged.
@@ -203,6 +212,17 @@ mod tests {
         let text = table(&columns, rows(&[id(1), id(0x20 << 56)]), Some(80));
         assert_eq!(text, "RUN\nrun_01a1e24001607a4c0\nrun_01a1e24001607a4c2\n");
         assert_eq!(table(&columns, rows(&[id(1)]), None), format!("RUN\n{}\n", id(1)));
+    }
+
+    #[test]
+    fn an_id_is_not_shortened_further_than_to_what_is_unique() {
+        let columns = [Column::text(1, "SESSION"), Column::whole("STATE"), Column::text(2, "TITLE")];
+        let id = format!("ses_{:032x}", 0x01a1_e240_0160_7a4c_0000_0000_0000_0000_u128);
+        let rows = vec![vec![id, "completed, unread".into(), "The review of Tuesday, with everything".into()]];
+        assert_eq!(
+            table(&columns, rows, Some(60)).lines().nth(1),
+            Some("ses_01a1e2400160  completed, unread  The review of Tuesday,…")
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ impl Extracted {
         entry: &ArchiveEntry,
         contents: &mut dyn Read,
     ) -> Result<(), Failure> {
-        let place = all.find(name).ok_or_else(|| damaged(format!("this build knows no {name}; use a newer build")))?;
+        let place = all.get(name)?;
         let path = if below.as_os_str().is_empty() { place.path.clone() } else { place.path.join(below) };
         self.links.remove(&path);
         match &entry.kind {
@@ -76,6 +76,11 @@ impl Extracted {
 
     /// Creates links, and sets the modes of directories, which may be read-only.
     pub(super) fn finish(self) -> Result<(), Failure> {
+        // A link below another link would be created where that one leads.
+        let is_below_link = |path: &Path| path.ancestors().skip(1).any(|ancestor| self.links.contains_key(ancestor));
+        if let Some(path) = self.links.keys().find(|path| is_below_link(path)) {
+            return Err(damaged(format!("{} is below a link", path.display())));
+        }
         for (path, target) in &self.links {
             if let Some(parent) = path.parent() {
                 directories::create(parent).map_err(|error| failed(parent, error))?;
@@ -102,7 +107,9 @@ fn write_file(path: &Path, entry: &ArchiveEntry, contents: &mut dyn Read) -> Res
         }
         file.write_all(&buffer[..read]).map_err(broken)?;
     }
-    let _ = file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(entry.modified));
+    if let Some(modified) = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(entry.modified)) {
+        let _ = file.set_modified(modified);
+    }
     file.set_permissions(Permissions::from_mode(entry.mode)).map_err(broken)
 }
 
@@ -154,7 +161,26 @@ mod tests {
         write(&mut extracted, &root, "workspaces/out", EntryKind::Link(outside.clone()), b"").unwrap();
         write(&mut extracted, &root, "workspaces/out/planted", EntryKind::File, b"x").unwrap();
         assert!(extracted.finish().is_err(), "the link has no place any more");
-        assert_eq!(fs::read_dir(outside).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        // Nor is a link, however far below.
+        for below in ["workspaces/out/planted", "workspaces/out/new/planted"] {
+            let mut extracted = Extracted::default();
+            let root = place.path().join(below.replace('/', "-"));
+            write(&mut extracted, &root, "workspaces/out", EntryKind::Link(outside.clone()), b"").unwrap();
+            write(&mut extracted, &root, below, EntryKind::Link("/etc/hosts".into()), b"").unwrap();
+            assert_eq!(extracted.finish().unwrap_err().rule_name(), Some("backup-damaged"), "{below}");
+            assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{below}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_clock_can_show_is_ignored() {
+        let place = tempfile::tempdir().unwrap();
+        let entry =
+            ArchiveEntry { path: "workspaces/a".into(), kind: EntryKind::File, mode: 0o640, modified: u64::MAX };
+        let parts = ("workspaces", Path::new("a"));
+        Extracted::default().write(&places(place.path()), parts, &entry, &mut &b"x"[..]).unwrap();
+        assert_eq!(fs::read(place.path().join("workspaces/a")).unwrap(), b"x");
     }
 
     #[test]

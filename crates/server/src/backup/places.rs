@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use ostler_protocol::Failure;
 use ostler_store::backup::LEDGER_TABLE;
 
+use super::format::damaged;
 use crate::{
     config::Config,
     dialect::{Backup, ConfiguredPlace, Holding, Location},
@@ -62,6 +63,11 @@ impl BackupPlaces {
 
     pub(super) fn find(&self, name: &str) -> Option<&BackupPlace> {
         self.places.iter().find(|place| place.name == name)
+    }
+
+    /// The place of a part of a backup.
+    pub(super) fn get(&self, name: &str) -> Result<&BackupPlace, Failure> {
+        self.find(name).ok_or_else(|| damaged(format!("this build knows no {name}; use a newer build")))
     }
 
     /// Files in the data directory that no declaration mentions, for example those of the operator.

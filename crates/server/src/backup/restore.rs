@@ -61,7 +61,7 @@ pub fn is_encrypted(file: &Path) -> Result<bool, Failure> {
 
 /// Checks a backup and writes nothing.
 pub async fn check(options: RestoreOptions, mut progress: Box<dyn BackupProgress>) -> Result<CheckReport, Failure> {
-    let work = move || check_file(&mut open(&options.file)?, &options, &mut *progress);
+    let work = move || check_file(&mut open(&options.file)?, None, &options, &mut *progress);
     tokio::task::spawn_blocking(work).await.map_err(Failure::internal)?
 }
 
@@ -94,14 +94,16 @@ fn open(file: &Path) -> Result<File, Failure> {
     if is_file { Ok(opened) } else { Err(failed(file, "not a file")) }
 }
 
+/// Checks the whole backup, and with `all` that everything in it has a place on this server.
 fn check_file(
     file: &mut File,
+    all: Option<&BackupPlaces>,
     options: &RestoreOptions,
     progress: &mut dyn BackupProgress,
 ) -> Result<CheckReport, Failure> {
     let total = file.metadata().map_or(0, |metadata| metadata.len());
     let is_encrypted = has_magic(file).map_err(|error| failed(&options.file, error))?;
-    let mut checking = Checking { progress, total };
+    let mut checking = Checking { progress, total, all };
     let Checked { manifest, contents } = read_archive::read(file, options.unlock.as_ref(), &mut checking)?;
     Ok(CheckReport { is_encrypted, manifest, contents })
 }
@@ -109,6 +111,7 @@ fn check_file(
 struct Checking<'a> {
     progress: &'a mut dyn BackupProgress,
     total: u64,
+    all: Option<&'a BackupPlaces>,
 }
 
 impl EntryVisitor for Checking<'_> {
@@ -117,7 +120,8 @@ impl EntryVisitor for Checking<'_> {
     }
 
     fn entry(&mut self, entry: &ArchiveEntry, _: &mut dyn Read) -> Result<(), Failure> {
-        Part::of(&entry.path).map(drop)
+        let part = Part::of(&entry.path)?;
+        self.all.map_or(Ok(()), |all| check_place(all, &part, entry))
     }
 
     fn position(&mut self, position: u64) {
@@ -160,8 +164,7 @@ fn write(
     let all = BackupPlaces::of(config, holdings)?;
     check_empty(&data_dir, &all, &store, handle)?;
     let mut file = open(&options.file)?;
-    let report = check_file(&mut file, options, progress)?;
-    check_places(&report.contents, &all)?;
+    let report = check_file(&mut file, Some(&all), options, progress)?;
     directories::make(&data_dir).map_err(|failure| not_started(Rule::DataDir, failure.cause.unwrap_or_default()))?;
     restore_marker::set(&data_dir).map_err(|error| failed(&data_dir, error))?;
     let total = file.metadata().map_or(0, |metadata| metadata.len());
@@ -200,15 +203,22 @@ fn check_empty(data_dir: &Path, all: &BackupPlaces, store: &StoreConfig, handle:
     }
 }
 
-/// What is in the backup must have a place on this server.
-fn check_places(contents: &BackupContents, all: &BackupPlaces) -> Result<(), Failure> {
-    for name in contents.files.keys() {
-        if let Some((_, what)) = all.elsewhere.iter().find(|(elsewhere, _)| elsewhere == name) {
-            let message = format!("the backup has {name}, and this configuration keeps it elsewhere: {what}");
-            return Err(Failure::rule(Rule::BackupPlaces, message));
+/// An entry of the backup must have a place on this server.
+fn check_place(all: &BackupPlaces, part: &Part, entry: &ArchiveEntry) -> Result<(), Failure> {
+    match part {
+        Part::File(name, _) => {
+            if let Some((_, what)) = all.elsewhere.iter().find(|(elsewhere, _)| elsewhere == name) {
+                let message = format!("the backup has {name}, and this configuration keeps it elsewhere: {what}");
+                return Err(Failure::rule(Rule::BackupPlaces, message));
+            }
+            all.get(name).map(drop)
         }
+        _ if !matches!(entry.kind, EntryKind::File) => Err(damaged("a part of the store is not a file")),
+        Part::Rows(table) if !all.tables.contains(table) => {
+            Err(damaged(format!("this build knows no table {table}; use a newer build")))
+        }
+        Part::Rows(_) | Part::Schema => Ok(()),
     }
-    Ok(())
 }
 
 struct Writing<'a> {
@@ -228,9 +238,11 @@ impl EntryVisitor for Writing<'_> {
 
     fn entry(&mut self, entry: &ArchiveEntry, contents: &mut dyn Read) -> Result<(), Failure> {
         let broken = |error| not_started(Rule::Store, error);
-        match Part::of(&entry.path)? {
+        let part = Part::of(&entry.path)?;
+        // Again, because the file may have changed since it was checked.
+        check_place(self.all, &part, entry)?;
+        match part {
             Part::File(name, below) => self.extracted.write(self.all, (name, below), entry, contents),
-            _ if !matches!(entry.kind, EntryKind::File) => Err(damaged("a part of the store is not a file")),
             Part::Schema => {
                 let Schema { engine, migrations } = json(contents)?;
                 let loader = Loader::create(self.store, &engine, &migrations, self.handle).map_err(broken)?;
@@ -238,9 +250,6 @@ impl EntryVisitor for Writing<'_> {
                 Ok(())
             }
             Part::Rows(table) => {
-                if !self.all.tables.contains(&table) {
-                    return Err(damaged(format!("this build knows no table {table}; use a newer build")));
-                }
                 let loader = self.loader.as_mut().ok_or_else(|| damaged("its rows have no schema"))?;
                 loader.load(table, &text(contents)?).map_err(broken)?;
                 Ok(())
@@ -267,4 +276,34 @@ async fn find_sealed(config: &Config) -> Result<Vec<String>, Failure> {
         }
     }
     Ok(sealed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backup::places::BackupPlace;
+
+    /// The rule that rejects an entry in the first pass, which writes nothing.
+    fn rejected_by(path: &str, kind: EntryKind) -> Option<String> {
+        let token =
+            BackupPlace { name: "token", path: "/nowhere/token".into(), is_backends: false, is_workspaces: false };
+        let elsewhere = vec![("secrets-key", "secrets.key".to_owned())];
+        let all = BackupPlaces { places: vec![token], elsewhere, tables: vec!["runs"], left_out: vec!["git"] };
+        let mut checking = Checking { progress: &mut (), total: 0, all: Some(&all) };
+        let entry = ArchiveEntry { path: path.into(), kind, mode: 0o600, modified: 0 };
+        let failure = checking.entry(&entry, &mut std::io::empty()).err()?;
+        failure.rule_name().map(str::to_owned)
+    }
+
+    #[test]
+    fn an_entry_without_a_place_is_found_before_anything_is_written() {
+        for good in ["files/token", "store/runs/1", SCHEMA] {
+            assert_eq!(rejected_by(good, EntryKind::File), None, "{good}");
+        }
+        for unknown in ["files/unknown/x", "files/git/x", "store/unknown/1", "other/x"] {
+            assert_eq!(rejected_by(unknown, EntryKind::File).as_deref(), Some("backup-damaged"), "{unknown}");
+        }
+        assert_eq!(rejected_by("store/runs/1", EntryKind::Directory).as_deref(), Some("backup-damaged"));
+        assert_eq!(rejected_by("files/secrets-key", EntryKind::File).as_deref(), Some("backup-places"));
+    }
 }

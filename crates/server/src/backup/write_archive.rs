@@ -16,7 +16,7 @@ use ostler_crypto::{
     age::{AgeEncryptor, Lock},
 };
 use ostler_protocol::{Failure, Rule, json::hex};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use tar::{Builder, EntryType, Header};
 
 use super::format::{CHECKSUMS, END, checksum_line};
@@ -164,11 +164,16 @@ pub(super) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Opens the temporary file. One that a killed backup left is written again; one that a running backup writes is not.
+/// Opens the temporary file. One that a killed backup left is written again; one that a running backup writes is not. A link
+/// is rejected: the file that it leads to never gets the name of the backup.
 fn open_part(path: &Path) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     loop {
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-        let file = file.map_err(|error| failed(path, error))?;
+        let file = options.open(path).map_err(|error| match path.is_symlink() {
+            true => Failure::rule(Rule::BackupTarget, format!("{} is a link; delete it", path.display())),
+            false => failed(path, error),
+        })?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             let message = format!("another backup is writing {}", path.display());
             Failure::rule(Rule::BackupTarget, message)
@@ -227,5 +232,26 @@ impl Read for Digested<'_> {
         let read = self.reader.read(buffer)?;
         self.digest.update(&buffer[..read]);
         Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
+    use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_the_temporary_file_is_rejected() {
+        let place = tempfile::tempdir().unwrap();
+        let (part, other) = (place.path().join("b.tar.part"), place.path().join("other"));
+        std::fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &part).unwrap();
+        // In a thread, because it once tried again for ever.
+        let (sender, receiver) = mpsc::channel();
+        thread::spawn(move || sender.send(open_part(&part).map(drop)));
+        let failure = receiver.recv_timeout(Duration::from_secs(20)).expect("it ends").unwrap_err();
+        assert_eq!(failure.rule_name(), Some("backup-target"));
+        assert_eq!(std::fs::read_to_string(other).unwrap(), "kept");
     }
 }

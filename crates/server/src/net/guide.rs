@@ -46,12 +46,12 @@ fn render(page: &Page) -> String {
     html::push_html(&mut contents, rendered_events(SUMMARY, page.name).into_iter().skip_while(is_before_lists));
     let mut out = String::with_capacity(main.len() + contents.len() + 512);
     // Writing to a string does not fail.
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>\
          <title>{} · Ostler</title><link rel=stylesheet href='{to_root}../docs/style.css'>\
          <body class=guide><nav><details open><summary>Ostler guide</summary>{contents}\
-         <p><a href='{to_root}../docs'>API</a></p></details></nav><main>{main}</main></html>\n",
+         <p><a href='{to_root}../docs'>API</a></p></details></nav><main>{main}</main></html>",
         docs::escaped(title),
     );
     out

@@ -260,7 +260,8 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// Places a hold. When this returns, nothing that it covers is removed any more.
+/// Places a hold. When this returns, no row that it covers is removed any more. A file that is being deleted at that moment is
+/// not restored.
 pub async fn place_hold(app: &App, caller: &Principal, request: PlaceHold) -> Result<Hold, Failure> {
     Access::Operate.admit(caller)?;
     request.check()?;

@@ -146,6 +146,26 @@ async fn a_message_of_an_identity_under_a_hold_outlives_its_expiry(engine: Engin
 }
 
 #[both_engines]
+async fn a_held_message_is_not_recalled(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let carol = Agent::register(&server, "carol").await;
+    let mut wire = alice.connect(&server, "desk").await;
+    for (to, message_id) in [(&bobby, "m-1"), (&carol, "m-2")] {
+        let text = json!({"to": to.aid, "payload": {"type": "text", "text": "x"}, "message_id": message_id});
+        wire.call("message.send", text).await;
+    }
+    let hold_id = hold(&server, json!({"identity": bobby.aid, "reason": "case 7"})).await;
+    let (_, message) = wire.refused("message.recall", json!({"message_ids": ["m-1", "m-2"]})).await;
+    assert!(message.contains("legal hold"), "{message}");
+    let recalled = "SELECT DISTINCT message_id FROM mesh_messages WHERE recalled_at IS NOT NULL OR payload IS NULL";
+    assert_eq!(server.store(recalled).await, ["m-2"]);
+    release(&server, &hold_id).await;
+    let result = wire.call("message.recall", json!({"message_ids": ["m-1"]})).await;
+    assert_eq!((&result["recalled"], &result["errors"]), (&json!(1), &Value::Null));
+}
+
+#[both_engines]
 async fn session_storage_goes_after_its_limit(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.retention.storage_ms = Some(3_600_000)).await;
     let body = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local"});

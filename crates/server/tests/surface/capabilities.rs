@@ -2,6 +2,7 @@
 //! toggle on and off.
 
 mod dialects;
+mod envelope;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +17,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::DIGEST;
 use crate::{
-    harness::{self, Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, one_engine, run_body},
+    harness::{self, Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, run_body},
     trust::agents::sample_manifest,
 };
 
@@ -492,22 +493,4 @@ async fn hash_chain(server: &TestServer) {
     });
     let session = server.get(&path).await.with_status(200);
     assert_eq!(session["chainHead"], json!({"sessionSeq": page.events.len(), "hash": hex(&head)}));
-}
-
-#[one_engine]
-async fn the_envelope_is_what_published_clients_read(engine: Engine) {
-    let server = TestServer::start(engine).await;
-    let anonymous = server.with_token(None).get("/capabilities").await.with_status(200);
-    assert_eq!(anonymous["workspaceCwd"], "", "a path of this machine is for authenticated callers");
-    let mut envelope = server.get("/capabilities").await.with_status(200);
-    assert_eq!(anonymous["features"], envelope["features"]);
-    let workspace = envelope["workspaceCwd"].take();
-    assert_eq!(workspace, std::env::current_dir().unwrap().canonicalize().unwrap().to_str().unwrap());
-    let features = envelope["features"].take();
-    assert_eq!(features[0], "health");
-    let versions = json!({"current": "v1", "supported": ["v1"]});
-    let expected = json!({"v": 1, "mode": "http-bridge", "features": null, "workspaceCwd": null, "modelServices": [],
-        "protocol": versions, "protocolVersions": versions, "policy": {"permission": "first-responder"},
-        "eventSchemaVersion": 1, "ostlerVersion": env!("CARGO_PKG_VERSION")});
-    assert_eq!(envelope, expected);
 }

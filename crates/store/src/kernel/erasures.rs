@@ -11,7 +11,7 @@ use crate::{
     error::StoreError,
     kernel::payloads::blank,
     record::{Statement, text},
-    retention::unless_held,
+    retention::{held_session, unless_held},
 };
 
 /// Events whose payloads are erased at once.
@@ -21,10 +21,13 @@ const OF_A_RUN: [&str; 7] =
     ["permissions", "runner_jobs", "append_batches", "leases", "commands", "payload_removals", "runs"];
 const OF_A_SESSION: [&str; 2] = ["command_aliases", "session_read_cursors"];
 
-/// Sessions that were marked and are not erased completely.
+/// Sessions that were marked, are not erased completely and are under no hold.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {
-    let marked = "WHERE t.erased_at IS NOT NULL AND t.external_id IS NOT NULL ORDER BY t.erased_at LIMIT $1";
-    db.select::<Session>(marked, vec![i64::from(limit).into()]).await
+    let marked = format!(
+        "WHERE t.erased_at IS NOT NULL AND t.external_id IS NOT NULL AND NOT {} ORDER BY t.erased_at LIMIT $1",
+        held_session("t.session_id", "t.tenant_id")
+    );
+    db.select::<Session>(&marked, vec![i64::from(limit).into()]).await
 }
 
 /// The marked session that had this name in any tenant, if it is not erased completely.

@@ -9,14 +9,16 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
+    kernel::conditions::UNFINISHED,
     record::{Record, Statement, insert, record, text},
     retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
 };
 
 /// Most bytes of payloads that one step removes, unless a single one is larger.
 const STEP_BYTES_MAX: i64 = 1024 * 1024;
-/// The end of a run, in the words of its status.
-const HAS_ENDED: &str = "r.status IN ('completed', 'failed', 'blocked', 'cancelled')";
+/// The run has ended, or idles: its turns have ended, and it waits for another that may never come.
+const HAS_ENDED: &str = "(r.status IN ('completed', 'failed', 'blocked', 'cancelled')
+    OR (r.status = 'pending' AND r.unfinished_commands = 0 AND r.command_count > 0))";
 
 /// Up to which event of a run payloads were removed.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,9 +124,10 @@ pub async fn remove(
         Statement::new(blank(db, range), args()),
     ];
     if through_seq >= last_seq {
-        let commands = "UPDATE commands SET payload = '{}' WHERE run_id = $1";
-        let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1";
-        statements.extend([commands, permissions].map(|sql| Statement::new(sql, vec![text(run_id)])));
+        // A run that idled may have received another turn meanwhile.
+        let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {UNFINISHED}");
+        let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1 AND status <> 'pending'";
+        statements.extend([commands, permissions.to_owned()].map(|sql| Statement::new(sql, vec![text(run_id)])));
     }
     let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
     let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };

@@ -181,13 +181,13 @@ const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mes
     WHERE message_id = $1 AND direction = 'inbound' AND expires_at > $2
     ORDER BY CASE WHEN sender = $3 THEN 0 ELSE 1 END LIMIT 1";
 
-/// Recalls a message. Returns its recipient.
+/// Recalls a message. Returns its recipient. `None`: a hold covers the message, and it keeps its payload.
 pub async fn recall(
     db: &Db,
     caller: &Aid,
     message_id: &str,
     now: Timestamp,
-) -> Result<Result<Aid, RecallError>, StoreError> {
+) -> Result<Option<Result<Aid, RecallError>>, StoreError> {
     let decode = |row: &mut Reader<'_>| {
         let (from, to): (Aid, Aid) = (row.at("sender")?.id()?, row.at("recipient")?.id()?);
         Ok((from, to, row.at("sent_at")?.time()?, row.at("recalled_at")?.opt_time()?.is_some()))
@@ -199,22 +199,31 @@ pub async fn recall(
         recalled: *recalled,
     });
     if let Err(error) = may_recall(recallable, caller, now.as_millisecond()) {
-        return Ok(Err(error));
+        return Ok(Some(Err(error)));
     }
-    let sql = "UPDATE mesh_messages SET recalled_at = $1, payload = NULL
-        WHERE message_id = $2 AND sender = $3 AND recalled_at IS NULL RETURNING owner, seq";
-    let args = vec![now.into(), message_id.into(), text(caller)];
-    let recalled = db.write(sql, args, |row| Ok((row.at("owner")?.text()?, row.at("seq")?.int()?))).await?;
+    let unless_held = format!(
+        "SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM mesh_messages m
+             WHERE m.message_id = $1 AND m.sender = $2 AND m.recalled_at IS NULL AND {})",
+        held_identity(&MESSAGE_IDENTITIES)
+    );
+    let update = "UPDATE mesh_messages SET recalled_at = $1, payload = NULL
+        WHERE message_id = $2 AND sender = $3 AND recalled_at IS NULL RETURNING 1";
+    let delete_copies = "DELETE FROM mesh_message_copies WHERE (owner, seq) IN (SELECT owner, seq FROM mesh_messages
+        WHERE message_id = $1 AND sender = $2 AND recalled_at IS NOT NULL)";
+    let message = || vec![message_id.into(), text(caller)];
+    let statements = vec![
+        gate(db),
+        Statement::guard(unless_held, message()),
+        Statement::new(update, vec![now.into(), message_id.into(), text(caller)]),
+        Statement::new(delete_copies, message()),
+    ];
+    let Some(recalled) = db.write_together_returning(statements, 2, |_| Ok(())).await? else { return Ok(None) };
     if recalled.is_empty() {
         // Another call was first.
-        return Ok(Err(RecallError::AlreadyRecalled));
-    }
-    for (owner, seq) in recalled {
-        let sql = "DELETE FROM mesh_message_copies WHERE owner = $1 AND seq = $2";
-        db.execute(sql, vec![owner.into(), seq.into()]).await?;
+        return Ok(Some(Err(RecallError::AlreadyRecalled)));
     }
     let (_, recipient, ..) = found.ok_or_else(|| StoreError::corrupt("a message that is gone was recalled"))?;
-    Ok(Ok(recipient))
+    Ok(Some(Ok(recipient)))
 }
 
 /// The engine's plan for each statement that reads, by name.

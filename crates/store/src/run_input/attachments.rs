@@ -93,18 +93,21 @@ pub async fn exists(db: &Db, file: &ObjectPath) -> Result<bool, StoreError> {
     Ok(db.read_one(sql, vec![text(file)], |_| Ok(())).await?.is_some())
 }
 
-/// Attachments that no message uses and none has referred to since then, the oldest first.
+/// Attachments that no message uses and none has referred to since then, and that are under no hold, the oldest first.
 pub async fn list_unused(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<ObjectPath>, StoreError> {
-    let rest = "WHERE used_at IS NULL AND asked_for_at < $1 ORDER BY asked_for_at LIMIT $2";
-    paths(db.select(rest, vec![before.into(), i64::from(limit).into()]).await?)
+    let rest = format!(
+        "WHERE t.used_at IS NULL AND t.asked_for_at < $1 AND NOT {} ORDER BY t.asked_for_at LIMIT $2",
+        held_attachment("t")
+    );
+    paths(db.select(&rest, vec![before.into(), i64::from(limit).into()]).await?)
 }
 
 /// From here on no message can refer to it. False if one has done so in the meantime, or a hold covers it.
 pub async fn update_let_go(db: &Db, file: &ObjectPath, before: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
     let sql = format!(
-        "UPDATE attachments SET let_go_at = $1 WHERE path IN (SELECT a.path FROM attachments a {OF_THREAD}
+        "UPDATE attachments SET let_go_at = $1 WHERE path IN (SELECT a.path FROM attachments a
          WHERE a.path = $2 AND a.used_at IS NULL AND a.asked_for_at < $3 AND NOT {held}) RETURNING 1",
-        held = held_session("s.session_id", "s.tenant_id")
+        held = held_attachment("a")
     );
     let update = Statement::guard(sql, vec![now.into(), text(file), before.into()]);
     db.write_together(vec![gate(db), update]).await
@@ -139,9 +142,19 @@ pub async fn list_by_thread(
     paths(db.select(rest, vec![owner.into(), thread_id.into(), until.into(), i64::from(limit).into()]).await?)
 }
 
-/// The thread of an attachment. A picture whose thread was never created belongs to no tenant.
+/// The thread of an attachment. A picture whose thread was never created, or is being erased, belongs to no tenant.
 const OF_THREAD: &str =
     "LEFT JOIN sessions s ON s.external_id = a.thread_id AND s.owner = a.owner AND s.erased_at IS NULL";
+
+/// A condition: a hold covers a thread of this attachment, also one that is being erased. Threads of several tenants may have
+/// the same owner and id; a hold on any of them counts.
+fn held_attachment(attachment: &str) -> String {
+    let held = held_session("o.session_id", "o.tenant_id");
+    format!(
+        "EXISTS (SELECT 1 FROM sessions o
+         WHERE o.external_id = {attachment}.thread_id AND o.owner = {attachment}.owner AND {held})"
+    )
+}
 
 /// Pictures that were uploaded before, by path.
 pub async fn list_removable(
@@ -151,7 +164,7 @@ pub async fn list_removable(
     limit: u32,
 ) -> Result<Vec<Removable>, StoreError> {
     let order = db.byte_order();
-    let columns = removable_columns("a.path", "1", "a.bytes", &held_session("s.session_id", "s.tenant_id"));
+    let columns = removable_columns("a.path", "1", "a.bytes", &held_attachment("a"));
     let mut args: Vec<Value> = vec![after.unwrap_or_default().into(), scope.before.into()];
     let tenant = of_tenant(scope, &mut args);
     args.push(i64::from(limit).into());
@@ -175,7 +188,7 @@ pub async fn update_expired(
     let sql = format!(
         "UPDATE attachments SET let_go_at = $1 WHERE path IN (SELECT a.path FROM attachments a {OF_THREAD}
          WHERE a.path = $2 AND a.created_at <= $3 AND {tenant} AND NOT {held}) RETURNING bytes",
-        held = held_session("s.session_id", "s.tenant_id")
+        held = held_attachment("a")
     );
     let updated = db.write_together_returning(vec![gate(db), Statement::new(sql, args)], 1, |row| row.int()).await?;
     Ok(updated.filter(|bytes| !bytes.is_empty()).map(|bytes| RemovedItems::of(&bytes)))

@@ -364,5 +364,7 @@ pub async fn delete_oldest(
         held = held_tenants(db, "u.tenants")
     );
     let args = vec![text(agent_id), status.as_str().into(), i64::from(limit).into(), i64::from(most).into()];
-    Ok(db.write(sql, args, |_| Ok(())).await?.len())
+    let delete = Statement::new(sql, args);
+    let deleted = db.write_together_returning(vec![gate(db), delete], 1, |_| Ok(())).await?;
+    Ok(deleted.map_or(0, |deleted| deleted.len()))
 }

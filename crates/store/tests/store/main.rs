@@ -6,6 +6,7 @@ mod build;
 mod columns;
 mod equivalence;
 mod flushes;
+mod holds;
 mod host;
 mod interleavings;
 mod invariants;

@@ -34,13 +34,11 @@ fn the_beginning_of_an_id_is_enough() {
         let shown: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(shown[0]["runId"], first.as_str(), "{word}");
     }
-    run(&home, &server);
+    for run in [first, run(&home, &server)] {
+        assert!(home.cli(Some(&server), &["wait", &run]).status.success());
+    }
     let ambiguous = home.cli(Some(&server), &["result", "run_0"]);
-    let text = piped(&ambiguous)
-        .replace("pending ·", "STATUS ·")
-        .replace("claimed ·", "STATUS ·")
-        .replace("running ·", "STATUS ·");
-    assert_snapshot("error_ambiguous", &home, &text);
+    assert_snapshot("error_ambiguous", &home, &piped(&ambiguous));
     for (name, word) in
         [("error_unknown_run", "run_ffff"), ("error_unknown_session", "ses_ffff"), ("error_unknown_word", "nobody")]
     {

@@ -24,7 +24,7 @@ use ostler_protocol::{
         },
         prekeys::{GetPrekeyParams, GetPrekeyResult, Prekey, PutPrekeyResult},
     },
-    retention::RetentionNoun,
+    retention::{RetentionNoun, held},
 };
 use ostler_store::{
     lane::LaneError,
@@ -269,15 +269,17 @@ fn notify(app: &App, aid: &Aid, event: &str, params: &impl Serialize) {
     MAILBOX.send_to_others(app, aid, &frame);
 }
 
-/// Recalls messages that were sent a short while ago.
+/// Recalls messages that were sent a short while ago. If a hold covers one of them, the others are recalled and the request
+/// fails: a request for the others alone then reports them as recalled already.
 pub(crate) async fn recall(app: &App, caller: &MeshCaller, params: RecallParams) -> Result<RecallResult, Failure> {
     params.check()?;
     let (mut recalled, mut errors): (BTreeMap<Aid, Vec<String>>, Vec<RecallFailure>) = (BTreeMap::new(), vec![]);
-    let accepted = params.message_ids.len();
+    let (accepted, mut first_held) = (params.message_ids.len(), None);
     for message_id in params.message_ids {
         match store::recall(&app.db, &caller.aid, &message_id, app.now()).await? {
-            Ok(to) => recalled.entry(to).or_default().push(message_id),
-            Err(error) => errors.push(RecallFailure { message_id, error }),
+            Some(Ok(to)) => recalled.entry(to).or_default().push(message_id),
+            Some(Err(error)) => errors.push(RecallFailure { message_id, error }),
+            None => first_held = first_held.or(Some(message_id)),
         }
     }
     let count = recalled.values().map(Vec::len).sum();
@@ -285,6 +287,9 @@ pub(crate) async fn recall(app: &App, caller: &MeshCaller, params: RecallParams)
         let timestamp = app.now().as_millisecond();
         let event = RecalledEvent { from: caller.aid.clone(), to: to.clone(), message_ids, timestamp };
         notify(app, &to, RECALLED_EVENT, &event);
+    }
+    if let Some(message_id) = first_held {
+        return Err(held(&format!("message {message_id:?}")));
     }
     let errors = (!errors.is_empty()).then_some(errors);
     Ok(RecallResult { success: true, accepted, recalled: count, errors })

@@ -100,7 +100,7 @@ fn check_startable(command: &Command) -> Result<(), Failure> {
 
 /// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
 /// a command behind that it was started for has not succeeded, whatever it reports: otherwise it would be started for
-/// ever.
+/// ever. A claim of a runner elsewhere whose response was lost is no start.
 pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
@@ -124,7 +124,11 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
         JobEnd::Returned | JobEnd::Lost => rows.unfinished().next().is_none(),
         JobEnd::Failed => false,
     };
-    let starts = job.attempt - i64::from(op.end == JobEnd::Returned);
+    // A runner elsewhere that never claimed the run may not have received its job.
+    let is_unseen = op.end == JobEnd::Lost
+        && job.launcher == Launcher::External
+        && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
+    let starts = job.attempt - i64::from(op.end == JobEnd::Returned || is_unseen);
     let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
     if holder == Some(true) {
         match op.end {

@@ -27,7 +27,10 @@ pub(super) fn label_run(desk: &mut Desk, run_id: RunId, op: &LabelRunOp, now: Ti
         let fact = json!({"change": "run-labelled", "runId": run_id, "labels": labels, "by": op.by});
         let run = &mut desk.run_mut(run_id).run;
         run.labels = labels;
-        run.updated_at = now;
+        // The age of a run that has ended counts from its end.
+        if !run.status.is_terminal() {
+            run.updated_at = now;
+        }
         desk.append_to_session(NewEvent::written(EventType::Session, None, &fact), now);
     }
     Ok(Reply::LabelledRun(Box::new((*desk.run(run_id)?.run).clone())))

@@ -80,6 +80,8 @@ struct ReplayedCommand {
     seq: i64,
     fold: CommandFold,
     end: Option<ReplayedEnd>,
+    /// There is an event of its end, whatever its payload.
+    has_ended: bool,
     cancel: Option<Wish>,
     command_type: Option<CommandType>,
 }
@@ -220,11 +222,13 @@ impl Replay {
                 seq: run.commands,
                 fold: CommandFold::default(),
                 end: None,
+                has_ended: false,
                 cancel: None,
                 command_type: fields.command_type,
             };
             let command = self.commands.entry(command_id).or_insert(created);
             command.fold.apply(event, facts);
+            command.has_ended |= event.event_type == EventType::TerminalStatus;
             if wants("command.cancel") && command.end.is_none() {
                 command.cancel.get_or_insert_with(wish);
             }

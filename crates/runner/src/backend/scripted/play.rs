@@ -10,8 +10,6 @@ use ostler_protocol::{
         events::EventType,
         permissions::{AskPermission, OptionKind, PermissionOption},
     },
-    limits::TOOL_COMMAND_CHARS_MAX,
-    text::clip,
 };
 use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};
@@ -221,10 +219,9 @@ fn pieces(text: &str, count: u32) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What would run, as displayed to people.
+/// What would run, whole: a person who allows it must have been able to read it.
 fn command_text(command: &Value) -> String {
-    let text = command.as_str().map_or_else(|| command.to_string(), str::to_owned);
-    clip(&text, TOOL_COMMAND_CHARS_MAX)
+    command.as_str().map_or_else(|| command.to_string(), str::to_owned)
 }
 
 #[cfg(test)]

@@ -305,7 +305,7 @@ impl Pair {
                 MailboxReply::Done
             }
             MailboxOp::Recall { caller, message_id } => {
-                MailboxReply::Recalled(messages::recall(db, caller, message_id, now).await.unwrap())
+                MailboxReply::Recalled(messages::recall(db, caller, message_id, now).await.unwrap().unwrap())
             }
             MailboxOp::Expire { idle_since } => {
                 messages::delete_expired(db, now, *idle_since).await.unwrap();

@@ -19,6 +19,7 @@ use serde_json::json;
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
+    holds::{release_all, while_placing},
     place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
@@ -103,6 +104,22 @@ async fn numbers_have_no_gap_whichever_server_sends(place: Place) {
         assert_eq!((pair[0].seq, pair[0].sent_at), (pair[1].seq, pair[1].sent_at), "one message, one number");
     }
     assert_eq!(pull(&here, "daisy.probe.test", "desk", 0).await.len(), 200);
+}
+
+#[both_engines]
+async fn a_recall_waits_for_a_hold_that_is_being_placed(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let mut message = outgoing(AIDS[0], AIDS[1], "m-1", "x");
+    message.encrypted = true;
+    message.parcel = Parcel::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
+    send(&workshop, message).await;
+    let sender = aid(AIDS[0]);
+    let recall = || messages::recall(&workshop.db, &sender, "m-1", workshop.now());
+    assert_eq!(while_placing(&place, "identity", AIDS[1], recall()).await.unwrap(), None);
+    assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await.len(), 1, "it has its copy");
+    release_all(&place).await;
+    assert_eq!(recall().await.unwrap(), Some(Ok(aid(AIDS[1]))));
+    assert_eq!(pull(&workshop, AIDS[1], "desk", 0).await.len(), 0);
 }
 
 #[both_engines]

@@ -1,7 +1,7 @@
 //! Names, messages and mailboxes of the mesh.
 
 mod identities;
-mod limits;
+pub mod limits;
 mod mailbox;
 mod messages;
 mod queue;

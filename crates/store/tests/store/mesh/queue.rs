@@ -103,7 +103,7 @@ async fn a_queued_message_is_claimed_by_one_device_slot(place: Place) {
     let left = open(&workshop, "desk").await;
     assert!(left.contains(&2) && !left.contains(&3), "{left:?}");
     let recalled = messages::recall(&workshop.db, &aid(AIDS[0]), "b", workshop.now()).await.unwrap();
-    assert_eq!(recalled, Err(RecallError::NotFound), "the queue has no history");
+    assert_eq!(recalled, Some(Err(RecallError::NotFound)), "the queue has no history");
 }
 
 #[both_engines]

@@ -1,3 +1,4 @@
 //! Threads and their history.
 
+mod attachments;
 mod history;

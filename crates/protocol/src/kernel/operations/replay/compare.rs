@@ -104,8 +104,8 @@ impl Replay {
         }
     }
 
-    /// Compares what no payload determines of a run whose payloads retention has removed. Only a run that has ended loses
-    /// its payloads.
+    /// Compares what no payload determines of a run whose payloads retention has removed. Only a run that has ended, or whose
+    /// turns have ended, loses its payloads. The latter may take further turns.
     fn check_run_without_payloads(
         &self,
         row: &str,
@@ -115,9 +115,14 @@ impl Replay {
         found: &mut FoundRows,
     ) {
         check_numbers(row, run, replayed, session, found);
-        found.check(replayed.has_ended, row, "the removal of its payloads before its end");
-        found.check(run.status.is_terminal() && run.terminal.is_some(), row, "status");
-        found.check(run.unfinished_commands == 0, row, "unfinished_commands");
+        let commands = || self.commands.values().filter(|command| command.run_id == run.run_id);
+        let has_ended = replayed.has_ended;
+        let has_idled = commands().any(|command| command.has_ended);
+        found.check(has_ended || has_idled, row, "the removal of its payloads before its end");
+        let is_terminal = (run.status.is_terminal(), run.terminal.is_some());
+        found.check(is_terminal == (has_ended, has_ended), row, "status");
+        let unfinished = if has_ended { 0 } else { commands().filter(|command| !command.has_ended).count() as i64 };
+        found.check(run.unfinished_commands == unfinished, row, "unfinished_commands");
     }
 
     /// Compares where the command is in the log.

@@ -31,14 +31,20 @@ impl Replay {
         }
     }
 
-    /// What the events and commands of a run amount to, and how many commands there are.
+    /// What the events and commands of a run amount to, and how many commands there are. Where retention has removed payloads,
+    /// the stored counts of its commands replace those of its events.
     fn counted(&self, run_id: RunId, rows: &Rows<'_>) -> (RunUsage, i64) {
         let (mut counted, mut commands) = (RunUsage::default(), 0);
         for (_, command) in self.commands.iter().filter(|(_, command)| command.run_id == run_id) {
-            counted.add(of_fold(&command.fold));
+            if self.has_payloads_of(run_id) {
+                counted.add(of_fold(&command.fold));
+            }
             commands += 1;
         }
         for command in rows.commands.iter().filter(|command| command.run_id == run_id) {
+            if !self.has_payloads_of(run_id) {
+                counted.add(of_fold(&command.fold));
+            }
             let end = command.terminal.as_ref().map(|terminal| terminal.at);
             counted.add(end.and_then(|end| of_turn(command, end)).unwrap_or_default());
         }

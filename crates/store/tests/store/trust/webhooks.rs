@@ -1,0 +1,70 @@
+//! Deliveries of webhooks, and holds that are placed while they are deleted.
+
+use ostler_protocol::{
+    RawJson, Timestamp,
+    ids::{AgentId, UserId},
+    trust::{
+        agents::Agent,
+        webhooks::{DeliveryId, DeliveryStatus, Webhook},
+    },
+    users::User,
+};
+use ostler_store::{
+    Db,
+    trust::{
+        agents,
+        webhooks::{self, NewDelivery},
+    },
+    users,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::{
+    holds::{release_all, while_placing},
+    mesh::limits::run,
+    place::{Place, both_engines},
+};
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+/// An agent of a user of the tenant `hwlab`, with a delivery that has ended.
+async fn agent_with_delivery(db: &Db, place: &Place) -> AgentId {
+    let user = User {
+        user_id: UserId::new(Uuid::from_u128(1)),
+        name: "ada".into(),
+        tenants: vec!["hwlab".into()],
+        timezone: "UTC".into(),
+        issuer: "ostler".into(),
+        subject: "ada".into(),
+        created_at: NOW,
+        removed_at: None,
+    };
+    assert!(users::insert(db, &user).await.unwrap());
+    let agent_id = AgentId::new(Uuid::from_u128(2));
+    let agent = Agent::new(agent_id, "helper".into(), user.user_id.to_string(), None, NOW);
+    agents::insert(db, &agent, None).await.unwrap();
+    let webhook = Webhook { agent_id, url: "https://example.com".into(), created_at: NOW, disabled_at: None };
+    assert!(webhooks::insert(db, &webhook, "sealed").await.unwrap());
+    let delivery = NewDelivery {
+        delivery_id: DeliveryId::new(Uuid::from_u128(3)),
+        agent_id,
+        event_type: "h2a.test",
+        body: RawJson::of(&json!({})),
+        created_at: NOW,
+    };
+    webhooks::insert_delivery(db, &delivery).await.unwrap();
+    run(place, "UPDATE webhook_deliveries SET status = 'delivered', due_at = NULL".into()).await;
+    agent_id
+}
+
+#[both_engines]
+async fn the_deletion_of_excess_deliveries_waits_for_a_hold_that_is_being_placed(place: Place) {
+    let db = Db::open(&place.config(), NOW).await.unwrap();
+    let agent_id = agent_with_delivery(&db, &place).await;
+    let delete = || webhooks::delete_oldest(&db, agent_id, DeliveryStatus::Delivered, 0, 10);
+    assert_eq!(while_placing(&place, "tenant_id", "hwlab", delete()).await.unwrap(), 0);
+    release_all(&place).await;
+    assert_eq!(delete().await.unwrap(), 1);
+    db.close().await;
+}
