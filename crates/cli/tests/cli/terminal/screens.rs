@@ -42,6 +42,8 @@ fn masked(home: &TestHome, shown: &str) -> String {
         (r"\b(run|ses|prm|cmd|agt|rel)_[0-9a-f]*…", "${1}_CUT…"),
         (r"\brunner-[0-9a-f]*…", "runner-CUT…"),
         (r"\b[0-9a-f]{8}-[0-9a-f]{3,4}\b", "DELIVERY"),
+        // How long turns took.
+        (r"\b\d+(\.\d)?s +scripted", "TOOK  scripted"),
     ];
     let shown = masks.iter().fold(shown.to_owned(), |shown, (pattern, mask)| {
         Regex::new(pattern).unwrap().replace_all(&shown, *mask).into_owned()
