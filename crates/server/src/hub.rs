@@ -3,7 +3,10 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use ostler_protocol::{ids::SessionId, kernel::events::Event};
+use ostler_protocol::{
+    ids::{RunId, SessionId},
+    kernel::events::{Event, EventType},
+};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 
@@ -13,11 +16,37 @@ const FLUSHES_KEPT: usize = 32;
 /// A larger group is not buffered for followers that lag; they read it from the store.
 const GROUP_BYTES_MAX: usize = 128 * 1024;
 
+/// How many runs a subscriber of [`Hub::subscribe_runs`] may lag before it misses some.
+const RUNS_KEPT: usize = 1_024;
+
 type HubTopic = broadcast::Sender<Arc<[Event]>>;
+
+/// Runs with an event that workers wait for.
+struct RunTopic(broadcast::Sender<RunId>);
+
+impl Default for RunTopic {
+    fn default() -> Self {
+        Self(broadcast::channel(RUNS_KEPT).0)
+    }
+}
+
+impl RunTopic {
+    fn publish(&self, events: &[Event]) {
+        if self.0.receiver_count() == 0 {
+            return;
+        }
+        let is_awaited =
+            |event: &&Event| matches!(event.event_type, EventType::PermissionRequest | EventType::TerminalStatus);
+        for (run_id, _) in events.iter().filter(is_awaited).filter_map(|event| event.run) {
+            let _ = self.0.send(run_id);
+        }
+    }
+}
 
 #[derive(Default)]
 pub struct Hub {
     topics: Mutex<HashMap<SessionId, HubTopic>>,
+    runs: RunTopic,
     /// A runner job waits for a launcher.
     pub jobs: Notify,
     /// … or for a runner elsewhere.
@@ -26,6 +55,7 @@ pub struct Hub {
 
 impl Hub {
     pub fn publish(&self, events: Vec<Event>) {
+        self.runs.publish(&events);
         let topics = self.topics.lock();
         if topics.is_empty() {
             return;
@@ -57,6 +87,12 @@ impl Hub {
         for topic in self.topics.lock().values() {
             let _ = topic.send([].into());
         }
+    }
+
+    /// Runs that asked for permission or of which something has ended, as this is published. A hint: the store is the truth,
+    /// and a subscriber that lags misses some.
+    pub fn subscribe_runs(&self) -> broadcast::Receiver<RunId> {
+        self.runs.0.subscribe()
     }
 
     pub fn is_followed(&self, session: SessionId) -> bool {

@@ -18,6 +18,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0005_command_aliases", sql: include_str!("../migrations/sqlite/0005_command_aliases.sql") },
     Migration { id: "0006_retention", sql: include_str!("../migrations/sqlite/0006_retention.sql") },
     Migration { id: "0007_usage", sql: include_str!("../migrations/sqlite/0007_usage.sql") },
+    Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/sqlite/0008_run_webhooks.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -31,6 +32,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0005_command_aliases", sql: include_str!("../migrations/postgres/0005_command_aliases.sql") },
     Migration { id: "0006_retention", sql: include_str!("../migrations/postgres/0006_retention.sql") },
     Migration { id: "0007_usage", sql: include_str!("../migrations/postgres/0007_usage.sql") },
+    Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/postgres/0008_run_webhooks.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -43,7 +43,7 @@ use crate::{
     record::Record,
     run_input::attachments::Attachment,
     signing_keys::SigningKey,
-    trust::{manifests::KeptManifest, receipts::StoredReceipt},
+    trust::{manifests::KeptManifest, receipts::StoredReceipt, run_webhooks::RunCursor},
 };
 
 /// A table whose columns a noun declares.
@@ -89,6 +89,7 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<Relation>(),
         DeclaredTable::of::<Webhook>(),
         DeclaredTable::of::<Delivery>(),
+        DeclaredTable::of::<RunCursor>(),
         DeclaredTable::of::<StoredReceipt>(),
         DeclaredTable::of::<StoredBackend>(),
         DeclaredTable::of::<ReadCursor>(),

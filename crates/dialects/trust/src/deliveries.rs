@@ -22,7 +22,11 @@ use ostler_store::{
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 
-use crate::{listeners::Listener, service, state::Trust};
+use crate::{
+    listeners::Listener,
+    service::{self, webhooks::UNREADABLE},
+    state::Trust,
+};
 use ostler_server::{app::App, clock::fill};
 use sender::{HookResponse, Sender};
 
@@ -86,15 +90,21 @@ async fn claim(app: &App, owner: &str, free: usize) -> Result<Vec<Delivery>, Fai
 }
 
 async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
-    let found = match with_retries(app, || store::trust::webhooks::get(&app.db, delivery.agent_id)).await {
+    let read = || async {
+        let webhook = store::trust::webhooks::get(&app.db, delivery.agent_id).await?;
+        Ok::<_, Failure>((webhook, service::webhooks::may_send(app, &delivery).await?))
+    };
+    let (found, may_send) = match with_retries(app, read).await {
         Ok(found) => found,
         Err(error) => {
             // No request was sent, so the receiver did not fail. The delivery is due again when this claim expires.
             return tracing::warn!(%error, delivery_id = %delivery.delivery_id, "a webhook could not be read");
         }
     };
-    let webhook = found.filter(|sealed| sealed.webhook.disabled_at.is_none());
-    let webhook = webhook.ok_or_else(|| "there is no webhook".to_owned());
+    let webhook = match found.filter(|sealed| sealed.webhook.disabled_at.is_none()) {
+        _ if !may_send => Err(UNREADABLE.to_owned()),
+        webhook => webhook.ok_or_else(|| "there is no webhook".to_owned()),
+    };
     let response = match &webhook {
         Ok(webhook) => post(app, sender, webhook, &delivery).await,
         Err(why) => Err(why.clone()),
@@ -109,7 +119,10 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
     };
     let mut random = [0; 2];
     fill(&mut random);
-    let next = next_attempt(outcome, delivery.attempts, u16::from_le_bytes(random));
+    let next = match may_send {
+        true => next_attempt(outcome, delivery.attempts, u16::from_le_bytes(random)),
+        false => NextAttempt::Dead,
+    };
     Trust::of(app).counters.webhook_attempt(next);
     let attempt = Attempt { owner, delivery: &delivery, webhook: webhook.ok(), outcome, last_error };
     if let Err(error) = with_retries(app, || store_outcome(app, attempt.clone(), next)).await {
@@ -119,9 +132,9 @@ async fn attempt(app: &App, sender: &Sender, owner: &str, delivery: Delivery) {
 }
 
 /// Retries a call to the store until it succeeds, at most for [`STORE_PATIENCE`].
-async fn with_retries<T, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, store::StoreError>
+async fn with_retries<T, E, F>(app: &App, mut call: impl FnMut() -> F) -> Result<T, E>
 where
-    F: Future<Output = Result<T, store::StoreError>>,
+    F: Future<Output = Result<T, E>>,
 {
     let until = Instant::now() + STORE_PATIENCE;
     loop {

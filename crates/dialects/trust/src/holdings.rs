@@ -2,9 +2,9 @@
 
 use ostler_server::dialect::{
     Backup::Copied,
-    Erasure::{Untouched, WithOwner},
+    Erasure::{Untouched, WithOwner, WithSession},
     Holding,
-    Retention::{Expires, Kept, Proof},
+    Retention::{self, Expires, Kept, Proof},
 };
 
 pub(crate) const HOLDINGS: &[Holding] = &[
@@ -15,5 +15,7 @@ pub(crate) const HOLDINGS: &[Holding] = &[
     // The ledger: what was granted and when, kept as evidence.
     Holding::table("receipts", Copied, Proof, Untouched),
     Holding::table("webhooks", Copied, Kept, WithOwner),
+    // One that describes a run is also deleted when the run's session is erased.
     Holding::table("webhook_deliveries", Copied, Expires, WithOwner),
+    Holding::table("webhook_runs", Copied, Retention::WithSession, WithSession),
 ];

@@ -11,6 +11,7 @@ mod http;
 mod listeners;
 mod manifests;
 mod metrics;
+mod run_webhooks;
 mod service;
 mod shapes;
 mod state;
@@ -42,7 +43,9 @@ pub fn dialect() -> Dialect {
         .shapes(shapes::SHAPES)
         .open(|opening| async move { Ok(States::new().with(Trust::new(opening.config.section()))) })
         .worker(deliveries::run)
+        .worker(run_webhooks::run)
         .chore("deleting ended deliveries", |app| async move { webhooks::delete_ended(&app).await })
+        .chore("deleting deliveries about erased runs", |app| async move { webhooks::delete_erased(&app).await })
         .user_chore("retiring agents of removed users", |app| async move { agents::retire_orphaned(&app).await })
         .user_chore("ending relations of removed users", |app| async move { relations::end_orphaned(&app).await })
         .profile_of_agent(|app, agent_id| async move { Ok(lookup::get(&app, agent_id).await?.backend_profile) })

@@ -14,12 +14,14 @@ pub(crate) struct Trust {
     pub counters: Counters,
     /// Notified when a delivery to a webhook may be due.
     pub deliveries: Notify,
+    /// Notified when the cursors of all runs must be compared: a webhook was set, or hints of the hub were lost.
+    pub run_scan: Notify,
 }
 
 impl Trust {
     pub(crate) fn new(webhooks: WebhooksSection) -> Self {
         let (listeners, manifests, counters) = Default::default();
-        Self { webhooks, listeners, manifests, counters, deliveries: Notify::new() }
+        Self { webhooks, listeners, manifests, counters, deliveries: Notify::new(), run_scan: Notify::new() }
     }
 
     /// The trust dialect of this server.

@@ -4,4 +4,5 @@ pub mod i18n;
 pub mod manifest;
 pub mod receipts;
 pub mod relations;
+pub mod run_webhooks;
 pub mod webhooks;

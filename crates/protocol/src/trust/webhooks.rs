@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     RawJson, Timestamp,
-    ids::{AgentId, UnknownId},
+    ids::{AgentId, RunId, UnknownId},
 };
 
 /// Hexadecimal HMAC-SHA-256 of `timestamp "." delivery_id "." body`, under the bytes that the secret's base64 decodes
@@ -31,12 +31,16 @@ pub const RETRY_AFTER_S_MAX: i64 = 86_400;
 /// The longest that a delivery is tried for, however patient its receiver asks to be: nine waits of a day, each with its share.
 pub const TRIED_S_MAX: i64 = (ATTEMPT_AFTER_S.len() as i64 - 1) * RETRY_AFTER_S_MAX * (100 + JITTER_PERCENT) / 100;
 pub const WEBHOOK_URL_BYTES_MAX: usize = 2_048;
-/// Deliveries of one agent that wait at once; what comes beyond is dead at once, and can be replayed.
-pub const DELIVERIES_WAITING_MAX: i64 = 10_000;
+/// Deliveries of one agent about its manifest and its relations that wait at once. Further ones are dead at once, and can be
+/// replayed.
+pub const CONSENT_DELIVERIES_WAITING_MAX: i64 = 10_000;
 /// Of these, other than re-consents: any person can cause them, and they must not crowd out the re-consents.
-pub const RELATION_DELIVERIES_WAITING_MAX: i64 = DELIVERIES_WAITING_MAX / 2;
-/// Of one agent, deliveries of each end (delivered, dead) that are still shown, other than re-consents; the oldest beyond that
-/// are forgotten before their time.
+pub const RELATION_DELIVERIES_WAITING_MAX: i64 = CONSENT_DELIVERIES_WAITING_MAX / 2;
+/// Deliveries of one agent about runs that wait at once. They are counted separately: each user of the owner's tenant can cause
+/// them, and they must not crowd out the others.
+pub const RUN_DELIVERIES_WAITING_MAX: i64 = 5_000;
+/// Of one agent, deliveries of each end (delivered, dead) that are still shown, of those about runs and of the others
+/// separately. Re-consents are not counted. The oldest beyond the limit are deleted before their time.
 pub const ENDED_DELIVERIES_MAX: u32 = 10_000;
 pub const VERSION: &str = "v1";
 
@@ -169,9 +173,12 @@ pub struct Delivery {
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
-    /// The body, byte for byte as it is signed.
+    /// The body, byte for byte as it is signed. Its payload is null if it describes a run that the owner may no longer read.
     #[schema(value_type = Object)]
     pub body: RawJson,
+    /// The run that it describes. The body also names it, so it is not part of the response.
+    #[serde(skip)]
+    pub run_id: Option<RunId>,
 }
 
 /// What is sent.

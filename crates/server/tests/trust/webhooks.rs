@@ -2,13 +2,15 @@
 //! and what never leaves this server.
 
 mod restarts;
+pub mod runs;
 mod several_servers;
 
 use ostler_client::trust::receiver::{DeliveryError, Receiver};
 use ostler_protocol::{
     FailureKind::*,
     trust::webhooks::{
-        ATTEMPT_AFTER_S, DELIVERIES_WAITING_MAX, ENDED_DELIVERIES_MAX, JITTER_PERCENT, RELATION_DELIVERIES_WAITING_MAX,
+        ATTEMPT_AFTER_S, CONSENT_DELIVERIES_WAITING_MAX, ENDED_DELIVERIES_MAX, JITTER_PERCENT,
+        RELATION_DELIVERIES_WAITING_MAX,
     },
 };
 use ostler_server::clock::Clock;
@@ -237,7 +239,7 @@ async fn no_more_is_replayed_than_may_wait(engine: Engine) {
     let told = tell(&server, &agent).await;
     attempted(&server, &agent, &told, 1).await;
     set(&server, &agent, &hook.url()).await;
-    fill(&server, &agent, DELIVERIES_WAITING_MAX).await;
+    fill(&server, &agent, CONSENT_DELIVERIES_WAITING_MAX).await;
     let replay = || server.send(server.request("POST", &path(&agent, &format!("/deliveries/{told}/replay"))));
     replay().await.refused_by(RateLimited, "deliveries-waiting");
     server.store("DELETE FROM webhook_deliveries WHERE delivery_id = 'waits-1'").await;

@@ -6,4 +6,5 @@ mod guards;
 pub mod manifests;
 pub mod receipts;
 pub mod relations;
+pub mod run_webhooks;
 pub mod webhooks;

@@ -4,11 +4,12 @@
 use ostler_protocol::{
     RawJson, Timestamp,
     cursors::Cursor,
-    ids::AgentId,
+    ids::{AgentId, RunId},
     trust::{
         relations::REAUTH_REQUIRED,
         webhooks::{
-            DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, RELATION_DELIVERIES_WAITING_MAX, Webhook,
+            CONSENT_DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryStatus, RELATION_DELIVERIES_WAITING_MAX,
+            RUN_DELIVERIES_WAITING_MAX, Webhook,
         },
     },
 };
@@ -16,7 +17,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    record::{self, Reader, Record, Statement, Value, json, on_conflict, record, text},
+    record::{self, Reader, Record, Statement, Value, json, on_conflict, opt_text, record, text},
     retention::{Removable, RemovedItems, RetentionScope, first_tenant, gate, held_tenants, removable_columns},
     trust::guards,
 };
@@ -32,7 +33,7 @@ record! {
         created_at: time;
         disabled_at: opt_time;
     }
-    beside { sealed_secret }
+    beside { sealed_secret runs_since }
 }
 
 const DELIVERY_NAMES: &str = <Delivery as Record>::NAMES;
@@ -47,6 +48,7 @@ record! {
         event_type: text;
         body: raw_json;
         created_at: time;
+        run_id: opt_id;
     }
     state {
         status: named(DeliveryStatus);
@@ -63,6 +65,7 @@ record! {
         event_type,
         body,
         created_at,
+        run_id,
         status,
         attempts,
         due_at,
@@ -93,10 +96,15 @@ pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<We
     db.select(rest, vec![owner_id.into(), i64::from(limit).into()]).await
 }
 
-/// Sets an agent's webhook, in place of the one it had. False: the agent is not there, or was retired.
+/// Sets an agent's webhook, in place of the one it had. Runs are reported since the first of them was set. False: the agent is
+/// not there, or was retired.
 pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<bool, StoreError> {
-    let replaced = format!("{}, sealed_secret = excluded.sealed_secret", on_conflict::<Webhook>());
-    let inserted = record::insert(webhook, vec![("sealed_secret", sealed_secret.into())], &replaced);
+    let replaced = format!(
+        "{}, sealed_secret = excluded.sealed_secret, runs_since = COALESCE(webhooks.runs_since, webhooks.created_at)",
+        on_conflict::<Webhook>()
+    );
+    let beside = vec![("sealed_secret", sealed_secret.into()), ("runs_since", webhook.created_at.into())];
+    let inserted = record::insert(webhook, beside, &replaced);
     db.write_together(vec![guards::is_there(db, webhook.agent_id), inserted]).await
 }
 
@@ -122,6 +130,47 @@ pub(crate) fn given_up(agent_id: AgentId, why: &str, now: Timestamp) -> Statemen
     Statement::new(sql, vec![why.into(), now.into(), text(agent_id)])
 }
 
+/// What deliveries are about. Each subject has its own limits, so that reports about runs do not crowd out those about consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The agent's manifest and its relations.
+    Consent,
+    Run,
+}
+
+impl Subject {
+    pub const ALL: [Self; 2] = [Self::Consent, Self::Run];
+
+    pub fn of(run_id: Option<RunId>) -> Self {
+        if run_id.is_some() { Self::Run } else { Self::Consent }
+    }
+
+    /// Deliveries of one agent that may wait.
+    pub fn waiting_max(self) -> i64 {
+        match self {
+            Self::Consent => CONSENT_DELIVERIES_WAITING_MAX,
+            Self::Run => RUN_DELIVERIES_WAITING_MAX,
+        }
+    }
+
+    fn condition(self) -> &'static str {
+        match self {
+            Self::Consent => "run_id IS NULL",
+            Self::Run => "run_id IS NOT NULL",
+        }
+    }
+
+    /// Counts the waiting deliveries of an agent, no further than to the limit.
+    fn count_waiting(self, agent_id: &str) -> String {
+        format!(
+            "(SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = {agent_id}
+                 AND o.status = 'pending' AND o.{condition} LIMIT {most}) AS waiting)",
+            condition = self.condition(),
+            most = self.waiting_max()
+        )
+    }
+}
+
 /// A delivery to be made.
 #[derive(Clone, Debug)]
 pub struct NewDelivery {
@@ -130,21 +179,27 @@ pub struct NewDelivery {
     pub event_type: &'static str,
     pub body: RawJson,
     pub created_at: Timestamp,
+    /// The run that it describes. The delivery is deleted when the run is erased.
+    pub run_id: Option<RunId>,
 }
 
 /// Inserts a delivery for the agent's webhook, if it has one, together with the change it reports. One that cannot be delivered
 /// now is dead from the beginning, so that it is listed and can be replayed.
 pub(crate) fn delivery(new: &NewDelivery) -> Statement {
-    let room = if new.event_type == REAUTH_REQUIRED { DELIVERIES_WAITING_MAX } else { RELATION_DELIVERIES_WAITING_MAX };
+    let subject = Subject::of(new.run_id);
+    let waiting_max = match subject {
+        Subject::Consent if new.event_type != REAUTH_REQUIRED => RELATION_DELIVERIES_WAITING_MAX,
+        subject => subject.waiting_max(),
+    };
     let sql = format!(
         "INSERT INTO webhook_deliveries (delivery_id, agent_id, event_type, body, status, attempts, due_at, last_error,
-             created_at, updated_at)
+             created_at, updated_at, run_id)
          SELECT $1, $2, $3, $4, CASE WHEN f.why IS NULL THEN 'pending' ELSE 'dead' END, 0,
-             CASE WHEN f.why IS NULL THEN $5 END, f.why, $5, $5
+             CASE WHEN f.why IS NULL THEN $5 END, f.why, $5, $5, $6
          FROM (SELECT CASE WHEN w.disabled_at IS NOT NULL THEN 'the webhook is disabled'
-             WHEN (SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = $2
-                 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) >= {room}
-             THEN 'too many deliveries wait' END AS why FROM webhooks AS w WHERE w.agent_id = $2) AS f"
+             WHEN {waiting} >= {waiting_max} THEN 'too many deliveries wait' END AS why
+             FROM webhooks AS w WHERE w.agent_id = $2) AS f",
+        waiting = subject.count_waiting("$2")
     );
     let args = vec![
         text(new.delivery_id),
@@ -152,6 +207,7 @@ pub(crate) fn delivery(new: &NewDelivery) -> Statement {
         new.event_type.into(),
         (&new.body).into(),
         new.created_at.into(),
+        opt_text(new.run_id),
     ];
     Statement::new(sql, args)
 }
@@ -256,20 +312,16 @@ pub async fn update_ended(db: &Db, ended: Ended<'_>, now: Timestamp) -> Result<b
 }
 
 /// Replays a dead delivery. `None` if there is no such dead delivery, or too many wait already.
-pub async fn update_replayed(
-    db: &Db,
-    agent_id: AgentId,
-    id: DeliveryId,
-    now: Timestamp,
-) -> Result<Option<Delivery>, StoreError> {
+pub async fn update_replayed(db: &Db, dead: &Delivery, now: Timestamp) -> Result<Option<Delivery>, StoreError> {
+    let subject = Subject::of(dead.run_id);
     let sql = format!(
         "UPDATE webhook_deliveries SET status = 'pending', attempts = 0, due_at = $1, last_error = NULL,
              last_status = NULL, updated_at = $1 WHERE delivery_id = $2 AND agent_id = $3 AND status = 'dead'
-             AND (SELECT COUNT(*) FROM (SELECT 1 FROM webhook_deliveries AS o WHERE o.agent_id = $3
-                 AND o.status = 'pending' LIMIT {DELIVERIES_WAITING_MAX}) AS waiting) < {DELIVERIES_WAITING_MAX}
-         RETURNING {DELIVERY_NAMES}"
+             AND {waiting} < {waiting_max} RETURNING {DELIVERY_NAMES}",
+        waiting = subject.count_waiting("$3"),
+        waiting_max = subject.waiting_max()
     );
-    Ok(db.write(sql, vec![now.into(), text(id), text(agent_id)], Delivery::decode).await?.pop())
+    Ok(db.write(sql, vec![now.into(), text(dead.delivery_id), text(dead.agent_id)], Delivery::decode).await?.pop())
 }
 
 /// Deletes deliveries that ended before this, at most `limit`.
@@ -285,7 +337,8 @@ pub async fn delete_ended(db: &Db, before: Timestamp, limit: u32) -> Result<usiz
 }
 
 /// The user whose agent a delivery is for: it belongs to the user's first tenant, and holds of all of them cover it.
-const OF_OWNER: &str = "LEFT JOIN agents a ON a.agent_id = d.agent_id LEFT JOIN users u ON u.user_id = a.owner_id";
+pub(crate) const OF_OWNER: &str =
+    "LEFT JOIN agents a ON a.agent_id = d.agent_id LEFT JOIN users u ON u.user_id = a.owner_id";
 
 /// Deliveries that ended before, in the order of their ids.
 pub async fn list_removable(
@@ -333,14 +386,20 @@ fn of_tenant(db: &Db, scope: &RetentionScope, args: &mut Vec<Value>) -> String {
     }
 }
 
-/// Ended deliveries that any user can cause. Exactly the condition of their partial index.
+/// Ended deliveries that any user can cause. It contains the condition of their partial index.
 const ENDED_BY_USERS: &str = "status <> 'pending' AND event_type <> 'h2a.reauth_required'";
 
-/// Agents and statuses with more ended deliveries than `most`, at most `limit`.
-pub async fn list_overfull(db: &Db, most: u32, limit: u32) -> Result<Vec<(AgentId, DeliveryStatus)>, StoreError> {
+/// Agents and statuses with more ended deliveries about this subject than `most`, at most `limit`.
+pub async fn list_overfull(
+    db: &Db,
+    subject: Subject,
+    most: u32,
+    limit: u32,
+) -> Result<Vec<(AgentId, DeliveryStatus)>, StoreError> {
     let sql = format!(
-        "SELECT agent_id, status FROM webhook_deliveries WHERE {ENDED_BY_USERS} GROUP BY agent_id, status
-         HAVING COUNT(*) > $1 LIMIT $2"
+        "SELECT agent_id, status FROM webhook_deliveries WHERE {ENDED_BY_USERS} AND {condition}
+         GROUP BY agent_id, status HAVING COUNT(*) > $1 LIMIT $2",
+        condition = subject.condition()
     );
     let decode =
         |row: &mut Reader<'_>| Ok((row.at("agent_id")?.id()?, row.at("status")?.named(DeliveryStatus::parse)?));
@@ -350,17 +409,18 @@ pub async fn list_overfull(db: &Db, most: u32, limit: u32) -> Result<Vec<(AgentI
 /// Deletes the oldest of these beyond the newest `most`, at most `limit`.
 pub async fn delete_oldest(
     db: &Db,
-    agent_id: AgentId,
-    status: DeliveryStatus,
+    subject: Subject,
+    (agent_id, status): (AgentId, DeliveryStatus),
     most: u32,
     limit: u32,
 ) -> Result<usize, StoreError> {
     let order = db.byte_order();
     let sql = format!(
         "DELETE FROM webhook_deliveries WHERE delivery_id IN (SELECT delivery_id FROM webhook_deliveries
-             WHERE agent_id = $1 AND status = $2 AND {ENDED_BY_USERS} AND NOT EXISTS (SELECT 1 FROM agents a
+             WHERE agent_id = $1 AND status = $2 AND {ENDED_BY_USERS} AND {condition} AND NOT EXISTS (SELECT 1 FROM agents a
                  JOIN users u ON u.user_id = a.owner_id WHERE a.agent_id = $1 AND {held})
              ORDER BY created_at DESC, delivery_id{order} DESC LIMIT $3 OFFSET $4) RETURNING 1",
+        condition = subject.condition(),
         held = held_tenants(db, "u.tenants")
     );
     let args = vec![text(agent_id), status.as_str().into(), i64::from(limit).into(), i64::from(most).into()];

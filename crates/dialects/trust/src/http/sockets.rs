@@ -29,7 +29,7 @@ use ostler_server::{
         extract::Params,
         problem::Refusal,
         sockets::{Close, Frame, HEARD_BYTES_MAX, Outbox, Patience, SocketDialect, Step, converse, fitted, queue},
-        waiting::Ticket,
+        waiting_connections::Ticket,
     },
 };
 

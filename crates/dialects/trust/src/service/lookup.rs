@@ -1,7 +1,16 @@
 //! Finding the agent that a request names.
 
-use ostler_protocol::{Failure, Rule, ids::AgentId, trust::agents::Agent};
-use ostler_server::{app::App, auth::Principal};
+use std::collections::HashSet;
+
+use ostler_protocol::{
+    Failure, Rule,
+    ids::{AgentId, RunId, UserId},
+    trust::agents::Agent,
+};
+use ostler_server::{
+    app::{App, RunRef},
+    auth::{LOCAL, Principal},
+};
 use ostler_store as store;
 
 /// An agent that was not retired.
@@ -40,4 +49,30 @@ pub(super) fn check_owner(caller: &Principal, agent: &Agent) -> Result<(), Failu
         return Ok(());
     }
     Err(Failure::rule(Rule::NotOwner, "only the agent's owner may do this"))
+}
+
+/// The owner of agents as a caller, with the rights that their requests have. `None` if the user was removed.
+pub(crate) async fn owner(app: &App, owner_id: &str) -> Result<Option<Principal>, Failure> {
+    if owner_id == LOCAL {
+        return Ok(Some(Principal::Operator));
+    }
+    let Ok(user_id) = owner_id.parse::<UserId>() else { return Ok(None) };
+    let user = store::users::get(&app.db, user_id).await?.filter(|user| user.removed_at.is_none());
+    Ok(user.map(|user| Principal::User { user_id, name: user.name.into(), tenants: user.tenants.into() }))
+}
+
+/// Those of these runs that the reader may read, by the same check as over REST. Erased runs are not among them.
+pub(crate) async fn readable(app: &App, reader: &Principal, runs: &[RunId]) -> Result<HashSet<RunId>, Failure> {
+    if runs.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let found = store::trust::run_webhooks::list_access(&app.db, runs).await?;
+    let runs = found.into_iter().map(|run| RunRef {
+        run_id: run.run_id,
+        session: run.session,
+        tenant_id: run.tenant_id.into(),
+        owner: run.owner.map(Into::into),
+        backend_profile: run.backend_profile.into(),
+    });
+    Ok(runs.filter(|run| reader.may_read(run).is_ok()).map(|run| run.run_id).collect())
 }

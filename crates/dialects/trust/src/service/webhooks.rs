@@ -3,23 +3,23 @@
 use jiff::SignedDuration;
 use ostler_crypto::mac::{SECRET_BYTES_MIN, secret_text};
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, FailureKind, Rule,
     cursors::{Cursor, PageRequest},
     ids::AgentId,
     json::{hex, unhex},
     retention::RetentionNoun,
     trust::webhooks::{
-        DELIVERIES_WAITING_MAX, Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ENDED_DELIVERIES_MAX,
-        ListDeliveries, NewWebhook, PutWebhook, Webhook, body,
+        Delivery, DeliveryId, DeliveryPage, DeliveryStatus, ENDED_DELIVERIES_MAX, ListDeliveries, NewWebhook,
+        PutWebhook, Webhook, body,
     },
 };
 use ostler_store::{
     self as store,
-    trust::webhooks::{NewDelivery, Sealed},
+    trust::webhooks::{NewDelivery, Sealed, Subject},
 };
 use serde_json::json;
 
-use crate::service::lookup::{owned, retired};
+use crate::service::lookup::{self, owned, retired};
 use crate::{deliveries::sender::check_url, state::Trust};
 use ostler_server::{
     app::App,
@@ -30,6 +30,9 @@ use ostler_server::{
 
 /// The event of a test delivery.
 const TEST: &str = "webhook.test";
+
+/// Why a delivery about a run is not sent and not shown.
+pub(crate) const UNREADABLE: &str = "the run was erased, or the agent's owner may no longer read it";
 
 /// How long ended deliveries are stored.
 const ENDED_RETENTION: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -56,6 +59,7 @@ pub(crate) async fn put(
         return Err(retired());
     }
     tracing::info!(%agent_id, by = caller.name(), "a webhook was set");
+    Trust::of(app).run_scan.notify_one();
     Trust::of(app).deliveries.notify_one();
     Ok(NewWebhook { webhook, secret })
 }
@@ -103,7 +107,8 @@ pub(crate) fn new_delivery(
 ) -> NewDelivery {
     let created_at = app.now();
     let body = body(event_type, payload, created_at);
-    NewDelivery { delivery_id: DeliveryId::new(app.ids.body()), agent_id, event_type, body, created_at }
+    let delivery_id = DeliveryId::new(app.ids.body());
+    NewDelivery { delivery_id, agent_id, event_type, body, created_at, run_id: None }
 }
 
 pub(crate) async fn list_deliveries(
@@ -117,6 +122,7 @@ pub(crate) async fn list_deliveries(
     let page = PageRequest::new("deliveries", &(agent_id, status), limit, cursor.as_deref())?;
     let (after, rows_max) = (page.after.as_ref(), page.rows_max());
     let found = store::trust::webhooks::list_deliveries(&app.db, agent_id, status, after, rows_max).await?;
+    let found = without_unreadable(app, caller, found).await?;
     let page = page.page(found, |last| Cursor::after(last.created_at, last.delivery_id));
     Ok(DeliveryPage { deliveries: page.items, next_cursor: page.next_cursor })
 }
@@ -129,7 +135,29 @@ pub(crate) async fn get_delivery(
 ) -> Result<Delivery, Failure> {
     owned(app, caller, agent_id).await?;
     let found = store::trust::webhooks::get_delivery(&app.db, agent_id, delivery_id).await?;
+    let found = without_unreadable(app, caller, found.into_iter().collect()).await?.pop();
     found.ok_or_else(|| Failure::not_found("delivery"))
+}
+
+/// Removes the payloads of deliveries about runs that the owner may no longer read.
+async fn without_unreadable(app: &App, owner: &Principal, found: Vec<Delivery>) -> Result<Vec<Delivery>, Failure> {
+    let runs: Vec<_> = found.iter().filter_map(|delivery| delivery.run_id).collect();
+    let readable = lookup::readable(app, owner, &runs).await?;
+    let clear = |delivery: Delivery| match delivery.run_id {
+        Some(run_id) if !readable.contains(&run_id) => {
+            Delivery { body: body(&delivery.event_type, &(), delivery.created_at), ..delivery }
+        }
+        _ => delivery,
+    };
+    Ok(found.into_iter().map(clear).collect())
+}
+
+/// Whether a delivery may be sent: the agent's owner can still read the run that it describes.
+pub(crate) async fn may_send(app: &App, delivery: &Delivery) -> Result<bool, Failure> {
+    let Some(run_id) = delivery.run_id else { return Ok(true) };
+    let Some(agent) = store::trust::agents::get(&app.db, delivery.agent_id).await? else { return Ok(false) };
+    let Some(owner) = lookup::owner(app, &agent.owner_id).await? else { return Ok(false) };
+    Ok(lookup::readable(app, &owner, &[run_id]).await?.contains(&run_id))
 }
 
 /// Makes a dead delivery pending again, under the same id.
@@ -141,10 +169,14 @@ pub(crate) async fn replay(
 ) -> Result<Delivery, Failure> {
     let dead = get_delivery(app, caller, agent_id, delivery_id).await?;
     check_enabled(app, caller, agent_id).await?;
-    let replayed = store::trust::webhooks::update_replayed(&app.db, agent_id, delivery_id, app.now()).await;
+    if !may_send(app, &dead).await? {
+        return Err(Failure::new(FailureKind::NotFound, UNREADABLE));
+    }
+    let replayed = store::trust::webhooks::update_replayed(&app.db, &dead, app.now()).await;
     let replayed = replayed?.ok_or_else(|| {
         if dead.status == DeliveryStatus::Dead {
-            let message = format!("{DELIVERIES_WAITING_MAX} deliveries wait already; replay it when some have gone");
+            let waiting = Subject::of(dead.run_id).waiting_max();
+            let message = format!("{waiting} deliveries wait already; replay it when some have gone");
             return Failure::rule(Rule::DeliveriesWaiting, message);
         }
         let message = format!("only a dead delivery can be replayed; this one is {}", dead.status.as_str());
@@ -158,22 +190,35 @@ pub(crate) async fn replay(
 pub(crate) async fn delete_ended(app: &App) -> Result<(), Failure> {
     let before = app.now().checked_sub(ENDED_RETENTION).map_err(Failure::internal)?;
     while store::trust::webhooks::delete_ended(&app.db, before, DELETED_AT_ONCE).await? == DELETED_AT_ONCE as usize {}
-    drop_overfull(app).await
+    for subject in Subject::ALL {
+        drop_overfull(app, subject).await?;
+    }
+    Ok(())
 }
 
-/// Any person can begin and end a relation as often as they like, and each time a delivery is created. When an agent has too
-/// many of those, the oldest are deleted. Deliveries about re-consent follow from the owner's own changes, and are not.
-async fn drop_overfull(app: &App) -> Result<(), Failure> {
+/// Deletes deliveries that describe erased runs, and the cursors of runs that are no longer reported.
+pub(crate) async fn delete_erased(app: &App) -> Result<(), Failure> {
+    let all = DELETED_AT_ONCE as usize;
+    while store::trust::run_webhooks::delete_erased(&app.db, DELETED_AT_ONCE).await? == all {}
+    while store::trust::run_webhooks::delete_unused(&app.db, DELETED_AT_ONCE).await? == all {}
+    Ok(())
+}
+
+/// Any person can begin and end a relation as often as they like, and each time a delivery is created. The same applies to
+/// runs. When an agent has too many of either, the oldest are deleted. Deliveries about re-consent follow from the owner's own
+/// changes, and are not.
+async fn drop_overfull(app: &App, subject: Subject) -> Result<(), Failure> {
     loop {
-        let found = store::trust::webhooks::list_overfull(&app.db, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
+        let found =
+            store::trust::webhooks::list_overfull(&app.db, subject, ENDED_DELIVERIES_MAX, OVERFULL_AT_ONCE).await;
         let overfull = found?;
         if overfull.is_empty() {
             return Ok(());
         }
         let mut dropped_any = false;
-        for (agent_id, status) in overfull {
+        for of in overfull {
             let dropped =
-                store::trust::webhooks::delete_oldest(&app.db, agent_id, status, ENDED_DELIVERIES_MAX, DELETED_AT_ONCE)
+                store::trust::webhooks::delete_oldest(&app.db, subject, of, ENDED_DELIVERIES_MAX, DELETED_AT_ONCE)
                     .await;
             let dropped = dropped?;
             dropped_any |= dropped > 0;

@@ -28,8 +28,10 @@ pub struct Canonical {
 impl Canonical {
     /// Reads what a caller sent: the value, and its canonical form. `name` is what it is called in a failure.
     pub fn read(name: &str, text: &str) -> Result<(Value, Self), Failure> {
-        let Strict(value) = serde_json::from_str(text)
-            .map_err(|error| Failure::invalid(Rule::ManifestInvalid, format!("{name}: {error}")))?;
+        let Strict(value) = serde_json::from_str(text).map_err(|error: serde_json::Error| match error.is_data() {
+            true => Failure::invalid(Rule::ManifestInvalid, format!("{name}: {error}")),
+            false => Failure::invalid(Rule::ManifestInvalid, format!("{name} is not valid JSON: {error}")),
+        })?;
         let canonical = Self::of(&value);
         Ok((value, canonical))
     }

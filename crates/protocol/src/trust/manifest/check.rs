@@ -68,9 +68,15 @@ impl Checked {
         check(&manifest, &mut warnings, &mut problems);
         Failure::check_all(problems.0)?;
         let extensions = Extensions::of(&rest);
-        let unknown = |pointer| Warning::new("field-unknown", pointer, "this format has no such field");
-        warnings.extend(extensions.pointers().map(unknown));
+        warnings.extend(extensions.pointers().map(unknown_field));
         Ok(Self { manifest, canonical, extensions, warnings })
+    }
+
+    /// Warnings about the unknown fields of a text that [`Self::read`] rejects: a misspelt name is often why a field is
+    /// missing. None if the text is not JSON.
+    pub fn unknown_fields(text: &str) -> Vec<Warning> {
+        let Ok((value, _)) = Canonical::read(NAME, text) else { return vec![] };
+        Extensions::of(&value).pointers().take(PROBLEMS_MAX).map(unknown_field).collect()
     }
 
     /// Reads a manifest as a server returns it, which has checked it. It may have been reformatted on its way.
@@ -98,6 +104,10 @@ impl Checked {
     pub fn is_large(&self) -> bool {
         self.canonical.text.len() >= MANIFEST_BYTES_WARN
     }
+}
+
+fn unknown_field(pointer: &str) -> Warning {
+    Warning::new("field-unknown", pointer, "this format has no such field")
 }
 
 /// What is wrong with a manifest, up to the number that is reported.

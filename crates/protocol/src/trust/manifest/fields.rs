@@ -9,6 +9,8 @@ pub(super) enum FieldKind {
     Text,
     Number,
     Flag,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
     /// Any JSON; another check reads it.
     Any,
     Object(&'static [Field]),
@@ -53,7 +55,7 @@ pub(super) const SCOPE: &[Field] = &[
     optional("label_fallback", FieldKind::Text),
     optional("description_i18n_key", FieldKind::Text),
     optional("description_fallback", FieldKind::Text),
-    required("sensitivity", FieldKind::Text),
+    required("sensitivity", FieldKind::OneOf(&["low", "medium", "high"])),
 ];
 
 pub(super) const FLAGS: &[Field] = &[
@@ -97,6 +99,10 @@ fn check_field(
             }
             _ => "must be an array",
         },
+        FieldKind::OneOf(texts) => {
+            let is_listed = value.as_str().is_some_and(|text| texts.contains(&text));
+            return is_listed || report(at, format!("must be one of {}", texts.join(", ")));
+        }
         FieldKind::Text if !value.is_string() => "must be a string",
         FieldKind::Number if !value.is_u64() => "must be a whole number, 1 or more",
         FieldKind::Flag if !value.is_boolean() => "must be true or false",
