@@ -9,7 +9,6 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
     ids::{CommandId, RunId, SessionId, name},
     kernel::{
-        backends::CodexProgram,
         events::{Event, EventType},
         operations::{Operation, Request},
         runs::{Run, TerminalStatus},
@@ -40,13 +39,13 @@ use crate::{
     launcher::InHand,
     metrics::Metrics,
     net::{
-        places::{Places, STREAMS},
+        body_budget::BodyBudget,
+        permits::{PermitPool, STREAMS},
         refusals::Refusals,
-        waiting::{Bounds, Waiting},
-        work::Work,
+        waiting_connections::{Bounds, WaitingConnections},
     },
     secrets::SecretStore,
-    service::{health::StoreCheck, replay_throttle::ReplayThrottle},
+    service::{codex_program::CodexProbe, health::StoreCheck, replay_throttle::ReplayThrottle},
     traces::{Span, Traces, note_run},
     worker::wakeups::Pending,
 };
@@ -73,10 +72,10 @@ pub struct AppInner {
     pub redactor: Redactor,
     pub auth: Authenticator,
     pub secrets: SecretStore,
-    pub followers: Arc<Places>,
+    pub followers: Arc<PermitPool>,
     pub replays: ReplayThrottle,
     /// The request bodies that are being worked on.
-    pub work: Arc<Work>,
+    pub body_budget: Arc<BodyBudget>,
     /// Decides which failures are logged one by one.
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.
@@ -86,7 +85,7 @@ pub struct AppInner {
     /// This server's number among those of the store.
     pub server_number: i64,
     /// WebSockets whose peer has not introduced itself.
-    pub fresh_sockets: Arc<Waiting>,
+    pub fresh_sockets: Arc<WaitingConnections>,
     /// Wake-ups for other servers, if the store can have others.
     others: Option<Arc<Pending>>,
     /// The jobs of this server's launcher.
@@ -96,8 +95,8 @@ pub struct AppInner {
     pub metrics: Arc<Metrics>,
     pub store_check: StoreCheck,
     pub traces: Traces,
-    /// Whether Codex can be run on this machine. Probed at the first request for it.
-    pub codex: tokio::sync::OnceCell<CodexProgram>,
+    /// Whether Codex can be run on this machine.
+    pub codex: CodexProbe,
     /// The namespaces that agents get, once probed.
     pub isolation: tokio::sync::OnceCell<Isolation>,
     runs: Cache<RunId, RunRef>,
@@ -183,7 +182,7 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, states, metrics, traces, others, stage } =
             parts;
-        let work = Work::new(&config.limits);
+        let body_budget = BodyBudget::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
         let mut server_number = [0; 8];
         fill(&mut server_number);
@@ -197,9 +196,9 @@ impl App {
             redactor,
             auth,
             secrets,
-            followers: Places::new(STREAMS),
+            followers: PermitPool::new(STREAMS),
             replays: ReplayThrottle::default(),
-            work,
+            body_budget,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),
             states,
@@ -211,7 +210,7 @@ impl App {
             metrics,
             store_check: StoreCheck::default(),
             traces,
-            codex: tokio::sync::OnceCell::new(),
+            codex: CodexProbe::default(),
             isolation: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
@@ -429,8 +428,8 @@ impl App {
     }
 }
 
-fn fresh_sockets(limits: &LimitsSection) -> Arc<Waiting> {
-    Waiting::new(Bounds {
+fn fresh_sockets(limits: &LimitsSection) -> Arc<WaitingConnections> {
+    WaitingConnections::new(Bounds {
         all_max: limits.sockets_fresh_max,
         per_address_max: limits.sockets_fresh_per_address_max,
         pressed_wait: PRESSED_WAIT,

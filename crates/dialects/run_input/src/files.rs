@@ -18,7 +18,7 @@ use ostler_server::{
     auth::Principal,
     config::Config,
     directories,
-    net::places::{Place, Places, UPLOADS},
+    net::permits::{Permit, PermitPool, UPLOADS},
     secrets::SecretStore,
     startup::not_started,
 };
@@ -39,7 +39,7 @@ pub(crate) struct Attachments {
     pub bucket: String,
     base_url: String,
     key: MacKey,
-    uploads: Arc<Places>,
+    uploads: Arc<PermitPool>,
 }
 
 impl Attachments {
@@ -54,11 +54,11 @@ impl Attachments {
         let base_url =
             section.base_url.clone().unwrap_or_else(|| format!("{}://{}", config.scheme(), config.server.listen));
         let base_url = base_url.trim_end_matches('/').to_owned();
-        Ok(Self { store, bucket, base_url, key, uploads: Places::new(UPLOADS) })
+        Ok(Self { store, bucket, base_url, key, uploads: PermitPool::new(UPLOADS) })
     }
 
     /// A permit for one more upload. Fails if the server or the caller has too many.
-    pub(crate) fn admit(&self, caller: &Principal) -> Result<Place, Failure> {
+    pub(crate) fn admit(&self, caller: &Principal) -> Result<Permit, Failure> {
         self.uploads.admit(caller, UPLOADS_MAX, UPLOADS_PER_USER_MAX)
     }
 

@@ -21,7 +21,7 @@ use super::{body_problems::SentBody, problem::Refusal};
 use crate::{
     app::App,
     auth::{Principal, unauthenticated},
-    net::work::Share,
+    net::body_budget::BodyShare,
 };
 
 const JSON: &str = "application/json";
@@ -152,7 +152,7 @@ async fn read_bytes(
     };
     let patience = Duration::from_millis(app.config.limits.body_ms);
     let announced = announced_bytes(request.headers());
-    let share = request.extensions_mut().remove::<Arc<Share>>();
+    let share = request.extensions_mut().remove::<Arc<BodyShare>>();
     let sent_body = request.extensions_mut().remove::<SentBody>().filter(|_| scan.is_some());
     // A client that waits for `100 Continue` sends nothing more; reading on would make it send the body.
     let reads_on = !request.headers().contains_key(header::EXPECT);
@@ -196,14 +196,14 @@ enum BodyError {
     Refused(Failure),
 }
 
-/// Reads a body into memory. What has arrived is counted in the request's share of the work in flight.
+/// Reads a body into memory. What has arrived is counted in the request's share of the budget for bodies.
 async fn collect(
     body: &mut AxumBody,
-    share: Option<&Share>,
+    share: Option<&BodyShare>,
     bytes_max: usize,
     mut scan: Option<JsonScan>,
 ) -> Result<Bytes, BodyError> {
-    let mut reading = share.map(Share::start_reading);
+    let mut reading = share.map(BodyShare::start_reading);
     let mut bytes = BytesMut::new();
     loop {
         let frame = match &reading {

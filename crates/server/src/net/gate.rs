@@ -18,12 +18,12 @@ use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 
 use super::{
     access_table::{AccessTable, RouteAccess},
+    body_budget::BodyShare,
     body_problems::{BodyValidators, SentBody, is_about_shape},
     forwarded::TrustedProxies,
     problem,
     rates::{Limiter, RateOwner, RateStatus, Tier},
     sse::wants_stream,
-    work::Share,
 };
 use crate::{
     app::App,
@@ -92,7 +92,7 @@ pub async fn gate(
     let mut response = match admitted {
         Ok(principal) => {
             // Held until there is a response.
-            let share = share_work(&app, peer, principal.as_ref(), &mut request);
+            let share = share_budget(&app, peer, principal.as_ref(), &mut request);
             if share.is_some() {
                 request.extensions_mut().insert(sent_body.clone());
             }
@@ -177,16 +177,16 @@ async fn admit(
     }
 }
 
-/// Gives a request with a body a share of the work in flight, which grows when its body is read. `None` for requests without
+/// Gives a request with a body a share of the budget for bodies, which grows when its body is read. `None` for requests without
 /// a body, and for those made inside this process, which are not counted.
-fn share_work(
+fn share_budget(
     app: &App,
     peer: Option<IpAddr>,
     principal: Option<&Principal>,
     request: &mut Request,
-) -> Option<Arc<Share>> {
+) -> Option<Arc<BodyShare>> {
     let peer = peer.filter(|_| !request.body().is_end_stream())?;
-    let share = app.work.share(principal.map_or_else(|| RateOwner::peer(peer), RateOwner::caller));
+    let share = app.body_budget.share(principal.map_or_else(|| RateOwner::peer(peer), RateOwner::caller));
     request.extensions_mut().insert(share.clone());
     Some(share)
 }

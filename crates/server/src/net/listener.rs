@@ -45,7 +45,7 @@ use crate::{
     app::App,
     net::{
         self, Peer,
-        waiting::{Bounds, Ticket, Waiting},
+        waiting_connections::{Bounds, Ticket, WaitingConnections},
     },
 };
 
@@ -55,9 +55,9 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Serves until the server stops, then lets open requests finish.
 pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, router: Router) {
     let limits = &app.config.limits;
-    let places = Arc::new(Semaphore::new(limits.connections_max));
+    let connections = Arc::new(Semaphore::new(limits.connections_max));
     let head = Duration::from_millis(limits.head_ms);
-    let silent = Waiting::new(Bounds {
+    let silent = WaitingConnections::new(Bounds {
         all_max: limits.connections_max,
         per_address_max: limits.silent_per_address_max,
         pressed_wait: head / 4,
@@ -66,12 +66,12 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
     // The time for a head is measured from its first byte, by the connection itself.
     http.timer(TokioTimer::new()).header_read_timeout(Duration::from_millis(limits.idle_ms.max(limits.head_ms)));
     loop {
-        let (stream, address, place) = tokio::select! {
-            accepted = accept(&listener, &places, &silent) => accepted,
+        let (stream, address, permit) = tokio::select! {
+            accepted = accept(&listener, &connections, &silent) => accepted,
             () = app.stopped() => break,
         };
         let stream =
-            Tcp { stream, patience: Duration::from_millis(limits.slow_reader_ms), stalled: None, _place: place };
+            Tcp { stream, patience: Duration::from_millis(limits.slow_reader_ms), stalled: None, _permit: permit };
         let connection = Arc::new(Seen::new(address, silent.clone()));
         let (http, app, router, tls) = (http.clone(), app.clone(), router.clone(), tls.clone());
         tokio::spawn(async move {
@@ -88,7 +88,7 @@ pub async fn serve(app: App, listener: TcpListener, tls: Option<TlsAcceptor>, ro
     drop(listener);
     // Every connection releases its slot, also one that became a WebSocket.
     let all = u32::try_from(app.config.limits.connections_max).unwrap_or(u32::MAX);
-    if tokio::time::timeout(DRAIN, places.acquire_many(all)).await.is_err() {
+    if tokio::time::timeout(DRAIN, connections.acquire_many(all)).await.is_err() {
         tracing::warn!("requests were still open when the server stopped");
     }
 }
@@ -161,19 +161,19 @@ where
 #[expect(clippy::expect_used, reason = "never closed")]
 async fn accept(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
-    waiting: &Waiting,
+    connections: &Arc<Semaphore>,
+    waiting: &WaitingConnections,
 ) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
                 let _ = stream.set_nodelay(true);
                 // Only now, so that the connection that is closed to make room is not the newest one.
-                if places.available_permits() == 0 {
+                if connections.available_permits() == 0 {
                     waiting.close_one();
                 }
-                let place = places.clone().acquire_owned().await.expect("never closed");
-                return (stream, address, place);
+                let permit = connections.clone().acquire_owned().await.expect("never closed");
+                return (stream, address, permit);
             }
             Err(error) => {
                 // Out of file descriptors, most likely: give others time to close theirs.
@@ -223,7 +223,7 @@ struct Tcp {
     stream: TcpStream,
     patience: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Tcp {
@@ -280,7 +280,7 @@ impl AsyncWrite for Tcp {
 /// State of one connection, shared by its stream and its service.
 struct Seen {
     address: SocketAddr,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingConnections>,
     /// The connection's entry among the waiting ones: until its first request, and between two requests.
     ticket: Mutex<Option<Ticket>>,
     /// Notified if the connection must make room for another one while it waits.
@@ -293,7 +293,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn new(address: SocketAddr, waiting: Arc<Waiting>) -> Self {
+    fn new(address: SocketAddr, waiting: Arc<WaitingConnections>) -> Self {
         let closed = Arc::<Notify>::default();
         let ticket = waiting.enter_with(address.ip(), closed.clone());
         Self {

@@ -3,6 +3,7 @@
 //! attributes, so they cannot disagree.
 
 mod access_table;
+pub mod body_budget;
 mod body_problems;
 mod capabilities;
 mod docs;
@@ -14,7 +15,7 @@ mod guide;
 mod health;
 pub mod listener;
 mod metrics;
-pub mod places;
+pub mod permits;
 pub mod problem;
 pub mod rates;
 pub mod refusals;
@@ -22,8 +23,7 @@ pub mod responses;
 pub mod sockets;
 pub mod sse;
 pub mod tls;
-pub mod waiting;
-pub mod work;
+pub mod waiting_connections;
 
 use std::sync::{Arc, OnceLock};
 

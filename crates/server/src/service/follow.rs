@@ -15,7 +15,7 @@ use ostler_store::{self as store, kernel::events::Bounds};
 use tokio::time::Duration;
 
 use crate::{
-    app::App, auth::Principal, net::places::Place, recheck::SessionWatch, service::replay_throttle::SHORT_EVENTS_MAX,
+    app::App, auth::Principal, net::permits::Permit, recheck::SessionWatch, service::replay_throttle::SHORT_EVENTS_MAX,
 };
 
 /// How much a follower reads at once, which is also how much a stalled follower holds in memory.
@@ -43,7 +43,7 @@ pub struct Follower {
     /// So far behind that its pages are read in turn with others.
     replaying: bool,
     ended: bool,
-    _place: Place,
+    _permit: Permit,
 }
 
 /// Follows a run's events numbered above `after`.
@@ -78,8 +78,8 @@ pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> 
 }
 
 /// Follows a thread's events numbered above `after`, with a permit that was already acquired.
-pub fn thread(app: &App, place: Place, session: SessionId, after: i64) -> Follower {
-    Follower::at(app, place, session, FollowScope::Session, after)
+pub fn thread(app: &App, permit: Permit, session: SessionId, after: i64) -> Follower {
+    Follower::at(app, permit, session, FollowScope::Session, after)
 }
 
 impl Follower {
@@ -93,11 +93,11 @@ impl Follower {
         app.accepting()?;
         let after = ostler_protocol::cursors::after_seq(after)?;
         let limits = &app.config.limits;
-        let place = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
-        Ok(Self::at(app, place, session, scope, after))
+        let permit = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
+        Ok(Self::at(app, permit, session, scope, after))
     }
 
-    fn at(app: &App, place: Place, session: SessionId, scope: FollowScope, after: i64) -> Self {
+    fn at(app: &App, permit: Permit, session: SessionId, scope: FollowScope, after: i64) -> Self {
         Self {
             app: app.clone(),
             session,
@@ -108,7 +108,7 @@ impl Follower {
             behind: true,
             replaying: false,
             ended: false,
-            _place: place,
+            _permit: permit,
         }
     }
 

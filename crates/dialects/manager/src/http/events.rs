@@ -8,7 +8,7 @@ use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, HeaderValue, header};
 use ostler_protocol::{
     Failure, Rule,
@@ -23,7 +23,7 @@ use ostler_server::{
     net::{
         extract::{At, Body, Caller, Params},
         problem::Refusal,
-        sse::{streamed, wants_stream},
+        sse::{KEEP_ALIVE, next_within, streamed, wants_stream},
     },
     service::{self, follow::Follower},
 };
@@ -74,28 +74,24 @@ pub(crate) fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Failure>
 
 pub(crate) fn event_stream(app: &App, caller: Principal, headers: &HeaderMap, follower: Follower) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
-    // Send the first bytes at once, so that the client knows that the stream is open.
-    let frames = stream::unfold((Some(follower), true), move |(follower, first)| async move {
-        let mut follower = follower?;
-        if first {
-            return Some((frame_bytes(": open\n\n".into()), (Some(follower), false)));
-        }
-        match tokio::time::timeout(heartbeat, follower.next()).await {
-            Err(_) => Some((frame_bytes(": keep-alive\n\n".into()), (Some(follower), false))),
-            Ok(Ok(Some(event))) => Some((frame_bytes(frame(follower.number(&event), &event)), (Some(follower), false))),
-            Ok(Ok(None)) => None,
-            Ok(Err(failure)) => {
+    let events = stream::unfold(follower, |mut follower| async move {
+        match follower.next().await {
+            Ok(event) => event.map(|event| (Bytes::from(frame(follower.number(&event), &event)), follower)),
+            Err(failure) => {
                 // A reader that reconnects with its last id misses nothing.
                 tracing::warn!(%failure, "an event stream ended early");
                 None
             }
         }
     });
+    let with_keep_alives = stream::unfold(Box::pin(events), move |mut events| async move {
+        let next = next_within(&mut events, heartbeat).await.unwrap_or(Some(KEEP_ALIVE));
+        next.map(|frame| (frame, events))
+    });
+    // Send the first bytes at once, so that the client knows that the stream is open.
+    let open = stream::iter([Bytes::from_static(b": open\n\n")]);
+    let frames = open.chain(with_keep_alives).map(Ok::<_, Infallible>);
     streamed(app, caller, headers, frames)
-}
-
-fn frame_bytes(text: String) -> Result<Bytes, Infallible> {
-    Ok(Bytes::from(text))
 }
 
 fn frame(number: i64, event: &Event) -> String {

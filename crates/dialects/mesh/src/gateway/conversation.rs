@@ -22,7 +22,7 @@ use ostler_server::{
     net::{
         self,
         sockets::{Close, Outbox, SocketDialect, Step},
-        waiting::Ticket,
+        waiting_connections::Ticket,
     },
     traces::{Span, Transport},
 };

@@ -24,7 +24,7 @@ use ostler_server::{
     app::App,
     net::{
         sockets::{Patience, converse, queue},
-        waiting::Ticket,
+        waiting_connections::Ticket,
     },
 };
 

@@ -30,10 +30,10 @@ use ostler_server::{
     app::App,
     auth::{Principal, unauthenticated},
     net::{
+        body_budget::BodyShare,
         extract::{At, Caller, Params, announced_bytes, drain},
-        places::Place,
+        permits::Permit,
         problem::Refusal,
-        work::Share,
     },
 };
 
@@ -113,7 +113,7 @@ impl FromRequest<App> for UploadForm {
             }
         };
         // The number of concurrent uploads bounds the bytes themselves.
-        if let Some(share) = request.extensions().get::<Arc<Share>>().cloned() {
+        if let Some(share) = request.extensions().get::<Arc<BodyShare>>().cloned() {
             share.reserve(announced_bytes(request.headers()).unwrap_or(BODY_BYTES_MAX)).await?;
         }
         let form = Multipart::from_request(request, app).await.map_err(|_| {
@@ -126,7 +126,7 @@ impl FromRequest<App> for UploadForm {
     }
 }
 
-async fn read(mut form: Multipart, permit: Place) -> Result<Upload, Failure> {
+async fn read(mut form: Multipart, permit: Permit) -> Result<Upload, Failure> {
     let (mut thread_id, mut run_id, mut bytes) = (None, None, None);
     while let Some(field) = form.next_field().await.map_err(|_| malformed())? {
         let (slot, max): (&mut Option<Bytes>, usize) = match field.name() {

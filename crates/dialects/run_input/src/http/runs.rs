@@ -36,7 +36,7 @@ use ostler_server::{
     net::{
         extract::{At, Caller, LARGEST, Params, read_body},
         problem::Refusal,
-        sse::{as_events, turned_away, wants_stream},
+        sse::{KEEP_ALIVE, as_events, next_within, turned_away, wants_stream},
     },
 };
 
@@ -137,24 +137,31 @@ fn stream_response(
 ) -> Response {
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     let gone = Box::pin(turned_away(app, caller, headers));
-    let frames = stream::unfold(Some((stream, Instant::now(), gone)), move |state| async move {
-        let (mut stream, since, mut gone) = state?;
+    let events = stream::unfold(Some(stream), |stream| async move {
+        let mut stream = stream?;
+        match stream.next().await {
+            Ok(NextEvent::Events(sent)) => Some((Ok(frames(&sent)), Some(stream))),
+            Ok(NextEvent::Over) => None,
+            Ok(NextEvent::Cut) => Some((Err(io::Error::other("the server stops")), None)),
+            Err(failure) => {
+                tracing::warn!(%failure, "a run's stream was aborted");
+                Some((Err(io::Error::other("the store did not answer")), None))
+            }
+        }
+    });
+    let state = (Box::pin(events), Instant::now(), gone);
+    let frames = stream::unfold(Some(state), move |state| async move {
+        let (mut events, since, mut gone) = state?;
         let left = idle.map(|limit| limit.saturating_sub(since.elapsed()));
         let wait = left.map_or(heartbeat, |left| left.min(heartbeat));
         let next = tokio::select! {
             () = &mut gone => return Some((Err(io::Error::other("the caller is not let in any more")), None)),
-            next = tokio::time::timeout(wait, stream.next()) => next,
+            next = next_within(&mut events, wait) => next,
         };
         match next {
-            Err(_) if left.is_some_and(|left| left <= heartbeat) => None,
-            Err(_) => Some((Ok(Bytes::from_static(b": keep-alive\n\n")), Some((stream, since, gone)))),
-            Ok(Ok(NextEvent::Events(sent))) => Some((Ok(frames(&sent)), Some((stream, Instant::now(), gone)))),
-            Ok(Ok(NextEvent::Over)) => None,
-            Ok(Ok(NextEvent::Cut)) => Some((Err(io::Error::other("the server stops")), None)),
-            Ok(Err(failure)) => {
-                tracing::warn!(%failure, "a run's stream was aborted");
-                Some((Err(io::Error::other("the store did not answer")), None))
-            }
+            None if left.is_some_and(|left| left <= heartbeat) => None,
+            None => Some((Ok(KEEP_ALIVE), Some((events, since, gone)))),
+            Some(frame) => frame.map(|frame| (frame, Some((events, Instant::now(), gone)))),
         }
     });
     as_events(AxumBody::from_stream(frames))

@@ -26,7 +26,7 @@ use ostler_server::{
     app::App,
     auth::Principal,
     dialect::{Ownership, RemovedItems, RetentionScope, RetentionStep},
-    net::places::Place,
+    net::permits::Permit,
 };
 
 /// Files that one sweep deletes; the next one deletes the rest.
@@ -44,7 +44,7 @@ pub(crate) struct Upload {
     pub run_id: String,
     pub bytes: Bytes,
     /// Held until the file is stored, because its bytes are in memory until then.
-    pub permit: Place,
+    pub permit: Permit,
 }
 
 /// Stores a picture for a later message. A picture that no message uses is deleted after a while.

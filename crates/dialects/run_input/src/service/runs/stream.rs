@@ -14,7 +14,7 @@ use crate::state::RunInputState;
 use ostler_server::{
     app::App,
     auth::Principal,
-    net::places::Place,
+    net::permits::Permit,
     service::follow::{self, Follower},
 };
 
@@ -44,14 +44,14 @@ pub(crate) enum NextEvent {
 }
 
 /// A permit for the caller's stream.
-pub(super) fn permit(app: &App, caller: &Principal) -> Result<Place, Failure> {
+pub(super) fn permit(app: &App, caller: &Principal) -> Result<Permit, Failure> {
     app.followers.admit(caller, app.config.limits.followers_max, RunInputState::of(app).config.streams_per_user_max)
 }
 
 /// `begins`: the number after which the command's events come, where that is known.
 pub(super) async fn open(
     app: &App,
-    permit: Place,
+    permit: Permit,
     thread_id: &str,
     alias: CommandAlias,
     begins: Option<i64>,

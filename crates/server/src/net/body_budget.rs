@@ -35,7 +35,7 @@ const RETRY_AFTER_MS: u64 = 1_000;
 /// How many callers are tracked before those without a request in flight are forgotten.
 const SWEPT_AT: usize = 1_024;
 
-pub struct Work {
+pub struct BodyBudget {
     all: Arc<Semaphore>,
     all_units: usize,
     per_caller_units: usize,
@@ -48,19 +48,19 @@ pub struct Work {
 struct Arriving {
     next: u64,
     /// By number, so that the oldest come first.
-    bodies: BTreeMap<u64, BodyInWork>,
+    bodies: BTreeMap<u64, ArrivingBody>,
 }
 
-struct BodyInWork {
+struct ArrivingBody {
     caller: RateOwner,
     since: Instant,
     units: usize,
     dropped: Arc<Notify>,
 }
 
-/// The share of one request in the work in flight. Dropping it releases the share.
-pub struct Share {
-    work: Arc<Work>,
+/// The share of one request in the budget. Dropping it releases the share.
+pub struct BodyShare {
+    budget: Arc<BodyBudget>,
     caller: RateOwner,
     held: Mutex<Held>,
 }
@@ -73,13 +73,13 @@ struct Held {
 
 /// A body that is being read.
 pub struct Reading<'a> {
-    share: &'a Share,
+    share: &'a BodyShare,
     number: u64,
     units: usize,
     dropped: Arc<Notify>,
 }
 
-impl Work {
+impl BodyBudget {
     pub fn new(limits: &LimitsSection) -> Arc<Self> {
         let all_units = limits.work_bytes_max.div_ceil(UNIT_BYTES);
         Arc::new(Self {
@@ -92,8 +92,8 @@ impl Work {
     }
 
     /// A share for one request of this caller, empty at first.
-    pub fn share(self: &Arc<Self>, caller: RateOwner) -> Arc<Share> {
-        Arc::new(Share { work: self.clone(), caller, held: Mutex::default() })
+    pub fn share(self: &Arc<Self>, caller: RateOwner) -> Arc<BodyShare> {
+        Arc::new(BodyShare { budget: self.clone(), caller, held: Mutex::default() })
     }
 
     fn own(&self, caller: &RateOwner) -> Arc<Semaphore> {
@@ -137,7 +137,7 @@ impl Arriving {
     /// Drops the oldest slow body of the caller whose slow bodies hold the most.
     fn drop_slow_one(&mut self) {
         let mut by_caller: HashMap<&RateOwner, (usize, u64)> = HashMap::new();
-        let is_slow = |body: &BodyInWork| body.since.elapsed() >= SLOW_AFTER;
+        let is_slow = |body: &ArrivingBody| body.since.elapsed() >= SLOW_AFTER;
         for (number, body) in self.bodies.iter().filter(|(_, body)| body.units > 0 && is_slow(body)) {
             by_caller.entry(&body.caller).or_insert((0, *number)).0 += body.units;
         }
@@ -148,17 +148,17 @@ impl Arriving {
     }
 }
 
-impl Share {
+impl BodyShare {
     /// Waits until the caller's other requests leave room for a body of up to this size. One that is larger than the caller's
     /// bound counts as the bound, so that it can pass alone.
     pub async fn reserve(&self, bytes: usize) -> Result<(), Failure> {
         if bytes <= FREE_BYTES {
             return Ok(());
         }
-        let units = self.work.units_of(bytes);
-        let own = timeout(WAIT, self.work.own(&self.caller).acquire_many_owned(permits(units))).await;
+        let units = self.budget.units_of(bytes);
+        let own = timeout(WAIT, self.budget.own(&self.caller).acquire_many_owned(permits(units))).await;
         let Ok(Ok(own)) = own else {
-            let bytes_max = self.work.per_caller_units * UNIT_BYTES;
+            let bytes_max = self.budget.per_caller_units * UNIT_BYTES;
             return Err(refused(
                 Rule::WorkPerCaller,
                 "too many bytes of this caller's requests are in flight",
@@ -171,11 +171,11 @@ impl Share {
 
     pub fn start_reading(&self) -> Reading<'_> {
         let dropped = Arc::<Notify>::default();
-        let mut arriving = self.work.arriving();
+        let mut arriving = self.budget.arriving();
         let number = arriving.next;
         arriving.next += 1;
         let body =
-            BodyInWork { caller: self.caller.clone(), since: Instant::now(), units: 0, dropped: dropped.clone() };
+            ArrivingBody { caller: self.caller.clone(), since: Instant::now(), units: 0, dropped: dropped.clone() };
         arriving.bodies.insert(number, body);
         Reading { share: self, number, units: 0, dropped }
     }
@@ -188,18 +188,18 @@ impl Share {
 impl Reading<'_> {
     /// Counts the body as this large, before its bytes are stored. Waits for room.
     pub async fn grow_to(&mut self, bytes: usize) -> Result<(), Failure> {
-        let work = &self.share.work;
-        let more = work.units_of(bytes).saturating_sub(self.units);
+        let budget = &self.share.budget;
+        let more = budget.units_of(bytes).saturating_sub(self.units);
         if bytes <= FREE_BYTES || more == 0 {
             return Ok(());
         }
         let room = tokio::select! {
-            room = work.take_room(more) => room,
+            room = budget.take_room(more) => room,
             () = self.dropped.notified() => None,
         };
-        let room = room.ok_or_else(|| too_much(work))?;
+        let room = room.ok_or_else(|| too_much(budget))?;
         self.units += more;
-        if let Some(body) = work.arriving().bodies.get_mut(&self.number) {
+        if let Some(body) = budget.arriving().bodies.get_mut(&self.number) {
             body.units = self.units;
         }
         match &mut self.share.held().all {
@@ -212,13 +212,13 @@ impl Reading<'_> {
     /// Resolves when the body must make room for others.
     pub async fn dropped(&self) -> Failure {
         self.dropped.notified().await;
-        too_much(&self.share.work)
+        too_much(&self.share.budget)
     }
 }
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.share.work.arriving().bodies.remove(&self.number);
+        self.share.budget.arriving().bodies.remove(&self.number);
     }
 }
 
@@ -226,8 +226,8 @@ fn permits(units: usize) -> u32 {
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
-fn too_much(work: &Work) -> Failure {
-    refused(Rule::Work, "too many bytes of requests are in flight", work.all_units * UNIT_BYTES)
+fn too_much(budget: &BodyBudget) -> Failure {
+    refused(Rule::Work, "too many bytes of requests are in flight", budget.all_units * UNIT_BYTES)
 }
 
 fn refused(rule: Rule, message: &str, bytes_max: usize) -> Failure {
@@ -245,14 +245,14 @@ mod tests {
         RateOwner::Caller(name.into())
     }
 
-    fn work(all: usize, per_caller: usize) -> Arc<Work> {
+    fn budget(all: usize, per_caller: usize) -> Arc<BodyBudget> {
         let limits = LimitsSection { work_bytes_max: all, work_per_caller_bytes_max: per_caller, ..Default::default() };
-        Work::new(&limits)
+        BodyBudget::new(&limits)
     }
 
     /// A share whose body was announced, and arrived, with this size.
-    async fn arrived(work: &Arc<Work>, name: &str, bytes: usize) -> Result<Arc<Share>, Failure> {
-        let share = work.share(caller(name));
+    async fn arrived(budget: &Arc<BodyBudget>, name: &str, bytes: usize) -> Result<Arc<BodyShare>, Failure> {
+        let share = budget.share(caller(name));
         share.reserve(bytes).await?;
         share.start_reading().grow_to(bytes).await?;
         Ok(share)
@@ -260,32 +260,32 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_caller_cannot_use_the_whole_limit_and_waits_for_its_own_requests() {
-        let work = work(10 * MIB, 4 * MIB);
-        let first = arrived(&work, "a", 3 * MIB).await.unwrap();
-        let refused = arrived(&work, "a", 2 * MIB).await.err().unwrap();
+        let budget = budget(10 * MIB, 4 * MIB);
+        let first = arrived(&budget, "a", 3 * MIB).await.unwrap();
+        let refused = arrived(&budget, "a", 2 * MIB).await.err().unwrap();
         assert_eq!(refused.rule_name(), Some("work-per-caller"));
-        arrived(&work, "a", FREE_BYTES).await.expect("small requests pass");
-        let _other = arrived(&work, "b", 4 * MIB).await.unwrap();
+        arrived(&budget, "a", FREE_BYTES).await.expect("small requests pass");
+        let _other = arrived(&budget, "b", 4 * MIB).await.unwrap();
         drop(first);
-        let _huge = arrived(&work, "a", 100 * MIB).await.unwrap();
-        assert_eq!(arrived(&work, "c", 4 * MIB).await.err().unwrap().rule_name(), Some("work"));
+        let _huge = arrived(&budget, "a", 100 * MIB).await.unwrap();
+        assert_eq!(arrived(&budget, "c", 4 * MIB).await.err().unwrap().rule_name(), Some("work"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn announced_bytes_cost_other_callers_nothing() {
-        let work = work(4 * MIB, MIB);
-        let shares: Vec<_> = (0..100).map(|n| work.share(caller(&n.to_string()))).collect();
+        let budget = budget(4 * MIB, MIB);
+        let shares: Vec<_> = (0..100).map(|n| budget.share(caller(&n.to_string()))).collect();
         for share in &shares {
             share.reserve(MIB).await.unwrap();
         }
         let _readings: Vec<_> = shares.iter().map(|share| share.start_reading()).collect();
-        arrived(&work, "other", MIB).await.unwrap();
+        arrived(&budget, "other", MIB).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
     async fn slow_bodies_of_the_caller_with_the_most_make_room() {
-        let work = work(4 * MIB, 3 * MIB);
-        let shares = ["greedy", "greedy", "modest"].map(|name| work.share(caller(name)));
+        let budget = budget(4 * MIB, 3 * MIB);
+        let shares = ["greedy", "greedy", "modest"].map(|name| budget.share(caller(name)));
         let [first, second, modest] = &shares;
         let mut readings = vec![];
         for (share, bytes) in [(modest, MIB), (first, 2 * MIB), (second, MIB)] {
@@ -295,8 +295,8 @@ mod tests {
         }
         tokio::time::sleep(SLOW_AFTER).await;
         let waiting = tokio::spawn({
-            let work = work.clone();
-            async move { arrived(&work, "new", 2 * MIB).await }
+            let budget = budget.clone();
+            async move { arrived(&budget, "new", 2 * MIB).await }
         });
         assert_eq!(readings[1].dropped().await.rule_name(), Some("work"));
         drop(readings);
@@ -307,10 +307,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn callers_without_a_request_are_forgotten() {
-        let work = work(256 * MIB, 32 * MIB);
+        let budget = budget(256 * MIB, 32 * MIB);
         for n in 0..2 * SWEPT_AT {
-            drop(arrived(&work, &n.to_string(), MIB).await.unwrap());
+            drop(arrived(&budget, &n.to_string(), MIB).await.unwrap());
         }
-        assert!(work.by_caller.lock().len() <= SWEPT_AT);
+        assert!(budget.by_caller.lock().len() <= SWEPT_AT);
     }
 }

@@ -11,39 +11,39 @@ use crate::auth::Principal;
 /// A rejected caller may try again after this long.
 const RETRY_AFTER_MS: u64 = 1_000;
 
-pub struct Places {
-    kind: PlaceKind,
-    open: Mutex<OpenPlaces>,
+pub struct PermitPool {
+    kind: PermitKind,
+    open: Mutex<OpenPermits>,
 }
 
 /// What a limit is for, as its failures name it.
 #[derive(Clone, Copy)]
-pub struct PlaceKind {
+pub struct PermitKind {
     pub rule: Rule,
     pub per_caller_rule: Rule,
     pub plural: &'static str,
 }
 
-pub const STREAMS: PlaceKind =
-    PlaceKind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
-pub const UPLOADS: PlaceKind =
-    PlaceKind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
+pub const STREAMS: PermitKind =
+    PermitKind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
+pub const UPLOADS: PermitKind =
+    PermitKind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
 
 #[derive(Default)]
-struct OpenPlaces {
+struct OpenPermits {
     all: usize,
     /// Only callers that have one open.
     by_caller: HashMap<String, usize>,
 }
 
-/// One open stream or upload. Dropping it frees the place.
-pub struct Place {
-    places: Arc<Places>,
+/// One open stream or upload. Dropping it frees it for another caller.
+pub struct Permit {
+    pool: Arc<PermitPool>,
     caller: String,
 }
 
-impl Places {
-    pub fn new(kind: PlaceKind) -> Arc<Self> {
+impl PermitPool {
+    pub fn new(kind: PermitKind) -> Arc<Self> {
         Arc::new(Self { kind, open: Mutex::default() })
     }
 
@@ -51,7 +51,7 @@ impl Places {
         self.open.lock().all
     }
 
-    pub fn admit(self: &Arc<Self>, caller: &Principal, max: usize, per_caller_max: usize) -> Result<Place, Failure> {
+    pub fn admit(self: &Arc<Self>, caller: &Principal, max: usize, per_caller_max: usize) -> Result<Permit, Failure> {
         let caller = caller.name();
         let mut open = self.open.lock();
         if open.all >= max {
@@ -64,7 +64,7 @@ impl Places {
         }
         *own += 1;
         open.all += 1;
-        Ok(Place { places: self.clone(), caller })
+        Ok(Permit { pool: self.clone(), caller })
     }
 }
 
@@ -72,9 +72,9 @@ fn refused(rule: Rule, message: &str, max: usize) -> Failure {
     Failure::rule(rule, message).detail("max", max).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut open = self.places.open.lock();
+        let mut open = self.pool.open.lock();
         open.all -= 1;
         if let Some(own) = open.by_caller.get_mut(&self.caller) {
             *own -= 1;

@@ -16,7 +16,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::net::rates::RateOwner;
 
-pub struct Waiting {
+pub struct WaitingConnections {
     bounds: Bounds,
     table: Mutex<WaitingTable>,
 }
@@ -27,7 +27,7 @@ pub struct Bounds {
     pub all_max: usize,
     /// … and of one address.
     pub per_address_max: usize,
-    /// How long a connection may wait while more than half of the places are in use.
+    /// How long a connection may wait while there are more than half as many connections as may be.
     pub pressed_wait: Duration,
 }
 
@@ -48,7 +48,7 @@ struct WaitingEntry {
 
 /// The entry of one waiting connection, removed when it is dropped.
 pub struct Ticket {
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitingConnections>,
     number: u64,
     closed: Arc<Notify>,
 }
@@ -73,7 +73,7 @@ impl Drop for Ticket {
     }
 }
 
-impl Waiting {
+impl WaitingConnections {
     pub fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { bounds, table: Mutex::default() })
     }
@@ -82,7 +82,7 @@ impl Waiting {
         self.enter_with(peer, Arc::default())
     }
 
-    /// As [`Waiting::enter`], for a connection that waits more than once and has one `closed` for all of these times.
+    /// As [`WaitingConnections::enter`], for a connection that waits more than once and has one `closed` for all of these times.
     pub fn enter_with(self: &Arc<Self>, peer: IpAddr, closed: Arc<Notify>) -> Ticket {
         let Bounds { all_max, per_address_max, pressed_wait } = self.bounds;
         let (address, since) = (RateOwner::peer(peer), Instant::now());
@@ -166,8 +166,8 @@ mod tests {
 
     use super::*;
 
-    fn waiting(all_max: usize, per_address_max: usize) -> Arc<Waiting> {
-        Waiting::new(Bounds { all_max, per_address_max, pressed_wait: Duration::from_secs(5) })
+    fn waiting(all_max: usize, per_address_max: usize) -> Arc<WaitingConnections> {
+        WaitingConnections::new(Bounds { all_max, per_address_max, pressed_wait: Duration::from_secs(5) })
     }
 
     fn address(last: u8) -> IpAddr {
