@@ -4,6 +4,8 @@ use std::{error::Error, io};
 
 use ostler_protocol::{Failure, FailureKind, Rule, text::clip};
 
+use crate::transport::is_loopback;
+
 const MESSAGE_CHARS_MAX: usize = 400;
 const REASON_CHARS_MAX: usize = 120;
 
@@ -16,7 +18,10 @@ pub fn is_transient(failure: &Failure) -> bool {
 
 /// Whether there was no complete response, so that the outcome of the call is unknown.
 pub fn is_unreachable(failure: &Failure) -> bool {
-    matches!(failure.broken_rule(), Some(Rule::ServerUnreachable | Rule::ServerTimeout | Rule::AnswerInterrupted))
+    matches!(
+        failure.broken_rule(),
+        Some(Rule::ServerUnreachable | Rule::ServerWithoutTls | Rule::ServerTimeout | Rule::AnswerInterrupted)
+    )
 }
 
 /// The detail with the whole chain of errors, for people who look into a connection.
@@ -24,8 +29,18 @@ pub const CAUSES: &str = "causes";
 
 pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
     let address = error.url().map_or_else(|| "the server".to_owned(), |url| url.origin().ascii_serialization());
-    let message = format!("{address} does not answer ({})", reason(error));
-    Failure::rule(Rule::ServerUnreachable, message).detail(CAUSES, causes(error))
+    // rustls names the first bytes of a plain HTTP response by the type that they would have in TLS.
+    let is_plain = causes(error).contains("corrupt message of type InvalidContentType");
+    let (rule, message) = match error.url().and_then(|url| url.host_str()) {
+        // Not for other hosts: an attacker who answers in the server's place would receive the token in plain text.
+        Some(host) if is_plain && is_loopback(host) => (
+            Rule::ServerWithoutTls,
+            format!("the server at {address} does not use TLS; use {}", address.replacen("https", "http", 1)),
+        ),
+        _ if is_plain => (Rule::ServerWithoutTls, format!("the server at {address} does not use TLS")),
+        _ => (Rule::ServerUnreachable, format!("{address} does not answer ({})", reason(error))),
+    };
+    Failure::rule(rule, message).detail(CAUSES, causes(error))
 }
 
 pub(crate) fn interrupted(error: &(dyn Error + 'static)) -> Failure {

@@ -116,7 +116,7 @@ fn build(address: &str, rules: Option<&OutgoingRules>, versions: HttpVersions) -
     builder.build().map_err(|e| failures::unreachable(&e))
 }
 
-fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     let plain = host.trim_start_matches('[').trim_end_matches(']');
     plain.eq_ignore_ascii_case("localhost") || plain.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }

@@ -159,13 +159,18 @@ impl Failure {
         if problems.len() < 2 {
             return problems.pop().map_or(Ok(()), Err);
         }
-        let listed = problems.iter().take(PROBLEMS_MAX).map(|problem| {
-            let mut listed = problem.details.as_deref().cloned().unwrap_or_default();
-            listed.insert("message".to_owned(), problem.message.as_str().into());
-            Value::Object(listed)
-        });
-        let listed: Vec<Value> = listed.collect();
-        let has_more = problems.len() > PROBLEMS_MAX;
+        // A problem that is a list itself stands for its parts.
+        let parts = |problem: &Self| match problem.details.as_ref().and_then(|details| details.get(PROBLEMS)) {
+            Some(Value::Array(parts)) => parts.clone(),
+            _ => {
+                let mut listed = problem.details.as_deref().cloned().unwrap_or_default();
+                listed.insert("message".to_owned(), problem.message.as_str().into());
+                vec![Value::Object(listed)]
+            }
+        };
+        let mut listed: Vec<Value> = problems.iter().flat_map(parts).collect();
+        let has_more = listed.len() > PROBLEMS_MAX;
+        listed.truncate(PROBLEMS_MAX);
         let first = problems.swap_remove(0).detail(PROBLEMS, listed);
         Err(if has_more { first.detail("hasMoreProblems", true) } else { first })
     }

@@ -18,6 +18,7 @@ pub mod kernel;
 pub mod limits;
 pub mod mesh;
 pub mod outgoing;
+pub mod problems;
 pub mod redaction;
 pub mod retention;
 pub mod rpc;

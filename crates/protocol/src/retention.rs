@@ -7,6 +7,7 @@ use crate::{
     Failure, Rule, Timestamp,
     ids::{HoldId, SessionId, name},
     limits::HOLD_REASON_BYTES_MAX,
+    problems::Problems,
 };
 
 /// The nouns that a limit can be set for.
@@ -144,21 +145,22 @@ pub struct PlaceHold {
 
 impl PlaceHold {
     pub fn check(&self) -> Result<(), Failure> {
+        let mut problems = Problems::default();
         for (field, value) in [("tenantId", &self.tenant_id), ("identity", &self.identity)] {
-            value.as_deref().map(|value| name(field, value)).transpose()?;
+            problems.note(value.as_deref().map(|value| name(field, value)).transpose());
         }
         if self.identity.is_some() == (self.tenant_id.is_some() || self.session_id.is_some()) {
             let message = "a hold covers a tenant (tenantId), a session (sessionId) or an identity (identity)";
-            return Err(Failure::rule(Rule::HoldTarget, message));
+            problems.note::<()>(Err(Failure::rule(Rule::HoldTarget, message)));
         }
         let reason = &self.reason;
         let fits = !reason.is_empty() && reason.len() <= HOLD_REASON_BYTES_MAX && reason.trim() == reason;
         if !fits || reason.chars().any(char::is_control) {
             let message =
                 format!("reason must be 1 to {HOLD_REASON_BYTES_MAX} printable bytes without spaces at its ends");
-            return Err(Failure::rule(Rule::HoldReason, message));
+            problems.note::<()>(Err(Failure::rule(Rule::HoldReason, message)));
         }
-        Ok(())
+        problems.check()
     }
 }
 

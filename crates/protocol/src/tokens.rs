@@ -8,6 +8,7 @@ use crate::{
     Failure, Rule, Timestamp,
     ids::{TokenId, name},
     limits::{CALLER_TENANTS_MAX, TOKEN_LIFE_MS_MAX},
+    problems::Problems,
 };
 
 /// What a service may do in its tenants.
@@ -76,11 +77,13 @@ pub struct CreateToken {
 impl CreateToken {
     /// Checks the shape; only the server knows whether the tenants exist.
     pub fn check(&self) -> Result<(), Failure> {
-        name("name", &self.name)?;
+        let mut problems = Problems::default();
+        problems.note(name("name", &self.name));
         if self.role != TokenRole::Provide || !self.tenants.is_empty() {
-            check_tenants(&self.tenants)?;
+            problems.note(check_tenants(&self.tenants));
         }
-        self.expires_in_ms.map(check_life).transpose().map(drop)
+        problems.note(self.expires_in_ms.map(check_life).transpose());
+        problems.check()
     }
 }
 

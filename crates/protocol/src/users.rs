@@ -8,6 +8,7 @@ use crate::{
     Failure, Rule, Timestamp,
     ids::{UserId, name},
     limits::USER_TOKEN_LIFE_MS_MAX,
+    problems::Problems,
     tokens::check_tenants,
 };
 
@@ -54,16 +55,16 @@ pub fn local() -> Vec<String> {
 impl CreateUser {
     /// Checks the shape and answers the time zone as it is properly written.
     pub fn check(&self) -> Result<String, Failure> {
-        name("name", &self.name)?;
-        check_tenants(&self.tenants)?;
-        match (&self.issuer, &self.subject) {
-            (None, None) => {}
-            (Some(_), Some(subject)) => drop(name("subject", subject)?),
-            _ => {
-                return Err(Failure::invalid(Rule::UserSubject, "issuer and subject are given together or not at all"));
-            }
-        }
-        timezone(&self.timezone)
+        let mut problems = Problems::default();
+        problems.note(name("name", &self.name));
+        problems.note(check_tenants(&self.tenants));
+        problems.note(match (&self.issuer, &self.subject) {
+            (None, None) => Ok(()),
+            (Some(_), Some(subject)) => name("subject", subject).map(drop),
+            _ => Err(Failure::invalid(Rule::UserSubject, "issuer and subject are given together or not at all")),
+        });
+        let timezone = problems.note(timezone(&self.timezone)).unwrap_or_default();
+        problems.check().map(|()| timezone)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod environment;
 mod execution;
+mod file_scalars;
 mod keys;
 mod limits;
 mod names;
@@ -255,7 +256,7 @@ impl Config {
         problems.extend(self.rate_limit.check().err());
         problems.extend(self.runner.check().err());
         problems.extend(self.number_problems());
-        problems.extend(self.retention.check(&self.policy).err());
+        problems.extend(self.retention.problems(&self.policy));
         problems.extend(self.tls_files().err());
         problems.extend(self.sections.problems(self));
         problems.extend(self.outgoing.rules().err());

@@ -6,6 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use ostler_protocol::Timestamp;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as FairMutex, OwnedMutexGuard};
 
@@ -22,7 +23,12 @@ pub struct WantedJobs {
 }
 
 #[derive(Default)]
-pub struct JobQueues(Mutex<HashMap<WantedJobs, Weak<FairMutex<()>>>>);
+pub struct JobQueues {
+    queues: Mutex<HashMap<WantedJobs, Weak<FairMutex<()>>>>,
+    /// When a runner last requested a job, by profile and the runner's tenants. The profiles are those of the config, and the
+    /// tenants those of tokens.
+    last_claims: Mutex<HashMap<WantedJobs, Timestamp>>,
+}
 
 impl JobQueues {
     /// Waits until this runner is the first of those that want the same. Dropping the guard lets the next one look.
@@ -30,8 +36,25 @@ impl JobQueues {
         self.queue(wanted).lock_owned().await
     }
 
+    /// A runner requests a job of these profiles.
+    pub fn record_claim(&self, wanted: &WantedJobs, now: Timestamp) {
+        let one = |profile: &String| WantedJobs { profiles: vec![profile.clone()], tenants: wanted.tenants.clone() };
+        self.last_claims.lock().extend(wanted.profiles.iter().map(|profile| (one(profile), now)));
+    }
+
+    /// When a runner that runs one of these tenants' runs last requested a job of the profile. `None` as tenants: all.
+    pub fn last_claim_at(&self, profile: &str, tenants: Option<&[String]>) -> Option<Timestamp> {
+        let serves = |runner: &WantedJobs| match (&runner.tenants, tenants) {
+            (Some(runners), Some(tenants)) => runners.iter().any(|tenant| tenants.contains(tenant)),
+            _ => true,
+        };
+        let claims = self.last_claims.lock();
+        let found = claims.iter().filter(|(runner, _)| runner.profiles[0] == profile && serves(runner));
+        found.map(|(_, at)| *at).max()
+    }
+
     fn queue(&self, wanted: &WantedJobs) -> Arc<FairMutex<()>> {
-        let mut queues = self.0.lock();
+        let mut queues = self.queues.lock();
         if let Some(existing) = queues.get(wanted).and_then(Weak::upgrade) {
             return existing;
         }
@@ -71,9 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_is_shown_to_the_tenants_that_the_runner_serves() {
+        let queues = JobQueues::default();
+        let (now, tenant) = (Timestamp::UNIX_EPOCH, |name: &str| vec![name.to_owned()]);
+        queues.record_claim(&WantedJobs { profiles: vec!["a".into(), "b".into()], tenants: Some(tenant("x")) }, now);
+        assert_eq!(queues.last_claim_at("a", Some(&tenant("x"))), Some(now));
+        assert_eq!(queues.last_claim_at("b", None), Some(now));
+        assert_eq!(queues.last_claim_at("a", Some(&tenant("y"))), None);
+        assert_eq!(queues.last_claim_at("c", None), None);
+    }
+
+    #[test]
     fn queues_without_a_runner_are_forgotten() {
         let queues = JobQueues::default();
         (0..3 * SWEPT_AT).for_each(|n| drop(queues.queue(&wanted(&n.to_string()))));
-        assert!(queues.0.lock().len() <= SWEPT_AT);
+        assert!(queues.queues.lock().len() <= SWEPT_AT);
     }
 }

@@ -57,7 +57,8 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
     }
     let db = Db::open(&store, SystemClock.now()).await.map_err(|error| match error {
         StoreError::Locked(_) => {
-            let message = "the server of this store is running; stop it, or verify a copy (docs/operating.md)";
+            let message = "the server of this store is running; stop it, or verify a copy: `ostler backup FILE`, then `ostler \
+                           restore FILE --data-dir COPY` and `ostler verify --data-dir COPY`";
             Failure::rule(Rule::StoreServed, message)
         }
         error => not_opened(error, &store),

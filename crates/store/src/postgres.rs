@@ -2,7 +2,8 @@
 //!
 //! A flush is optimistic: it decides on rows it has kept from earlier flushes, or reads without a lock, and writes
 //! everything in one statement, which is the transaction. The statement fails if any session it was decided on has
-//! another revision by then. What the database refused is decided again under the sessions' locks, taken in order.
+//! another revision by then. What the database refused is decided again under the sessions' locks, taken in order. A flush
+//! that changes jobs which launchers may claim at any time is decided under locks at once.
 
 pub(crate) mod connections;
 mod load;
@@ -166,7 +167,10 @@ impl Lane {
     }
 
     async fn flush_once(&mut self, requests: &[Request], now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
-        let outcome = match self.attempt(requests, now, Hold::Revisions).await {
+        // Launchers claim pending jobs without changing the session's revision, so only locks protect these.
+        let changes_pending_jobs = requests.iter().any(|request| request.needs().pending_jobs);
+        let hold = if changes_pending_jobs { Hold::Locks } else { Hold::Revisions };
+        let outcome = match self.attempt(requests, now, hold).await {
             Err(error) if refused(&error) => self.attempt(requests, now, Hold::Locks).await,
             outcome => outcome,
         };

@@ -225,8 +225,12 @@ fn parameter(path: &str, name: &str) -> Option<Value> {
         "status" if path == "/api/v1/runs" => {
             words(["pending", "claimed", "running", "completed", "failed", "blocked", "cancelled"])
         }
-        "state" if path == "/api/v1/runs" => words(RunState::ALL.map(RunState::as_str)),
-        "state" => words(["default", "all"]),
+        "state" => {
+            let state = RunState::ALL.map(RunState::as_str).join("|");
+            let others = if path == "/api/v1/runs" { "" } else { "default|all|" };
+            // All six, each once, fit; more words than there are states say nothing more.
+            json!({"pattern": format!("^({others}({state})(,({state})){{0,5}})$"), "maxLength": 60, "example": "failed,blocked"})
+        }
         "label" => {
             let pair = format!("{LABEL_KEY_PATTERN}={LABEL_VALUE_PATTERN}");
             json!({"pattern": format!("^{pair}(,{pair}){{0,15}}$"), "maxLength": LABEL_FILTER_CHARS_MAX, "example": "team=search"})

@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+use crate::Timestamp;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Backend {
     pub profile: String,
@@ -20,6 +22,27 @@ pub struct Backend {
     /// Whether this build can run it now.
     pub available: bool,
     pub capabilities: Vec<String>,
+    /// The tenant that owns the profile; null if it is the operator's, which every tenant may use.
+    #[serde(default)]
+    pub tenant_id: Option<String>,
+    /// Whether a run of the profile can start: its program works, and its config and credential are complete.
+    #[serde(default)]
+    pub ready: bool,
+    /// Why it is not ready; for an external profile, when a runner last requested a job.
+    #[serde(default)]
+    pub message: Option<String>,
+    /// Set if the server leaves the profile to runners elsewhere (`runner.external_profiles`).
+    #[serde(default)]
+    pub external: Option<ExternalBackend>,
+}
+
+/// A profile whose runs are claimed by runners elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ExternalBackend {
+    /// When a runner last requested a job of the profile from this server; null if none has since the server started.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_claim_at: Option<Timestamp>,
 }
 
 /// What a backend shares with no other run, whatever its profile. What confines its tools is in the readiness answer.
@@ -74,6 +97,7 @@ pub fn built_in() -> Vec<Backend> {
         required_secret_keys: vec![],
         available: true,
         capabilities: ["turn", "steer", "interrupt", "permission", "repeat"].map(String::from).to_vec(),
+        ..Backend::default()
     };
     let codex = CODEX_PROFILES.map(|profile| Backend {
         profile: profile.into(),
@@ -85,6 +109,7 @@ pub fn built_in() -> Vec<Backend> {
         required_secret_keys: secret_keys(profile).into_iter().map(String::from).collect(),
         available: false,
         capabilities: ["turn", "steer", "interrupt", "permission", "resume"].map(String::from).to_vec(),
+        ..Backend::default()
     });
     let model = Backend {
         profile: "model".into(),
@@ -97,6 +122,7 @@ pub fn built_in() -> Vec<Backend> {
         required_secret_keys: vec![],
         available: true,
         capabilities: ["turn", "steer", "interrupt", "repeat"].map(String::from).to_vec(),
+        ..Backend::default()
     };
     std::iter::once(scripted).chain(codex).chain([model]).collect()
 }

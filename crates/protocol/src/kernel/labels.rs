@@ -29,10 +29,11 @@ impl Labels {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
     }
 
-    /// Fails with the first label that breaks a rule.
+    /// Fails with all labels that break a rule.
     pub fn check(&self) -> Result<(), Failure> {
         check_count(self.0.len())?;
-        self.0.iter().try_for_each(|(key, value)| check_key(key).and_then(|()| check_value(key, value)))
+        let problems = self.0.iter().flat_map(|(key, value)| [check_key(key).err(), check_value(key, value).err()]);
+        Failure::check_all(problems.flatten().collect())
     }
 
     /// Reads a filter: `key=value`, or several of them between commas, all of which must match.
@@ -76,16 +77,15 @@ impl FromIterator<(String, String)> for Labels {
 }
 
 impl LabelPatch {
-    /// Fails with the first label that breaks a rule. Keys that are removed are checked, too, and at most twice as many may
+    /// Fails with all labels that break a rule. Keys that are removed are checked, too, and at most twice as many may
     /// be named as a noun can have: all of its labels removed, and all replaced.
     pub fn check(&self) -> Result<(), Failure> {
         if self.0.len() > 2 * LABELS_MAX {
             return Err(too_many(2 * LABELS_MAX));
         }
-        self.0.iter().try_for_each(|(key, value)| {
-            check_key(key)?;
-            value.as_deref().map_or(Ok(()), |value| check_value(key, value))
-        })
+        let value_problem = |key: &str, value: &Option<String>| check_value(key, value.as_deref()?).err();
+        let problems = self.0.iter().flat_map(|(key, value)| [check_key(key).err(), value_problem(key, value)]);
+        Failure::check_all(problems.flatten().collect())
     }
 }
 

@@ -57,6 +57,9 @@ pub struct Liveness {
     pub open_tool_calls: Vec<String>,
     #[schema(value_type = Option<String>, format = DateTime)]
     pub resume_at: Option<Timestamp>,
+    /// The profile whose runner the run waits for, if only a runner elsewhere can take it up; null otherwise.
+    #[serde(default)]
+    pub external_profile: Option<String>,
     /// What a person could do now.
     pub suggested_action: String,
     /// The suggested action as a request; null where it needs a person's decision, or nothing has to be recovered.
@@ -159,9 +162,19 @@ impl Liveness {
             }),
             open_tool_calls: command.map(|c| c.fold.tools.open.clone()).unwrap_or_default(),
             resume_at: command.and_then(|c| c.fold.resume_at).filter(|_| phase.is_retry()),
+            external_profile: None,
             suggested_action: suggestion(phase).to_owned(),
             recovery: command.and_then(|command| Recovery::of(phase, run, command)),
         }
+    }
+
+    /// The server starts no runner for this profile. Changes nothing unless the run waits for a runner.
+    pub fn wait_for_external(&mut self, profile: &str) {
+        if self.phase != Phase::WaitingRunner {
+            return;
+        }
+        self.external_profile = Some(profile.to_owned());
+        self.suggested_action = format!("start a runner that claims profile {profile}, or check the one that exists");
     }
 
     pub fn supervisor(&self) -> Supervisor {
@@ -174,9 +187,13 @@ impl Liveness {
         let age =
             self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
         let name = self.phase.name();
+        let waits = match &self.external_profile {
+            Some(profile) => format!("waiting for a runner that claims profile {profile}; "),
+            None => String::new(),
+        };
         Supervisor {
             state: state.into(),
-            summary: format!("{name}; {age}"),
+            summary: format!("{name}; {waits}{age}"),
             suggested_action: self.suggested_action.clone(),
         }
     }

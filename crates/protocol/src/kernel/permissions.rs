@@ -186,6 +186,18 @@ pub struct PermissionRequest {
     pub created_at: Timestamp,
 }
 
+/// The values of `resolvedBy` that name no caller.
+pub mod resolved_by {
+    /// The request was malformed.
+    pub const SERVER: &str = "manager";
+    /// The command was cancelled.
+    pub const CANCEL: &str = "cancelled on request";
+    pub const DEADLINE: &str = "deadline";
+    pub const COMMAND_END: &str = "the command ended";
+    /// Another runner took the run over.
+    pub const NEW_ATTEMPT: &str = "another attempt";
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AnswerPermission {

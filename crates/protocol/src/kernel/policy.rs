@@ -2,6 +2,8 @@
 //! scope checked by shape only. It judges no business: what a tenant may deploy or write is recorded, not decided.
 
 mod execution;
+#[cfg(test)]
+mod tests;
 pub use execution::{
     Approval, AskedPolicy, Budgets, ExecutionPolicy, Network, ProviderCredential, Sandbox, SecretRef, SecretScope,
     ToolCredential,
@@ -21,6 +23,7 @@ use crate::{
         workspaces::WorkspaceRef,
     },
     limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
+    problems::Problems,
 };
 
 /// Credentials, or keys of one, that a run may name.
@@ -113,19 +116,36 @@ pub struct AdmittedRun {
 impl TenantPolicy {
     /// Checks a run request and completes its policy. Every refusal names its rule.
     pub fn admit(&self, request: &CreateRun) -> Result<AdmittedRun, Failure> {
-        let tenant_id = self.tenant(required("tenantId", Rule::TenantIdRequired, request.tenant_id.as_deref())?)?;
-        let project_id = required("projectId", Rule::ProjectIdRequired, request.project_id.as_deref())?;
-        name("projectId", project_id)?;
-        listed(&self.projects, project_id, Rule::ProjectAllowList, "projectId")?;
-        let workspace_ref = workspace(request.workspace_ref.as_ref(), tenant_id)?;
-        no_bundle(request.resource_bundle_ref.as_ref())?;
-        let provider_id = required("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref())?;
-        name("providerId", provider_id)?;
-        listed(&self.providers, provider_id, Rule::ProviderAllowList, "providerId")?;
-        let profile = required("backendProfile", Rule::BackendProfileRequired, request.backend_profile.as_deref())?;
-        self.profile(profile)?;
-        let trace_sink = trace_sink(request.trace_sink.as_ref())?;
-        let execution_policy = self.complete(request.execution_policy.as_ref(), profile)?;
+        let mut problems = Problems::default();
+        let named = |field: &str, rule, value, (allowed, unlisted): (&[String], _)| {
+            let text = name(field, required(field, rule, value)?)?;
+            listed(allowed, text, unlisted, field).map(|()| text)
+        };
+        let tenant_id = required("tenantId", Rule::TenantIdRequired, request.tenant_id.as_deref());
+        let tenant_id = problems.note(tenant_id.and_then(|tenant_id| self.tenant(tenant_id)));
+        let (projects, providers) =
+            ((&*self.projects, Rule::ProjectAllowList), (&*self.providers, Rule::ProviderAllowList));
+        let project_id = named("projectId", Rule::ProjectIdRequired, request.project_id.as_deref(), projects);
+        let project_id = problems.note(project_id);
+        let workspace_ref = problems.note(workspace(request.workspace_ref.as_ref(), tenant_id));
+        problems.note(no_bundle(request.resource_bundle_ref.as_ref()));
+        let provider_id = named("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref(), providers);
+        let provider_id = problems.note(provider_id);
+        let profile = required("backendProfile", Rule::BackendProfileRequired, request.backend_profile.as_deref());
+        let profile = problems.note(profile.and_then(|profile| self.profile(profile)));
+        let trace_sink = problems.note(trace_sink(request.trace_sink.as_ref()));
+        let execution_policy = problems.note(self.complete(request.execution_policy.as_ref(), profile));
+        let names = (tenant_id, project_id, provider_id, profile);
+        let (
+            (Some(tenant_id), Some(project_id), Some(provider_id), Some(profile)),
+            Some(workspace_ref),
+            Some(trace_sink),
+            Some(execution_policy),
+        ) = (names, workspace_ref, trace_sink, execution_policy)
+        else {
+            return Err(problems.into_failure());
+        };
+        problems.check()?;
         Ok(AdmittedRun {
             tenant_id: tenant_id.to_owned(),
             project_id: project_id.to_owned(),
@@ -153,35 +173,51 @@ impl TenantPolicy {
         Ok(profile)
     }
 
-    fn complete(&self, requested: Option<&RawJson>, profile: &str) -> Result<ExecutionPolicy, Failure> {
+    /// Without a profile the secret scope is not checked.
+    fn complete(&self, requested: Option<&RawJson>, profile: Option<&str>) -> Result<ExecutionPolicy, Failure> {
         let requested: AskedPolicy = match requested.filter(|raw| !raw.is_null()) {
             None => AskedPolicy::default(),
             Some(raw) => read_shape(Rule::ExecutionPolicyShape, "executionPolicy", raw.as_str())?,
         };
         let ceiling = &self.ceiling;
         let timeout_ms = requested.timeout_ms.unwrap_or(ceiling.timeout_ms);
+        let mut problems = Problems::default();
         if timeout_ms <= 0 {
-            return Err(Failure::invalid(Rule::TimeoutPositive, "executionPolicy.timeoutMs must be positive"));
+            let message = "executionPolicy.timeoutMs must be positive";
+            problems.note::<()>(Err(Failure::invalid(Rule::TimeoutPositive, message)));
         }
-        let network = within(Rule::NetworkWidened, "network", requested.network, ceiling.network)?;
+        let network = within(Rule::NetworkWidened, "network", requested.network, ceiling.network);
+        let network = problems.note(network);
         // Running without any sandbox has to be requested; it is never the default.
         let by_default = ceiling.sandbox.min(Sandbox::WorkspaceWrite);
         let sandbox = requested.sandbox.unwrap_or(by_default);
-        let sandbox = within(Rule::SandboxWidened, "sandbox", Some(sandbox), ceiling.sandbox)?;
-        check_network(sandbox, network)?;
-        Ok(ExecutionPolicy {
-            sandbox,
-            network,
-            approval: within(Rule::ApprovalWidened, "approval", requested.approval, ceiling.approval)?,
-            timeout_ms: within(Rule::TimeoutWidened, "timeoutMs", Some(timeout_ms), ceiling.timeout_ms)?,
-            secret_scope: self.secret_scope(requested.secret_scope, profile)?,
-            budgets: Budgets {
-                max_turns: budget("maxTurns", requested.max_turns, ceiling.max_turns)?,
-                max_tokens: budget("maxTokens", requested.max_tokens, ceiling.max_tokens)?,
-                max_tool_calls: budget("maxToolCalls", requested.max_tool_calls, ceiling.max_tool_calls)?,
-                max_cost_usd: budget("maxCostUsd", requested.max_cost_usd, ceiling.max_cost_usd)?,
+        let sandbox = within(Rule::SandboxWidened, "sandbox", Some(sandbox), ceiling.sandbox);
+        let sandbox = problems.note(sandbox);
+        if let (Some(sandbox), Some(network)) = (sandbox, network) {
+            problems.note(check_network(sandbox, network));
+        }
+        let approval = within(Rule::ApprovalWidened, "approval", requested.approval, ceiling.approval);
+        let timeout_ms = within(Rule::TimeoutWidened, "timeoutMs", Some(timeout_ms), ceiling.timeout_ms);
+        let budgets = Budgets {
+            max_turns: problems.note(budget("maxTurns", requested.max_turns, ceiling.max_turns)).flatten(),
+            max_tokens: problems.note(budget("maxTokens", requested.max_tokens, ceiling.max_tokens)).flatten(),
+            max_tool_calls: problems
+                .note(budget("maxToolCalls", requested.max_tool_calls, ceiling.max_tool_calls))
+                .flatten(),
+            max_cost_usd: problems.note(budget("maxCostUsd", requested.max_cost_usd, ceiling.max_cost_usd)).flatten(),
+        };
+        let policy = ExecutionPolicy {
+            sandbox: sandbox.unwrap_or(ceiling.sandbox),
+            network: network.unwrap_or(ceiling.network),
+            approval: problems.note(approval).unwrap_or(ceiling.approval),
+            timeout_ms: problems.note(timeout_ms).unwrap_or(ceiling.timeout_ms),
+            secret_scope: match profile {
+                Some(profile) => problems.note(self.secret_scope(requested.secret_scope, profile)).unwrap_or_default(),
+                None => SecretScope::default(),
             },
-        })
+            budgets,
+        };
+        problems.check().map(|()| policy)
     }
 
     fn secret_scope(&self, scope: SecretScope, profile: &str) -> Result<SecretScope, Failure> {
@@ -310,7 +346,8 @@ struct WorkspaceShape {
     tenant_id: Option<String>,
 }
 
-fn workspace(requested: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Failure> {
+/// Without a tenant, the tenant of the workspace is not compared.
+fn workspace(requested: Option<&RawJson>, tenant_id: Option<&str>) -> Result<RawJson, Failure> {
     let raw = requested.filter(|raw| !raw.is_null());
     let raw = raw.ok_or_else(|| Failure::invalid(Rule::WorkspaceRefRequired, "workspaceRef is required"))?;
     if raw.size() > WORKSPACE_REF_BYTES_MAX {
@@ -320,7 +357,7 @@ fn workspace(requested: Option<&RawJson>, tenant_id: &str) -> Result<RawJson, Fa
         Failure::invalid(Rule::WorkspaceRefShape, "workspaceRef must be an object with a string kind")
     })?;
     slug("workspaceRef.kind", &shape.kind)?;
-    if shape.tenant_id.is_some_and(|t| t != tenant_id) {
+    if shape.tenant_id.is_some_and(|named| tenant_id.is_some_and(|tenant_id| tenant_id != named)) {
         return Err(Failure::rule(Rule::WorkspaceTenant, "workspaceRef names another tenant than the run"));
     }
     WorkspaceRef::read(raw)?;
@@ -347,131 +384,4 @@ fn trace_sink(requested: Option<&RawJson>) -> Result<RawJson, Failure> {
         return Err(Failure::too_large(Rule::TraceSinkSize, "traceSink", raw.size(), TRACE_SINK_BYTES_MAX));
     }
     Ok(raw.clone())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::FailureKind;
-
-    fn request(change: impl FnOnce(&mut Value)) -> CreateRun {
-        let mut body = json!({"tenantId": "hwlab", "projectId": "pikasTech/HWLAB", "workspaceRef": {"kind": "none"},
-            "providerId": "G14", "backendProfile": "scripted", "traceSink": null});
-        change(&mut body);
-        serde_json::from_value(body).expect("a well-typed request")
-    }
-
-    fn broken_rule(change: impl FnOnce(&mut Value)) -> (FailureKind, String) {
-        let failure = TenantPolicy::default().admit(&request(change)).expect_err("refused");
-        (failure.kind, failure.rule_name().expect("a rule").to_owned())
-    }
-
-    #[test]
-    fn a_plain_request_gets_the_whole_policy() {
-        let run = TenantPolicy::default().admit(&request(|_| ())).unwrap();
-        assert_eq!(run.execution_policy.sandbox, Sandbox::WorkspaceWrite);
-        assert_eq!(run.execution_policy.timeout_ms, 1_800_000);
-    }
-
-    #[test]
-    fn each_required_field_has_its_rule() {
-        for (field, rule) in [
-            ("tenantId", "tenant-id-required"),
-            ("projectId", "project-id-required"),
-            ("workspaceRef", "workspace-ref-required"),
-            ("providerId", "provider-id-required"),
-            ("backendProfile", "backend-profile-required"),
-            ("traceSink", "trace-sink-required"),
-        ] {
-            let broken = broken_rule(|body| drop(body.as_object_mut().unwrap().remove(field)));
-            assert_eq!(broken, (FailureKind::SchemaInvalid, rule.into()));
-        }
-    }
-
-    #[test]
-    fn a_resource_bundle_is_refused_and_not_passed_over() {
-        let bundle = json!({"kind": "gitbundle", "repoUrl": "https://git.example/a.git", "bundles": []});
-        let broken = broken_rule(|body| body["resourceBundleRef"] = bundle);
-        assert_eq!(broken, (FailureKind::SchemaInvalid, "resource-bundle-unsupported".into()));
-        TenantPolicy::default().admit(&request(|body| body["resourceBundleRef"] = Value::Null)).unwrap();
-    }
-
-    #[test]
-    fn nothing_widens_the_policy() {
-        for (policy, rule) in [
-            (json!({"sandbox": "danger-full-access"}), "sandbox-widened"),
-            (json!({"timeoutMs": 1_800_001}), "timeout-widened"),
-            (json!({"secretScope": {"allowCredentialEcho": true}}), "credential-echo"),
-            (json!({"secretScope": {"toolCredentials": [{"tool": "aws"}]}}), "secret-scope-tool"),
-            (
-                json!({"secretScope": {"providerCredentials": [{"profile": "codex",
-                    "secretRef": {"name": "agentrun-v01-provider-codex", "keys": []}}]}}),
-                "secret-scope-profile",
-            ),
-        ] {
-            let broken = broken_rule(|body| body["executionPolicy"] = policy);
-            assert_eq!(broken, (FailureKind::TenantPolicyDenied, rule.into()));
-        }
-    }
-
-    #[test]
-    fn a_narrower_policy_is_kept() {
-        let requested = json!({"sandbox": "read-only", "approval": "untrusted", "network": "disabled", "timeoutMs": 5, "maxTurns": 3});
-        let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = requested)).unwrap();
-        assert_eq!(run.execution_policy.sandbox, Sandbox::ReadOnly);
-        assert_eq!(run.execution_policy.budgets.max_turns, Some(3));
-    }
-
-    #[test]
-    fn a_network_that_nothing_would_disable_is_refused() {
-        let wide = Ceiling { sandbox: Sandbox::DangerFullAccess, ..Ceiling::default() };
-        let policy = TenantPolicy { ceiling: wide, ..TenantPolicy::default() };
-        let admit = |requested: Value| policy.admit(&request(|body| body["executionPolicy"] = requested));
-        let refused = admit(json!({"network": "disabled", "sandbox": "danger-full-access"})).expect_err("refused");
-        assert_eq!((refused.kind, refused.rule_name()), (FailureKind::TenantPolicyDenied, Some("network-unconfined")));
-        // A request that names no sandbox gets one in which that holds.
-        let narrowed = admit(json!({"network": "disabled"})).unwrap().execution_policy;
-        assert_eq!((narrowed.sandbox, narrowed.network), (Sandbox::WorkspaceWrite, Network::Disabled));
-        let sandbox = |requested: Value| admit(requested).unwrap().execution_policy.sandbox;
-        assert_eq!(sandbox(json!({})), Sandbox::WorkspaceWrite, "a ceiling is no default");
-        assert_eq!(sandbox(json!({"sandbox": "danger-full-access"})), Sandbox::DangerFullAccess);
-    }
-
-    #[test]
-    fn a_profile_without_its_matching_credential_is_refused() {
-        for profile in ["deepseek", "minimax-m3", "some-dynamic"] {
-            let broken = broken_rule(|body| body["backendProfile"] = profile.into());
-            assert_eq!(broken, (FailureKind::SecretUnavailable, "provider-credential-required".into()));
-        }
-    }
-
-    #[test]
-    fn a_credential_offers_every_key_its_profile_needs() {
-        let with_keys = |keys: &[&str]| {
-            request(|body| {
-                body["backendProfile"] = "codex".into();
-                body["executionPolicy"] = json!({"secretScope": {"providerCredentials": [{"profile": "codex",
-                    "secretRef": {"name": "agentrun-v01-provider-codex", "keys": keys}}]}});
-            })
-        };
-        TenantPolicy::default().admit(&with_keys(&["auth.json", "config.toml"])).unwrap();
-        for keys in [&["auth.json"][..], &[]] {
-            let failure = TenantPolicy::default().admit(&with_keys(keys)).expect_err("refused");
-            assert_eq!(failure.rule_name(), Some("secret-scope-keys-missing"));
-            assert!(failure.message.contains("config.toml"), "{}", failure.message);
-        }
-    }
-
-    #[test]
-    fn a_dynamic_profile_with_its_credential_is_admitted() {
-        let scope = json!({"secretScope": {"providerCredentials": [{"profile": "my-model",
-            "secretRef": {"name": "agentrun-v01-provider-my-model", "keys": ["auth.json"]}}]}});
-        let run_request = request(|body| {
-            body["backendProfile"] = "my-model".into();
-            body["executionPolicy"] = scope;
-        });
-        TenantPolicy::default().admit(&run_request).unwrap();
-    }
 }

@@ -104,6 +104,8 @@ pub enum AgentKind {
     Codex,
     Acp,
     Model,
+    /// A runner elsewhere drives it (`runner.external_profiles`).
+    External,
 }
 
 impl AgentKind {
@@ -113,6 +115,7 @@ impl AgentKind {
             Self::Codex => "codex",
             Self::Acp => "acp",
             Self::Model => "model",
+            Self::External => "external",
         }
     }
 }
@@ -131,6 +134,9 @@ pub struct ProviderProfile {
     pub secret_ref: SecretRef,
     /// Whether a run of it finds everything that its agent needs.
     pub configured: bool,
+    /// Whether a run of it can start: it is configured, and its program works on this server.
+    #[serde(default)]
+    pub ready: bool,
     /// The config was given another destination (server or command), so the stored credential was removed. It must be set
     /// again before the profile can be used.
     #[serde(default)]

@@ -90,12 +90,18 @@ impl CreateRun {
 
     /// Checks the sizes of all fields that a caller fills freely, before anything in them is read.
     pub fn check_sizes(&self) -> Result<(), Failure> {
-        for (rule, field, json, bytes_max) in self.free() {
-            if let Some(bytes) = json.map(RawJson::size).filter(|bytes| *bytes > bytes_max) {
-                return Err(Failure::too_large(rule, field, bytes, bytes_max));
-            }
-        }
-        Ok(())
+        let too_large = |(rule, field, json, bytes_max): (_, _, Option<&RawJson>, _)| {
+            let bytes = json.map(RawJson::size).filter(|bytes| *bytes > bytes_max)?;
+            Some(Failure::too_large(rule, field, bytes, bytes_max))
+        };
+        Failure::check_all(self.free().into_iter().filter_map(too_large).collect())
+    }
+
+    /// Retention removed the input of the run that is to be repeated.
+    pub fn input_removed(run_id: RunId, at: Timestamp) -> Failure {
+        let date = at.strftime("%Y-%m-%d");
+        let message = format!("the input of this run was removed by retention on {date}; start a new run");
+        Failure::rule(Rule::RetryInput, message).detail("runId", run_id.to_string())
     }
 
     /// The bytes of what a caller fills freely.
@@ -233,7 +239,8 @@ pub struct ListRuns {
     pub session_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// Only runs in this state: `waiting`, `running`, `completed`, `failed`, `blocked` or `cancelled`.
+    /// Only runs in this state: `waiting`, `running`, `completed`, `failed`, `blocked` or `cancelled`. Of several between
+    /// commas, one must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Only ids that begin like this; the kind's own `run_` may be left out.

@@ -12,6 +12,7 @@ use crate::{
         labels::{LabelPatch, Labels},
         liveness::{Liveness, Supervisor},
         results::ChainHead,
+        runs::RunState,
         session_storage::{SessionStorage, StorageKind},
     },
     limits::SESSION_TITLE_BYTES_MAX,
@@ -217,6 +218,9 @@ pub struct SessionView {
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     pub labels: Labels,
     pub execution_state: ExecutionState,
+    /// The state of the active or latest run, for people; null before the first run.
+    #[serde(default)]
+    pub state: Option<RunState>,
     /// Rises whenever a command or a run ends.
     pub version: i64,
     /// The version this reader has seen; 0 before the first read.
@@ -245,7 +249,7 @@ pub struct SessionView {
 }
 
 impl SessionView {
-    pub fn of(session: Session, read_version: i64, liveness: Option<Liveness>) -> Self {
+    pub fn of(session: Session, read_version: i64, state: Option<RunState>, liveness: Option<Liveness>) -> Self {
         Self {
             session_id: session.public_id(),
             tenant_id: session.tenant_id,
@@ -253,6 +257,7 @@ impl SessionView {
             title: session.title,
             labels: session.labels,
             execution_state: session.execution_state,
+            state,
             version: session.version,
             read_version,
             unread: session.version > read_version,
@@ -277,7 +282,8 @@ impl SessionView {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
-    /// `default`: running, or unread by this reader. `all`: everything.
+    /// `default`: running, or unread by this reader. `all`: everything. Or a state of the active or latest run: `waiting`,
+    /// `running`, `completed`, `failed`, `blocked` or `cancelled`, read or not; of several between commas, one must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Whose unread marks; `cli` when left out.

@@ -7,6 +7,9 @@ macro_rules! client_rules {
         ServerUnreachable "server-unreachable" ServerUnreachable "The server cannot be reached.",
             hint: Some("is the server running? `ostler serve` starts one here, `--server` or `--context` names another, and \
                 `ostler doctor` checks the connection");
+        ServerWithoutTls "server-without-tls" ServerUnreachable "The response on an https:// address is not TLS.",
+            hint: Some("check the scheme and the port of the address, in `--server`, OSTLER_SERVER or the context; \
+                docs/proxy.md puts TLS in front of a server");
         ServerTimeout "server-timeout" ServerUnreachable "The server did not respond in time.",
             hint: Some("the server may be busy; `ostler doctor` checks the connection");
         AnswerInterrupted "answer-interrupted" ServerUnreachable "The connection broke in the middle of a response.",

@@ -131,11 +131,14 @@ macro_rules! kernel_rules {
         WorkspaceGitCommit "workspace-git-commit" NotFound "The repository has no such commit, branch or tag.",
             hint: Some("check the repository's address and the branch, tag or commit");
 
+        RetryInput "retry-input" Gone "The input of the run that is to be repeated was removed by retention.",
+            hint: Some("start a new run with the prompt itself");
+
         // Sessions and their storage.
         SessionIdReserved "session-id-reserved" SchemaInvalid "The session id begins like those that the server gives out.",
             hint: Some("choose a session name that does not begin with ses_");
         SessionState "session-state" SchemaInvalid "There is no such filter for the state of sessions.",
-            hint: Some("use `default` or `all`");
+            hint: Some("use `default`, `all` or a state of a run");
         SessionAction "session-action" SchemaInvalid "There is no such action on a session.";
         SessionClosed "session-closed" StateConflict "The session was closed.",
             hint: Some("start in a new session");

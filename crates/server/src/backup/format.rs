@@ -20,6 +20,8 @@ pub(super) const CONTENTS: &str = "contents.json";
 pub(super) const CHECKSUMS: &str = "checksums";
 pub(super) const END: &str = "sha256";
 pub(super) const BLOCK_BYTES: usize = 512;
+/// The digest in a block of its own, and the two empty blocks of tar.
+pub(super) const END_BYTES: usize = 3 * BLOCK_BYTES;
 
 /// What a backup is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -94,6 +96,6 @@ pub(super) fn checksum_line(digest: &str, path: &[u8]) -> Vec<u8> {
 /// The end of the archive, after the header of its last entry: the digest, and the two empty blocks of tar.
 pub(super) fn end_of_archive(digest: &str) -> Vec<u8> {
     let mut end = format!("{digest}\n").into_bytes();
-    end.resize(3 * BLOCK_BYTES, 0);
+    end.resize(END_BYTES, 0);
     end
 }

@@ -20,8 +20,8 @@ use ostler_protocol::{Failure, Rule, json::hex};
 use tar::{Archive, EntryType};
 
 use super::format::{
-    BLOCK_BYTES, BackupContents, BackupManifest, CHECKSUMS, CONTENTS, END, FORMAT, MANIFEST, checksum_line, damaged,
-    end_of_archive,
+    BLOCK_BYTES, BackupContents, BackupManifest, CHECKSUMS, CONTENTS, END, END_BYTES, FORMAT, MANIFEST, checksum_line,
+    damaged, end_of_archive,
 };
 
 const BUFFER_BYTES: usize = 1 << 20;
@@ -107,6 +107,10 @@ struct Digesting {
     tail: Vec<u8>,
     /// Everything after that header.
     end: Option<Vec<u8>>,
+    /// The first entry is that of a backup.
+    is_begun: bool,
+    /// The reader has returned everything that the file has.
+    is_read: bool,
 }
 
 struct Digested<R> {
@@ -119,6 +123,7 @@ impl<R: Read> Read for Digested<R> {
         let read = self.reader.read(buffer)?;
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
+        state.is_read |= read == 0 && !buffer.is_empty();
         match &mut state.end {
             Some(end) => end.extend_from_slice(&buffer[..read]),
             None => {
@@ -135,6 +140,25 @@ impl<R: Read> Read for Digested<R> {
 
 fn read_plain(reader: impl Read, position: &RefCell<u64>, visitor: &mut dyn EntryVisitor) -> Result<Checked, Failure> {
     let state = Rc::<RefCell<Digesting>>::default();
+    read_entries(reader, &state, position, visitor).map_err(|failure| {
+        let state = state.borrow();
+        let is_short = state.end.as_ref().is_none_or(|end| end.len() < END_BYTES);
+        match (state.is_begun, state.is_read && is_short) {
+            _ if failure.broken_rule() != Some(Rule::BackupDamaged) => failure,
+            (false, _) => Failure::rule(Rule::BackupDamaged, "the file is not a backup of Ostler"),
+            // Whatever was found wrong, the end of the file is the cause.
+            (true, true) => damaged("it is cut off"),
+            (true, false) => failure,
+        }
+    })
+}
+
+fn read_entries(
+    reader: impl Read,
+    state: &Rc<RefCell<Digesting>>,
+    position: &RefCell<u64>,
+    visitor: &mut dyn EntryVisitor,
+) -> Result<Checked, Failure> {
     let mut archive = Archive::new(Digested { reader, state: state.clone() });
     let (mut manifest, mut contents, mut checksums) = (None, None, None);
     let mut digests: HashMap<Vec<u8>, [u8; 32]> = HashMap::new();
@@ -172,6 +196,7 @@ fn read_plain(reader: impl Read, position: &RefCell<u64>, visitor: &mut dyn Entr
         let mut hashed = HashedEntry { reader: &mut entry, digest: Sha256Stream::default() };
         match (&manifest, std::str::from_utf8(&name)) {
             (None, Ok(MANIFEST)) => {
+                state.borrow_mut().is_begun = true;
                 let read: BackupManifest = json(&mut hashed)?;
                 check_format(&read)?;
                 visitor.manifest(&read)?;
@@ -260,6 +285,48 @@ pub(super) fn json<T: serde::de::DeserializeOwned>(reader: &mut dyn Read) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Ignored;
+
+    impl EntryVisitor for Ignored {
+        fn manifest(&mut self, _: &BackupManifest) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn entry(&mut self, _: &ArchiveEntry, _: &mut dyn Read) -> Result<(), Failure> {
+            Ok(())
+        }
+
+        fn position(&mut self, _: u64) {}
+    }
+
+    fn message_about(bytes: &[u8]) -> String {
+        let failure = read_plain(bytes, &RefCell::default(), &mut Ignored).err().unwrap();
+        assert_eq!(failure.broken_rule(), Some(Rule::BackupDamaged));
+        failure.message
+    }
+
+    #[test]
+    fn another_file_and_a_part_of_a_backup_are_distinguished() {
+        let mut archive = tar::Builder::new(vec![]);
+        let manifest = br#"{"format":1,"ostler":"1","createdAt":"2030-01-01T00:00:00Z","engine":"sqlite","hasWorkspaces":true,"absent":[]}"#;
+        let mut append = |name: &str, contents: &[u8]| {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(contents.len() as u64);
+            header.set_mode(0o600);
+            header.set_mtime(0);
+            archive.append_data(&mut header, name, contents).unwrap();
+        };
+        append(MANIFEST, manifest);
+        append("files/token", &[b'x'; 2_000]);
+        let begun = archive.into_inner().unwrap();
+        for length in [520, 600, 1_024, 1_100, 2_000, begun.len()] {
+            assert_eq!(message_about(&begun[..length]), "the backup cannot be used: it is cut off", "{length}");
+        }
+        for other in [&b""[..], b"some text", &[7; 2_000], &[0; 2_000]] {
+            assert_eq!(message_about(other), "the file is not a backup of Ostler");
+        }
+    }
 
     #[test]
     fn paths_lead_nowhere_else() {

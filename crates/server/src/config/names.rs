@@ -94,12 +94,16 @@ mod tests {
     #[test]
     fn an_unknown_name_is_reported_with_its_place_and_the_nearest_setting() {
         assert_eq!(
-            messages("[server]\nlisen = \"x\"\n[servr]\nlisten = \"y\"\n[runner]\nzzz = 1\n", &["runner.leese_ms"]),
+            messages(
+                "[server]\nlisen = \"x\"\n[servr]\nlisten = \"y\"\n[runner]\nzzz = 1\n",
+                &["runner.leese_ms", "servr.listen"]
+            ),
             [
                 "bad.toml, line 6: runner.zzz is no setting",
                 "bad.toml, line 2: server.lisen is no setting; did you mean server.listen?",
                 "bad.toml, line 3: servr is no setting; did you mean server?",
                 "OSTLER_RUNNER__LEESE_MS: runner.leese_ms is no setting; did you mean OSTLER_RUNNER__LEASE_MS?",
+                "OSTLER_SERVR__LISTEN: servr.listen is no setting; did you mean OSTLER_SERVER__LISTEN?",
             ]
         );
     }

@@ -4,16 +4,38 @@
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use ostler_protocol::{Failure, Rule, redaction::Redactor};
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 /// The detail of a failure that names the key it is about.
 pub(super) const KEY: &str = "key";
+
+/// A value of the file, as far as its type matters.
+pub(super) enum FileScalar {
+    Text(String),
+    Integer,
+    Float,
+    Boolean,
+}
+
+impl FileScalar {
+    fn of(value: &DeValue<'_>) -> Option<Self> {
+        match value {
+            DeValue::String(text) => Some(Self::Text(text.to_string())),
+            DeValue::Integer(_) => Some(Self::Integer),
+            DeValue::Float(_) => Some(Self::Float),
+            DeValue::Boolean(_) => Some(Self::Boolean),
+            _ => None,
+        }
+    }
+}
 
 #[derive(Default)]
 pub(super) struct KeyPlaces {
     file: String,
     /// The line of each key and section of the file.
     lines: BTreeMap<String, usize>,
+    /// The value of each key of the file that is text, a number or a Boolean.
+    scalars: BTreeMap<String, FileScalar>,
     /// The variable of each key that the environment sets.
     variables: BTreeMap<String, String>,
 }
@@ -31,6 +53,9 @@ impl KeyPlaces {
         for (key, value) in table {
             let name = format!("{section}{}", key.get_ref());
             self.lines.insert(name.clone(), line_of(text, key.span()));
+            if let Some(scalar) = FileScalar::of(value.get_ref()) {
+                self.scalars.insert(name.clone(), scalar);
+            }
             if let Some(inner) = value.get_ref().as_table() {
                 self.collect(&format!("{name}."), inner, text);
             }
@@ -44,6 +69,26 @@ impl KeyPlaces {
     /// The keys and sections of the file.
     pub(super) fn keys_of_file(&self) -> impl Iterator<Item = &str> {
         self.lines.keys().map(String::as_str)
+    }
+
+    /// The keys of the file whose value is text, a number or a Boolean.
+    pub(super) fn scalars_of_file(&self) -> impl Iterator<Item = (&str, &FileScalar)> {
+        self.scalars.iter().map(|(key, scalar)| (key.as_str(), scalar))
+    }
+
+    /// Sorts problems: those of the file by line, then those of the environment by variable, then others.
+    pub(super) fn sort(&self, problems: &mut [Failure]) {
+        problems.sort_by_cached_key(|failure| {
+            let key = failure.details.as_ref().and_then(|details| details.get(KEY)?.as_str());
+            let variable = key.and_then(|key| self.variables.get(key));
+            match variable.filter(|variable| failure.message.starts_with(variable.as_str())) {
+                Some(variable) => (1, 0, variable.clone()),
+                None => match key.and_then(|key| self.lines.get(key)) {
+                    Some(line) => (0, *line, String::new()),
+                    None => (2, 0, String::new()),
+                },
+            }
+        });
     }
 
     /// The keys that the environment sets.

@@ -8,7 +8,9 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use super::{
-    Config, Environment, SectionType, Sections, keys,
+    Config, Environment, SectionType, Sections,
+    file_scalars::wrong_types,
+    keys,
     names::{unknown_names, variable},
     places::{KEY, KeyPlaces},
 };
@@ -25,11 +27,12 @@ impl Config {
             let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
             Some((name, value.into_string().ok()?))
         });
-        let (mut config, places) = Self::read_with_places(file, variables, &overrides.keys, sections)?;
+        let (mut config, places, misread) = Self::read_with_places(file, variables, &overrides.keys, sections)?;
         config.environment = environment.clone();
         if config.store.database_url.is_none() {
             config.store.database_url = environment.text("DATABASE_URL").map(SecretString::from);
         }
+        let listen_problem = listen_problem(&config.server.listen).filter(|_| overrides.listen.is_none());
         config.server.listen = overrides.listen.unwrap_or(config.server.listen);
         let data_dir = environment.get("OSTLER_DATA_DIR").filter(|dir| !dir.is_empty()).map(PathBuf::from);
         config.server.data_dir = overrides.data_dir.or(data_dir).or(config.server.data_dir);
@@ -40,7 +43,12 @@ impl Config {
         config.rate_limit.on |= overrides.rate_limit;
         config.server.tls_cert = overrides.tls_cert.or(config.server.tls_cert);
         config.server.tls_key = overrides.tls_key.or(config.server.tls_key);
-        let problems = config.problems().into_iter().map(|failure| places.locate(failure)).collect();
+        let problems = listen_problem.into_iter().chain(config.problems());
+        // A value that could not be read has its default here, so problems of several keys together may not be real.
+        let problems = problems.filter(|failure| misread.is_empty() || key_of(failure).is_some());
+        let problems = problems.map(|failure| places.locate(failure));
+        let mut problems: Vec<_> = misread.iter().cloned().chain(problems).collect();
+        places.sort(&mut problems);
         Failure::check_all(problems)?;
         config.store.unsafe_durability |= overrides.unsafe_durability;
         Ok(config)
@@ -53,15 +61,17 @@ impl Config {
         flags: &[(&'static str, String)],
         sections: &[SectionType],
     ) -> Result<Self, Failure> {
-        Self::read_with_places(file, environment, flags, sections).map(|(config, _)| config)
+        let (config, _, misread) = Self::read_with_places(file, environment, flags, sections)?;
+        Failure::check_all(misread).map(|()| config)
     }
 
+    /// The configuration without the values that could not be read, and the problem of each of them.
     fn read_with_places(
         file: Option<&Path>,
         environment: impl Iterator<Item = (String, String)>,
         flags: &[(&'static str, String)],
         sections: &[SectionType],
-    ) -> Result<(Self, KeyPlaces), Failure> {
+    ) -> Result<(Self, KeyPlaces, Vec<Failure>), Failure> {
         let text = file.map(|file| read_text(file).map(|text| (file, text))).transpose()?;
         let mut places = text.as_ref().map(|(file, text)| KeyPlaces::read(file, text)).transpose()?.unwrap_or_default();
         let mut builder = config::Config::builder();
@@ -80,6 +90,7 @@ impl Config {
             })
             .collect();
         let mut problems = unknown_names(&places, &keys, sections);
+        problems.extend(wrong_types(&places, &keys, sections));
         // What is set last takes precedence: former names of sections come first.
         variables.sort_by_key(|(is_current, ..)| *is_current);
         for (_, name, value) in variables {
@@ -110,27 +121,25 @@ impl Config {
         let mut whole: Map<String, Value> =
             builder.build().and_then(config::Config::try_deserialize).map_err(internal)?;
         for failure in &problems {
-            remove(&mut whole, failure.details.as_ref().and_then(|details| details.get(KEY)?.as_str()));
+            remove(&mut whole, key_of(failure));
         }
         // A value of the wrong type is reported and left out, until the rest can be read.
-        let mut misfits = vec![];
         loop {
-            match Self::from_map(sections, whole.clone()) {
+            let error = match Self::from_map(sections, whole.clone()) {
                 Ok(config) => {
-                    Failure::check_all(in_order(problems, misfits))?;
-                    return Ok((config, places));
+                    places.sort(&mut problems);
+                    return Ok((config, places, problems));
                 }
-                Err(error) => {
-                    let (key, message) = explained(&error);
-                    misfits.push(match &key {
-                        Some(key) => places.problem(key, &format!("{key}: {message}")),
-                        None => Failure::invalid(Rule::Config, message),
-                    });
-                    if !remove(&mut whole, key.as_deref()) || misfits.len() > PROBLEMS_MAX {
-                        let problems = in_order(problems, misfits);
-                        return Err(Failure::check_all(problems).err().unwrap_or_else(|| internal(error)));
-                    }
-                }
+                Err(error) => error,
+            };
+            let (key, message) = explained(&error);
+            problems.push(match &key {
+                Some(key) => places.problem(key, &format!("{key}: {message}")),
+                None => Failure::invalid(Rule::Config, message),
+            });
+            if !remove(&mut whole, key.as_deref()) || problems.len() > PROBLEMS_MAX {
+                places.sort(&mut problems);
+                return Err(Failure::check_all(problems).err().unwrap_or_else(|| internal(error)));
             }
         }
     }
@@ -142,12 +151,15 @@ impl Config {
     }
 }
 
-/// Unknown names first, then misfits by their keys: they are found in no particular order.
-fn in_order(mut problems: Vec<Failure>, mut misfits: Vec<Failure>) -> Vec<Failure> {
-    let key = |failure: &Failure| failure.details.as_ref().and_then(|details| Some(details.get(KEY)?.to_string()));
-    misfits.sort_by_cached_key(key);
-    problems.extend(misfits);
-    problems
+/// A port alone is easily written as a number, which is read as text.
+fn listen_problem(listen: &str) -> Option<Failure> {
+    let message = format!("server.listen: {listen:?} has no port; write an address and a port: \"127.0.0.1:4747\"");
+    (!listen.contains(':')).then(|| Failure::invalid(Rule::Config, message).detail(KEY, "server.listen"))
+}
+
+/// The key that a problem is about.
+fn key_of(failure: &Failure) -> Option<&str> {
+    failure.details.as_ref()?.get(KEY)?.as_str()
 }
 
 fn read_text(file: &Path) -> Result<String, Failure> {
@@ -174,11 +186,32 @@ fn explained(error: &ConfigError) -> (Option<String>, String) {
     let of_list = |key: &String| key.split('[').next().unwrap_or(key).to_owned();
     match error {
         ConfigError::Type { unexpected, expected, key, .. } => {
-            (key.as_ref().map(of_list), format!("it must be {expected}, not {unexpected}"))
+            let unexpected = unexpected.to_string();
+            let value = value_in(&unexpected);
+            (key.as_ref().map(of_list), format!("must be {}, not {value}", plain_type(expected)))
         }
         ConfigError::At { error, key, .. } => (key.as_ref().map(of_list), in_words(&error.to_string())),
         other => (None, other.to_string()),
     }
+}
+
+/// The type that a value must have, in words of people who write configurations.
+fn plain_type(expected: &str) -> &str {
+    match expected {
+        _ if expected.contains("unsigned") => "a whole number of 0 or more",
+        _ if expected.contains("integer") => "a whole number",
+        _ if expected.contains("floating") => "a number",
+        _ if expected.contains("boolean") => "true or false",
+        _ => expected,
+    }
+}
+
+/// The value in the description of a value: `-1` of "64-bit integer `-1`", with its quotes if it is text.
+fn value_in(unexpected: &str) -> &str {
+    let between = |start: usize, end: usize| unexpected.get(start..end).filter(|value| !value.is_empty());
+    let in_ticks = || between(unexpected.find('`')? + 1, unexpected.rfind('`')?);
+    let in_quotes = || between(unexpected.find('"')?, unexpected.rfind('"')? + 1);
+    in_quotes().or_else(in_ticks).unwrap_or(unexpected)
 }
 
 /// Settings of the command line, which override all others.
@@ -257,10 +290,10 @@ mod tests {
             messages(&failure),
             [
                 "bad.toml, line 2: server.lisen is no setting; did you mean server.listen?",
-                "OSTLER_SERVER__WORKSPCE: server.workspce is no setting; did you mean OSTLER_SERVER__WORKSPACE?",
+                "bad.toml, line 3: server.drain_ms: must be a whole number, not the text \"soon\"",
                 "bad.toml, line 6: log.format: \"xml\" is none of its values; docs/configuration.md lists them",
-                "OSTLER_RUNNER__SLOTS: runner.slots: it must be an integer, not string \"many\"",
-                "bad.toml, line 3: server.drain_ms: it must be an integer, not string \"soon\"",
+                "OSTLER_RUNNER__SLOTS: runner.slots: must be a whole number, not \"many\"",
+                "OSTLER_SERVER__WORKSPCE: server.workspce is no setting; did you mean OSTLER_SERVER__WORKSPACE?",
             ]
         );
         assert_eq!(failure.message, messages(&failure)[0]);
@@ -271,6 +304,40 @@ mod tests {
     fn a_file_that_is_not_toml_is_reported_with_the_line() {
         let failure = problems("[server]\nlisten = \n", &[]);
         assert!(failure.message.starts_with("bad.toml, line 2: "), "{}", failure.message);
+    }
+
+    #[test]
+    fn a_listener_without_a_port_is_reported_with_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bad.toml");
+        std::fs::write(&path, "[server]\nlisten = 5311\n").unwrap();
+        let load = |overrides| Config::load(Some(&path), &Environment::default(), overrides, &[]);
+        let message = load(Overrides::default()).unwrap_err().message;
+        assert!(message.contains("bad.toml, line 2: server.listen: \"5311\" has no port"), "{message}");
+        let listen = Some("127.0.0.1:0".to_owned());
+        assert!(load(Overrides { listen, ..Overrides::default() }).is_ok(), "the flag replaces it");
+    }
+
+    #[test]
+    fn names_types_and_values_are_reported_together_by_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bad.toml");
+        let file =
+            "[retention.tenants.hwlb]\nevents_ms = 5\n[server]\ndrain_ms = -1\nlisen = \"x\"\n[runner]\nlease_ms = 5\n";
+        std::fs::write(&path, file).unwrap();
+        let failure = Config::load(Some(&path), &Environment::default(), Overrides::default(), &[]).unwrap_err();
+        let place = |line: usize| format!("{}, line {line}: ", path.display());
+        let expected = [
+            (1, "retention.tenants.hwlb: there is no such tenant"),
+            (4, "server.drain_ms: must be a whole number of 0 or more, not -1"),
+            (5, "server.lisen is no setting"),
+            (7, "runner.lease_ms must be"),
+        ];
+        let messages = messages(&failure);
+        assert_eq!(messages.len(), expected.len(), "{messages:?}");
+        for (message, (line, text)) in messages.iter().zip(expected) {
+            assert!(message.starts_with(&format!("{}{text}", place(line))), "{message}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use ostler_protocol::{Failure, Rule, kernel::policy::TenantPolicy, retention::Re
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::places::KEY;
+
 /// A hundred years in milliseconds.
 const LIMIT_MS_MAX: i64 = 3_155_760_000_000;
 
@@ -78,20 +80,21 @@ impl RetentionSection {
         })
     }
 
-    /// Rejects limits that are not positive, and tenants that the server does not know: such a limit would have no effect.
-    pub(super) fn check(&self, policy: &TenantPolicy) -> Result<(), Failure> {
+    /// Limits that are not positive, and tenants that the server does not know: such a limit would have no effect.
+    pub(super) fn problems(&self, policy: &TenantPolicy) -> Vec<Failure> {
+        let mut problems = vec![];
         for noun in RetentionNoun::ALL {
-            check_limit("retention", noun, self.limit_ms(noun, None))?;
+            problems.extend(check_limit("retention", noun, self.limit_ms(noun, None)).err());
             for (tenant, own) in &self.tenants {
-                check_limit(&format!("retention.tenants.{tenant}"), noun, own.limit_ms(noun))?;
+                problems.extend(check_limit(&format!("retention.tenants.{tenant}"), noun, own.limit_ms(noun)).err());
             }
         }
-        if let Some(tenant) = self.tenants.keys().find(|tenant| !policy.tenants.contains(tenant)) {
-            let known = policy.tenants.join(", ");
-            let message = format!("retention.tenants.{tenant}: there is no such tenant; policy.tenants has {known}");
-            return Err(Failure::invalid(Rule::Config, message));
+        for tenant in self.tenants.keys().filter(|tenant| !policy.tenants.contains(tenant)) {
+            let (key, known) = (format!("retention.tenants.{tenant}"), policy.tenants.join(", "));
+            let message = format!("{key}: there is no such tenant; policy.tenants has {known}");
+            problems.push(Failure::invalid(Rule::Config, message).detail(KEY, key));
         }
-        Ok(())
+        problems
     }
 }
 
@@ -112,7 +115,8 @@ fn check_limit(section: &str, noun: RetentionNoun, limit_ms: Option<i64>) -> Res
     if limit_ms.is_none_or(|limit| (1..=LIMIT_MS_MAX).contains(&limit)) {
         return Ok(());
     }
-    Err(Failure::invalid(Rule::Config, format!("{section}.{}_ms must be 1 to {LIMIT_MS_MAX}", noun.as_str())))
+    let key = format!("{section}.{}_ms", noun.as_str());
+    Err(Failure::invalid(Rule::Config, format!("{key} must be 1 to {LIMIT_MS_MAX}")).detail(KEY, key))
 }
 
 #[cfg(test)]
@@ -125,7 +129,7 @@ mod tests {
         let file = dir.path().join("ostler.toml");
         std::fs::write(&file, text).unwrap();
         let config = Config::read(Some(&file), std::iter::empty(), &[], &[])?;
-        config.retention.check(&config.policy).map(|()| config)
+        Failure::check_all(config.retention.problems(&config.policy)).map(|()| config)
     }
 
     #[test]

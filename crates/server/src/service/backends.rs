@@ -1,24 +1,100 @@
-//! Backends: which agents this server can run.
+//! Backends: which agents this server can run, and whether a run of each profile can start. Whether a profile is ready, and why
+//! not, is decided by `provider_profiles`; here it is only shown together with the backend that the profile uses.
 
 use ostler_protocol::{
     Failure,
-    kernel::backends::{Backend, BackendList, CodexProgram},
+    kernel::{
+        backends::{Backend, BackendList, CodexProgram, ExternalBackend, Isolation},
+        provider_profiles::{AgentKind, ProviderProfile},
+    },
 };
-use ostler_runner::backend::codex;
 use ostler_store as store;
 
-use crate::{app::App, config::AgentsSection};
+use super::provider_profiles::{self, external_note, is_external};
+use crate::{
+    app::App,
+    auth::{Access, Principal},
+};
 
-pub async fn list(app: &App) -> Result<BackendList, Failure> {
-    let backends = store::kernel::backends::list(&app.db).await?;
-    // Probed once, at the first request, because it starts a process.
-    let codex = app.codex.get_or_init(|| codex(&app.config.agents)).await.clone();
-    let has_codex = codex.version.is_some();
-    let offered = |backend: Backend| {
-        let available = backend.available || has_codex && backend.backend_kind.starts_with("codex");
-        Backend { available, ..backend }
+/// The backends of this build, then the other profiles.
+///
+/// Callers without [`Access::Inspect`] see only what a run of theirs may name. A user may run every profile of the operator that
+/// the policy lists and the profiles of their own tenants, so they see these. A service of role `runner` submits nothing, and
+/// sees the built-in and the external profiles. `docs/callers.md` states the rule.
+pub async fn list(app: &App, caller: &Principal) -> Result<BackendList, Failure> {
+    let stored = store::kernel::backends::list(&app.db).await?;
+    let codex = app.codex.get(&app.config.agents).await;
+    let tenants = caller.tenants_within(None)?.unwrap_or_else(|| app.config.policy.tenants.clone());
+    let mut profiles = provider_profiles::list_of(app, caller, &tenants).await?;
+    profiles.retain(|profile| is_shown(app, caller, profile));
+    // The scripted backend has no profile to configure.
+    let scripted = stored.iter().filter(|backend| backend.profile == "scripted").cloned();
+    let scripted = scripted.map(|backend| Backend { ready: true, ..backend });
+    let others = profiles.iter().map(|profile| of_profile(profile, &stored, &codex));
+    let backends = scripted.chain(others).map(|backend| match is_external(app, &backend.profile) {
+        true => with_last_claim(app, caller, backend),
+        false => backend,
+    });
+    Ok(BackendList { backends: backends.collect(), codex })
+}
+
+fn is_shown(app: &App, caller: &Principal, profile: &ProviderProfile) -> bool {
+    let may_name = || Access::Submit.admit(caller).is_ok() && app.config.policy.profile(&profile.profile).is_ok();
+    Access::Inspect.admit(caller).is_ok() || profile.built_in || profile.agent == AgentKind::External || may_name()
+}
+
+/// An external profile with the time at which a runner last requested a job of it.
+fn with_last_claim(app: &App, caller: &Principal, backend: Backend) -> Backend {
+    let last_claim_at = app.job_queues.last_claim_at(&backend.profile, caller.tenants());
+    let message = Some(external_note(app, last_claim_at));
+    Backend { available: true, ready: true, message, external: Some(ExternalBackend { last_claim_at }), ..backend }
+}
+
+/// The backend that a profile uses, with the state of the profile.
+fn of_profile(profile: &ProviderProfile, stored: &[Backend], codex: &CodexProgram) -> Backend {
+    let built_in = |name: &str| stored.iter().find(|backend| backend.profile == name).cloned().unwrap_or_default();
+    let backend = match profile.agent {
+        AgentKind::Codex => {
+            let name = if profile.built_in { profile.profile.as_str() } else { "codex" };
+            Backend { available: codex.version.is_some(), ..built_in(name) }
+        }
+        AgentKind::Acp => acp(profile),
+        AgentKind::Model => built_in("model"),
+        AgentKind::Scripted => built_in("scripted"),
+        AgentKind::External => external(),
     };
-    Ok(BackendList { backends: backends.into_iter().map(offered).collect(), codex })
+    Backend {
+        profile: profile.profile.clone(),
+        tenant_id: profile.tenant_id.clone(),
+        ready: profile.ready,
+        // The message of a profile that is ready is about its latest trial.
+        message: profile.message.clone().filter(|_| !profile.ready),
+        ..backend
+    }
+}
+
+/// A profile of a tenant or the operator whose agent speaks the Agent Client Protocol.
+fn acp(profile: &ProviderProfile) -> Backend {
+    Backend {
+        backend_kind: "acp-stdio".into(),
+        protocol: "agent-client-protocol".into(),
+        transport: "stdio".into(),
+        isolation: Isolation { home: "per-run".into(), credential: "own-profile".into(), process: "own-group".into() },
+        available: profile.ready,
+        capabilities: ["turn", "steer", "interrupt", "permission", "resume"].map(String::from).to_vec(),
+        ..Backend::default()
+    }
+}
+
+/// A profile that the server leaves to runners elsewhere. The server does not know which program such a runner starts.
+fn external() -> Backend {
+    Backend {
+        backend_kind: "external".into(),
+        protocol: "ostler-runner".into(),
+        transport: "https".into(),
+        isolation: Isolation { home: "none".into(), credential: "none".into(), process: "in-runner".into() },
+        ..Backend::default()
+    }
 }
 
 /// Stores the backends of this build. Run once at start.
@@ -27,17 +103,4 @@ pub async fn record(db: &store::Db) -> Result<(), store::StoreError> {
         store::kernel::backends::insert(db, position as i64, backend).await?;
     }
     Ok(())
-}
-
-/// The program that Codex's profiles run, and whether it reports to be Codex.
-async fn codex(agents: &AgentsSection) -> CodexProgram {
-    let search_path = std::env::var_os("PATH");
-    let program = match codex::program::find(agents.codex.as_deref(), search_path.as_deref()) {
-        Ok(program) => program,
-        Err(problem) => return CodexProgram { problem: Some(problem), ..CodexProgram::default() },
-    };
-    let version = codex::program::version(&program).await;
-    tracing::debug!(program = %program.display(), ?version, "looked for Codex");
-    let problem = version.as_ref().err().cloned();
-    CodexProgram { program: Some(program.display().to_string()), version: version.ok(), problem }
 }

@@ -2,6 +2,7 @@
 //! read only into an agent's home. Each profile has an owner, the operator or one tenant; `docs/profiles-threat-model.md` says who may do what.
 
 mod changes;
+mod external;
 mod owners;
 mod readiness;
 mod trials;
@@ -11,6 +12,7 @@ use std::{collections::BTreeMap, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     kernel::{
+        backends::CodexProgram,
         launching::is_worth_repeating,
         operations::DismissOp,
         policy::SecretRef,
@@ -36,6 +38,7 @@ use crate::{
 };
 use changes::AuditedChange;
 pub use changes::list as list_changes;
+pub use external::{is_external, note as external_note, set_external_profile};
 pub use readiness::{Furnishing, check_named, check_ready, check_turn, furnish, has_credential};
 pub use trials::{get_validation, validate};
 
@@ -45,14 +48,30 @@ const RECALL_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration
 /// The operator's profiles, and those of the caller's tenants.
 pub async fn list(app: &App, caller: &Principal, scope: &ProfileScope) -> Result<ProviderProfileList, Failure> {
     Access::Inspect.admit(caller)?;
-    let stored = app.secrets.list().await?;
     let tenants = caller.tenants_within(scope.tenant_id.as_deref())?;
     let tenants = tenants.unwrap_or_else(|| app.config.policy.tenants.clone());
+    Ok(ProviderProfileList { provider_profiles: list_of(app, caller, &tenants).await? })
+}
+
+/// The operator's profiles, and those of these tenants, as the caller sees them.
+pub(super) async fn list_of(
+    app: &App,
+    caller: &Principal,
+    tenants: &[String],
+) -> Result<Vec<ProviderProfile>, Failure> {
+    let stored = app.secrets.list().await?;
+    let codex = app.codex.get(&app.config.agents).await;
     let mut latest = latest_trials(app).await?;
-    let operators = stored.iter().filter_map(|name| ProfileOwner::Operator.profile_of(name));
-    let operators = BUILT_IN.into_iter().chain(operators.filter(|name| !BUILT_IN.contains(name)));
-    let mut found: Vec<_> = operators.map(|profile| (ProfileOwner::Operator, profile)).collect();
-    for tenant_id in &tenants {
+    let own = stored.iter().filter_map(|name| ProfileOwner::Operator.profile_of(name));
+    let external = app.config.runner.external_profiles.iter().map(String::as_str);
+    let mut operators = BUILT_IN.to_vec();
+    own.chain(external.filter(|name| *name != "scripted")).for_each(|name| {
+        if !operators.contains(&name) {
+            operators.push(name);
+        }
+    });
+    let mut found: Vec<_> = operators.into_iter().map(|profile| (ProfileOwner::Operator, profile)).collect();
+    for tenant_id in tenants {
         let owner = ProfileOwner::of(Some(tenant_id));
         found.extend(stored.iter().filter_map(|name| Some((owner.clone(), owner.profile_of(name)?))));
     }
@@ -61,9 +80,10 @@ pub async fn list(app: &App, caller: &Principal, scope: &ProfileScope) -> Result
         let secret = app.secrets.get(&owner.stored_name(profile)).await;
         let trial = latest.remove(&(owner.tenant_id().map(str::to_owned), profile.to_owned()));
         let shadowed = owner != ProfileOwner::Operator && owners::is_operators(&stored, profile);
-        provider_profiles.push(seen_by(caller, &owner, describe(app, &owner, profile, secret, trial, shadowed)));
+        let described = describe(app, &codex, &owner, profile, secret, trial, shadowed);
+        provider_profiles.push(external::with_note(app, caller, seen_by(caller, &owner, described)));
     }
-    Ok(ProviderProfileList { provider_profiles })
+    Ok(provider_profiles)
 }
 
 pub async fn get(
@@ -76,11 +96,12 @@ pub async fn get(
     let profile = app.config.policy.profile(profile)?;
     let owner = owners::of_read(app, caller, profile, scope).await?;
     let secret = app.secrets.get(&owner.stored_name(profile)).await;
-    let is_built_in = owner == ProfileOwner::Operator && BUILT_IN.contains(&profile);
-    if matches!(secret, Ok(None)) && !is_built_in {
+    let is_operators = BUILT_IN.contains(&profile) || external::is_external(app, profile);
+    if matches!(secret, Ok(None)) && !(owner == ProfileOwner::Operator && is_operators) {
         return Err(Failure::not_found("provider profile"));
     }
-    Ok(seen_by(caller, &owner, described(app, &owner, profile, secret).await?))
+    let described = described(app, &owner, profile, secret).await?;
+    Ok(external::with_note(app, caller, seen_by(caller, &owner, described)))
 }
 
 /// The profile as its manager sees it.
@@ -90,10 +111,11 @@ async fn described(
     profile: &str,
     secret: Result<Option<Secret>, Failure>,
 ) -> Result<ProviderProfile, Failure> {
+    let codex = app.codex.get(&app.config.agents).await;
     let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
     let trial = latest_trials(app).await?.remove(&key);
     let shadowed = *owner != ProfileOwner::Operator && owners::is_operators(&app.secrets.list().await?, profile);
-    Ok(describe(app, owner, profile, secret, trial, shadowed))
+    Ok(describe(app, &codex, owner, profile, secret, trial, shadowed))
 }
 
 /// Callers who may use a profile and not manage it see whether it can be used, and no more.
@@ -101,7 +123,7 @@ fn seen_by(caller: &Principal, owner: &ProfileOwner, profile: ProviderProfile) -
     if caller.may_provide(owner).is_ok() {
         return profile;
     }
-    let lacking = (!profile.configured).then(|| "the profile is not ready; its owner can see why".to_owned());
+    let message = (!profile.ready).then(|| "the profile is not ready; its owner can see why".to_owned());
     ProviderProfile {
         secret_ref: secret_ref(&profile.profile),
         resource_version: None,
@@ -109,8 +131,8 @@ fn seen_by(caller: &Principal, owner: &ProfileOwner, profile: ProviderProfile) -
         config_hash_suffix: None,
         updated_at: None,
         validation: None,
-        failure_kind: profile.failure_kind.filter(|_| !profile.configured),
-        message: lacking,
+        failure_kind: profile.failure_kind.filter(|_| !profile.ready),
+        message,
         ..profile
     }
 }
@@ -181,7 +203,8 @@ pub async fn delete(
     recall(app, &owner, profile).await;
     // Not shadowed: a deleted profile conflicts with no profile of the operator.
     let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
-    Ok(describe(app, &owner, profile, Ok(None), latest_trials(app).await?.remove(&key), false))
+    let codex = app.codex.get(&app.config.agents).await;
+    Ok(describe(app, &codex, &owner, profile, Ok(None), latest_trials(app).await?.remove(&key), false))
 }
 
 /// Whether the tenant had a profile of this name, which has been deleted: then deleting it again changes nothing.
@@ -371,6 +394,7 @@ pub async fn learn_all(app: &App) -> Result<(), Failure> {
 
 fn describe(
     app: &App,
+    codex: &CodexProgram,
     owner: &ProfileOwner,
     profile: &str,
     secret: Result<Option<Secret>, Failure>,
@@ -386,11 +410,11 @@ fn describe(
         .or_else(|| shadowed.then(|| name_taken(profile)))
         .map_or_else(|| readiness::home(secret.as_ref(), profile).map(|(config, _)| config), Err);
     let ready = ready.and_then(|config| readiness::check_allowed(app, owner, &config).map(|()| config.agent));
-    let missing = ready.as_ref().ok().and_then(missing_program);
+    let missing = ready.as_ref().ok().and_then(|agent| missing_program(agent, codex));
     let resource_version = secret.as_ref().map(|secret| secret.resource_version.clone());
     let tried = trial.as_ref().filter(|trial| trial.resource_version == resource_version);
     let keys = if secret.is_some() { credential.keys() } else { secret_ref(profile).keys };
-    ProviderProfile {
+    let described = ProviderProfile {
         profile: profile.to_owned(),
         tenant_id: owner.tenant_id().map(str::to_owned),
         built_in: *owner == ProfileOwner::Operator && BUILT_IN.contains(&profile),
@@ -401,6 +425,7 @@ fn describe(
         },
         secret_ref: SecretRef { name: secret_name(profile), keys },
         configured: ready.is_ok(),
+        ready: ready.is_ok() && missing.is_none(),
         credential_dropped: secret.as_ref().is_some_and(|secret| secret.credential_dropped),
         resource_version: resource_version.clone(),
         credential_hash_suffix: credential.hash_suffix(AUTH),
@@ -418,7 +443,8 @@ fn describe(
             .or(missing)
             .or(tried.and_then(|trial| trial.message.clone())),
         validation: trial.map(|trial| trial.summary()),
-    }
+    };
+    if external::is_external(app, profile) { external::described(described) } else { described }
 }
 
 /// The failure kind to report for a profile: one that lacks something is unavailable; one that may not be used says so.
@@ -435,10 +461,13 @@ fn name_taken(profile: &str) -> Failure {
     Failure::rule(Rule::ProfileName, message).with_kind(FailureKind::StateConflict)
 }
 
-/// What is wrong with the program that a profile names, as far as this server can check it.
-fn missing_program(agent: &AgentConfig) -> Option<String> {
-    let AgentConfig::Acp { command, .. } = agent else { return None };
-    acp::program::find(command, std::env::var_os("PATH").as_deref()).err()
+/// What is wrong with the program that a profile needs, as far as this server can check it.
+fn missing_program(agent: &AgentConfig, codex: &CodexProgram) -> Option<String> {
+    match agent {
+        AgentConfig::Acp { command, .. } => acp::program::find(command, std::env::var_os("PATH").as_deref()).err(),
+        AgentConfig::Codex => codex.problem.as_ref().map(|problem| format!("Codex cannot be started: {problem}")),
+        _ => None,
+    }
 }
 
 /// The latest trial of each profile, by owner and name.

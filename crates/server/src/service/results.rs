@@ -13,6 +13,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::results::ResultRow};
 use serde::Deserialize;
 
+use super::provider_profiles;
 use crate::{app::App, auth::Principal};
 
 /// The result of the named command, or of the run's latest turn.
@@ -36,7 +37,11 @@ pub async fn get(
             all.into_iter().filter(|p| mine(p.command_id)).collect()
         }
     };
-    Ok(RunResult::of(parts(row, open_permissions), app.now()))
+    let profile = row.run.backend_profile.clone();
+    let mut result = RunResult::of(parts(row, open_permissions), app.now());
+    provider_profiles::set_external_profile(app, &profile, &mut result.liveness);
+    result.supervisor = result.liveness.supervisor();
+    Ok(result)
 }
 
 /// The changes that the command's last attempt reported in the workspace. Empty if it reported none.

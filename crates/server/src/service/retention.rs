@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, Rule, Timestamp,
+    Failure, Timestamp,
     cursors::{Cursor, Page, PageRequest},
     ids::HoldId,
     retention::{Hold, HoldPage, ListHolds, PlaceHold, RetentionCount, RetentionSweep, RetentionView, SweepRetention},
@@ -44,6 +44,9 @@ pub async fn get(app: &App, caller: &Principal) -> Result<RetentionView, Failure
 pub async fn sweep(app: &App, caller: &Principal, request: SweepRetention) -> Result<RetentionSweep, Failure> {
     Access::Operate.admit(caller)?;
     request.check()?;
+    if let Some(tenant) = &request.tenant_id {
+        check_tenant(app, tenant).await?;
+    }
     let swept = sweep_in_steps(app, &request, REQUEST_STEPS).await?;
     if !request.dry_run && swept.counts.iter().any(|count| count.items > 0) {
         tracing::info!(by = caller.name(), "retention removed what is older than its limit");
@@ -291,16 +294,12 @@ pub async fn place_hold(app: &App, caller: &Principal, request: PlaceHold) -> Re
     Ok(hold)
 }
 
-/// A hold for a misspelt tenant would protect nothing.
+/// A hold for a misspelt tenant would protect nothing, and a sweep of it would remove nothing. Rows of a tenant that the policy
+/// no longer lists still count.
 async fn check_tenant(app: &App, tenant: &str) -> Result<(), Failure> {
-    if app.config.policy.tenants.iter().any(|known| known == tenant) {
-        return Ok(());
-    }
-    let known = store::retention::list_tenants(&app.db).await?;
-    if known.iter().any(|known| known == tenant) {
-        return Ok(());
-    }
-    Err(Failure::rule(Rule::TenantAllowList, "this server has no such tenant"))
+    let Err(unknown) = app.config.policy.tenant(tenant) else { return Ok(()) };
+    let stored = store::retention::list_tenants(&app.db).await?;
+    if stored.iter().any(|stored| stored == tenant) { Ok(()) } else { Err(unknown) }
 }
 
 /// Newest first, also those that were released.

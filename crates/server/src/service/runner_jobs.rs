@@ -66,7 +66,7 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         attempt: 0,
         job_name: format!("ostler-runner-{short}"),
         namespace: app.config.runner.namespace.clone(),
-        launcher: match app.config.runner.external_profiles.iter().any(|profile| *run.backend_profile == **profile) {
+        launcher: match provider_profiles::is_external(app, &run.backend_profile) {
             true => Launcher::External,
             false => app.config.runner.launcher,
         },
@@ -105,6 +105,7 @@ pub async fn claim(
     let profiles = check_profiles(app, request.profiles)?;
     let deadline = Instant::now() + Duration::from_millis(cursors::wait_ms(request.wait_ms)?);
     let wanted = WantedJobs { profiles, tenants: caller.tenants().map(<[String]>::to_vec) };
+    app.job_queues.record_claim(&wanted, app.now());
     let _turn = tokio::select! {
         biased;
         turn = app.job_queues.wait_for_turn(&wanted) => turn,
@@ -135,7 +136,7 @@ fn check_profiles(app: &App, mut profiles: Vec<String>) -> Result<Vec<String>, F
     }
     for profile in &profiles {
         slug("profiles", profile)?;
-        if !app.config.runner.external_profiles.contains(profile) {
+        if !provider_profiles::is_external(app, profile) {
             let message = format!(
                 "this server starts the runners of {profile:?} itself; list it in runner.external_profiles to claim its jobs"
             );

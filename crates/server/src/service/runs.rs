@@ -19,6 +19,7 @@ use ostler_protocol::{
         workspaces::WorkspaceRef,
     },
     limits::EVENT_BYTES_MAX,
+    problems::Problems,
 };
 use ostler_store::{self as store, kernel::runs::RunRow};
 use serde_json::json;
@@ -36,10 +37,9 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
     app.accepting()?;
     // Check sizes first, so that a rejected request is neither hashed nor redacted.
     request.check_sizes()?;
-    if let Some(first) = &request.command {
-        check_first(first)?;
+    if let Some(failure) = find_problems(app, caller, &request).await? {
+        return Err(failure);
     }
-    request.labels.as_ref().map_or(Ok(()), Labels::check)?;
     let bytes = request.free_bytes();
     let request_hash = app.compute(bytes, || request_hash(&request)).await;
     let request = with_profile(app, request).await?;
@@ -72,6 +72,28 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
             return Ok((created, true));
         }
     }
+}
+
+/// The problems that the fields of a request show by themselves. If there is one, the problems that the policy finds are added,
+/// so that the caller gets all of them in one response; the checks that read the store come later, in [`admit`].
+async fn find_problems(app: &App, caller: &Principal, request: &CreateRun) -> Result<Option<Failure>, Failure> {
+    let mut problems = Problems::default();
+    if let Some(Err(failure)) = request.command.as_ref().map(check_first) {
+        if let Some(removed) = removed_input(app, caller, request).await? {
+            return Ok(Some(removed));
+        }
+        problems.note(Err::<(), _>(failure));
+    }
+    problems.note(request.labels.as_ref().map_or(Ok(()), Labels::check));
+    problems.note(request.idempotency_key.as_deref().map_or(Ok(()), |key| check_key(app, key).map(drop)));
+    if problems.is_empty() {
+        return Ok(None);
+    }
+    // The profile of a run of an agent is known later.
+    if request.agent_id.is_none() {
+        problems.note(app.config.policy.admit(request));
+    }
+    Ok(Some(problems.into_failure()))
 }
 
 /// Applies the policy to a request, and checks that the caller may submit it.
@@ -124,6 +146,15 @@ fn check_first(first: &CreateCommand) -> Result<(), Failure> {
         return Err(Failure::invalid(Rule::FirstCommand, "a run's first command must be a turn"));
     }
     ostler_protocol::kernel::commands::check_payload(first.command_type, &first.payload)
+}
+
+/// Why a run that repeats another one has no input: retention removed it. `None` if it did not, or nothing is repeated.
+async fn removed_input(app: &App, caller: &Principal, request: &CreateRun) -> Result<Option<Failure>, Failure> {
+    let Some(repeated) = request.retry_of else { return Ok(None) };
+    app.visible_run(caller, repeated).await?;
+    let row = store::kernel::results::get(&app.db, repeated, None).await?;
+    let removed_at = row.and_then(|row| row.payloads_removed_at);
+    Ok(removed_at.map(|at| CreateRun::input_removed(repeated, at)))
 }
 
 async fn find_by_key(app: &App, tenant_id: &str, key: Option<&str>, hash: &str) -> Result<Option<CreatedRun>, Failure> {
@@ -326,13 +357,12 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
     let sort = request.sort.as_deref().map_or(Some(RunSort::Created), RunSort::parse);
     let sort = sort.ok_or_else(|| Failure::invalid(Rule::RunSort, "sort must be created, cost, tokens or duration"))?;
     let labels = request.label.as_deref().map(Labels::parse_filter).transpose()?.unwrap_or_default();
-    let state = request.state.as_deref().map(|word| {
-        RunState::parse(word).ok_or_else(|| {
-            let words = RunState::ALL.map(RunState::as_str).join(", ");
-            Failure::invalid(Rule::RunStatus, format!("state must be one of {words}"))
-        })
-    });
-    let state = state.transpose()?;
+    let no_such_state = || {
+        let words = RunState::ALL.map(RunState::as_str).join(", ");
+        Failure::invalid(Rule::RunStatus, format!("state must be one of {words}, or several between commas"))
+    };
+    let states = request.state.as_deref().map(|words| RunState::parse_list(words).ok_or_else(no_such_state));
+    let states = states.transpose()?.unwrap_or_default();
     let ids = id_range(RunId::PREFIX, request.id_prefix.as_deref())?;
     let names = (&request.project_id, &request.provider_id, &request.backend_profile, &request.session_id);
     let sees_threads_of = caller.sees_threads_of();
@@ -347,7 +377,7 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
         backend_profile: request.backend_profile,
         session_id: request.session_id,
         status,
-        state,
+        states,
         created_after: request.created_after,
         labels,
         sort,

@@ -11,20 +11,21 @@ use ostler_protocol::{
         liveness::Liveness,
         operations::{CreateSessionOp, SessionChange},
         provider_profiles::AgentConfig,
-        runs::Cancel,
+        runs::{Cancel, RunState},
         session_storage::{SessionStorage, StorageKind},
         sessions::{
             ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
             SessionPage, SessionQuery, SessionView, UpdateSession, title,
         },
     },
+    problems::Problems,
 };
-use ostler_store as store;
+use ostler_store::{self as store, kernel::results::ResultRow};
 
 use super::{
     commands,
     follow::{self, Follower},
-    lookup,
+    lookup, provider_profiles,
     requests::{check_chosen, check_key, id_range},
     runs, session_storage,
 };
@@ -35,23 +36,30 @@ const LIST_LIMIT_DEFAULT: u32 = 50;
 /// Creates a session before its first run. Idempotent: the same id or key with the same body returns the same session.
 pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Result<(SessionView, bool), Failure> {
     app.accepting()?;
+    let mut problems = Problems::default();
     let tenant_id = request.tenant_id.as_deref();
-    let tenant_id = tenant_id.ok_or_else(|| Failure::invalid(Rule::TenantIdRequired, "tenantId is required"))?;
-    app.config.policy.tenant(tenant_id)?;
-    caller.may_submit(tenant_id)?;
+    let tenant_id = tenant_id.ok_or_else(|| Failure::invalid(Rule::TenantIdRequired, "tenantId is required"));
+    let tenant_id = problems.note(tenant_id.and_then(|tenant_id| app.config.policy.tenant(tenant_id)));
+    tenant_id.map_or(Ok(()), |tenant_id| caller.may_submit(tenant_id))?;
     let profile = request.backend_profile.as_deref();
-    let profile =
-        profile.ok_or_else(|| Failure::invalid(Rule::BackendProfileRequired, "backendProfile is required"))?;
-    app.config.policy.profile(profile)?;
-    let chosen = request.session_id.as_deref().map(|id| app.name("sessionId", id)).transpose()?;
-    chosen.map_or(Ok(()), check_chosen)?;
-    let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose()?.flatten();
+    let profile = profile.ok_or_else(|| Failure::invalid(Rule::BackendProfileRequired, "backendProfile is required"));
+    let profile = problems.note(profile.and_then(|profile| app.config.policy.profile(profile)));
+    let chosen = request.session_id.as_deref().map(|id| {
+        let chosen = app.name("sessionId", id)?;
+        check_chosen(chosen).map(|()| chosen)
+    });
+    let chosen = problems.note(chosen.transpose()).flatten();
+    let title = request.title.as_deref().map(|text| redacted_title(app, text)).transpose();
+    let title = problems.note(title).flatten().flatten();
     let labels = request.labels.as_ref().map_or(Ok(Labels::default()), |labels| {
         labels.check()?;
         runs::redacted_labels(app, labels)
-    })?;
-    let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
-    let storage = storage(app, profile, &request)?;
+    });
+    let labels = problems.note(labels).unwrap_or_default();
+    let key = problems.note(request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()).flatten();
+    let storage = problems.note(storage(app, profile.unwrap_or_default(), &request)).unwrap_or_default();
+    let (Some(tenant_id), Some(profile)) = (tenant_id, profile) else { return Err(problems.into_failure()) };
+    problems.check()?;
     let request_hash = request_hash(&request);
     let mut attempts = app.attempts(|| {
         Failure::new(FailureKind::Overloaded, "too many sessions were created under this id or key at once")
@@ -79,7 +87,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             if storage.storage_kind == StorageKind::Local {
                 session_storage::make(app, id).await?;
             }
-            return Ok((SessionView::of(session, 0, None), true));
+            return Ok((SessionView::of(session, 0, None, None), true));
         }
     }
 }
@@ -160,16 +168,16 @@ async fn change(
 
 pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Result<SessionPage, Failure> {
     let tenants = caller.tenants_within(request.tenant_id.as_deref())?;
-    let only_open = match request.state.as_deref().unwrap_or("default") {
-        "default" => true,
-        "all" => false,
-        _ => return Err(Failure::invalid(Rule::SessionState, "state must be default or all")),
+    let (only_open, states) = match request.state.as_deref().unwrap_or("default") {
+        "default" => (true, vec![]),
+        "all" => (false, vec![]),
+        words => (false, RunState::parse_list(words).ok_or_else(no_such_state)?),
     };
     let reader_id = reader(caller, request.reader_id.as_deref())?;
     let ids = id_range(SessionId::PREFIX, request.id_prefix.as_deref())?;
     let labels = request.label.as_deref().map(Labels::parse_filter).transpose()?.unwrap_or_default();
     let threads_of = caller.sees_threads_of();
-    let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, only_open, &ids, &labels);
+    let filters = (&tenants, &threads_of, &request.backend_profile, &reader_id, (only_open, &states), &ids, &labels);
     let limit = request.limit.or(Some(LIST_LIMIT_DEFAULT));
     let page = PageRequest::new("sessions", &filters, limit, request.cursor.as_deref())?;
     let open = match only_open {
@@ -183,13 +191,20 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
         labels,
         reader_id,
         open,
+        states,
         ids,
     };
     let found = store::kernel::sessions::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
     let Page { items, next_cursor } =
-        page.page(found, |(session, _)| Cursor::after(session.created_at, session.session));
-    let sessions = items.into_iter().map(|(session, read)| SessionView::of(session, read, None)).collect();
+        page.page(found, |row| Cursor::after(row.session.created_at, row.session.session));
+    let sessions =
+        items.into_iter().map(|row| SessionView::of(row.session, row.read_version, row.state, None)).collect();
     Ok(SessionPage { sessions, next_cursor })
+}
+
+fn no_such_state() -> Failure {
+    let words = RunState::ALL.map(RunState::as_str).join(", ");
+    Failure::invalid(Rule::SessionState, format!("state must be default, all, or one or more of {words}"))
 }
 
 pub async fn get(app: &App, caller: &Principal, id: &str, request: SessionQuery) -> Result<SessionView, Failure> {
@@ -277,17 +292,18 @@ fn reader(caller: &Principal, reader_id: Option<&str>) -> Result<String, Failure
 
 async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionView, Failure> {
     let read = store::kernel::readers::get_version(&app.db, session.session, reader_id).await?;
-    let liveness = match session.active_run_id.or(session.last_run_id) {
+    let row = match session.active_run_id.or(session.last_run_id) {
         None => None,
-        Some(run_id) => {
-            let row = store::kernel::results::get(&app.db, run_id, None).await?;
-            row.map(|row| {
-                let open = row.run.open_permissions;
-                Liveness::of(&row.run, row.command.as_ref(), row.lease.as_ref(), open, app.now())
-            })
-        }
+        Some(run_id) => store::kernel::results::get(&app.db, run_id, None).await?,
     };
-    Ok(SessionView::of(session, read, liveness))
+    let snapshot = row.map(|ResultRow { run, command, lease, .. }| {
+        let turn_end = command.as_ref().and_then(|turn| turn.terminal.as_ref()).map(|end| end.status);
+        let mut liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), run.open_permissions, app.now());
+        provider_profiles::set_external_profile(app, &run.backend_profile, &mut liveness);
+        (RunState::of(run.status, run.open_permissions, turn_end), liveness)
+    });
+    let (state, liveness) = snapshot.unzip();
+    Ok(SessionView::of(session, read, state, liveness))
 }
 
 async fn scope(

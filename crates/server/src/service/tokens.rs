@@ -4,7 +4,8 @@ use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, Rule, Timestamp,
     cursors::{Cursor, Page, PageRequest},
-    ids::TokenId,
+    ids::{TokenId, name},
+    problems::Problems,
     tokens::{CreateToken, CreatedToken, ListTokens, ServiceToken, TokenPage},
 };
 use ostler_store as store;
@@ -18,9 +19,11 @@ use crate::{
 
 pub async fn create(app: &App, caller: &Principal, request: CreateToken) -> Result<CreatedToken, Failure> {
     Access::Operate.admit(caller)?;
-    request.check()?;
-    check_tenants_exist(app, &request.tenants)?;
-    let key = request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()?;
+    let mut problems = Problems::default();
+    problems.note(request.check());
+    problems.note(check_tenants_exist(app, &request.tenants));
+    let key = problems.note(request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()).flatten();
+    problems.check()?;
     let now = app.wall();
     let service_token = ServiceToken {
         token_id: TokenId::new(app.ids.body()),
@@ -71,7 +74,9 @@ pub async fn revoke(app: &App, caller: &Principal, token_id: TokenId) -> Result<
 
 /// Rejects unknown tenants: a token with a misspelt tenant could do nothing, without any hint why.
 pub fn check_tenants_exist(app: &App, tenants: &[String]) -> Result<(), Failure> {
-    tenants.iter().try_for_each(|tenant| app.config.policy.tenant(tenant).map(drop))
+    // A text that is no name at all is reported by the request's own check.
+    let named = tenants.iter().filter(|tenant| name("tenants", tenant).is_ok());
+    Failure::check_all(named.filter_map(|tenant| app.config.policy.tenant(tenant).err()).collect())
 }
 
 pub fn later(now: Timestamp, ms: i64) -> Result<Timestamp, Failure> {

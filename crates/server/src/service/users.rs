@@ -6,6 +6,7 @@ use ostler_protocol::{
     cursors::{Cursor, Page, PageRequest},
     ids::UserId,
     json::text_of,
+    problems::Problems,
     users::{CreateUser, CreateUserToken, KeySet, ListUsers, OWN_ISSUER, UpdateUser, User, UserPage, UserToken},
 };
 use ostler_store::{self as store, Db, StoreError};
@@ -24,11 +25,14 @@ const SIGNING_KEYS_MAX: u32 = 1_000;
 /// Adds a user. Idempotent: the same user again returns the existing one.
 pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Result<(User, bool), Failure> {
     Access::Operate.admit(caller)?;
-    let timezone = request.check()?;
-    check_tenants_exist(app, &request.tenants)?;
+    let mut problems = Problems::default();
+    let timezone = problems.note(request.check()).unwrap_or_default();
+    problems.note(check_tenants_exist(app, &request.tenants));
     if let Some(issuer) = request.issuer.as_deref().filter(|issuer| !app.auth.issuers.knows(issuer)) {
-        return Err(Failure::invalid(Rule::Issuer, format!("the configuration names no issuer {issuer:?}")));
+        let message = format!("the configuration names no issuer {issuer:?}");
+        problems.note(Err::<(), _>(Failure::invalid(Rule::Issuer, message)));
     }
+    problems.check()?;
     let user_id = UserId::new(app.ids.body());
     let user = User {
         user_id,

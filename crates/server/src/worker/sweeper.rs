@@ -57,10 +57,22 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
     let silent = store::kernel::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await?;
     let hand = app.in_hand.snapshot();
-    for job in silent.into_iter().filter(|job| judges && is_abandoned(job, before, &hand)) {
-        abandon(app, job).await;
+    let abandoned: Vec<_> = silent.into_iter().filter(|job| judges && is_abandoned(job, before, &hand)).collect();
+    let mut restarted_jobs = 0;
+    for job in abandoned {
+        restarted_jobs += usize::from(abandon(app, &job).await && is_restarted(app, &job).await?);
+    }
+    if restarted_jobs > 0 {
+        tracing::info!(restarted_jobs, "runner jobs of a launcher that stopped responding are started again");
     }
     Ok(())
+}
+
+/// Whether a job of one of the servers' launchers waits for another runner, or has been claimed again, since it was read.
+async fn is_restarted(app: &App, job: &RunnerJob) -> Result<bool, Failure> {
+    let stored = store::kernel::runner_jobs::get(&app.db, job.runner_job_id).await?;
+    let is_changed = |stored: RunnerJob| stored.updated_at != job.updated_at && !stored.phase.is_finished();
+    Ok(job.launcher != Launcher::External && stored.is_some_and(is_changed))
 }
 
 /// After a restart: SQLite has one process, so everything that the previous process held is free at once. Runners elsewhere
@@ -81,7 +93,7 @@ pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
     // One pass only: retrying in a loop would not fix what the next pass finds again.
     let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;
     let left = left.into_iter().filter(|job| job.launcher != Launcher::External);
-    join_all(left.map(|job| abandon(app, job))).await;
+    join_all(left.map(async |job| abandon(app, &job).await)).await;
     Ok(())
 }
 
@@ -96,9 +108,9 @@ async fn sweep(app: &App, session: SessionId, run_id: RunId, op: SweepOp) {
     }
 }
 
-/// Handles a job whose launcher is gone: the rest of the work is started again, or given up.
-async fn abandon(app: &App, job: RunnerJob) {
-    let Some(owner) = job.owner else { return };
+/// Handles a job whose launcher is gone: the rest of the work is started again, or given up. False if that failed.
+async fn abandon(app: &App, job: &RunnerJob) -> bool {
+    let Some(owner) = job.owner.clone() else { return false };
     let message = match job.launcher {
         Launcher::External => "the runner that claimed the job does not hold its run",
         Launcher::Resident | Launcher::Process => "the launcher is gone",
@@ -106,7 +118,9 @@ async fn abandon(app: &App, job: RunnerJob) {
     let summary = RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": message}));
     let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
     let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Lost, heartbeat_at, summary };
-    if let Err(failure) = app.try_submit(job.session, job.run_id, op).await {
+    let outcome = app.try_submit(job.session, job.run_id, op).await;
+    if let Err(failure) = &outcome {
         tracing::warn!(%failure, job = %job.runner_job_id, "reconciling a job failed");
     }
+    outcome.is_ok()
 }

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Timestamp,
-    ids::{RunId, SessionId},
+    ids::{PermissionId, RunId, SessionId},
     kernel::permissions::{PermissionRequest, PermissionStatus},
     limits::PAGE_ITEMS_MAX,
 };
@@ -39,6 +39,10 @@ record! {
         resolved_at: opt_time;
         resolved_seq: opt_int;
     }
+}
+
+pub async fn get(db: &Db, run_id: RunId, id: PermissionId) -> Result<Option<PermissionRequest>, StoreError> {
+    Ok(db.select("WHERE t.run_id = $1 AND t.permission_id = $2", vec![text(run_id), text(id)]).await?.pop())
 }
 
 /// The run's requests, newest first.

@@ -127,7 +127,8 @@ pub struct RunFilter {
     pub backend_profile: Option<String>,
     pub session_id: Option<String>,
     pub status: Option<RunStatus>,
-    pub state: Option<RunState>,
+    /// In any of these.
+    pub states: Vec<RunState>,
     /// Created at this time or later.
     pub created_after: Option<Timestamp>,
     /// All of them.
@@ -144,23 +145,30 @@ pub struct RunRow {
     pub turn_end: Option<TerminalStatus>,
 }
 
-const LATEST_TURN_STATE: &str = "(SELECT c.state FROM commands c WHERE c.run_id = t.run_id AND c.type = 'turn'
-    ORDER BY c.seq DESC LIMIT 1)";
-
-/// The state of a run for people, as [`RunState::of`] derives it. A test compares both.
-fn state_sql() -> String {
-    const ENDED: &str = "('completed', 'failed', 'blocked', 'cancelled')";
+/// A value of the latest turn of the run in this row.
+fn of_latest_turn(run: &str, value: &str) -> String {
     format!(
-        "CASE WHEN {LATEST_TURN_STATE} IN {ENDED} THEN {LATEST_TURN_STATE} WHEN t.status IN {ENDED} THEN t.status
-             WHEN t.status = 'running' AND t.open_permissions = 0 THEN 'running' ELSE 'waiting' END"
+        "(SELECT {value} FROM commands c WHERE c.run_id = {run}.run_id AND c.type = 'turn'
+             ORDER BY c.seq DESC LIMIT 1)"
+    )
+}
+
+/// The state for people of the run in this row, as [`RunState::of`] derives it. A test compares both.
+pub(super) fn state_sql(run: &str) -> String {
+    const ENDED: &str = "('completed', 'failed', 'blocked', 'cancelled')";
+    let turn_end = of_latest_turn(run, &format!("CASE WHEN c.state IN {ENDED} THEN c.state END"));
+    format!(
+        "COALESCE({turn_end}, CASE WHEN {run}.status IN {ENDED} THEN {run}.status
+             WHEN {run}.status IN ('claimed', 'running') AND {run}.open_permissions = 0 THEN 'running' ELSE 'waiting' END)"
     )
 }
 
 fn row_sql(rest: &str) -> String {
     format!(
-        "SELECT {}, {LATEST_TURN_STATE} AS turn_state
+        "SELECT {}, {} AS turn_state
          FROM runs AS t {rest}",
-        columns::<Run>("t")
+        columns::<Run>("t"),
+        of_latest_turn("t", "c.state")
     )
 }
 
@@ -209,8 +217,9 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
         conditions.push(format!("t.created_at >= {}", mark(time.into())));
     }
     conditions.extend(labels::conditions(db, &labels::RUNS, &filter.labels, &mut mark));
-    if let Some(state) = filter.state {
-        conditions.push(format!("{} = {}", state_sql(), mark(state.as_str().into())));
+    if !filter.states.is_empty() {
+        let marks: Vec<_> = filter.states.iter().map(|state| mark(state.as_str().into())).collect();
+        conditions.push(format!("{} IN ({})", state_sql("t"), marks.join(", ")));
     }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));

@@ -6,6 +6,7 @@ use ostler_protocol::{
     ids::SessionId,
     kernel::{
         labels::Labels,
+        runs::RunState,
         session_storage::{SessionStorage, StorageKind},
         sessions::{ExecutionState, Session},
     },
@@ -14,8 +15,8 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    kernel::{labels, readers::Settled},
-    record::{Record, Value, columns, record, text},
+    kernel::{labels, readers::Settled, runs::state_sql},
+    record::{Reader, Record, Value, columns, record, text},
     retention::{Removable, RetentionScope, held_session, removable_columns},
 };
 
@@ -177,24 +178,40 @@ pub struct SessionFilter {
     pub reader_id: String,
     /// Only sessions that run, or that this reader has not read.
     pub open: Option<Settled>,
+    /// Only those whose active or latest run is in one of these states; empty for all.
+    pub states: Vec<RunState>,
     /// Only ids of ours: from the first text to before the second.
     pub ids: Option<(String, String)>,
 }
 
-/// Newest first, each with the version the reader has seen.
+/// A session of a list.
+pub struct SessionRow {
+    pub session: Session,
+    /// The version that the reader has seen.
+    pub read_version: i64,
+    /// The state of the active or latest run. `None` before the first run.
+    pub state: Option<RunState>,
+}
+
+fn decode_row(row: &mut Reader<'_>) -> Result<SessionRow, StoreError> {
+    let (session, read_version) = (Session::decode(row)?, row.int()?);
+    Ok(SessionRow { session, read_version, state: row.opt_text()?.as_deref().and_then(RunState::parse) })
+}
+
+/// Newest first.
 pub async fn list(
     db: &Db,
     filter: &SessionFilter,
     after: Option<&Cursor>,
     limit: u32,
-) -> Result<Vec<(Session, i64)>, StoreError> {
+) -> Result<Vec<SessionRow>, StoreError> {
     let mut found = vec![];
     for (sql, args) in pages(db, filter, after, limit) {
-        found.extend(db.read(sql, args, |row| Ok((Session::decode(row)?, row.int()?))).await?);
+        found.extend(db.read(sql, args, decode_row).await?);
     }
     // Each page has the newest of its kind, so the newest of them all are here. One may be of two kinds.
-    found.sort_by_key(|(session, _)| std::cmp::Reverse((session.created_at, session.session)));
-    found.dedup_by_key(|(session, _)| session.session);
+    found.sort_by_key(|row| std::cmp::Reverse((row.session.created_at, row.session.session)));
+    found.dedup_by_key(|row| row.session.session);
     found.truncate(limit as usize);
     Ok(found)
 }
@@ -268,6 +285,12 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     for condition in labels::conditions(db, &labels::SESSIONS, &filter.labels, &mut mark) {
         wanted += &format!(" AND {condition}");
     }
+    let state =
+        format!("(SELECT {} FROM runs r WHERE r.run_id = COALESCE(t.active_run_id, t.last_run_id))", state_sql("r"));
+    if !filter.states.is_empty() {
+        let marks: Vec<_> = filter.states.iter().map(|state| mark(state.as_str().into())).collect();
+        wanted += &format!(" AND {state} IN ({})", marks.join(", "));
+    }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
         wanted += &format!(" AND t.session_id >= {first} AND t.session_id < {end} AND t.external_id IS NULL");
@@ -282,7 +305,7 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     drop(mark);
     let columns = columns::<Session>("t");
     let sql = format!(
-        "SELECT {columns}, {READ} FROM {from}
+        "SELECT {columns}, {READ}, {state} FROM {from}
          WHERE {wanted} ORDER BY {by}created_at DESC, {id}session_id{order} DESC LIMIT {limit}"
     );
     (sql, args)

@@ -126,6 +126,7 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
 /// The rows operations name beside their runs and the unfinished commands.
 async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Request]) -> Result<(), StoreError> {
     let (mut commands, mut jobs, mut permissions) = (vec![], vec![], vec![]);
+    let mut pending_jobs = vec![];
     let (mut command_keys, mut job_keys) = ((vec![], vec![]), (vec![], vec![]));
     let mut latest = (vec![], vec![]);
     let mut batches = (vec![], vec![], vec![]);
@@ -153,6 +154,7 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
         let standing = known.and_then(|rows| rows.run.standing_job_id);
         let job_missing = |id: &_| known.is_some_and(|rows| !rows.jobs.contains_key(id));
         jobs.extend(needs.job_id.into_iter().chain(standing).filter(job_missing).map(|id| id.to_string()));
+        pending_jobs.extend(needs.pending_jobs.then(run));
         permissions.extend(request.permissions().iter().map(ToString::to_string));
         let seen = |(epoch, no): &(i64, i64)| known.is_some_and(|rows| !rows.is_new_batch(*epoch, *no));
         if let Some((epoch, no)) = needs.batch.filter(seen) {
@@ -180,6 +182,13 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
         );
         let found = fetch::<Command>(tx, keyed, |query| query.bind(latest.0).bind(latest.1)).await?;
         found.into_iter().for_each(|command| put_command(desks, command));
+    }
+    // Before the other jobs: one that is claimed while this waits for its lock is read again below, as claimed.
+    if !pending_jobs.is_empty() {
+        let pending =
+            select!(RunnerJob, "WHERE t.run_id = ANY($1) AND t.phase = 'pending' ORDER BY t.runner_job_id FOR UPDATE");
+        let found = select_any::<RunnerJob>(tx, pending, pending_jobs).await?;
+        found.into_iter().for_each(|job| put_job(desks, job));
     }
     if !jobs.is_empty() {
         let found = select_any::<RunnerJob>(tx, select!(RunnerJob, "WHERE t.runner_job_id = ANY($1)"), jobs).await?;

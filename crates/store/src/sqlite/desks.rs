@@ -144,6 +144,10 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
     if let Some(id) = needs.job_id {
         load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(id)])?;
     }
+    if needs.pending_jobs {
+        let pending = select!(RunnerJob, "WHERE t.run_id = ?1 AND t.phase = 'pending'");
+        load_jobs(tx, rows, pending, std::slice::from_ref(&run))?;
+    }
     if let Some((epoch, no)) = needs.batch.filter(|(epoch, no)| !rows.is_new_batch(*epoch, *no)) {
         let key = [run, epoch.into(), no.into()];
         let named = select!(Batch, "WHERE t.run_id = ?1 AND t.lease_epoch = ?2 AND t.batch_no = ?3");

@@ -1,13 +1,18 @@
 //! Several processes on one Postgres, and only one on SQLite.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::Duration,
+};
 
 use futures_util::future::{join, join_all};
 use ostler_protocol::{
     ids::SessionId,
     kernel::{
         events::{Event, EventType},
-        operations::{Op, Reply},
+        operations::{CancelRunOp, Op, Reply},
+        runner_jobs::JobPhase,
+        runs::RunStatus,
     },
 };
 use ostler_store::{
@@ -16,6 +21,7 @@ use ostler_store::{
     lane::{Host, LaneError},
 };
 use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
 use crate::{
     build::{LAUNCHER, create_run, event},
@@ -189,6 +195,67 @@ async fn no_two_launchers_get_the_same_job() {
     let taken: Vec<_> = join_all(takes).await.into_iter().flatten().map(|job| job.runner_job_id).collect();
     assert_eq!(taken.len(), 30);
     assert_eq!(taken.iter().collect::<HashSet<_>>().len(), 30);
+}
+
+/// When the launcher's statement is executed: before the flush loads the jobs, or after.
+enum ClaimTime {
+    BeforeLoad,
+    /// The flush waits for the session's row with its write, so that the jobs change after it has loaded its rows.
+    BeforeWrite,
+}
+
+/// A launcher claims a job by a statement of its own, which the session's revision does not show.
+async fn cancel_while_jobs_are_claimed(time: ClaimTime) {
+    let place = Place::new(Engine::Postgres);
+    let mut workshop = Workshop::open(&place).await;
+    let run = workshop.run().await;
+    let command = workshop.turn(&run).await;
+    let mut ids = vec![];
+    for standing in [true, false, false] {
+        let job = workshop.mint.job(&run, Some(command), standing, None, workshop.now());
+        ids.push(job.job.runner_job_id);
+        workshop.ask(run.request(Op::CreateJob(Box::new(job)))).await;
+    }
+    let unclaimed = ids.pop().unwrap();
+    let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+    let mut tx = connection.begin().await.unwrap();
+    let claim = format!(
+        "UPDATE runner_jobs SET phase = 'running', owner = 'them', attempt = attempt + 1
+         WHERE runner_job_id IN ('{}', '{}')",
+        ids[0], ids[1]
+    );
+    let lock = "SELECT 1 FROM sessions FOR UPDATE".to_owned();
+    let (first, second) = match time {
+        ClaimTime::BeforeLoad => (claim, None),
+        ClaimTime::BeforeWrite => (lock, Some(claim)),
+    };
+    tx.execute(sqlx::raw_sql(AssertSqlSafe(first))).await.unwrap();
+    let cancel = run.request(Op::CancelRun(CancelRunOp { by: "test".into(), reason: None }));
+    let commit = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        if let Some(sql) = second {
+            tx.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+    };
+    let (cancelled, ()) = join(workshop.lanes.submit(cancel), commit).await;
+    assert!(matches!(cancelled, Ok(Reply::CancelledRun(run)) if run.status == RunStatus::Cancelled));
+    for id in ids {
+        let job = runner_jobs::get(&workshop.db, id).await.unwrap().unwrap();
+        assert_eq!((job.phase, job.owner.as_deref(), job.attempt), (JobPhase::Running, Some("them"), 1));
+    }
+    let job = runner_jobs::get(&workshop.db, unclaimed).await.unwrap().unwrap();
+    assert_eq!(job.phase, JobPhase::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelling_a_run_does_not_erase_a_claim_that_commits_while_the_jobs_are_loaded() {
+    cancel_while_jobs_are_claimed(ClaimTime::BeforeLoad).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancelling_a_run_does_not_erase_a_claim_that_commits_before_the_write() {
+    cancel_while_jobs_are_claimed(ClaimTime::BeforeWrite).await;
 }
 
 #[tokio::test]

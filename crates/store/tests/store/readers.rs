@@ -106,9 +106,9 @@ async fn walk(db: &Db, open: Settled) -> Vec<String> {
     let (mut all, mut after): (Vec<String>, Option<Cursor>) = (vec![], None);
     loop {
         let page = sessions::list(db, &filter(Some(open), None), after.as_ref(), 170).await.unwrap();
-        let Some((last, _)) = page.last() else { return all };
+        let Some(last) = page.last().map(|row| &row.session) else { return all };
         after = Some(Cursor { created_at_us: last.created_at.as_microsecond(), id: last.session.to_string() });
-        all.extend(page.iter().map(|(session, _)| session.session.to_string()));
+        all.extend(page.iter().map(|row| row.session.session.to_string()));
     }
 }
 

@@ -5,17 +5,18 @@ use serde_json::json;
 
 use super::{
     Reply,
-    desk::Desk,
+    desk::{Desk, RunDesk},
     ending::{End, end_command},
     permission,
 };
 use crate::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, RawJson, Timestamp,
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandState,
         events::{EventType, NewEvent},
-        permissions::PermissionStatus,
+        permissions::{PermissionStatus, resolved_by},
+        runner_jobs::JobPhase,
         runs::TerminalStatus,
     },
 };
@@ -43,6 +44,7 @@ pub(super) fn cancel_run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: T
         for command_id in desk.run(run_id)?.unfinished_ids() {
             stop(desk, run_id, command_id, op.reason.as_deref(), now);
         }
+        cancel_pending_jobs(desk.run_mut(run_id), now);
         desk.settle(run_id, now);
     }
     Ok(Reply::CancelledRun(Box::new((*desk.run(run_id)?.run).clone())))
@@ -95,8 +97,22 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&s
         end_command(desk, run_id, command_id, cancelled(), now);
     } else {
         // A turn that is to stop must not be granted any permission.
-        let by = permission::CANCELLED;
+        let by = resolved_by::CANCEL;
         permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, by, now);
+    }
+}
+
+/// Cancels the jobs of a cancelled run that no runner has claimed, so that no runner is started for them. Launchers claim jobs
+/// outside of the lanes, so only an operation that has requested [`Needs::pending_jobs`] may call this.
+///
+/// [`Needs::pending_jobs`]: super::request::Needs::pending_jobs
+fn cancel_pending_jobs(desk: &mut RunDesk, now: Timestamp) {
+    let message = "the run was cancelled before a runner claimed the job";
+    let summary = json!({"status": "cancelled", "message": message});
+    for job in desk.jobs.values_mut().filter(|job| job.phase == JobPhase::Pending) {
+        job.phase = JobPhase::Cancelled;
+        job.terminal_summary = RawJson::of(&summary);
+        job.updated_at = now;
     }
 }
 
@@ -111,7 +127,7 @@ pub(super) fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
 }
 
 fn cancelled() -> End {
-    End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, permission::CANCELLED)
+    End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, resolved_by::CANCEL)
 }
 
 fn audit(action: &str, command_id: Option<CommandId>, by: &str, reason: Option<&str>) -> NewEvent {

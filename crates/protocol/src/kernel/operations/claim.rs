@@ -17,7 +17,7 @@ use crate::{
         commands::{CommandState, CommandType},
         events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED},
         leases::{Claimed, Lease, LeaseState},
-        permissions::PermissionStatus,
+        permissions::{PermissionStatus, resolved_by},
     },
     limits::LEASE_WAITERS_MAX,
 };
@@ -100,7 +100,7 @@ pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp)
         "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
     // The attempt that sent these requests is gone and cannot receive the answer; the next attempt sends its own.
-    permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, "another attempt", now);
+    permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, resolved_by::NEW_ATTEMPT, now);
     if op.take_up {
         take_up(desk.run_mut(run_id), attempt_id, now);
     }

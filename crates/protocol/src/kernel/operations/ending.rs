@@ -2,11 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{
-    desk::Desk,
-    permission::{self, CANCELLED},
-    usage::of_turn,
-};
+use super::{desk::Desk, permission, usage::of_turn};
 use crate::{
     FailureKind, Timestamp,
     ids::{CommandId, RunId},
@@ -14,7 +10,7 @@ use crate::{
         commands::CommandState,
         events::{EventType, NewEvent},
         facts::{Facts, TerminalFacts},
-        permissions::PermissionStatus,
+        permissions::{PermissionStatus, resolved_by},
         runs::{RunStatus, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
@@ -60,7 +56,7 @@ impl End {
     /// A cancelled end records the reason of the cancel.
     fn explain(&mut self, reason: Option<String>) {
         if let Some(reason) = reason.filter(|_| self.facts.status == TerminalStatus::Cancelled) {
-            self.facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
+            self.facts.message = Some(clip(&format!("{}: {reason}", resolved_by::CANCEL), BLOCKER_CHARS_MAX));
         }
     }
 
@@ -83,7 +79,14 @@ impl End {
 
 /// Ends an unfinished command, its open questions, and the steers that never reached it.
 pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
-    permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, "the command ended", now);
+    permission::resolve_open(
+        desk,
+        run_id,
+        Some(command_id),
+        PermissionStatus::Cancelled,
+        resolved_by::COMMAND_END,
+        now,
+    );
     let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
     end.explain(reason);
     if end.event.is_none() {
@@ -149,7 +152,7 @@ pub(super) fn close_cancelled_run(desk: &mut Desk, run_id: RunId, now: Timestamp
     let due =
         rows.run.cancel_requested_at.is_some() && !rows.run.status.is_terminal() && rows.unfinished().next().is_none();
     if due {
-        let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, CANCELLED);
+        let end = End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, resolved_by::CANCEL);
         end_run(desk, run_id, end, now);
     }
 }

@@ -140,11 +140,12 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     if !succeeded && op.end != JobEnd::Returned {
         note_end(desk, run_id, op.runner_job_id, &op.summary, now);
     }
+    // Commands of a cancelled run that still have to stop end with their lease; no other runner is started for them.
     let cancelled = desk.run(run_id)?.run.cancel_requested_at.is_some();
     let job = desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above");
     job.phase = match (succeeded, again, cancelled) {
-        (_, true, _) => JobPhase::Pending,
         (_, _, true) => JobPhase::Cancelled,
+        (_, true, _) => JobPhase::Pending,
         (true, ..) => JobPhase::Succeeded,
         (false, ..) => JobPhase::Failed,
     };
@@ -154,7 +155,7 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     job.token_hash = None;
     job.terminal_summary = op.summary;
     job.updated_at = now;
-    desk.jobs_waiting |= again;
+    desk.jobs_waiting |= again && !cancelled;
     if !succeeded && !again {
         give_up(desk, run_id, &left, now);
     }

@@ -12,12 +12,9 @@ use crate::{
     kernel::{
         events::{EventType, NewEvent},
         facts::Facts,
-        permissions::{Asked, PermissionRequest, PermissionStatus},
+        permissions::{Asked, PermissionRequest, PermissionStatus, resolved_by},
     },
 };
-
-/// Who resolved a request of a command that is to stop.
-pub(super) const CANCELLED: &str = "cancelled on request";
 
 #[derive(Clone, Debug)]
 pub struct AnswerPermissionOp {
@@ -62,7 +59,7 @@ pub(super) fn ask(desk: &mut Desk, run_id: RunId, command_id: CommandId, event: 
     // The agent may have sent it before the runner learned that the command is to stop.
     let to_stop = rows.commands.get(&command_id).is_some_and(|command| command.cancel_requested_at.is_some());
     if too_late || to_stop {
-        let by = if to_stop { CANCELLED } else { "deadline" };
+        let by = if to_stop { resolved_by::CANCEL } else { resolved_by::DEADLINE };
         resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, by, now);
     }
 }
@@ -97,7 +94,7 @@ fn deny_unread(
 ) {
     let asked_seq = desk.session.last_seq;
     let reason = "the request could not be read or is over-long";
-    let fact = json!({"permissionId": permission_id, "status": PermissionStatus::Denied, "resolvedBy": "manager",
+    let fact = json!({"permissionId": permission_id, "status": PermissionStatus::Denied, "resolvedBy": resolved_by::SERVER,
         "reason": reason});
     desk.append(run_id, NewEvent::written(EventType::PermissionResolved, Some(command_id), &fact), now);
     let Some(permission_id) = permission_id else { return };
@@ -115,7 +112,7 @@ fn deny_unread(
         round: asked_seq,
         status: PermissionStatus::Denied,
         option_id: None,
-        resolved_by: Some("manager".into()),
+        resolved_by: Some(resolved_by::SERVER.into()),
         resolved_at: Some(now),
         resolved_seq: Some(desk.session.last_seq),
         created_at: now,

@@ -23,6 +23,7 @@ use crate::{
         facts::{Facts, TerminalFacts},
         fold::CommandFold,
         labels::Labels,
+        permissions::resolved_by,
         runs::TerminalStatus,
         session_storage::StorageKind,
     },
@@ -30,7 +31,7 @@ use crate::{
     text::clip,
 };
 
-use super::{permission::CANCELLED, session::erasure};
+use super::session::erasure;
 
 /// The rows of one session, as its events determine them.
 #[derive(Debug, Default)]
@@ -281,7 +282,7 @@ impl ReplayedEnd {
         if let Some((_, Some(reason))) = cancel
             && facts.status == TerminalStatus::Cancelled
         {
-            facts.message = Some(clip(&format!("{CANCELLED}: {reason}"), BLOCKER_CHARS_MAX));
+            facts.message = Some(clip(&format!("{}: {reason}", resolved_by::CANCEL), BLOCKER_CHARS_MAX));
         }
         Self { facts, source: fields.source.clone(), seq: event.seq(), at: event.created_at }
     }

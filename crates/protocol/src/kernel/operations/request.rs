@@ -64,6 +64,8 @@ pub struct Needs<'a> {
     pub command_key: Option<&'a str>,
     pub job_key: Option<&'a str>,
     pub job_id: Option<RunnerJobId>,
+    /// Every job of the run that no runner has claimed, held so that none can be claimed before the operation is stored.
+    pub pending_jobs: bool,
     pub latest_command: bool,
     pub batch: Option<(i64, i64)>,
     /// Of the session.
@@ -93,6 +95,7 @@ impl Request {
                 Needs { job_key: op.job.idempotency_key.as_deref(), latest_command: op.command_id.is_none(), ..none }
             }
             Op::Submit(op) => Needs { alias: Some(&op.alias), ..none },
+            Op::CancelRun(_) => Needs { pending_jobs: true, ..none },
             Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
             Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
             _ => none,

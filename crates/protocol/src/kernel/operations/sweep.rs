@@ -1,7 +1,11 @@
 //! The sweeper's verb: what time alone changes. Run for a run of which a lease, a permission request or a command is due.
 
 use super::{Reply, budget, desk::Desk, lease::expire, permission};
-use crate::{Failure, Timestamp, ids::RunId, kernel::permissions::PermissionStatus};
+use crate::{
+    Failure, Timestamp,
+    ids::RunId,
+    kernel::permissions::{PermissionStatus, resolved_by},
+};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SweepOp {
@@ -30,6 +34,6 @@ fn expire_permissions(desk: &mut Desk, run_id: RunId, now: Timestamp) {
         .map(|p| p.permission_id)
         .collect();
     for permission_id in late {
-        permission::resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, "deadline", now);
+        permission::resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, resolved_by::DEADLINE, now);
     }
 }

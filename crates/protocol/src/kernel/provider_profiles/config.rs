@@ -46,6 +46,17 @@ impl ProfileConfig {
         Self { agent, prices: Prices::default(), own, files: BTreeMap::new() }
     }
 
+    /// Reads a config that a user sends. Codex ignores a top-level `base_url`, so it is a forgotten table `[ostler]`.
+    pub fn read_new(text: &str) -> Result<Self, Failure> {
+        let config = Self::read(text)?;
+        if config.agent == AgentConfig::Codex && config.own.contains_key("base_url") {
+            let message = "base_url is not a setting of Codex; for the model backend write it below a line [ostler], \
+                           with agent = \"model\" and model";
+            return Err(refused(message).detail("field", "base_url"));
+        }
+        Ok(config)
+    }
+
     pub fn read(text: &str) -> Result<Self, Failure> {
         let mut own: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -190,6 +201,16 @@ mod tests {
         assert!(stray.contains("takes no command"), "{stray}");
         let stray = message("[ostler]\nagent = \"acp\"\ncommand = [\"sh\"]\nmodel = \"m\"");
         assert!(stray.contains("takes no base_url or model"), "{stray}");
+    }
+
+    #[test]
+    fn an_address_outside_of_our_table_is_refused_in_new_configs() {
+        let forgotten = "base_url = \"http://127.0.0.1:11434/v1\"\nmodel = \"m\"\n";
+        let message = ProfileConfig::read_new(forgotten).unwrap_err().message;
+        assert!(message.contains("below a line [ostler]"), "{message}");
+        assert_eq!(ProfileConfig::read(forgotten).unwrap().agent, AgentConfig::Codex, "stored configs stay readable");
+        let codex = "model_provider = \"p\"\n[model_providers.p]\nbase_url = \"http://127.0.0.1:1/v1\"\n";
+        assert!(ProfileConfig::read_new(codex).is_ok());
     }
 
     #[test]

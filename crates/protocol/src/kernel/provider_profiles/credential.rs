@@ -12,6 +12,7 @@ use crate::{
     json::hex,
     kernel::backends::secret_keys,
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
+    problems::Problems,
     redaction::is_secret_field,
 };
 use sha2::{Digest, Sha256};
@@ -53,20 +54,28 @@ impl Credential {
 
     /// What a put makes of it. Every file is checked before any is changed.
     pub fn put(mut self, profile: &str, request: &PutCredential) -> Result<Self, Failure> {
+        let mut problems = Problems::default();
         let mut files = request.files.clone().unwrap_or_default();
         match (&request.api_key, files.contains_key(AUTH)) {
-            (Some(key), false) => drop(files.insert(AUTH.to_owned(), auth_of(key)?)),
+            (Some(key), false) => files.extend(problems.note(auth_of(key)).map(|auth| (AUTH.to_owned(), auth))),
             (None, true) => {}
-            (Some(_), true) => return Err(refused("give either apiKey or auth.json: the one becomes the other")),
-            (None, false) => return Err(refused("give apiKey or auth.json; the config alone has a path of its own")),
+            (Some(_), true) => {
+                problems.note(Err::<(), _>(refused("give either apiKey or auth.json: the one becomes the other")));
+            }
+            (None, false) => {
+                let message = "give apiKey or auth.json; the config alone has a path of its own";
+                problems.note(Err::<(), _>(refused(message)));
+            }
         }
         let known = secret_keys(profile);
-        for (name, text) in &files {
-            if !known.contains(&name.as_str()) {
-                return Err(refused(&format!("the files of this profile are {}", known.join(", "))));
-            }
-            check_file(name, text.expose_secret())?;
+        if files.keys().any(|name| !known.contains(&name.as_str())) {
+            let message = format!("the files of this profile are {}", known.join(", "));
+            problems.note(Err::<(), _>(refused(&message)));
         }
+        for (name, text) in files.iter().filter(|(name, _)| known.contains(&name.as_str())) {
+            problems.note(check_file(name, text.expose_secret()));
+        }
+        problems.check()?;
         self.files.extend(files);
         if profile == "codex" && !self.files.contains_key(CONFIG) {
             self.files.insert(CONFIG.to_owned(), CODEX_CONFIG.to_owned().into());
@@ -111,14 +120,7 @@ impl Credential {
     pub fn home(&self, profile: &str) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
         let missing = self.missing(profile);
         if !missing.is_empty() {
-            let next = if missing.contains(&CONFIG) {
-                format!(
-                    "{CONFIG} with base_url and model; write one and run: ostler profiles config {profile} --file FILE"
-                )
-            } else {
-                format!("{}; store it with: ostler profiles set {profile}", missing.join(" and "))
-            };
-            let message = format!("the profile {profile:?} is not set up: it needs {next}");
+            let message = format!("the profile {profile:?} is not set up: {}", next_command(profile, &missing));
             return Err(unavailable(Rule::ProfileSecretMissing, profile, message));
         }
         let config = self.config(profile)?;
@@ -180,6 +182,16 @@ impl Credential {
     }
 }
 
+/// The command that adds the missing files. A key alone is enough for `codex`: its config is written with it.
+fn next_command(profile: &str, missing: &[&str]) -> String {
+    if missing == [CONFIG] {
+        return format!("it needs a {CONFIG}: ostler profiles config {profile} --file FILE");
+    }
+    let config = if missing.contains(&CONFIG) && profile != "codex" { " --config FILE" } else { "" };
+    let catalog = if missing.contains(&MODEL_CATALOG) { " --model-catalog FILE" } else { "" };
+    format!("ostler profiles set {profile}{config}{catalog} < key.txt")
+}
+
 fn is_named(field: &str, text: &str) -> bool {
     is_secret_field(field, &serde_json::to_string(text).unwrap_or_default())
 }
@@ -215,7 +227,7 @@ fn check_file(name: &str, text: &str) -> Result<(), Failure> {
         return Err(Failure::too_large(Rule::ProfileFileSize, name, text.len(), PROFILE_FILE_BYTES_MAX));
     }
     if name == CONFIG {
-        return ProfileConfig::read(text).map(drop);
+        return ProfileConfig::read_new(text).map(drop);
     }
     match serde_json::from_str::<serde_json::Map<String, Value>>(text) {
         Ok(_) => Ok(()),
@@ -261,6 +273,21 @@ mod tests {
         assert_eq!(deepseek.missing("deepseek"), [CONFIG]);
         assert_eq!(Credential::default().missing("dsflash-go"), ["auth.json", "config.toml", "model-catalog.json"]);
         assert_eq!(Credential::default().missing("model"), [CONFIG]);
+    }
+
+    #[test]
+    fn the_message_about_a_missing_file_is_the_command_that_adds_it() {
+        let message = |credential: Credential, profile| credential.home(profile).unwrap_err().message;
+        let none = Credential::default;
+        for (credential, profile, command) in [
+            (none(), "codex", "not set up: ostler profiles set codex < key.txt"),
+            (none(), "deepseek", "ostler profiles set deepseek --config FILE < key.txt"),
+            (none(), "dsflash-go", "ostler profiles set dsflash-go --config FILE --model-catalog FILE < key.txt"),
+            (none(), "model", "it needs a config.toml: ostler profiles config model --file FILE"),
+            (none().put("deepseek", &key("k")).unwrap(), "deepseek", "ostler profiles config deepseek --file FILE"),
+        ] {
+            assert!(message(credential, profile).ends_with(command), "{profile}");
+        }
     }
 
     #[test]

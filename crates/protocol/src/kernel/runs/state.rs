@@ -12,6 +12,7 @@ use super::status::{RunStatus, TerminalStatus};
 pub enum RunState {
     /// It waits for a runner, or for a person's answer to a permission request.
     Waiting,
+    /// A runner has claimed it, and it has not ended.
     Running,
     Completed,
     Failed,
@@ -32,7 +33,7 @@ impl RunState {
             (None, RunStatus::Failed) => Self::Failed,
             (None, RunStatus::Blocked) => Self::Blocked,
             (None, RunStatus::Cancelled) => Self::Cancelled,
-            (None, RunStatus::Running) if open_permissions == 0 => Self::Running,
+            (None, RunStatus::Running | RunStatus::Claimed) if open_permissions == 0 => Self::Running,
             (None, RunStatus::Running | RunStatus::Pending | RunStatus::Claimed) => Self::Waiting,
         }
     }
@@ -50,6 +51,12 @@ impl RunState {
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// `failed` or `failed,blocked`, each once. `None` if a word is no state.
+    pub fn parse_list(words: &str) -> Option<Vec<Self>> {
+        let named: Option<Vec<_>> = words.split(',').map(Self::parse).collect();
+        named.map(|named| Self::ALL.into_iter().filter(|state| named.contains(state)).collect())
     }
 
     pub fn is_ended(self) -> bool {
@@ -83,9 +90,11 @@ mod tests {
     #[test]
     fn a_turn_that_waits_for_a_runner_or_an_answer_is_waiting() {
         assert_eq!(RunState::of(RunStatus::Pending, 0, None), RunState::Waiting);
-        assert_eq!(RunState::of(RunStatus::Claimed, 0, None), RunState::Waiting);
+        assert_eq!(RunState::of(RunStatus::Claimed, 0, None), RunState::Running);
         assert_eq!(RunState::of(RunStatus::Running, 0, None), RunState::Running);
-        assert_eq!(RunState::of(RunStatus::Running, 1, None), RunState::Waiting);
+        for claimed in [RunStatus::Claimed, RunStatus::Running] {
+            assert_eq!(RunState::of(claimed, 1, None), RunState::Waiting);
+        }
     }
 
     #[test]

@@ -158,14 +158,23 @@ impl ScriptStep {
     }
 }
 
+/// Whether the prompt begins like a script, so that an echo of it would hide a typing error.
+fn is_meant_as_script(prompt: &str) -> bool {
+    let inner = prompt.trim_start().strip_prefix('{').map(str::trim_start);
+    inner.is_some_and(|inner| inner.starts_with("\"script\""))
+}
+
 impl Script {
     /// Reads a script. `None` if the prompt is no script. An error names the step that is wrong.
     pub(crate) fn read(prompt: &str) -> Option<Result<Self, String>> {
         if !prompt.trim_start().starts_with('{') {
             return None;
         }
-        let Ok(Value::Object(mut object)) = serde_json::from_str(prompt) else { return None };
-        Some(Self::from_steps(object.remove("script")?))
+        match serde_json::from_str(prompt) {
+            Ok(Value::Object(mut object)) => Some(Self::from_steps(object.remove("script")?)),
+            Ok(_) => None,
+            Err(error) => is_meant_as_script(prompt).then(|| Err(format!("the script is not valid JSON: {error}"))),
+        }
     }
 
     fn from_steps(steps: Value) -> Result<Self, String> {
@@ -265,6 +274,17 @@ mod tests {
 
     fn script_error(script: &str) -> String {
         Script::read(script).expect("a script").expect_err("rejected")
+    }
+
+    #[test]
+    fn a_script_that_is_not_json_is_rejected_and_other_text_is_echoed() {
+        for prompt in [r#"{"script": [}"#, "  {\n \"script\" : [", r#"{"script":[]} and more"#] {
+            let error = Script::read(prompt).unwrap().err().unwrap();
+            assert!(error.starts_with("the script is not valid JSON: "), "{error}");
+        }
+        for prompt in ["{script}", "{", r#"{"scripts": [}"#, r#"{"other": [}"#] {
+            assert!(Script::read(prompt).is_none(), "{prompt}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_store as store;
 use serde_json::json;
 
-use super::{get, owners};
+use super::{external, get, owners};
 use crate::{
     app::App,
     auth::{Access, Principal},
@@ -71,8 +71,13 @@ async fn trial_owner(
     profile: &str,
     requested_tenant: Option<&str>,
 ) -> Result<(ProfileOwner, String), Failure> {
+    let stored = app.secrets.list().await?;
+    let is_tenants = |tenant_id: &str| stored.contains(&ProfileOwner::of(Some(tenant_id)).stored_name(profile));
+    let is_operators = |tenant_id: &str| {
+        owners::is_operators(&stored, profile) || (external::is_external(app, profile) && !is_tenants(tenant_id))
+    };
     let owner = match (requested_tenant, caller.tenants()) {
-        (Some(tenant_id), _) if owners::is_operators(&app.secrets.list().await?, profile) => {
+        (Some(tenant_id), _) if is_operators(tenant_id) => {
             return Ok((ProfileOwner::Operator, tenant_id.to_owned()));
         }
         (Some(tenant_id), _) => ProfileOwner::of(Some(tenant_id)),

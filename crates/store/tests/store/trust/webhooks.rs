@@ -1,8 +1,10 @@
 //! Deliveries of webhooks, and holds that are placed while they are deleted.
 
+use std::time::Duration;
+
 use ostler_protocol::{
     RawJson, Timestamp,
-    ids::{AgentId, UserId},
+    ids::{AgentId, RunId, UserId},
     trust::{
         agents::Agent,
         webhooks::{DeliveryId, DeliveryStatus, Webhook},
@@ -12,18 +14,19 @@ use ostler_protocol::{
 use ostler_store::{
     Db,
     trust::{
-        agents,
-        webhooks::{self, NewDelivery},
+        agents, run_webhooks,
+        webhooks::{self, NewDelivery, Subject},
     },
     users,
 };
 use serde_json::json;
+use sqlx::{Connection, Executor, PgConnection};
 use uuid::Uuid;
 
 use crate::{
     holds::{release_all, while_placing},
     mesh::limits::run,
-    place::{Place, both_engines},
+    place::{Engine, Place, both_engines},
 };
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
@@ -52,6 +55,7 @@ async fn agent_with_delivery(db: &Db, place: &Place) -> AgentId {
         event_type: "h2a.test",
         body: RawJson::of(&json!({})),
         created_at: NOW,
+        run_id: None,
     };
     webhooks::insert_delivery(db, &delivery).await.unwrap();
     run(place, "UPDATE webhook_deliveries SET status = 'delivered', due_at = NULL".into()).await;
@@ -62,9 +66,29 @@ async fn agent_with_delivery(db: &Db, place: &Place) -> AgentId {
 async fn the_deletion_of_excess_deliveries_waits_for_a_hold_that_is_being_placed(place: Place) {
     let db = Db::open(&place.config(), NOW).await.unwrap();
     let agent_id = agent_with_delivery(&db, &place).await;
-    let delete = || webhooks::delete_oldest(&db, agent_id, DeliveryStatus::Delivered, 0, 10);
+    let delete = || webhooks::delete_oldest(&db, Subject::Consent, (agent_id, DeliveryStatus::Delivered), 0, 10);
     assert_eq!(while_placing(&place, "tenant_id", "hwlab", delete()).await.unwrap(), 0);
     release_all(&place).await;
     assert_eq!(delete().await.unwrap(), 1);
+    db.close().await;
+}
+
+/// SQLite does one write after the other.
+#[tokio::test]
+async fn a_cursor_that_is_moved_while_unused_ones_are_deleted_stays() {
+    let place = Place::new(Engine::Postgres);
+    let db = Db::open(&place.config(), NOW).await.unwrap();
+    let run_id = RunId::new(Uuid::from_u128(1));
+    let agent_id = AgentId::new(Uuid::from_u128(2));
+    run(&place, format!("INSERT INTO webhook_runs VALUES ('{run_id}', '{agent_id}', 5)")).await;
+    let mut connection = PgConnection::connect(&place.url()).await.unwrap();
+    let mut moving = connection.begin().await.unwrap();
+    moving.execute("UPDATE webhook_runs SET reported_seq = 8").await.unwrap();
+    let commit = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        moving.commit().await.unwrap();
+    };
+    assert_eq!(tokio::join!(run_webhooks::delete_unused(&db, 10), commit).0.unwrap(), 0);
+    assert_eq!(run_webhooks::delete_unused(&db, 10).await.unwrap(), 1);
     db.close().await;
 }

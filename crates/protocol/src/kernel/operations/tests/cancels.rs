@@ -127,3 +127,31 @@ fn a_run_that_is_being_cancelled_takes_no_new_command_and_ends_with_its_last_one
     assert_eq!(scene.state(run, turn), CommandState::Completed, "it was quicker than the cancel");
     assert_eq!(scene.status(run), RunStatus::Cancelled);
 }
+
+#[test]
+fn jobs_that_no_runner_has_claimed_are_cancelled_with_their_run_and_not_with_a_command() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let op = scene.new_job(run);
+    let job = op.job.runner_job_id;
+    scene.apply(run, Op::CreateJob(Box::new(op))).unwrap();
+    scene.cancel(run, turn);
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Pending);
+    scene.cancel_run(run);
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Cancelled);
+}
+
+#[test]
+fn a_runner_that_is_lost_while_its_run_is_cancelled_is_not_started_again() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, true);
+    let runner = scene.rows(run).jobs[&job].runner_id.clone();
+    scene.claim(run, &runner);
+    scene.work(run, turn);
+    scene.cancel_run(run);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Failed), JobPhase::Cancelled);
+    assert_eq!((scene.state(run, turn), scene.status(run)), (CommandState::Cancelled, RunStatus::Cancelled));
+}
