@@ -278,3 +278,96 @@ async fn a_claim_that_makes_no_sense_is_refused(engine: Engine) {
     let refused = refused.refused_by(TenantPolicyDenied, "profile-not-external");
     assert_eq!(refused.details["profile"], "scripted");
 }
+
+#[both_engines]
+async fn the_job_of_a_cancelled_run_ends_and_is_given_to_no_runner(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, _) = started(&server, "hi").await;
+    // A second job that is not standing.
+    server.create_job(&run_id, &json!({"standing": false})).await.with_status(201);
+    assert_eq!(server.cancel_run(&run_id).await["status"], "cancelled");
+    let jobs = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+    let phases: Vec<_> = jobs["runnerJobs"].as_array().unwrap().iter().map(|job| job["phase"].clone()).collect();
+    assert_eq!(phases, [json!("cancelled"), json!("cancelled")]);
+    try_job(&server, "mine", 0).await.with_status(204);
+    assert_eq!(server.store("SELECT job_name FROM runner_jobs WHERE phase = 'pending'").await, [""; 0]);
+}
+
+#[both_engines]
+async fn a_cancelled_command_leaves_the_pending_jobs_of_its_run_alone(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let body = json!({"standing": false, "idempotencyKey": "once"});
+    let job = server.create_job(&run_id, &body).await.with_status(201);
+    server.cancel_command(&turn).await;
+    let jobs = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
+    let phases: Vec<_> = jobs["runnerJobs"].as_array().unwrap().iter().map(|job| job["phase"].clone()).collect();
+    assert_eq!(phases, [json!("pending"), json!("pending")]);
+    let next = server.turn(&run_id, "again").await;
+    let again = server.create_job(&run_id, &body).await.with_status(200);
+    assert_eq!((&again["runnerJobId"], &again["phase"]), (&job["runnerJobId"], &json!("pending")));
+    let runner = work(&server, "mine").await;
+    assert_eq!(runner.poll("").await["commands"][0]["commandId"], next.as_str());
+}
+
+#[both_engines]
+async fn a_job_whose_runner_was_lost_while_its_run_was_cancelled_ends(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let runner = work(&server, "mine").await;
+    runner.ack(&turn).await;
+    server.cancel_run(&run_id).await;
+    assert_eq!(job_of(&server, &run_id).await["phase"], "running", "its runner has to stop the turn");
+    server.clock.advance_ms(3_600_000);
+    eventually("the run ends", async || (server.run(&run_id).await["status"] == "cancelled").then_some(())).await;
+    assert_eq!(job_of(&server, &run_id).await["phase"], "cancelled");
+    try_job(&server, "mine", 0).await.with_status(204);
+}
+
+#[both_engines]
+async fn an_external_profile_is_shown_with_the_last_request_for_a_job(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let shown = async |path: &str, list: &str| -> Value {
+        let found = server.get(path).await.with_status(200);
+        let found = found[list].as_array().unwrap().iter().find(|one| one["profile"] == EXTERNAL).cloned();
+        found.unwrap_or_else(|| panic!("{EXTERNAL} in {path}"))
+    };
+    let backend = shown("/api/v1/backends", "backends").await;
+    assert_eq!((&backend["ready"], &backend["external"]), (&json!(true), &json!({"lastClaimAt": null})));
+    assert_eq!(backend["message"], "external profile; no runner has requested a job since this server started");
+    let profile = shown("/api/v1/provider-profiles", "providerProfiles").await;
+    assert_eq!((&profile["agent"], &profile["ready"]), (&json!("external"), &json!(true)));
+    assert_eq!(profile["message"], backend["message"], "both lists show the same note");
+    server.get(&format!("/api/v1/provider-profiles/{EXTERNAL}")).await.with_status(200);
+    let trial = format!("/api/v1/provider-profiles/{EXTERNAL}/validate");
+    let trial = server.post(&trial, &json!({"tenantId": "hwlab"})).await.with_status(202);
+    assert_eq!((&trial["status"], &trial["tenantId"]), (&json!("running"), &Value::Null), "it waits for a runner");
+    server.post(&format!("/api/v1/runs/{}/cancel", id(&trial, "runId")), &json!({})).await;
+    try_job(&server, "mine", 0).await.with_status(204);
+    server.clock.advance_ms(7_000);
+    let backend = shown("/api/v1/backends", "backends").await;
+    assert!(backend["external"]["lastClaimAt"].is_string(), "{backend}");
+    assert_eq!(backend["message"], "external profile; a runner last requested a job 7 s ago");
+    let profile = shown("/api/v1/provider-profiles", "providerProfiles").await;
+    assert_eq!(profile["message"], backend["message"]);
+}
+
+#[both_engines]
+async fn a_run_that_no_runner_has_claimed_names_the_profile_it_waits_for(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let result = server.result(&run_id, &turn).await;
+    assert_eq!(result["liveness"]["externalProfile"], EXTERNAL);
+    let summary = result["supervisor"]["summary"].as_str().unwrap();
+    assert!(summary.contains(&format!("waiting for a runner that claims profile {EXTERNAL}")), "{summary}");
+    assert!(result["liveness"]["suggestedAction"].as_str().unwrap().contains("start a runner that claims profile"));
+    let session_id = id(&result, "sessionId");
+    let session = server.get(&format!("/api/v1/sessions/{session_id}")).await.with_status(200);
+    assert_eq!((&session["state"], &session["liveness"]["externalProfile"]), (&json!("waiting"), &json!(EXTERNAL)));
+    work(&server, "mine").await.ack(&turn).await;
+    assert_eq!(server.result(&run_id, &turn).await["liveness"]["externalProfile"], Value::Null);
+    // The server starts the runners of other profiles itself.
+    let own = server.create_run().await;
+    let own_turn = server.turn(&own, "hi").await;
+    assert_eq!(server.result(&own, &own_turn).await["liveness"]["externalProfile"], Value::Null);
+}

@@ -224,6 +224,21 @@ async fn a_silent_stream_beats(engine: Engine) {
 }
 
 #[both_engines]
+async fn a_read_that_takes_longer_than_a_heartbeat_is_not_started_again(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 1).await;
+    let run_id = server.create_run().await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    let note = json!({"type": "custom", "payload": {"name": "note", "value": "x".repeat(8_000)}});
+    for _ in 0..8 {
+        runner.try_append(None, json!(vec![note.clone(); 50])).await.with_status(200);
+    }
+    let mut follow = server.follow(&run_id, 0).await;
+    for seq in 1..=400 {
+        assert_eq!(timeout(PATIENCE, follow.event()).await.unwrap().unwrap()["seq"], seq);
+    }
+}
+
+#[both_engines]
 async fn a_reader_of_a_run_that_stops_reading_is_dropped_alone(engine: Engine) {
     dropped_alone(engine, |run_id| format!("/api/v1/runs/{run_id}/events")).await;
 }

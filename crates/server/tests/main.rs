@@ -5,6 +5,7 @@
 
 mod harness;
 
+mod backends;
 mod budgets;
 mod callers;
 mod cancel;
@@ -28,6 +29,7 @@ mod liveness;
 mod matrix;
 mod mesh;
 mod metrics;
+mod operations;
 mod pager;
 mod pages;
 mod patience;
@@ -44,6 +46,7 @@ mod runner_jobs;
 mod runs;
 mod session_storage;
 mod sessions;
+mod several_problems;
 mod store_faults;
 mod store_recovery;
 mod surface;

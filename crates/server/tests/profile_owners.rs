@@ -68,7 +68,7 @@ fn run_of(tenant: &str, profile: &str) -> Value {
 async fn names(caller: &Caller) -> Vec<(String, Value)> {
     let list = caller.get("/api/v1/provider-profiles").await.with_status(200);
     let all = list["providerProfiles"].as_array().unwrap().clone();
-    let own = all.iter().filter(|profile| profile["builtIn"] == false);
+    let own = all.iter().filter(|profile| profile["builtIn"] == false && profile["agent"] != "external");
     own.map(|profile| (id(profile, "profile"), profile["tenantId"].clone())).collect()
 }
 

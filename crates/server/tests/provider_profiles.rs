@@ -1,10 +1,12 @@
 //! Provider profiles: what is set is kept sealed and shown by name only, nothing falls back to anything, and a run whose
 //! profile lacks something is refused before anything starts.
 
+use std::os::unix::fs::PermissionsExt;
+
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, eventually, id, run_body};
+use crate::harness::{Answer, Caller, EXTERNAL, Engine, Setup, TestServer, both_engines, eventually, id, run_body};
 
 const KEY: &str = "pl4nted-key-0123456789";
 
@@ -40,8 +42,19 @@ fn run_of(profile: &str) -> Value {
     body
 }
 
+/// A program that reports to be Codex: without one, no profile of Codex's is ready.
+fn with_codex(setup: &mut Setup) {
+    let path = setup.config.server.data_dir.clone().unwrap().with_file_name("codex");
+    std::fs::write(&path, "#!/bin/sh\necho codex-cli 1.2.3\n").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    setup.config.agents.codex = Some(path);
+}
+
+/// All profiles except the one of runners elsewhere.
 async fn profiles(caller: &Caller) -> Vec<Value> {
-    caller.get("/api/v1/provider-profiles").await.with_status(200)["providerProfiles"].as_array().unwrap().clone()
+    let list = caller.get("/api/v1/provider-profiles").await.with_status(200);
+    let own = list["providerProfiles"].as_array().unwrap().iter().filter(|profile| profile["profile"] != EXTERNAL);
+    own.cloned().collect()
 }
 
 #[both_engines]
@@ -62,7 +75,11 @@ async fn built_in_profiles_are_always_listed(engine: Engine) {
 
 #[both_engines]
 async fn a_credential_is_kept_and_never_shown(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
+    let server = TestServer::with(engine, |setup| {
+        with_codex(setup);
+        setup.token("platform", "provide", &[]);
+    })
+    .await;
     let platform = server.caller("platform");
     let set = put(platform, "deepseek", files("one")).await.with_status(200);
     assert_eq!((&set["configured"], &set["failureKind"]), (&json!(true), &Value::Null));
@@ -285,7 +302,11 @@ async fn a_profile_that_has_a_credential_wants_it_named(engine: Engine) {
 
 #[both_engines]
 async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
-    let mut server = TestServer::with(engine, |setup| setup.token("platform", "provide", &[])).await;
+    let mut server = TestServer::with(engine, |setup| {
+        with_codex(setup);
+        setup.token("platform", "provide", &[]);
+    })
+    .await;
     let version = put(&server, "mine", files("one")).await.with_status(200)["resourceVersion"].clone();
     server.post(&format!("{}/validate", path("deepseek")), &json!({})).await.refused(SecretUnavailable);
     let asked = json!({"idempotencyKey": "once", "tenantId": "hwlab"});
@@ -312,7 +333,7 @@ async fn a_trial_is_an_ordinary_run_that_outlives_the_server(engine: Engine) {
 
 #[both_engines]
 async fn a_failed_trial_is_shown_until_the_secret_changes(engine: Engine) {
-    let server = TestServer::start(engine).await;
+    let server = TestServer::with(engine, with_codex).await;
     put(&server, "mine", files("one")).await.with_status(200);
     let trial =
         server.post(&format!("{}/validate", path("mine")), &json!({"tenantId": "hwlab"})).await.with_status(202);

@@ -126,6 +126,16 @@ async fn payloads_of_a_run_that_idles_go_and_it_takes_another_turn(engine: Engin
 }
 
 #[both_engines]
+async fn a_sweep_of_an_unknown_tenant_is_rejected(engine: Engine) {
+    let server = hourly(engine).await;
+    for dry_run in [true, false] {
+        let body = json!({"dryRun": dry_run, "tenantId": "nosuch"});
+        server.post("/api/v1/retention/sweeps", &body).await.refused(TenantPolicyDenied);
+    }
+    sweep(&server, json!({"dryRun": true, "tenantId": "hwlab"})).await;
+}
+
+#[both_engines]
 async fn payloads_of_finished_runs_go_and_their_digests_stay(engine: Engine) {
     let server = hourly(engine).await;
     let (old, command_id) = finished(&server, "hwlab", 3).await;
@@ -163,6 +173,26 @@ async fn payloads_of_finished_runs_go_and_their_digests_stay(engine: Engine) {
     let report = verify(&server, engine).await;
     assert_eq!((report.broken, report.removed, report.erased), (vec![], all.len() as u64, 0));
     assert_eq!(total(&sweep(&server, json!({})).await), (0, 0));
+}
+
+#[both_engines]
+async fn a_run_whose_input_was_removed_cannot_be_repeated(engine: Engine) {
+    let server = hourly(engine).await;
+    let (old, command_id) = finished(&server, "hwlab", 0).await;
+    let repeat = async |payload: Value| {
+        let mut body = crate::harness::run_body();
+        body["retryOf"] = json!(old);
+        body["command"] = json!({"type": "turn", "payload": payload});
+        server.post("/api/v1/runs", &body).await
+    };
+    repeat(json!({})).await.refused_by(SchemaInvalid, "prompt-required");
+    server.clock.advance_ms(DAY_MS);
+    sweep(&server, json!({})).await;
+    let payload = server.command(&old, &command_id).await["payload"].clone();
+    let refused = repeat(payload).await.refused_by(Gone, "retry-input");
+    assert!(refused.message.starts_with("the input of this run was removed by retention on "), "{}", refused.message);
+    assert!(refused.message.ends_with("; start a new run"), "{}", refused.message);
+    repeat(json!({"prompt": "from the client's own copy"})).await.with_status(201);
 }
 
 #[both_engines]

@@ -416,3 +416,57 @@ async fn a_cancel_ends_what_is_active_and_else_does_nothing(engine: Engine) {
     server.post(&at("nobody", "/control"), &json!({"action": "cancel"})).await.refused(NotFound);
     assert_eq!(server.events(&run_id).await, before);
 }
+
+#[both_engines]
+async fn the_state_of_the_latest_run_is_shown_and_filters_whole_pages(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    assert_eq!(make(&server, "empty").await["state"], Value::Null);
+    let mut expected = vec![];
+    for n in 0..9 {
+        server.clock.advance_ms(1);
+        let (name, state) = (format!("s{n}"), ["completed", "failed", "blocked"][n % 3]);
+        let run_id = join(&server, &name).await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        runner.end(&command_id, state).await;
+        runner.release().await;
+        expected.push((name, state));
+    }
+    for (name, state) in [("w", "waiting"), ("r", "running"), ("p", "waiting"), ("c", "cancelled")] {
+        server.clock.advance_ms(1);
+        let run_id = join(&server, name).await;
+        let command_id = server.turn(&run_id, "hi").await;
+        match name {
+            "w" => {}
+            "c" => drop(server.cancel_run(&run_id).await),
+            _ => {
+                let runner = server.claim(&run_id, "runner-a").await;
+                runner.ack(&command_id).await;
+                runner.say(&command_id, "…").await;
+                if name == "p" {
+                    runner.ask(&command_id, &format!("prm_{:032x}", 7), &"ab".repeat(32)).await;
+                }
+            }
+        }
+        expected.push((name.to_owned(), state));
+    }
+    for (name, state) in &expected {
+        assert_eq!(show(&server, name).await["state"], *state, "{name}");
+    }
+    let page = server.get("/api/v1/sessions?state=all").await.ok();
+    for session in page["sessions"].as_array().unwrap() {
+        let found = expected.iter().find(|(name, _)| session["sessionId"] == name.as_str());
+        assert_eq!(session["state"], found.map_or(Value::Null, |(_, state)| json!(state)), "{session}");
+    }
+    for state in ["waiting", "running", "completed", "failed", "blocked", "cancelled", "failed,waiting"] {
+        let wanted = expected.iter().rev().filter(|(_, of)| state.split(',').any(|word| word == *of));
+        let wanted: Vec<_> = wanted.map(|(name, _)| name.clone()).collect();
+        assert_eq!(walk(&server, 2, &format!("state={state}")).await, wanted, "newest first: {state}");
+    }
+    // A cursor belongs to its filter.
+    let first = server.get("/api/v1/sessions?state=failed&limit=1").await.ok();
+    let cursor = first["nextCursor"].as_str().unwrap();
+    server.get(&format!("/api/v1/sessions?state=blocked&limit=1&cursor={cursor}")).await.refused(SchemaInvalid);
+    server.get("/api/v1/sessions?state=pending").await.refused_by(SchemaInvalid, "session-state");
+}

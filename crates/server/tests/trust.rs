@@ -6,3 +6,5 @@ mod reauth;
 mod relations;
 pub mod sockets;
 mod webhooks;
+
+pub use webhooks::runs::UNDO_RUN_WEBHOOKS;

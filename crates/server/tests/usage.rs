@@ -319,10 +319,11 @@ async fn differences(server: &TestServer, engine: Engine) -> Vec<String> {
     report.broken.into_iter().map(|broken| broken.reason).collect()
 }
 
-/// What takes the store back to before the migration.
+/// What takes the store back to before the migration, and all later ones.
 fn undo(engine: Engine) -> Vec<String> {
     let columns = ["labels", "created_by", "retry_of", "tokens", "cost_nano_usd", "turns", "active_ms"];
-    let mut undo: Vec<String> = match engine {
+    let mut undo: Vec<String> = crate::trust::UNDO_RUN_WEBHOOKS.map(str::to_owned).into();
+    undo.extend(match engine {
         Engine::Sqlite => {
             let triggers = ["run", "session"].map(|noun| {
                 ["insert", "update", "delete"].map(|when| format!("DROP TRIGGER {noun}_labels_{when}")).to_vec()
@@ -331,7 +332,7 @@ fn undo(engine: Engine) -> Vec<String> {
             triggers.concat().into_iter().chain(tables).collect()
         }
         Engine::Postgres => vec![],
-    };
+    });
     undo.extend(columns.map(|column| format!("ALTER TABLE runs DROP COLUMN {column}")));
     undo.push("ALTER TABLE sessions DROP COLUMN labels".into());
     undo.push("DROP TABLE usage".into());

@@ -53,7 +53,7 @@ pub use ostler_testkit::{
     engine::{Engine, both_engines, one_engine, run},
 };
 pub use played::{Played, ask_body};
-pub use receiver::{Behaviour, HookReceiver};
+pub use receiver::{Behaviour, HookReceiver, Request};
 pub use socket::Socket;
 pub use stream::Follow;
 

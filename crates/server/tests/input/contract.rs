@@ -9,10 +9,10 @@ use ostler_protocol::bodies::BODIES;
 use serde_json::{Value, json};
 
 use self::generator::Generator;
-use super::scene::Scene;
+use super::scene::{Scene, Write, body_schema};
 use crate::{
     harness::{Engine, TestServer, openapi, run},
-    surface::{self, OPERATIONS},
+    operations::{self, OPERATIONS},
 };
 
 /// Requests for each operation.
@@ -85,7 +85,7 @@ fn what_is_made_at_random_from_the_document_is_not_refused_for_its_shape() {
         let mut generator = Generator::new(&document, SEED);
         let (mut sent, mut accepted, mut refused) = (0, BTreeSet::new(), BTreeMap::<String, String>::new());
         for round in 0..ROUNDS {
-            let scene = surface::Scene::set(&server, &format!("ada-{round}")).await;
+            let scene = operations::Scene::set(&server, &format!("ada-{round}")).await;
             for (method, template, _) in OPERATIONS {
                 let operation = &document["paths"][template][method.to_lowercase()];
                 let Some((query, headers, body)) = generator.request(operation) else { continue };
@@ -203,13 +203,13 @@ fn every_field_of_every_body_has_a_bound_and_one_past_it_changes_nothing() {
         let generator = Generator::new(&document, SEED);
         let before = scene.state().await;
         let (mut tried, mut unbounded) = (0, vec![]);
-        for (_, method, path, body) in scene.writes() {
-            let Some((template, schema)) = body_schema(&document, method, &path) else { continue };
+        for Write { method, template, path, body } in scene.writes() {
+            let Some(schema) = body_schema(method, template) else { continue };
             let name = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()).unwrap_or_default().to_owned();
             let bytes_max =
                 BODIES.iter().find(|(body, ..)| *body == name).map_or(4 * 1024 * 1024, |(_, bytes, _)| *bytes);
             let mut found = vec![];
-            fields(&generator, &schema, &[], &mut found);
+            fields(&generator, schema, &[], &mut found);
             for Field { path: place, schema } in found {
                 let what = format!("{method} {template} {}", place.join("."));
                 let bounds = ["maxLength", "enum", "pattern", "format"];
@@ -235,18 +235,6 @@ fn every_field_of_every_body_has_a_bound_and_one_past_it_changes_nothing() {
         assert!(tried > 200, "{tried} values");
         assert_eq!(scene.state().await, before);
     });
-}
-
-/// The template of a path, and the schema of its JSON body.
-fn body_schema(document: &Value, method: &str, path: &str) -> Option<(String, Value)> {
-    let path = path.split('?').next()?;
-    let fits = |template: &str| {
-        let (wanted, given) = (template.split('/'), path.split('/'));
-        wanted.clone().count() == given.clone().count() && wanted.zip(given).all(|(w, g)| w.starts_with('{') || w == g)
-    };
-    let (template, item) = document["paths"].as_object()?.iter().find(|(template, _)| fits(template))?;
-    let schema = &item[method.to_lowercase()]["requestBody"]["content"]["application/json"]["schema"];
-    schema.is_object().then(|| (template.clone(), schema.clone()))
 }
 
 /// Every body type in the document has its own bounds, except the one with its own rules.

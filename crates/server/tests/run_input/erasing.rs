@@ -31,7 +31,7 @@ async fn lively(server: &TestServer) -> (crate::harness::Played, String, Value) 
     runner.ack(&task).await;
     runner.say(&task, SECRET).await;
     runner.tell(&task, "tool_call", json!({"toolCallId": "t", "name": SECRET, "status": "started"})).await;
-    let ask = json!({"permissionId": format!("prm_{:032x}", 7), "title": SECRET, "digest": crate::surface::DIGEST,
+    let ask = json!({"permissionId": format!("prm_{:032x}", 7), "title": SECRET, "digest": crate::operations::DIGEST,
         "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]});
     runner.tell(&task, "permission_request", ask).await;
     (runner, task, picture)

@@ -228,7 +228,7 @@ async fn a_users_thread_belongs_to_the_configured_tenant_or_their_first(engine: 
     {
         let caller = user(&server, name, tenants).await;
         let mut body = message("run-1", "hello");
-        let thread_id = crate::surface::uuid(&server.create_run().await);
+        let thread_id = crate::operations::uuid(&server.create_run().await);
         body["threadId"] = json!(thread_id);
         caller.post(RUNS, &body).await.with_status(202);
         assert_eq!(server.get(&format!("/api/v1/sessions/{thread_id}")).await.ok()["tenantId"], tenant, "{name}");

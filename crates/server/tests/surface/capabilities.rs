@@ -15,9 +15,9 @@ use ostler_protocol::{
 use ostler_server::net::rates::Rates;
 use serde_json::{Value, json, value::RawValue};
 
-use super::DIGEST;
 use crate::{
     harness::{self, Agent, Engine, Follow, Setup, TestServer, both_engines, eventually, id, run_body},
+    operations::DIGEST,
     trust::agents::sample_manifest,
 };
 

@@ -149,7 +149,7 @@ async fn one_user_can_open_only_so_many_streams(engine: Engine) {
     let refused = ada.get(&events("run-1")).await;
     refused.refused_as(RateLimited, "AGENT_SSE_CONNECTION_LIMIT_EXCEEDED");
     // A run that could not be followed is not begun either.
-    let thread = crate::surface::uuid(&server.create_run().await);
+    let thread = crate::operations::uuid(&server.create_run().await);
     let mut body = message("run-1", "hello");
     body["threadId"] = json!(thread);
     ada.stream(&body).await.refused_as(RateLimited, "AGENT_SSE_CONNECTION_LIMIT_EXCEEDED");

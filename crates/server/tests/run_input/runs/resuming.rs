@@ -117,7 +117,7 @@ async fn answers_that_make_no_sense_are_refused_in_both_forms(engine: Engine) {
     }
     assert_eq!(server.events(&runner.run_id).await, before);
     let mut nowhere = resume("run-1", &[(&first, yes())]);
-    nowhere["threadId"] = json!(crate::surface::uuid(&runner.run_id));
+    nowhere["threadId"] = json!(crate::operations::uuid(&runner.run_id));
     server.post(RUNS, &nowhere).await.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
 }
 

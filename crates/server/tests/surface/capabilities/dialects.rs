@@ -3,15 +3,16 @@
 use super::*;
 
 pub async fn attachments(server: &TestServer) {
-    let picture = super::super::Picture::upload(server, &super::super::uuid(&server.create_run().await)).await;
+    let picture =
+        crate::operations::Picture::upload(server, &crate::operations::uuid(&server.create_run().await)).await;
     assert_eq!(server.with_token(None).get(&picture.url).await.headers["content-type"], "image/png");
     let query = format!("bucket={}&path={}", picture.bucket, picture.path);
     server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
 }
 
 pub async fn history(server: &TestServer) {
-    let thread_id = super::super::uuid(&server.create_run().await);
-    server.post("/api/v1/agent/runs", &super::super::agent_run(&thread_id, "r")).await.with_status(202);
+    let thread_id = crate::operations::uuid(&server.create_run().await);
+    server.post("/api/v1/agent/runs", &crate::operations::agent_run(&thread_id, "r")).await.with_status(202);
     let path = format!("/api/v1/agent/history?threadId={thread_id}");
     assert_eq!(server.get(&path).await.with_status(200)["messages"][0]["content"], "hi");
     let erasing = server.request("DELETE", &format!("/api/v1/agent/sessions/{thread_id}"));
@@ -20,8 +21,9 @@ pub async fn history(server: &TestServer) {
 }
 
 pub async fn run_input(server: &TestServer) {
-    let thread_id = super::super::uuid(&server.create_run().await);
-    let accepted = server.post("/api/v1/agent/runs", &super::super::agent_run(&thread_id, "r")).await.with_status(202);
+    let thread_id = crate::operations::uuid(&server.create_run().await);
+    let accepted =
+        server.post("/api/v1/agent/runs", &crate::operations::agent_run(&thread_id, "r")).await.with_status(202);
     assert_eq!((&accepted["threadId"], &accepted["created"]), (&json!(thread_id), &json!(true)));
     let path = format!("/api/v1/agent/runs/{thread_id}");
     let cancelled = server.send(server.request("POST", &format!("{path}/cancel?runId=r"))).await.with_status(202);
@@ -30,7 +32,7 @@ pub async fn run_input(server: &TestServer) {
     assert!(told.contains("RUN_STARTED") && told.contains(r#"{"type":"cancelled"}"#), "{told}");
     let streamed = server.request("POST", "/api/v1/agent/runs").header("accept", "text/event-stream");
     let streamed = streamed.header("content-type", "application/json");
-    let streamed = streamed.body(super::super::agent_run(&thread_id, "r").to_string());
+    let streamed = streamed.body(crate::operations::agent_run(&thread_id, "r").to_string());
     assert_eq!(server.send(streamed).await.text, told, "the same run, told again");
 }
 
