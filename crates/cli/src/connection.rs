@@ -216,18 +216,32 @@ impl Connection {
     /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. An address with a
     /// password in it is omitted.
     pub(crate) fn invocation(&self) -> String {
-        let mut out = String::from("ostler");
         let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
-        if let Some(name) = &self.context {
-            out.push_str(&format!(" --context {}", quoted(name)));
-        } else if let Some(server) = self.server_flag().map(str::to_owned).or(variable).filter(|s| !s.contains('@')) {
-            out.push_str(&format!(" --server {}", quoted(&server)));
-        }
-        if let Some(dir) = self.data_dir() {
-            out.push_str(&format!(" --data-dir {}", quoted(&dir.to_string_lossy())));
-        }
-        out
+        let server = self.server_flag().map(str::to_owned).or(variable).filter(|server| !server.contains('@'));
+        let target = match &self.context {
+            Some(name) => Some(("--context", name.clone())),
+            None => server.map(|server| ("--server", server)),
+        };
+        invocation_with(target, self.data_dir().as_deref())
     }
+}
+
+/// How to invoke `ostler` so that it reaches a server of this machine, whose data directory may be the default one.
+pub(crate) fn invocation_of_server(address: &str, data_dir: &Path) -> String {
+    let default = default_data_dir(std::env::var_os("XDG_DATA_HOME"), std::env::var_os("HOME"));
+    let data_dir = Some(data_dir).filter(|dir| default.as_deref() != Some(*dir));
+    invocation_with(Some(("--server", address.to_owned())), data_dir)
+}
+
+fn invocation_with(target: Option<(&str, String)>, data_dir: Option<&Path>) -> String {
+    let mut out = String::from("ostler");
+    if let Some((flag, value)) = target {
+        out.push_str(&format!(" {flag} {}", quoted(&value)));
+    }
+    if let Some(dir) = data_dir {
+        out.push_str(&format!(" --data-dir {}", quoted(&dir.to_string_lossy())));
+    }
+    out
 }
 
 /// Reads the token. A missing file in the data directory is not a failure: the server may not require a token, and rejects
@@ -255,10 +269,9 @@ fn token(settings: &Settings) -> Result<Option<SecretString>, Failure> {
 pub(crate) fn better_token(origin: &ValueOrigin) -> String {
     match origin {
         ValueOrigin::File(path) => {
+            let problem = if path.exists() { "holds no token of this server" } else { "does not exist" };
             let path = path.display();
-            format!(
-                "{path} holds no token of this server; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token"
-            )
+            format!("{path} {problem}; set `--data-dir` to its data directory, or OSTLER_TOKEN to a token")
         }
         _ => "set OSTLER_TOKEN to a token of this server, or unset it to use the one in its data directory".into(),
     }
@@ -309,7 +322,8 @@ pub(crate) fn is_loopback(server: &str) -> bool {
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-fn quoted(text: &str) -> String {
+/// The text as one word of a shell's command line.
+pub(crate) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/.:-_@%+=,~[]".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
         text.to_owned()

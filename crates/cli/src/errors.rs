@@ -6,6 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
     ids::RunId,
+    kernel::results::RunResult,
     redaction::Redactor,
 };
 
@@ -82,7 +83,16 @@ pub(crate) fn render_with_causes(failure: &Failure, paint: Paint, is_verbose: bo
 /// Where the server shows the page that the hint names. `None` for failures that no server has reported.
 pub(crate) fn guide_line(failure: &Failure, server: &str) -> Option<String> {
     failure.details.as_ref()?.get("traceId")?;
-    let hint = hint_of(failure)?;
+    page_line(&hint_of(failure)?, server)
+}
+
+/// Where the server shows the page that the hint about a failed turn names.
+pub(crate) fn guide_about(result: &RunResult, server: &str) -> Option<String> {
+    let kind = result.failure_kind?;
+    page_line(&hint_about(kind, result.blocker.as_deref().unwrap_or_default(), result.run_id), server)
+}
+
+fn page_line(hint: &str, server: &str) -> Option<String> {
     let (_, from) = hint.split_once("docs/")?;
     let (page, _) = from.split_once(".md")?;
     Some(format!("  read: {}/guide/{page}\n", server.trim_end_matches('/')))
@@ -184,23 +194,36 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
     }
 }
 
-/// The hint with the run's id filled in, so that its commands can be copied.
-pub(crate) fn hint_about(kind: FailureKind, run: RunId) -> String {
+/// The beginning of the message about a script that the scripted backend cannot read.
+const BAD_SCRIPT: &str = "script ";
+
+/// The hint about a failed turn, with the run's id filled in, so that its commands can be copied. `blocker` is the message.
+pub(crate) fn hint_about(kind: FailureKind, blocker: &str, run: RunId) -> String {
+    if kind == FailureKind::SchemaInvalid {
+        let hint = match blocker.starts_with(BAD_SCRIPT) {
+            true => "correct the script; docs/scripted-agent.md describes its steps",
+            false => "correct what the message names, and run it again",
+        };
+        return hint.to_owned();
+    }
     ["result", "trace", "retry"].iter().fold(hint(kind).to_owned(), |hint, verb| {
         hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
     })
 }
 
-/// An error of the argument parser, in the format of every other error. `words` are those of the command line.
-pub(crate) fn of_parser(error: &clap::Error, words: impl Iterator<Item = String>, paint: Paint) -> String {
+/// An error of the argument parser, in the format of every other error. `words` are those of the command line. About an
+/// unknown argument the parser shows the words that were given as if they were required, so `usage` replaces its line.
+pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, paint: Paint) -> String {
     let text = error.render();
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    let hint = parser_hint(error, &words.collect::<Vec<_>>());
+    let hint = parser_hint(error, words);
     // The parser's tip is the word with the most similar letters, which may mean something else.
     let has_tip = |line: &&str| line.contains("tip:") && hint.is_some();
-    let mut out: String = message.lines().filter(|line| !has_tip(line)).map(|line| format!("{line}\n")).collect();
+    let is_usage = |line: &str| error.kind() == ErrorKind::UnknownArgument && line.contains("Usage:");
+    let shown = |line| if is_usage(line) { format!("{usage}\n") } else { format!("{line}\n") };
+    let mut out: String = message.lines().filter(|line| !has_tip(line)).map(shown).collect();
     if let Some(hint) = &hint {
         out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     }
@@ -344,6 +367,15 @@ mod tests {
         assert_eq!(guide_line(&of_server(Rule::Timezone), "http://127.0.0.1:4747"), None, "its hint names no page");
         let offline = Failure::rule(Rule::BodySize, "too much");
         assert_eq!(guide_line(&offline, "http://127.0.0.1:4747"), None, "no server has reported it");
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_read_is_explained_by_its_guide() {
+        let run = format!("run_{:032x}", 1).parse().unwrap();
+        let hint = hint_about(FailureKind::SchemaInvalid, "script step 1: unknown field `sya`", run);
+        assert_eq!(hint, "correct the script; docs/scripted-agent.md describes its steps");
+        let line = page_line(&hint, "http://127.0.0.1:4747/");
+        assert_eq!(line.as_deref(), Some("  read: http://127.0.0.1:4747/guide/scripted-agent\n"));
     }
 
     /// `OSTLER_BLESS=1` rewrites the page.

@@ -1,10 +1,10 @@
 //! The exit codes of `ostler`. A failed call gets its code from the table of failure kinds; the codes here are those of
 //! outcomes and of the program itself. A test compares them with `docs/exit-codes.md`.
 
-use ostler_protocol::{Failure, kernel::runs::TerminalStatus};
+use ostler_protocol::{Failure, Rule, kernel::runs::TerminalStatus};
 
 pub(crate) const OK: u8 = 0;
-/// `ostler verify` or `ostler restore` found an event that does not fit, `ostler doctor` a check that failed, `ostler agents check`
+/// `ostler verify` or `ostler restore` found an event that does not fit or a damaged backup, `ostler doctor` a check that failed, `ostler agents check`
 /// a manifest that would be rejected.
 pub(crate) const BROKEN: u8 = 1;
 /// The server sent no response, or an incomplete one. Unlike a failure, this reveals nothing about the work.
@@ -40,9 +40,13 @@ const MEANINGS: [(u8, &str); 15] = [
     (READER_GONE, "the reader of the output closed the pipe"),
 ];
 
-/// A failed call exits with the code of its kind, unless no server responded.
+/// A failed call exits with the code of its kind, unless no server responded or a backup is damaged.
 pub(crate) fn of_failure(failure: &Failure) -> u8 {
-    if ostler_client::is_unreachable(failure) { UNREACHABLE } else { failure.kind.row().exit_code }
+    match failure.broken_rule() {
+        _ if ostler_client::is_unreachable(failure) => UNREACHABLE,
+        Some(Rule::BackupDamaged) => BROKEN,
+        _ => failure.kind.row().exit_code,
+    }
 }
 
 /// Zero only for `completed`.

@@ -49,7 +49,8 @@ fn main() -> ExitCode {
         // Help and the version were requested, so they go to stdout.
         Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => {
-            output::notice(&errors::of_parser(&error, std::env::args().skip(1), Paint::stderr()));
+            let words: Vec<_> = std::env::args().skip(1).collect();
+            output::message(&errors::of_parser(&error, &words, &usage(&words), Paint::stderr()));
             return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
         }
     };
@@ -61,14 +62,22 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             let failure = cli.connection.explain(failure);
-            output::notice(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
+            output::message(&errors::render_with_causes(&failure, Paint::stderr(), cli.connection.is_verbose()));
             let server = cli.connection.settings().map(|settings| settings.server.value);
             if let Some(line) = server.ok().and_then(|server| errors::guide_line(&failure, &server)) {
-                output::notice(&line);
+                output::message(&line);
             }
             ExitCode::from(exit_codes::of_failure(&failure))
         }
     }
+}
+
+/// The usage line of the command that these words name.
+fn usage(words: &[String]) -> String {
+    let mut command = Cli::command();
+    command.build();
+    let named = words.iter().fold(&command, |named, word| named.find_subcommand(word).unwrap_or(named));
+    named.clone().render_usage().to_string()
 }
 
 #[cfg(test)]

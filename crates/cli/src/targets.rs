@@ -26,7 +26,9 @@ use crate::{
 };
 
 /// How many candidates are shown.
-const CANDIDATES_MAX: u32 = 6;
+const CANDIDATES_MAX: usize = 6;
+/// How many candidates are counted.
+const CANDIDATES_COUNTED_MAX: u32 = 100;
 
 /// Flattened into the arguments of every command that takes a run or a session.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -95,7 +97,7 @@ impl Finder {
         }
         if let Some((prefix, _)) = prefix_range(SessionId::PREFIX, word).filter(|_| word.starts_with(SessionId::PREFIX))
         {
-            let found = self.sessions(Some(&prefix), CANDIDATES_MAX).await?;
+            let found = self.sessions(Some(&prefix), CANDIDATES_COUNTED_MAX).await?;
             let found = found.into_iter().filter(|session| session.session_id.starts_with(&prefix)).collect();
             return one_session(word, found)?.map(Target::Session).ok_or_else(|| unknown("session", word));
         }
@@ -214,7 +216,7 @@ impl Finder {
 
     async fn runs(&self, prefix: &str) -> Result<Vec<Candidate>, Failure> {
         let (id_prefix, tenant_id) = (Some(prefix.to_owned()), self.tenant.clone());
-        let query = ListRuns { id_prefix, tenant_id, limit: Some(CANDIDATES_MAX), ..ListRuns::default() };
+        let query = ListRuns { id_prefix, tenant_id, limit: Some(CANDIDATES_COUNTED_MAX), ..ListRuns::default() };
         let page = self.client.list_runs(&query).await?;
         let one = |run: RunView| {
             let state = format!("{} · {} ago", run_words(&run), age(run.run.updated_at, now()));
@@ -242,7 +244,6 @@ fn one_session(word: &str, mut found: Vec<SessionView>) -> Result<Option<Session
     if found.len() == 1 {
         return Ok(found.pop().as_ref().map(SessionKey::of));
     }
-    found.truncate(CANDIDATES_MAX as usize);
     let state = |session: SessionView| {
         let tenant = line(&session.tenant_id, 80);
         (line(&session.session_id, 200), format!("of {tenant} · {} ago", age(session.updated_at, now())))
@@ -255,9 +256,15 @@ pub(crate) fn one(word: &str, noun: &str, mut found: Vec<Candidate>) -> Result<O
     if found.len() < 2 {
         return Ok(found.pop().map(|(id, _)| id));
     }
-    let many = if found.len() < CANDIDATES_MAX as usize { format!("{}", found.len()) } else { "many".into() };
-    found.truncate(CANDIDATES_MAX as usize);
-    let list: Vec<_> = found.iter().map(|(id, state)| format!("  {id}  {state}").trim_end().to_owned()).collect();
+    let is_counted = found.len() < CANDIDATES_COUNTED_MAX as usize;
+    let many = if is_counted { found.len().to_string() } else { "many".to_owned() };
+    let shown = found.iter().take(CANDIDATES_MAX);
+    let mut list: Vec<_> = shown.map(|(id, state)| format!("  {id}  {state}").trim_end().to_owned()).collect();
+    match found.len().saturating_sub(CANDIDATES_MAX) {
+        0 => {}
+        more if is_counted => list.push(format!("  and {more} more")),
+        _ => list.push("  and more".to_owned()),
+    }
     let message = format!("{:?} is the beginning of {many} {noun}s:\n{}", line(word, 80), list.join("\n"));
     Err(errors::usage(message, "give more of the id"))
 }
@@ -287,6 +294,9 @@ mod tests {
             failure.message,
             "\"0\" is the beginning of 2 runs:\n  run_00  running · 3s ago\n  run_01  running · 3s ago"
         );
-        assert!(one("0", "run", candidates(6)).unwrap_err().message.contains("of many runs"));
+        let message = |number| one("0", "run", candidates(number)).unwrap_err().message;
+        assert!(message(6).contains("of 6 runs") && message(6).ends_with("run_05  running · 3s ago"));
+        assert!(message(9).contains("of 9 runs") && message(9).ends_with("ago\n  and 3 more"));
+        assert!(message(100).contains("of many runs") && message(100).ends_with("ago\n  and more"));
     }
 }

@@ -86,20 +86,30 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("run --frob", "see the command's `--help`"),
         ("frobnicate", "`ostler --help` lists the commands"),
     ] {
-        let words = || line.split(' ').map(str::to_owned);
-        let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words())) else {
-            panic!("{line} is understood")
-        };
-        let text = errors::of_parser(&error, words(), Paint::PLAIN);
+        let text = parser_error(line);
         assert!(text.contains(hint), "{line}: {text}");
     }
 }
 
+fn parser_error(line: &str) -> String {
+    let words: Vec<_> = line.split(' ').map(str::to_owned).collect();
+    let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words.clone())) else {
+        panic!("{line} is understood")
+    };
+    errors::of_parser(&error, &words, &usage(&words), Paint::PLAIN)
+}
+
+#[test]
+fn the_usage_after_an_unknown_flag_is_that_of_the_help() {
+    let text = parser_error("retry nightly --yes");
+    assert!(text.contains("\nUsage: ostler retry [OPTIONS] [RUN]\n"), "{text}");
+    let text = parser_error("runs list --frob");
+    assert!(text.contains("\nUsage: ostler runs list [OPTIONS]\n"), "{text}");
+}
+
 #[test]
 fn a_word_below_a_noun_is_not_one_of_another_tool() {
-    let words = || ["users", "create", "x"].map(str::to_owned).into_iter();
-    let error = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words())).err().unwrap();
-    let text = errors::of_parser(&error, words(), Paint::PLAIN);
+    let text = parser_error("users create x");
     assert!(!text.contains("starts a run"), "{text}");
 }
 

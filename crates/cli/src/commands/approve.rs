@@ -19,11 +19,8 @@ use crate::{
 pub(crate) struct ApproveArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Allow it without asking
-    #[arg(short = 'y', long)]
-    yes: bool,
 }
 
 pub(crate) async fn approve(connection: &Connection, args: &ApproveArgs) -> Result<u8, Failure> {
-    answer(connection, &args.request, Verdict::Allow, !args.yes).await
+    answer(connection, &args.request, Verdict::Allow).await
 }

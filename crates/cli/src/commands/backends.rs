@@ -4,7 +4,7 @@ use clap::Subcommand;
 use ostler_protocol::{Failure, kernel::backends::Backend};
 
 use crate::{
-    commands::list::Listing,
+    commands::{list::Listing, profiles},
     connection::Connection,
     terminal::{
         output::{Output, line},
@@ -29,7 +29,7 @@ enum BackendsVerb {
 /// List the profiles that `ostler run --profile` accepts
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler backends list\n  \
-    ostler backends list -o json | jq -r '.[] | select(.available) | .profile'")]
+    ostler backends list -o json | jq -r '.[] | select(.ready) | .profile'")]
 struct ListBackendsArgs {
     #[command(flatten)]
     output: Output,
@@ -45,22 +45,33 @@ const BACKENDS: Listing<Backend> = Listing {
     nothing: "the server has no backends\n",
     columns: &[
         Column::whole("PROFILE"),
-        Column::whole("AVAILABLE"),
+        Column::whole("READY"),
         Column::spare(1, "PROTOCOL"),
-        Column::text(3, "NEEDS"),
-        Column::text(2, "CAN"),
+        Column::wrapped(3, "NEEDS"),
+        Column::spare(2, "CAN"),
+        Column::wrapped(4, "NOTE"),
     ],
     row: |backend, _, _| {
         let needs = backend.required_secret_keys.join(", ");
         vec![
-            line(&backend.profile, 63),
-            if backend.available { "yes" } else { "no" }.into(),
+            name_of(backend),
+            if backend.ready { "yes" } else { "no" }.into(),
             line(&backend.protocol, 80),
             if needs.is_empty() { "-".into() } else { line(&needs, 200) },
-            line(&backend.capabilities.join(", "), 200),
+            if backend.capabilities.is_empty() { "-".into() } else { line(&backend.capabilities.join(", "), 200) },
+            backend
+                .message
+                .as_deref()
+                .map_or(String::new(), |message| profiles::shorten_message(message, &backend.profile)),
         ]
     },
 };
+
+/// The profile, and its tenant if it has one.
+pub(crate) fn name_of(backend: &Backend) -> String {
+    let name = line(&backend.profile, 63);
+    backend.tenant_id.as_ref().map_or(name.clone(), |tenant| format!("{name} of {}", line(tenant, 80)))
+}
 
 #[cfg(test)]
 mod tests {
@@ -69,14 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_shows_whether_it_is_available_and_what_it_needs() {
-        let text = BACKENDS.render(
-            &ostler_protocol::kernel::backends::built_in(),
-            Times::default(),
-            Timestamp::UNIX_EPOCH,
-            None,
-        );
+    fn a_backend_shows_whether_it_is_ready_and_what_it_needs() {
+        let mut all = ostler_protocol::kernel::backends::built_in();
+        all[0].ready = true;
+        all[1].message = Some("the profile \"codex\" is not set up".into());
+        let text = BACKENDS.render(&all, Times::default(), Timestamp::UNIX_EPOCH, None);
         assert!(text.contains("\nscripted    yes"), "{text}");
-        assert!(text.contains("auth.json, config.toml"), "{text}");
+        assert!(text.contains("\ncodex       no"), "{text}");
+        assert!(text.contains("auth.json, config.toml") && text.contains("not set up"), "{text}");
     }
 }

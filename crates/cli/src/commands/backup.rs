@@ -55,7 +55,7 @@ pub(crate) struct BackupArgs {
 }
 
 fn recipient(text: &str) -> Result<AgeRecipient, String> {
-    text.parse().map_err(|()| "a recipient begins with age1; `age-keygen` makes one".into())
+    text.parse().map_err(|()| "not a valid recipient: copy the whole public key that `age-keygen` prints".into())
 }
 
 pub(crate) async fn backup(connection: &Connection, args: &BackupArgs) -> Result<u8, Failure> {

@@ -6,7 +6,8 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
     kernel::{
-        runs::{Cancel, Terminal},
+        run_views::RunView,
+        runs::{Cancel, RunState, RunStatus, Terminal},
         sessions::ControlSession,
     },
 };
@@ -86,7 +87,7 @@ pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result
     Ok(exit_codes::OK)
 }
 
-/// Finds the target and its state, which is shown before the question. `None` for a session in which nothing runs.
+/// Finds the target and its state, which is shown before the question. `None` if nothing runs there.
 async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Option<CancelTarget>, Failure> {
     let client = &finder.client;
     if let Some(command) = command {
@@ -101,6 +102,10 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
     let state = match &target {
         Target::Run(id) => {
             let run = client.get_run(id).await?;
+            if let Some(message) = nothing_runs(&run) {
+                output::message(&message);
+                return Ok(None);
+            }
             let unfinished = output::count(run.run.unfinished_commands, "unfinished command");
             format!("run {} · {} · {unfinished}", run.run.run_id, run_words(&run))
         }
@@ -120,6 +125,19 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
         }
     };
     Ok(Some(CancelTarget { target, command: None, state }))
+}
+
+/// Why there is nothing to cancel: the run has ended, or all its turns have and no runner is kept for another one. `None` if
+/// there is something.
+fn nothing_runs(view: &RunView) -> Option<String> {
+    let (run, state) = (&view.run, view.standing.state);
+    let is_idle = run.status == RunStatus::Pending && run.unfinished_commands == 0 && run.command_count > 0;
+    let message = match state {
+        RunState::Cancelled => "the run was cancelled".to_owned(),
+        RunState::Blocked => "the run was blocked".to_owned(),
+        _ => format!("the run {}", state.as_str()),
+    };
+    (run.status.is_terminal() || is_idle).then(|| format!("nothing to cancel: {message} ({})\n", run.run_id))
 }
 
 /// Cancels the target. Returns its new state as JSON and as text.
@@ -166,6 +184,28 @@ mod tests {
     use ostler_protocol::kernel::runs::TerminalStatus;
 
     use super::*;
+
+    #[test]
+    fn a_run_without_work_has_nothing_to_cancel() {
+        let run = |status: &str, state: &str, commands: (i64, i64)| -> RunView {
+            serde_json::from_value(serde_json::json!({"runId": format!("run_{:032x}", 1), "sessionId": "s",
+                "tenantId": "local", "projectId": "p", "workspaceRef": {"kind": "none"}, "providerId": "p",
+                "backendProfile": "scripted", "executionPolicy": {"sandbox": "workspace-write", "network": "enabled",
+                "approval": "never", "timeoutMs": 1, "secretScope": {}}, "traceSink": null, "status": status,
+                "terminal": null, "lastSeq": 1, "commandCount": commands.0, "unfinishedCommands": commands.1,
+                "leaseEpoch": 1, "createdAt": "2030-01-01T00:00:00Z", "updatedAt": "2030-01-01T00:00:00Z",
+                "state": state, "openPermissions": 0}))
+            .unwrap()
+        };
+        let idle = nothing_runs(&run("pending", "completed", (1, 0))).unwrap();
+        assert!(idle.starts_with("nothing to cancel: the run completed (run_"), "{idle}");
+        let ended = nothing_runs(&run("cancelled", "cancelled", (1, 0))).unwrap();
+        assert!(ended.starts_with("nothing to cancel: the run was cancelled"), "{ended}");
+        assert_eq!(nothing_runs(&run("pending", "waiting", (1, 1))), None);
+        assert_eq!(nothing_runs(&run("running", "running", (1, 1))), None);
+        assert_eq!(nothing_runs(&run("claimed", "completed", (1, 0))), None, "a runner is kept for another turn");
+        assert_eq!(nothing_runs(&run("pending", "waiting", (0, 0))), None, "it could still be given work");
+    }
 
     #[test]
     fn the_outcome_is_printed() {

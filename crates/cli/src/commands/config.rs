@@ -98,15 +98,28 @@ fn of_cli(settings: &Settings) -> Vec<SettingRow> {
     ]
 }
 
+/// A table; on a terminal that is too narrow for it a paragraph for each setting, because a value that is cut is of no use.
 fn render(all: &[SettingRow], width: Option<usize>) -> String {
-    let rows = all.iter().map(|setting| {
+    let rows: Vec<Vec<String>> = rows(all).collect();
+    let columns = [Column::whole("KEY"), Column::whole("VALUE"), Column::whole("ORIGIN")];
+    let whole = table(&columns, rows.clone(), None);
+    match width {
+        Some(width) if whole.lines().any(|line| output::columns(line) > width) => {
+            let lines = rows.iter().map(|row| format!("{} = {} ({})\n", row[0], row[1], row[2]));
+            output::folded(&lines.collect::<String>(), Some(width))
+        }
+        _ => whole,
+    }
+}
+
+/// The key, the value and the origin of each.
+fn rows(all: &[SettingRow]) -> impl Iterator<Item = Vec<String>> {
+    all.iter().map(|setting| {
         let value = match &setting.value {
             Value::Null => "-".into(),
             Value::String(text) => line(text, 200),
             other => line(&other.to_string(), 200),
         };
         vec![setting.key.clone(), value, line(&setting.origin, 200)]
-    });
-    let columns = [Column::whole("KEY"), Column::text(2, "VALUE"), Column::text(1, "ORIGIN")];
-    table(&columns, rows.collect(), width)
+    })
 }

@@ -1,13 +1,21 @@
 //! `ostler inbox`: everything that waits for a person, over all runs: permission requests and unread outcomes. With `-w` it
 //! refreshes: in place on a terminal, with a line per new item elsewhere.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
+use futures_util::{StreamExt, stream};
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, Timestamp,
     ids::{PermissionId, RunId},
-    kernel::{runs::RunState, sessions::ListSessions},
+    kernel::{
+        results::RunResult,
+        runs::RunState,
+        sessions::{ListSessions, SessionView},
+    },
     limits::PAGE_ITEMS_MAX,
 };
 use serde::Serialize;
@@ -17,7 +25,7 @@ use crate::{
     commands::{
         list::all_pages,
         read::ReaderArgs,
-        session_table::{Outcomes, is_active, refresh_outcomes, state, with_liveness},
+        session_table::{is_active, with_liveness},
         waiting_requests::{WaitingRequest, open_requests},
     },
     connection::Connection,
@@ -34,6 +42,13 @@ use crate::{
 const REFRESH: Duration = Duration::from_secs(2);
 /// Lines of the terminal that are not rows of the table: its header, the lines below it, and the cursor's.
 const LINES_FREE: usize = 4;
+
+/// How many results are requested concurrently.
+const CONCURRENT_RESULTS: usize = 8;
+const OUTCOME_CHARS_MAX: usize = 400;
+
+/// What the last turn of a run ended with, by run and version of its session: it changes only when the version rises.
+type OutcomeTexts = BTreeMap<(RunId, i64), Option<String>>;
 
 /// List everything that waits for you: permission requests and unread outcomes
 ///
@@ -66,6 +81,8 @@ struct InboxItem {
     state: Option<RunState>,
     /// The question of a request, or the title of a session.
     title: Option<String>,
+    /// Why a turn did not complete, or the first line of its reply.
+    outcome: Option<String>,
     /// What a request asks to run.
     command: Option<String>,
     permission_id: Option<PermissionId>,
@@ -89,6 +106,7 @@ impl From<WaitingRequest> for InboxItem {
             run_id: Some(request.run_id),
             state: Some(RunState::Waiting),
             title: Some(request.title),
+            outcome: None,
             command: request.command,
             permission_id: Some(request.permission_id),
             since: request.created_at,
@@ -98,7 +116,7 @@ impl From<WaitingRequest> for InboxItem {
 
 pub(crate) async fn inbox(connection: &Connection, args: &InboxListArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let mut outcomes = Outcomes::new();
+    let mut outcomes = OutcomeTexts::new();
     let items = fetch(&client, args, &mut outcomes).await?;
     if args.watch {
         return watch(&client, args, outcomes, items).await;
@@ -110,8 +128,30 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxListArgs) -> Resu
     Ok(exit_codes::OK)
 }
 
+/// Why a turn did not complete, else the first line of its reply.
+fn outcome_text(result: &RunResult) -> Option<String> {
+    let reason = result.failure_kind.map(|kind| result.blocker.as_deref().unwrap_or(kind.row().meaning));
+    let first_line = || result.reply.as_deref()?.lines().find(|line| !line.trim().is_empty());
+    reason.or_else(first_line).map(|text| line(text, OUTCOME_CHARS_MAX))
+}
+
+/// Fetches the texts of outcomes that are not cached yet, and drops those that are no longer listed.
+async fn refresh_texts(client: &Client, sessions: &[SessionView], cached: &mut OutcomeTexts) {
+    let wanted = || sessions.iter().filter_map(outcome_key);
+    cached.retain(|key, _| wanted().any(|wanted| wanted == *key));
+    let new: Vec<_> = wanted().filter(|key| !cached.contains_key(key)).collect();
+    let text = |run: RunId| async move { outcome_text(&client.run_result(&run.to_string(), None).await.ok()?) };
+    let texts: Vec<_> =
+        stream::iter(new.iter().map(|(run, _)| *run)).map(text).buffered(CONCURRENT_RESULTS).collect().await;
+    cached.extend(new.into_iter().zip(texts));
+}
+
+fn outcome_key(session: &SessionView) -> Option<(RunId, i64)> {
+    Some((session.last_run_id?, session.version))
+}
+
 /// Permission requests, the oldest first, then unread outcomes, the newest first.
-async fn fetch(client: &Client, args: &InboxListArgs, outcomes: &mut Outcomes) -> Result<Vec<InboxItem>, Failure> {
+async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) -> Result<Vec<InboxItem>, Failure> {
     let requests = open_requests(client, args.tenant.clone()).await?;
     let sessions = all_pages(async |cursor| {
         let (reader_id, tenant_id) = (args.reader.id(), args.tenant.clone());
@@ -123,12 +163,13 @@ async fn fetch(client: &Client, args: &InboxListArgs, outcomes: &mut Outcomes) -
     let sessions = sessions.await?.into_iter().filter(|session| session.unread).collect();
     let mut unread = with_liveness(client, args.reader.id(), sessions).await;
     unread.retain(|session| !is_active(session));
-    *outcomes = refresh_outcomes(client, &unread, std::mem::take(outcomes)).await;
+    refresh_texts(client, &unread, texts).await;
     let ended = unread.into_iter().map(|session| InboxItem {
         kind: InboxKind::Outcome,
         run_id: session.last_run_id,
-        state: state(&session, outcomes),
-        title: session.title.clone(),
+        state: session.state,
+        outcome: outcome_key(&session).and_then(|key| texts.get(&key)?.clone()),
+        title: session.title,
         command: None,
         permission_id: None,
         since: session.updated_at,
@@ -141,32 +182,50 @@ async fn fetch(client: &Client, args: &InboxListArgs, outcomes: &mut Outcomes) -
 }
 
 fn render(items: &[InboxItem], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
-    let rows = items.iter().map(|item| row(item, times, now)).collect();
+    let has_commands = items.iter().any(|item| item.command.is_some());
+    let rows = items.iter().map(|item| {
+        let command = has_commands.then(|| text_or_dash(&item.command));
+        row(item, times, now).into_iter().chain(command).collect()
+    });
+    // One long text must not hide the commands, which are what a person decides about.
     let columns = [
-        Column::text(3, "SESSION"),
+        Column::long_text(3, 12, 5, "SESSION"),
         Column::whole("STATE"),
-        Column::spare(1, "SINCE"),
-        Column::text(4, "WHAT"),
-        Column::text(2, "COMMAND"),
+        Column::spare(4, "SINCE"),
+        Column::long_text(1, 14, 6, "WHAT"),
     ];
+    let columns = columns.into_iter().chain(has_commands.then_some(Column::long_text(2, 12, 7, "COMMAND")));
     let states: Vec<_> = items.iter().map(|item| item.state).collect();
-    table_of_states(&columns, rows, &states, width, paint)
+    table_of_states(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint)
 }
 
+/// Without the command, which only requests have.
 fn row(item: &InboxItem, times: Times, now: Timestamp) -> Vec<String> {
     let state = match (item.kind, item.state) {
         (InboxKind::Permission, _) => "waiting for permission".to_owned(),
         (InboxKind::Outcome, state) => format!("{}, unread", state.map_or("ended", RunState::as_str)),
     };
-    let text = |text: &Option<String>| text.as_deref().map_or_else(|| "-".to_owned(), |text| line(text, 400));
-    vec![line(&item.session_id, 200), state, times.ago(item.since, now), text(&item.title), text(&item.command)]
+    vec![line(&item.session_id, 200), state, times.ago(item.since, now), what(item)]
+}
+
+/// The question of a request, or the outcome of a turn with the title of its session.
+fn what(item: &InboxItem) -> String {
+    match (&item.outcome, &item.title) {
+        (Some(outcome), Some(title)) => format!("{} ({})", line(outcome, 400), line(title, 80)),
+        (Some(outcome), None) => line(outcome, 400),
+        (None, title) => text_or_dash(title),
+    }
+}
+
+fn text_or_dash(text: &Option<String>) -> String {
+    text.as_deref().map_or_else(|| "-".to_owned(), |text| line(text, 400))
 }
 
 /// Refreshes until Ctrl-C, also while the server is unreachable.
 async fn watch(
     client: &Client,
     args: &InboxListArgs,
-    mut outcomes: Outcomes,
+    mut outcomes: OutcomeTexts,
     mut items: Vec<InboxItem>,
 ) -> Result<u8, Failure> {
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
@@ -218,7 +277,11 @@ fn screen(items: &[InboxItem], times: Times) -> String {
 
 fn item_line(item: &InboxItem, args: &InboxListArgs) -> String {
     match args.output.format {
-        Format::Text => row(item, args.times, now()).join("  ") + "\n",
+        Format::Text => {
+            let command = item.command.as_ref().map(|command| line(command, 400));
+            let cells: Vec<_> = row(item, args.times, now()).into_iter().chain(command).collect();
+            cells.join("  ") + "\n"
+        }
         Format::Json | Format::Jsonl => output::json_line(item),
     }
 }
@@ -236,6 +299,7 @@ mod tests {
             run_id: None,
             state,
             title: title.map(str::to_owned),
+            outcome: (kind == InboxKind::Outcome).then(|| "the agent fell over".to_owned()),
             command: command.map(str::to_owned),
             permission_id: None,
             since: "2030-01-01T00:00:00Z".parse().unwrap(),
@@ -247,9 +311,23 @@ mod tests {
         let now = "2030-01-01T00:02:00Z".parse().unwrap();
         assert_eq!(
             render(&items, Times::default(), now, None, Paint::PLAIN),
-            "SESSION  STATE                   SINCE   WHAT              COMMAND\n\
-             disk     waiting for permission  2m ago  Delete old logs?  rm -r logs\n\
-             disk     failed, unread          2m ago  -                 -\n"
+            "SESSION  STATE                   SINCE   WHAT                 COMMAND\n\
+             disk     waiting for permission  2m ago  Delete old logs?     rm -r logs\n\
+             disk     failed, unread          2m ago  the agent fell over  -\n"
+        );
+        let titled = item(InboxKind::Outcome, Some(RunState::Failed), Some("Tuesday"), None);
+        assert_eq!(
+            render(&[titled], Times::default(), now, None, Paint::PLAIN),
+            "SESSION  STATE           SINCE   WHAT\n\
+             disk     failed, unread  2m ago  the agent fell over (Tuesday)\n"
+        );
+        let long = "Delete every log that is older than a week, and the reports that were made of them?";
+        let waits = item(InboxKind::Permission, Some(RunState::Waiting), Some(long), Some("rm -r logs"));
+        assert_eq!(
+            render(&[waits, items[1].clone()], Times::default(), now, Some(80), Paint::PLAIN),
+            "SESSION  STATE                   SINCE   WHAT                         COMMAND\n\
+             disk     waiting for permission  2m ago  Delete every log that is o…  rm -r logs\n\
+             disk     failed, unread          2m ago  the agent fell over          -\n"
         );
         let narrow = render(&items, Times::default(), now, Some(56), Paint::PLAIN);
         assert!(narrow.contains("waiting for permission") && narrow.contains("Delete old"), "{narrow}");

@@ -38,11 +38,16 @@ pub(crate) fn patch(changes: &[(String, Option<String>)]) -> LabelPatch {
 
 /// What a noun is labelled with now, as a sentence.
 pub(crate) fn sentence(id: &str, labels: &Labels) -> String {
-    let pairs: Vec<_> = labels.iter().map(|(key, value)| line(&format!("{key}={value}"), 200)).collect();
-    match pairs.is_empty() {
-        true => format!("{} has no labels\n", line(id, 200)),
-        false => format!("{} has the labels {}\n", line(id, 200), pairs.join(", ")),
+    match pairs(labels) {
+        None => format!("{} has no labels\n", line(id, 200)),
+        Some(pairs) => format!("{} has the labels {pairs}\n", line(id, 200)),
     }
+}
+
+/// `stage=live, team=search`. `None` if there are no labels.
+pub(crate) fn pairs(labels: &Labels) -> Option<String> {
+    let pairs: Vec<_> = labels.iter().map(|(key, value)| line(&format!("{key}={value}"), 200)).collect();
+    (!pairs.is_empty()).then(|| pairs.join(", "))
 }
 
 #[cfg(test)]

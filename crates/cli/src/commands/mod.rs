@@ -149,6 +149,7 @@ impl CliCommand {
                 &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES, "ostler_labels"]
             }
             Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
+            Self::Sessions(args) if args.needs_labels() => &["ostler_sessions", RUN_STATES, "ostler_labels"],
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions", RUN_STATES],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events", RUN_STATES],
             Self::Result(_) => &["ostler_results", RUN_STATES],

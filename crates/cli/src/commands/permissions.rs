@@ -37,6 +37,9 @@ pub(crate) struct RequestArgs {
     /// Answer with this option
     #[arg(long, value_name = "ID")]
     option: Option<String>,
+    /// Answer without asking; without a run, the only request that waits
+    #[arg(short = 'y', long)]
+    yes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,25 +48,31 @@ pub(crate) enum Verdict {
     Reject,
 }
 
-/// Answers a request of the named run. Without a run: lists every request that waits, and at a terminal asks about each.
-/// `asks`: whether a person at a terminal is asked before something is allowed.
-pub(crate) async fn answer(
-    connection: &Connection,
-    args: &RequestArgs,
-    verdict: Verdict,
-    asks: bool,
-) -> Result<u8, Failure> {
+impl Verdict {
+    /// The command that answers so.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Allow => "approve",
+            Self::Reject => "deny",
+        }
+    }
+}
+
+/// Answers a request of the named run. Without a run: lists every request that waits, and at a terminal asks about each. A
+/// person at a terminal is asked before something is allowed.
+pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict: Verdict) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let client = &finder.client;
     let Some(word) = &args.run else {
         let waiting = open_requests(client, args.within.tenant()).await?;
-        return answer_waiting(client, args, waiting, asks || verdict == Verdict::Reject).await;
+        return answer_waiting(client, args, waiting, verdict).await;
     };
     let run = finder.run(word).await?;
     let all = client.list_permissions(&run).await?.permissions;
     let request = pick(all, args, word, verdict, now())?;
     let option = choose(&request.options, args.option.as_deref(), verdict)?;
-    output::message(&describe(&request, now()));
+    output::message(&describe(&request, now(), output::stderr_width()));
+    let asks = verdict == Verdict::Allow && !args.yes;
     if asks && can_ask() && !is_yes(&ask_line("allow this? [y/N]")?) {
         output::message("not answered; the request still waits\n");
         return Ok(exit_codes::OK);
@@ -86,25 +95,27 @@ async fn send(
     client.answer_permission(&request.run_id.to_string(), &request.permission_id.to_string(), &answer).await
 }
 
-/// Asks about every request that waits. Without a terminal they are listed, and with `--yes` the only one is allowed.
+/// Asks about every request that waits. Without a terminal they are listed, and with `--yes` the only one is answered.
 async fn answer_waiting(
     client: &Client,
     args: &RequestArgs,
     waiting: Vec<WaitingRequest>,
-    asks: bool,
+    verdict: Verdict,
 ) -> Result<u8, Failure> {
     if waiting.is_empty() {
         args.output.many(&waiting, String::new);
         output::message("no permission request waits for an answer\n");
         return Ok(exit_codes::OK);
     }
-    if !asks {
+    if args.yes {
         let [only] = waiting.as_slice() else {
             let message = format!("{} permission requests wait for an answer", waiting.len());
-            return Err(errors::usage(message, "`ostler approve` lists them; name a run: ostler approve RUN --yes"));
+            let verb = verdict.verb();
+            let hint = format!("`ostler {verb}` lists them; name a run: ostler {verb} RUN --yes");
+            return Err(errors::usage(message, hint));
         };
-        let option = choose(&only.request.options, args.option.as_deref(), Verdict::Allow)?;
-        output::message(&describe(&only.request, now()));
+        let option = choose(&only.request.options, args.option.as_deref(), verdict)?;
+        output::message(&describe(&only.request, now(), output::stderr_width()));
         let answered = send(client, &only.request, option).await?;
         args.output.one(&answered, || outcome(&answered));
         return Ok(exit_codes::OK);
@@ -115,7 +126,7 @@ async fn answer_waiting(
     }
     for (index, WaitingRequest { session_id, request, .. }) in waiting.iter().enumerate() {
         output::message(&format!("{} of {}, in {}\n", index + 1, waiting.len(), line(session_id, 200)));
-        output::message(&describe(request, now()));
+        output::message(&describe(request, now(), output::stderr_width()));
         let verdict = match ask_line("allow this? [y]es, [n]o, [s]kip:")?.as_str() {
             "y" | "yes" => Verdict::Allow,
             "n" | "no" => Verdict::Reject,
@@ -162,8 +173,8 @@ fn pick(
         )),
         1 => Ok(open.remove(0)),
         number => {
-            let verb = if verdict == Verdict::Allow { "approve" } else { "deny" };
-            let list: String = open.iter().map(|request| describe(request, now)).collect();
+            let verb = verdict.verb();
+            let list: String = open.iter().map(|request| describe(request, now, output::stderr_width())).collect();
             let message = format!("the run has {number} open permission requests\n{}", list.trim_end());
             Err(errors::usage(message, format!("name one: ostler {verb} {run} prm_…")))
         }
@@ -225,6 +236,7 @@ mod tests {
             within: Within::default(),
             output: Output { format: Format::Text },
             option: None,
+            yes: false,
         };
         pick(all, &args, "run_1", Verdict::Allow, NOW.parse().unwrap())
     }

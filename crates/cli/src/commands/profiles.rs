@@ -13,8 +13,8 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     kernel::provider_profiles::{
-        AUTH, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile, PutConfig,
-        PutCredential, ValidateProfile, Validation, ValidationStatus,
+        AUTH, AgentKind, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile,
+        PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
     },
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
 };
@@ -223,7 +223,7 @@ async fn list(connection: &Connection, args: &ListProfilesArgs) -> Result<u8, Fa
     let all = connection.client()?.list_provider_profiles(&scope).await?.provider_profiles;
     PROFILES.print(&all, false, args.times, args.output)?;
     if !all.iter().any(|profile| profile.configured) {
-        output::notice("no profile is configured; set one: ostler profiles set codex < key.txt\n");
+        output::message("no profile is configured; set one: ostler profiles set codex < key.txt\n");
     }
     Ok(exit_codes::OK)
 }
@@ -334,6 +334,11 @@ async fn validate(connection: &Connection, args: &ValidateProfileArgs) -> Result
         .await
         .map_err(missing)?;
     output::message(&format!("testing {} with {}\n", begun.profile, begun.run_id));
+    // Without a runner the trial would wait silently.
+    let tried = client.get_provider_profile(&begun.profile, &ProfileScope::default()).await;
+    if tried.is_ok_and(|profile| profile.agent == AgentKind::External) {
+        output::message(&format!("waiting for a runner that claims profile {}\n", begun.profile));
+    }
     let ended = ended(&client, begun).await?;
     args.output.one(&ended, || match &ended.message {
         Some(message) => format!("{} {}: {}\n", ended.profile, ended.status.as_str(), line(message, 300)),
@@ -397,30 +402,30 @@ const PROFILES: Listing<ProviderProfile> = Listing {
         Column::whole("PROFILE"),
         Column::spare(2, "OWNER"),
         Column::spare(3, "AGENT"),
-        Column::whole("CONFIGURED"),
+        Column::whole("READY"),
         Column::spare(4, "TRIED"),
         Column::spare(1, "SET"),
-        Column::text(5, "NOTE"),
+        Column::wrapped(5, "NOTE"),
     ],
     row: |profile, times, now| {
         vec![
             line(&profile.profile, 63),
             owner(profile.tenant_id.as_deref()),
             profile.agent.as_str().to_owned(),
-            if profile.configured { "yes" } else { "no" }.into(),
+            if profile.ready { "yes" } else { "no" }.into(),
             tried(profile),
             profile.updated_at.map_or("-".into(), |at| times.ago(at, now)),
-            profile.message.as_deref().map_or(String::new(), |message| note(message, &profile.profile)),
+            profile.message.as_deref().map_or(String::new(), |message| shorten_message(message, &profile.profile)),
         ]
     },
 };
 
 /// A message about a profile without its beginning, which only names the profile again.
-fn note(message: &str, profile: &str) -> String {
+pub(crate) fn shorten_message(message: &str, profile: &str) -> String {
     let message = line(message, 200);
     let begins = [format!("the secret of the profile {profile:?} "), format!("the profile {profile:?} ")];
     let rest = begins.iter().find_map(|begin| message.strip_prefix(begin.as_str()));
-    rest.map(str::to_owned).unwrap_or(message)
+    rest.map(|rest| rest.strip_prefix("is ").unwrap_or(rest).to_owned()).unwrap_or(message)
 }
 
 /// The result of the last trial, if it was of the current version.
@@ -439,6 +444,7 @@ fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String
         ("owner", owner(profile.tenant_id.as_deref())),
         ("agent", profile.agent.as_str().to_owned()),
         ("configured", if profile.configured { "yes" } else { "no" }.to_owned()),
+        ("ready", if profile.ready { "yes" } else { "no" }.to_owned()),
         ("secret", format!("{} ({})", profile.secret_ref.name, profile.secret_ref.keys.join(", "))),
         ("version", profile.resource_version.clone().unwrap_or_else(|| "-".into())),
         ("auth.json", suffix(&profile.credential_hash_suffix)),

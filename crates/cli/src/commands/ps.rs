@@ -15,7 +15,7 @@ use crate::{
     candidates,
     commands::{
         read::ReaderArgs,
-        session_table::{self, Outcomes, refresh_outcomes, row, state_words},
+        session_table::{self, row, state_words},
     },
     connection::Connection,
     exit_codes,
@@ -67,13 +67,8 @@ pub(crate) async fn ps(connection: &Connection, args: &PsArgs) -> Result<u8, Fai
         return watch(&client, args, connection.is_verbose()).await;
     }
     let found = fetch(&client, args).await?;
-    let outcomes = if args.output.is_text() {
-        refresh_outcomes(&client, &found.sessions, Outcomes::new()).await
-    } else {
-        Outcomes::new()
-    };
     let (sessions, has_more) = (&found.sessions, found.has_more);
-    args.output.page(sessions, has_more, nothing(args), || render(sessions, &outcomes, args.times));
+    args.output.page(sessions, has_more, nothing(args), || render(sessions, args.times));
     Ok(exit_codes::OK)
 }
 
@@ -104,8 +99,8 @@ fn nothing(args: &PsArgs) -> &'static str {
     }
 }
 
-fn render(sessions: &[SessionView], outcomes: &Outcomes, times: Times) -> String {
-    session_table::render(sessions, outcomes, times, now(), output::width(), Paint::stdout())
+fn render(sessions: &[SessionView], times: Times) -> String {
+    session_table::render(sessions, times, now(), output::width(), Paint::stdout())
 }
 
 fn key(session: &SessionView) -> (String, String) {
@@ -116,16 +111,13 @@ fn key(session: &SessionView) -> (String, String) {
 async fn watch(client: &Client, args: &PsArgs, is_verbose: bool) -> Result<u8, Failure> {
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let repaint = Repaint::stdout().filter(|_| args.output.is_text());
-    let mut view = WatchView { args, repaint, seen: BTreeMap::new(), outcomes: Outcomes::new(), is_lost: false };
+    let mut view = WatchView { args, repaint, seen: BTreeMap::new(), is_lost: false };
     let mut has_connected = false;
     loop {
         match fetch(client, args).await {
             Ok(found) => {
                 has_connected = true;
                 view.regained();
-                if args.output.is_text() {
-                    view.outcomes = refresh_outcomes(client, &found.sessions, std::mem::take(&mut view.outcomes)).await;
-                }
                 view.show(found);
             }
             // A server that never answered is not waited for.
@@ -144,7 +136,6 @@ struct WatchView<'a> {
     repaint: Option<Repaint>,
     /// The rows as they were last printed, by tenant and session.
     seen: BTreeMap<(String, String), (i64, String)>,
-    outcomes: Outcomes,
     /// Whether the last attempt failed, and it was reported.
     is_lost: bool,
 }
@@ -155,7 +146,7 @@ impl WatchView<'_> {
             let (_, height) = output::size().unwrap_or((80, 24));
             found.sessions.truncate(height.saturating_sub(LINES_FREE).max(1));
             let running = found.sessions.iter().filter(|s| session_table::is_active(s)).count();
-            let mut text = render(&found.sessions, &self.outcomes, self.args.times);
+            let mut text = render(&found.sessions, self.args.times);
             text.push_str(&format!(
                 "\n{} · {running} running · Ctrl-C quits\n",
                 output::count(found.sessions.len() as i64, "session")
@@ -163,7 +154,7 @@ impl WatchView<'_> {
             return repaint.paint(&text);
         }
         for session in &found.sessions {
-            let mark = (session.last_seq, state_words(session, &self.outcomes));
+            let mark = (session.last_seq, state_words(session));
             if self.seen.get(&key(session)) != Some(&mark) {
                 output::data(&self.changed(session));
                 self.seen.insert(key(session), mark);
@@ -176,10 +167,7 @@ impl WatchView<'_> {
     fn changed(&self, session: &SessionView) -> String {
         match self.args.output.format {
             Format::Text => {
-                format!(
-                    "{}\n",
-                    row(session, &self.outcomes, self.args.tenant.is_none(), self.args.times, now()).join("  ")
-                )
+                format!("{}\n", row(session, self.args.tenant.is_none(), self.args.times, now()).join("  "))
             }
             Format::Json | Format::Jsonl => output::json_line(session),
         }

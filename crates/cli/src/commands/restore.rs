@@ -26,7 +26,8 @@ use crate::{
 /// Restore a server from a backup
 ///
 /// The data directory must be empty or absent, and on Postgres the database must have no tables. Everything in the backup is
-/// checked before anything is written, and the log's hash chains afterwards. The exit code is 1 if a session is inconsistent.
+/// checked before anything is written, and the log's hash chains afterwards. The exit code is 1 if the backup is
+/// damaged or a session is inconsistent.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler restore /backup/ostler.tar --data-dir ./restored\n  \
     ostler restore --identity key.txt ostler.age\n  ostler restore --check ostler.tar")]
@@ -50,6 +51,10 @@ pub(crate) struct RestoreArgs {
 
 pub(crate) async fn restore(connection: &Connection, args: &RestoreArgs) -> Result<u8, Failure> {
     let config = args.store.load(connection)?;
+    if let Err(error) = std::fs::File::open(&args.file) {
+        let message = format!("cannot read {}: {error}", args.file.display());
+        return Err(errors::usage(message, "check the file's name"));
+    }
     let unlock = match (&args.identity, &args.passphrase_file) {
         (Some(file), _) => Some(Unlock::Identities(identities_in(file)?)),
         (None, Some(file)) => Some(Unlock::Passphrase(passphrase_in(file)?)),

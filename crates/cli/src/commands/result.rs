@@ -10,14 +10,16 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
+    commands::labels,
     connection::Connection,
     errors, exit_codes,
     targets::Within,
     terminal::{
+        amounts,
         output::{self, Output, count, harmless, line},
         paint::Paint,
         permissions::{answer_commands, request_text},
-        status::{next_step, phase_words, recovery_command},
+        status::{next_step, recovery_command, waiting_words},
         times::{age_ms, now},
     },
 };
@@ -49,7 +51,24 @@ pub(crate) async fn result(connection: &Connection, args: &ResultArgs) -> Result
         None => None,
     };
     let result = finder.client.run_result(&run, command.as_deref()).await?;
-    args.output.one(&result, || render(&result, &connection.invocation(), now(), output::width(), Paint::stdout()));
+    // A result has no labels: they may change after it. It is shown also if they cannot be read.
+    let labels = match args.output.is_text() {
+        true => finder.client.get_run(&run).await.ok().and_then(|run| labels::pairs(&run.run.labels)),
+        false => None,
+    };
+    let width = output::width();
+    args.output.one(&result, || {
+        let mut out = render(&result, &connection.invocation(), now(), width, Paint::stdout());
+        if let Some(pairs) = labels {
+            let mut last = String::new();
+            field(&mut last, "labels", &pairs);
+            out.push_str(&output::folded(&last, width));
+        }
+        out
+    });
+    if args.output.is_text() {
+        output::message(&errors::guide_about(&result, &connection.settings()?.server.value).unwrap_or_default());
+    }
     Ok(exit_codes::of_outcome(result.terminal_status))
 }
 
@@ -62,18 +81,21 @@ pub(crate) fn render(
     paint: Paint,
 ) -> String {
     let state = result.state.as_str();
-    let words = if result.state.is_ended() { state } else { phase_words(result.liveness.phase) };
-    let mut out = format!("{}\n", paint.state(result.state, words));
+    let words = match result.state.is_ended() {
+        true => state.to_owned(),
+        false => waiting_words(result.liveness.phase, result.liveness.external_profile.as_deref()),
+    };
+    let mut out = format!("{}\n", paint.state(result.state, &words));
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!(
             "  failure: {kind}\n  blocker: {}\n  next:    {}\n",
             line(blocker, 500),
-            errors::hint_about(kind, result.run_id)
+            errors::hint_about(kind, blocker, result.run_id)
         ));
     }
     let head = output::folded(&out, width);
-    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation));
+    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation, width));
     let mut out = String::new();
     field(&mut out, "run", &result.run_id.to_string());
     if let Some(repeated) = result.retry_of {
@@ -115,10 +137,10 @@ fn text_of(result: &RunResult) -> String {
     }
 }
 
-fn open_permissions(result: &RunResult, invocation: &str) -> String {
+fn open_permissions(result: &RunResult, invocation: &str, width: Option<usize>) -> String {
     let one = |request: &ostler_protocol::kernel::permissions::PermissionRequest| {
         let head = format!("\npermission needed: {}", line(&request.title, 400));
-        let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options);
+        let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options, width);
         format!("{text}{}", answer_commands(invocation, request.run_id, request.permission_id))
     };
     result.open_permissions.iter().map(one).collect()
@@ -133,7 +155,7 @@ fn events(result: &RunResult) -> String {
 
 fn usage(result: &RunResult) -> String {
     let tokens = count(result.usage.total_tokens, "token");
-    if result.usage.cost_usd > 0.0 { format!("{tokens}, {:.4} USD", result.usage.cost_usd) } else { tokens }
+    if result.usage.cost_usd > 0.0 { format!("{tokens}, {}", amounts::cost(result.usage.cost_usd)) } else { tokens }
 }
 
 fn tools(out: &mut String, result: &RunResult) {
@@ -293,7 +315,7 @@ mod tests {
             body["terminalStatus"] = Value::Null;
             body["reply"] = Value::Null;
             body["finalResponse"] = Value::Null;
-            body["usage"]["totalTokens"] = 7.into();
+            body["usage"] = json!({"totalTokens": 7, "costUsd": 0.0125});
             body["toolCallSummary"] = json!({"count": 3, "statusCounts": {"completed": 2, "started": 1},
                 "exitCodeCounts": {"0": 2}, "items": [{"toolName": "shell", "status": "started", "command": "ls"}]});
             body["liveness"] = json!({"phase": "waiting-tool", "active": true, "lastSeq": 9, "lastEventAgeMs": 61000,
@@ -301,7 +323,7 @@ mod tests {
                 "lease": {"runnerId": "r1", "leaseEpoch": 1, "live": true, "expiresAt": "2030-01-01T00:00:00Z",
                     "heartbeatAgeMs": 2000}});
         });
-        let lines = "usage    7 tokens\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
+        let lines = "usage    7 tokens, $0.0125\ntools    3 calls; 2 × completed, 1 × started; 2 × exit 0\n  shell started ls\n\
             active   1m ago\nrunner   r1; last heartbeat 2s ago\nnext     `ostler trace -f RUN` follows it\n"
             .replace("RUN", &running.run_id.to_string());
         assert_eq!(text(&running), format!("running a tool\n{}", tail(&lines)));

@@ -22,12 +22,15 @@ use crate::{
     connection::Connection,
     errors, exit_codes,
     targets::Within,
-    terminal::output::{self, Output},
+    terminal::output::{self, Output, line},
 };
 
 /// How often a busy session is tried, and the pause in between.
 const BUSY_ATTEMPTS_MAX: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
+
+/// How much of the repeated prompt is shown.
+const PROMPT_CHARS_MAX: usize = 60;
 
 /// Submit the input of a run again, as a new run
 ///
@@ -60,17 +63,24 @@ pub(crate) async fn retry(connection: &Connection, args: &RetryArgs) -> Result<u
     let client = &finder.client;
     let word = finder.run_or_latest(args.run.as_deref()).await?;
     let run = client.get_run(&word).await?.run;
-    let Some(command_id) = client.run_result(&word, None).await?.command_id else {
+    let result = client.run_result(&word, None).await?;
+    let Some(command_id) = result.command_id else {
         let message = "the run has no turn that could be repeated";
         return Err(errors::hinted(FailureKind::NotFound, message, "start one: ostler run \"say hello\""));
     };
     let turn = client.get_command(&word, &command_id.to_string()).await?;
+    // Retention leaves an empty object in place of the input.
+    if let Some(at) = result.payloads_removed_at.filter(|_| turn.payload.as_str() == "{}") {
+        return Err(CreateRun::input_removed(run.run_id, at));
+    }
     let request = request(&run, &turn, args.session.as_deref());
     if args.dry_run {
         output::data(&output::json(&request));
         output::message("dry run; nothing was sent\n");
         return Ok(exit_codes::OK);
     }
+    let prompt = line(turn.payload.to_value()["prompt"].as_str().unwrap_or_default(), PROMPT_CHARS_MAX);
+    output::message(&format!("repeating {word}: {prompt}\n"));
     let created = submit(client, &request).await.map_err(|failure| busy(failure, &run))?;
     if args.detach {
         return Ok(detached(connection, args.output, &created));

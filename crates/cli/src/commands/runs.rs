@@ -6,7 +6,7 @@ use ostler_protocol::{
     ids::SessionId,
     kernel::{
         run_views::RunView,
-        runs::{ListRuns, RunState, UpdateRun},
+        runs::{ListRuns, RunSort, RunState, UpdateRun},
     },
 };
 
@@ -14,7 +14,7 @@ use crate::{
     candidates,
     commands::labels,
     connection::Connection,
-    exit_codes,
+    errors, exit_codes,
     targets::Within,
     terminal::{
         amounts,
@@ -22,7 +22,7 @@ use crate::{
         paint::Paint,
         status::run_words,
         table::{Column, table_of_states},
-        times::{Times, now, parse_ms},
+        times::{Since, Times, now, parse_since},
     },
 };
 
@@ -81,13 +81,14 @@ async fn label(connection: &Connection, args: &LabelRunArgs) -> Result<u8, Failu
 /// or failed can take another turn.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler runs list\n  ostler runs list --status failed -n 5\n  \
+    ostler runs list --status failed,blocked --since 2026-11-01\n  \
     ostler runs list --session review -o jsonl | jq -r .runId")]
 struct ListRunsArgs {
-    /// Only runs in this state: waiting, running, completed, failed, blocked or cancelled
+    /// Only runs in this state: waiting, running, completed, failed, blocked or cancelled; several between commas
     // `pending` and `claimed` are the run's own status. Former versions had no other filter.
-    #[arg(long, aliases = ["state", "outcome"], value_name = "STATE", hide_possible_values = true,
+    #[arg(long, aliases = ["state", "outcome"], value_name = "STATE", hide_possible_values = true, value_delimiter = ',',
         value_parser = ["waiting", "running", "completed", "failed", "blocked", "cancelled", "pending", "claimed"])]
-    status: Option<String>,
+    status: Vec<String>,
     #[arg(long, value_name = "ID", help = "Only runs of this session")]
     session: Option<String>,
     #[arg(long, help = "Only runs of this tenant")]
@@ -96,9 +97,9 @@ struct ListRunsArgs {
     project: Option<String>,
     #[arg(long, help = "Only runs of this backend profile", add = candidates::profiles())]
     profile: Option<String>,
-    /// Only runs that were created this long ago at most: 90s, 15m, 12h, 30d
-    #[arg(long, value_name = "AGE", value_parser = parse_ms)]
-    since: Option<i64>,
+    /// Only runs that were created since: a date or time in UTC (2026-11-01, 2026-11-01T08:00:00Z), or how long ago (90s, 15m, 12h, 30d)
+    #[arg(long, value_name = "TIME|AGE", value_parser = parse_since)]
+    since: Option<Since>,
     /// Only runs with this label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
     label: Vec<(String, String)>,
@@ -122,17 +123,15 @@ pub(crate) async fn runs(connection: &Connection, args: &RunsArgs) -> Result<u8,
 }
 
 async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failure> {
-    let since = args.since.map(|ms| Timestamp::from_millisecond(now().as_millisecond() - ms));
-    let word = args.status.as_deref();
-    let state = word.filter(|word| RunState::parse(word).is_some());
+    let (state, status) = filters(&args.status)?;
     let query = ListRuns {
-        state: state.map(str::to_owned),
-        status: word.filter(|_| state.is_none()).map(str::to_owned),
+        state,
+        status,
         session_id: args.session.clone(),
         tenant_id: args.tenant.clone(),
         project_id: args.project.clone(),
         backend_profile: args.profile.clone(),
-        created_after: since.transpose().map_err(Failure::internal)?,
+        created_after: args.since.map(|since| since.time(now())),
         label: labels::filter(&args.label),
         sort: args.sort.clone(),
         limit: Some(args.limit),
@@ -142,9 +141,29 @@ async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failur
     let page = client.list_runs(&query).await?;
     let (runs, has_more) = (&page.runs, page.next_cursor.is_some());
     let nothing = "no such runs; start one: ostler run \"say hello\"\n";
-    args.output.page(runs, has_more, nothing, || render(runs, args.times, now(), output::width(), Paint::stdout()));
+    let sort = args.sort.as_deref();
+    args.output
+        .page(runs, has_more, nothing, || render(runs, sort, args.times, now(), output::width(), Paint::stdout()));
     Ok(exit_codes::OK)
 }
+
+/// The filters by state, and by the run's own status, of which there can be only one.
+fn filters(words: &[String]) -> Result<(Option<String>, Option<String>), Failure> {
+    let (states, own): (Vec<&str>, Vec<_>) =
+        words.iter().map(String::as_str).partition(|word| RunState::parse(word).is_some());
+    match (states.as_slice(), own.as_slice()) {
+        ([], []) => Ok((None, None)),
+        (_, []) => Ok((Some(states.join(",")), None)),
+        ([], [only]) => Ok((None, Some((*only).to_owned()))),
+        (_, [own, ..]) => {
+            let message = format!("--status {own} cannot be combined with another one");
+            Err(errors::usage(message, "use waiting, running, completed, failed, blocked and cancelled"))
+        }
+    }
+}
+
+/// A longer name of a session is shortened to this before other columns are left out.
+const SESSION_CHARS_LEAST: usize = 16;
 
 const COLUMNS: [Column; 10] = [
     Column::whole("RUN"),
@@ -153,7 +172,7 @@ const COLUMNS: [Column; 10] = [
     Column::spare(3, "TOKENS"),
     Column::spare(4, "TIME"),
     Column::spare(5, "PROFILE"),
-    Column::text(8, "SESSION"),
+    Column::long_text(3, SESSION_CHARS_LEAST, 8, "SESSION"),
     Column::spare(2, "MADE"),
     Column::spare(6, "CHANGED"),
     Column::spare(1, "EVENTS"),
@@ -164,7 +183,24 @@ fn session_name(session_id: &str) -> String {
     if session_id.parse::<SessionId>().is_ok() { "-".to_owned() } else { line(session_id, 200) }
 }
 
-fn render(runs: &[RunView], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
+/// The column that shows the order of the list. It is never left out.
+fn sorted_column(sort: Option<&str>) -> Option<&'static str> {
+    match sort.map(RunSort::parse)?? {
+        RunSort::Created => Some("MADE"),
+        RunSort::Cost => Some("COST"),
+        RunSort::Tokens => Some("TOKENS"),
+        RunSort::Duration => Some("TIME"),
+    }
+}
+
+fn render(
+    runs: &[RunView],
+    sort: Option<&str>,
+    times: Times,
+    now: Timestamp,
+    width: Option<usize>,
+    paint: Paint,
+) -> String {
     let has_retries = runs.iter().any(|view| view.run.retry_of.is_some());
     let rows = runs.iter().map(|view| {
         let run = &view.run;
@@ -184,7 +220,9 @@ fn render(runs: &[RunView], times: Times, now: Timestamp, width: Option<usize>, 
         cells.into_iter().chain(has_retries.then_some(retry)).collect()
     });
     let states: Vec<_> = runs.iter().map(|view| Some(view.standing.state)).collect();
-    let columns = COLUMNS.into_iter().chain(has_retries.then_some(Column::spare(4, "RETRY OF")));
+    let keep_sorted =
+        |column: Column| if sorted_column(sort) == Some(column.header()) { column.kept() } else { column };
+    let columns = COLUMNS.into_iter().map(keep_sorted).chain(has_retries.then_some(Column::spare(4, "RETRY OF")));
     table_of_states(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint)
 }
 
@@ -219,13 +257,37 @@ mod tests {
         ];
         let (id, times) = (runs[0].run.run_id, Times::default());
         assert_eq!(
-            render(&runs, times, "2030-01-01T00:02:03Z".parse().unwrap(), None, Paint::PLAIN),
+            render(&runs, None, times, "2030-01-01T00:02:03Z".parse().unwrap(), None, Paint::PLAIN),
             format!(
                 "RUN                                   STATE                COST     TOKENS  TIME   PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
                  {id}  running              $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
                  {id}  running, cancelling  $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
                  {id}  failed               $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n"
             )
+        );
+    }
+
+    #[test]
+    fn the_sorted_column_is_always_shown() {
+        let runs = [run(|body| body["openPermissions"] = 1.into())];
+        for sort in RunSort::ALL.map(RunSort::as_str) {
+            let header = sorted_column(Some(sort)).unwrap();
+            for width in 60..120 {
+                let now = "2030-01-01T00:02:03Z".parse().unwrap();
+                let text = render(&runs, Some(sort), Times::default(), now, Some(width), Paint::PLAIN);
+                assert!(text.lines().next().unwrap().contains(header), "{width}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_name_of_a_session_hides_no_other_column() {
+        let runs = [run(|body| body["sessionId"] = "the-review-of-everything-that-we-did-in-may".into())];
+        let now = "2030-01-01T00:02:03Z".parse().unwrap();
+        assert_eq!(
+            render(&runs, None, Times::default(), now, Some(80), Paint::PLAIN),
+            "RUN               STATE    COST     TIME   PROFILE   SESSION             CHANGED\n\
+             run_000000000000  running  $0.1250  1m30s  scripted  the-review-of-eve…  1m ago\n"
         );
     }
 

@@ -16,7 +16,11 @@ use ostler_server::{
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{connection::Connection, environment, exit_codes, log, terminal::output};
+use crate::{
+    connection::{Connection, invocation_of_server},
+    environment, exit_codes, log,
+    terminal::output,
+};
 
 /// Start the server
 ///
@@ -163,7 +167,7 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
     }));
     tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
     if std::io::stderr().is_terminal() {
-        output::message(&format!("ready; try: ostler --server {address} run \"say hello\"\n"));
+        output::message(&ready_hint(&address, server.token_file()));
     }
     tokio::select! {
         _ = interrupt.recv() => {}
@@ -177,6 +181,12 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
     }
 }
 
+/// A command that reaches the server. The token file is in its data directory.
+fn ready_hint(address: &str, token_file: &Path) -> String {
+    let invocation = invocation_of_server(address, token_file.parent().unwrap_or(token_file));
+    format!("ready; try: {invocation} run \"say hello\"\n")
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Args as _;
@@ -188,6 +198,12 @@ mod tests {
     fn the_help_names_the_default_address() {
         let help = ServeArgs::augment_args(clap::Command::new("serve")).render_long_help().to_string();
         assert!(help.matches(DEFAULT_LISTEN).count() >= 1, "{help}");
+    }
+
+    #[test]
+    fn the_hint_names_a_data_directory_that_is_not_the_default() {
+        let hint = ready_hint("http://127.0.0.1:9", Path::new("/my data/token"));
+        assert_eq!(hint, "ready; try: ostler --server http://127.0.0.1:9 --data-dir '/my data' run \"say hello\"\n");
     }
 
     #[test]

@@ -13,12 +13,7 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
-    commands::{
-        labels,
-        list::ListFlags,
-        read::ReaderArgs,
-        session_table::{self, Outcomes},
-    },
+    commands::{labels, list::ListFlags, read::ReaderArgs, session_table},
     connection::Connection,
     exit_codes,
     targets::{SessionKey, Within},
@@ -26,7 +21,7 @@ use crate::{
         confirm::Confirm,
         output::{self, Output, line},
         paint::Paint,
-        status::{next_step, phase_words, recovery_command},
+        status::{next_step, phase_words, recovery_command, waiting_words},
         times::{Times, iso, now},
     },
 };
@@ -48,6 +43,17 @@ enum SessionsVerb {
     Label(LabelSessionArgs),
     Close(CloseSessionArgs),
     Evict(EvictSessionArgs),
+}
+
+impl SessionsArgs {
+    pub(crate) fn needs_labels(&self) -> bool {
+        match &self.verb {
+            SessionsVerb::Create(args) => !args.label.is_empty(),
+            SessionsVerb::List(args) => !args.label.is_empty(),
+            SessionsVerb::Label(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Make a session before its first run
@@ -76,16 +82,20 @@ struct CreateSessionArgs {
 /// `ostler ps` lists only those that run or are unread.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler sessions list\n  ostler sessions list --status failed\n  \
-    ostler sessions list --profile codex -n 20")]
+    ostler sessions list --label team=search -n 20")]
 struct ListSessionsArgs {
-    /// Only sessions whose active or latest turn is in this state: waiting, running, completed, failed, blocked or cancelled
-    #[arg(long, alias = "state", value_name = "STATE", hide_possible_values = true,
+    /// Only sessions whose active or latest turn is in this state: waiting, running, completed, failed, blocked or cancelled;
+    /// several between commas
+    #[arg(long, alias = "state", value_name = "STATE", hide_possible_values = true, value_delimiter = ',',
         value_parser = ["waiting", "running", "completed", "failed", "blocked", "cancelled"])]
-    status: Option<String>,
+    status: Vec<String>,
     #[arg(long, help = "Only sessions of this tenant")]
     tenant: Option<String>,
     #[arg(long, help = "Only sessions of this backend profile", add = candidates::profiles())]
     profile: Option<String>,
+    /// Only sessions with this label; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    label: Vec<(String, String)>,
     #[command(flatten)]
     reader: ReaderArgs,
     #[command(flatten)]
@@ -265,23 +275,20 @@ async fn list(connection: &Connection, args: &ListSessionsArgs) -> Result<u8, Fa
     let ListFlags { limit, times, output } = args.list;
     let client = connection.client()?;
     let query = ListSessions {
-        state: Some("all".to_owned()),
+        state: Some(if args.status.is_empty() { "all".to_owned() } else { args.status.join(",") }),
         reader_id: args.reader.id(),
         tenant_id: args.tenant.clone(),
         backend_profile: args.profile.clone(),
+        label: labels::filter(&args.label),
         limit: Some(limit),
         ..ListSessions::default()
     };
     let page = client.list_sessions(&query).await?;
-    let mut sessions = session_table::with_liveness(&client, args.reader.id(), page.sessions).await;
-    let outcomes = session_table::refresh_outcomes(&client, &sessions, Outcomes::new()).await;
-    if let Some(wanted) = args.status.as_deref().and_then(RunState::parse) {
-        sessions.retain(|session| session_table::state(session, &outcomes) == Some(wanted));
-    }
+    let sessions = session_table::with_liveness(&client, args.reader.id(), page.sessions).await;
     let (width, paint) = (output::width(), Paint::stdout());
     let nothing = "no such sessions; start one: ostler run --session NAME \"say hello\"\n";
     output.page(&sessions, page.next_cursor.is_some(), nothing, || {
-        session_table::render(&sessions, &outcomes, times, now(), width, paint)
+        session_table::render(&sessions, times, now(), width, paint)
     });
     Ok(exit_codes::OK)
 }
@@ -291,19 +298,14 @@ async fn show(connection: &Connection, args: &ShowSessionArgs) -> Result<u8, Fai
     let key = finder.session(&args.session).await?;
     let query = SessionQuery { reader_id: args.reader.id(), ..key.query() };
     let session = finder.client.get_session(&key.id, &query).await?;
-    let outcome = match (args.output.is_text(), session.active_run_id.or(session.last_run_id)) {
-        (true, Some(run)) => Some(finder.client.run_result(&run.to_string(), None).await?.state),
-        _ => None,
-    };
-    args.output.one(&session, || render(&session, outcome, args.times));
+    args.output.one(&session, || output::folded(&render(&session, args.times), output::width()));
     Ok(exit_codes::OK)
 }
 
-/// `outcome`: the state of its active or latest run, if it has one.
-fn render(session: &SessionView, outcome: Option<RunState>, times: Times) -> String {
+fn render(session: &SessionView, times: Times) -> String {
     let state = match &session.liveness {
-        Some(liveness) if liveness.active => phase_words(liveness.phase),
-        _ => outcome.map_or("waiting for a run", RunState::as_str),
+        Some(liveness) if liveness.active => waiting_words(liveness.phase, liveness.external_profile.as_deref()),
+        _ => session.state.map_or("waiting for a run", RunState::as_str).to_owned(),
     };
     let id = |run: Option<RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());
     let unread = if session.unread { "unread" } else { "read" };
@@ -321,6 +323,7 @@ fn render(session: &SessionView, outcome: Option<RunState>, times: Times) -> Str
         ("made", times.ago(session.created_at, now())),
         ("changed", times.ago(session.updated_at, now())),
     ];
+    fields.extend(labels::pairs(&session.labels).map(|pairs| ("labels", pairs)));
     if let Some(at) = session.closed_at {
         fields.push(("closed", times.ago(at, now())));
     }
@@ -346,4 +349,19 @@ fn storage(storage: &SessionStorage, times: Times) -> String {
         words.extend(storage.expires_at.map(|at| format!("kept until {}", iso(at))));
     }
     words.join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::commands::session_table::fixtures::session;
+
+    #[test]
+    fn labels_are_shown_if_there_are_any() {
+        let labelled = session(|body| body["labels"] = json!({"stage": "live", "team": "search"}));
+        assert!(render(&labelled, Times::default()).contains("\nlabels   stage=live, team=search\n"));
+        assert!(!render(&session(|_| ()), Times::default()).contains("labels"));
+    }
 }

@@ -44,7 +44,7 @@ pub(crate) async fn steer(connection: &Connection, args: &SteerArgs) -> Result<u
     let command = finder.client.create_command(&run, &steer).await?;
     args.output.one(&command, || format!("{}\n", command.command_id));
     let session = finder.client.get_run(&run).await.map(|run| run.run.session_id).unwrap_or_default();
-    output::notice(&render(&command, &session, &connection.invocation()));
+    output::message(&render(&command, &session, &connection.invocation()));
     Ok(exit_code(command.state, &command))
 }
 

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use clap::builder::NonEmptyStringValueParser;
-use jiff::SignedDuration;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
@@ -23,7 +22,7 @@ use crate::{
         events::EventNarrator,
         output::{self, Format, Output, shorten},
         paint::Paint,
-        times::{Times, now, parse_ms},
+        times::{Since, Times, now, parse_since},
     },
 };
 
@@ -55,9 +54,9 @@ pub(crate) struct TraceArgs {
     /// Begin after the event with this number
     #[arg(long, value_name = "SEQ", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     after: i64,
-    /// Only events of this recent period, such as `10m` or `2h`
-    #[arg(long, value_name = "TIME", value_parser = parse_ms)]
-    since: Option<i64>,
+    /// Only events since: a date or time in UTC (2026-11-01, 2026-11-01T08:00:00Z), or how long ago (10m, 2h)
+    #[arg(long, value_name = "TIME|AGE", value_parser = parse_since)]
+    since: Option<Since>,
     /// Only events whose text or payload matches this regular expression
     #[arg(long, value_name = "REGEX")]
     grep: Option<Regex>,
@@ -203,7 +202,7 @@ impl<'a> EventPrinter<'a> {
             prefixes,
             prefix_chars,
             width: output::width(),
-            not_before: args.since.and_then(|ms| now().checked_sub(SignedDuration::from_millis(ms)).ok()),
+            not_before: args.since.map(|since| since.time(now())),
             narrator: EventNarrator::default(),
             are_sessions: found.iter().map(|target| matches!(target, Target::Session(_))).collect(),
             first: None,
@@ -280,7 +279,7 @@ fn render(seq: i64, event: &EventView, summary: &str, times: Times, first: Times
     // On a narrow terminal the columns give way to the text.
     let kind = event.event_type.as_str();
     let text = match width {
-        Some(width) if width < COLUMNS_WIDE => format!("{seq:>4} {at:>8} {kind:<18} {summary}"),
+        Some(width) if width < COLUMNS_WIDE => format!("{seq:>4} {at:>8} {kind:<19} {summary}"),
         _ => format!("{seq:>5}  {at:>9}  {kind:<19}  {summary}"),
     };
     shorten(text.trim_end(), width.unwrap_or(LINE_CHARS_MAX))

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     ids::{CommandId, RunId},
-    kernel::events::{EventType, EventView, PHASE_APPROVAL_DECLINED},
+    kernel::{
+        events::{EventType, EventView, PHASE_APPROVAL_DECLINED},
+        permissions::resolved_by,
+    },
 };
 use serde_json::Value;
 
@@ -48,7 +51,8 @@ impl EventNarrator {
             EventType::Audit => action.strip_prefix("command.").unwrap_or_default().to_owned(),
             _ => return,
         };
-        if !command_type.is_empty() {
+        // Other actions, such as a cancel, do not begin a command.
+        if matches!(command_type.as_str(), "turn" | "steer" | "interrupt") {
             self.commands.insert(command_id, command_type);
         }
     }
@@ -97,15 +101,47 @@ fn describe(event_type: EventType, payload: &Value) -> String {
             let command = labelled("(command: ", &labelled(&field("command"), ")"));
             words(&[&field("title"), &command, &field("permissionId")])
         }
-        EventType::PermissionResolved => {
-            words(&[&field("status"), &labelled("by ", &field("resolvedBy")), &field("permissionId")])
-        }
+        EventType::PermissionResolved => words(&[&resolution(payload), &field("permissionId")]),
         EventType::Error => words(&[&labelled(&field("failureKind"), ":"), &field("message")]),
-        EventType::TerminalStatus => words(&[&field("status"), &field("failureKind"), &field("message")]),
-        EventType::Audit => words(&[&field("action"), &labelled("by ", &field("by")), &field("reason")]),
+        EventType::TerminalStatus => ending(payload),
+        EventType::Audit => words(&[&field("action"), &author(payload), &field("reason")]),
         EventType::Custom => field("name"),
         EventType::Session => session(payload),
         EventType::State | EventType::Activity => String::new(),
+    }
+}
+
+/// How a permission request was answered or ended: `allowed by operator`, `cancelled: the turn was cancelled`.
+pub(crate) fn resolution(payload: &Value) -> String {
+    let field = |key: &str| field(payload, key);
+    let status = field("status");
+    match (field("resolvedBy").as_str(), field("reason")) {
+        (resolved_by::CANCEL, _) => format!("{status}: the turn was cancelled"),
+        (resolved_by::DEADLINE, _) => format!("{status}: there was no answer before the deadline"),
+        (resolved_by::COMMAND_END, _) => format!("{status}: the turn ended"),
+        (resolved_by::NEW_ATTEMPT, _) => format!("{status}: another runner took the turn over"),
+        (resolved_by::SERVER, reason) if reason.is_empty() => format!("{status} by the server"),
+        (resolved_by::SERVER, reason) => format!("{status} by the server: {reason}"),
+        (by, _) => words(&[&status, &labelled("by ", by)]),
+    }
+}
+
+/// `completed`, `failed (backend-failed): the agent fell over`, `cancelled on request`.
+fn ending(payload: &Value) -> String {
+    let (status, kind, message) = (field(payload, "status"), field(payload, "failureKind"), field(payload, "message"));
+    if status == "cancelled" && message.starts_with("cancelled") {
+        return message;
+    }
+    let kind = if kind == status { String::new() } else { labelled("(", &labelled(&kind, ")")) };
+    let head = words(&[&status, &kind]);
+    if message.is_empty() { head } else { format!("{head}: {message}") }
+}
+
+/// `by operator`.
+fn author(payload: &Value) -> String {
+    match field(payload, "by").as_str() {
+        resolved_by::SERVER => "by the server".to_owned(),
+        by => labelled("by ", by),
     }
 }
 
@@ -152,7 +188,7 @@ fn session(payload: &Value) -> String {
         (_, title) => title,
     };
     let thread = labelled("thread ", &field("threadId"));
-    words(&[&field("change"), &title, &thread, &labelled("by ", &field("by"))])
+    words(&[&field("change"), &title, &thread, &author(payload)])
 }
 
 fn usage(payload: &Value) -> String {
@@ -254,13 +290,39 @@ mod tests {
                 "Go on? (command: make) prm_1",
             ),
             (PermissionResolved, json!({"permissionId": null, "status": "denied", "resolvedBy": "a"}), "denied by a"),
+            (
+                PermissionResolved,
+                json!({"permissionId": "prm_1", "status": "cancelled", "resolvedBy": "cancelled on request"}),
+                "cancelled: the turn was cancelled prm_1",
+            ),
+            (
+                PermissionResolved,
+                json!({"status": "cancelled", "resolvedBy": "deadline"}),
+                "cancelled: there was no answer before the deadline",
+            ),
+            (
+                PermissionResolved,
+                json!({"status": "cancelled", "resolvedBy": "another attempt"}),
+                "cancelled: another runner took the turn over",
+            ),
+            (
+                PermissionResolved,
+                json!({"status": "denied", "resolvedBy": "manager", "reason": "it is over-long"}),
+                "denied by the server: it is over-long",
+            ),
             (Error, json!({"failureKind": "internal", "message": "oh"}), "internal: oh"),
             (TerminalStatus, json!({"status": "completed", "failureKind": null}), "completed"),
             (
                 TerminalStatus,
                 json!({"status": "failed", "failureKind": "internal", "message": "m"}),
-                "failed internal m",
+                "failed (internal): m",
             ),
+            (
+                TerminalStatus,
+                json!({"status": "cancelled", "failureKind": "cancelled", "message": "cancelled on request: too dear"}),
+                "cancelled on request: too dear",
+            ),
+            (Session, json!({"change": "evicted", "by": "manager"}), "evicted by the server"),
             (AssistantDelta, json!({"delta": " \n"}), r#"" \n""#),
             (Lease, json!({"state": "expired", "runnerId": "r1"}), "expired of r1"),
             (Session, json!({"change": "renamed", "title": "x", "by": "operator"}), "renamed to x by operator"),
@@ -288,6 +350,9 @@ mod tests {
         assert_eq!(narrator.summary(&end), "steer completed");
         end.command_id = None;
         assert_eq!(narrator.summary(&end), "run completed");
+        narrator.summary(&event(4, EventType::Audit, json!({"action": "command.cancel", "by": "operator"})));
+        let cancelled = json!({"status": "cancelled", "failureKind": "cancelled", "message": "cancelled on request"});
+        assert_eq!(narrator.summary(&event(5, EventType::TerminalStatus, cancelled)), "turn cancelled on request");
     }
 
     #[test]

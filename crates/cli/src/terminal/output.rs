@@ -40,7 +40,7 @@ impl Output {
     /// Prints one value.
     pub(crate) fn one<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) {
         data(&match self.format {
-            Format::Text => text(),
+            Format::Text => fold_sentence(text(), width()),
             Format::Json => json(value),
             Format::Jsonl => json_line(value),
         });
@@ -60,7 +60,7 @@ impl Output {
     pub(crate) fn page<T: Serialize>(self, values: &[T], has_more: bool, nothing: &str, text: impl FnOnce() -> String) {
         self.many(values, text);
         if values.is_empty() {
-            notice(nothing);
+            message(nothing);
         } else if has_more {
             message(&format!("there are more than these {}; see `--limit`\n", values.len()));
         }
@@ -88,9 +88,20 @@ pub(crate) fn bytes(data: &[u8]) {
     }
 }
 
-/// Writes a message to stderr. Errors are ignored: there is no other place to report them.
+/// Writes a message to stderr, its words wrapped at the margin of the terminal.
 pub(crate) fn message(text: &str) {
+    unwrapped(&folded(text, stderr_width()));
+}
+
+/// Writes to stderr without wrapping: cursor movements, and lines that are redrawn. Errors are ignored: there is no other
+/// place to report them.
+pub(crate) fn unwrapped(text: &str) {
     let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// The width of the terminal that messages go to. `None` if stderr is not a terminal.
+pub(crate) fn stderr_width() -> Option<usize> {
+    terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into())
 }
 
 /// The width of the terminal. `None` if stdout is not a terminal.
@@ -228,7 +239,7 @@ pub(crate) fn columns(text: &str) -> usize {
 }
 
 /// The text with every line that is too wide wrapped between words. Later lines are indented like the first, and below the
-/// value of a label such as `hint:`.
+/// value of a label such as `hint:`. A command to copy is not broken; it is put on a line of its own.
 pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return text.to_owned() };
     let fold = |line: &str| {
@@ -236,10 +247,17 @@ pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
             return line.to_owned();
         }
         let margin = line.len() - line.trim_start_matches(' ').len() + 2;
+        if let Some((before, command)) = split_command(line) {
+            let is_label = before.starts_with(' ') && !before.trim().contains(' ');
+            return match before.trim().is_empty() || is_label {
+                true => line.to_owned(),
+                false => format!("{}\n{:margin$}{command}", folded(before.trim_end(), Some(width)), ""),
+            };
+        }
         let (mut lines, mut wide) = (String::new(), 0);
-        for word in line.split_inclusive(' ') {
+        for word in words(line, width.saturating_sub(margin)) {
             let own = columns(word.trim_end_matches(' '));
-            if wide > margin && wide + own > width {
+            if own > 0 && wide > margin && wide + own > width {
                 lines.truncate(lines.trim_end_matches(' ').len());
                 lines.push_str(&format!("\n{:margin$}", ""));
                 wide = margin;
@@ -253,10 +271,59 @@ pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// Writes a message to stderr, its words wrapped at the margin of the terminal.
-pub(crate) fn notice(text: &str) {
-    let width = terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into());
-    message(&folded(text, width));
+/// Splits a line that is, or ends with, a command of this program. `None` if words of a sentence follow the command.
+fn split_command(line: &str) -> Option<(&str, &str)> {
+    let is_start = |at: &usize| line[..*at].trim_end().is_empty() || line[..*at].trim_end().ends_with(':');
+    let at = line.match_indices("ostler ").map(|(at, _)| at).find(is_start)?;
+    let (before, command) = line.split_at(at);
+    (![", ", "; ", " ("].iter().any(|mark| command.contains(mark))).then_some((before, command))
+}
+
+/// The words of a line, each with the space behind it. A command between backticks is one word, unless it is wider than
+/// `max`.
+fn words(line: &str, max: usize) -> Vec<&str> {
+    let (mut words, mut rest) = (vec![], line);
+    while !rest.is_empty() {
+        let end_of_word = |from: usize| rest[from..].find(' ').map_or(rest.len(), |at| from + at + 1);
+        let mut end = end_of_word(0);
+        // The word opens a command that it does not close.
+        if rest[..end].matches('`').count() % 2 == 1 {
+            let close = rest[end..].find('`').map(|at| end_of_word(end + at));
+            end = close.filter(|close| columns(&rest[..*close]) <= max).unwrap_or(end);
+        }
+        let (word, after) = rest.split_at(end);
+        words.push(word);
+        rest = after;
+    }
+    words
+}
+
+/// A single line is a sentence, and is wrapped. Several lines have a layout of their own.
+fn fold_sentence(text: String, width: Option<usize>) -> String {
+    if text.trim_end().contains('\n') { text } else { folded(&text, width) }
+}
+
+/// The text with line ends and an indent inserted so that no line is wider than `width`. A line breaks behind a blank, or
+/// within a word that is wider than a line. Every character stays, so that nothing of a command is hidden. `first` columns
+/// of the first line are taken.
+pub(crate) fn wrap_command(text: &str, first: usize, indent: usize, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|width| *width > indent) else { return text.to_owned() };
+    let (mut out, mut rest, mut room) = (String::new(), text, width.saturating_sub(first).max(1));
+    while columns(rest) > room {
+        let (mut wide, mut end, mut blank) = (0, 0, None);
+        for (at, c) in rest.char_indices() {
+            wide += c.width().unwrap_or(0);
+            if wide > room && at > 0 {
+                break;
+            }
+            end = at + c.len_utf8();
+            blank = if c == ' ' { Some(end) } else { blank };
+        }
+        let (line, after) = rest.split_at(blank.unwrap_or(end));
+        out.push_str(&format!("{line}\n{:indent$}", ""));
+        (rest, room) = (after, width - indent);
+    }
+    out + rest
 }
 
 #[cfg(test)]
@@ -275,6 +342,21 @@ mod tests {
     fn a_message_is_folded_at_the_margin() {
         let hint = "hint: check the id; `ostler ps` lists them\n";
         assert_eq!(folded(hint, Some(24)), "hint: check the id;\n  `ostler ps` lists them\n");
+        let commands = "check it; `ostler ps --all` lists them, or `ostler runs list`\n";
+        assert_eq!(
+            folded(commands, Some(24)),
+            "check it;\n  `ostler ps --all`\n  lists them, or\n  `ostler runs list`\n"
+        );
+        assert_eq!(folded("an open ` and more words\n", Some(12)), "an open `\n  and more\n  words\n");
+        let outcome = "its outcome is here: ostler webhooks show agt_1 2\n";
+        assert_eq!(folded(outcome, Some(24)), "its outcome is here:\n  ostler webhooks show agt_1 2\n");
+        for whole in ["  ostler webhooks show agt_1 2\n", "  approve: ostler approve run_1 prm_1\n"] {
+            assert_eq!(folded(whole, Some(24)), whole);
+        }
+        assert_eq!(
+            folded("start it: ostler run, or wait a moment\n", Some(24)),
+            "start it: ostler run, or\n  wait a moment\n"
+        );
         assert_eq!(folded("  next:  one two three\n", Some(15)), "  next:  one\n    two three\n");
         assert_eq!((folded(hint, None), folded(hint, Some(80))), (hint.to_owned(), hint.to_owned()));
         assert_eq!(columns("\x1b[1;31mfailed\x1b[0m"), 6);
@@ -296,6 +378,29 @@ mod tests {
             assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).unwrap(), value);
             assert!(escaped.contains("é 日本 🐎") && escaped.contains("\\u0085") && escaped.contains("\\u202e"));
         }
+    }
+
+    #[test]
+    fn a_single_line_of_a_result_is_wrapped() {
+        assert_eq!(fold_sentence("r has the labels a=1, b=2\n".into(), Some(20)), "r has the labels\n  a=1, b=2\n");
+        let several = "name     a value that is long\nother    value\n";
+        assert_eq!(fold_sentence(several.into(), Some(20)), several);
+    }
+
+    #[test]
+    fn a_wrapped_command_keeps_every_character() {
+        let text = "gh pr create --fill  --base main";
+        assert_eq!(wrap_command(text, 2, 4, Some(18)), "gh pr create \n    --fill  \n    --base main");
+        for width in 5..40 {
+            for text in [text, "abcdefghijklmnopqrstuvwxyz ab", "读取本地文件 读取本地文件", "a          b           c"]
+            {
+                let wrapped = wrap_command(text, 2, 4, Some(width));
+                assert_eq!(wrapped.replace("\n    ", ""), text);
+                let lines = wrapped.lines().enumerate().map(|(n, line)| columns(line) + if n == 0 { 2 } else { 0 });
+                assert!(lines.max().unwrap() <= width.max(6), "{width}: {wrapped}");
+            }
+        }
+        assert_eq!(wrap_command(text, 2, 4, None), text);
     }
 
     #[test]

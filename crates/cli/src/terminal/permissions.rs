@@ -16,31 +16,49 @@ use crate::terminal::{
 /// How much of a command is shown with the question about it.
 const COMMAND_LINES_MAX: usize = 12;
 const COMMAND_CHARS_MAX: usize = 400;
+/// Between the lines of a command: they begin below the first, behind `  command: `.
+const COMMAND_LINE_START: &str = "\n           ";
 
 /// A request with its id and its age.
-pub(crate) fn describe(request: &PermissionRequest, now: Timestamp) -> String {
+pub(crate) fn describe(request: &PermissionRequest, now: Timestamp, width: Option<usize>) -> String {
     let head = format!("{}: {}", request.permission_id, line(&request.title, 400));
-    let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options);
+    let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options, width);
     format!("{text}  asked:   {} ago\n", age(request.created_at, now))
 }
 
-pub(crate) fn request_text(head: &str, command: Option<&str>, digest: &str, all: &[PermissionOption]) -> String {
-    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", indented(what)));
+pub(crate) fn request_text(
+    head: &str,
+    command: Option<&str>,
+    digest: &str,
+    all: &[PermissionOption],
+    width: Option<usize>,
+) -> String {
+    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", indented(what, width)));
     format!("{head}\n{command}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
 }
 
-/// The whole command, its lines aligned below each other.
-fn indented(command: &str) -> String {
-    output::visible(command.trim_end_matches('\n')).replace('\n', "\n           ")
+/// The whole command, its lines aligned below each other. The rest of a line that is wider than the terminal is indented
+/// further than a line of the command.
+fn indented(command: &str, width: Option<usize>) -> String {
+    let text = output::visible(command.trim_end_matches('\n'));
+    let lines: Vec<_> = text.split('\n').map(|line| wrap_line(line, width)).collect();
+    lines.join(COMMAND_LINE_START)
+}
+
+fn wrap_line(line: &str, width: Option<usize>) -> String {
+    let indent = COMMAND_LINE_START.len() - 1;
+    output::wrap_command(line, indent, indent + 2, width)
 }
 
 /// A request that is answered where it is shown. A long command is cut; [`whole_call`] shows the rest.
-pub(crate) fn question_text(head: &str, command: Option<&str>) -> String {
+pub(crate) fn question_text(head: &str, command: Option<&str>, width: Option<usize>) -> String {
     let Some(command) = command else { return format!("{head}\n") };
     let text = output::visible(command.trim_end_matches('\n'));
-    let lines: Vec<_> = text.lines().take(COMMAND_LINES_MAX).map(|line| clip(line, COMMAND_CHARS_MAX)).collect();
-    let rest = if has_more_lines(command) { "\n           … v shows the rest" } else { "" };
-    format!("{head}\n  command: {}{rest}\n", lines.join("\n           "))
+    let shown = |line| wrap_line(&clip(line, COMMAND_CHARS_MAX), width);
+    let lines: Vec<_> = text.lines().take(COMMAND_LINES_MAX).map(shown).collect();
+    let rest =
+        if has_more_lines(command) { format!("{COMMAND_LINE_START}… v shows the rest") } else { String::new() };
+    format!("{head}\n  command: {}{rest}\n", lines.join(COMMAND_LINE_START))
 }
 
 /// Whether [`question_text`] cuts the command.
@@ -50,10 +68,10 @@ pub(crate) fn has_more_lines(command: &str) -> bool {
 }
 
 /// Everything about a request: the whole command, its digest, and the options.
-pub(crate) fn whole_call(ask: &AskPermission) -> String {
+pub(crate) fn whole_call(ask: &AskPermission, width: Option<usize>) -> String {
     let head = format!("{}: {}", ask.permission_id, line(&ask.title, 400));
     let call = ask.tool_call_id.as_ref().map(|call| format!("  call:    {}\n", line(call, 200))).unwrap_or_default();
-    request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options) + &call
+    request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width) + &call
 }
 
 /// The commands that answer the request.
@@ -77,21 +95,29 @@ mod tests {
     #[test]
     fn the_command_is_shown_whole_and_nothing_in_it_is_hidden() {
         let long = format!("echo {}; touch HIDDEN", "a".repeat(4_000));
-        assert!(request_text("", Some(&long), "", &[]).contains(&format!("  command: {long}\n")));
+        assert!(request_text("", Some(&long), "", &[], None).contains(&format!("  command: {long}\n")));
         let hostile = "echo 1\u{1b}[8m\rrm -rf ~\u{202e}\nls\t-l\n";
         let visible = "  command: echo 1\\u{1b}[8m\\rrm -rf ~\\u{202e}\n           ls\t-l\n";
-        let text = request_text("", Some(hostile), "", &[]);
+        let text = request_text("", Some(hostile), "", &[], None);
         assert!(text.contains(visible), "{text}");
     }
 
     #[test]
+    fn a_wide_command_is_wrapped_between_words() {
+        let command = "gh pr create --fill --base main\nmake";
+        let text = "?\n  command: gh pr create \n             --fill --base \n             main\n           make\n";
+        assert_eq!(question_text("?", Some(command), Some(28)), text);
+        assert!(request_text("?", Some(command), "", &[], Some(28)).starts_with(text));
+    }
+
+    #[test]
     fn a_long_command_is_cut_only_where_the_rest_can_be_shown() {
-        assert_eq!(question_text("Go on?", Some("make\n")), "Go on?\n  command: make\n");
+        assert_eq!(question_text("Go on?", Some("make\n"), None), "Go on?\n  command: make\n");
         assert!(!has_more_lines("make\n"));
         let long = "echo\n".repeat(COMMAND_LINES_MAX + 1);
-        assert!(has_more_lines(&long) && question_text("", Some(&long)).ends_with("… v shows the rest\n"));
+        assert!(has_more_lines(&long) && question_text("", Some(&long), None).ends_with("… v shows the rest\n"));
         let wide = "x".repeat(COMMAND_CHARS_MAX + 1);
-        assert!(has_more_lines(&wide) && !question_text("", Some(&wide)).contains(&wide));
+        assert!(has_more_lines(&wide) && !question_text("", Some(&wide), None).contains(&wide));
     }
 
     #[test]
@@ -105,7 +131,7 @@ mod tests {
             "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
             "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}))
         .unwrap();
-        let text = describe(&request, "2030-01-01T00:00:05Z".parse().unwrap());
+        let text = describe(&request, "2030-01-01T00:00:05Z".parse().unwrap(), None);
         let head = format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  {digest}\n", 1);
         assert_eq!(text, format!("{head}  options: yes (Once), no (No)\n  asked:   5s ago\n"));
     }

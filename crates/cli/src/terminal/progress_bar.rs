@@ -25,7 +25,7 @@ impl ProgressBar {
     pub(crate) fn show(&mut self, label: &str, done: u64, total: u64) {
         let is_due = self.label != label || self.painted.is_none_or(|at| at.elapsed() >= INTERVAL);
         if self.is_shown && is_due {
-            output::message(&format!("\r{}\x1b[K", bar(label, done, total)));
+            output::unwrapped(&format!("\r{}\x1b[K", bar(label, done, total)));
             self.painted = Some(Instant::now());
             label.clone_into(&mut self.label);
         }
@@ -36,7 +36,7 @@ impl ProgressBar {
 impl Drop for ProgressBar {
     fn drop(&mut self) {
         if self.painted.is_some() {
-            output::message("\r\x1b[K");
+            output::unwrapped("\r\x1b[K");
         }
     }
 }

@@ -68,7 +68,7 @@ impl Screen {
     pub(crate) fn note(&mut self, text: &str) {
         self.status.clear();
         if self.mid_line && self.is_shared {
-            output::message("\n");
+            output::unwrapped("\n");
             self.mid_line = false;
         }
         output::message(text);
@@ -125,19 +125,19 @@ impl StatusLine {
             return;
         }
         if !self.is_drawn && after.is_some() {
-            output::message("\n");
+            output::unwrapped("\n");
             self.below = after.map(|columns| columns % width);
         }
         // One column stays free: a wrapped line could not be erased.
-        output::message(&format!("\r\x1b[K{}", output::shorten(text, width - 1)));
+        output::unwrapped(&format!("\r\x1b[K{}", output::shorten(text, width - 1)));
         self.is_drawn = true;
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_drawn) {
-            output::message("\r\x1b[K");
+            output::unwrapped("\r\x1b[K");
             if let Some(column) = self.below.take() {
-                output::message(&format!("\x1b[A\x1b[{column}C"));
+                output::unwrapped(&format!("\x1b[A\x1b[{column}C"));
             }
         }
     }

@@ -41,11 +41,22 @@ pub(crate) fn phase_words(phase: Phase) -> &'static str {
     }
 }
 
+/// As [`phase_words`], with the profile whose runner a run waits for, if the server starts none for it.
+pub(crate) fn waiting_words(phase: Phase, external_profile: Option<&str>) -> String {
+    match external_profile.filter(|_| phase == Phase::WaitingRunner) {
+        Some(profile) => format!("waiting for a runner that claims profile {}", line(profile, 63)),
+        None => phase_words(phase).to_owned(),
+    }
+}
+
 /// What a person can do about an unfinished turn, with commands to copy.
 pub(crate) fn next_step(liveness: &Liveness, run: RunId, now: Timestamp) -> String {
     let cancel = format!("`ostler cancel {run}` stops it");
     match liveness.phase {
         Phase::Idle | Phase::Terminal => format!("`ostler result {run}` shows the outcome"),
+        Phase::WaitingRunner if liveness.external_profile.is_some() => {
+            "start that runner, or see with `ostler doctor` whether one has requested a job".to_owned()
+        }
         Phase::WaitingRunner => format!("`ostler jobs list {run}` shows its runner job"),
         Phase::WaitingModel | Phase::WaitingTool => format!("`ostler trace -f {run}` follows it"),
         Phase::WaitingPermission => format!("answer it: ostler approve {run}"),

@@ -11,12 +11,14 @@ use comfy_table::{ContentArrangement, Table, presets};
 use ostler_protocol::kernel::runs::RunState;
 
 use crate::terminal::{
-    output::{columns, shorten},
+    output::{columns, folded, shorten, wrapped},
     paint::Paint,
 };
 
 /// The minimum width of a shortened column.
 const COLUMN_CHARS_MIN: usize = 8;
+/// The width up to which words of a wrapped column stay whole.
+const WORD_CHARS_MAX: usize = 24;
 /// The fewest digits of a shortened id: the time at which it was made, to the millisecond.
 const ID_DIGITS_MIN: usize = 12;
 const GAP: usize = 2;
@@ -25,48 +27,83 @@ const GAP: usize = 2;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     header: &'static str,
-    gives: Gives,
+    narrowing: Narrowing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Gives {
-    Nothing,
-    /// It is left out. The lowest rank gives way first.
-    Way(u8),
+enum Narrowing {
+    Never,
+    /// It is left out. The column with the lowest rank is narrowed first.
+    LeaveOut(u8),
     /// It is shortened, as far as necessary.
-    Room(u8),
+    Shorten(u8),
+    /// It is shortened to no less than a width at first, and as far as necessary at a later rank.
+    ShortenTo {
+        rank: u8,
+        least: usize,
+        rest: u8,
+    },
+    /// It is wrapped between words, over as many lines as necessary.
+    Wrap(u8),
+    /// It was shortened as far as possible. It is left out if even that is not enough.
+    Done,
 }
 
 impl Column {
     /// Always shown whole. For states, and for ids, which are shortened to what is unique.
     pub(crate) const fn whole(header: &'static str) -> Self {
-        Self { header, gives: Gives::Nothing }
+        Self { header, narrowing: Narrowing::Never }
     }
 
     /// Left out if there is no room. The lowest rank is left out first.
     pub(crate) const fn spare(rank: u8, header: &'static str) -> Self {
-        Self { header, gives: Gives::Way(rank) }
+        Self { header, narrowing: Narrowing::LeaveOut(rank) }
     }
 
     /// Shortened if there is no room. The lowest rank is shortened first.
     pub(crate) const fn text(rank: u8, header: &'static str) -> Self {
-        Self { header, gives: Gives::Room(rank) }
+        Self { header, narrowing: Narrowing::Shorten(rank) }
+    }
+
+    /// Shortened in two steps: at `rank` to no less than `least` columns, and at the rank `rest` as far as necessary. For
+    /// texts whose beginning is enough, beside columns that would otherwise be left out because of one long text.
+    pub(crate) const fn long_text(rank: u8, least: usize, rest: u8, header: &'static str) -> Self {
+        Self { header, narrowing: Narrowing::ShortenTo { rank, least, rest } }
+    }
+
+    /// Wrapped over several lines if there is no room. For sentences, whose end matters. Not in a table of states.
+    pub(crate) const fn wrapped(rank: u8, header: &'static str) -> Self {
+        Self { header, narrowing: Narrowing::Wrap(rank) }
+    }
+
+    pub(crate) fn header(self) -> &'static str {
+        self.header
+    }
+
+    /// The same column, never left out.
+    pub(crate) const fn kept(self) -> Self {
+        Self::whole(self.header)
     }
 
     fn rank(self) -> Option<u8> {
-        match self.gives {
-            Gives::Nothing => None,
-            Gives::Way(rank) | Gives::Room(rank) => Some(rank),
+        match self.narrowing {
+            Narrowing::Never | Narrowing::Done => None,
+            Narrowing::LeaveOut(rank)
+            | Narrowing::Shorten(rank)
+            | Narrowing::ShortenTo { rank, .. }
+            | Narrowing::Wrap(rank) => Some(rank),
         }
     }
 }
 
 /// A plain table that is at most this wide.
 pub(crate) fn table(columns: &[Column], rows: Vec<Vec<String>>, width: Option<usize>) -> String {
-    lines(columns, rows, width).into_iter().map(|line| line + "\n").collect()
+    let lines = lines(columns, rows, width).into_iter();
+    lines.map(|line| width.map_or_else(|| line.clone(), |width| shorten(&line, width)) + "\n").collect()
 }
 
-/// A table whose rows begin or continue with a state, in the colour of that state. `states` has one for each row.
+/// A table whose rows begin or continue with a state, in the colour of that state. `states` has one for each row. A row that
+/// is still too wide is wrapped, so that the state is never cut.
 pub(crate) fn table_of_states(
     columns: &[Column],
     rows: Vec<Vec<String>>,
@@ -89,7 +126,16 @@ pub(crate) fn table_of_states(
             _ => line,
         }
     });
-    painted.map(|line| line + "\n").collect()
+    painted.map(|line| folded(&without_padding(line, width), width) + "\n").collect()
+}
+
+/// A line that is too wide has no columns to align, so its cells are separated by one gap each.
+fn without_padding(line: String, width: Option<usize>) -> String {
+    if width.is_none_or(|width| columns(&line) <= width) {
+        return line;
+    }
+    let cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+    cells.collect::<Vec<_>>().join("  ")
 }
 
 fn lines(columns: &[Column], mut rows: Vec<Vec<String>>, width: Option<usize>) -> Vec<String> {
@@ -105,31 +151,58 @@ fn lines(columns: &[Column], mut rows: Vec<Vec<String>>, width: Option<usize>) -
     for column in table.column_iter_mut() {
         column.set_padding((0, GAP as u16));
     }
-    let text = table.trim_fmt();
-    text.lines().map(|line| width.map_or_else(|| line.to_owned(), |width| shorten(line, width))).collect()
+    table.trim_fmt().lines().map(str::to_owned).collect()
 }
 
 fn fit(all: &mut Vec<Column>, rows: &mut [Vec<String>], mut id_widths: Vec<usize>, width: usize) {
     let widest = |all: &[Column], rows: &[Vec<String>], column: usize| {
-        rows.iter().map(|row| columns(&row[column])).max().unwrap_or(0).max(columns(all[column].header))
+        let lines = rows.iter().flat_map(|row| row[column].lines());
+        lines.map(columns).max().unwrap_or(0).max(columns(all[column].header))
     };
+    // The cells of shortened columns as they were, by header, the last one shortened at the end.
+    let mut whole: Vec<(&str, Vec<String>)> = vec![];
     loop {
         let total: usize = (0..all.len()).map(|column| widest(all, rows, column) + GAP).sum();
         let over = total.saturating_sub(width + GAP);
         let next = (0..all.len()).filter_map(|column| Some((all[column].rank()?, column))).min();
-        let Some((_, column)) = next.filter(|_| over > 0) else { return };
-        if let Gives::Way(_) = all[column].gives {
+        // The first column names the row.
+        let last_resort = || (1..all.len()).rev().find(|column| all[*column].narrowing == Narrowing::Done);
+        let next = next.map(|(_, column)| column).or_else(last_resort);
+        let Some(column) = next.filter(|_| over > 0) else {
+            // A column that was left out afterwards may have made room.
+            let mut room = (width + GAP).saturating_sub(total);
+            for (header, cells) in whole.iter().rev() {
+                let Some(column) = all.iter().position(|column| column.header == *header) else { continue };
+                let before = widest(all, rows, column);
+                rows.iter_mut().zip(cells).for_each(|(row, cell)| row[column] = shorten(cell, before + room));
+                room -= widest(all, rows, column).saturating_sub(before).min(room);
+            }
+            return;
+        };
+        if matches!(all[column].narrowing, Narrowing::LeaveOut(_) | Narrowing::Done) {
             all.remove(column);
             id_widths.remove(column);
             rows.iter_mut().for_each(|row| drop(row.remove(column)));
             continue;
         }
-        all[column].gives = Gives::Nothing;
+        let is_wrapped = matches!(all[column].narrowing, Narrowing::Wrap(_));
+        let (narrowing, least) = match all[column].narrowing {
+            Narrowing::Wrap(_) => (Narrowing::Never, COLUMN_CHARS_MIN),
+            Narrowing::ShortenTo { least, rest, .. } => (Narrowing::Shorten(rest), least),
+            _ => (Narrowing::Done, COLUMN_CHARS_MIN),
+        };
+        all[column].narrowing = narrowing;
+        if !is_wrapped && !whole.iter().any(|(header, _)| *header == all[column].header) {
+            whole.push((all[column].header, rows.iter().map(|row| row[column].clone()).collect()));
+        }
         let wide = widest(all, rows, column);
+        let widest_word = || rows.iter().flat_map(|row| row[column].split(' ')).map(columns).max().unwrap_or(0);
+        let words = if is_wrapped { widest_word().min(WORD_CHARS_MAX) } else { 0 };
         // A shorter id would identify nothing.
-        let least = COLUMN_CHARS_MIN.max(id_widths[column]).min(wide).max(columns(all[column].header));
+        let least = least.max(words).max(id_widths[column]).min(wide).max(columns(all[column].header));
         let narrow = wide.saturating_sub(over).max(least);
-        rows.iter_mut().for_each(|row| row[column] = shorten(&row[column], narrow));
+        let fitted = |text: &str| if is_wrapped { wrapped(text, narrow).join("\n") } else { shorten(text, narrow) };
+        rows.iter_mut().for_each(|row| row[column] = fitted(&row[column]));
     }
 }
 
@@ -201,6 +274,39 @@ mod tests {
             table(&columns, rows, Some(34)),
             "STATE                   TITLE\nwaiting for permission  Tuesday's…\n"
         );
+    }
+
+    #[test]
+    fn a_long_text_is_shortened_before_a_column_is_left_out() {
+        let columns = [Column::whole("ID"), Column::long_text(1, 10, 3, "NAME"), Column::spare(2, "AGE")];
+        let rows = vec![["1", "a name that is rather long", "3s"].map(str::to_owned).to_vec()];
+        assert_eq!(table(&columns, rows.clone(), Some(20)), "ID  NAME         AGE\n1   a name tha…  3s\n");
+        assert_eq!(table(&columns, rows.clone(), Some(16)), "ID  NAME\n1   a name that…\n");
+        assert_eq!(table(&columns, rows, Some(12)), "ID  NAME\n1   a name …\n");
+    }
+
+    #[test]
+    fn a_sentence_is_wrapped_below_its_header() {
+        let columns = [Column::whole("PROFILE"), Column::wrapped(1, "NOTE")];
+        let rows = vec![["model", "it needs config.toml with base_url"].map(str::to_owned).to_vec()];
+        assert_eq!(
+            table(&columns, rows.clone(), Some(30)),
+            "PROFILE  NOTE\nmodel    it needs config.toml\n         with base_url\n"
+        );
+        assert_eq!(table(&columns, rows, None), "PROFILE  NOTE\nmodel    it needs config.toml with base_url\n");
+    }
+
+    #[test]
+    fn a_state_is_wrapped_where_it_does_not_fit() {
+        let columns = [Column::whole("RUN"), Column::whole("STATE"), Column::text(1, "SESSION")];
+        let rows =
+            vec![["run_1", "waiting for permission, cancelling", "a-rather-long-name"].map(str::to_owned).to_vec()];
+        for width in 14..60 {
+            let text = table_of_states(&columns, rows.clone(), &[None], Some(width), Paint::PLAIN);
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            let words: Vec<_> = text.split_whitespace().collect();
+            assert!(words.join(" ").contains("run_1 waiting for permission, cancelling"), "{text}");
+        }
     }
 
     #[test]

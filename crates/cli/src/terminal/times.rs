@@ -82,6 +82,37 @@ pub(crate) fn age_ms(ms: i64) -> String {
     }
 }
 
+/// A time as it is given on the command line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Since {
+    Time(Timestamp),
+    Ago { ms: i64 },
+}
+
+impl Since {
+    pub(crate) fn time(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::Time(time) => time,
+            Self::Ago { ms } => {
+                let ms = now.as_millisecond().saturating_sub(ms).max(0);
+                Timestamp::from_millisecond(ms).unwrap_or(Timestamp::UNIX_EPOCH)
+            }
+        }
+    }
+}
+
+/// `2026-11-01`, which begins at midnight UTC, `2026-11-01T08:00:00Z`, or `90s`, `15m`, `12h`, `30d` ago.
+pub(crate) fn parse_since(text: &str) -> Result<Since, String> {
+    let midnight = || text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+    let is_date = text.len() == 10;
+    let time = if is_date { midnight().map(|day| day.timestamp()) } else { text.parse().ok() };
+    let since = time.map(Since::Time).or_else(|| parse_ms(text).ok().map(|ms| Since::Ago { ms }));
+    since.ok_or_else(|| {
+        "write a date (2026-11-01), a time with its zone (2026-11-01T08:00:00Z), or how long ago: 90s, 15m, 12h or 30d"
+            .to_owned()
+    })
+}
+
 /// `90s`, `15m`, `12h`, `30d`, in milliseconds.
 pub(crate) fn parse_ms(text: &str) -> Result<i64, String> {
     let units = [('s', 1_000), ('m', 60_000), ('h', 3_600_000), ('d', 86_400_000)];
@@ -89,7 +120,7 @@ pub(crate) fn parse_ms(text: &str) -> Result<i64, String> {
         let number: i64 = text.strip_suffix(unit)?.parse().ok()?;
         number.checked_mul(ms).filter(|ms| *ms > 0)
     });
-    parsed.ok_or_else(|| "write a number and a unit: 90s, 15m, 12h or 30d".to_owned())
+    parsed.ok_or_else(|| "write a whole number and its unit, s, m, h or d: `90s`, `15m`, `12h` or `30d`".to_owned())
 }
 
 #[cfg(test)]
@@ -102,6 +133,20 @@ mod tests {
         assert_eq!(parse_ms("30d"), Ok(2_592_000_000));
         for bad in ["", "90", "s", "-1d", "0h", "1.5h", "1w", "9223372036854775807d"] {
             assert!(parse_ms(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn since_is_a_date_a_time_or_an_age() {
+        let now: Timestamp = "2026-11-17T12:00:00Z".parse().unwrap();
+        let time = |text: &str| parse_since(text).map(|since| since.time(now).to_string());
+        assert_eq!(time("2026-11-01"), Ok("2026-11-01T00:00:00Z".into()));
+        assert_eq!(time("2026-11-01T08:00:00Z"), Ok("2026-11-01T08:00:00Z".into()));
+        assert_eq!(time("2026-11-01T08:00:00.5+02:00"), Ok("2026-11-01T06:00:00.5Z".into()));
+        assert_eq!(time("1d"), Ok("2026-11-16T12:00:00Z".into()));
+        assert!(time("99999999d").is_ok());
+        for bad in ["", "yesterday", "2026-11-31", "2026-11-1", "2026-11-01T08:00:00", "30"] {
+            assert!(time(bad).unwrap_err().contains("2026-11-01"), "{bad}");
         }
     }
 

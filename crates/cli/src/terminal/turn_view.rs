@@ -21,8 +21,9 @@ use serde_json::Value;
 use crate::{
     errors,
     terminal::{
-        events::{declined, field, tool_call},
-        output::{count, line},
+        amounts,
+        events::{declined, field, resolution, tool_call},
+        output::{self, count, line},
         paint::Paint,
         permissions,
         times::age_ms,
@@ -90,10 +91,9 @@ impl TurnView {
             EventType::BackendStatus => self.backend(&payload, event.created_at),
             EventType::PermissionRequest => self.permission(event),
             EventType::PermissionResolved => {
-                let (id, status, by) =
-                    (field(&payload, "permissionId"), field(&payload, "status"), field(&payload, "resolvedBy"));
+                let id = field(&payload, "permissionId");
                 let id = if self.answers_in_place { String::new() } else { format!("{id} ") };
-                vec![self.note(&format!("permission {id}{status} by {by}"))]
+                vec![self.note(&format!("permission {id}{}", resolution(&payload)))]
             }
             EventType::Error => {
                 let (kind, message) = (field(&payload, "failureKind"), field(&payload, "message"));
@@ -190,10 +190,11 @@ impl TurnView {
             return vec![self.note("a permission request could not be read and counts as denied")];
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
+        let width = output::stderr_width();
         if self.answers_in_place {
-            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref()))];
+            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref(), width))];
         }
-        let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options);
+        let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width);
         let answers = permissions::answer_commands(&self.invocation, self.run_id, ask.permission_id);
         vec![Piece::Note(format!("{request}{answers}"))]
     }
@@ -228,7 +229,7 @@ pub(crate) fn outcome(result: &RunResult, paint: Paint) -> String {
         facts.push(count(result.usage.total_tokens, "token"));
     }
     if result.usage.cost_usd > 0.0 {
-        facts.push(format!("{:.4} USD", result.usage.cost_usd));
+        facts.push(amounts::cost(result.usage.cost_usd));
     }
     if result.state == RunState::Completed && result.reply.as_deref().unwrap_or_default().is_empty() {
         facts.push("no reply".to_owned());
@@ -239,7 +240,7 @@ pub(crate) fn outcome(result: &RunResult, paint: Paint) -> String {
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!("  {kind}: {}\n", line(blocker, 500)));
-        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint_about(kind, result.run_id)));
+        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint_about(kind, blocker, result.run_id)));
     }
     out
 }

@@ -5,22 +5,24 @@ mod tests;
 
 use std::path::Path;
 
-use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, fmt::rfc2822};
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind, Rule, Timestamp,
     health::{ConfinementReadiness, Health, Readiness, SERVICE_ID, WorkspaceReadiness},
     kernel::{
         backends::{Backend, CodexProgram},
         provider_profiles::{AgentKind, ProviderProfile},
         runs::ListRuns,
     },
+    limits::WAIT_MS_MAX,
     mesh::health::MeshReadiness,
 };
 use serde::Serialize;
 use tokio::time::{Duration, Instant};
 
 use crate::{
+    commands::backends::name_of,
     connection::{self, Connection, Settings, better_token},
     errors, exit_codes,
     preflight::check,
@@ -140,10 +142,11 @@ async fn run_checks(connection: &Connection, report: &mut DoctorReport) {
         return;
     }
     if let Ok(list) = within(client.list_backends()).await {
+        report.extend(agents(&list.backends, now()));
+        report.extend(list.backends.iter().filter_map(|backend| external(backend, now())));
+        report.extend([codex(&list.codex)]);
         let profiles = within(client.list_provider_profiles(&Default::default())).await;
         let profiles = profiles.map(|all| all.provider_profiles).unwrap_or_default();
-        report.extend(agents(&list.backends, &profiles));
-        report.extend([codex(&list.codex)]);
         report.extend(profiles.iter().filter_map(program));
     }
 }
@@ -197,6 +200,7 @@ fn unknown(name: &'static str) -> Check {
 fn server_failure(failure: &Failure) -> Check {
     let message = line(&failure.message, 400);
     match failure.kind {
+        _ if failure.broken_rule() == Some(Rule::ServerWithoutTls) => of_failure("server", failure),
         _ if ostler_client::is_unreachable(failure) => {
             let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
             Check::of("server", CheckState::Fail, message, fix)
@@ -389,28 +393,44 @@ fn disk(dir: &Path) -> Option<Check> {
     let space = rustix::fs::statvfs(there).ok()?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let state = worst(free < DISK_BYTES_FAIL, free < DISK_BYTES_WARN);
-    let found = format!("{:.1} GiB free at {}", free as f64 / f64::from(1 << 30), dir.display());
+    let absent = if dir.exists() { String::new() } else { format!("; {} does not exist", dir.display()) };
+    let found = format!("{:.1} GiB free at {}{absent}", free as f64 / f64::from(1 << 30), there.display());
     Some(Check::of("disk", state, found, "free space: a full disk stops every write"))
 }
 
-/// Profiles that runs can use: their program is available and their secret is configured.
-fn agents(backends: &[Backend], profiles: &[ProviderProfile]) -> Option<Check> {
+/// Profiles that runs can use, as the server decides it.
+fn agents(backends: &[Backend], now: Timestamp) -> Option<Check> {
     if backends.is_empty() {
         return None;
     }
-    let is_set =
-        |name: &str| profiles.iter().find(|profile| profile.profile == name).is_none_or(|profile| profile.configured);
-    let built_in = backends.iter().filter(|backend| backend.available).map(|backend| backend.profile.as_str());
-    let own = profiles.iter().map(|profile| profile.profile.as_str());
-    let own = own.filter(|name| !backends.iter().any(|backend| backend.profile == *name));
-    let (ready, unset): (Vec<_>, Vec<_>) = built_in.chain(own).partition(|name| is_set(name));
-    let names = |names: &[&str]| names.iter().map(|name| line(name, 63)).collect::<Vec<_>>().join(", ");
+    let can_run = |backend: &&Backend| backend.ready && (backend.external.is_none() || has_runner(backend, now));
+    let (ready, unready): (Vec<_>, Vec<_>) = backends.iter().partition(can_run);
+    let names = |of: &[&Backend]| of.iter().map(|backend| name_of(backend)).collect::<Vec<_>>().join(", ");
     let mut found = format!("{} can run: {}", count(ready.len() as i64, "profile"), names(&ready));
-    if !unset.is_empty() {
-        found += &format!("; not configured: {}", names(&unset));
+    if !unready.is_empty() {
+        found += &format!("; not ready: {} (`ostler backends list` shows why)", names(&unready));
     }
     let state = if ready.is_empty() { CheckState::Fail } else { CheckState::Ok };
     Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
+}
+
+/// Whether a runner has requested a job of an external profile recently. A request waits for at most [`WAIT_MS_MAX`], so the
+/// last request of a runner that waits now is never older.
+fn has_runner(backend: &Backend, now: Timestamp) -> bool {
+    let last_claim_at = backend.external.as_ref().and_then(|external| external.last_claim_at);
+    last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
+}
+
+/// An external profile, and whether a runner serves it.
+fn external(backend: &Backend, now: Timestamp) -> Option<Check> {
+    backend.external.as_ref()?;
+    let state = if has_runner(backend, now) { CheckState::Ok } else { CheckState::Warn };
+    let (name, message) = (line(&backend.profile, 63), backend.message.as_deref().unwrap_or("external profile"));
+    let fix = format!(
+        "start a runner that claims profile {name} (docs/writing-a-runner.md shows one), unless it works on a job now, or \
+         the runner uses another server of this store"
+    );
+    Some(Check::of("profile", state, format!("{name}: {}", line(message, 300)), &fix))
 }
 
 /// A profile whose own program is missing on the server's machine.

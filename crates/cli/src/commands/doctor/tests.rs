@@ -1,3 +1,5 @@
+use ostler_protocol::kernel::backends::ExternalBackend;
+
 use super::*;
 
 #[test]
@@ -31,18 +33,56 @@ fn root_and_a_missing_git_are_warnings() {
 }
 
 #[test]
-fn available_profiles_are_listed() {
-    let built_in = ostler_protocol::kernel::backends::built_in();
-    let profile = |name: &str, configured: bool| -> ProviderProfile {
-        let secret = serde_json::json!({"name": "s", "keys": []});
-        serde_json::from_value(serde_json::json!({"profile": name, "configured": configured, "secretRef": secret,
-            "builtIn": true, "agent": "model"}))
-        .unwrap()
-    };
-    let check = agents(&built_in, &[profile("model", false), profile("qwen", true)]).unwrap();
-    let found = "2 profiles can run: scripted, qwen; not configured: model";
+fn profiles_are_ready_where_the_server_says_so() {
+    let mut all = ostler_protocol::kernel::backends::built_in();
+    all.retain(|backend| matches!(backend.profile.as_str(), "scripted" | "model"));
+    all[0].ready = true;
+    all.push(Backend { profile: "qwen".into(), tenant_id: Some("hwlab".into()), ready: true, ..Backend::default() });
+    let check = agents(&all, Timestamp::UNIX_EPOCH).unwrap();
+    let found = "2 profiles can run: scripted, qwen of hwlab; not ready: model (`ostler backends list` shows why)";
     assert_eq!((check.state, check.found.as_str()), (CheckState::Ok, found));
-    assert_eq!(agents(&[], &[]), None);
+    assert_eq!(agents(&[], Timestamp::UNIX_EPOCH), None);
+}
+
+#[test]
+fn an_external_profile_without_a_recent_request_of_a_runner_is_a_warning() {
+    let backend = |last_claim_at| Backend {
+        profile: "mine".into(),
+        message: Some("external profile; a runner last requested a job".into()),
+        external: Some(ExternalBackend { last_claim_at }),
+        ..Backend::default()
+    };
+    let after_ms = |ms: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_millis(ms);
+    let recent = external(&backend(Some(Timestamp::UNIX_EPOCH)), after_ms(60_000)).unwrap();
+    assert_eq!(recent, Check::ok("profile", "mine: external profile; a runner last requested a job"));
+    let old = external(&backend(Some(Timestamp::UNIX_EPOCH)), after_ms(60_001)).unwrap();
+    let none = external(&backend(None), after_ms(0)).unwrap();
+    for check in [old, none] {
+        assert_eq!(check.state, CheckState::Warn);
+        let fix = check.fix.unwrap();
+        assert!(fix.contains("claims profile mine") && fix.contains("uses another server of this store"), "{fix}");
+    }
+    assert_eq!(external(&Backend::default(), after_ms(0)), None);
+    let found =
+        |last_claim_at| agents(&[Backend { ready: true, ..backend(last_claim_at) }], after_ms(0)).unwrap().found;
+    assert_eq!(found(Some(Timestamp::UNIX_EPOCH)), "1 profile can run: mine");
+    assert!(found(None).contains("not ready: mine"), "{}", found(None));
+}
+
+#[test]
+fn a_server_without_tls_is_reported_with_the_hint_of_its_rule() {
+    let check = server_failure(&Failure::rule(Rule::ServerWithoutTls, "the server does not use TLS"));
+    assert!(check.fix.unwrap().starts_with("check the scheme and the port of the address"));
+    let check = server_failure(&Failure::rule(Rule::ServerUnreachable, "no answer"));
+    assert!(check.fix.unwrap().contains("ostler serve"));
+}
+
+#[test]
+fn a_data_directory_that_does_not_exist_is_named_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let absent = directory.path().join("absent");
+    assert!(disk(&absent).unwrap().found.ends_with(&format!("; {} does not exist", absent.display())));
+    assert!(!disk(directory.path()).unwrap().found.contains("does not exist"));
 }
 
 #[test]

@@ -121,7 +121,7 @@ impl Questions {
             TypedAnswer::No => Verdict::Reject,
             TypedAnswer::Yes | TypedAnswer::View => {
                 question.is_shown_whole = true;
-                return output::message(&permissions::whole_call(&question.ask));
+                return output::message(&permissions::whole_call(&question.ask, output::stderr_width()));
             }
             TypedAnswer::Unclear => return output::message("answer y, n or v\n"),
         };

@@ -33,7 +33,7 @@ use crate::{
         output::{self, Format, Output},
         paint::Paint,
         screen::Screen,
-        status::phase_words,
+        status::waiting_words,
         turn_view::{self, Piece, TurnView},
     },
 };
@@ -80,7 +80,9 @@ pub(crate) async fn follow_turn(
         screen: Screen::new(output.is_text()),
         began: Instant::now(),
         phase: Phase::WaitingRunner,
+        external_profile: None,
         is_verbose: connection.is_verbose(),
+        server: connection.settings()?.server.value,
     };
     match turn.watch(output.format).await? {
         RunEnding::Ended => {
@@ -123,7 +125,11 @@ struct RunTurn<'a> {
     began: Instant,
     /// As of the last response of the server.
     phase: Phase,
+    /// The profile whose runner the turn waits for, if the server starts none.
+    external_profile: Option<String>,
     is_verbose: bool,
+    /// The server's address.
+    server: String,
 }
 
 impl RunTurn<'_> {
@@ -142,6 +148,8 @@ impl RunTurn<'_> {
                 followed = events.recv() => match followed {
                     Some((_, Followed::Event(event))) => {
                         silent_ticks = 0;
+                        // What was polled before is older than the event.
+                        polling = None;
                         if format == Format::Jsonl {
                             self.screen.data(&output::json_line(&*event));
                         }
@@ -175,6 +183,7 @@ impl RunTurn<'_> {
                     // The follower reports an unreachable server.
                     if let Ok(result) = polled {
                         self.phase = result.liveness.phase;
+                        self.external_profile = result.liveness.external_profile.clone();
                     }
                 }
                 _ = interrupts.recv() => {
@@ -206,6 +215,9 @@ impl RunTurn<'_> {
     /// Prints an event. A permission request becomes a question, if there is a person to ask.
     fn show(&mut self, event: &EventView) {
         let is_ours = event.command_id == Some(self.command_id);
+        if is_ours {
+            self.phase = phase_after(event.event_type, self.phase);
+        }
         let pieces = self.view.apply(event);
         if !pieces.is_empty() {
             self.questions.interrupt();
@@ -231,7 +243,8 @@ impl RunTurn<'_> {
     }
 
     fn draw_status(&mut self, stopping: bool, is_quiet: bool) {
-        let what = if stopping { "cancelling" } else { phase_words(self.phase) };
+        let phase = || waiting_words(self.phase, self.external_profile.as_deref());
+        let what = if stopping { "cancelling".to_owned() } else { phase() };
         let leave = if stopping { "Ctrl-C exits" } else { "Ctrl-C cancels" };
         let line = format!("{what} · {}s · {leave}", self.began.elapsed().as_secs());
         self.screen.status(&line, is_quiet);
@@ -270,8 +283,19 @@ impl RunTurn<'_> {
         if format == Format::Json {
             output::data(&output::json(&result));
         }
-        output::notice(&turn_view::outcome(&result, Paint::stderr()));
+        output::message(&turn_view::outcome(&result, Paint::stderr()));
+        output::message(&errors::guide_about(&result, &self.server).unwrap_or_default());
         Ok(exit_codes::of_outcome(result.terminal_status.or(self.view.end)))
+    }
+}
+
+/// The phase of a turn after this event of it, until the server returns the exact one.
+fn phase_after(event_type: EventType, phase: Phase) -> Phase {
+    match event_type {
+        EventType::UserMessage | EventType::Audit | EventType::Lease | EventType::Session => phase,
+        EventType::PermissionRequest => Phase::WaitingPermission,
+        // Most others come from a runner that works on the turn.
+        _ => Phase::WaitingModel,
     }
 }
 

@@ -299,7 +299,7 @@ fn beginning(word: &str) -> Option<String> {
 
 fn describe(agent: &Agent, width: Option<usize>) -> Result<String, Failure> {
     let mut text = format!("{}  {}\n", agent.id, line(&agent.name, 200));
-    text += &format!("runs on {}\n", agent.backend_profile.as_deref().unwrap_or("nothing"));
+    text += &format!("profile {}\n", agent.backend_profile.as_deref().unwrap_or("none"));
     let Some(checked) = agent.manifest()? else { return Ok(text + "no manifest\n") };
     text += &format!("manifest version {}, {}\n\n", agent.capability_manifest_version, checked.canonical.hash);
     let manifest = checked.manifest;

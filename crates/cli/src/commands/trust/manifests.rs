@@ -10,12 +10,16 @@ use std::{
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
     failures::PROBLEMS,
-    trust::manifest::{Checked, Warning},
+    trust::{
+        agents::CreateAgent,
+        manifest::{Checked, Warning},
+    },
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
+    connection::quoted,
     errors, exit_codes,
     terminal::output::{self, Output, count, line},
 };
@@ -38,7 +42,7 @@ pub(crate) struct InitManifestArgs {
 
 /// Check manifests without a server, by the server's rules
 ///
-/// Prints every problem with its place. The exit code is 1 if a manifest would be rejected.
+/// Prints every problem with its place. The exit code is 1 if a manifest would be rejected, and 2 if a file cannot be read.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler agents check manifest.json\n  ostler agents check --strict agents/*.json\n  \
@@ -56,6 +60,8 @@ pub(crate) struct CheckManifestArgs {
 }
 
 pub(crate) fn init(args: &InitManifestArgs) -> Result<u8, Failure> {
+    // A name that the server would reject is rejected before a file is written for it.
+    CreateAgent { name: args.name.clone(), backend_profile: None, capability_manifest: None }.check()?;
     let mut text = serde_json::to_string_pretty(&minimal(&args.name)).map_err(Failure::internal)?;
     text.push('\n');
     let file = args.file.clone().unwrap_or_else(|| format!("{}.manifest.json", key_segment(&args.name)).into());
@@ -65,10 +71,10 @@ pub(crate) fn init(args: &InitManifestArgs) -> Result<u8, Failure> {
     }
     let created = OpenOptions::new().write(true).create_new(true).open(&file);
     created.and_then(|mut created| created.write_all(text.as_bytes())).map_err(|error| not_written(&file, &error))?;
-    let file = file.display();
+    let (path, name) = (quoted(&file.to_string_lossy()), quoted(&args.name));
     output::message(&format!(
-        "wrote {file}; edit it, then:\n  ostler agents check {file}\n  ostler agents create {} --manifest {file}\n",
-        line(&args.name, 200)
+        "wrote {}; edit it, then:\n  ostler agents check {path}\n  ostler agents create {name} --manifest {path}\n",
+        file.display()
     ));
     Ok(exit_codes::OK)
 }
@@ -127,32 +133,43 @@ struct ManifestReport {
     warnings: Vec<Warning>,
     #[serde(skip)]
     summary: String,
+    #[serde(skip)]
+    is_readable: bool,
 }
 
 pub(crate) fn check(args: &CheckManifestArgs) -> Result<u8, Failure> {
-    let reports: Vec<_> = args.files.iter().map(|file| check_file(file)).collect::<Result<_, _>>()?;
+    let reports: Vec<_> = args.files.iter().map(|file| check_file(file)).collect();
     let is_good = |report: &ManifestReport| report.valid && (!args.strict || report.warnings.is_empty());
-    args.output.many(&reports, || reports.iter().map(render).collect());
-    Ok(if reports.iter().all(is_good) { exit_codes::OK } else { exit_codes::BROKEN })
+    let text = || reports.iter().map(|report| render(report, args.strict)).collect::<String>();
+    args.output.many(&reports, || output::folded(&text(), output::width()));
+    Ok(match reports.iter().all(is_good) {
+        true => exit_codes::OK,
+        false if reports.iter().all(|report| report.is_readable) => exit_codes::BROKEN,
+        false => FailureKind::SchemaInvalid.row().exit_code,
+    })
 }
 
-fn check_file(path: &Path) -> Result<ManifestReport, Failure> {
-    let text = read_text(path)?;
+/// A file that cannot be read is a problem like any other, so that the other files are checked, too.
+fn check_file(path: &Path) -> ManifestReport {
     let file = if path.as_os_str() == STANDARD_STREAM { "stdin".to_owned() } else { path.display().to_string() };
-    Ok(match Checked::read(&text) {
+    let text = text_of(path);
+    let is_readable = text.is_ok();
+    let unreadable = |error| Failure::rule(Rule::ManifestFile, format!("cannot be read: {error}"));
+    let unknown_fields = text.as_deref().map(Checked::unknown_fields).unwrap_or_default();
+    match text.map_err(unreadable).and_then(|text| Checked::read(&text)) {
         Ok(checked) => {
             let (tools, scopes) =
                 (checked.manifest.tools.len() as i64, checked.manifest.permission_scopes.len() as i64);
             let summary = format!("ok, {}, {}", count(tools, "tool"), count(scopes, "scope"));
-            ManifestReport { file, valid: true, problems: vec![], warnings: checked.warnings, summary }
+            ManifestReport { file, valid: true, problems: vec![], warnings: checked.warnings, summary, is_readable }
         }
         Err(failure) => {
             let problems = problems(&failure);
             let more = if problems.len() == ostler_protocol::failures::PROBLEMS_MAX { " or more" } else { "" };
             let summary = format!("{}{more}", count(problems.len() as i64, "problem"));
-            ManifestReport { file, valid: false, problems, warnings: vec![], summary }
+            ManifestReport { file, valid: false, problems, warnings: unknown_fields, summary, is_readable }
         }
-    })
+    }
 }
 
 /// Each problem as an object with its pointer, rule and message.
@@ -166,7 +183,7 @@ fn problems(failure: &Failure) -> Vec<Value> {
     vec![one]
 }
 
-fn render(report: &ManifestReport) -> String {
+fn render(report: &ManifestReport, is_strict: bool) -> String {
     let file = line(&report.file, 400);
     let mut out = String::new();
     for problem in &report.problems {
@@ -178,22 +195,26 @@ fn render(report: &ManifestReport) -> String {
     for Warning { rule, pointer, message } in &report.warnings {
         out += &format!("{file}: {}: {} (warning {})\n", line(pointer, 200), line(message, 200), line(rule, 60));
     }
-    out + &format!("{file}: {}\n", report.summary)
+    let warnings = report.warnings.len() as i64;
+    match is_strict && report.valid && warnings > 0 {
+        true => out + &format!("{file}: {}; --strict fails on warnings\n", count(warnings, "warning")),
+        false => out + &format!("{file}: {}\n", report.summary),
+    }
 }
 
 /// Reads a manifest to send. The text is sent unchanged: the server rejects errors that a lenient parser here would hide.
 pub(crate) fn read(path: &Path) -> Result<RawJson, Failure> {
-    RawJson::parse(read_text(path)?).map_err(|error| unreadable(path, &error))
+    let text = text_of(path).map_err(|error| unreadable(path, &error))?;
+    RawJson::parse(text).map_err(|error| unreadable(path, &error))
 }
 
-fn read_text(path: &Path) -> Result<String, Failure> {
-    let read = if path.as_os_str() == STANDARD_STREAM {
+fn text_of(path: &Path) -> std::io::Result<String> {
+    if path.as_os_str() == STANDARD_STREAM {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
     } else {
         std::fs::read_to_string(path)
-    };
-    read.map_err(|error| unreadable(path, &error))
+    }
 }
 
 fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -206,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_manifest_to_start_from_is_accepted_without_a_warning() {
-        for name in ["reader", "My Reader!", "…", ""] {
+        for name in ["reader", "My Reader!", "…"] {
             let checked = Checked::read(&minimal(name).to_string()).unwrap();
             assert_eq!(checked.warnings, [], "{name}");
         }
@@ -221,8 +242,8 @@ mod tests {
         manifest["tools"][0]["name"] = json!("Read");
         manifest["permission_scopes"][0].as_object_mut().unwrap().remove("sensitivity");
         std::fs::write(&file, manifest.to_string()).unwrap();
-        let report = check_file(&file).unwrap();
-        let text = render(&report).replace(&file.display().to_string(), "bad.json");
+        let report = check_file(&file);
+        let text = render(&report, false).replace(&file.display().to_string(), "bad.json");
         assert_eq!(
             text,
             "bad.json: /agent_version: must be a string\n\
@@ -232,5 +253,52 @@ mod tests {
         );
         assert!(!report.valid);
         assert_eq!(report.problems[0]["pointer"], "/agent_version");
+    }
+
+    fn checked(text: &str, is_strict: bool) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.json");
+        std::fs::write(&file, text).unwrap();
+        render(&check_file(&file), is_strict).replace(&file.display().to_string(), "a.json")
+    }
+
+    #[test]
+    fn a_misspelt_field_is_listed_beside_the_missing_one() {
+        let mut manifest = minimal("reader");
+        let scope = manifest["permission_scopes"][0].as_object_mut().unwrap();
+        let level = scope.remove("sensitivity").unwrap();
+        scope.insert("sensitivty".into(), level);
+        assert_eq!(
+            checked(&manifest.to_string(), false),
+            "a.json: /permission_scopes/0/sensitivity: is missing\n\
+             a.json: /permission_scopes/0/sensitivty: this format has no such field (warning field-unknown)\n\
+             a.json: 1 problem\n"
+        );
+        let mut manifest = minimal("reader");
+        manifest["permission_scopes"][0]["sensitivity"] = json!("huge");
+        let text = checked(&manifest.to_string(), false);
+        assert_eq!(
+            text,
+            "a.json: /permission_scopes/0/sensitivity: must be one of low, medium, high\na.json: 1 problem\n"
+        );
+        assert!(checked("{\"tools\": [", false).starts_with("a.json: is not valid JSON: EOF while parsing"));
+    }
+
+    #[test]
+    fn strict_says_that_warnings_fail() {
+        let mut manifest = minimal("reader");
+        manifest["note"] = json!("ours");
+        let warning = "a.json: /note: this format has no such field (warning field-unknown)\n";
+        let text = manifest.to_string();
+        assert_eq!(checked(&text, false), format!("{warning}a.json: ok, 1 tool, 1 scope\n"));
+        assert_eq!(checked(&text, true), format!("{warning}a.json: 1 warning; --strict fails on warnings\n"));
+    }
+
+    #[test]
+    fn a_missing_file_is_a_problem_of_that_file() {
+        let report = check_file(Path::new("/nonexistent/manifest.json"));
+        let text = render(&report, false);
+        assert!(text.starts_with("/nonexistent/manifest.json: cannot be read: No such file"), "{text}");
+        assert!(!report.valid);
     }
 }

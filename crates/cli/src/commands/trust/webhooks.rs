@@ -4,7 +4,7 @@
 use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, FailureKind, Rule,
     ids::AgentId,
     limits::PAGE_ITEMS_MAX,
     trust::webhooks::{Delivery, DeliveryId, DeliveryStatus, ListDeliveries, PutWebhook},
@@ -189,7 +189,7 @@ fn describe(delivery: &Delivery) -> String {
         line(&delivery.event_type, 200),
         delivery.status.as_str(),
         delivery.attempts,
-        output::harmless(delivery.body.as_str())
+        output::json(&delivery.body.to_value()).trim_end()
     )
 }
 
@@ -218,7 +218,7 @@ async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8,
     for word in &args.delivery_ids {
         ids.push(find_delivery(&client, agent_id, word).await?);
     }
-    let mut replayed = vec![];
+    let (mut replayed, is_any_dead) = (vec![], !ids.is_empty());
     for delivery_id in ids {
         match client.replay_delivery(agent_id, delivery_id).await {
             Ok(begun) => replayed.push(begun),
@@ -226,6 +226,10 @@ async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8,
             Err(full) if args.dead && full.broken_rule() == Some(Rule::DeliveriesWaiting) => {
                 output::message(&format!("{}\n", full.message));
                 break;
+            }
+            // The delivery, or the run that it describes, is not there any more. The others can be replayed.
+            Err(gone) if args.dead && gone.kind == FailureKind::NotFound && gone.broken_rule().is_none() => {
+                output::message(&format!("{delivery_id} is not replayed: {}\n", gone.message));
             }
             Err(failure) if failure.broken_rule() == Some(Rule::DeliveryNotDead) => {
                 let hint = "`ostler webhooks list AGENT --status dead` shows those that can be replayed";
@@ -236,7 +240,7 @@ async fn replay(connection: &Connection, args: &ReplayWebhookArgs) -> Result<u8,
     }
     let lines = || replayed.iter().map(|delivery| format!("{} pending\n", delivery.delivery_id)).collect();
     args.output.many(&replayed, lines);
-    if replayed.is_empty() {
+    if !is_any_dead {
         output::message("there are no dead deliveries\n");
     }
     Ok(exit_codes::OK)
@@ -315,16 +319,26 @@ mod tests {
     use super::*;
     use crate::terminal::times::Times;
 
-    #[test]
-    fn the_table_shows_the_state_of_each_delivery() {
-        let delivery: Delivery = serde_json::from_value(json!({
+    fn delivery() -> Delivery {
+        serde_json::from_value(json!({
             "delivery_id": "019a8f6e-7c3b-7d2a-9c1e-5a4b3c2d1e0f", "agent_id": format!("agt_{:032x}", 1),
             "type": "webhook.test", "status": "dead", "attempts": 10, "due_at": null, "last_status": 500,
             "last_error": "responded 500", "created_at": "2030-01-01T00:00:00Z", "updated_at": "2030-01-04T00:00:00Z",
-            "body": {}}))
-        .unwrap();
+            "body": {"type": "webhook.test", "data": {"n": 1}}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_delivery_is_shown_with_its_body_as_indented_json() {
+        let text = describe(&delivery());
+        assert!(text.starts_with("webhook.test dead after 10 attempts: responded 500\n{\n  \""), "{text}");
+        assert!(text.contains("\n  \"data\": {\n    \"n\": 1\n  }") && text.ends_with("\n}\n"), "{text}");
+    }
+
+    #[test]
+    fn the_table_shows_the_state_of_each_delivery() {
         let now = "2030-01-01T02:00:00Z".parse().unwrap();
-        let text = DELIVERIES.render(&[delivery], Times::default(), now, None);
+        let text = DELIVERIES.render(&[delivery()], Times::default(), now, None);
         let row = "019a8f6e-7c3b-7d2a-9c1e-5a4b3c2d1e0f  webhook.test  dead    10        responded 500  2h ago\n";
         assert_eq!(text.lines().nth(1).map(|line| format!("{line}\n")).as_deref(), Some(row));
     }

@@ -2,6 +2,7 @@
 
 mod canned_server;
 mod dist;
+mod idle_runs;
 mod mesh;
 mod preflight;
 mod profiles;

@@ -133,11 +133,12 @@ fn every_problem_of_the_configuration_is_reported_with_its_place() {
     let printed = String::from_utf8(output.stderr).unwrap().replace(file.to_str().unwrap(), "bad.toml");
     assert_eq!(output.status.code(), Some(2), "{printed}");
     let expected = "error: bad.toml, line 2: server.lisen is no setting; did you mean server.listen?\n       \
-        OSTLER_SERVER__DRIAN_MS: server.drian_ms is no setting; did you mean OSTLER_SERVER__DRAIN_MS?\n       \
-        bad.toml, line 6: limits.head_ms: it must be an integer, not string \"soon\"\n  kind: schema-invalid\n  \
+        bad.toml, line 5: limits.heartbeat_ms must be 1 to 86400000\n       \
+        bad.toml, line 6: limits.head_ms: must be a whole number, not the text \"soon\"\n       \
+        OSTLER_SERVER__DRIAN_MS: server.drian_ms is no setting; did you mean OSTLER_SERVER__DRAIN_MS?\n  \
+        kind: schema-invalid\n  \
         rule: config\nhint: `ostler config show` lists every setting";
     assert!(printed.starts_with(expected), "{printed}");
-    // What is out of range is found once the types fit.
     let home = TestHome::on_disk(Engine::Sqlite);
     std::fs::write(&file, "[limits]\nheartbeat_ms = 0\nhead_ms = 0\n").unwrap();
     let output = home.cli(None, &["serve", "--config", file.to_str().unwrap()]);

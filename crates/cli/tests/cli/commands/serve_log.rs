@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use crate::fixtures::{
     http::Http,
-    process::{Guarded, Server},
+    process::{Guarded, Server, eventually},
     runner::submit,
-    test_home::{Engine, TestHome},
+    test_home::{Engine, TestHome, both_engines},
 };
 
 #[test]
@@ -57,6 +57,26 @@ fn a_clean_stop_with_a_follower_logs_no_error() {
     drop(follower);
     let log = home.log();
     assert!(!log.contains("ERROR"), "{log}");
+}
+
+#[both_engines]
+fn the_runs_of_a_killed_server_are_taken_up_with_a_line_in_the_log(engine: Engine) {
+    let mut home = TestHome::on_disk(engine);
+    home.set("OSTLER_RUNNER__JOB_SILENCE_MS", "2000");
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, r#"{"script": [{"wait": 600000}]}"#);
+    let run = format!("/api/v1/runs/{run_id}");
+    eventually("the run is at work", || (http.get(&run).good()["status"] != "pending").then_some(()));
+    server.kill();
+    let line = match engine {
+        Engine::Sqlite => "taking up the runs that the previous process left unfinished",
+        Engine::Postgres => "runner jobs of a launcher that stopped responding are started again",
+    };
+    assert!(!home.log().contains(line), "{}", home.log());
+    let server = home.serve();
+    eventually("the line", || home.log().contains(line).then_some(()));
+    server.stop();
 }
 
 #[test]

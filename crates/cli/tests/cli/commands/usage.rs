@@ -43,6 +43,14 @@ fn runs_are_found_by_label_sorted_by_cost_and_summed() {
     assert!(table.lines().next().unwrap().contains("COST     TOKENS  TIME"), "{table}");
     assert!(table.contains("$1.50    1.0k"), "{table}");
     stdout_of(home.cli(Some(&server), &["sessions", "create", "review", "--label", "team=ads"]));
+    stdout_of(home.cli(Some(&server), &["sessions", "create", "other", "--label", "team=search"]));
+    let sessions = json_of(&home, &server, &["sessions", "list", "--label", "team=ads"]);
+    let names: Vec<_> = sessions.as_array().unwrap().iter().map(|session| &session["sessionId"]).collect();
+    assert_eq!(names, ["review"]);
+    let shown = stdout_of(home.cli(Some(&server), &["sessions", "show", "review"]));
+    assert!(shown.contains("\nlabels   team=ads\n"), "{shown}");
+    let result = stdout_of(home.cli(Some(&server), &["result", &cheap]));
+    assert!(result.ends_with("\nlabels   team=search, verdict=good\n"), "{result}");
     let session = stdout_of(home.cli(Some(&server), &["sessions", "label", "review", "team-"]));
     assert_eq!(session, "review has no labels\n");
     let report = json_of(&home, &server, &["usage", "--by", "user", "--since", "30d"]);

@@ -304,11 +304,15 @@ fn a_changed_or_missing_byte_is_found_before_anything_is_written(engine: Engine)
         bytes[at] ^= 0x20;
         fs::write(&changed, &bytes).unwrap();
         let (code, message) = refused(restored.cli(None, &["restore", text(&changed)]));
-        assert!(code == 2 && message.contains("backup-damaged"), "byte {at}: {code} {message}");
+        assert!(code == 1 && message.contains("backup-damaged"), "byte {at}: {code} {message}");
         fs::write(&changed, &whole[..at]).unwrap();
-        refused(restored.cli(None, &["restore", text(&changed)]));
+        let (code, message) = refused(restored.cli(None, &["restore", text(&changed)]));
+        let problem = if at < 512 { "is not a backup of Ostler" } else { "it is cut off" };
+        assert!(code == 1 && message.contains(problem), "{at} bytes: {code} {message}");
         assert!(!restored.data_dir.exists(), "something was written");
     }
+    let (code, message) = refused(restored.cli(None, &["restore", "--check", text(&home.path("nosuch.tar"))]));
+    assert!(code == 2 && message.contains("nosuch.tar: No such file"), "{code} {message}");
     fs::write(&changed, [&whole[..], b"\0"].concat()).unwrap();
     refused(restored.cli(None, &["restore", text(&changed)]));
     restore(&restored, &file, &[]);

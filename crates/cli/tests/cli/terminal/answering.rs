@@ -114,6 +114,8 @@ fn approve_alone_lists_what_waits_and_asks_about_each_at_a_terminal() {
     waiting(&home, &server, "second", "Delete new logs?", "rm -r new");
     waiting(&home, &server, "third", "Go on?", "make");
     assert_eq!(cli(&["approve", "--yes"]).status.code(), Some(2), "there are two");
+    let several = cli(&["deny", "--yes"]);
+    assert!(String::from_utf8_lossy(&several.stderr).contains("name a run: ostler deny RUN --yes"), "{several:?}");
     let terminal = Terminal::start(&home, &server, &["approve"], &[]);
     terminal.shows("1 of 2, in second");
     terminal.types("n\n");
@@ -123,6 +125,7 @@ fn approve_alone_lists_what_waits_and_asks_about_each_at_a_terminal() {
     assert!(ended.screen.contains("denied") && ended.screen.contains("skipped"), "{}", ended.screen);
     let waits = json_of(&home, &server, &["approve"]);
     assert_eq!((waits.as_array().unwrap().len(), &waits[0]["sessionId"]), (1, &json!("third")));
+    assert!(stdout_of(cli(&["deny", "--yes"])).contains(" denied\n"));
 }
 
 #[test]
@@ -158,6 +161,8 @@ fn a_retry_submits_the_same_input_and_names_the_run_that_it_repeats(engine: Engi
     assert_eq!(cli(&run).status.code(), Some(10));
     let first = json_of(&home, &server, &["result"]);
     let retried = cli(&["retry"]);
+    let repeating = format!("repeating {}: {{\"script\"", first["runId"].as_str().unwrap());
+    assert!(String::from_utf8_lossy(&retried.stderr).starts_with(&repeating), "{retried:?}");
     assert_eq!((retried.status.code(), String::from_utf8_lossy(&retried.stdout).as_ref()), (Some(10), "Trying.\n"));
     let second = json_of(&home, &server, &["result"]);
     assert_ne!(first["runId"], second["runId"]);
@@ -196,6 +201,46 @@ fn wait_ends_with_the_state_the_run_or_the_time() {
     assert_eq!(code(&["wait"]), 0);
     assert_eq!(code(&["wait", "--for", "failed"]), 1);
     assert_eq!(code(&["wait", "--for", "nonsense"]), 2);
+    assert_eq!(code(&["wait", "--for", "failed,completed"]), 0);
+}
+
+#[test]
+fn wait_shows_the_state_at_a_terminal_and_nothing_more_in_a_pipe() {
+    let (home, server) = start();
+    waiting(&home, &server, "disk", "Go on?", "make");
+    let terminal = Terminal::start(&home, &server, &["wait", "disk", "--for", "completed,failed"], &[]);
+    terminal.shows("waiting for permission · ");
+    assert!(home.cli(Some(&server), &["approve", "disk"]).status.success());
+    let ended = terminal.ends();
+    assert_eq!((ended.code, ended.screen.as_str()), (0, "completed\n"));
+    let piped_wait = home.cli(Some(&server), &["wait", "disk"]);
+    assert_eq!(piped(&piped_wait), "exit code 0\n--- stdout\ncompleted\n--- stderr\n");
+}
+
+#[test]
+fn a_turn_that_was_answered_does_not_wait_for_a_runner() {
+    let (home, server) = start();
+    let script = json!({"script": [{"ask": {"title": "Go on?", "command": "make"}}, {"wait": 2500}, {"say": "Done."}]});
+    let terminal = Terminal::start(&home, &server, &["run", &script.to_string()], &[]);
+    asked(&terminal, 1);
+    terminal.types("y\n");
+    terminal.shows("running · ");
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    let (_, answered) = ended.raw.rsplit_once("allow this?").unwrap();
+    assert!(!answered.contains("waiting for a runner"), "{answered:?}");
+}
+
+#[test]
+fn a_request_of_a_cancelled_run_is_described_in_plain_words() {
+    let (home, server) = start();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    waiting(&home, &server, "disk", "Go on?", "make");
+    assert!(cli(&["cancel", "disk", "--yes"]).status.success());
+    assert_eq!(cli(&["wait", "disk", "--for", "cancelled"]).status.code(), Some(0));
+    let trace = stdout_of(cli(&["trace", "disk"]));
+    assert!(trace.contains("  cancelled: the turn was cancelled prm_"), "{trace}");
+    assert!(trace.contains("  turn cancelled on request\n"), "{trace}");
 }
 
 #[test]

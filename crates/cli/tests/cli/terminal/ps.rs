@@ -140,6 +140,17 @@ fn a_watch_of_a_server_that_never_answered_ends() {
 }
 
 #[test]
+fn a_server_without_tls_that_is_addressed_with_it_is_named() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let output = home.cli(None, &["--server", &server.url().replace("http:", "https:"), "ps"]);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(7), "{printed}");
+    let message = format!("error: the server at https://{0} does not use TLS; use http://{0}\n", server.address);
+    assert!(printed.starts_with(&message) && !printed.contains("is the server running"), "{printed}");
+}
+
+#[test]
 fn a_session_is_renamed_and_closed_and_a_failed_turn_is_listed() {
     let home = TestHome::new(Engine::Sqlite);
     let server = home.serve();

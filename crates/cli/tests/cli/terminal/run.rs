@@ -4,6 +4,7 @@
 use serde_json::json;
 
 use crate::fixtures::{
+    http::Http,
     process::{Server, ostler},
     pty::{CTRL_C, Terminal},
     snapshot::{assert_snapshot, piped},
@@ -59,6 +60,18 @@ fn a_piped_run_prints_the_reply_on_stdout_and_messages_on_stderr() {
     let numbers: Vec<_> = lines.iter().map(|event| event["seq"].as_i64().unwrap()).collect();
     assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>());
     assert_eq!(lines.last().unwrap()["type"], "terminal_status");
+}
+
+#[test]
+fn a_script_that_cannot_be_read_is_explained_by_its_guide() {
+    let (home, server) = start();
+    let failed = home.cli(Some(&server), &["run", r#"{"script": [{"sya": "hello"}]}"#]);
+    assert_eq!(failed.status.code(), Some(10));
+    let shown = String::from_utf8(failed.stderr).unwrap();
+    let guide = format!("{}/guide/scripted-agent", server.url());
+    let end = format!("hint: correct the script; docs/scripted-agent.md describes its steps\n  read: {guide}\n");
+    assert!(shown.ends_with(&end), "{shown}");
+    assert!(Http::new(&server).get("/guide/scripted-agent").status < 400);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::{
     fixtures::{
         http::Http,
         process::{Server, eventually, stdout_of},
-        pty::Terminal,
+        pty::{Ended, Terminal},
         snapshot::{assert_snapshot, mask},
         test_home::{Engine, TestHome},
     },
@@ -38,6 +38,7 @@ fn framed(width: u16, home: &TestHome, shown: &str) -> String {
 /// Masks what differs, with the same width where columns depend on it.
 fn masked(home: &TestHome, shown: &str) -> String {
     let masks = [
+        (r"\bagt_[0-9a-f]{32}\b", "agt_ID"),
         (r"\b(run|ses|prm|cmd|agt|rel)_[0-9a-f]{12,31}\b", "${1}_SHORT"),
         (r"\b(run|ses|prm|cmd|agt|rel)_[0-9a-f]*…", "${1}_CUT…"),
         (r"\brunner-[0-9a-f]*…", "runner-CUT…"),
@@ -79,17 +80,76 @@ fn lists_fit_every_terminal() {
     for (name, args) in [
         ("ps", &["ps"][..]),
         ("runs", &["runs", "list"]),
+        ("runs_by_cost", &["runs", "list", "--sort", "cost", "--status", "waiting,completed,failed"]),
         ("sessions", &["sessions", "list"]),
         ("inbox", &["inbox"]),
         ("profiles", &["profiles", "list"]),
+        ("backends", &["backends", "list"]),
     ] {
         let text = screens(&home, &server, args, &[]);
         assert!(!text.contains("waiti…") && !text.contains("fail…"), "a state was shortened: {text}");
-        if name != "profiles" {
+        if !["profiles", "backends"].contains(&name) {
             assert_eq!(text.matches("waiting for permission").count(), 4, "{name}: {text}");
         }
         assert_snapshot(&format!("screens_{name}"), &home, &text);
     }
+}
+
+#[test]
+fn the_inbox_shows_how_turns_ended() {
+    let (home, server) = scene();
+    let shown = screen(120, &home, &server, &["inbox"], &[]);
+    assert!(shown.contains("the agent fell over") && shown.contains("hello"), "{shown}");
+    // Long texts are shortened before the command of a request is left out.
+    let shown = screen(80, &home, &server, &["inbox"], &[]);
+    assert!(shown.contains("the agent f") && shown.contains("rm -r logs/") && shown.contains("SINCE"), "{shown}");
+    let items: Value = serde_json::from_str(&stdout_of(home.cli(Some(&server), &["inbox", "-o", "json"]))).unwrap();
+    assert_eq!(items[2]["outcome"], "the agent fell over");
+}
+
+#[test]
+fn a_state_is_whole_on_a_very_narrow_terminal() {
+    let (home, server) = scene();
+    for command in [&["runs", "list"][..], &["ps"], &["inbox"]] {
+        for width in [24, 32, 40] {
+            let shown = screen(width, &home, &server, command, &[]);
+            let words: Vec<_> = shown.split_whitespace().collect();
+            assert!(words.join(" ").contains("waiting for permission"), "{command:?}: {shown}");
+        }
+    }
+}
+
+/// Whether the program itself wrapped every line. A terminal would break them within words.
+fn assert_wrapped(ended: &Ended, width: u16) {
+    let escapes = Regex::new(r"\x1b\[[0-9;]*[A-Za-z]").unwrap();
+    for line in escapes.replace_all(&ended.raw, "").lines() {
+        assert!(line.chars().count() <= width.into(), "{line:?} is wider than {width}");
+    }
+}
+
+#[test]
+fn settings_and_the_consent_screen_are_wrapped_between_words() {
+    let (home, server) = scene();
+    let body = json!({"name": "notes-helper", "capability_manifest": manifest(&[])});
+    Http::new(&server).post("/agents", &body).good();
+    let mut text = String::new();
+    for width in WIDTHS {
+        let start = |args: &[&str]| Terminal::start_at(width.try_into().unwrap(), &home, &server, args, &[]);
+        let shown = start(&["config", "show", "server"]).ends();
+        assert_wrapped(&shown, width);
+        assert!(!shown.screen.contains('…') && shown.screen.contains("OSTLER_DATA_DIR"), "{}", shown.screen);
+        let asked = start(&["consent", "grant", "notes-helper"]);
+        asked.shows("\n>\n");
+        asked.types("all\n");
+        asked.shows("[x] 3");
+        asked.types("\n");
+        asked.shows("[y/N]");
+        asked.types("n\n");
+        let asked = asked.ends();
+        assert_wrapped(&asked, width);
+        text += &format!("--- {width} columns\n{}", masked(&home, &asked.screen));
+    }
+    assert_snapshot("screens_consent_grant", &home, &text);
 }
 
 #[test]

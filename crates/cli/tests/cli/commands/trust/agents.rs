@@ -41,7 +41,7 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     let agent = made.trim();
     assert!(agent.starts_with("agt_"), "{made}");
     let shown = stdout_of(ostler(&["agents", "show", agent]));
-    for part in ["reader", "runs on scripted", "manifest version 1", "filesystem:read  medium", "read_file"] {
+    for part in ["reader", "profile scripted", "manifest version 1", "filesystem:read  medium", "read_file"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     let diff = ["agents", "diff", agent, "--manifest", new];

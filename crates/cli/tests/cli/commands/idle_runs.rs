@@ -1,0 +1,105 @@
+//! Runs that wait for a runner elsewhere, runs that have nothing left to do, and sessions by their state.
+
+use serde_json::Value;
+
+use crate::fixtures::{
+    process::{Server, stdout_of},
+    test_home::{Engine, TestHome},
+};
+
+fn json_of(home: &TestHome, server: &Server, args: &[&str]) -> Value {
+    let output = home.cli(Some(server), &[args, &["-o", "json"]].concat());
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{args:?}: {output:?}"))
+}
+
+fn run(home: &TestHome, server: &Server, args: &[&str]) -> String {
+    json_of(home, server, &[&["run"], args].concat())["runId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn cancelling_a_completed_run_reports_that_nothing_runs() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let run_id = run(&home, &server, &["say hello"]);
+    let output = home.cli(Some(&server), &["cancel", &run_id, "--yes"]);
+    assert!(output.status.success(), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(message, format!("nothing to cancel: the run completed ({run_id})\n"));
+    assert_eq!(output.stdout, b"");
+    let found = stdout_of(home.cli(Some(&server), &["api", "GET", &format!("/api/v1/runs/{run_id}")]));
+    let found: Value = serde_json::from_str(&found).unwrap();
+    assert_eq!((&found["status"], &found["cancelRequestedAt"]), (&"pending".into(), &Value::Null));
+    server.stop();
+}
+
+#[test]
+fn a_run_whose_input_was_removed_is_not_repeated() {
+    let mut home = TestHome::new(Engine::Sqlite);
+    home.set("OSTLER_RETENTION__EVENTS_MS", "1");
+    let server = home.serve();
+    let run_id = run(&home, &server, &["say hello"]);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    stdout_of(home.cli(Some(&server), &["retention", "run", "--yes"]));
+    let output = home.cli(Some(&server), &["retry", &run_id]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(message.contains("the input of this run was removed by retention on 20"), "{message}");
+    assert!(message.contains("; start a new run") && message.contains("hint: "), "{message}");
+    assert!(!output.status.success() && !message.contains("prompt, message or text"), "{message}");
+    server.stop();
+}
+
+#[test]
+fn a_profile_is_ready_in_every_list_or_in_none() {
+    let mut home = TestHome::new(Engine::Sqlite);
+    home.set("OSTLER_RUNNER__EXTERNAL_PROFILES", "my-agent");
+    let server = home.serve();
+    let backends = json_of(&home, &server, &["backends", "list"]);
+    let named = |of: &Value, is_ready: bool| -> Vec<String> {
+        let all = of.as_array().unwrap().iter().filter(|one| one["ready"] == is_ready);
+        all.map(|one| one["profile"].as_str().unwrap().to_owned()).collect()
+    };
+    let (ready, unready) = (named(&backends, true), named(&backends, false));
+    assert_eq!(ready, ["scripted", "my-agent"]);
+    assert!(unready.contains(&"model".to_owned()) && unready.contains(&"codex".to_owned()), "{unready:?}");
+    let profiles = json_of(&home, &server, &["profiles", "list"]);
+    assert_eq!((named(&profiles, true), named(&profiles, false)), (vec!["my-agent".to_owned()], unready.clone()));
+    let checks = json_of(&home, &server, &["doctor"]);
+    let found = |name: &str| -> String {
+        let checks = checks.as_array().unwrap().iter().filter(|check| check["name"] == name);
+        checks.map(|check| format!("{} {}", check["state"], check["found"])).collect::<Vec<_>>().join("\n")
+    };
+    // No runner serves the external profile yet.
+    let expected = format!("1 profile can run: scripted; not ready: {}, my-agent", unready.join(", "));
+    assert!(found("backends").contains(&expected), "{}", found("backends"));
+    let external = "my-agent: external profile; no runner has requested a job since this server started";
+    assert!(found("profile").contains(external), "{}", found("profile"));
+    for noun in ["backends", "profiles"] {
+        let table = stdout_of(home.cli(Some(&server), &[noun, "list"]));
+        assert!(table.contains("external profile; "), "{table}");
+    }
+    // A run of it says which runner it waits for.
+    let run_id = run(&home, &server, &["--profile", "my-agent", "--detach", "hi"]);
+    let result = String::from_utf8(home.cli(Some(&server), &["result", &run_id]).stdout).unwrap();
+    assert!(result.starts_with("waiting for a runner that claims profile my-agent\n"), "{result}");
+    assert!(result.contains("next     start that runner"), "{result}");
+    server.stop();
+}
+
+#[test]
+fn sessions_of_a_state_are_found_beyond_the_first_page() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    run(
+        &home,
+        &server,
+        &["--session", "bad", r#"{"script": [{"fail": {"kind": "backend-failed", "message": "it broke"}}]}"#],
+    );
+    for name in ["a", "b", "c"] {
+        run(&home, &server, &["--session", name, "say hello"]);
+    }
+    let failed = json_of(&home, &server, &["sessions", "list", "--status", "failed", "-n", "2"]);
+    let ids: Vec<_> = failed.as_array().unwrap().iter().map(|session| &session["sessionId"]).collect();
+    assert_eq!(ids, ["bad"]);
+    assert_eq!(failed[0]["state"], "failed");
+    server.stop();
+}
