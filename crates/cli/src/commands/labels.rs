@@ -13,7 +13,7 @@ pub(crate) fn parse(text: &str) -> Result<(String, String), String> {
 }
 
 /// Reads `KEY=VALUE` or `KEY-`.
-pub(crate) fn parse_change(text: &str) -> Result<(String, Option<String>), String> {
+fn parse_change(text: &str) -> Result<(String, Option<String>), String> {
     match (parse(text), text.strip_suffix('-')) {
         (Ok((key, value)), _) => Ok((key, Some(value))),
         (Err(_), Some(key)) if !key.is_empty() => Ok((key.to_owned(), None)),
@@ -32,8 +32,18 @@ pub(crate) fn filter(labels: &[(String, String)]) -> Option<String> {
     (!pairs.is_empty()).then(|| pairs.join(","))
 }
 
-pub(crate) fn patch(changes: &[(String, Option<String>)]) -> LabelPatch {
-    changes.iter().cloned().collect()
+/// The changes of `ostler runs label` and `ostler sessions label`.
+#[derive(clap::Args, Debug)]
+pub(crate) struct LabelChanges {
+    /// KEY=VALUE sets a label, KEY- removes it
+    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = parse_change)]
+    changes: Vec<(String, Option<String>)>,
+}
+
+impl LabelChanges {
+    pub(crate) fn patch(&self) -> LabelPatch {
+        self.changes.iter().cloned().collect()
+    }
 }
 
 /// What a noun is labelled with now, as a sentence.

@@ -57,9 +57,8 @@ impl RunsArgs {
 struct LabelRunArgs {
     #[arg(value_name = "RUN", add = candidates::targets(), help = "Its id, or the beginning of it")]
     run: String,
-    /// KEY=VALUE sets a label, KEY- removes it
-    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = labels::parse_change)]
-    changes: Vec<(String, Option<String>)>,
+    #[command(flatten)]
+    labels: labels::LabelChanges,
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
@@ -69,7 +68,7 @@ struct LabelRunArgs {
 async fn label(connection: &Connection, args: &LabelRunArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let run_id = finder.run(&args.run).await?;
-    let update = UpdateRun { labels: Some(labels::patch(&args.changes)) };
+    let update = UpdateRun { labels: Some(args.labels.patch()) };
     let run = finder.client.update_run(&run_id, &update).await?;
     args.output.one(&run, || labels::sentence(&run.run_id.to_string(), &run.labels));
     Ok(exit_codes::OK)

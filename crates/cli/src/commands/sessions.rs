@@ -157,9 +157,8 @@ struct LabelSessionArgs {
     #[arg(value_name = "SESSION", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
         help = "Its id, the beginning of it, or one of its runs")]
     session: String,
-    /// KEY=VALUE sets a label, KEY- removes it
-    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = labels::parse_change)]
-    changes: Vec<(String, Option<String>)>,
+    #[command(flatten)]
+    labels: labels::LabelChanges,
     #[command(flatten)]
     within: Within,
     #[command(flatten)]
@@ -169,7 +168,7 @@ struct LabelSessionArgs {
 async fn label(connection: &Connection, args: &LabelSessionArgs) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let SessionKey { id, tenant } = finder.session(&args.session).await?;
-    let labels = Some(labels::patch(&args.changes));
+    let labels = Some(args.labels.patch());
     let update = UpdateSession { labels, tenant_id: tenant, ..UpdateSession::default() };
     let session = finder.client.update_session(&id, &update).await?;
     args.output.one(&session, || labels::sentence(&session.session_id, &session.labels));

@@ -187,7 +187,7 @@ fn the_guide_names_everything_that_a_server_stores(engine: Engine) {
     for table in ["sessions", "events", "mesh_certificates", "attachments", "provider_profile_changes"] {
         assert!(report["contents"]["rows"][table].as_i64().unwrap() > 0, "{table}: {report}");
     }
-    // What the operator put there is not copied, and that is said.
+    // Files that the operator added to the data directory are not copied, and the output lists them.
     fs::write(home.data_dir.join("notes.txt"), "mine").unwrap();
     let output = home.cli(None, &["backup", text(&home.path("second.tar")), "--no-workspaces"]);
     let notes = String::from_utf8(output.stderr).unwrap();

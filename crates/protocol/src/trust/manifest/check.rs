@@ -179,7 +179,7 @@ fn check_parts(value: &Value, problems: &mut Problems) {
     let items = |list: &str, max| value.get(list).and_then(Value::as_array).into_iter().flatten().take(max);
     let scopes: Vec<_> = items("permission_scopes", SCOPES_MAX).map(|scope| Scope::deserialize(scope).ok()).collect();
     let tools: Vec<_> = items("tools", TOOLS_MAX).map(|tool| Tool::deserialize(tool).ok()).collect();
-    // A scope that is wrong otherwise is declared all the same.
+    // A scope with another problem counts as declared, so that tools that use it are not reported, too.
     let ids = items("permission_scopes", SCOPES_MAX).filter_map(|scope| scope.get("id")?.as_str()).collect();
     let mut warnings = vec![];
     check_scopes(numbered(&scopes), &mut warnings, problems);
