@@ -121,13 +121,17 @@ impl Redactor {
 
     /// Redacts text that is not JSON.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        self.redact_escaped(text, ESCAPE_LEVELS_MAX)
+        self.redact_escaped(text, ESCAPE_LEVELS_MAX, SearchNeeds::ALL)
     }
 
     /// As [`Redactor::redact`], following escapes of escapes this far.
-    fn redact_escaped<'a>(&self, text: &'a str, levels: usize) -> Cow<'a, str> {
-        let text = self.without_escaped(text, levels).map_or(Cow::Borrowed(text), Cow::Owned);
-        let mut text = self.without_known(&text).map_or(text, Cow::Owned);
+    fn redact_escaped<'a>(&self, text: &'a str, levels: usize, needs: SearchNeeds) -> Cow<'a, str> {
+        let decoded = if needs.escapes { self.without_escaped(text, levels) } else { None };
+        let text = decoded.map_or(Cow::Borrowed(text), Cow::Owned);
+        // Decoding may have completed a known value.
+        let is_searched = needs.known || matches!(text, Cow::Owned(_));
+        let masked = if is_searched { self.without_known(&text) } else { None };
+        let mut text = masked.map_or(text, Cow::Owned);
         if !self.hints.is_match(text.as_ref()) {
             return text;
         }
@@ -150,7 +154,7 @@ impl Redactor {
         for word in text.split([' ', '\t', '\r', '\n', '"', '\'', '<', '>']).filter(|word| has_escape(word)) {
             // Bytes that are no text cannot be part of a secret that we know.
             let decoded = percent_decode_str(word).decode_utf8_lossy();
-            let Cow::Owned(clean) = self.redact_escaped(&decoded, levels - 1) else { continue };
+            let Cow::Owned(clean) = self.redact_escaped(&decoded, levels - 1, SearchNeeds::ALL) else { continue };
             let start = word.as_ptr() as usize - text.as_ptr() as usize;
             out.push_str(&text[copied..start]);
             out.extend(utf8_percent_encode(&clean, ESCAPED));
@@ -161,11 +165,13 @@ impl Redactor {
 
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let suspicious = self.hints.is_match(text) || self.knows(text) || has_escape(text);
-        if !suspicious {
+        let found = SearchNeeds { known: self.knows(text), escapes: has_escape(text) };
+        if !found.known && !found.escapes && !self.hints.is_match(text) {
             return Cow::Borrowed(text);
         }
-        let mut walk = JsonWalk { redactor: self, text, out: String::new(), copied: 0, mask_until: 0 };
+        // Without a backslash, the strings are parts of the text as it is.
+        let needs = if text.contains('\\') { SearchNeeds::ALL } else { found };
+        let mut walk = JsonWalk { redactor: self, text, needs, out: String::new(), copied: 0, mask_until: 0 };
         walk.run();
         if walk.copied == 0 {
             return Cow::Borrowed(text);
@@ -175,17 +181,30 @@ impl Redactor {
     }
 
     /// A string of JSON, decoded; it may be JSON itself.
-    fn redact_string<'a>(&self, text: &'a str) -> Cow<'a, str> {
+    fn redact_string<'a>(&self, text: &'a str, needs: SearchNeeds) -> Cow<'a, str> {
         let nested =
             text.trim_start().starts_with(['{', '[']) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok();
-        if nested { self.redact_json(text) } else { self.redact(text) }
+        if nested { self.redact_json(text) } else { self.redact_escaped(text, ESCAPE_LEVELS_MAX, needs) }
     }
+}
+
+/// Which searches a string needs. Computed once for the JSON text that contains it.
+#[derive(Clone, Copy)]
+struct SearchNeeds {
+    known: bool,
+    escapes: bool,
+}
+
+impl SearchNeeds {
+    const ALL: Self = Self { known: true, escapes: true };
 }
 
 /// Goes through a JSON text string by string and writes down what changes.
 struct JsonWalk<'a> {
     redactor: &'a Redactor,
     text: &'a str,
+    /// Of its strings.
+    needs: SearchNeeds,
     out: String,
     /// Everything before this is in `out`.
     copied: usize,
@@ -203,7 +222,7 @@ impl JsonWalk<'_> {
             let is_key = self.text[after..].starts_with(':');
             if !is_key && start < self.mask_until {
                 self.replace(start, end, MASK);
-            } else if let Cow::Owned(clean) = self.redactor.redact_string(&content) {
+            } else if let Cow::Owned(clean) = self.redactor.redact_string(&content, self.needs) {
                 self.replace(start, end, &clean);
             }
             at = end;

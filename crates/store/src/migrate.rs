@@ -19,6 +19,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0006_retention", sql: include_str!("../migrations/sqlite/0006_retention.sql") },
     Migration { id: "0007_usage", sql: include_str!("../migrations/sqlite/0007_usage.sql") },
     Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/sqlite/0008_run_webhooks.sql") },
+    Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/sqlite/0009_cheaper_writes.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -33,6 +34,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0006_retention", sql: include_str!("../migrations/postgres/0006_retention.sql") },
     Migration { id: "0007_usage", sql: include_str!("../migrations/postgres/0007_usage.sql") },
     Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/postgres/0008_run_webhooks.sql") },
+    Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/postgres/0009_cheaper_writes.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

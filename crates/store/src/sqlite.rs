@@ -8,6 +8,7 @@ pub(crate) mod writes;
 
 use std::{
     fs::{File, Permissions},
+    ops::Deref,
     os::unix::fs::{OpenOptionsExt, PermissionsExt},
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
@@ -326,6 +327,38 @@ fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError
     Ok(tx.commit()?)
 }
 
+/// The transaction of a flush. It is rolled back when it is dropped, unless it was committed. Its statements are prepared once;
+/// those of `rusqlite::Transaction` are parsed for each flush.
+struct FlushTransaction<'a>(&'a Connection);
+
+impl<'a> FlushTransaction<'a> {
+    fn begin(connection: &'a Connection) -> rusqlite::Result<Self> {
+        connection.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
+        Ok(Self(connection))
+    }
+
+    fn commit(self) -> rusqlite::Result<()> {
+        self.0.prepare_cached("COMMIT")?.execute([]).map(drop)
+    }
+}
+
+impl Drop for FlushTransaction<'_> {
+    fn drop(&mut self) {
+        // Autocommit is on again after a commit, and if SQLite has rolled back by itself.
+        if !self.0.is_autocommit() {
+            let _ = self.0.execute_batch("ROLLBACK");
+        }
+    }
+}
+
+impl Deref for FlushTransaction<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.0
+    }
+}
+
 /// The writer thread.
 struct Lane {
     connection: Connection,
@@ -400,7 +433,7 @@ impl Lane {
         writes: Vec<Box<dyn Write>>,
         now: Timestamp,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
-        let tx = match self.connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate) {
+        let tx = match FlushTransaction::begin(&self.connection) {
             Ok(tx) => tx,
             Err(error) => {
                 let error = StoreError::from(error);

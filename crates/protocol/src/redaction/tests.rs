@@ -171,3 +171,11 @@ proptest::proptest! {
         proptest::prop_assert!(!clean.contains(&escaped), "{}", clean);
     }
 }
+
+#[test]
+fn a_known_value_that_decoding_completes_is_replaced() {
+    let redactor = Redactor::new(&["foo bar baz"]);
+    let text = r#"{"q":"password=hunter2hunter2&x=%66oo bar baz"}"#;
+    let redacted = redactor.redact_json(text);
+    assert!(redacted.contains(MASK) && !redacted.contains("foo bar baz"), "{redacted}");
+}

@@ -5,7 +5,7 @@ use ostler_protocol::kernel::backends::Backend;
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, on_conflict, record},
+    record::{self, record, replace_stored},
 };
 
 pub(crate) struct StoredBackend {
@@ -33,5 +33,5 @@ pub async fn list(db: &Db) -> Result<Vec<Backend>, StoreError> {
 
 pub async fn insert(db: &Db, position: i64, backend: &Backend) -> Result<(), StoreError> {
     let stored = StoredBackend { profile: backend.profile.clone(), position, backend: backend.clone() };
-    db.execute_statement(record::insert(&stored, vec![], &on_conflict::<StoredBackend>())).await
+    db.execute_statement(record::insert(&stored, vec![], &replace_stored::<StoredBackend>())).await
 }

@@ -6,11 +6,11 @@ use ostler_protocol::{
     kernel::commands::{Command, CommandState, CommandType},
 };
 
-use super::{conditions::UNFINISHED, session_and_run};
+use super::{conditions::unfinished, session_and_run};
 use crate::{
     db::Db,
     error::StoreError,
-    record::{record, text},
+    record::{Record, record, select, text},
 };
 
 record! {
@@ -90,13 +90,15 @@ pub async fn get_first(db: &Db, run_id: RunId) -> Result<Option<Command>, StoreE
 
 /// Every unfinished command of a run, by number.
 pub async fn list_unfinished(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
-    db.select::<Command>(&format!("WHERE t.run_id = $1 AND t.{UNFINISHED} ORDER BY t.seq"), vec![text(run_id)]).await
+    let sql = select!(Command, &format!("WHERE t.run_id = $1 AND {} ORDER BY t.seq", unfinished("t.")));
+    db.read(sql, vec![text(run_id)], Command::decode).await
 }
 
 /// Runs with a command that has run past its time.
 pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     let sql = format!(
-        "SELECT session_id, run_id FROM commands WHERE deadline_at <= $1 AND {UNFINISHED} ORDER BY deadline_at LIMIT $2"
+        "SELECT session_id, run_id FROM commands WHERE deadline_at <= $1 AND {} ORDER BY deadline_at LIMIT $2",
+        unfinished("")
     );
     db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }

@@ -34,6 +34,7 @@ record! {
         dismissed: flag;
         waiters: json;
     }
+    on_conflict Replace;
 }
 
 pub async fn get(db: &Db, run_id: RunId) -> Result<Option<Lease>, StoreError> {

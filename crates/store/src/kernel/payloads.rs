@@ -9,7 +9,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    kernel::conditions::UNFINISHED,
+    kernel::conditions::unfinished,
     record::{Record, Statement, insert, record, text},
     retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
 };
@@ -125,7 +125,7 @@ pub async fn remove(
     ];
     if through_seq >= last_seq {
         // A run that idled may have received another turn meanwhile.
-        let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {UNFINISHED}");
+        let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {}", unfinished(""));
         let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1 AND status <> 'pending'";
         statements.extend([commands, permissions.to_owned()].map(|sql| Statement::new(sql, vec![text(run_id)])));
     }

@@ -7,7 +7,7 @@ use ostler_protocol::{
     limits::PAGE_ITEMS_MAX,
 };
 
-use super::{conditions::UNFINISHED, session_and_run};
+use super::{conditions::unfinished, session_and_run};
 use crate::{
     db::Db,
     error::StoreError,
@@ -65,8 +65,9 @@ pub async fn list_open(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>,
 /// What has been resolved of the requests of the run's unfinished commands, in that order.
 pub async fn list_resolved(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
     let rest = format!(
-        "JOIN commands c ON c.command_id = t.command_id AND c.{UNFINISHED}
-         WHERE t.run_id = $1 AND t.status <> 'pending' ORDER BY t.resolved_at, t.permission_id LIMIT $2"
+        "JOIN commands c ON c.command_id = t.command_id AND {}
+         WHERE t.run_id = $1 AND t.status <> 'pending' ORDER BY t.resolved_at, t.permission_id LIMIT $2",
+        unfinished("c.")
     );
     db.select(&rest, vec![text(run_id), i64::from(PAGE_ITEMS_MAX).into()]).await
 }

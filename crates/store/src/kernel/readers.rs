@@ -11,7 +11,7 @@ use ostler_protocol::{Timestamp, ids::SessionId};
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, insert_select, on_conflict, record, sql, text},
+    record::{self, insert_select, record, replace_stored, sql, text},
 };
 
 /// Sessions settled at once.
@@ -96,7 +96,7 @@ pub async fn update_version(
             ("created_at", "s.created_at"),
             ("unread", "CASE WHEN s.version > $2 THEN 1 ELSE 0 END"),
         ];
-        let replaced = on_conflict::<ReadCursor>();
+        let replaced = replace_stored::<ReadCursor>();
         let rest = format!(
             "FROM sessions s WHERE s.session_id = $4 {replaced} WHERE session_read_cursors.version <= excluded.version"
         );

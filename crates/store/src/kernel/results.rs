@@ -9,7 +9,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{Reader, Record, columns, text},
+    record::{Reader, Record, columns, sql, text},
 };
 
 const LATEST_TURN: &str = "c.seq = (SELECT n.seq FROM commands n WHERE n.run_id = r.run_id AND n.type = 'turn'
@@ -45,11 +45,16 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
 /// not what became of the run.
 pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Result<Option<ResultRow>, StoreError> {
     // Parameters are numbered by their first use, which SQLite follows.
-    let (which, run, args) = match command_id {
-        Some(id) => ("c.command_id = $1", "$2", vec![text(id), text(run_id)]),
-        None => (LATEST_TURN, "$1", vec![text(run_id)]),
+    let (sql, args) = match command_id {
+        Some(id) => (sql!(select("c.command_id = $1", "$2")), vec![text(id), text(run_id)]),
+        None => (sql!(select(LATEST_TURN, "$1")), vec![text(run_id)]),
     };
-    let sql = format!(
+    db.read_one(sql, args, decode).await
+}
+
+/// The result row of a run, for the command that `which` selects.
+fn select(which: &str, run: &str) -> String {
+    format!(
         "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
              s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at
          FROM runs r
@@ -63,6 +68,5 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
         columns::<Run>("r"),
         columns::<Lease>("l"),
         columns::<Command>("c"),
-    );
-    db.read_one(sql, args, decode).await
+    )
 }

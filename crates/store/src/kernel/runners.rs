@@ -5,7 +5,7 @@ use ostler_protocol::kernel::runners::Runner;
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, Record, Statement, on_conflict, record},
+    record::{self, Record, Statement, record, replace_stored},
 };
 
 record! {
@@ -30,7 +30,7 @@ record! {
 pub async fn insert(db: &Db, runner: &Runner) -> Result<Option<Runner>, StoreError> {
     let again = format!(
         "{} WHERE runners.tenant_id IS NOT DISTINCT FROM excluded.tenant_id RETURNING {}",
-        on_conflict::<Runner>(),
+        replace_stored::<Runner>(),
         Runner::NAMES
     );
     let Statement { sql, args, .. } = record::insert(runner, vec![], &again);

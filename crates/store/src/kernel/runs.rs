@@ -163,6 +163,13 @@ pub(super) fn state_sql(run: &str) -> String {
     )
 }
 
+/// Whether a state is one of these. Postgres expects an equality with a state to hold for very few rows, and would read and
+/// sort all rows of a list to find them. It expects any other condition to hold for half of the rows, and reads rows in the
+/// order of the list until the page is full.
+pub(super) fn is_in_states(state: &str, marks: &[String]) -> String {
+    format!("CASE WHEN {state} IN ({}) THEN TRUE ELSE FALSE END", marks.join(", "))
+}
+
 fn row_sql(rest: &str) -> String {
     format!(
         "SELECT {}, {} AS turn_state
@@ -186,6 +193,22 @@ pub async fn get_row(db: &Db, run_id: RunId) -> Result<Option<RunRow>, StoreErro
 
 /// Newest first, or in the filter's order. The cursor holds the number by which it orders runs.
 pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> Result<Vec<RunRow>, StoreError> {
+    let (sql, args) = page(db, filter, after, limit);
+    db.read(sql, args, decode_row).await
+}
+
+/// The engine's plan for a list.
+pub async fn explain_list(
+    db: &Db,
+    filter: &RunFilter,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
+    let (sql, args) = page(db, filter, after, limit);
+    db.explain(&sql, args).await
+}
+
+fn page(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
     let mut args: Vec<Value> = vec![];
     let mut conditions: Vec<String> = vec![];
     let mut mark = |value: Value| {
@@ -219,7 +242,7 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
     conditions.extend(labels::conditions(db, &labels::RUNS, &filter.labels, &mut mark));
     if !filter.states.is_empty() {
         let marks: Vec<_> = filter.states.iter().map(|state| mark(state.as_str().into())).collect();
-        conditions.push(format!("{} IN ({})", state_sql("t"), marks.join(", ")));
+        conditions.push(is_in_states(&state_sql("t"), &marks));
     }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));
@@ -239,5 +262,5 @@ pub async fn list(db: &Db, filter: &RunFilter, after: Option<&Cursor>, limit: u3
     let limit = mark(i64::from(limit).into());
     let order = db.byte_order();
     let sql = row_sql(&format!("{wanted} ORDER BY t.{by} DESC, t.run_id{order} DESC LIMIT {limit}"));
-    db.read(sql, args, decode_row).await
+    (sql, args)
 }

@@ -15,7 +15,11 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    kernel::{labels, readers::Settled, runs::state_sql},
+    kernel::{
+        labels,
+        readers::Settled,
+        runs::{is_in_states, state_sql},
+    },
     record::{Reader, Record, Value, columns, record, text},
     retention::{Removable, RetentionScope, held_session, removable_columns},
 };
@@ -289,7 +293,7 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
         format!("(SELECT {} FROM runs r WHERE r.run_id = COALESCE(t.active_run_id, t.last_run_id))", state_sql("r"));
     if !filter.states.is_empty() {
         let marks: Vec<_> = filter.states.iter().map(|state| mark(state.as_str().into())).collect();
-        wanted += &format!(" AND {state} IN ({})", marks.join(", "));
+        wanted += &format!(" AND {}", is_in_states(&state, &marks));
     }
     if let Some((first, end)) = &filter.ids {
         let (first, end) = (mark(first.as_str().into()), mark(end.as_str().into()));

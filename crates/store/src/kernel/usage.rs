@@ -30,7 +30,7 @@ record! {
         cost_nano_usd: int from usage.used.cost_nano_usd;
         active_ms: int from usage.used.active_ms;
     }
-    is_added true;
+    on_conflict Add;
     build UsageDay {
         run_id,
         day,

@@ -5,7 +5,7 @@ use ostler_protocol::{Timestamp, mesh::Aid, mesh::agent_md::Visibility};
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, on_conflict, record, text},
+    record::{self, record, replace_stored, text},
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ record! {
 
 /// Replaces the previous one.
 pub async fn upsert(db: &Db, stored: &StoredAgentMd) -> Result<(), StoreError> {
-    db.execute_statement(record::insert(stored, vec![], &on_conflict::<StoredAgentMd>())).await
+    db.execute_statement(record::insert(stored, vec![], &replace_stored::<StoredAgentMd>())).await
 }
 
 pub async fn get(db: &Db, aid: &Aid) -> Result<Option<StoredAgentMd>, StoreError> {

@@ -11,7 +11,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, on_conflict, record, text},
+    record::{self, record, replace_stored, text},
 };
 
 pub(crate) struct StoredPrekey {
@@ -38,7 +38,7 @@ record! {
 pub async fn update(db: &Db, aid: &Aid, device_id: &str, prekey: &Prekey, now: Timestamp) -> Result<(), StoreError> {
     let (device_id, prekey) = (device_id.to_owned(), prekey.clone());
     let stored = StoredPrekey { aid: aid.clone(), device_id, prekey, put_at: now };
-    db.execute_statement(record::insert(&stored, vec![], &on_conflict::<StoredPrekey>())).await?;
+    db.execute_statement(record::insert(&stored, vec![], &replace_stored::<StoredPrekey>())).await?;
     let sql = "DELETE FROM mesh_prekeys WHERE aid = $1 AND device_id IN
         (SELECT device_id FROM mesh_prekeys WHERE aid = $1 ORDER BY put_at DESC, device_id LIMIT $2 OFFSET $3)";
     let most = PREKEY_DEVICES_MAX as i64;

@@ -19,7 +19,7 @@ use sqlx::PgConnection;
 use super::connections::PgQuery;
 use crate::{
     error::StoreError,
-    kernel::conditions::UNFINISHED,
+    kernel::conditions::unfinished,
     lane::desks::{Desks, Warm},
     record::{Reader, Record, RowRef, columns, select, sql},
 };
@@ -97,10 +97,11 @@ async fn load_runs(tx: &mut PgConnection, desks: &mut Desks, runs: &[RunId]) -> 
     // One round trip for the three; a run with several unfinished commands comes several times.
     let sql = sql!(format!(
         "SELECT {}, {}, {} FROM runs r LEFT JOIN leases l ON l.run_id = r.run_id
-         LEFT JOIN commands c ON c.run_id = r.run_id AND c.{UNFINISHED} WHERE r.run_id = ANY($1)",
+         LEFT JOIN commands c ON c.run_id = r.run_id AND {} WHERE r.run_id = ANY($1)",
         columns::<Run>("r"),
         columns::<Lease>("l"),
-        columns::<Command>("c")
+        columns::<Command>("c"),
+        unfinished("c.")
     ));
     let mut asking = vec![];
     for row in sqlx::query(sql).bind(strings(runs)).fetch_all(&mut *tx).await? {

@@ -15,7 +15,7 @@
 //!
 //! `from` gives the value to write where it is not the field of that name, and `build` how the noun is made from what was
 //! read, where its fields are not the lines. `beside` names columns of the table that are not part of the noun.
-//! With `is_added`, a row is added to the stored one.
+//! `on_conflict` says what a new row does if there is a stored one with its key; without it, the statement fails.
 
 /// Implements [`Record`](super::noun::Record) for a noun.
 macro_rules! record {
@@ -26,7 +26,7 @@ macro_rules! record {
         state { $($s:ident $(= $s_column:literal)? : $s_codec:ident $(($s_of:ty))? $(from $s_value:expr)?;)* }
         $(beside { $($beside:ident)+ })?
         $(unless_changed $unless_changed:literal;)?
-        $(is_added $is_added:literal;)?
+        $(on_conflict $on_conflict:ident;)?
         $(build $build:expr;)?
     ) => {
         impl $crate::record::noun::Record for $Noun {
@@ -43,9 +43,14 @@ macro_rules! record {
                 $(", ", $crate::record::declare::column!(name $f $(= $f_column)?),)*
                 $(", ", $crate::record::declare::column!(name $s $(= $s_column)?),)*
             ).split_at(2).1;
+            const NAMES_OF_T: &'static str = concat!(
+                $(", t.", $crate::record::declare::column!(name $k $(= $k_column)?),)+
+                $(", t.", $crate::record::declare::column!(name $f $(= $f_column)?),)*
+                $(", t.", $crate::record::declare::column!(name $s $(= $s_column)?),)*
+            ).split_at(2).1;
             $(const BESIDE: &'static [&'static str] = &[$(stringify!($beside)),+];)?
             $(const UNLESS_CHANGED: &'static str = $unless_changed;)?
-            $(const IS_ADDED: bool = $is_added;)?
+            $(const ON_CONFLICT: $crate::record::noun::OnConflict = $crate::record::noun::OnConflict::$on_conflict;)?
 
             fn key(&self) -> Vec<$crate::record::value::ColumnValue<'_>> {
                 let $noun = self;

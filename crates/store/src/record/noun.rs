@@ -6,6 +6,17 @@ use super::{
 };
 use crate::error::StoreError;
 
+/// What a new row does if there is a stored one with its key.
+#[derive(Clone, Copy)]
+pub(crate) enum OnConflict {
+    /// The statement fails.
+    Fail,
+    /// Its state replaces that of the stored row.
+    Replace,
+    /// Its state, which is numbers, is added to that of the stored row.
+    Add,
+}
+
 /// A noun with a table, declared by [`record!`](super::record). What never changes is written once; an update carries the
 /// key and the state only.
 pub(crate) trait Record: Sized {
@@ -17,12 +28,14 @@ pub(crate) trait Record: Sized {
     const COLUMNS: &'static [(&'static str, Kind)];
     /// The names of the columns: `x, y, …`.
     const NAMES: &'static str;
+    /// The same for a select from the table under the name `t`: `t.x, t.y, …`.
+    const NAMES_OF_T: &'static str;
     /// Columns of the table that are not part of the noun.
     const BESIDE: &'static [&'static str] = &[];
     /// What else must hold of a stored row `t` for `u` to replace it.
     const UNLESS_CHANGED: &'static str = "";
-    /// A row is added to the state of a stored one with its key, instead of replacing it. Its state is numbers.
-    const IS_ADDED: bool = false;
+    /// What a new row does if there is a stored one with its key.
+    const ON_CONFLICT: OnConflict = OnConflict::Fail;
 
     fn key(&self) -> Vec<ColumnValue<'_>>;
     /// The columns that never change, key included.

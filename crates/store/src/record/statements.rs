@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::{
-    noun::Record,
+    noun::{OnConflict, Record},
     value::{ColumnValue, Kind, Value},
 };
 
@@ -30,7 +30,7 @@ impl Statement {
 
 /// `SELECT <all columns of R> FROM <its table> AS t <rest>`.
 pub(crate) fn select_sql<R: Record>(rest: &str) -> String {
-    format!("SELECT {} FROM {} AS t {rest}", columns::<R>("t"), R::TABLE)
+    format!("SELECT {} FROM {} AS t {rest}", R::NAMES_OF_T, R::TABLE)
 }
 
 /// `a.x, a.y, …` for a select.
@@ -84,15 +84,24 @@ pub(crate) fn update_where<R: Record>(noun: &R, conditions: Vec<(&'static str, V
     Statement::guard(sql, args)
 }
 
-/// A new row replaces the state of one with the same key: a run's next lease takes the place of its last. Amounts are
-/// added to those of the stored row.
-pub(crate) fn on_conflict<R: Record>() -> String {
+/// The end of an insert whose row replaces the state of a stored one with the same key.
+pub(crate) fn replace_stored<R: Record>() -> String {
+    change_stored::<R>(|name| format!("{name} = excluded.{name}"))
+}
+
+fn change_stored<R: Record>(change: impl Fn(&str) -> String) -> String {
+    debug_assert!(R::FIXED < R::COLUMNS.len(), "{} has no state to change", R::TABLE);
     let key = list(&R::COLUMNS[..R::KEY], |name| name.to_owned());
-    let state = list(&R::COLUMNS[R::FIXED..], |name| match R::IS_ADDED {
-        true => format!("{name} = {}.{name} + excluded.{name}", R::TABLE),
-        false => format!("{name} = excluded.{name}"),
-    });
-    if state.is_empty() { String::new() } else { format!("ON CONFLICT ({key}) DO UPDATE SET {state}") }
+    format!("ON CONFLICT ({key}) DO UPDATE SET {}", list(&R::COLUMNS[R::FIXED..], change))
+}
+
+/// What the noun declares. SQLite keeps a journal for each statement with such a clause, so only nouns that need it have it.
+fn on_conflict<R: Record>() -> String {
+    match R::ON_CONFLICT {
+        OnConflict::Fail => String::new(),
+        OnConflict::Replace => replace_stored::<R>(),
+        OnConflict::Add => change_stored::<R>(|name| format!("{name} = {}.{name} + excluded.{name}", R::TABLE)),
+    }
 }
 
 fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {

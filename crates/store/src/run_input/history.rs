@@ -17,10 +17,12 @@ use crate::{
     record::{Reader, Record, Value, columns, text},
 };
 
-/// Exactly the condition of the partial index: SQLite uses it for no other text.
-pub(crate) const INDEXED: &str = "e.type IN ('user_message', 'assistant_message', 'backend_status')";
-const MESSAGES: &str =
-    "e.type IN ('user_message', 'assistant_message', 'backend_status') AND e.type <> 'backend_status'";
+/// The condition of the partial index, in SQLite also its text. It is not a list of values, because SQLite builds a table in
+/// memory for each use of one.
+pub(crate) const INDEXED: &str =
+    "(e.type = 'user_message' OR e.type = 'assistant_message' OR e.type = 'backend_status')";
+const MESSAGES: &str = "(e.type = 'user_message' OR e.type = 'assistant_message' OR e.type = 'backend_status')
+         AND e.type <> 'backend_status'";
 /// Turns that were rolled back are not shown.
 const NOT_ROLLED_BACK: &str =
     "NOT EXISTS (SELECT 1 FROM commands c WHERE c.command_id = e.command_id AND c.rolled_back_at IS NOT NULL)";

@@ -22,7 +22,7 @@ use rusqlite::Connection;
 use super::query::query;
 use crate::{
     error::StoreError,
-    kernel::conditions::UNFINISHED,
+    kernel::conditions::unfinished,
     lane::desks::{Changes, Desks, Rows, Warm},
     record::{Record, Value, columns, insert_row, select, sql, text, update_row},
 };
@@ -87,7 +87,7 @@ fn load_run(tx: &Connection, run_id: RunId) -> Result<Option<RunDesk>, StoreErro
     let mut rows = RunDesk::new(Tracked::loaded(run));
     rows.lease = lease.map(Tracked::loaded);
     for command in
-        query(tx, select!(Command, &format!("WHERE t.run_id = ?1 AND t.{UNFINISHED}")), &key, Command::decode)?
+        query(tx, select!(Command, &format!("WHERE t.run_id = ?1 AND {}", unfinished("t."))), &key, Command::decode)?
     {
         rows.commands.insert(command.command_id, Tracked::loaded(command));
     }

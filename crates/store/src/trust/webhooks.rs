@@ -17,7 +17,7 @@ use ostler_protocol::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    record::{self, Reader, Record, Statement, Value, json, on_conflict, opt_text, record, text},
+    record::{self, Reader, Record, Statement, Value, json, opt_text, record, replace_stored, text},
     retention::{Removable, RemovedItems, RetentionScope, first_tenant, gate, held_tenants, removable_columns},
     trust::guards,
 };
@@ -101,7 +101,7 @@ pub async fn list_disabled(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<We
 pub async fn insert(db: &Db, webhook: &Webhook, sealed_secret: &str) -> Result<bool, StoreError> {
     let replaced = format!(
         "{}, sealed_secret = excluded.sealed_secret, runs_since = COALESCE(webhooks.runs_since, webhooks.created_at)",
-        on_conflict::<Webhook>()
+        replace_stored::<Webhook>()
     );
     let beside = vec![("sealed_secret", sealed_secret.into()), ("runs_since", webhook.created_at.into())];
     let inserted = record::insert(webhook, beside, &replaced);

@@ -21,5 +21,6 @@ mod rows;
 mod run_input;
 mod runner_jobs;
 mod script;
+mod states;
 mod trust;
 mod workshop;

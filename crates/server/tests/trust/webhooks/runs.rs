@@ -22,7 +22,7 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 6] = [
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
     "ALTER TABLE webhooks DROP COLUMN runs_since",
     "DROP INDEX runs_agent",
-    "DELETE FROM schema_migrations WHERE id = '0008_run_webhooks'",
+    "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";
 
