@@ -85,6 +85,10 @@ impl Bench {
         Ok(Self { ostler, postgres_url, sizes, made: AtomicU32::new(0), databases: Mutex::default(), scratch })
     }
 
+    pub fn ostler(&self) -> &Path {
+        &self.ostler
+    }
+
     pub fn scratch(&self) -> &Path {
         self.scratch.path()
     }

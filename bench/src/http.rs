@@ -1,6 +1,8 @@
 //! HTTP/1.1 as bare as it gets: prepared bytes go out over a kept connection, and of an answer only the status, the
 //! length and a few fields are read.
 
+use std::net::SocketAddr;
+
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -31,7 +33,11 @@ pub struct Connection {
 
 impl Connection {
     pub async fn open(server: &Server) -> Outcome<Self> {
-        let stream = TcpStream::connect(server.address).await?;
+        Self::open_at(server.address).await
+    }
+
+    pub async fn open_at(address: SocketAddr) -> Outcome<Self> {
+        let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::with_capacity(16 * 1024) })
     }
@@ -59,18 +65,45 @@ impl Connection {
 
     /// Sends a request and reads its answer: where its body begins and ends in the buffer.
     async fn send(&mut self, request: &[u8]) -> Outcome<(usize, usize)> {
+        let head = self.send_to_head(request).await?;
+        let length = self.length(head).ok_or("an answer without a length")?;
+        Ok((head, self.read_body(head, length).await?))
+    }
+
+    /// Sends a request and reads its answer to the end, head included, whether it has a length or is a stream.
+    pub async fn answer(&mut self, request: &[u8]) -> Outcome<&[u8]> {
+        let head = self.send_to_head(request).await?;
+        match self.length(head) {
+            Some(length) => {
+                self.read_body(head, length).await?;
+            }
+            None => self.read_until(LAST_CHUNK).await?,
+        }
+        Ok(&self.buffer)
+    }
+
+    /// Sends a request and reads until the head of its answer is complete: where it ends.
+    async fn send_to_head(&mut self, request: &[u8]) -> Outcome<usize> {
         self.stream.write_all(request).await?;
         self.buffer.clear();
-        let head = loop {
+        loop {
             let searched = self.buffer.len().saturating_sub(3);
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
                 return Err("the server closed the connection".into());
             }
             if let Some(at) = memmem::find(&self.buffer[searched..], b"\r\n\r\n") {
-                break searched + at + 4;
+                return Ok(searched + at + 4);
             }
-        };
-        let length = number_after(&self.buffer[..head], b"content-length: ").ok_or("an answer without a length")?;
+        }
+    }
+
+    fn length(&self, head: usize) -> Option<i64> {
+        let head = &self.buffer[..head];
+        number_after(head, b"content-length: ").or_else(|| number_after(head, b"Content-Length: "))
+    }
+
+    /// Reads until a body of this length is complete: where it ends.
+    async fn read_body(&mut self, head: usize, length: i64) -> Outcome<usize> {
         let end = head + usize::try_from(length)?;
         if end > ANSWER_BYTES_MAX {
             return Err("an answer too large".into());
@@ -80,7 +113,7 @@ impl Connection {
                 return Err("the server closed the connection".into());
             }
         }
-        Ok((head, end))
+        Ok(end)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::outcome::Outcome;
-use crate::report::Report;
+use crate::report::{Report, median};
+
+/// Few enough to take milliseconds, so that each round can have its own.
+const SYNCS: u8 = 101;
+const SYNC_BYTES: usize = 8 * 1024;
 
 #[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
 pub fn now() -> Instant {
@@ -90,6 +95,31 @@ pub fn cpu_with_children(pid: u32) -> Outcome<Duration> {
     Ok(sum)
 }
 
+/// A process and everything that descends from it.
+pub fn tree(root: u32) -> Outcome<Vec<u32>> {
+    let mut parents = vec![];
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        // One that ends while we look is not listed.
+        if let Ok(stat) = Stat::of(pid) {
+            parents.push((pid, stat.field(4)));
+        }
+    }
+    let mut members = vec![root];
+    let mut next = 0;
+    while let Some(parent) = members.get(next).copied() {
+        members.extend(parents.iter().filter(|(_, of)| *of == u64::from(parent)).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    Ok(members)
+}
+
+/// CPU time of everything that descends from a process, those that have ended included.
+pub fn tree_cpu(root: u32) -> Outcome<Duration> {
+    let stats = tree(root)?.into_iter().filter_map(|pid| Stat::of(pid).ok());
+    Ok(stats.map(|stat| stat.cpu() + stat.cpu_of_ended_children()).sum())
+}
+
 /// Memory of a process that is in use now, in MiB.
 pub fn rss_mib(pid: u32) -> Outcome<f64> {
     status_mib(pid, "VmRSS:")
@@ -108,15 +138,54 @@ fn status_mib(pid: u32, field: &str) -> Outcome<f64> {
 }
 
 pub fn describe(report: &mut Report) {
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    report.figure("machine.cores", cores() as f64);
+    report.figure("machine.load_before", load());
+    report.note(format!("machine: {}", description()));
+}
+
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(0, usize::from)
+}
+
+/// Time for which the processors were not idle since the machine started, that of other guests of its host included.
+pub fn busy() -> Outcome<Duration> {
+    let text = fs::read_to_string("/proc/stat")?;
+    let fields: Vec<u64> = text.split_whitespace().skip(1).take(8).map_while(|field| field.parse().ok()).collect();
+    // User, nice, system, idle, waiting for a disk, two kinds of interrupts, and what the host took away.
+    let [user, nice, system, _, _, interrupts, soft_interrupts, stolen] = fields[..] else {
+        return Err("/proc/stat has another format".into());
+    };
+    Ok(ticks(user + nice + system + interrupts + soft_interrupts + stolen))
+}
+
+/// How many processes wanted to run in the last minute, on average.
+pub fn load() -> f64 {
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0)
+}
+
+/// The processors and the kernel, for people.
+pub fn description() -> String {
     let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu_info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map_or("", |m| m.1);
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    report.figure("machine.cores", cores as f64);
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0);
-    report.figure("machine.load_before", load);
-    report.note(format!("machine: {cores} cores, {model}, Linux {}", kernel.trim()));
+    format!("{} cores, {model}, Linux {}", cores(), kernel.trim())
+}
+
+/// Microseconds that a small write and its `fdatasync` take at the moment: the median of a few. The file does not grow, as
+/// the log of a database that reuses its files does not.
+pub fn sync_us(scratch: &Path) -> Outcome<f64> {
+    let file = fs::File::create(scratch.join("sync"))?;
+    file.write_all_at(&[0; SYNC_BYTES], 0)?;
+    file.sync_all()?;
+    let mut times = vec![];
+    for number in 0..SYNCS {
+        let started = now();
+        file.write_all_at(&[number; SYNC_BYTES], 0)?;
+        file.sync_data()?;
+        times.push(since(started).as_secs_f64() * 1e6);
+    }
+    Ok(median(times))
 }
 
 /// Microseconds per `fdatasync` after a small write, by Postgres's own tool. It is stopped as soon as it has said so.
@@ -152,5 +221,17 @@ mod tests {
         assert!(rss_mib(own).unwrap() > 0.0);
         let alone = cpu(own).unwrap();
         assert!(cpu_with_children(own).unwrap() >= alone);
+    }
+
+    #[test]
+    fn the_tree_of_a_process_has_its_children() {
+        let own = std::process::id();
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let members = tree(own).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(busy().unwrap() > Duration::ZERO);
+        assert!(members.starts_with(&[own]) && members.contains(&child.id()), "{members:?}");
+        assert!(tree_cpu(own).unwrap() + Duration::from_millis(10) >= cpu(own).unwrap());
     }
 }

@@ -16,10 +16,12 @@ mod follow;
 mod history;
 mod http;
 mod idle;
+mod instructions;
 mod machine;
 mod manifest;
 mod mesh;
 mod outcome;
+mod peers;
 mod refuse;
 mod replay;
 mod replicas;
@@ -36,13 +38,14 @@ use std::{path::PathBuf, process::ExitCode};
 use codex::Programs;
 use engine::Bench;
 use report::Report;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::outcome::Outcome;
 
 const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
-  FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle,
+  FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
           sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui";
 
 struct Options {
@@ -87,11 +90,25 @@ fn main() -> ExitCode {
     {
         return ended(codex::note(codex, rest));
     }
-    let outcome = Options::parse(arguments.into_iter()).map_err(Into::into).and_then(|options| {
-        // One thread: what the load costs is then easy to see, and never more than one core.
-        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&options))
-    });
-    ended(outcome)
+    if let Some(options) = peers::Options::parse(&arguments) {
+        return ended(options.map_err(Into::into).and_then(|options| on_one_thread(peers::compare(&options))));
+    }
+    let options = Options::parse(arguments.into_iter()).map_err(Into::into);
+    ended(options.and_then(|options| on_one_thread(measure(&options))))
+}
+
+/// One thread: what the load costs is then easy to see, and never more than one core. A signal ends the work as a failure does,
+/// so that the processes that it started are stopped.
+fn on_one_thread(work: impl Future<Output = Outcome<()>>) -> Outcome<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            outcome = work => outcome,
+            _ = terminated.recv() => Err("terminated".into()),
+            _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+        }
+    })
 }
 
 fn ended(outcome: Outcome<()>) -> ExitCode {
@@ -118,6 +135,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("idle") {
         idle::measure(&bench, &mut report).await?;
+    }
+    if wanted("instructions") {
+        instructions::measure(&bench, &mut report).await?;
     }
     if wanted("append") {
         append::measure(&bench, &mut report).await?;

@@ -46,8 +46,12 @@ pub struct Load<'a> {
 
 impl<'a> Load<'a> {
     pub async fn open(servers: &[&'a Server]) -> Outcome<Self> {
+        Self::open_clients(servers, CLIENTS).await
+    }
+
+    pub async fn open_clients(servers: &[&'a Server], count: usize) -> Outcome<Self> {
         let mut clients = vec![];
-        for server in servers.iter().copied().cycle().take(CLIENTS) {
+        for server in servers.iter().copied().cycle().take(count) {
             let connection = Connection::open(server).await?;
             clients.push(Client { server, connection, polls: 0, latencies_ms: vec![] });
         }
@@ -56,8 +60,9 @@ impl<'a> Load<'a> {
 
     /// About so many runs in all, and as many by each client.
     pub async fn run(&mut self, runs: usize) -> Outcome<()> {
+        let per_client = runs / self.clients.len();
         let all = self.clients.iter_mut().map(|client| async move {
-            for _ in 0..runs / CLIENTS {
+            for _ in 0..per_client {
                 one_run(client).await?;
             }
             Outcome::Ok(())

@@ -25,8 +25,6 @@ pub struct Server {
 
 impl Server {
     pub fn start(ostler: &Path, place: &Place, settings: &[(&str, &str)]) -> Outcome<Self> {
-        std::fs::create_dir_all(&place.data_dir)?;
-        let log = place.data_dir.with_extension("log");
         let mut command = Command::new(ostler);
         for (name, _) in std::env::vars_os() {
             if name
@@ -37,6 +35,13 @@ impl Server {
             }
         }
         command.envs(settings.iter().copied());
+        Self::spawn(command, place)
+    }
+
+    /// Starts a server by a command that lacks the server's own arguments.
+    pub fn spawn(mut command: Command, place: &Place) -> Outcome<Self> {
+        std::fs::create_dir_all(&place.data_dir)?;
+        let log = place.data_dir.with_extension("log");
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(&place.data_dir);
         if let Some(url) = &place.database_url {
             command.args(["--database-url", url]);

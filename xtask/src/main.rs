@@ -30,6 +30,8 @@ usage: cargo xtask <command>
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
   bench --against REV [--rounds N] [FILTER]
                             compare the working tree with another revision in alternating rounds
+  bench --peers [--quick] [--write] [FILTER]
+                            compare it with what users would pick instead; --write updates docs/benchmarks.md
   coverage [-p PACKAGE] [ARGS]
                             line coverage of the tests, by crate; ARGS go to nextest
   dist [--profile NAME] [--binary FILE] [--out DIR]

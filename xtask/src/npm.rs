@@ -25,6 +25,10 @@ impl Agents {
         &self.variables[0].1
     }
 
+    pub fn node(&self) -> &Path {
+        &self.variables[1].1
+    }
+
     /// `None`: one of them is missing.
     fn in_directory(directory: &Path) -> Option<Agents> {
         let modules = directory.join("node_modules");
@@ -47,9 +51,9 @@ impl Agents {
 
 pub fn find_or_install() -> Result<Agents, String> {
     let wanted = workspace_root()?.join("xtask").join("npm");
-    let lock = read(&wanted.join("package-lock.json"))?;
     let is_good = |directory: &Path| Agents::in_directory(directory).is_some();
-    let directory = installed::find_or_make("node", &lock, is_good, |new| install(&wanted, new)).map_err(|reason| {
+    let what = "Codex, Qwen Code, the AG-UI client, age and Node";
+    let directory = find_or_install_packages("node", &wanted, is_good, what).map_err(|reason| {
         format!(
             "the tests drive real agents, and they cannot be had: {reason}\n\
              hint: they come from npm's registry; see that `npm ping` is answered, and try again"
@@ -58,12 +62,23 @@ pub fn find_or_install() -> Result<Agents, String> {
     Agents::in_directory(&directory).ok_or_else(|| format!("{} is not whole any more", directory.display()))
 }
 
-fn install(wanted: &Path, new: &Path) -> Result<(), String> {
+/// The directory with this name in the cache, which has the packages of a lock file in `node_modules`.
+pub fn find_or_install_packages(
+    name: &str,
+    wanted: &Path,
+    is_good: impl Fn(&Path) -> bool,
+    what: &str,
+) -> Result<PathBuf, String> {
+    let lock = read(&wanted.join("package-lock.json"))?;
+    installed::find_or_make(name, &lock, is_good, |new| install(wanted, new, what))
+}
+
+fn install(wanted: &Path, new: &Path, what: &str) -> Result<(), String> {
     let npm = find_or_install_npm()?;
     for name in ["package.json", "package-lock.json"] {
         fs::write(new.join(name), read(&wanted.join(name))?).map_err(|e| format!("cannot copy {name}: {e}"))?;
     }
-    eprintln!("    installing Codex, Qwen Code, the AG-UI client, age and Node, once");
+    eprintln!("    installing {what}, once");
     let mut command = in_workspace(npm)?;
     // Not `ci`: it wants the lock file to name optional packages of other systems too, and some were never published.
     // What is installed is what the lock file names, by its hashes, all the same.
@@ -87,7 +102,7 @@ fn only_child(directory: &Path) -> Option<PathBuf> {
 }
 
 /// As npm names it.
-fn processor() -> Option<&'static str> {
+pub fn processor() -> Option<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Some("x64"),
         "aarch64" => Some("arm64"),

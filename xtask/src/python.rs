@@ -1,5 +1,6 @@
-//! The Python packages that judge what we send: from PyPI, each by its hash, in a virtual environment of their own in the
-//! cache directory. Another judge is another line of `xtask/python/requirements.txt`.
+//! Python packages of other people: from PyPI, each by its hash, in virtual environments of their own in the cache
+//! directory. One has the packages that judge what we send: another judge is another line of
+//! `xtask/python/requirements.txt`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,9 +21,7 @@ apt-get install -q -y --no-install-recommends python3 python3-venv
 /// The Python that finds the packages.
 pub fn find_or_install() -> Result<PathBuf, String> {
     let wanted = workspace_root()?.join("xtask").join("python").join("requirements.txt");
-    let lock = fs::read_to_string(&wanted).map_err(|e| format!("cannot read {}: {e}", wanted.display()))?;
-    let directory = installed::find_or_make("python", &lock, |made| python(made).is_file(), |new| make(new, &wanted));
-    directory.map(|directory| python(&directory)).map_err(|reason| {
+    find_or_install_packages("python", &wanted, "the Python packages that judge what we send").map_err(|reason| {
         format!(
             "the tests let Python packages judge what we send, and they cannot be had: {reason}\n\
              hint: they come from PyPI; see that `pip download ag-ui-protocol` works, and try again"
@@ -30,8 +29,16 @@ pub fn find_or_install() -> Result<PathBuf, String> {
     })
 }
 
-fn make(new: &Path, requirements: &Path) -> Result<(), String> {
-    eprintln!("    installing the Python packages that judge what we send, once");
+/// The Python of the environment with this name, which has exactly the packages of a lock file.
+pub fn find_or_install_packages(name: &str, requirements: &Path, what: &str) -> Result<PathBuf, String> {
+    let lock = fs::read_to_string(requirements).map_err(|e| format!("cannot read {}: {e}", requirements.display()))?;
+    let is_good = |made: &Path| python(made).is_file();
+    let directory = installed::find_or_make(name, &lock, is_good, |new| make(new, requirements, what))?;
+    Ok(python(&directory))
+}
+
+fn make(new: &Path, requirements: &Path, what: &str) -> Result<(), String> {
+    eprintln!("    installing {what}, once");
     let mut venv = in_workspace(find_or_install_python()?)?;
     run(venv.args(["-m", "venv"]).arg(new).stdout(Stdio::null()))?;
     let mut pip = in_workspace(python(new))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::compare::{self, Figures, Round};
-use super::{Equipment, PROGRAMS, build, figures_dir, release_dir};
+use super::equipment::{Equipment, PROGRAMS, build, figures_dir, release_dir};
 use crate::process::{cargo, in_workspace, run, workspace_root};
 
 /// Hexadecimal digits of a commit that the tables show.

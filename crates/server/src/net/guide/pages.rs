@@ -22,6 +22,7 @@ pub(super) const PAGES: &[Page] = pages! {
     "agents"
     "approvals"
     "backup"
+    "benchmarks"
     "callers"
     "cli"
     "codex"
