@@ -152,7 +152,8 @@ async fn tools_cannot_read_hidden_directories() {
         let played = fixture.play(&format!("[[tool:{look}]]")).await;
         assert_eq!(played.result, Ok(TurnEnd::completed()), "{:#?}", played.events);
         let output: String = played.all("command_output").iter().map(|out| out["text"].as_str().unwrap()).collect();
-        assert!(output.starts_with("held-in-workspace/ours\n") && output.ends_with("seen\n"), "{sandbox}: {output}");
+        // Codex may report lines in another order than they were printed in.
+        assert!(output.contains("held-in-workspace/ours\n") && output.contains("seen\n"), "{sandbox}: {output}");
         for secret in ["held-in-token", "held-in-other-home", "planted-provider-key"] {
             assert!(!output.contains(secret), "{sandbox}: {output}");
         }
