@@ -27,7 +27,6 @@ const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
 const TENANT_VARIABLE: &str = "OSTLER_TENANT";
 const TOKEN_VARIABLE: &str = "OSTLER_TOKEN";
 const TOKEN_FILE: &str = "token";
-const TENANT_DEFAULT: &str = "local";
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection")]
@@ -84,7 +83,8 @@ pub(crate) struct Settings {
     pub server: ConnectionSetting<String>,
     /// `None` if there is no home directory.
     pub data_dir: Option<ConnectionSetting<PathBuf>>,
-    pub tenant: ConnectionSetting<String>,
+    /// The tenant of new work. `None` if it is not configured; the server chooses it then.
+    pub tenant: Option<ConnectionSetting<String>>,
     /// Where the token is read from. `None` if there is no token.
     pub token: Option<ValueOrigin>,
 }
@@ -127,11 +127,16 @@ impl Connection {
         }
     }
 
-    /// The tenant of new work: the flag's, else the configured one.
-    pub(crate) fn tenant(&self, flag: Option<&str>) -> Result<String, Failure> {
-        match flag {
-            Some(tenant) => Ok(tenant.to_owned()),
-            None => Ok(self.settings()?.tenant.value),
+    /// The tenant of new work: the flag's, else the configured one, else the one that the server chooses for the token. `None`
+    /// if it chooses none; it rejects work without a tenant.
+    pub(crate) async fn tenant(&self, flag: Option<&str>) -> Result<Option<String>, Failure> {
+        let configured = match flag {
+            Some(tenant) => Some(tenant.to_owned()),
+            None => self.settings()?.tenant.map(|tenant| tenant.value),
+        };
+        match configured {
+            Some(tenant) => Ok(Some(tenant)),
+            None => Ok(self.client()?.caller().await?.default_tenant),
         }
     }
 
@@ -164,7 +169,6 @@ impl Connection {
         let tenant = context.and_then(|context| context.tenant.clone());
         let tenant = tenant.map(|value| ConnectionSetting { value, origin: of_context() });
         let tenant = tenant.or_else(|| variable(TENANT_VARIABLE));
-        let tenant = tenant.unwrap_or(ConnectionSetting { value: TENANT_DEFAULT.into(), origin: ValueOrigin::Default });
         let token = match context.and_then(|context| context.token_file.clone()) {
             Some(file) => Some(ValueOrigin::File(file)),
             None if env(TOKEN_VARIABLE).is_some() => Some(ValueOrigin::Variable(TOKEN_VARIABLE)),
@@ -366,7 +370,7 @@ mod tests {
             ConnectionSetting { value: "http://127.0.0.1:4747".into(), origin: ValueOrigin::Default }
         );
         assert_eq!(settings.token, Some(ValueOrigin::File("/h/.local/share/ostler/token".into())));
-        assert_eq!(settings.tenant.value, "local");
+        assert_eq!(settings.tenant, None, "the server chooses it");
         let help = Connection::augment_args(clap::Command::new("ostler")).render_long_help().to_string();
         assert!(help.contains(&settings.server.value), "{help}");
     }

@@ -5,8 +5,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ostler_protocol::{
     Failure, FailureKind,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
-    ids::RunId,
-    kernel::results::RunResult,
+    kernel::{provider_profiles::AgentConfig, results::RunResult},
     redaction::Redactor,
 };
 
@@ -88,8 +87,7 @@ pub(crate) fn guide_line(failure: &Failure, server: &str) -> Option<String> {
 
 /// Where the server shows the page that the hint about a failed turn names.
 pub(crate) fn guide_about(result: &RunResult, server: &str) -> Option<String> {
-    let kind = result.failure_kind?;
-    page_line(&hint_about(kind, result.blocker.as_deref().unwrap_or_default(), result.run_id), server)
+    page_line(&hint_about(result.failure_kind?, result), server)
 }
 
 fn page_line(hint: &str, server: &str) -> Option<String> {
@@ -188,24 +186,25 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
             "try again later; if it was never reachable, check the address in `ostler profiles config PROFILE`"
         }
         InfraFailed => "check `ostler doctor` and the server's log, then try again",
-        Draining => "try again; this server is stopping, and another one will respond",
+        Draining => {
+            "this server is stopping: try again after its next start, or at once if other servers of its store are running"
+        }
         ServerUnreachable => "is the server running? `ostler doctor` checks the connection",
         Internal => "look for the trace id in the server's log, and report it",
     }
 }
 
-/// The beginning of the message about a script that the scripted backend cannot read.
-const BAD_SCRIPT: &str = "script ";
-
-/// The hint about a failed turn, with the run's id filled in, so that its commands can be copied. `blocker` is the message.
-pub(crate) fn hint_about(kind: FailureKind, blocker: &str, run: RunId) -> String {
+/// The hint about a turn that failed in this way, with the run's id filled in, so that its commands can be copied.
+pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
     if kind == FailureKind::SchemaInvalid {
-        let hint = match blocker.starts_with(BAD_SCRIPT) {
-            true => "correct the script; docs/scripted-agent.md describes its steps",
-            false => "correct what the message names, and run it again",
+        // The scripted backend rejects nothing but scripts.
+        let hint = match AgentConfig::of_profile(&result.backend_profile) {
+            Some(AgentConfig::Scripted) => "correct the script; docs/scripted-agent.md describes its steps",
+            _ => "correct what the message names, and run it again",
         };
         return hint.to_owned();
     }
+    let run = result.run_id;
     ["result", "trace", "retry"].iter().fold(hint(kind).to_owned(), |hint, verb| {
         hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
     })
@@ -370,12 +369,10 @@ mod tests {
     }
 
     #[test]
-    fn a_script_that_cannot_be_read_is_explained_by_its_guide() {
-        let run = format!("run_{:032x}", 1).parse().unwrap();
-        let hint = hint_about(FailureKind::SchemaInvalid, "script step 1: unknown field `sya`", run);
-        assert_eq!(hint, "correct the script; docs/scripted-agent.md describes its steps");
-        let line = page_line(&hint, "http://127.0.0.1:4747/");
-        assert_eq!(line.as_deref(), Some("  read: http://127.0.0.1:4747/guide/scripted-agent\n"));
+    fn the_hint_about_a_stopping_server_is_true_of_one_server_and_of_several() {
+        let hint = hint(FailureKind::Draining);
+        assert!(hint.contains("after its next start") && hint.contains("other servers of its store"), "{hint}");
+        assert!(!hint.contains("will respond"), "nobody knows that there is another: {hint}");
     }
 
     /// `OSTLER_BLESS=1` rewrites the page.

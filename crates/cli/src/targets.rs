@@ -16,7 +16,7 @@ use ostler_protocol::{
 };
 
 use crate::{
-    connection::{Connection, ValueOrigin},
+    connection::Connection,
     errors,
     terminal::{
         output::line,
@@ -68,7 +68,7 @@ pub(crate) enum Target {
 pub(crate) struct Finder {
     pub client: Client,
     tenant: Option<String>,
-    /// The tenant that resolves an ambiguous name if no flag names one. Only an explicit setting, never the default.
+    /// The configured tenant, which resolves an ambiguous name if no flag names one.
     preferred: Option<String>,
 }
 
@@ -78,8 +78,7 @@ impl Within {
     }
 
     pub(crate) fn finder(&self, connection: &Connection) -> Result<Finder, Failure> {
-        let preferred = connection.settings()?.tenant;
-        let preferred = (preferred.origin != ValueOrigin::Default).then_some(preferred.value);
+        let preferred = connection.settings()?.tenant.map(|tenant| tenant.value);
         Ok(Finder { client: connection.client()?, tenant: self.tenant.clone(), preferred })
     }
 }

@@ -56,11 +56,7 @@ pub async fn verify(config: &Config, session: Option<&str>) -> Result<Report, Fa
         return Err(Failure::rule(Rule::StoreAbsent, message));
     }
     let db = Db::open(&store, SystemClock.now()).await.map_err(|error| match error {
-        StoreError::Locked(_) => {
-            let message = "the server of this store is running; stop it, or verify a copy: `ostler backup FILE`, then `ostler \
-                           restore FILE --data-dir COPY` and `ostler verify --data-dir COPY`";
-            Failure::rule(Rule::StoreServed, message)
-        }
+        StoreError::Locked(_) => Failure::rule(Rule::StoreServed, "the server of this store is running"),
         error => not_opened(error, &store),
     })?;
     let report = verify_store(&db, session).await;

@@ -67,7 +67,9 @@ pub(crate) async fn backup(connection: &Connection, args: &BackupArgs) -> Result
         (None, false, true) => None,
     };
     let options = BackupOptions { file: args.file.clone(), lock, with_workspaces: !args.no_workspaces };
-    let report = backup::back_up(config, &dialects(), options, Box::new(Shown(ProgressBar::stderr()))).await?;
+    let work = format!("backing up {} to {}", config.data_dir()?.display(), args.file.display());
+    let progress = Box::new(Shown(ProgressBar::stderr(&work)));
+    let report = backup::back_up(config, &dialects(), options, progress).await?;
     args.output.one(&report, || render(&report));
     if args.output.is_text() {
         output::message(&notes(&report));
@@ -83,6 +85,7 @@ impl BackupProgress for Shown {
         let label = match step {
             BackupStep::Files => "files",
             BackupStep::Store => "store",
+            BackupStep::ChangedFiles => "changed files",
             BackupStep::Check => "checking",
             BackupStep::Restore => "restoring",
             BackupStep::Verify => "verifying",

@@ -83,6 +83,11 @@ fn of_cli(settings: &Settings) -> Vec<SettingRow> {
         Some(dir) => (dir.origin.to_string(), dir.value.display().to_string().into()),
         None => nothing(),
     };
+    // Otherwise the server chooses it.
+    let (tenant_origin, tenant) = match &settings.tenant {
+        Some(tenant) => (tenant.origin.to_string(), tenant.value.clone().into()),
+        None => nothing(),
+    };
     let (token_origin, token) = match &settings.token {
         Some(origin) => (origin.to_string(), "(hidden)".into()),
         None => nothing(),
@@ -93,7 +98,7 @@ fn of_cli(settings: &Settings) -> Vec<SettingRow> {
         setting("contexts_file", contexts, "default".into()),
         setting("data_dir", dir, dir_origin),
         setting("server", line(&settings.server.value, 200).into(), settings.server.origin.to_string()),
-        setting("tenant", settings.tenant.value.clone().into(), settings.tenant.origin.to_string()),
+        setting("tenant", tenant, tenant_origin),
         setting("token", token, token_origin),
     ]
 }

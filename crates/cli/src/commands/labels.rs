@@ -8,7 +8,7 @@ use crate::terminal::output::line;
 pub(crate) fn parse(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err("write a label as KEY=VALUE".to_owned()),
+        _ => Err("write a label as KEY=VALUE, for example team=search".to_owned()),
     }
 }
 
@@ -17,7 +17,7 @@ fn parse_change(text: &str) -> Result<(String, Option<String>), String> {
     match (parse(text), text.strip_suffix('-')) {
         (Ok((key, value)), _) => Ok((key, Some(value))),
         (Err(_), Some(key)) if !key.is_empty() => Ok((key.to_owned(), None)),
-        _ => Err("write KEY=VALUE to set a label, or KEY- to remove it".to_owned()),
+        _ => Err("write KEY=VALUE to set a label, or KEY- to remove it, for example team=search or team-".to_owned()),
     }
 }
 

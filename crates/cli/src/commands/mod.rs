@@ -60,6 +60,8 @@ use crate::{
 
 /// Runs have a state for people, which is printed wherever a run is.
 const RUN_STATES: &str = "ostler_run_states";
+/// The server describes the caller, with the tenant of new work.
+const CALLER: &str = "ostler_caller";
 
 /// Verbs for runs and sessions, then a noun with verbs for everything else.
 #[derive(Subcommand)]
@@ -145,10 +147,18 @@ impl CliCommand {
             // The launcher is of the same build: it starts its own program.
             Self::Runner(args) if args.is_launched() => return None,
             Self::Runner(_) => &["ostler_runners"],
-            Self::Run(args) if args.has_labels() => {
-                &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES, "ostler_labels"]
+            Self::Run(args) if args.has_labels() => &[
+                CALLER,
+                "ostler_runs",
+                "ostler_commands",
+                "ostler_run_events",
+                "ostler_results",
+                RUN_STATES,
+                "ostler_labels",
+            ],
+            Self::Run(_) => {
+                &[CALLER, "ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES]
             }
-            Self::Run(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
             Self::Sessions(args) if args.needs_labels() => &["ostler_sessions", RUN_STATES, "ostler_labels"],
             Self::Ps(_) | Self::Output(_) | Self::Read(_) | Self::Sessions(_) => &["ostler_sessions", RUN_STATES],
             Self::Trace(_) => &["ostler_run_events", "ostler_session_events", RUN_STATES],
@@ -156,7 +166,7 @@ impl CliCommand {
             Self::Wait(_) => &["ostler_runs", RUN_STATES],
             Self::Retry(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
             Self::Inbox(_) => &["ostler_sessions", "ostler_permissions", RUN_STATES],
-            Self::Whoami(_) => &["ostler_caller"],
+            Self::Whoami(_) => &[CALLER],
             Self::Diff(_) => &["ostler_results", "ostler_diffs", RUN_STATES],
             Self::Runs(args) if args.needs_labels() => &["ostler_runs", RUN_STATES, "ostler_labels"],
             Self::Usage(_) => &["ostler_usage"],
@@ -167,7 +177,7 @@ impl CliCommand {
             Self::Agents(args) if args.is_offline() => return None,
             Self::Agents(_) => &["ostler_agents"],
             Self::Backends(_) => &["ostler_backends"],
-            Self::Profiles(_) => &["ostler_provider_profiles"],
+            Self::Profiles(_) => &[CALLER, "ostler_provider_profiles"],
             Self::Retention(args) if args.is_offline() => return None,
             Self::Retention(_) => &["ostler_retention"],
             Self::Tokens(_) => &["ostler_service_tokens"],

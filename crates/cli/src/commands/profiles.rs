@@ -155,7 +155,10 @@ struct ConfigProfileArgs {
 struct ValidateProfileArgs {
     #[arg(add = candidates::profiles())]
     profile: String,
-    #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
+    #[arg(
+        long,
+        help = "The tenant to run for [default: the context's, else OSTLER_TENANT, else the token's only one, else local if the token has it]"
+    )]
     tenant: Option<String>,
     #[command(flatten)]
     output: Output,
@@ -328,7 +331,7 @@ fn owner(tenant_id: Option<&str>) -> String {
 
 async fn validate(connection: &Connection, args: &ValidateProfileArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let tenant_id = Some(connection.tenant(args.tenant.as_deref())?);
+    let tenant_id = connection.tenant(args.tenant.as_deref()).await?;
     let begun = client
         .validate_profile(&args.profile, &ValidateProfile { tenant_id, ..Default::default() })
         .await

@@ -64,7 +64,11 @@ pub(crate) async fn restore(connection: &Connection, args: &RestoreArgs) -> Resu
         (None, None) => None,
     };
     let options = RestoreOptions { file: args.file.clone(), unlock };
-    let progress = Box::new(Shown(ProgressBar::stderr()));
+    let work = match args.check {
+        true => format!("checking {}", args.file.display()),
+        false => format!("restoring {} to {}", args.file.display(), config.data_dir()?.display()),
+    };
+    let progress = Box::new(Shown(ProgressBar::stderr(&work)));
     if args.check {
         let report = backup::check(options, progress).await?;
         args.output.one(&report, || format!("{} {}\n", Paint::stdout().green("ok"), described(&report)));

@@ -91,7 +91,7 @@ pub(crate) fn render(
         out.push_str(&format!(
             "  failure: {kind}\n  blocker: {}\n  next:    {}\n",
             line(blocker, 500),
-            errors::hint_about(kind, blocker, result.run_id)
+            errors::hint_about(kind, result)
         ));
     }
     let head = output::folded(&out, width);
@@ -250,6 +250,32 @@ mod tests {
     #[test]
     fn a_completed_command_shows_its_reply_first() {
         assert_eq!(text(&sample(|_| ())), format!("completed\n\nhello\n{}", tail("ended    3s ago\n")));
+    }
+
+    #[test]
+    fn a_script_that_cannot_be_read_is_explained_by_its_guide() {
+        let failed = |profile: &str, blocker: &str| {
+            sample(|body| {
+                body["state"] = "failed".into();
+                body["terminalStatus"] = "failed".into();
+                body["failureKind"] = "schema-invalid".into();
+                body["backendProfile"] = profile.into();
+                body["blocker"] = blocker.into();
+            })
+        };
+        let guide = "  read: http://127.0.0.1:4747/guide/scripted-agent\n";
+        // Whatever the message is.
+        for message in
+            ["script step 1: unknown field `sya`", "the script is not valid JSON", "a script has at most 9 steps"]
+        {
+            let bad_script = failed("scripted", message);
+            let hint = "correct the script; docs/scripted-agent.md describes its steps";
+            assert!(text(&bad_script).contains(&format!("  next:    {hint}\n")), "{}", text(&bad_script));
+            assert_eq!(errors::guide_about(&bad_script, "http://127.0.0.1:4747/").as_deref(), Some(guide));
+        }
+        let other = failed("codex", "script step 1: unknown field `sya`");
+        assert!(text(&other).contains("  next:    correct what the message names, and run it again\n"));
+        assert_eq!(errors::guide_about(&other, "http://127.0.0.1:4747/"), None);
     }
 
     #[test]

@@ -68,7 +68,10 @@ struct CreateSessionArgs {
     id: Option<String>,
     #[arg(long, default_value = "scripted", help = "The backend profile of its runs", add = candidates::profiles())]
     profile: String,
-    #[arg(long, help = "The tenant it belongs to [default: the context's, else local]")]
+    #[arg(
+        long,
+        help = "The tenant it belongs to [default: the context's, else OSTLER_TENANT, else the token's only one, else local if the token has it]"
+    )]
     tenant: Option<String>,
     /// A label; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
@@ -259,7 +262,7 @@ async fn evict(connection: &Connection, args: &EvictSessionArgs) -> Result<u8, F
 
 async fn create(connection: &Connection, args: &CreateSessionArgs) -> Result<u8, Failure> {
     let session = CreateSession {
-        tenant_id: Some(connection.tenant(args.tenant.as_deref())?),
+        tenant_id: connection.tenant(args.tenant.as_deref()).await?,
         session_id: args.id.clone(),
         backend_profile: Some(args.profile.clone()),
         labels: labels::of_new(&args.label),

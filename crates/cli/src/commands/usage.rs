@@ -18,20 +18,24 @@ use crate::{
 
 /// Show what runs have cost: by profile, tenant, user, agent or day
 ///
-/// Days are those of UTC. A run counts on the day on which it was created, tokens and cost when they were used, a turn when it
-/// ended. The cost is known where the backend reports it or the profile has prices.
+/// Days are whole days of UTC. A run counts on the day on which it was created, tokens and cost when they were used, a turn
+/// when it ended. The cost is known where the backend reports it or the profile has prices.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler usage\n  ostler usage --by day --since 7d\n  \
-    ostler usage --by user --since 2026-01-01 --until 2026-01-31 -o json")]
+#[command(
+    after_help = "Examples:\n  ostler usage\n  ostler usage --by day --since 7d    # today and the 6 days before\n  \
+    ostler usage --by user --since 2026-01-01 --until 2026-01-31 -o json"
+)]
 pub(crate) struct UsageArgs {
     /// By profile, tenant, user, agent or day
     #[arg(long, value_name = "NOUN", default_value = "profile", hide_possible_values = true,
         value_parser = ["profile", "tenant", "user", "agent", "day"])]
     by: String,
-    /// The first day: a date, or how long ago [default: 29 days before the last one]
+    /// The first day: a date, or a number of days that ends with today: `30d` is today and the 29 days before [default: 29 days
+    /// before the last one]
     #[arg(long, value_name = "DATE|AGE", value_parser = parse_day)]
     since: Option<Day>,
-    /// The last day: a date, or how long ago [default: today]
+    /// The last day: a date, or how many days ago it was; `--since 14d --until 7d` is the week before the last 7 days [default:
+    /// today]
     #[arg(long, value_name = "DATE|AGE", value_parser = parse_day)]
     until: Option<Day>,
     #[arg(long, help = "Only runs of this tenant")]
@@ -40,18 +44,33 @@ pub(crate) struct UsageArgs {
     output: Output,
 }
 
+const DAY_MS: i64 = 86_400_000;
+/// A hundred years; older days are not in every calendar.
+const AGE_DAYS_MAX: i64 = 36_525;
+
 /// A day as it is given on the command line.
 #[derive(Clone, Debug, PartialEq)]
 enum Day {
     Date(String),
-    Ago { ms: i64 },
+    /// An age, rounded up to whole days. At least one.
+    Days(i64),
 }
 
 impl Day {
-    fn date(&self, now: Timestamp) -> Option<String> {
+    /// The first day of a period: that many days end with today.
+    fn first(&self, now: Timestamp) -> Option<String> {
+        self.date(now, 1)
+    }
+
+    /// The last day of a period: that many days before today.
+    fn last(&self, now: Timestamp) -> Option<String> {
+        self.date(now, 0)
+    }
+
+    fn date(&self, now: Timestamp, later: i64) -> Option<String> {
         match self {
             Self::Date(date) => Some(date.clone()),
-            Self::Ago { ms } => day_text(day_of(Timestamp::from_millisecond(now.as_millisecond() - ms).ok()?)),
+            Self::Days(days) => day_text(day_of(now).checked_sub(*days)?.checked_add(later)?),
         }
     }
 }
@@ -61,17 +80,17 @@ fn parse_day(text: &str) -> Result<Day, String> {
     let is_date = text.len() == 10 && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     match (is_date, parse_ms(text)) {
         (true, _) => Ok(Day::Date(text.to_owned())),
-        (false, Ok(ms)) => Ok(Day::Ago { ms }),
-        (false, Err(_)) => Err("write a date such as 2026-01-31, or how long ago: 12h, 30d".to_owned()),
+        (false, Ok(ms)) if ms <= AGE_DAYS_MAX * DAY_MS => Ok(Day::Days((ms + DAY_MS - 1) / DAY_MS)),
+        (false, _) => Err("write a date such as 2026-01-31, or a number of days such as 30d".to_owned()),
     }
 }
 
 pub(crate) async fn usage(connection: &Connection, args: &UsageArgs) -> Result<u8, Failure> {
-    let day = |day: &Option<Day>| day.as_ref().and_then(|day| day.date(now()));
+    let now = now();
     let query = UsageQuery {
         by: Some(args.by.clone()),
-        since: day(&args.since),
-        until: day(&args.until),
+        since: args.since.as_ref().and_then(|day| day.first(now)),
+        until: args.until.as_ref().and_then(|day| day.last(now)),
         tenant_id: args.tenant.clone(),
     };
     let report = connection.client()?.usage(&query).await?;
@@ -124,14 +143,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_day_is_a_date_or_an_age() {
-        let now: Timestamp = "2026-03-01T12:00:00Z".parse().unwrap();
-        let date = |text: &str| parse_day(text).unwrap().date(now);
-        assert_eq!(date("2026-01-31").as_deref(), Some("2026-01-31"));
-        assert_eq!(date("30d").as_deref(), Some("2026-01-30"));
-        assert_eq!(date("11h").as_deref(), Some("2026-03-01"));
-        assert_eq!(date("13h").as_deref(), Some("2026-02-28"));
-        for wrong in ["", "yesterday", "2026-1-1", "30"] {
+    fn an_age_is_a_number_of_whole_days_that_end_with_today() {
+        for time in ["2026-03-01T00:00:00Z", "2026-03-01T12:00:00Z", "2026-03-01T23:59:59.999Z"] {
+            let now: Timestamp = time.parse().unwrap();
+            let first = |text: &str| parse_day(text).unwrap().first(now).unwrap();
+            let last = |text: &str| parse_day(text).unwrap().last(now).unwrap();
+            assert_eq!([first("2026-01-31"), last("2026-01-31")], ["2026-01-31", "2026-01-31"]);
+            // 28 days of February, one of January, and today.
+            assert_eq!(first("30d"), "2026-01-31");
+            assert_eq!(
+                [first("1d"), first("13h"), first("24h"), first("25h")],
+                ["2026-03-01", "2026-03-01", "2026-03-01", "2026-02-28"]
+            );
+            // One period ends where the next one begins.
+            assert_eq!([last("7d"), first("7d")], ["2026-02-22", "2026-02-23"]);
+        }
+        for wrong in ["", "yesterday", "2026-1-1", "30", "36526d"] {
             assert!(parse_day(wrong).is_err(), "{wrong}");
         }
     }

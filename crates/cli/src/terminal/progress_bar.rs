@@ -1,4 +1,5 @@
-//! A line on stderr that shows how far a long piece of work is. Only a terminal gets one.
+//! Two lines on stderr: what a long piece of work does, and how far it is. The second one goes away at its end, so that the result
+//! follows the first. Only a terminal gets them.
 
 use std::io::IsTerminal;
 
@@ -7,6 +8,8 @@ use tokio::time::{Duration, Instant};
 use crate::terminal::{output, paint};
 
 const CELLS: u64 = 24;
+/// Two paths.
+const WORK_CHARS_MAX: usize = 2_000;
 /// More often than this a person sees no difference.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -17,11 +20,16 @@ pub(crate) struct ProgressBar {
 }
 
 impl ProgressBar {
-    pub(crate) fn stderr() -> Self {
+    /// Prints what the work does.
+    pub(crate) fn stderr(work: &str) -> Self {
         let is_shown = std::io::stderr().is_terminal() && paint::is_capable();
+        if is_shown {
+            output::message(&format!("{}\n", output::line(work, WORK_CHARS_MAX)));
+        }
         Self { is_shown, painted: None, label: String::new() }
     }
 
+    /// Paints how much of this step is done.
     pub(crate) fn show(&mut self, label: &str, done: u64, total: u64) {
         let is_due = self.label != label || self.painted.is_none_or(|at| at.elapsed() >= INTERVAL);
         if self.is_shown && is_due {
@@ -44,7 +52,7 @@ impl Drop for ProgressBar {
 fn bar(label: &str, done: u64, total: u64) -> String {
     let share = |of: u64| if total == 0 { 0 } else { (done.min(total) as u128 * of as u128 / total as u128) as u64 };
     let full = share(CELLS) as usize;
-    format!("{label:<10} {}{} {:>3} %", "█".repeat(full), "░".repeat(CELLS as usize - full), share(100))
+    format!("{label:<13} {}{} {:>3} %", "█".repeat(full), "░".repeat(CELLS as usize - full), share(100))
 }
 
 /// `29.7 MB`: sizes as people read them.
@@ -63,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_bar_is_as_long_as_the_share() {
-        assert_eq!(bar("files", 0, 0), format!("files      {}   0 %", "░".repeat(24)));
-        assert_eq!(bar("files", 1, 2), format!("files      {}{}  50 %", "█".repeat(12), "░".repeat(12)));
-        assert_eq!(bar("store", 9, 2), format!("store      {} 100 %", "█".repeat(24)));
+        assert_eq!(bar("files", 0, 0), format!("files         {}   0 %", "░".repeat(24)));
+        assert_eq!(bar("files", 1, 2), format!("files         {}{}  50 %", "█".repeat(12), "░".repeat(12)));
+        assert_eq!(bar("store", 9, 2), format!("store         {} 100 %", "█".repeat(24)));
     }
 
     #[test]

@@ -240,7 +240,7 @@ pub(crate) fn outcome(result: &RunResult, paint: Paint) -> String {
     if let Some(kind) = result.failure_kind {
         let blocker = result.blocker.as_deref().unwrap_or(kind.row().meaning);
         out.push_str(&format!("  {kind}: {}\n", line(blocker, 500)));
-        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint_about(kind, blocker, result.run_id)));
+        out.push_str(&format!("{} {}\n", paint.bold("hint:"), errors::hint_about(kind, result)));
     }
     out
 }

@@ -43,7 +43,7 @@ impl Labels {
             let Some((key, value)) = pair.split_once('=') else {
                 return Err(Failure::invalid(
                     Rule::LabelFilter,
-                    format!("label {pair:?} is not of the form key=value"),
+                    format!("label {pair:?} is not of the form key=value, for example team=search"),
                 ));
             };
             if labels.insert(key.to_owned(), value.to_owned()).is_some_and(|other| other != value) {
@@ -110,7 +110,9 @@ fn check_key(key: &str) -> Result<(), Failure> {
     let fits = bytes.first().is_some_and(is_first) && bytes.iter().copied().all(is_inner);
     if !fits || key.len() > LABEL_KEY_BYTES_MAX {
         let message = format!(
-            "label key {key:?} must have 1 to {LABEL_KEY_BYTES_MAX} lower-case letters, digits and inner . _ / -"
+            "{key:?} cannot be the key of a label: a key starts with a lower-case letter or a digit, then has lower-case \
+             letters, digits, dots, underscores, slashes or hyphens, at most {LABEL_KEY_BYTES_MAX} characters in all; for example \
+             team or app/stage"
         );
         return Err(Failure::invalid(Rule::LabelKey, message));
     }
@@ -121,7 +123,8 @@ fn check_key(key: &str) -> Result<(), Failure> {
 fn check_value(key: &str, value: &str) -> Result<(), Failure> {
     if value.len() > LABEL_VALUE_BYTES_MAX || value.chars().any(|c| c.is_control() || c == ',') {
         let message = format!(
-            "label {key:?} must have at most {LABEL_VALUE_BYTES_MAX} bytes, without commas and control characters"
+            "the value of label {key:?} is not allowed: a value has at most {LABEL_VALUE_BYTES_MAX} bytes, and neither a comma \
+             nor a control character such as a line break; for example search"
         );
         return Err(Failure::invalid(Rule::LabelValue, message));
     }
@@ -156,6 +159,25 @@ mod tests {
         let many = |count: usize| (0..count).map(|n| (format!("k{n}"), String::new())).collect::<Labels>();
         assert_eq!(rule(many(LABELS_MAX).check()), None);
         assert_eq!(rule(many(LABELS_MAX + 1).check()).as_deref(), Some("labels-count"));
+    }
+
+    #[test]
+    fn a_message_about_a_label_says_in_words_what_is_allowed() {
+        let message = |pairs: &[(&str, &str)]| labels(pairs).check().unwrap_err().message;
+        assert_eq!(
+            message(&[("Team", "x")]),
+            "\"Team\" cannot be the key of a label: a key starts with a lower-case letter or a digit, then has lower-case letters, \
+             digits, dots, underscores, slashes or hyphens, at most 63 characters in all; for example team or app/stage"
+        );
+        assert_eq!(
+            message(&[("team", "a,b")]),
+            "the value of label \"team\" is not allowed: a value has at most 128 bytes, and neither a comma nor a control \
+             character such as a line break; for example search"
+        );
+        assert_eq!(
+            Labels::parse_filter("team").unwrap_err().message,
+            "label \"team\" is not of the form key=value, for example team=search"
+        );
     }
 
     #[test]

@@ -117,6 +117,27 @@ impl TenantPolicy {
     /// Checks a run request and completes its policy. Every refusal names its rule.
     pub fn admit(&self, request: &CreateRun) -> Result<AdmittedRun, Failure> {
         let mut problems = Problems::default();
+        let profile = required("backendProfile", Rule::BackendProfileRequired, request.backend_profile.as_deref());
+        let profile = profile.and_then(|profile| self.profile(profile)).map(Some);
+        let admitted = self.examine(request, profile, &mut problems);
+        problems.check()?;
+        admitted.ok_or_else(|| Failure::internal("a run without a problem was not admitted"))
+    }
+
+    /// Checks everything of a run request that does not depend on its profile, which is not known.
+    pub fn check_without_profile(&self, request: &CreateRun) -> Result<(), Failure> {
+        let mut problems = Problems::default();
+        self.examine(request, Ok(None), &mut problems);
+        problems.check()
+    }
+
+    /// Notes all problems of a request. `None` if there is one, or if the profile is not known.
+    fn examine(
+        &self,
+        request: &CreateRun,
+        profile: Result<Option<&str>, Failure>,
+        problems: &mut Problems,
+    ) -> Option<AdmittedRun> {
         let named = |field: &str, rule, value, (allowed, unlisted): (&[String], _)| {
             let text = name(field, required(field, rule, value)?)?;
             listed(allowed, text, unlisted, field).map(|()| text)
@@ -131,29 +152,17 @@ impl TenantPolicy {
         problems.note(no_bundle(request.resource_bundle_ref.as_ref()));
         let provider_id = named("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref(), providers);
         let provider_id = problems.note(provider_id);
-        let profile = required("backendProfile", Rule::BackendProfileRequired, request.backend_profile.as_deref());
-        let profile = problems.note(profile.and_then(|profile| self.profile(profile)));
+        let profile = problems.note(profile).flatten();
         let trace_sink = problems.note(trace_sink(request.trace_sink.as_ref()));
         let execution_policy = problems.note(self.complete(request.execution_policy.as_ref(), profile));
-        let names = (tenant_id, project_id, provider_id, profile);
-        let (
-            (Some(tenant_id), Some(project_id), Some(provider_id), Some(profile)),
-            Some(workspace_ref),
-            Some(trace_sink),
-            Some(execution_policy),
-        ) = (names, workspace_ref, trace_sink, execution_policy)
-        else {
-            return Err(problems.into_failure());
-        };
-        problems.check()?;
-        Ok(AdmittedRun {
-            tenant_id: tenant_id.to_owned(),
-            project_id: project_id.to_owned(),
-            workspace_ref,
-            provider_id: provider_id.to_owned(),
-            backend_profile: profile.to_owned(),
-            execution_policy,
-            trace_sink,
+        Some(AdmittedRun {
+            tenant_id: tenant_id?.to_owned(),
+            project_id: project_id?.to_owned(),
+            workspace_ref: workspace_ref?,
+            provider_id: provider_id?.to_owned(),
+            backend_profile: profile?.to_owned(),
+            execution_policy: execution_policy?,
+            trace_sink: trace_sink?,
         })
     }
 

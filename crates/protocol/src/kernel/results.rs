@@ -30,6 +30,9 @@ pub struct RunResult {
     pub command_id: Option<CommandId>,
     pub attempt_id: Option<AttemptId>,
     pub session_id: String,
+    /// The profile of the backend that the run is for.
+    #[serde(default)]
+    pub backend_profile: String,
     /// The command's state, or the run's where it has no command.
     pub status: String,
     pub run_status: String,
@@ -182,6 +185,7 @@ impl RunResult {
             command_id: command.as_ref().map(|c| c.command_id),
             attempt_id: command.as_ref().and_then(|c| c.attempt_id).or(run.attempt_id),
             session_id: run.session_id.clone(),
+            backend_profile: run.backend_profile.clone(),
             status: command.as_ref().map_or(run.status.as_str(), |c| c.state.as_str()).to_owned(),
             run_status: run.status.as_str().to_owned(),
             state: RunState::of(run.status, open_permissions.len() as i64, terminal.map(|t| t.status)),

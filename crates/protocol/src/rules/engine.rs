@@ -129,7 +129,7 @@ macro_rules! engine_rules {
         StoreAbsent "store-absent" NotFound "There is no store at this place.",
             hint: Some("name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`");
         StoreServed "store-served" StateConflict "A running server uses the store.",
-            hint: Some("stop the server first, or work on a copy of its data directory: docs/operating.md");
+            hint: Some("stop the server, or verify a copy: `ostler backup --no-workspaces FILE`, `ostler restore FILE --data-dir COPY`, then `ostler verify --data-dir COPY`");
         StoreCorrupt "store-corrupt" InfraFailed "A stored row cannot be read.",
             hint: Some("stop the server and run `ostler verify`; docs/operating.md tells how to restore a backup");
         StoreFailed "store-failed" InfraFailed "The store failed.", is_store_fault: true,

@@ -28,7 +28,7 @@ macro_rules! kernel_rules {
         ExpiresIn "expires-in" SchemaInvalid "The requested lifetime is out of range.",
             hint: Some("request a shorter lifetime; docs/limits.md has the limits");
         LabelsCount "labels-count" SchemaInvalid "There are too many labels.";
-        LabelKey "label-key" SchemaInvalid "The key of a label is empty, too long, or has characters other than lower-case letters, digits and inner . _ / -.";
+        LabelKey "label-key" SchemaInvalid "The key of a label is empty, too long, does not start with a lower-case letter or digit, or has characters other than those, dots, underscores, slashes and hyphens.";
         LabelValue "label-value" SchemaInvalid "The value of a label is too long, or has a comma or control characters.";
         LabelFilter "label-filter" SchemaInvalid "The filter by labels is not of the form key=value,key=value.";
         LabelsRequired "labels-required" SchemaInvalid "The request must have labels.";

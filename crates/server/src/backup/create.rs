@@ -147,9 +147,9 @@ impl Copying {
         handle: &Handle,
     ) -> Result<(), CopyError> {
         self.json(MANIFEST, manifest)?;
-        self.files(all)?;
+        self.files(all, BackupStep::Files)?;
         self.store(all, store, handle)?;
-        self.files(all)?;
+        self.files(all, BackupStep::ChangedFiles)?;
         let contents = self.contents.clone();
         self.json(CONTENTS, &contents)
     }
@@ -159,7 +159,7 @@ impl Copying {
         self.writer.bytes(path, &text).map_err(|error| CopyError::File(path.into(), error))
     }
 
-    fn files(&mut self, all: &BackupPlaces) -> Result<(), CopyError> {
+    fn files(&mut self, all: &BackupPlaces, step: BackupStep) -> Result<(), CopyError> {
         let mut total = 0;
         for place in &all.places {
             let sized = walk(&place.path, &mut |_, found| {
@@ -176,7 +176,7 @@ impl Copying {
             let copied = walk(&place.path, &mut |below, found| {
                 let size = self.file(place, below, found)?;
                 done += size;
-                self.progress.progress(BackupStep::Files, done, total);
+                self.progress.progress(step, done, total);
                 Ok(())
             });
             copied.map_err(|error| CopyError::File(place.path.clone(), error))?;

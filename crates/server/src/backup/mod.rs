@@ -26,6 +26,8 @@ pub use ostler_crypto::{
 pub enum BackupStep {
     Files,
     Store,
+    /// Files that changed while the store was copied.
+    ChangedFiles,
     Check,
     Restore,
     Verify,

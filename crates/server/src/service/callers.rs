@@ -2,10 +2,16 @@
 
 use ostler_protocol::callers::{CallerKind, CallerView};
 
-use crate::auth::{Access, Principal};
+use crate::{
+    app::App,
+    auth::{Access, Principal},
+};
+
+/// The tenant of people who work alone.
+const LOCAL: &str = "local";
 
 /// The caller itself. Every caller with a token may ask.
-pub fn get(caller: &Principal) -> CallerView {
+pub fn get(app: &App, caller: &Principal) -> CallerView {
     let (kind, role) = match caller {
         Principal::Operator => (CallerKind::Operator, None),
         Principal::Service { role, .. } => (CallerKind::Service, Some(*role)),
@@ -21,6 +27,17 @@ pub fn get(caller: &Principal) -> CallerView {
         name: caller.name(),
         role,
         tenants: caller.tenants().map(<[String]>::to_vec),
+        default_tenant: default_tenant(&app.config.policy.tenants, caller),
         access: granted.map(|access| access.as_str().to_owned()).collect(),
+    }
+}
+
+/// The tenant that work of this caller is for if the client names none. Only an unambiguous one is chosen: work of one tenant
+/// is visible to all its members.
+fn default_tenant(all: &[String], caller: &Principal) -> Option<String> {
+    let own: Vec<_> = all.iter().filter(|tenant| caller.tenants().is_none_or(|own| own.contains(tenant))).collect();
+    match own[..] {
+        [only] => Some(only.clone()),
+        _ => own.into_iter().find(|tenant| *tenant == LOCAL).cloned(),
     }
 }

@@ -37,12 +37,13 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
     app.accepting()?;
     // Check sizes first, so that a rejected request is neither hashed nor redacted.
     request.check_sizes()?;
-    if let Some(failure) = find_problems(app, caller, &request).await? {
+    let profile = agent_profile(app, &request).await?;
+    if let Some(failure) = find_problems(app, caller, &request, &profile).await? {
         return Err(failure);
     }
     let bytes = request.free_bytes();
     let request_hash = app.compute(bytes, || request_hash(&request)).await;
-    let request = with_profile(app, request).await?;
+    let request = with_profile(request, profile?);
     let admitted = admit(app, caller, &request).await?;
     if let Some(repeated) = request.retry_of {
         app.visible_run(caller, repeated).await?;
@@ -74,9 +75,15 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
     }
 }
 
-/// The problems that the fields of a request show by themselves. If there is one, the problems that the policy finds are added,
-/// so that the caller gets all of them in one response; the checks that read the store come later, in [`admit`].
-async fn find_problems(app: &App, caller: &Principal, request: &CreateRun) -> Result<Option<Failure>, Failure> {
+/// The problems that the fields of a request show by themselves, and those of its agent. If there is one, the problems that the
+/// policy finds are added, so that the caller gets all of them in one response; the other checks that read the store come later,
+/// in [`admit`].
+async fn find_problems(
+    app: &App,
+    caller: &Principal,
+    request: &CreateRun,
+    profile: &Result<Option<String>, Failure>,
+) -> Result<Option<Failure>, Failure> {
     let mut problems = Problems::default();
     if let Some(Err(failure)) = request.command.as_ref().map(check_first) {
         if let Some(removed) = removed_input(app, caller, request).await? {
@@ -86,12 +93,13 @@ async fn find_problems(app: &App, caller: &Principal, request: &CreateRun) -> Re
     }
     problems.note(request.labels.as_ref().map_or(Ok(()), Labels::check));
     problems.note(request.idempotency_key.as_deref().map_or(Ok(()), |key| check_key(app, key).map(drop)));
+    let profile = problems.note(profile.clone());
     if problems.is_empty() {
         return Ok(None);
     }
-    // The profile of a run of an agent is known later.
-    if request.agent_id.is_none() {
-        problems.note(app.config.policy.admit(request));
+    match profile {
+        Some(profile) => drop(problems.note(app.config.policy.admit(&with_profile(request.clone(), profile)))),
+        None => drop(problems.note(app.config.policy.check_without_profile(request))),
     }
     Ok(Some(problems.into_failure()))
 }
@@ -108,19 +116,29 @@ pub async fn admit(app: &App, caller: &Principal, request: &CreateRun) -> Result
     Ok(admitted)
 }
 
-/// The request with the profile of the agent that it names.
-async fn with_profile(app: &App, mut request: CreateRun) -> Result<CreateRun, Failure> {
-    let Some(id) = request.agent_id else { return Ok(request) };
+/// The profile of the agent that a request names. `None` if it names none, or one without a profile. The inner failure is a
+/// problem of the request, the outer one of the server.
+async fn agent_profile(app: &App, request: &CreateRun) -> Result<Result<Option<String>, Failure>, Failure> {
+    let Some(id) = request.agent_id else { return Ok(Ok(None)) };
     let find = Dialects::of(app).iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
-    let Some(find) = find else { return Err(Failure::not_found("agent")) };
-    let Some(profile) = find(app.clone(), id).await? else { return Ok(request) };
-    match request.backend_profile.replace(profile.clone()) {
-        Some(named) if named != profile => {
-            let message = format!("backendProfile is {named:?}, but the agent is run by {profile:?}");
+    let Some(find) = find else { return Ok(Err(Failure::not_found("agent"))) };
+    let profile = match find(app.clone(), id).await {
+        Ok(profile) => profile,
+        Err(failure) if failure.kind.row().status < 500 => return Ok(Err(failure)),
+        Err(failure) => return Err(failure),
+    };
+    Ok(match (&request.backend_profile, &profile) {
+        (Some(named), Some(own)) if named != own => {
+            let message = format!("backendProfile is {named:?}, but the agent is run by {own:?}");
             Err(Failure::invalid(Rule::AgentProfile, message))
         }
-        _ => Ok(request),
-    }
+        _ => Ok(profile),
+    })
+}
+
+/// The request with the profile of its agent, if the agent has one.
+fn with_profile(request: CreateRun, profile: Option<String>) -> CreateRun {
+    CreateRun { backend_profile: profile.or(request.backend_profile), ..request }
 }
 
 /// Redacts the fields that a caller fills freely. Credentials belong in the secret scope, by reference.

@@ -55,7 +55,10 @@ pub(crate) struct RunArgs {
     /// Run this agent, by its name, its id or the beginning of it
     #[arg(long)]
     agent: Option<String>,
-    #[arg(long, help = "The tenant to run for [default: the context's, else local]")]
+    #[arg(
+        long,
+        help = "The tenant to run for [default: the context's, else OSTLER_TENANT, else the token's only one, else local if the token has it]"
+    )]
     tenant: Option<String>,
     #[arg(long, default_value = "local/default", help = "The project the run belongs to")]
     project: String,
@@ -101,7 +104,7 @@ pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, F
     if args.workspace.as_deref().is_some_and(is_ssh) {
         return Err(errors::usage("repositories cannot be fetched over ssh", "name it as https://HOST/PATH"));
     }
-    let tenant = connection.tenant(args.tenant.as_deref())?;
+    let tenant = connection.tenant(args.tenant.as_deref()).await?;
     let request = request(args, &prompt, tenant, &chosen_backend(connection, args).await?);
     if args.dry_run {
         output::data(&output::json(&request));
@@ -169,9 +172,9 @@ fn read_prompt(input: impl Read) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|_| errors::usage("the prompt is not UTF-8", "send text"))
 }
 
-fn request(args: &RunArgs, prompt: &str, tenant: String, backend: &ChosenBackend) -> CreateRun {
+fn request(args: &RunArgs, prompt: &str, tenant: Option<String>, backend: &ChosenBackend) -> CreateRun {
     CreateRun {
-        tenant_id: Some(tenant),
+        tenant_id: tenant,
         project_id: Some(args.project.clone()),
         workspace_ref: Some(RawJson::of(&workspace(args.workspace.as_deref()))),
         provider_id: Some(args.provider.clone()),
@@ -268,7 +271,7 @@ mod tests {
     fn body_of(args: &RunArgs, prompt: &str, tenant: &str) -> serde_json::Value {
         let profile = args.profile.clone().unwrap_or_else(|| PROFILE_DEFAULT.to_owned());
         let backend = ChosenBackend { profile, agent_id: None };
-        serde_json::to_value(request(args, prompt, tenant.into(), &backend)).unwrap()
+        serde_json::to_value(request(args, prompt, Some(tenant.into()), &backend)).unwrap()
     }
 
     #[test]
