@@ -196,3 +196,28 @@ async fn a_caller_learns_who_it_is(engine: Engine) {
     server.with_token(None).get("/api/v1/caller").await.refused(Unauthenticated);
     server.with_token(Some("garbage")).get("/api/v1/caller").await.refused(Unauthenticated);
 }
+
+#[both_engines]
+async fn a_caller_learns_the_tenant_of_new_work(engine: Engine) {
+    let default_of =
+        async |caller: &Caller| caller.get("/api/v1/caller").await.with_status(200)["defaultTenant"].clone();
+    let server = TestServer::with(engine, |setup| {
+        tokens(setup);
+        setup.token("with-local", "client", &["hwlab", "local"]);
+    })
+    .await;
+    assert_eq!(default_of(&server).await, "local");
+    assert_eq!(default_of(server.caller("with-local")).await, "local");
+    for only in ["hwlab", "unidesk"] {
+        assert_eq!(default_of(server.caller(only)).await, only);
+        let run = server.caller(only).create_run_with(|body| body["tenantId"] = only.into()).await;
+        assert_eq!(server.run(&run).await["tenantId"], only);
+    }
+    // Either could be meant.
+    assert_eq!(default_of(server.caller("both")).await, json!(null));
+    let server = TestServer::with(engine, |setup| setup.config.policy.tenants = vec!["acme".into()]).await;
+    assert_eq!(default_of(&server).await, "acme", "a server without the tenant local");
+    let tenants = vec!["acme".into(), "other".into()];
+    let server = TestServer::with(engine, |setup| setup.config.policy.tenants = tenants).await;
+    assert_eq!(default_of(&server).await, json!(null));
+}

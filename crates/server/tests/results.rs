@@ -11,6 +11,7 @@ fn fields() -> Vec<&'static str> {
     vec![
         "artifactSummary",
         "attemptId",
+        "backendProfile",
         "blocker",
         "chainHead",
         "commandId",

@@ -1,5 +1,6 @@
 //! A request with several invalid fields is rejected once, with all of them.
 
+use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Engine, TestServer, both_engines, run_body};
@@ -75,4 +76,37 @@ async fn holds_and_credentials_name_all_their_problems(engine: Engine) {
     let found = rules(&answer);
     assert_eq!(found[..2], ["credential-shape", "credential-json"], "{}", answer.text);
     assert!(found.len() > 2, "{}", answer.text);
+}
+
+#[both_engines]
+async fn a_run_names_its_unknown_agent_with_its_other_problems(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let messages = |answer: &Answer| -> Vec<String> {
+        let problems = answer.body["details"]["problems"].as_array().unwrap_or_else(|| panic!("{}", answer.text));
+        problems.iter().map(|problem| problem["message"].as_str().unwrap().to_owned()).collect()
+    };
+    let mut body = run_body();
+    body["agentId"] = json!(format!("agt_{:032x}", 1));
+    server.post("/api/v1/runs", &body).await.refused(NotFound);
+    body["projectId"] = json!(" p");
+    body["backendProfile"] = json!(null);
+    // The profile is the agent's, so that it is not missed.
+    let answer = server.post("/api/v1/runs", &body).await;
+    assert_eq!((answer.status, messages(&answer).len()), (404, 2), "{}", answer.text);
+    body["labels"] = json!({"Team": "x"});
+    let answer = server.post("/api/v1/runs", &body).await;
+    let listed = messages(&answer);
+    assert_eq!((answer.status, listed.len()), (400, 3), "{}", answer.text);
+    assert!(listed[0].contains("key of a label") && listed[2].contains("projectId"), "{listed:?}");
+    assert_eq!(listed[1], "no such agent");
+    // An agent that exists, and another profile than its own.
+    let agent =
+        server.post("/agents", &json!({"name": "builder", "backend_profile": "scripted"})).await.with_status(201);
+    body["agentId"] = agent["id"].clone();
+    body["backendProfile"] = json!("model");
+    let answer = server.post("/api/v1/runs", &body).await;
+    assert_eq!(rules(&answer), ["label-key", "agent-profile", "name-shape"]);
+    body["backendProfile"] = json!(null);
+    let answer = server.post("/api/v1/runs", &body).await;
+    assert_eq!(rules(&answer), ["label-key", "name-shape"]);
 }

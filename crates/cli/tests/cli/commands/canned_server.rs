@@ -53,7 +53,7 @@ impl Canned {
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = ostler(args);
-        command.env("OSTLER_SERVER", &self.address).env("OSTLER_TOKEN", TOKEN);
+        command.env("OSTLER_SERVER", &self.address).env("OSTLER_TOKEN", TOKEN).env("OSTLER_TENANT", "local");
         command
     }
 }

@@ -284,3 +284,19 @@ fn a_shell_completes_commands_and_ids() {
         assert!(script.status.success() && !script.stdout.is_empty(), "{shell}");
     }
 }
+
+#[test]
+fn a_missing_token_file_is_named_with_what_to_do() {
+    let (home, server) = start();
+    let absent = home.path("absent-token").display().to_string();
+    let add = ["context", "add", "lab", "--server", &server.url(), "--token-file", &absent];
+    let added = home.cli(None, &add);
+    assert!(added.status.success(), "{added:?}");
+    assert_snapshot("error_token_file_missing", &home, &piped(&home.cli(None, &["--context", "lab", "ps"])));
+    // The data directory of a server of this machine, without its token.
+    let empty = home.path("empty").display().to_string();
+    std::fs::create_dir(&empty).unwrap();
+    let mut elsewhere = ostler(&["ps", "--server", &server.url(), "--data-dir", &empty]);
+    assert_snapshot("error_token_missing", &home, &piped(&elsewhere.output().unwrap()));
+    server.stop();
+}

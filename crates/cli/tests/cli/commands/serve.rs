@@ -75,7 +75,11 @@ fn a_second_server_on_the_same_sqlite_store_is_rejected() {
     assert!(log.contains("another process has") && log.contains("SQLite serves one process"), "{log}");
     let (code, printed) = home.verify();
     assert_eq!(code, 5, "{printed}");
-    assert!(printed.contains("the server of this store is running; stop it, or verify a copy"), "{printed}");
+    assert!(printed.starts_with("error: the server of this store is running\n"), "{printed}");
+    assert!(
+        printed.contains("hint: stop the server, or verify a copy: `ostler backup --no-workspaces FILE`"),
+        "{printed}"
+    );
     assert_eq!(Http::new(&server).get("/health/readiness").status, 200, "the first one is not disturbed");
     server.stop();
     home.serve().stop();

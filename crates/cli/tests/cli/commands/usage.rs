@@ -54,6 +54,8 @@ fn runs_are_found_by_label_sorted_by_cost_and_summed() {
     let session = stdout_of(home.cli(Some(&server), &["sessions", "label", "review", "team-"]));
     assert_eq!(session, "review has no labels\n");
     let report = json_of(&home, &server, &["usage", "--by", "user", "--since", "30d"]);
+    let day = |name: &str| report[name].as_str().unwrap().parse::<jiff::civil::Date>().unwrap();
+    assert_eq!((day("until") - day("since")).get_days(), 29, "30 days, of which today is one: {report}");
     let total =
         json!({"runs": 3, "turns": 3, "tokens": 3_000, "costUsd": 10.75, "activeMs": report["total"]["activeMs"]});
     assert_eq!(report["total"], total);

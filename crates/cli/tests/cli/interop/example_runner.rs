@@ -1,6 +1,7 @@
 //! `examples/runner/runner.py`, set up as docs/writing-a-runner.md says: a runner of another language, on nothing but HTTP.
 
 use std::{
+    io::{BufRead, BufReader, Read},
     path::Path,
     process::{Command, Output, Stdio},
 };
@@ -118,4 +119,21 @@ fn a_cancelled_turn_stops_the_example_runner(engine: Engine) {
     eventually("the turn has begun", || (!example.events(&run_id, "assistant_delta").is_empty()).then_some(()));
     stdout_of(example.home.cli(Some(&example.server), &["cancel", "--yes", &run_id]));
     assert_eq!(example.ended(&run_id)["terminalStatus"], "cancelled");
+}
+
+#[both_engines]
+fn a_trial_of_an_external_profile_waits_for_its_runner(engine: Engine) {
+    let example = Example::set_up(engine);
+    let mut command = example.home.command(&["profiles", "validate", "my-agent"]);
+    let mut trial = Guarded(command.env("OSTLER_SERVER", example.server.url()).spawn().unwrap());
+    let mut messages = BufReader::new(trial.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let first = messages.next().unwrap();
+    assert!(first.starts_with("testing my-agent with run_"), "{first}");
+    assert_eq!(messages.next().as_deref(), Some("waiting for a runner that claims profile my-agent"));
+    assert!(trial.0.try_wait().unwrap().is_none(), "it waits");
+    let _runner = example.start_runner("0");
+    assert!(trial.wait().success());
+    let mut printed = String::new();
+    trial.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    assert_eq!(printed, "my-agent passed\n");
 }

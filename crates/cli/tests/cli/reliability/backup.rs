@@ -15,6 +15,7 @@ use crate::fixtures::{
     attachments,
     http::Http,
     process::{Guarded, Server, eventually},
+    pty::Terminal,
     runner::{Writer, run_request, submit},
     shell_agent,
     test_home::{Engine, TestHome, both_engines, mode, one_engine},
@@ -366,4 +367,53 @@ fn an_encrypted_backup_is_an_age_file(engine: Engine) {
     assert!(refused(restored.cli(None, &["restore", text(&to_key)])).1.contains("passphrase"));
     assert!(!restored.data_dir.exists());
     server.stop();
+}
+
+#[one_engine]
+fn a_terminal_shows_the_work_then_its_progress_then_the_result(engine: Engine) {
+    let home = home(engine).without_runner();
+    let server = home.serve();
+    let at_terminal = |args: &[&str]| {
+        let ended = Terminal::start(&home, &server, args, &[]).ends();
+        assert_eq!(ended.code, 0, "{}", ended.screen);
+        ended
+    };
+    let (file, data) = (home.path("backup.tar"), home.data_dir.display());
+    let backup = at_terminal(&["backup", text(&file)]);
+    let lines: Vec<_> = backup.screen.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", backup.screen);
+    assert_eq!(lines[0], format!("backing up {data} to {}", file.display()));
+    assert!(lines[1].starts_with(&format!("{}: ", file.display())) && lines[1].ends_with(" files"), "{}", lines[1]);
+    assert!(lines[2].starts_with("the file is not encrypted"), "{}", lines[2]);
+    // The bar is on a line of its own, which is empty again before the result is printed.
+    let order = [lines[0], "\rfiles  ", "\rstore  ", "\rchanged files ", "\r\x1b[K", lines[1], lines[2]];
+    let mut rest = backup.raw.as_str();
+    for part in order {
+        rest = rest.split_once(part).unwrap_or_else(|| panic!("{part:?} is not next in {:?}", backup.raw)).1;
+    }
+    let check = at_terminal(&["restore", "--check", text(&file)]);
+    let lines: Vec<_> = check.screen.lines().collect();
+    assert_eq!(lines[0], format!("checking {}", file.display()), "{}", check.screen);
+    assert!(lines.len() == 2 && lines[1].starts_with("ok "), "{}", check.screen);
+    // Without a terminal there is only the result.
+    let piped = home.cli(None, &["backup", text(&home.path("piped.tar"))]);
+    assert_eq!(
+        String::from_utf8(piped.stderr).unwrap(),
+        "the file is not encrypted: its readers have all keys of the server\n"
+    );
+    server.stop();
+}
+
+#[one_engine]
+fn a_wrong_recipient_is_rejected_before_anything_is_written(engine: Engine) {
+    let home = home(engine).without_runner();
+    let file = home.path("backup.age");
+    // Not a key, a key whose end is missing, and a private key.
+    let (short, private) = (format!("age1{}", "q".repeat(20)), format!("AGE-SECRET-KEY-1{}", "Q".repeat(58)));
+    for wrong in ["me@example.org", &short, &private] {
+        let (code, message) = refused(home.cli(None, &["backup", "--recipient", wrong, text(&file)]));
+        let why = "not a valid recipient: copy the whole public key that `age-keygen` prints";
+        assert!(code == 2 && message.contains(why), "{code} {message}");
+    }
+    assert!(!file.exists() && !home.data_dir.exists());
 }

@@ -71,6 +71,13 @@ fn a_draining_server_accepts_no_new_work_and_lets_its_turn_finish(engine: Engine
         assert_eq!((answer.status, &answer.json()["failureKind"]), (503, &json!("draining")), "{path}");
         assert!(answer.head.to_ascii_lowercase().contains("retry-after: 1"), "{}", answer.head);
     }
+    // The message is true of the only server, too.
+    let refused = home.cli(Some(&server), &["run", "more"]);
+    assert_eq!(refused.status.code(), Some(6), "{refused:?}");
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(message.starts_with("error: this server is stopping and takes no new work\n"), "{message}");
+    let hint = "\nhint: this server is stopping: try again after its next start, or at once if other servers of its store are running\n";
+    assert!(message.ends_with(hint), "{message}");
     // Reads continue, so that clients can see the turn end.
     assert_eq!(http.get(&format!("/api/v1/runs/{run_id}")).status, 200);
     assert!(server.process.wait().success(), "{}", home.log());

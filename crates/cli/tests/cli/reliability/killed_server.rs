@@ -1,26 +1,17 @@
 //! `kill -9` of a server under load: every acknowledged batch is stored once, in order, at its number; an unacknowledged one
 //! is stored whole or not at all.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    thread,
-    time::Duration,
-};
+use std::thread;
 
 use crate::fixtures::{
     http::Http,
-    process::Server,
+    process::{Server, random_ms},
     runner::Writer,
     test_home::{Engine, TestHome, both_engines},
 };
 
 const ROUNDS: usize = 5;
 const WRITERS: usize = 4;
-
-/// A different moment each time.
-fn random_ms(from: u64, to: u64) -> Duration {
-    Duration::from_millis(from + RandomState::new().hash_one(0) % (to - from))
-}
 
 #[both_engines]
 fn every_acknowledged_event_survives_the_servers_death(engine: Engine) {

@@ -8,5 +8,6 @@ mod killed_runner;
 mod killed_server;
 mod killed_sweep;
 mod killed_turn;
+mod killed_webhook;
 mod power_cut;
 mod weak_durability;

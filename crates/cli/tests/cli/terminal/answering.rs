@@ -255,6 +255,44 @@ fn whoami_shows_the_caller_and_where_its_token_comes_from() {
 }
 
 #[test]
+fn whoami_names_the_tenant_that_a_new_run_gets() {
+    let (home, server) = start();
+    let created = |args: &[&str]| {
+        let token = home.cli(Some(&server), &[&["tokens", "create"], args].concat());
+        stdout_of(token).trim().to_owned()
+    };
+    let as_caller = |token: &str, tenant: Option<&str>, args: &[&str]| {
+        let mut command = home.command(args);
+        command.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", token);
+        command.envs(tenant.map(|tenant| ("OSTLER_TENANT", tenant))).output().unwrap()
+    };
+    let new_runs = |token: &str, tenant: Option<&str>| {
+        let shown = stdout_of(as_caller(token, tenant, &["whoami"]));
+        shown.lines().find_map(|line| line.strip_prefix("new runs ")).unwrap().to_owned()
+    };
+    let one = created(&["one", "--tenant", "hwlab"]);
+    assert_eq!(new_runs(&one, None), "for the tenant hwlab");
+    let run = as_caller(&one, None, &["run", "--detach", "-o", "json", "say hello"]);
+    let run: Value = serde_json::from_str(&stdout_of(run)).unwrap();
+    assert_eq!(run["tenantId"], "hwlab");
+    let session = as_caller(&one, None, &["sessions", "create", "review", "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&stdout_of(session)).unwrap()["tenantId"], "hwlab");
+    // A tenant that is configured counts, even if it is the wrong one.
+    let rejected = "are rejected: the token is not for the tenant local (from environment OSTLER_TENANT)";
+    assert_eq!(new_runs(&one, Some("local")), rejected);
+    assert_eq!(as_caller(&one, Some("local"), &["run", "say hello"]).status.code(), Some(3));
+    let two = created(&["two", "--tenant", "hwlab", "--tenant", "unidesk"]);
+    assert_eq!(new_runs(&two, None), "name their tenant with `--tenant`, OSTLER_TENANT or a context");
+    let refused = as_caller(&two, None, &["run", "say hello"]);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(message.contains("rule: tenant-id-required\n") && message.contains("hint: name the tenant"), "{message}");
+    assert_eq!(new_runs(&two, Some("unidesk")), "for the tenant unidesk (from environment OSTLER_TENANT)");
+    let runner = created(&["runner", "--role", "runner", "--tenant", "hwlab"]);
+    assert_eq!(new_runs(&runner, None), "not with this token");
+    server.stop();
+}
+
+#[test]
 fn a_run_of_an_agent_is_run_by_the_agents_profile() {
     let (home, server) = start();
     let cli = |args: &[&str]| home.cli(Some(&server), args);

@@ -5,8 +5,10 @@ use ostler_run_input::config::RunInputSection;
 use reqwest::Response;
 use serde_json::json;
 
+use sqlx::Executor;
+
 use super::{RUNS, THREAD, Told, message, told, words};
-use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, id};
+use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, id, run};
 
 const SCRIPT: &str = r#"{"script": [{"say": "Looking around.", "pieces": 3}, {"tool": {"name": "shell", "command": "ls",
     "output": "a"}}, {"usage": {"inputTokens": 3, "outputTokens": 4}}, {"say": "Done."}]}"#;
@@ -83,6 +85,32 @@ async fn a_silent_stream_is_kept_alive_and_ends_when_its_idle_limit_is_reached(e
     assert_eq!(super::kinds(&told(&text)), ["RUN_STARTED"], "the run itself goes on");
     server.cancel_agent_run("run-1").await.with_status(202);
     assert_eq!(after(&server, "run-1", &told(&text)[0].id).await.len(), 1);
+}
+
+/// Only on Postgres can a read be made to wait.
+#[test]
+fn a_read_that_takes_longer_than_a_heartbeat_is_not_started_again() {
+    run(async {
+        let server = TestServer::with(Engine::Postgres, |setup| setup.config.limits.heartbeat_ms = 40).await;
+        server.say("run-1", "hello").await.with_status(202);
+        let mut other = server.connection().await;
+        other.execute("BEGIN").await.unwrap();
+        other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE").await.unwrap();
+        let mut stream = opened(&server, "run-1").await;
+        let mut text = String::new();
+        while text.matches(": keep-alive\n\n").count() < 8 {
+            text += &until(&mut stream, "\n\n").await;
+        }
+        assert_eq!(told(&text), [], "{text}");
+        // A statement whose caller has left waits on, so each start of the read would be counted here.
+        let waiting =
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+             AND query LIKE '%FROM events%ORDER BY session_seq%'";
+        let waiting = server.store(waiting).await;
+        assert_eq!(waiting.len(), 1, "{waiting:#?}");
+        other.execute("ROLLBACK").await.unwrap();
+        until(&mut stream, "RUN_STARTED").await;
+    });
 }
 
 #[both_engines]
