@@ -6,6 +6,7 @@ mod chromium;
 mod coverage;
 mod debian;
 mod dist;
+mod flaky;
 mod fuzz;
 mod installed;
 mod npm;

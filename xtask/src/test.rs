@@ -8,6 +8,7 @@ use std::process::Command;
 use ostler_testkit::postgres::Cluster;
 
 use crate::chromium;
+use crate::flaky;
 use crate::npm::{self, Agents};
 use crate::openssl;
 use crate::postgres;
@@ -54,6 +55,7 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let surroundings = Surroundings::start()?;
     let not_tested = std::env::temp_dir().join(format!("ostler-not-tested-{}", std::process::id()));
     let outcome = step("tests on both engines", || {
+        flaky::delete_report()?;
         let mut command = surroundings.nextest(&nextest)?;
         command.env("OSTLER_NOT_TESTED", &not_tested);
         command.args(["nextest", "run", "--workspace", "--all-features", "--profile", "ci"]);
@@ -64,14 +66,28 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
     let said = fs::read_to_string(&not_tested).unwrap_or_default();
     let _ = fs::remove_file(&not_tested);
     said.lines().for_each(|line| eprintln!("==> {line}"));
+    let flaky_tests = flaky::list().unwrap_or_else(|message| {
+        eprintln!("==> flaky tests are not known: {message}");
+        vec![]
+    });
+    let outcome = outcome.and_then(|()| torture_unless_filtered(for_nextest));
+    // Last, because the output of the torture is long, and a flaky test fails nothing.
+    flaky_tests.iter().for_each(|name| eprintln!("==> FLAKY, a bug to fix: {name}"));
     outcome?;
-    // Some tests picked by a filter are not everything, and need not wait for it.
+    let exception = match flaky_tests.len() {
+        0 => String::new(),
+        count => format!(" (flaky tests: {count})"),
+    };
+    eprintln!("==> everything passed in {}{exception}", seconds_since(started));
+    Ok(())
+}
+
+/// Some tests picked by a filter are not everything, and need not wait for the torture.
+fn torture_unless_filtered(for_nextest: &[String]) -> Result<(), String> {
     if for_nextest.is_empty() {
-        step("three minutes of torture", torture::test)?;
-    } else {
-        eprintln!("==> three minutes of torture: skipped (only some tests were asked for)");
+        return step("three minutes of torture", torture::test);
     }
-    eprintln!("==> everything passed in {}", seconds_since(started));
+    eprintln!("==> three minutes of torture: skipped (only some tests were asked for)");
     Ok(())
 }
 
