@@ -185,7 +185,7 @@ fn connections_that_idle_after_a_request_make_room_for_new_ones() {
 #[test]
 fn a_padded_length_does_not_stop_the_watch_over_heads() {
     run(async {
-        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 300).await;
+        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 1_000).await;
         let token = server.operator_token();
         let post = |length: &str| {
             format!(
@@ -209,13 +209,13 @@ fn a_padded_length_does_not_stop_the_watch_over_heads() {
 #[test]
 fn idle_connections_live_longer_than_heads_that_trickle_in() {
     run(async {
-        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 200).await;
+        let server = TestServer::with(Engine::Sqlite, |setup| setup.config.limits.head_ms = 500).await;
         let mut idle = TcpStream::connect(server.address()).await.unwrap();
         let ask = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
         for _ in 0..2 {
             idle.write_all(ask).await.unwrap();
             assert_ne!(idle.read(&mut [0; 4_096]).await.unwrap(), 0);
-            tokio::time::sleep(std::time::Duration::from_millis(250)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(600)).await;
         }
         idle.write_all(b"GET /health HTTP/1.1\r\nHo").await.unwrap();
         let mut rest = vec![];

@@ -7,6 +7,7 @@ use ostler_protocol::{
     FailureKind::*,
     limits::{JOB_ATTEMPTS_MAX, JOB_PROFILES_MAX},
 };
+use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Caller, EXTERNAL, Engine, Played, TestServer, both_engines, eventually, id, run_body};
@@ -31,6 +32,13 @@ async fn work(caller: &Caller, runner_id: &str) -> Played {
     let claimed = try_job(caller, runner_id, 0).await.with_status(200);
     assert_eq!(claimed["runnerJob"]["runnerId"], runner_id);
     caller.claim(&id(&claimed["run"], "runId"), runner_id).await
+}
+
+/// When a runner last requested a job of the external profile.
+async fn last_claim_at(server: &TestServer) -> Value {
+    let found = server.get("/api/v1/backends").await.ok();
+    let backend = found["backends"].as_array().unwrap().iter().find(|backend| backend["profile"] == EXTERNAL);
+    backend.unwrap()["external"]["lastClaimAt"].clone()
 }
 
 async fn job_of(server: &TestServer, run_id: &str) -> Value {
@@ -111,9 +119,11 @@ async fn waiting_runners_get_jobs_in_the_order_in_which_they_came(engine: Engine
     let mut waiting = vec![];
     for n in 0..3 {
         let caller = (*server).clone();
+        server.clock.advance_ms(1);
         waiting
             .push(tokio::spawn(async move { try_job(&caller, &format!("runner-{n}"), 30_000).await.with_status(200) }));
-        tokio::time::sleep(Duration::from_millis(150)).await;
+        let now = json!(server.clock.now());
+        eventually("the runner waits", async || (last_claim_at(&server).await == now).then_some(())).await;
     }
     for runner in waiting {
         let (run_id, _) = started(&server, "hi").await;

@@ -26,7 +26,7 @@ async fn an_events_page_waits_for_the_first_event(engine: Engine) {
     let run_id = server.create_run().await;
     let runner = server.claim(&run_id, "runner-a").await;
     let caller = (*server).clone();
-    let path = format!("/api/v1/runs/{run_id}/events?afterSeq=2&waitMs=10000");
+    let path = format!("/api/v1/runs/{run_id}/events?afterSeq=2&waitMs=30000");
     let waiting = tokio::spawn(async move { caller.get(&path).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
@@ -59,7 +59,7 @@ async fn a_command_poll_waits_for_a_command(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let runner = server.claim(&run_id, "runner-a").await;
-    let waiting = tokio::spawn(async move { runner.poll("afterSeq=0&waitMs=10000").await });
+    let waiting = tokio::spawn(async move { runner.poll("afterSeq=0&waitMs=30000").await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert!(!waiting.is_finished());
     let command_id = server.turn(&run_id, "hi").await;
@@ -76,7 +76,7 @@ async fn a_command_poll_hears_of_cancels_and_answers(engine: Engine) {
     // Polls with the mark of what the runner knows already.
     let poll = async |known: &Value| {
         let mark = known["newsMark"].as_str().unwrap_or_default();
-        let path = format!("/api/v1/runs/{run_id}/commands?afterSeq=1&waitMs=10000&knownNews={mark}");
+        let path = format!("/api/v1/runs/{run_id}/commands?afterSeq=1&waitMs=30000&knownNews={mark}");
         let caller = (*server).clone();
         let waiting = tokio::spawn(async move { caller.get(&path).await.ok() });
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -236,13 +236,14 @@ fn a_read_that_takes_longer_than_a_heartbeat_is_not_started_again() {
         other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE").await.unwrap();
         let mut follow = server.follow(&run_id, 0).await;
         assert_eq!(follow.frame().await.unwrap().comment, "open");
+        let waiting =
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+             AND query LIKE '%FROM events%ORDER BY seq%'";
+        eventually("the read waits", async || (!server.store(waiting).await.is_empty()).then_some(())).await;
         for _ in 0..8 {
             assert_eq!(follow.frame().await.unwrap().comment, "keep-alive");
         }
         // A statement whose caller has left waits on, so each start of the read would be counted here.
-        let waiting =
-            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-             AND query LIKE '%FROM events%ORDER BY seq%'";
         let waiting = server.store(waiting).await;
         assert_eq!(waiting.len(), 1, "{waiting:#?}");
         other.execute("ROLLBACK").await.unwrap();
@@ -292,8 +293,10 @@ async fn dropped_alone(engine: Engine, path: impl Fn(&str) -> String) {
     let batch: Value = (0..15).map(|_| json!({"type": "custom", "payload": payload})).collect();
     let mut seen = 0;
     for _ in 0..2 {
-        runner.try_append(None, batch.clone()).await.with_status(200);
-        seen += good.take(15).await.len();
+        // Concurrently: a follower that does not read while the append takes its time is slow, too.
+        let (appended, events) = tokio::join!(runner.try_append(None, batch.clone()), good.take(15));
+        appended.with_status(200);
+        seen += events.len();
     }
     assert_eq!(seen, 30);
     // Its place comes free, and what it reads now breaks off.

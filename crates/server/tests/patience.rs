@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::harness::{Engine, PATIENCE, TestServer, one_engine};
+use crate::harness::{Engine, PATIENCE, TestServer, eventually, one_engine};
 
 /// Everything the server says until it hangs up.
 async fn until_closed(socket: &mut TcpStream) -> String {
@@ -43,7 +43,7 @@ async fn empty_lines_do_not_stand_in_for_a_head(engine: Engine) {
         // The server closes it; an error says so as well as an end.
         let _ = timeout(PATIENCE, reader.read_to_end(&mut vec![])).await.expect("the server hangs up");
         dripping.abort();
-        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        assert!(started.elapsed() < PATIENCE / 2, "{:?}", started.elapsed());
     }
     let mut bare = TcpStream::connect(server.address()).await.unwrap();
     bare.write_all(b"\nGET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
@@ -82,6 +82,10 @@ async fn idle_connections_make_room(engine: Engine) {
     for _ in 0..6 {
         idle.push(TcpStream::connect(server.address()).await.unwrap());
     }
-    // Behind them all, and still answered.
-    server.get("/health").await.with_status(200);
+    // Behind them all, and still answered. A busy machine may itself miss the deadline of a head, and tries again.
+    eventually("a request is answered", async || {
+        let answer = server.request("GET", "/health").send().await.ok();
+        answer.filter(|answer| answer.status() == 200)
+    })
+    .await;
 }

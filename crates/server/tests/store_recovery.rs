@@ -168,14 +168,14 @@ async fn phase(server: &TestServer, job: &Value) -> String {
 async fn the_end_of_a_job_is_stored_once_the_store_answers_again(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
-    let script = json!({"script": [{"say": "begun"}, {"wait": 300}, {"say": "done"}]});
+    let ask = json!({"title": "Go on?", "command": "go on", "waitMs": 60_000});
+    let script = json!({"script": [{"ask": ask}, {"say": "done"}]});
     let command_id = server.turn(&run_id, &script.to_string()).await;
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-    eventually("the turn has begun", async || {
-        (!server.events_of(&run_id, "assistant_message").await.is_empty()).then_some(())
-    })
-    .await;
+    let request = eventually("the turn asks", async || server.permissions(&run_id).await.pop()).await;
     let gone = Gone::make(&server, "runner_jobs").await;
+    // The turn goes on only now, so that it cannot end before.
+    server.answer(&request, "allow", &id(&request, "digest")).await.with_status(200);
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "done");
     // Its runner leaves now, and that cannot be stored.
     tokio::time::sleep(Duration::from_millis(300)).await;

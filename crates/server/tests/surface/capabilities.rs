@@ -237,7 +237,7 @@ async fn run_events(server: &TestServer) {
     let last = page.last().unwrap()["seq"].as_i64().unwrap();
     assert_eq!(last as usize, page.len());
     let mut stream = server.follow(&run_id, 0).await;
-    let path = format!("/api/v1/runs/{run_id}/events?afterSeq={last}&waitMs=10000");
+    let path = format!("/api/v1/runs/{run_id}/events?afterSeq={last}&waitMs=30000");
     let (waited, _) = tokio::join!(server.get(&path), runner.say(&turn, "there"));
     let waited = waited.with_status(200)["events"].as_array().unwrap().clone();
     assert_eq!(waited.len(), 1, "{waited:?}");

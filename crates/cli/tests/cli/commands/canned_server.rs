@@ -11,6 +11,8 @@ use std::{
 
 use serde_json::{Value, json};
 
+use crate::fixtures::process::eventually;
+
 const TOKEN: &str = "planted-token-123";
 
 /// A received request: method and path, some headers, the body.
@@ -235,13 +237,7 @@ fn the_exit_code_is_that_of_the_outcome() {
 
 /// Waits until the server has received such a request.
 fn wait_for(server: &Canned, path: &str) {
-    for _ in 0..500 {
-        if !server.seen(path).is_empty() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("no request for {path}");
+    eventually(path, || (!server.seen(path).is_empty()).then_some(()));
 }
 
 fn interrupt(child: &Child) {

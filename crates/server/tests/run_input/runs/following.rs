@@ -8,7 +8,7 @@ use serde_json::json;
 use sqlx::Executor;
 
 use super::{RUNS, THREAD, Told, message, told, words};
-use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, id, run};
+use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, eventually, id, run};
 
 const SCRIPT: &str = r#"{"script": [{"say": "Looking around.", "pieces": 3}, {"tool": {"name": "shell", "command": "ls",
     "output": "a"}}, {"usage": {"inputTokens": 3, "outputTokens": 4}}, {"say": "Done."}]}"#;
@@ -97,15 +97,16 @@ fn a_read_that_takes_longer_than_a_heartbeat_is_not_started_again() {
         other.execute("BEGIN").await.unwrap();
         other.execute("LOCK TABLE events IN ACCESS EXCLUSIVE MODE").await.unwrap();
         let mut stream = opened(&server, "run-1").await;
+        let waiting =
+            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+             AND query LIKE '%FROM events%ORDER BY session_seq%'";
+        eventually("the read waits", async || (!server.store(waiting).await.is_empty()).then_some(())).await;
         let mut text = String::new();
         while text.matches(": keep-alive\n\n").count() < 8 {
             text += &until(&mut stream, "\n\n").await;
         }
         assert_eq!(told(&text), [], "{text}");
         // A statement whose caller has left waits on, so each start of the read would be counted here.
-        let waiting =
-            "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-             AND query LIKE '%FROM events%ORDER BY session_seq%'";
         let waiting = server.store(waiting).await;
         assert_eq!(waiting.len(), 1, "{waiting:#?}");
         other.execute("ROLLBACK").await.unwrap();
@@ -186,7 +187,7 @@ async fn one_user_can_open_only_so_many_streams(engine: Engine) {
     let bob = super::user(&server, "bob", &["local"]).await;
     bob.get(&events("run-1")).await.refused_as(Forbidden, "AGENT_FORBIDDEN");
     drop(two);
-    crate::harness::eventually("a place", async || {
+    eventually("a place", async || {
         let again = ada.request("GET", &events("run-1")).send().await.unwrap();
         (again.status() == 200).then_some(())
     })
