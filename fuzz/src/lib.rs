@@ -1,10 +1,11 @@
-//! What strangers send, bent and broken at random: the parsers of the mesh must neither panic nor take what they should not.
+//! What strangers send, bent and broken at random: the parsers of the mesh and the daemon must neither panic nor take what they should not.
 //!
 //! It runs on the stable compiler, so nothing guides it through the code; it starts from good inputs instead, knows the words
 //! of each language, and cuts, repeats and splices them. Cases follow from a number, so that a failure can be had again.
 
 mod certificates;
 mod domain;
+mod files;
 mod mutate;
 mod text;
 
@@ -21,7 +22,8 @@ pub struct Target {
     pub attempt: fn(&[u8]),
 }
 
-pub const TARGETS: [&Target; 4] = [&text::FRAME, &certificates::ENVELOPE, &text::AGENT_MD, &certificates::CERTIFICATE];
+pub const TARGETS: [&Target; 6] =
+    [&text::FRAME, &certificates::ENVELOPE, &text::AGENT_MD, &certificates::CERTIFICATE, &files::PATH, &files::GLOB];
 
 impl Target {
     pub fn find(name: &str) -> Option<&'static Target> {

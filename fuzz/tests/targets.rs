@@ -31,3 +31,13 @@ fn descriptions_of_strangers_keep_the_limits_or_are_refused() {
 fn bent_certificates_are_not_believed() {
     try_cases("certificate", 4_000);
 }
+
+#[test]
+fn paths_of_strangers_stay_inside_the_workspace() {
+    try_cases("path", 40_000);
+}
+
+#[test]
+fn patterns_of_strangers_match_inside_the_workspace() {
+    try_cases("glob", 5_000);
+}

@@ -38,7 +38,8 @@ usage: cargo xtask <command>
   dist [--profile NAME] [--binary FILE] [--out DIR]
                             a release archive with its SBOM, licences and checksums, in target/dist
   fuzz TARGET [--seconds N] [--from NUMBER]
-                            try what strangers might send: frame, envelope, agent-md, certificate
+                            try what strangers might send: frame, envelope, agent-md, certificate,
+                            path, glob
   torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
                             break servers, Postgres, disks and clocks under load; check all that was acknowledged
   agents                    find or install what tests drive: agents, clients, judges; prints the variables that name it

@@ -1,5 +1,5 @@
-//! The real agents, the real AG-UI client and the other implementation of age that the tests drive, and the Node that some of them run on: from npm. No
-//! package's install script is run.
+//! The real agents, the real clients (AG-UI, the SDK of the daemon dialect) and the other implementation of age that the tests drive, and the Node that
+//! some of them run on: from npm. No package's install script is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ apt-get install -q -y --no-install-recommends npm
 
 /// Where the programs are, each under the variable by which the tests find it.
 pub struct Agents {
-    pub variables: [(&'static str, PathBuf); 6],
+    pub variables: [(&'static str, PathBuf); 7],
 }
 
 impl Agents {
@@ -40,6 +40,10 @@ impl Agents {
             ("OSTLER_TEST_NODE", modules.join(format!("node-{system}")).join("bin").join("node")),
             ("OSTLER_TEST_QWEN", modules.join("@qwen-code").join("qwen-code").join("cli-entry.js")),
             ("OSTLER_TEST_AGUI_CLIENT", modules.join("@ag-ui").join("client").join("dist").join("index.mjs")),
+            (
+                "OSTLER_TEST_QWEN_SDK",
+                modules.join("@qwen-code").join("sdk").join("dist").join("daemon").join("index.js"),
+            ),
             // Another implementation of the format of encrypted backups.
             ("OSTLER_TEST_AGE", modules.join("age-encryption").join("dist").join("index.js")),
             // For the example page, which a front-end developer would bundle too.
@@ -52,7 +56,7 @@ impl Agents {
 pub fn find_or_install() -> Result<Agents, String> {
     let wanted = workspace_root()?.join("xtask").join("npm");
     let is_good = |directory: &Path| Agents::in_directory(directory).is_some();
-    let what = "Codex, Qwen Code, the AG-UI client, age and Node";
+    let what = "Codex, Qwen Code and its SDK, the AG-UI client, age and Node";
     let directory = find_or_install_packages("node", &wanted, is_good, what).map_err(|reason| {
         format!(
             "the tests drive real agents, and they cannot be had: {reason}\n\
@@ -83,6 +87,8 @@ fn install(wanted: &Path, new: &Path, what: &str) -> Result<(), String> {
     // Not `ci`: it wants the lock file to name optional packages of other systems too, and some were never published.
     // What is installed is what the lock file names, by its hashes, all the same.
     command.args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+    // Packages that others only recommend, such as compilers, are not in the lock files.
+    command.arg("--legacy-peer-deps");
     run(command.current_dir(new).stdout(Stdio::null()))
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream::BoxStream};
 use ostler_client::{CAUSES, Client, EventStream, is_transient};
 use ostler_protocol::{
     Failure, FailureKind,
@@ -34,8 +34,8 @@ const QUIET: Duration = Duration::from_millis(500);
 /// The capacity of the channel: a reader that is slower than the stream delays the stream.
 const EVENTS_WAITING_MAX: usize = 64;
 
-pub(crate) enum Followed {
-    Event(Box<EventView>),
+pub(crate) enum Followed<E = EventView> {
+    Event(Box<E>),
     /// The connection was lost, for this reason; attempts to reconnect follow.
     Lost(Failure),
     /// The connection works again, after this time.
@@ -44,7 +44,28 @@ pub(crate) enum Followed {
     Over(Result<(), Failure>),
 }
 
-impl Followed {
+/// Something whose events arrive as a stream that can be opened again after any of them.
+pub(crate) trait Source: Send + Sync + 'static {
+    type Event: Send + 'static;
+
+    /// The sequence number of an event. `None` if the event has none.
+    fn number(&self, event: &Self::Event) -> Option<i64>;
+
+    /// Opens the stream of the events after `after`.
+    fn open(
+        &self,
+        client: &Client,
+        after: i64,
+    ) -> impl Future<Output = Result<BoxStream<'static, Result<Self::Event, Failure>>, Failure>> + Send;
+
+    /// Whether no more events will come after number `after`. `false` if the server cannot be reached.
+    fn is_over(&self, client: &Client, after: i64) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    /// The command that follows it again.
+    fn command(&self) -> String;
+}
+
+impl<E> Followed<E> {
     /// A line about the connection. `None` if this is not about the connection.
     pub(crate) fn connection_line(&self, is_verbose: bool) -> Option<String> {
         match self {
@@ -96,6 +117,14 @@ impl Target {
             }
         }
     }
+}
+
+impl Source for Target {
+    type Event = EventView;
+
+    fn number(&self, event: &EventView) -> Option<i64> {
+        Some(Self::number(self, event))
+    }
 
     async fn open(&self, client: &Client, after_seq: i64) -> Result<EventStream, Failure> {
         match self {
@@ -117,18 +146,25 @@ impl Target {
             Err(failure) => Err(failure),
         }
     }
+
+    fn command(&self) -> String {
+        format!("ostler trace -f {}", Self::id(self))
+    }
 }
 
+/// What happens, each with the index of its source.
+pub(crate) type FollowedReceiver<E> = mpsc::Receiver<(usize, Followed<E>)>;
+
 /// Follows one target after event `after_seq`, in its own task, so that the reader can wait for other things as well.
-pub(crate) fn follow(client: Client, target: Target, after_seq: i64) -> mpsc::Receiver<(usize, Followed)> {
+pub(crate) fn follow<S: Source>(client: Client, target: S, after_seq: i64) -> FollowedReceiver<S::Event> {
     follow_all(&client, vec![(target, after_seq)])
 }
 
 /// Follows several targets at once, each after an event of its own. Each message carries the index of its target.
-pub(crate) fn follow_all(client: &Client, targets: Vec<(Target, i64)>) -> mpsc::Receiver<(usize, Followed)> {
+pub(crate) fn follow_all<S: Source>(client: &Client, targets: Vec<(S, i64)>) -> FollowedReceiver<S::Event> {
     let (sender, receiver) = mpsc::channel(EVENTS_WAITING_MAX);
     for (index, (target, after_seq)) in targets.into_iter().enumerate() {
-        let pump = TargetFollower { client: client.clone(), target, index, to: sender.clone() };
+        let pump = Follower { client: client.clone(), target, index, to: sender.clone() };
         tokio::spawn(async move {
             let over = pump.run(after_seq).await;
             let _ = pump.to.send((pump.index, Followed::Over(over))).await;
@@ -137,11 +173,11 @@ pub(crate) fn follow_all(client: &Client, targets: Vec<(Target, i64)>) -> mpsc::
     receiver
 }
 
-struct TargetFollower {
+struct Follower<S: Source> {
     client: Client,
-    target: Target,
+    target: S,
     index: usize,
-    to: mpsc::Sender<(usize, Followed)>,
+    to: mpsc::Sender<(usize, Followed<S::Event>)>,
 }
 
 struct FollowPosition {
@@ -151,12 +187,12 @@ struct FollowPosition {
     lost_at: Option<Instant>,
 }
 
-impl TargetFollower {
+impl<S: Source> Follower<S> {
     async fn run(&self, after_seq: i64) -> Result<(), Failure> {
         let mut at = FollowPosition { seq: after_seq, ended: false, lost_at: None };
         let mut attempt = 0;
         loop {
-            let before = at.seq;
+            let (before, started) = (at.seq, Instant::now());
             let lost = match self.read(&mut at).await {
                 // The reader is gone.
                 Ok(false) => return Ok(()),
@@ -165,9 +201,11 @@ impl TargetFollower {
                 Err(failure) if !is_transient(&failure) => return Err(failure),
                 Err(failure) => failure,
             };
-            attempt = if at.seq > before { 1 } else { attempt + 1 };
+            // A stream that was open for a while was no failed attempt, even if nothing happened on it.
+            let was_open = at.lost_at.is_none() && started.elapsed() >= Duration::from_millis(BACKOFF_MS_MAX);
+            attempt = if at.seq > before || was_open { 1 } else { attempt + 1 };
             if attempt > ATTEMPTS_MAX {
-                return Err(gave_up(self.target.id(), lost));
+                return Err(gave_up(&self.target.command(), lost));
             }
             // One message for each loss, however many attempts it takes to reconnect.
             if at.lost_at.is_none() {
@@ -199,7 +237,7 @@ impl TargetFollower {
                 Err(_) => stream.next().await,
             };
             let Some(event) = next.transpose()? else { return Ok(true) };
-            at.seq = at.seq.max(self.target.number(&event));
+            at.seq = at.seq.max(self.target.number(&event).unwrap_or(0));
             if self.to.send((self.index, Followed::Event(Box::new(event)))).await.is_err() {
                 return Ok(false);
             }
@@ -208,9 +246,9 @@ impl TargetFollower {
 }
 
 /// Keeps the kind of the last failure, so that the exit code tells whether the server responded at all.
-fn gave_up(id: &str, mut last: Failure) -> Failure {
+fn gave_up(command: &str, mut last: Failure) -> Failure {
     last.message = format!("gave up following after {ATTEMPTS_MAX} attempts: {}", last.message);
-    errors::with_hint(last, format!("the work continues on the server; `ostler trace -f {id}` follows it again"))
+    errors::with_hint(last, format!("the work continues on the server; `{command}` follows it again"))
 }
 
 /// How long to wait before this attempt.
@@ -225,16 +263,16 @@ mod tests {
     #[test]
     fn a_lost_connection_is_one_line_and_its_cause_is_for_those_who_ask() {
         let failure = Failure::new(FailureKind::ServerUnreachable, "http://x does not answer (connection refused)");
-        let lost = Followed::Lost(failure.detail(CAUSES, "error sending request: refused"));
+        let lost: Followed = Followed::Lost(failure.detail(CAUSES, "error sending request: refused"));
         assert_eq!(lost.connection_line(false).unwrap(), "connection lost; the run goes on. Reconnecting…");
         assert_eq!(
             lost.connection_line(true).unwrap(),
             "connection lost; the run goes on. Reconnecting… (http://x does not answer (connection refused): error \
              sending request: refused)"
         );
-        let stopping = Followed::Lost(Failure::new(FailureKind::Draining, "it stops"));
+        let stopping: Followed = Followed::Lost(Failure::new(FailureKind::Draining, "it stops"));
         assert_eq!(stopping.connection_line(false).unwrap(), "the server is stopping; waiting for it to come back");
-        let again = Followed::Regained(Duration::from_millis(5_400));
+        let again: Followed = Followed::Regained(Duration::from_millis(5_400));
         assert_eq!(again.connection_line(false).unwrap(), "connected again after 5 s");
     }
 

@@ -7,7 +7,7 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
             "`ostler output RUN` prints messages and tool output, `ostler trace -f RUN` follows every event"
         }
         "events" => "`ostler trace RUN` shows every event, `ostler trace -f RUN` follows them",
-        "attach" | "follow" | "watch" => "`ostler trace -f RUN` follows a run, `ostler ps -w` all sessions",
+        "follow" | "watch" => "`ostler trace -f RUN` follows a run, `ostler ps -w` all sessions",
         "status" => "`ostler ps` lists what runs, `ostler result RUN` shows one run, `ostler doctor` checks the server",
         "list" | "ls" | "top" => "`ostler ps` lists what runs and is unread, `ostler runs list` every run",
         "get" | "describe" | "show" | "inspect" => {
@@ -23,7 +23,7 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
              `ostler whoami` shows whose token is used"
         }
         "id" | "me" => "`ostler whoami` shows whose token is used",
-        "server" | "up" | "daemon" => "`ostler serve` runs a server",
+        "server" | "up" => "`ostler serve` runs a server",
         "check" | "health" | "ping" => "`ostler doctor` checks the installation",
         "todo" | "pending" | "requests" => "`ostler inbox` lists everything that waits for you",
         _ => return None,
@@ -40,7 +40,7 @@ mod tests {
         for (word, command) in [
             ("logs", "ostler output"),
             ("events", "ostler trace"),
-            ("attach", "ostler trace -f"),
+            ("watch", "ostler trace -f"),
             ("status", "ostler ps"),
             ("list", "ostler runs list"),
             ("get", "ostler result"),

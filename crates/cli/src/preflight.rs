@@ -84,13 +84,18 @@ fn differs(theirs: &str, missing: &str) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::capabilities::{Capabilities, Toggles};
+    use ostler_protocol::{
+        capabilities::{Capabilities, Toggles},
+        kernel::permissions::PermissionStrategy,
+    };
 
     use super::*;
     use crate::commands::serve;
 
     fn server(version: &str) -> SeenCapabilities {
-        let sent = Capabilities::new(serve::dialects().capabilities(), Toggles::default(), "/".into(), version.into());
+        let rows = serve::dialects();
+        let strategy = PermissionStrategy::default();
+        let sent = Capabilities::new(rows.capabilities(), Toggles::default(), strategy, "/".into(), version.into());
         serde_json::from_value(serde_json::to_value(sent).unwrap()).unwrap()
     }
 

@@ -37,7 +37,8 @@ fn every_command_shows_an_example_of_itself() {
 
 #[test]
 fn every_command_that_prints_data_supports_json() {
-    let without_output = ["serve", "runner", "completions", "man", "api", "add", "use", "remove", "export", "init"];
+    let without_output =
+        ["serve", "daemon", "runner", "completions", "man", "api", "add", "use", "remove", "export", "init"];
     for (words, command) in commands() {
         let name = command.get_name();
         let is_leaf = command.get_subcommands().next().is_none();

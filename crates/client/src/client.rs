@@ -85,7 +85,11 @@ impl Client {
         path: Path,
         body: Bytes,
     ) -> Result<(StatusCode, Bytes), Failure> {
-        let request = self.request(method, path, body, JSON)?;
+        self.exchange_request(self.request(method, path, body, JSON)?).await
+    }
+
+    /// Sends a request and returns the whole response, successful or not.
+    pub(crate) async fn exchange_request(&self, request: Request<Bytes>) -> Result<(StatusCode, Bytes), Failure> {
         let whole = async { response::collect(self.inner.transport.send(request).await?).await };
         match timeout(Duration::from_millis(CALL_MS_MAX), whole).await {
             Ok(response) => response,

@@ -7,6 +7,7 @@
 #![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
 mod client;
+pub mod daemon;
 mod failures;
 mod manager;
 pub mod mesh;
@@ -16,6 +17,7 @@ mod raw;
 mod response;
 mod run_input;
 pub mod sse;
+mod streaming;
 mod transport;
 pub mod trust;
 

@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use ostler_protocol::{Failure, FailureKind, Rule, failures::Problem, text::clip};
+use ostler_protocol::{Failure, FailureKind, Rule, daemon::failures::DaemonProblem, failures::Problem, text::clip};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{failures, transport::ReplyBody};
@@ -14,6 +14,7 @@ use crate::{failures, transport::ReplyBody};
 const RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const PROBLEM_BYTES_MAX: usize = 1024 * 1024;
 const EXCERPT_CHARS_MAX: usize = 200;
+const MESSAGE_CHARS_MAX: usize = 2_000;
 
 /// Reads the whole body of a response, successful or not.
 pub(crate) async fn collect(response: Response<ReplyBody>) -> Result<(StatusCode, Bytes), Failure> {
@@ -71,6 +72,9 @@ pub fn problem(status: StatusCode, bytes: &Bytes) -> Failure {
     if let Ok(problem) = serde_json::from_slice::<Problem>(bytes) {
         return problem.into();
     }
+    if let Ok(problem) = serde_json::from_slice::<DaemonProblem>(bytes) {
+        return daemon_failure(status, problem);
+    }
     let loose: LooseProblem = serde_json::from_slice(bytes).unwrap_or_default();
     let message = loose.message.unwrap_or_else(|| format!("the server responded with {status}: {}", excerpt(bytes)));
     let mut failure = Failure::rule(Rule::AnswerUnknown, message).with_kind(status_kind(status));
@@ -79,6 +83,20 @@ pub fn problem(status: StatusCode, bytes: &Bytes) -> Failure {
         if let Some(value) = value {
             failure = failure.detail(key, value);
         }
+    }
+    failure
+}
+
+/// The failure that a body of the daemon dialect describes: its code is the name of a rule, with `_` for `-`.
+fn daemon_failure(status: StatusCode, problem: DaemonProblem) -> Failure {
+    let name = problem.code.as_deref().unwrap_or_default().replace('_', "-");
+    let message = clip(&problem.error, MESSAGE_CHARS_MAX);
+    let mut failure = match Rule::parse(&name) {
+        Some(rule) => Failure::rule(rule, message),
+        None => Failure::new(FailureKind::parse(&name).unwrap_or_else(|| status_kind(status)), message),
+    };
+    for (key, value) in problem.details {
+        failure = failure.detail(&key, value);
     }
     failure
 }
@@ -108,5 +126,30 @@ fn excerpt(bytes: &Bytes) -> String {
     match String::from_utf8_lossy(&bytes[..bytes.len().min(4 * EXCERPT_CHARS_MAX)]).trim() {
         "" => "an empty body".to_owned(),
         text => format!("{:?}", clip(text, EXCERPT_CHARS_MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(status: u16, body: &'static str) -> Failure {
+        problem(StatusCode::from_u16(status).unwrap(), &Bytes::from_static(body.as_bytes()))
+    }
+
+    #[test]
+    fn a_failure_of_the_daemon_dialect_keeps_its_rule_and_details() {
+        let full = failure(503, r#"{"error":"5 prompts wait","code":"prompt_queue_full","limit":5}"#);
+        assert_eq!((full.kind, full.broken_rule()), (FailureKind::Overloaded, Some(Rule::PromptQueueFull)));
+        assert_eq!((full.message.as_str(), &full.details.unwrap()["limit"]), ("5 prompts wait", &5.into()));
+        assert_eq!(failure(401, r#"{"error":"Unauthorized"}"#).kind, FailureKind::Unauthenticated);
+        assert_eq!(failure(404, r#"{"error":"no such session","sessionId":"x"}"#).kind, FailureKind::NotFound);
+        assert_eq!(failure(500, r#"{"error":"oops","code":"internal"}"#).kind, FailureKind::Internal);
+    }
+
+    #[test]
+    fn a_response_of_another_server_is_quoted() {
+        let failure = failure(502, "<html>bad gateway</html>");
+        assert_eq!(failure.message, "the server responded with 502 Bad Gateway: \"<html>bad gateway</html>\"");
     }
 }

@@ -5,6 +5,18 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     Failure, Rule,
+    daemon::{
+        files::{EditWorkspaceFile, FILE_BODY_BYTES_MAX, WriteWorkspaceFile},
+        languages::SetLanguage,
+        memory::WriteMemory,
+        models::SetModel,
+        prompts::SubmitPrompt,
+        sessions::{OpenDaemonSession, RestoreSession, UpdateMetadata},
+        settings::SetSetting,
+        tasks::CancelTask,
+        votes::CastVote,
+        workspace::InitWorkspace,
+    },
     kernel::{
         commands::{AckCommand, CreateCommand, PatchStatus},
         events::AppendEvents,
@@ -38,13 +50,16 @@ pub trait RequestBody: DeserializeOwned + Send + 'static {
     const BYTES_MAX: usize;
     /// Most commas and colons in it, outside strings. Together they grow with the members and items at every depth.
     const VALUES_MAX: usize;
+    /// Most bytes of one of its strings, as it is sent.
+    const STRING_BYTES_MAX: usize = STRING_BYTES_MAX;
 }
 
 macro_rules! bodies {
-    ($($body:ty: $bytes_max:expr, $values_max:expr;)*) => {
+    ($($body:ty: $bytes_max:expr, $values_max:expr $(, strings $string_max:expr)?;)*) => {
         $(impl RequestBody for $body {
             const BYTES_MAX: usize = $bytes_max;
             const VALUES_MAX: usize = $values_max;
+            $(const STRING_BYTES_MAX: usize = $string_max;)?
         })*
 
         /// Every body type with its bounds, for the documentation's test.
@@ -96,9 +111,22 @@ bodies! {
     IssueCertificate: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CreateInvite: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     RevokeIdentity: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    OpenDaemonSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RestoreSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    UpdateMetadata: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SubmitPrompt: BODY_BYTES_MAX, JSON_VALUES_MAX;
+    SetModel: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SetLanguage: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CancelTask: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CastVote: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    WriteWorkspaceFile: FILE_BODY_BYTES_MAX, SMALL_VALUES_MAX, strings FILE_BODY_BYTES_MAX;
+    EditWorkspaceFile: FILE_BODY_BYTES_MAX, SMALL_VALUES_MAX, strings FILE_BODY_BYTES_MAX;
+    WriteMemory: BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SetSetting: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    InitWorkspace: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
 }
 
-/// Most bytes of a string as it is sent. No field accepts more than a command's payload, and no escape is longer than six bytes.
+/// Most bytes of a string as it is sent. Few fields accept more than a command's payload, and no escape is longer than six bytes.
 const STRING_BYTES_MAX: usize = 6 * COMMAND_PAYLOAD_BYTES_MAX;
 
 /// Checks the bounds of JSON text that arrives in pieces: how deeply it nests, how many values it contains, and whether it has
@@ -106,6 +134,7 @@ const STRING_BYTES_MAX: usize = 6 * COMMAND_PAYLOAD_BYTES_MAX;
 /// parsing. It does not check whether the text is valid JSON.
 pub struct JsonScan {
     values_max: usize,
+    string_bytes_max: usize,
     values: usize,
     depth: usize,
     /// Bytes so far of the string that the text is in.
@@ -127,7 +156,13 @@ static IS_STRUCTURE: [bool; 256] = {
 
 impl JsonScan {
     pub fn new(values_max: usize) -> Self {
-        Self { values_max, values: 0, depth: 0, string: None, is_escaped: false }
+        let string_bytes_max = STRING_BYTES_MAX;
+        Self { values_max, string_bytes_max, values: 0, depth: 0, string: None, is_escaped: false }
+    }
+
+    /// With another bound for strings.
+    pub fn with_string_bytes_max(self, string_bytes_max: usize) -> Self {
+        Self { string_bytes_max, ..self }
     }
 
     /// Checks the next piece of the text.
@@ -137,8 +172,9 @@ impl JsonScan {
             if let Some(before) = self.string {
                 let (end, is_over) = self.string_end(text, at);
                 let bytes = before + (end - at);
-                if bytes > STRING_BYTES_MAX {
-                    return Err(Failure::too_large(Rule::JsonString, "a string of the body", bytes, STRING_BYTES_MAX));
+                let bytes_max = self.string_bytes_max;
+                if bytes > bytes_max {
+                    return Err(Failure::too_large(Rule::JsonString, "a string of the body", bytes, bytes_max));
                 }
                 self.string = (!is_over).then_some(bytes);
                 at = end;

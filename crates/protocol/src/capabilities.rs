@@ -6,6 +6,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::kernel::permissions::PermissionStrategy;
+
 /// The shape of the envelope. It rises only when a reader of the old shape would break.
 pub const ENVELOPE_VERSION: u32 = 1;
 /// The shape of one streamed event.
@@ -33,36 +35,75 @@ impl ProtocolVersion {
 
 /// What the operator of a server switches on, as far as it is visible to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Toggles {
-    pub require_auth: bool,
-    pub allow_origin: bool,
-    pub rate_limit: bool,
+pub struct Toggles(u32);
+
+impl Toggles {
+    pub const fn with(self, toggle: Toggle) -> Self {
+        Self(self.0 | toggle.bit())
+    }
+
+    pub const fn has(self, toggle: Toggle) -> bool {
+        self.0 & toggle.bit() != 0
+    }
 }
 
+impl FromIterator<Toggle> for Toggles {
+    fn from_iter<T: IntoIterator<Item = Toggle>>(toggles: T) -> Self {
+        toggles.into_iter().fold(Self::default(), Self::with)
+    }
+}
+
+impl Extend<Toggle> for Toggles {
+    fn extend<T: IntoIterator<Item = Toggle>>(&mut self, toggles: T) {
+        *self = toggles.into_iter().fold(*self, Self::with);
+    }
+}
+
+/// A switch of the operator. The engine knows the state of its own ones; a dialect reports those that its section has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toggle {
     RequireAuth,
     AllowOrigin,
     RateLimit,
+    /// Prompts have a deadline.
+    PromptDeadline,
+    /// Event streams to which nothing can be written are closed.
+    WriterIdle,
+    /// The server is bound to a directory.
+    Workspace,
+    /// Clients may change settings of the workspace, so there is a workspace.
+    Settings,
+    /// Clients may reload the settings of the workspace, so there is a workspace.
+    Reload,
 }
 
 impl Toggle {
-    pub const ALL: &'static [Self] = &[Self::RequireAuth, Self::AllowOrigin, Self::RateLimit];
+    pub const ALL: &'static [Self] = &[
+        Self::RequireAuth,
+        Self::AllowOrigin,
+        Self::RateLimit,
+        Self::PromptDeadline,
+        Self::WriterIdle,
+        Self::Workspace,
+        Self::Settings,
+        Self::Reload,
+    ];
 
-    pub fn is_on(self, toggles: Toggles) -> bool {
-        match self {
-            Self::RequireAuth => toggles.require_auth,
-            Self::AllowOrigin => toggles.allow_origin,
-            Self::RateLimit => toggles.rate_limit,
-        }
+    const fn bit(self) -> u32 {
+        1 << self as u32
     }
 
-    /// The flag that switches it on.
-    pub fn flag(self) -> &'static str {
+    /// What switches it on: a flag of `ostler serve`, or a key of the configuration.
+    pub fn switch(self) -> &'static str {
         match self {
             Self::RequireAuth => "--require-auth",
             Self::AllowOrigin => "--allow-origin",
             Self::RateLimit => "--rate-limit",
+            Self::PromptDeadline => "--prompt-deadline-ms",
+            Self::WriterIdle => "--writer-idle-timeout-ms",
+            Self::Workspace => "--workspace",
+            Self::Settings => "daemon.settings",
+            Self::Reload => "daemon.reload",
         }
     }
 }
@@ -74,8 +115,8 @@ pub struct Capability {
     pub since: ProtocolVersion,
     /// Where it has several ways of working: all that this build has.
     pub modes: &'static [&'static str],
-    /// Advertised only while this is on; without one, always.
-    pub when: Option<Toggle>,
+    /// Advertised only while all of these are on; without any, always.
+    pub when: &'static [Toggle],
     /// What it consists of. The first one proves it.
     pub operations: &'static [&'static str],
     pub promise: &'static str,
@@ -83,7 +124,7 @@ pub struct Capability {
 
 /// A capability of the first version that is always advertised.
 pub const fn capability(tag: &'static str, operations: &'static [&'static str], promise: &'static str) -> Capability {
-    Capability { tag, since: ProtocolVersion::V1, modes: &[], when: None, operations, promise }
+    Capability { tag, since: ProtocolVersion::V1, modes: &[], when: &[], operations, promise }
 }
 
 impl Capability {
@@ -91,12 +132,13 @@ impl Capability {
         Self { modes, ..self }
     }
 
-    pub const fn when(self, toggle: Toggle) -> Self {
-        Self { when: Some(toggle), ..self }
+    /// Advertised only while all of these toggles are on.
+    pub const fn when(self, toggles: &'static [Toggle]) -> Self {
+        Self { when: toggles, ..self }
     }
 
     fn is_advertised(&self, version: ProtocolVersion, toggles: Toggles) -> bool {
-        self.since <= version && self.when.is_none_or(|toggle| toggle.is_on(toggles))
+        self.since <= version && self.when.iter().all(|toggle| toggles.has(*toggle))
     }
 }
 
@@ -105,24 +147,28 @@ pub const ENGINE: &[Capability] = &[
     capability(
         "health",
         &["GET /health", "GET /health/live", "GET /health/readiness"],
-        "Says that the server lives, and whether it can be trusted with work.",
+        "States that the server lives, with `?deep=1` also how much it has to do, and whether it can be trusted with work.",
     ),
-    capability("capabilities", &["GET /capabilities"], "Says what a client may rely on."),
+    capability("capabilities", &["GET /capabilities"], "States what a client may rely on."),
     capability("ostler_metrics", &["GET /metrics"], "Counts what happens, as Prometheus reads it."),
     capability(
         "require_auth",
         &["GET /health", "GET /capabilities"],
-        "Nothing answers without a token, not even health.",
+        "Every request needs a token, also for health; without a valid one it gets the same 401 in every case.",
     )
-    .when(Toggle::RequireAuth),
-    capability("allow_origin", &["GET /health"], "Web pages of the configured origins may call, and read the answers.")
-        .when(Toggle::AllowOrigin),
+    .when(&[Toggle::RequireAuth]),
+    capability(
+        "allow_origin",
+        &["GET /health", "GET /capabilities"],
+        "Web pages of the configured origins may call, with a preflight, and read the responses; others get 403.",
+    )
+    .when(&[Toggle::AllowOrigin]),
     capability(
         "rate_limit",
-        &["GET /health"],
-        "Responses state how many requests remain; a client over the limit receives the time to retry.",
+        &["GET /health", "GET /capabilities"],
+        "Callers, and clients of the daemon, have limits; one over its limit receives 429 with the tier and the time to retry.",
     )
-    .when(Toggle::RateLimit),
+    .when(&[Toggle::RateLimit]),
 ];
 
 /// The tags a server of this build advertises.
@@ -151,7 +197,7 @@ impl ProtocolVersions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Policies {
     /// Whose answer to a permission request counts.
-    pub permission: String,
+    pub permission: PermissionStrategy,
 }
 
 /// The envelope of `GET /capabilities`.
@@ -177,6 +223,7 @@ impl Capabilities {
     pub fn new<'a>(
         rows: impl IntoIterator<Item = &'a Capability>,
         toggles: Toggles,
+        permission: PermissionStrategy,
         workspace_cwd: String,
         ostler_version: String,
     ) -> Self {
@@ -187,8 +234,7 @@ impl Capabilities {
             workspace_cwd,
             protocol: ProtocolVersions::of_this_build(),
             protocol_versions: ProtocolVersions::of_this_build(),
-            // The first valid answer of a person with the right counts.
-            policy: Policies { permission: "first-responder".to_owned() },
+            policy: Policies { permission },
             model_services: vec![],
             event_schema_version: EVENT_SCHEMA_VERSION,
             ostler_version,
@@ -229,14 +275,6 @@ mod tests {
 
     use super::*;
 
-    fn with(toggle: Toggle) -> Toggles {
-        Toggles {
-            require_auth: toggle == Toggle::RequireAuth,
-            allow_origin: toggle == Toggle::AllowOrigin,
-            rate_limit: toggle == Toggle::RateLimit,
-        }
-    }
-
     #[test]
     fn every_tag_has_one_row_with_a_proof() {
         let tags: BTreeSet<_> = ENGINE.iter().map(|row| row.tag).collect();
@@ -247,18 +285,36 @@ mod tests {
         }
     }
 
+    /// The tags that a server with these rows advertises while these toggles are on.
+    fn tags(rows: &[Capability], on: &[Toggle]) -> Vec<&'static str> {
+        advertised(rows, ProtocolVersion::V1, on.iter().copied().collect()).collect()
+    }
+
+    #[test]
+    fn toggles_are_independent() {
+        for toggle in Toggle::ALL {
+            let on = Toggles::default().with(*toggle);
+            assert!(Toggle::ALL.iter().all(|other| on.has(*other) == (other == toggle)), "{toggle:?}");
+        }
+        let all: Toggles = Toggle::ALL.iter().copied().collect();
+        assert!(Toggle::ALL.iter().all(|toggle| all.has(*toggle)));
+    }
+
     #[test]
     fn each_toggle_adds_exactly_its_own_tags() {
-        let always: Vec<_> = ENGINE.iter().filter(|row| row.when.is_none()).map(|row| row.tag).collect();
-        assert_eq!(advertised(ENGINE, ProtocolVersion::V1, Toggles::default()).collect::<Vec<_>>(), always);
+        let always: Vec<_> = ENGINE.iter().filter(|row| row.when.is_empty()).map(|row| row.tag).collect();
+        assert_eq!(tags(ENGINE, &[]), always);
         for toggle in Toggle::ALL {
-            let on = with(*toggle);
-            assert!(toggle.is_on(on) && Toggle::ALL.iter().filter(|other| other.is_on(on)).count() == 1);
-            let added: Vec<_> =
-                advertised(ENGINE, ProtocolVersion::V1, on).filter(|tag| !always.contains(tag)).collect();
-            let own: Vec<_> = ENGINE.iter().filter(|row| row.when == Some(*toggle)).map(|row| row.tag).collect();
+            let added: Vec<_> = tags(ENGINE, &[*toggle]).into_iter().filter(|tag| !always.contains(tag)).collect();
+            let own: Vec<_> = ENGINE.iter().filter(|row| row.when == [*toggle]).map(|row| row.tag).collect();
             assert_eq!(added, own);
-            assert!(!own.is_empty(), "{toggle:?} changes nothing a client can see");
         }
+    }
+
+    #[test]
+    fn a_tag_with_several_toggles_needs_all_of_them() {
+        let rows = [capability("both", &["GET /both"], "").when(&[Toggle::Workspace, Toggle::RateLimit])];
+        assert!(tags(&rows, &[Toggle::Workspace]).is_empty() && tags(&rows, &[Toggle::RateLimit]).is_empty());
+        assert_eq!(tags(&rows, &[Toggle::RateLimit, Toggle::Workspace]), ["both"]);
     }
 }

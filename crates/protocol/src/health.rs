@@ -10,9 +10,14 @@ pub const SERVICE_ID: &str = "ostler";
 #[serde(rename_all = "camelCase")]
 pub struct Health {
     pub service_id: String,
+    /// `ok`, or `degraded` if the counts of `?deep=1` cannot be read.
     pub status: String,
     pub version: String,
     pub source_commit: String,
+    /// The counts of `?deep=1`.
+    #[serde(flatten)]
+    #[schema(ignore)]
+    pub counts: Map<String, Value>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

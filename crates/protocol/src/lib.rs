@@ -10,6 +10,7 @@ pub mod bodies;
 pub mod callers;
 pub mod capabilities;
 pub mod cursors;
+pub mod daemon;
 pub mod failures;
 pub mod health;
 pub mod ids;

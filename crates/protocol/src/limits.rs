@@ -50,6 +50,10 @@ pub const PERMISSION_OPTIONS_MAX: usize = 16;
 pub const PERMISSION_TITLE_BYTES_MAX: usize = 4 * 1024;
 pub const PERMISSION_WAIT_MS_DEFAULT: i64 = 600_000;
 pub const PERMISSION_WAIT_MS_MAX: i64 = 86_400_000;
+/// Rejected votes on one permission request that are recorded.
+pub const PERMISSION_REFUSALS_MAX: i64 = 64;
+/// Clients that participate in one session.
+pub const SESSION_PARTICIPANTS_MAX: usize = 256;
 
 /// How long its runner has to stop a command that continues beyond a budget, its time included, before the server ends
 /// it.

@@ -16,6 +16,8 @@ mod mesh;
 #[macro_use]
 mod trust;
 #[macro_use]
+mod daemon;
+#[macro_use]
 mod client;
 
 /// Makes the enum and the table. Each file of rows is a macro that adds its rows and calls the next one of the list in
@@ -80,7 +82,7 @@ impl RuleRow {
     }
 }
 
-kernel_rules! { [engine_rules run_input_rules mesh_rules trust_rules client_rules rules] }
+kernel_rules! { [engine_rules run_input_rules mesh_rules trust_rules daemon_rules client_rules rules] }
 
 impl Rule {
     pub fn row(self) -> &'static RuleRow {

@@ -18,10 +18,10 @@ use std::{ops::RangeInclusive, path::PathBuf};
 
 use ostler_protocol::{
     Failure, Rule,
-    capabilities::Toggles,
+    capabilities::{Toggle, Toggles},
     json::value_of,
     kernel::policy::TenantPolicy,
-    limits::{LEASE_MS_MAX, LEASE_MS_MIN},
+    limits::{LEASE_MS_MAX, LEASE_MS_MIN, SESSION_PARTICIPANTS_MAX},
 };
 use ostler_store::{StoreConfig, Synchronous};
 use secrecy::{ExposeSecret, SecretString};
@@ -41,6 +41,8 @@ pub use sections::{Section, SectionType, Sections};
 
 /// Milliseconds of a day, the longest that most times may be.
 pub const MS_MAX: u64 = 86_400_000;
+/// An allowed origin that stands for every one, except for pages that have none.
+pub(crate) const EVERY_ORIGIN: &str = "*";
 /// The default address to listen on.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
@@ -95,9 +97,11 @@ pub struct ServerSection {
     /// Addresses and networks of proxies in front of this server. A request of one of them counts for the
     /// client that the proxy names in `X-Forwarded-For`.
     pub trusted_proxies: Vec<String>,
-    /// Origins of web pages that may call this server.
+    /// Origins of web pages that may call this server. `*` stands for every origin and needs `require_auth`.
     pub allow_origins: Vec<String>,
-    /// The directory that is reported to clients as this server's workspace; by default the current directory.
+    /// The directory that this server is bound to: agents of editors and SDKs work in it, and their clients
+    /// read and write its files. An absolute path; it may not contain the data directory, or be inside it. By default
+    /// the server is bound to none.
     #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
     /// Serve `/metrics` without a token. Otherwise it requires the operator's token.
@@ -204,8 +208,10 @@ impl Config {
         let (runner, limits) = (&self.runner, &self.limits);
         let lease = LEASE_MS_MIN as u64..=LEASE_MS_MAX as u64;
         let counted = 1..=1_000_000;
+        let quorum = self.policy.consensus_quorum.map_or(1, |quorum| u64::try_from(quorum).unwrap_or(0));
         let ranges = [
             ("server.drain_ms", self.server.drain_ms, 0..=MS_MAX),
+            ("policy.consensus_quorum", quorum, 1..=SESSION_PARTICIPANTS_MAX as u64),
             ("runner.slots", runner.slots as u64, 0..=100_000),
             ("runner.lease_ms", u64::try_from(runner.lease_ms).unwrap_or(0), lease),
             ("runner.sweep_interval_ms", runner.sweep_interval_ms, 1..=MS_MAX),
@@ -261,7 +267,9 @@ impl Config {
         problems.extend(self.sections.problems(self));
         problems.extend(self.outgoing.rules().err());
         problems.extend(TrustedProxies::read(&self.server.trusted_proxies).err());
-        problems.extend(self.server.allow_origins.iter().filter_map(|origin| check_origin(origin).err()));
+        let requires_tokens = self.server.require_auth;
+        let origins = self.server.allow_origins.iter();
+        problems.extend(origins.filter_map(|origin| check_origin(origin, requires_tokens).err()));
         problems
     }
 
@@ -272,13 +280,14 @@ impl Config {
         json
     }
 
-    /// The parts of this configuration that clients can see as capabilities.
-    pub fn toggles(&self) -> Toggles {
-        Toggles {
-            require_auth: self.server.require_auth,
-            allow_origin: !self.server.allow_origins.is_empty(),
-            rate_limit: self.rate_limit.on,
-        }
+    /// The engine's own toggles. Those of dialects are added by [`Dialects::toggles`](crate::dialect::Dialects::toggles).
+    pub(crate) fn toggles(&self) -> Toggles {
+        let states = [
+            (Toggle::RequireAuth, self.server.require_auth),
+            (Toggle::AllowOrigin, !self.server.allow_origins.is_empty()),
+            (Toggle::RateLimit, self.rate_limit.on),
+        ];
+        states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
     }
 
     pub fn data_dir(&self) -> Result<PathBuf, Failure> {
@@ -330,17 +339,25 @@ fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Res
     secret.as_ref().map(|_| "(hidden)").serialize(output)
 }
 
-/// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern.
-fn check_origin(origin: &str) -> Result<(), Failure> {
+/// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern except
+/// `*`. Pages of every origin may call only where each call needs a token, because no page has one by itself.
+fn check_origin(origin: &str, requires_tokens: bool) -> Result<(), Failure> {
+    let refused =
+        |message: String| Err(Failure::invalid(Rule::AllowOrigin, message).detail(places::KEY, "server.allow_origins"));
+    if origin == EVERY_ORIGIN && !requires_tokens {
+        return refused(
+            "\"*\" allows pages of every origin; that needs a token for every request: add --require-auth, or name the origins"
+                .into(),
+        );
+    }
     let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
     let fits = |host: &str| {
         !host.is_empty() && !host.contains(['/', '*', '?', '#', '@', ' ']) && *host == *host.to_lowercase()
     };
-    if host.is_some_and(fits) {
+    if origin == EVERY_ORIGIN || host.is_some_and(fits) {
         return Ok(());
     }
-    let message = format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000");
-    Err(Failure::invalid(Rule::AllowOrigin, message).detail(places::KEY, "server.allow_origins"))
+    refused(format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000"))
 }
 
 #[cfg(test)]
@@ -361,13 +378,24 @@ mod tests {
     #[test]
     fn an_origin_is_scheme_host_and_port() {
         for good in ["https://console.example", "http://localhost:3000", "http://[::1]:80"] {
-            assert!(check_origin(good).is_ok(), "{good}");
+            assert!(check_origin(good, false).is_ok(), "{good}");
         }
         for bad in
-            ["*", "null", "console.example", "https://*.example", "https://a.example/", "https://A.example", "https://"]
+            ["null", "console.example", "https://*.example", "https://a.example/", "https://A.example", "https://"]
         {
-            assert!(check_origin(bad).is_err(), "{bad}");
+            assert!(check_origin(bad, true).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn every_origin_is_allowed_only_where_every_request_needs_a_token() {
+        let mut config = Config::default();
+        config.server.allow_origins = vec!["*".into()];
+        let problems = config.problems();
+        assert_eq!(problems.len(), 1);
+        assert!(problems[0].message.contains("--require-auth"), "{}", problems[0].message);
+        config.server.require_auth = true;
+        assert!(config.problems().is_empty());
     }
 
     #[test]

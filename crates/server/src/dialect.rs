@@ -2,6 +2,7 @@
 
 mod dialects;
 mod failures;
+mod gate;
 mod holdings;
 mod metrics;
 mod retention;
@@ -14,11 +15,13 @@ use axum::routing::MethodRouter;
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, Timestamp,
-    capabilities::Capability,
+    capabilities::{Capability, Toggle},
     ids::AgentId,
+    json::value_of,
     kernel::{commands::Command, conversation::HistoryAttachment},
 };
 use ostler_store::Db;
+use serde::Serialize;
 use serde_json::Value;
 use utoipa::{
     ToSchema,
@@ -35,6 +38,8 @@ use crate::{
 
 pub use dialects::Dialects;
 pub use failures::{FailureEncoder, encoded};
+pub(crate) use gate::SharedPaths;
+pub use gate::{GateRules, RateRules, TierLimit};
 pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retention};
 pub(crate) use metrics::MetricRead;
 pub use metrics::{Metric, Samples};
@@ -45,6 +50,7 @@ pub use topics::Topic;
 
 type Worker = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
+type Count = Arc<dyn Fn(App) -> BoxFuture<'static, Result<Value, Failure>> + Send + Sync>;
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
 type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
 type ProfileOf = Arc<dyn Fn(App, AgentId) -> BoxFuture<'static, Result<Option<String>, Failure>> + Send + Sync>;
@@ -56,11 +62,14 @@ pub struct Dialect {
     pub(crate) routes: fn() -> OpenApiRouter<App>,
     pub(crate) undocumented: Vec<UndocumentedRoute>,
     pub(crate) failures: FailureEncoder,
+    pub(crate) gate: Option<&'static GateRules>,
+    pub(crate) shared_paths: Option<SharedPaths>,
     pub(crate) shapes: Option<Shapes>,
     pub(crate) security: Vec<DialectSecurity>,
     pub(crate) tokens: Vec<TokenKind>,
     pub(crate) sections: Vec<SectionType>,
-    pub(crate) capabilities: &'static [Capability],
+    pub(crate) capabilities: Vec<&'static [Capability]>,
+    pub(crate) toggles: fn(&Config) -> Vec<Toggle>,
     pub(crate) open: Option<Opener>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) chores: Vec<(&'static str, Chore)>,
@@ -68,8 +77,10 @@ pub struct Dialect {
     pub(crate) topics: Vec<Topic>,
     pub(crate) before_listening: Option<Chore>,
     pub(crate) readiness: Vec<ReadinessSection>,
+    pub(crate) deep_health: Option<DeepHealth>,
     pub(crate) metrics: Vec<Metric>,
     pub(crate) hosts: Option<fn(&App, &str) -> bool>,
+    pub(crate) workspace_tenant: Option<fn(&Config) -> String>,
     pub(crate) profile_of_agent: Option<ProfileOf>,
     pub(crate) pictures: Option<Pictures>,
     pub(crate) holdings: &'static [Holding],
@@ -101,6 +112,13 @@ pub(crate) struct ReadinessSection {
     pub schema_name: fn() -> String,
 }
 
+/// Members of the deep health response.
+#[derive(Clone)]
+pub(crate) struct DeepHealth {
+    pub count: Count,
+    pub schema: fn() -> RefOr<Schema>,
+}
+
 /// What a dialect opens its state with, before the server accepts requests.
 pub struct Opening {
     pub db: Db,
@@ -117,11 +135,14 @@ impl Dialect {
             routes: OpenApiRouter::new,
             undocumented: vec![],
             failures: FailureEncoder::PLAIN,
+            gate: None,
+            shared_paths: None,
             shapes: None,
             security: vec![],
             tokens: vec![],
             sections: vec![],
-            capabilities: &[],
+            capabilities: vec![],
+            toggles: |_| vec![],
             open: None,
             workers: vec![],
             chores: vec![],
@@ -129,8 +150,10 @@ impl Dialect {
             topics: vec![],
             before_listening: None,
             readiness: vec![],
+            deep_health: None,
             metrics: vec![],
             hosts: None,
+            workspace_tenant: None,
             profile_of_agent: None,
             pictures: None,
             holdings: &[],
@@ -162,6 +185,19 @@ impl Dialect {
         self
     }
 
+    /// Hosts, headers of pages and rate limits of its routes.
+    pub fn gate(mut self, rules: &'static GateRules) -> Self {
+        self.gate = Some(rules);
+        self
+    }
+
+    /// Paths of the engine that its clients call too, and the encoding of their failures as `T`. It must have what the engine's
+    /// own clients read.
+    pub fn shared_paths<T: ToSchema>(mut self, paths: &'static [&'static str], failures: FailureEncoder) -> Self {
+        self.shared_paths = Some(SharedPaths { paths, failures, schema: T::schema });
+        self
+    }
+
     /// A security scheme that its operations may declare instead of `token`, and the access that it grants.
     pub fn security(mut self, name: &'static str, access: Access, scheme: fn() -> SecurityScheme) -> Self {
         self.security.push(DialectSecurity { name, access, scheme });
@@ -187,9 +223,15 @@ impl Dialect {
         self
     }
 
-    /// The features that it offers to clients.
+    /// Features that it offers to clients. A dialect with many has several tables.
     pub fn capabilities(mut self, rows: &'static [Capability]) -> Self {
-        self.capabilities = rows;
+        self.capabilities.push(rows);
+        self
+    }
+
+    /// Which of the toggles that its capabilities depend on are on, beside those of the engine.
+    pub fn toggles(mut self, toggles: fn(&Config) -> Vec<Toggle>) -> Self {
+        self.toggles = toggles;
         self
     }
 
@@ -255,6 +297,20 @@ impl Dialect {
         self
     }
 
+    /// Members that `GET /health?deep=1` shows to every caller. If they cannot be read, the server is `degraded` there.
+    pub fn deep_health<T, F>(mut self, count: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        T: Serialize + ToSchema,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let count: Count = Arc::new(move |app| {
+            let counted = count(app);
+            Box::pin(async move { counted.await.map(|counts| value_of(&counts)) })
+        });
+        self.deep_health = Some(DeepHealth { count, schema: T::schema });
+        self
+    }
+
     pub fn metric(mut self, metric: Metric) -> Self {
         self.metrics.push(metric);
         self
@@ -263,6 +319,12 @@ impl Dialect {
     /// Host names under which its anonymous routes respond, beside the server's own.
     pub fn hosts(mut self, is_own: fn(&App, &str) -> bool) -> Self {
         self.hosts = Some(is_own);
+        self
+    }
+
+    /// The tenant whose runs may work in the workspace that the server is bound to.
+    pub fn workspace_tenant(mut self, tenant_of: fn(&Config) -> String) -> Self {
+        self.workspace_tenant = Some(tenant_of);
         self
     }
 

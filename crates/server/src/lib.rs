@@ -7,6 +7,7 @@
 pub mod app;
 pub mod auth;
 pub mod backup;
+mod bound_workspace;
 pub mod clock;
 mod compact;
 pub mod config;

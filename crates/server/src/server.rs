@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::{
     app::{App, LaneHost, Parts, Stage},
     auth::{Authenticator, Issuers, operator_token, signing_key},
+    bound_workspace,
     clock::{Clock, ServerClock},
     config::Config,
     dialect::{Dialect, Dialects, Opening},
@@ -68,13 +69,13 @@ impl Server {
 
     pub async fn start(self) -> Result<RunningServer, Failure> {
         let Self { mut config, clock, dialects } = self;
-        config.server.workspace = Some(workspace(&config)?);
         // A runner elsewhere brings the credential of its provider.
         config.policy.credential_free_profiles.extend(config.runner.external_profiles.iter().cloned());
         let data_dir = config.data_dir()?;
         directories::make(&data_dir)
             .map_err(|failure| not_started(Rule::DataDir, no_data_dir(&failure.cause.unwrap_or_default())))?;
         restore_marker::check(&data_dir)?;
+        config.server.workspace = bound_workspace::find(&config, &data_dir)?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
         let store = config.store()?;
@@ -212,12 +213,6 @@ fn spawn(
         tasks.push(tokio::spawn(worker::wakeups::run(app.clone(), others)));
     }
     tasks
-}
-
-/// The server's workspace directory, as a canonical path.
-fn workspace(config: &Config) -> Result<PathBuf, Failure> {
-    let named = config.server.workspace.as_deref().unwrap_or_else(|| ".".as_ref());
-    named.canonicalize().map_err(|error| not_started(Rule::Workspace, format!("{}: {error}", named.display())))
 }
 
 /// Without tokens, every client that can connect may run agents, so the address must be a loopback address.

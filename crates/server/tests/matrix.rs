@@ -80,6 +80,8 @@ fn operations() -> Vec<Operation> {
             Operation { method, template, body: *body, access, streams }
         })
         .collect();
+    // The daemon has a table of its own.
+    declared.retain(|_, operation| operation["tags"] != json!(["daemon"]));
     assert!(declared.is_empty(), "nobody knows how to call {:?}", declared.keys());
     operations
 }

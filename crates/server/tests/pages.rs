@@ -192,7 +192,9 @@ async fn every_list_states_its_limit(engine: Engine) {
     // A list that is not tried here would be a list without a cursor or without a test.
     let paged = document["paths"].as_object().unwrap().iter().filter(|(_, item)| {
         let parameters = item["get"]["parameters"].as_array().cloned().unwrap_or_default();
-        parameters.iter().any(|parameter: &Value| parameter["name"] == "cursor")
+        // The daemon's list has cursors and limits of another form, and tests of its own.
+        let is_daemons = item["get"]["tags"][0] == "daemon";
+        !is_daemons && parameters.iter().any(|parameter: &Value| parameter["name"] == "cursor")
     });
     let named = |path: String| path.replace(&scene.run_id, "{runId}").replace(&scene.agent_id, "{agentId}");
     let tried: Vec<_> = scene.lists().into_iter().map(|(path, ..)| named(path)).collect();

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::{
+    daemon,
     harness::{Caller, Engine, TestServer, both_engines, check_request, one_engine, openapi},
     operations::{NOT_JSON, OPERATIONS, Scene},
 };
@@ -32,7 +33,9 @@ fn documented() -> BTreeSet<(String, String)> {
 #[both_engines]
 async fn every_operation_of_the_document_succeeds(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
+    let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string()));
+    // The daemon has a table and a scene of its own.
+    let listed = listed.chain(daemon::operations::documented()).collect();
     assert_eq!(documented(), listed, "the table here and the document name the same operations");
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {

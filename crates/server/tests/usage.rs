@@ -359,7 +359,8 @@ async fn the_migration_counts_what_was_used_before(engine: Engine) {
     let after: Vec<_> = futures_util::future::join_all(queries.iter().map(|query| report(&server, query))).await;
     assert_eq!(after, before);
     assert_eq!(usage(&server).await, runs);
-    // Older events do not say who created a run. These do.
+    // Older events do not say who created a run or submitted a command. These do.
+    server.store("UPDATE commands SET submitted_by = 'operator'").await;
     server.store("UPDATE runs SET created_by = 'operator'").await;
     server.store("UPDATE usage SET user_id = 'operator'").await;
     assert_eq!(differences(&server, engine).await, [""; 0]);

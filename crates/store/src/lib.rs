@@ -11,6 +11,7 @@
 pub mod backup;
 pub mod clock;
 mod config;
+pub mod daemon;
 pub mod db;
 mod error;
 pub mod failures;

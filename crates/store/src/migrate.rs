@@ -20,6 +20,8 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0007_usage", sql: include_str!("../migrations/sqlite/0007_usage.sql") },
     Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/sqlite/0008_run_webhooks.sql") },
     Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/sqlite/0009_cheaper_writes.sql") },
+    Migration { id: "0010_daemon", sql: include_str!("../migrations/sqlite/0010_daemon.sql") },
+    Migration { id: "0011_permission_votes", sql: include_str!("../migrations/sqlite/0011_permission_votes.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -35,6 +37,8 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0007_usage", sql: include_str!("../migrations/postgres/0007_usage.sql") },
     Migration { id: "0008_run_webhooks", sql: include_str!("../migrations/postgres/0008_run_webhooks.sql") },
     Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/postgres/0009_cheaper_writes.sql") },
+    Migration { id: "0010_daemon", sql: include_str!("../migrations/postgres/0010_daemon.sql") },
+    Migration { id: "0011_permission_votes", sql: include_str!("../migrations/postgres/0011_permission_votes.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -1,6 +1,7 @@
 //! Every noun's table, so that a test can compare them with the database.
 
 use ostler_protocol::{
+    daemon::{clients::DaemonClient, sessions::DaemonSession},
     kernel::{
         aliases::CommandAlias,
         commands::Command,
@@ -108,5 +109,7 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<StoredPrekey>(),
         DeclaredTable::of::<Presence>(),
         DeclaredTable::of::<Queued>(),
+        DeclaredTable::of::<DaemonSession>(),
+        DeclaredTable::of::<DaemonClient>(),
     ]
 }

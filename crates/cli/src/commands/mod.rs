@@ -9,6 +9,7 @@ mod cancel;
 pub(crate) mod completions;
 mod config;
 mod contexts;
+mod daemon;
 mod deny;
 mod diff;
 mod doctor;
@@ -51,6 +52,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     commands::{
+        daemon::{attach, server as daemon_server},
         mesh::{identities, pki},
         trust::{agents, consent, webhooks},
     },
@@ -77,6 +79,7 @@ pub(crate) enum CliCommand {
     Output(output::OutputArgs),
     Read(read::ReadArgs),
     Steer(steer::SteerArgs),
+    Attach(attach::AttachArgs),
     Approve(approve::ApproveArgs),
     Deny(deny::DenyArgs),
     Cancel(cancel::CancelArgs),
@@ -102,6 +105,7 @@ pub(crate) enum CliCommand {
     Webhooks(webhooks::WebhooksArgs),
     Mesh(mesh::MeshArgs),
     Serve(serve::ServeArgs),
+    Daemon(daemon_server::DaemonArgs),
     Runner(runner::RunnerArgs),
     #[command(hide = true)]
     Guard(guard::GuardArgs),
@@ -117,7 +121,7 @@ impl CliCommand {
     /// Protects the secrets of this process from the programs it will start. Called before anything else.
     pub(crate) fn protect(&self) -> Result<(), Failure> {
         match self {
-            Self::Serve(_) | Self::Runner(_) => environment::protect(),
+            Self::Serve(_) | Self::Daemon(_) | Self::Runner(_) => environment::protect(),
             Self::Guard(_) => guard::protect(),
             _ => Ok(()),
         }
@@ -126,7 +130,8 @@ impl CliCommand {
     /// One thread per core for the server; a client, which mostly waits, starts faster with one thread.
     pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
         let mut builder = match self {
-            Self::Serve(_) | Self::Verify(_) | Self::Backup(_) | Self::Restore(_) => Builder::new_multi_thread(),
+            Self::Serve(_) | Self::Daemon(_) => Builder::new_multi_thread(),
+            Self::Verify(_) | Self::Backup(_) | Self::Restore(_) => Builder::new_multi_thread(),
             _ => Builder::new_current_thread(),
         };
         builder.enable_all().build().map_err(Failure::internal)
@@ -136,7 +141,7 @@ impl CliCommand {
     /// one.
     fn required_capabilities(&self) -> Option<&'static [&'static str]> {
         Some(match self {
-            Self::Serve(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) => return None,
+            Self::Serve(_) | Self::Daemon(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) => return None,
             Self::Completions(_) | Self::Man(_) => return None,
             Self::Backup(_) | Self::Restore(_) => return None,
             // The mesh negotiates a version of its own at the start of a session.
@@ -172,6 +177,9 @@ impl CliCommand {
             Self::Usage(_) => &["ostler_usage"],
             Self::Runs(_) => &["ostler_runs", RUN_STATES],
             Self::Cancel(_) | Self::Steer(_) => &["ostler_runs", "ostler_commands", RUN_STATES],
+            Self::Attach(_) => {
+                &["session_create", "session_load", "session_prompt", "session_cancel", "session_events"]
+            }
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions", RUN_STATES],
             Self::Jobs(_) => &["ostler_runner_jobs"],
             Self::Agents(args) if args.is_offline() => return None,
@@ -212,6 +220,7 @@ impl CliCommand {
             Self::Output(args) => output::output(connection, args).await,
             Self::Read(args) => read::read(connection, args).await,
             Self::Steer(args) => steer::steer(connection, args).await,
+            Self::Attach(args) => attach::attach(connection, args).await,
             Self::Approve(args) => approve::approve(connection, args).await,
             Self::Deny(args) => deny::deny(connection, args).await,
             Self::Cancel(args) => cancel::cancel(connection, args).await,
@@ -234,6 +243,7 @@ impl CliCommand {
             Self::Webhooks(args) => webhooks::webhooks(connection, args).await,
             Self::Mesh(args) => mesh::mesh(connection, args).await,
             Self::Serve(args) => serve::serve(connection, args).await,
+            Self::Daemon(args) => daemon_server::daemon(connection, args).await,
             Self::Runner(args) => runner::runner(connection, args).await,
             Self::Guard(args) => guard::guard(args).await,
             Self::Doctor(args) => doctor::doctor(connection, args).await,

@@ -79,11 +79,19 @@ pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict:
     }
     let answered = send(client, &request, option).await?;
     args.output.one(&answered, || outcome(&answered));
+    note_pending(&answered);
     Ok(exit_codes::OK)
 }
 
 fn outcome(answered: &PermissionRequest) -> String {
     format!("{} {}\n", answered.permission_id, answered.status.as_str())
+}
+
+/// Explains why a request that was answered still waits.
+fn note_pending(answered: &PermissionRequest) {
+    if answered.status == PermissionStatus::Pending {
+        output::message("the vote was counted; the request waits for more votes\n");
+    }
 }
 
 async fn send(
@@ -118,6 +126,7 @@ async fn answer_waiting(
         output::message(&describe(&only.request, now(), output::stderr_width()));
         let answered = send(client, &only.request, option).await?;
         args.output.one(&answered, || outcome(&answered));
+        note_pending(&answered);
         return Ok(exit_codes::OK);
     }
     if !can_ask() || !args.output.is_text() {
@@ -136,9 +145,12 @@ async fn answer_waiting(
             }
         };
         match send(client, request, choose(&request.options, None, verdict)?).await {
-            Ok(answered) => output::data(&outcome(&answered)),
-            // One that was answered meanwhile does not keep the others from being answered.
-            Err(failure) if failure.kind == FailureKind::StateConflict => {
+            Ok(answered) => {
+                output::data(&outcome(&answered));
+                note_pending(&answered);
+            }
+            // One that was answered meanwhile, or that others must answer, does not keep the rest from being answered.
+            Err(failure) if matches!(failure.kind, FailureKind::StateConflict | FailureKind::Forbidden) => {
                 output::message(&format!("not answered: {}\n", line(&failure.message, 300)));
             }
             Err(failure) => return Err(failure),

@@ -124,8 +124,9 @@ fn notes(report: &RestoreReport) -> String {
         let name = harmless(name);
         notes.push_str(&format!("the configured key does not open the secret {name}: it was sealed with another\n"));
     }
-    notes
-        .push_str(&format!("start it with the same settings: ostler serve --data-dir {}\n", report.data_dir.display()));
+    let store = if report.is_postgres { " --database-url URL" } else { "" };
+    let data_dir = report.data_dir.display();
+    notes.push_str(&format!("start it with the same settings: ostler serve --data-dir {data_dir}{store}\n"));
     notes
 }
 

@@ -59,12 +59,15 @@ pub(crate) struct ServerFlags {
     /// Require a token everywhere, also for /health and /capabilities
     #[arg(long, conflicts_with = "open_loopback")]
     require_auth: bool,
-    /// Accept calls from web pages of this origin, for example https://console.example; can be repeated
+    /// Accept calls from web pages of this origin, for example https://console.example; can be repeated; `*` is every
+    /// origin and needs --require-auth
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Limit the request rate of each caller; the rates are in the configuration's [rate_limit]
+    /// Limit the request rate of each caller; the rates are in the configuration's [rate_limit] and [daemon]
     #[arg(long)]
     rate_limit: bool,
+    #[command(flatten)]
+    daemon: DaemonFlags,
     /// The domain whose names this server certifies in the mesh [default: localhost.test]
     #[arg(long, value_name = "DOMAIN")]
     mesh_issuer: Option<String>,
@@ -77,6 +80,52 @@ pub(crate) struct ServerFlags {
     /// Start even if the store's settings may lose acknowledged writes in a power failure
     #[arg(long)]
     unsafe_durability: bool,
+}
+
+/// The settings of the server for editors and SDKs that attach to it.
+#[derive(clap::Args, Debug)]
+struct DaemonFlags {
+    /// Bind the server to this directory, an absolute path: agents of editors work in it, and editors read and write its files
+    #[arg(long, value_name = "DIR")]
+    workspace: Option<String>,
+    /// Cancel a prompt that takes longer than this, in milliseconds
+    #[arg(long, value_name = "MS")]
+    prompt_deadline_ms: Option<String>,
+    /// Close an event stream to which nothing could be written for this long, in milliseconds; use more than 15000
+    #[arg(long, value_name = "MS")]
+    writer_idle_timeout_ms: Option<String>,
+    /// How many of a session's newest events a client that reconnects can get again [default: 8000]
+    #[arg(long, value_name = "COUNT")]
+    event_ring_size: Option<String>,
+    /// Maximum number of open sessions of editors and SDKs [default: 20]
+    #[arg(long, value_name = "COUNT")]
+    max_sessions: Option<String>,
+    /// Maximum number of connections to the server
+    #[arg(long, value_name = "COUNT")]
+    max_connections: Option<String>,
+    /// How long a permission request of a session waits for votes, in milliseconds [default: 300000]
+    #[arg(long, value_name = "MS")]
+    permission_response_timeout_ms: Option<String>,
+}
+
+impl DaemonFlags {
+    /// The keys that were given as flags, with their values.
+    fn keys(&self) -> impl Iterator<Item = (&'static str, String)> {
+        // A relative path is one of this directory. A path that cannot be resolved is rejected with the configuration.
+        let absolute =
+            |path: &String| std::path::absolute(path).map_or(path.clone(), |path| path.display().to_string());
+        let workspace = self.workspace.as_ref().map(absolute);
+        let flags = [
+            (WORKSPACE, &workspace),
+            ("daemon.prompt_deadline_ms", &self.prompt_deadline_ms),
+            ("daemon.writer_idle_timeout_ms", &self.writer_idle_timeout_ms),
+            ("daemon.replay_frames_max", &self.event_ring_size),
+            ("daemon.sessions_max", &self.max_sessions),
+            ("limits.connections_max", &self.max_connections),
+            ("daemon.permission_timeout_ms", &self.permission_response_timeout_ms),
+        ];
+        flags.map(|(key, value)| Some((key, value.clone()?))).into_iter().flatten()
+    }
 }
 
 #[derive(clap::Args, Debug)]
@@ -114,7 +163,12 @@ impl ServerFlags {
             require_auth: self.require_auth,
             allow_origins: self.allow_origin.clone(),
             rate_limit: self.rate_limit,
-            keys: self.mesh_issuer.iter().map(|issuer| ("mesh.issuer", issuer.clone())).collect(),
+            keys: self
+                .mesh_issuer
+                .iter()
+                .map(|issuer| ("mesh.issuer", issuer.clone()))
+                .chain(self.daemon.keys())
+                .collect(),
             tls_cert: self.tls_cert.clone(),
             tls_key: self.tls_key.clone(),
             unsafe_durability: self.unsafe_durability,
@@ -131,6 +185,7 @@ pub(crate) fn dialects() -> Dialects {
         ostler_run_input::dialect(),
         ostler_mesh::dialect(),
         ostler_trust::dialect(),
+        ostler_daemon::dialect(),
     ])
 }
 
@@ -142,19 +197,43 @@ struct ReadyLine {
     token_file: PathBuf,
 }
 
+/// The key of the directory that the server is bound to.
+pub(crate) const WORKSPACE: &str = "server.workspace";
+
+impl ServeArgs {
+    /// The configuration file and the overrides of these flags.
+    pub(crate) fn overrides(&self, connection: &Connection) -> (Option<&Path>, Overrides) {
+        self.flags.overrides(connection)
+    }
+
+    /// The format of logs. `None`: the configured one.
+    pub(crate) fn log_format(&self) -> Option<LogFormat> {
+        self.log_format.map(|format| match format {
+            LogFormatFlag::Text => LogFormat::Text,
+            LogFormatFlag::Json => LogFormat::Json,
+        })
+    }
+}
+
 pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u8, Failure> {
+    let (file, overrides) = args.overrides(connection);
+    serve_with(file, overrides, args.log_format(), "run \"say hello\"").await
+}
+
+/// Runs the server until a signal stops it. `first_command` is suggested to a person who starts it at a terminal.
+pub(crate) async fn serve_with(
+    file: Option<&Path>,
+    overrides: Overrides,
+    log_format: Option<LogFormat>,
+    first_command: &str,
+) -> Result<u8, Failure> {
     // Registered before the server starts, so that no signal is missed.
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
-    let (file, overrides) = args.flags.overrides(connection);
     let mut config = Config::load(file, &environment::current(), overrides, &dialects().sections())?;
     // The running version, even if another one has been installed over it.
     config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
-    log::init(match args.log_format {
-        Some(LogFormatFlag::Text) => LogFormat::Text,
-        Some(LogFormatFlag::Json) => LogFormat::Json,
-        None => config.log.format,
-    })?;
+    log::init(log_format.unwrap_or(config.log.format))?;
     let server = tokio::select! {
         started = Server::new(config).with_dialects(dialects()).start() => started?,
         _ = interrupt.recv() => return Ok(exit_codes::OK),
@@ -167,7 +246,7 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
     }));
     tracing::info!(address, version = env!("CARGO_PKG_VERSION"), store = server.engine(), "ready");
     if std::io::stderr().is_terminal() {
-        output::message(&ready_hint(&address, server.token_file()));
+        output::message(&ready_hint(&address, server.token_file(), first_command));
     }
     tokio::select! {
         _ = interrupt.recv() => {}
@@ -182,9 +261,9 @@ pub(crate) async fn serve(connection: &Connection, args: &ServeArgs) -> Result<u
 }
 
 /// A command that reaches the server. The token file is in its data directory.
-fn ready_hint(address: &str, token_file: &Path) -> String {
+fn ready_hint(address: &str, token_file: &Path, first_command: &str) -> String {
     let invocation = invocation_of_server(address, token_file.parent().unwrap_or(token_file));
-    format!("ready; try: {invocation} run \"say hello\"\n")
+    format!("ready; try: {invocation} {first_command}\n")
 }
 
 #[cfg(test)]
@@ -202,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_hint_names_a_data_directory_that_is_not_the_default() {
-        let hint = ready_hint("http://127.0.0.1:9", Path::new("/my data/token"));
+        let hint = ready_hint("http://127.0.0.1:9", Path::new("/my data/token"), "run \"say hello\"");
         assert_eq!(hint, "ready; try: ostler --server http://127.0.0.1:9 --data-dir '/my data' run \"say hello\"\n");
     }
 
@@ -210,5 +289,37 @@ mod tests {
     fn the_ready_line_is_one_json_object() {
         let ready = ReadyLine { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
         assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
+    }
+    #[test]
+    fn every_flag_for_editors_sets_its_key() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            flags: DaemonFlags,
+        }
+        let line = "ostler --workspace /w --prompt-deadline-ms 1 --writer-idle-timeout-ms 2 --event-ring-size 3 \
+            --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6";
+        let program = <Program as clap::Parser>::parse_from(line.split_whitespace());
+        let overrides = Overrides { keys: program.flags.keys().collect(), ..Overrides::default() };
+        let config = Config::load(None, &Default::default(), overrides, &dialects().sections()).unwrap();
+        let section = config.section::<ostler_daemon::config::DaemonSection>();
+        assert_eq!(config.server.workspace.as_deref(), Some(Path::new("/w")));
+        assert_eq!((section.prompt_deadline_ms, section.writer_idle_timeout_ms), (Some(1), Some(2)));
+        assert_eq!((section.replay_frames_max, section.sessions_max), (3, 4));
+        assert_eq!((config.limits.connections_max, section.permission_timeout_ms), (5, 6));
+    }
+
+    #[test]
+    fn a_flag_that_cannot_work_is_rejected_by_its_key() {
+        for (key, value, expected) in [
+            ("daemon.prompt_deadline_ms", "0", "daemon.prompt_deadline_ms must be 1 to"),
+            ("daemon.replay_frames_max", "1000001", "daemon.replay_frames_max must be 1 to"),
+            ("daemon.sessions_max", "many", "daemon.sessions_max: must be a whole number"),
+            ("limits.connections_max", "0", "limits.connections_max must be 1 to"),
+        ] {
+            let overrides = Overrides { keys: vec![(key, value.to_owned())], ..Overrides::default() };
+            let failure = Config::load(None, &Default::default(), overrides, &dialects().sections()).unwrap_err();
+            assert!(failure.message.contains(expected), "{}", failure.message);
+        }
     }
 }

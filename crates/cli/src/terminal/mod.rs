@@ -4,6 +4,7 @@
 pub(crate) mod amounts;
 pub(crate) mod confirm;
 pub(crate) mod events;
+pub(crate) mod frame_view;
 pub(crate) mod output;
 pub(crate) mod paint;
 pub(crate) mod permissions;
@@ -15,3 +16,4 @@ pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod times;
 pub(crate) mod turn_view;
+pub(crate) mod typed_lines;

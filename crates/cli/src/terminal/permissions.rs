@@ -33,8 +33,14 @@ pub(crate) fn request_text(
     all: &[PermissionOption],
     width: Option<usize>,
 ) -> String {
+    let call = call_text(head, command, width);
+    format!("{call}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+}
+
+/// The whole command below a line about it.
+pub(crate) fn call_text(head: &str, command: Option<&str>, width: Option<usize>) -> String {
     let command = command.map_or_else(String::new, |what| format!("  command: {}\n", indented(what, width)));
-    format!("{head}\n{command}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+    format!("{head}\n{command}")
 }
 
 /// The whole command, its lines aligned below each other. The rest of a line that is wider than the terminal is indented

@@ -45,6 +45,7 @@ fn run_fields() -> Vec<(&'static str, Value)> {
         ("CreateRun.resourceBundleRef", json!({"type": "null"})),
         ("SessionRef.sessionId", name()),
         ("AskedPolicy.timeoutMs", whole(1, i64::MAX)),
+        ("AskedPolicy.permissionTimeoutMs", whole(1, i64::MAX)),
         ("AskedPolicy.maxTurns", whole(1, i64::MAX)),
         ("AskedPolicy.maxTokens", whole(1, i64::MAX)),
         ("AskedPolicy.maxToolCalls", whole(1, i64::MAX)),

@@ -31,6 +31,8 @@ struct BudgetPayload {
 #[serde(rename_all = "camelCase", default)]
 struct Lowered {
     timeout_ms: Option<i64>,
+    /// From its submission to its end, the time that it waits included.
+    deadline_ms: Option<i64>,
     max_turns: Option<i64>,
     max_tokens: Option<i64>,
     max_tool_calls: Option<i64>,
@@ -53,10 +55,19 @@ impl Allowance {
     }
 }
 
+/// The reason of the cancel of a command that is past the deadline it was submitted with.
+pub const DEADLINE_EXCEEDED: &str = "prompt_deadline_exceeded";
+
+/// How long a command may take from its submission to its end. `None`: as long as its run's policy allows.
+pub fn deadline_ms(payload: &RawJson) -> Option<i64> {
+    read_budgets(payload).ok()?.deadline_ms
+}
+
 /// Checks the budgets a command may carry in its payload, before a runner starts on it.
 pub fn check(payload: &RawJson) -> Result<(), Failure> {
     let requested = read_budgets(payload)?;
     lower("timeoutMs", None, requested.timeout_ms)?;
+    lower("deadlineMs", None, requested.deadline_ms)?;
     lower_all(&Budgets::default(), &requested).map(drop)
 }
 

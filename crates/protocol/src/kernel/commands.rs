@@ -118,6 +118,12 @@ pub struct Command {
     pub payload: RawJson,
     pub payload_hash: String,
     pub idempotency_key: Option<String>,
+    /// The client that submitted it, where the dialect knows one.
+    #[serde(skip)]
+    pub origin: Option<String>,
+    /// The principal that submitted it. `None` for commands of earlier versions.
+    #[serde(skip)]
+    pub submitted_by: Option<String>,
     pub state: CommandState,
     /// For `steer` and `interrupt`: the turn that was active when it was submitted.
     pub target_command_id: Option<CommandId>,
@@ -148,11 +154,18 @@ impl Command {
     /// The digest of what never changes about a command, recorded in its first event. Its number, run and target follow from
     /// the events before it.
     pub fn record_digest(&self) -> String {
-        canonical_hash(&serde_json::json!({
+        let mut record = serde_json::json!({
             "commandId": self.command_id, "type": self.command_type, "payload": self.payload.as_str(),
             "payloadHash": self.payload_hash, "idempotencyKey": self.idempotency_key,
             "createdAtUs": self.created_at.as_microsecond(),
-        }))
+        });
+        // Commands of earlier versions have neither, and keep their digests.
+        for (field, value) in [("origin", &self.origin), ("submittedBy", &self.submitted_by)] {
+            if let Some(value) = value {
+                record[field] = value.as_str().into();
+            }
+        }
+        canonical_hash(&record)
     }
 
     pub fn is_unfinished(&self) -> bool {

@@ -1,6 +1,10 @@
 //! Permission requests: the agent asks, and a person with the right answers once. The digest names exactly what will
 //! run.
 
+mod votes;
+
+pub use votes::{Ballot, Choice, EligibleVoter, PermissionStrategy, Vote, VoteRefusal, Voter, VotingRules};
+
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -141,11 +145,12 @@ impl AskPermission {
         self.command.is_some() && Self::well_formed(&RawJson::of(self)).is_some()
     }
 
-    /// Until when an answer is waited for.
-    pub fn waits_until(&self, now: Timestamp) -> Timestamp {
+    /// Until when an answer is waited for, but no longer than `ms_max` if there is such a limit.
+    pub fn waits_until(&self, now: Timestamp, ms_max: Option<i64>) -> Timestamp {
         let after = |ms: i64| now.checked_add(SignedDuration::from_millis(ms)).unwrap_or(Timestamp::MAX);
         let deadline = self.deadline.map(|deadline| deadline.min(after(PERMISSION_WAIT_MS_MAX)));
-        deadline.unwrap_or_else(|| after(self.wait_ms()))
+        let until = deadline.unwrap_or_else(|| after(self.wait_ms()));
+        ms_max.map_or(until, |ms| until.min(after(ms)))
     }
 
     pub fn wait_ms(&self) -> i64 {
@@ -182,6 +187,9 @@ pub struct PermissionRequest {
     /// The session's sequence number of the event that resolved it.
     #[serde(skip)]
     pub resolved_seq: Option<i64>,
+    /// Whose answer counts, captured when the request was issued.
+    #[serde(flatten)]
+    pub ballot: Ballot,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
 }

@@ -18,6 +18,7 @@ use crate::{
     json::read_shape,
     kernel::{
         backends::{built_in, secret_keys},
+        permissions::{PermissionStrategy, VotingRules},
         provider_profiles::secret_name,
         runs::{CreateRun, TraceSink},
         workspaces::WorkspaceRef,
@@ -83,6 +84,11 @@ pub struct TenantPolicy {
     pub tool_credentials: Vec<String>,
     /// Profiles that need no credential.
     pub credential_free_profiles: Vec<String>,
+    /// Whose answer to a permission request counts: `first-responder`, `designated`, `consensus` or `local-only`. A run may
+    /// choose another one only if this is `first-responder`.
+    pub permission_strategy: PermissionStrategy,
+    /// Equal votes that decide under `consensus`; unset is more than half of the session's participants.
+    pub consensus_quorum: Option<i64>,
     pub ceiling: Ceiling,
 }
 
@@ -96,6 +102,8 @@ impl Default for TenantPolicy {
             backend_profiles: vec![],
             tool_credentials: list(&["github", "unidesk-ssh"]),
             credential_free_profiles: list(&["scripted", "model"]),
+            permission_strategy: PermissionStrategy::FirstResponder,
+            consensus_quorum: None,
             ceiling: Ceiling::default(),
         }
     }
@@ -166,6 +174,24 @@ impl TenantPolicy {
         })
     }
 
+    /// How permission requests are decided, unless a run chooses otherwise.
+    pub fn voting_rules(&self) -> VotingRules {
+        VotingRules { strategy: self.permission_strategy, quorum: self.consensus_quorum }
+    }
+
+    /// No run replaces the configured strategy, except the widest one.
+    fn permission_strategy(
+        &self,
+        requested: Option<PermissionStrategy>,
+    ) -> Result<Option<PermissionStrategy>, Failure> {
+        if requested.is_some_and(|requested| self.voting_rules().strategy_of(Some(requested)) != requested) {
+            let configured = self.permission_strategy.as_str();
+            let message = format!("executionPolicy.permissionStrategy: this server decides by {configured:?}");
+            return Err(Failure::rule(Rule::PermissionStrategyWidened, message));
+        }
+        Ok(requested)
+    }
+
     pub fn tenant<'a>(&self, tenant_id: &'a str) -> Result<&'a str, Failure> {
         name("tenantId", tenant_id)?;
         if self.tenants.iter().any(|t| t == tenant_id) {
@@ -195,6 +221,10 @@ impl TenantPolicy {
             let message = "executionPolicy.timeoutMs must be positive";
             problems.note::<()>(Err(Failure::invalid(Rule::TimeoutPositive, message)));
         }
+        if requested.permission_timeout_ms.is_some_and(|ms| ms <= 0) {
+            let message = "executionPolicy.permissionTimeoutMs must be positive";
+            problems.note::<()>(Err(Failure::invalid(Rule::TimeoutPositive, message)));
+        }
         let network = within(Rule::NetworkWidened, "network", requested.network, ceiling.network);
         let network = problems.note(network);
         // Running without any sandbox has to be requested; it is never the default.
@@ -205,6 +235,7 @@ impl TenantPolicy {
         if let (Some(sandbox), Some(network)) = (sandbox, network) {
             problems.note(check_network(sandbox, network));
         }
+        let strategy = problems.note(self.permission_strategy(requested.permission_strategy)).flatten();
         let approval = within(Rule::ApprovalWidened, "approval", requested.approval, ceiling.approval);
         let timeout_ms = within(Rule::TimeoutWidened, "timeoutMs", Some(timeout_ms), ceiling.timeout_ms);
         let budgets = Budgets {
@@ -224,6 +255,8 @@ impl TenantPolicy {
                 Some(profile) => problems.note(self.secret_scope(requested.secret_scope, profile)).unwrap_or_default(),
                 None => SecretScope::default(),
             },
+            permission_strategy: strategy,
+            permission_timeout_ms: requested.permission_timeout_ms,
             budgets,
         };
         problems.check().map(|()| policy)

@@ -55,6 +55,8 @@ pub struct Session {
     pub backend_profile: String,
     pub title: Option<String>,
     pub labels: Labels,
+    /// Clients that are attached to it, in the order in which they joined.
+    pub participants: Vec<String>,
     /// It accepts no further runs or commands.
     pub closed_at: Option<Timestamp>,
     /// Its owner erased it: clients can no longer find it, and only the digests of its events stay.
@@ -110,6 +112,7 @@ impl Session {
             backend_profile: profile,
             title: None,
             labels: Labels::default(),
+            participants: vec![],
             closed_at: None,
             erased_at: None,
             thread_id: None,

@@ -110,8 +110,8 @@ macro_rules! engine_rules {
             hint: Some("check the directory `secrets` in the server's data directory; the server's log has the cause");
         SecretDamaged "secret-damaged" SecretUnavailable "A secret cannot be opened: it is damaged, or was sealed with another key.",
             hint: Some("store the secret again with `ostler profiles set PROFILE`, or restore the key that sealed it");
-        Workspace "workspace" InfraFailed "The workspace of the server cannot be found.",
-            hint: Some("start the server in a directory that exists, or name one with `server.workspace`");
+        Workspace "workspace" InfraFailed "The server cannot be bound to the workspace.",
+            hint: Some("give `--workspace` the absolute path of an existing directory outside of the data directory");
         Attachments "attachments" InfraFailed "The store of attachments cannot be opened.",
             hint: Some("check the settings of `[attachments]` in the server's config");
         WeakDurability "weak-durability" InfraFailed "The database could lose acknowledged writes.",

@@ -68,6 +68,8 @@ macro_rules! kernel_rules {
             hint: Some("request a narrower sandbox, or have the operator raise `policy.ceiling` in the server's config");
         ApprovalWidened "approval-widened" TenantPolicyDenied "The run requests a wider approval policy than this server allows.",
             hint: Some("request a stricter approval policy, or have the operator raise `policy.ceiling` in the server's config");
+        PermissionStrategyWidened "permission-strategy-widened" TenantPolicyDenied "The run requests another permission strategy than the configured one.",
+            hint: Some("leave the strategy out; the operator sets it in `policy.permission_strategy` of the server's config");
         TimeoutWidened "timeout-widened" TenantPolicyDenied "The run requests more time than this server allows.",
             hint: Some("request less time, or have the operator raise `policy.ceiling.timeout_ms` in the server's config");
         TimeoutPositive "timeout-positive" SchemaInvalid "The timeout is not positive.",
@@ -144,6 +146,8 @@ macro_rules! kernel_rules {
             hint: Some("start in a new session");
         SessionMovedOn "session-moved-on" SessionBusy "The session has changed since it was read; read it again and retry.",
             hint: Some("read the session again, then repeat the request");
+        SessionParticipants "session-participants" Overloaded "The session has too many participants.",
+            hint: Some("wait until a participant leaves the session");
         ReadVersion "read-version" SchemaInvalid "The session has never had this version.",
             hint: Some("read the session first, and mark the version that you saw");
         Reader "reader" Forbidden "The caller may not set the read position of this reader.",
@@ -227,9 +231,12 @@ macro_rules! kernel_rules {
         PermissionUnknown "permission-unknown" StateConflict "The session has no such permission request, or the requests are of different turns.";
         PermissionTwice "permission-twice" StateConflict "A permission request is answered twice.";
         PermissionOption "permission-option" SchemaInvalid "The permission request has no such option.";
+        PermissionVoted "permission-voted" StateConflict "The voter has already voted for another option of the permission request.";
         PermissionResolved "permission-resolved" StateConflict "The permission request was resolved before, with another answer.",
             hint: Some("it was answered before; `ostler trace` shows how");
         PermissionExpired "permission-expired" StateConflict "The permission request has expired and can only be cancelled.";
+        PermissionForbidden "permission-forbidden" Forbidden "The permission strategy does not let this caller answer the request.",
+            hint: Some("`details.reason` names the condition; the caller may still cancel the run");
         PermissionDigest "permission-digest" StateConflict "The digest is not that of the action which would run.",
             hint: Some("look at the request again: the action has changed since it was shown");
 

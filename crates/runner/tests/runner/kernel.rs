@@ -23,7 +23,7 @@ use ostler_protocol::{
         events::{AppendEvents, Event, EventType, NewEvent},
         leases::{ClaimRun, PatchLease},
         operations::{self, *},
-        permissions::{PermissionRequest, PermissionStatus},
+        permissions::{PermissionRequest, PermissionStatus, Voter, VotingRules},
         results::{ResultParts, RunResult},
         runs::Run,
         sessions::Session,
@@ -148,8 +148,9 @@ impl Kernel {
     }
 
     pub fn answer_permission(&self, permission_id: PermissionId, option_id: &str, digest: &str) {
-        let (option_id, digest) = (option_id.to_owned(), digest.to_owned());
-        self.apply(Op::AnswerPermission(AnswerPermissionOp { permission_id, option_id, digest, by: "me".into() }))
+        let (choice, digest) = (Choice::Option(option_id.to_owned()), Some(digest.to_owned()));
+        let voter = Voter { principal: "me".into(), client: None, is_local: true };
+        self.apply(Op::AnswerPermission(Box::new(AnswerPermissionOp { permission_id, choice, digest, voter })))
             .unwrap();
     }
 
@@ -278,6 +279,7 @@ impl Kernel {
             attempt_id: batch.attempt_id.map(|id| id.parse().unwrap()),
             batch_no: batch.batch_no,
             release_if_idle: batch.release_if_idle,
+            voting: VotingRules::default(),
             events: events?,
         };
         match self.apply(Op::Append(op))? {

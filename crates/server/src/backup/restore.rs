@@ -47,6 +47,8 @@ pub struct CheckReport {
 #[derive(Clone, Debug)]
 pub struct RestoreReport {
     pub data_dir: PathBuf,
+    /// The store was restored to Postgres.
+    pub is_postgres: bool,
     pub check: CheckReport,
     /// The hash chains of the restored store.
     pub verified: Report,
@@ -84,7 +86,8 @@ pub async fn restore(
     let (verified, sealed_secrets) = (verified?, find_sealed(&config).await?);
     progress.progress(BackupStep::Verify, 1, 1);
     restore_marker::remove(&data_dir).map_err(|error| failed(&data_dir, error))?;
-    Ok(RestoreReport { data_dir, check, verified, sealed_secrets })
+    let is_postgres = config.store.database_url.is_some();
+    Ok(RestoreReport { data_dir, is_postgres, check, verified, sealed_secrets })
 }
 
 fn open(file: &Path) -> Result<File, Failure> {

@@ -27,7 +27,10 @@ impl Config {
             let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
             Some((name, value.into_string().ok()?))
         });
-        let (mut config, places, misread) = Self::read_with_places(file, variables, &overrides.keys, sections)?;
+        let foreign = sections.iter().flat_map(|section| section.variables);
+        let foreign: Vec<_> = foreign.filter_map(|(name, key)| Some((*name, *key, environment.text(name)?))).collect();
+        let sources = Sources { file, foreign: &foreign, flags: &overrides.keys };
+        let (mut config, places, misread) = Self::read_with_places(sources, variables, sections)?;
         config.environment = environment.clone();
         if config.store.database_url.is_none() {
             config.store.database_url = environment.text("DATABASE_URL").map(SecretString::from);
@@ -61,20 +64,26 @@ impl Config {
         flags: &[(&'static str, String)],
         sections: &[SectionType],
     ) -> Result<Self, Failure> {
-        let (config, _, misread) = Self::read_with_places(file, environment, flags, sections)?;
+        let (config, _, misread) =
+            Self::read_with_places(Sources { file, foreign: &[], flags }, environment, sections)?;
         Failure::check_all(misread).map(|()| config)
     }
 
     /// The configuration without the values that could not be read, and the problem of each of them.
     fn read_with_places(
-        file: Option<&Path>,
+        Sources { file, foreign, flags }: Sources<'_>,
         environment: impl Iterator<Item = (String, String)>,
-        flags: &[(&'static str, String)],
         sections: &[SectionType],
     ) -> Result<(Self, KeyPlaces, Vec<Failure>), Failure> {
         let text = file.map(|file| read_text(file).map(|text| (file, text))).transpose()?;
         let mut places = text.as_ref().map(|(file, text)| KeyPlaces::read(file, text)).transpose()?.unwrap_or_default();
         let mut builder = config::Config::builder();
+        for (name, key, value) in foreign {
+            if !places.keys_of_file().any(|set| set == *key) {
+                places.add_variable(key, (*name).to_owned());
+            }
+            builder = builder.set_default(*key, value.as_str()).map_err(internal)?;
+        }
         if let Some((_, text)) = &text {
             builder = builder.add_source(config::File::from_str(text, config::FileFormat::Toml));
         }
@@ -149,6 +158,15 @@ impl Config {
         let own = Value::new(None, ValueKind::Table(whole));
         Ok(Self { sections, ..Self::deserialize(own)? })
     }
+}
+
+/// Where values come from, beside our own variables.
+#[derive(Clone, Copy)]
+struct Sources<'a> {
+    file: Option<&'a Path>,
+    /// Variables of other programs: name, key and value. They give way to everything else.
+    foreign: &'a [(&'static str, &'static str, String)],
+    flags: &'a [(&'static str, String)],
 }
 
 /// A port alone is easily written as a number, which is read as text.

@@ -21,6 +21,8 @@ pub trait Section:
     const NAME: &'static str;
     /// Names that it had in earlier versions. They still work.
     const FORMER_NAMES: &'static [&'static str] = &[];
+    /// Variables of other programs for the same purpose, and the keys whose values they are unless something else sets them.
+    const VARIABLES: &'static [(&'static str, &'static str)] = &[];
 
     /// Every value that cannot work. Called before anything is opened.
     fn problems(&self, _config: &Config) -> Vec<Failure> {
@@ -33,6 +35,7 @@ pub trait Section:
 pub struct SectionType {
     pub(super) name: &'static str,
     former_names: &'static [&'static str],
+    pub(super) variables: &'static [(&'static str, &'static str)],
     read: fn(ConfigValue) -> Result<Arc<dyn AnySection>, ConfigError>,
     pub(super) default: fn() -> Value,
     pub(super) schema: fn() -> RefOr<Schema>,
@@ -44,6 +47,7 @@ impl SectionType {
         Self {
             name: T::NAME,
             former_names: T::FORMER_NAMES,
+            variables: T::VARIABLES,
             read: |value| {
                 // Read as a member of a table, so that errors name the whole key.
                 let table = [(T::NAME.to_owned(), value)].into_iter().collect();

@@ -1,9 +1,17 @@
 //! The dialects of one server.
 
-use ostler_protocol::{Failure, capabilities, capabilities::Capability};
+use ostler_protocol::{
+    Failure,
+    capabilities::{self, Capability, Toggles},
+};
 
 use super::{Chore, Dialect, Holding, Opening, RetentionStep, States, Topic};
-use crate::{app::App, auth::TokenKind, config::SectionType, holdings, metrics};
+use crate::{
+    app::App,
+    auth::TokenKind,
+    config::{Config, SectionType},
+    holdings, metrics,
+};
 
 #[derive(Clone, Default)]
 pub struct Dialects(Vec<Dialect>);
@@ -35,7 +43,16 @@ impl Dialects {
 
     /// Every capability of a server with these dialects.
     pub fn capabilities(&self) -> impl Iterator<Item = &'static Capability> {
-        capabilities::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.capabilities))
+        capabilities::ENGINE
+            .iter()
+            .chain(self.iter().flat_map(|dialect| dialect.capabilities.iter().copied().flatten()))
+    }
+
+    /// The toggles that are on in a server with these dialects.
+    pub fn toggles(&self, config: &Config) -> Toggles {
+        let mut toggles = config.toggles();
+        toggles.extend(self.iter().flat_map(|dialect| (dialect.toggles)(config)));
+        toggles
     }
 
     /// Every table and file that a server with these dialects keeps.
@@ -74,6 +91,11 @@ impl Dialects {
             states.merge(open(opening()).await?);
         }
         Ok(states)
+    }
+
+    /// Whether runs of this tenant may work in the workspace that the server is bound to.
+    pub(crate) fn may_use_workspace(&self, config: &Config, tenant_id: &str) -> bool {
+        self.iter().filter_map(|dialect| dialect.workspace_tenant).any(|tenant_of| tenant_of(config) == tenant_id)
     }
 
     /// Whether an anonymous route of a dialect responds under this host name.

@@ -21,7 +21,7 @@ use ostler_protocol::{
 use ostler_store as store;
 
 use super::git::Git;
-use crate::{app::App, directories};
+use crate::{app::App, dialect::Dialects, directories};
 
 /// The directory in which a run's agent works, and the one in which its changes are tracked.
 pub(crate) struct Workspace {
@@ -42,7 +42,7 @@ pub(crate) async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
             directories::make(&own.join("work"))?;
             own.join("work")
         }
-        WorkspaceRef::Local { path } => check_local(app, &path)?,
+        WorkspaceRef::Local { path } => check_local(app, &run.tenant_id, &path)?,
         WorkspaceRef::Git(wanted) => check_out(app, &wanted, &own, run).await?,
     };
     Ok(Workspace { directory, changes: own.join("changes") })
@@ -52,7 +52,7 @@ pub(crate) async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
 pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Result<(), Failure> {
     match workspace {
         WorkspaceRef::None => Ok(()),
-        WorkspaceRef::Local { path } => check_local(app, path).map(drop),
+        WorkspaceRef::Local { path } => check_local(app, tenant_id, path).map(drop),
         WorkspaceRef::Git(wanted) => {
             if !app.config.workspaces.git_protocols.iter().any(|allowed| allowed == wanted.protocol) {
                 let message = format!("this server does not fetch repositories by {}", wanted.protocol);
@@ -65,7 +65,7 @@ pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Res
 
 /// The canonical path, if it is below one of the roots. Checked again when a runner starts, because a link may point elsewhere
 /// by then.
-fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
+fn check_local(app: &App, tenant_id: &str, path: &str) -> Result<PathBuf, Failure> {
     // The same failure whether the path exists or not, so that it reveals nothing about other directories.
     let refused = || {
         let message = format!(
@@ -74,9 +74,12 @@ fn check_local(app: &App, path: &str) -> Result<PathBuf, Failure> {
         Failure::rule(Rule::WorkspaceRoot, message)
     };
     let real = Path::new(path).canonicalize().map_err(|_| refused())?;
-    let roots = &app.config.workspaces.roots;
-    let allowed =
-        roots.iter().filter_map(|root| Path::new(root).canonicalize().ok()).any(|root| real.starts_with(root));
+    let (roots, bound) = (&app.config.workspaces.roots, app.config.server.workspace.as_deref());
+    let mut roots = roots.iter().map(Path::new).filter_map(|root| root.canonicalize().ok());
+    // The workspace that the server is bound to is for the tenant of the dialect that serves it. What is below it is not allowed.
+    let is_bound = bound.and_then(|bound| bound.canonicalize().ok()).is_some_and(|bound| real == bound)
+        && Dialects::of(app).may_use_workspace(&app.config, tenant_id);
+    let allowed = is_bound || roots.any(|root| real.starts_with(root));
     let data_dir = app.config.data_dir()?.canonicalize().map_err(|_| refused())?;
     // The data directory must not be a workspace, nor part of one.
     if !allowed || !real.is_dir() || real.starts_with(&data_dir) || data_dir.starts_with(&real) {

@@ -13,7 +13,7 @@ use utoipa::openapi::{
 
 use crate::{
     auth::Access,
-    dialect::{Dialects, FailureEncoder},
+    dialect::{Dialects, FailureEncoder, GateRules},
 };
 
 /// The security scheme of our own tokens, as the document names it. Dialects may have others.
@@ -29,6 +29,15 @@ pub struct AccessTable {
 struct PathRoutes {
     methods: Vec<(Method, Access)>,
     failures: FailureEncoder,
+    rules: Option<RouteRules>,
+}
+
+/// The rules that a dialect has for a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteRules {
+    pub gate: &'static GateRules,
+    /// Whether the path is the engine's: the rules apply where they allow more than the engine's own.
+    pub is_shared: bool,
 }
 
 /// The access that the route of a request requires.
@@ -62,9 +71,34 @@ impl AccessTable {
 
     /// Adds a path that is not an operation of the document, or that requires less than it declares there.
     pub(crate) fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
-        let found = self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures });
+        let found =
+            self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures, rules: None });
         found.methods.retain(|(existing, _)| *existing != method);
         found.methods.push((method, access));
+    }
+
+    /// Applies the rules of its dialect to every path of a document.
+    pub(crate) fn apply(&mut self, document: &OpenApi, gate: &'static GateRules) {
+        for path in document.paths.paths.keys() {
+            if let Some(found) = self.paths.get_mut(path) {
+                found.rules = Some(RouteRules { gate, is_shared: false });
+            }
+        }
+    }
+
+    /// Lets a dialect share paths of the engine.
+    pub(crate) fn share(&mut self, paths: &[&str], failures: FailureEncoder, gate: Option<&'static GateRules>) {
+        for path in paths {
+            if let Some(found) = self.paths.get_mut(*path) {
+                found.failures = failures;
+                found.rules = gate.map(|gate| RouteRules { gate, is_shared: true });
+            }
+        }
+    }
+
+    /// The rules of the dialect that the path belongs to, or that shares it.
+    pub(crate) fn rules(&self, path: Option<&str>) -> Option<RouteRules> {
+        path.and_then(|path| self.paths.get(path)).and_then(|path| path.rules)
     }
 
     pub(crate) fn find(&self, method: &Method, path: &str) -> RouteAccess {

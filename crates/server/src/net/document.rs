@@ -15,8 +15,14 @@ use crate::dialect::Dialects;
 pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
     let mut json = value_of(document);
     add_readiness(&mut json, dialects);
+    add_deep_health(&mut json, dialects);
     for dialect in dialects.iter() {
-        flatten(&mut json["components"]["schemas"], dialect.failures.schema);
+        let schemas = &mut json["components"]["schemas"];
+        flatten(schemas, dialect.failures.schema);
+        if let Some(shared) = dialect.shared_paths {
+            schemas[shared.failures.schema] = value_of(&(shared.schema)());
+            flatten(schemas, shared.failures.schema);
+        }
     }
     let (in_requests, in_responses) = (reachable(&json, "requestBody"), reachable(&json, "responses"));
     for (name, schema) in json["components"]["schemas"].as_object_mut().into_iter().flatten() {
@@ -68,6 +74,10 @@ fn flatten(schemas: &mut Value, name: &str) {
         for (field, schema) in part["properties"].as_object().into_iter().flatten() {
             whole["properties"][field] = schema.clone();
         }
+        if part.get("properties").is_none() {
+            // An object of members that have no names here.
+            whole["additionalProperties"] = json!(true);
+        }
         let required = part["required"].as_array().cloned().unwrap_or_default();
         whole["required"].as_array_mut().into_iter().for_each(|all| all.extend(required.iter().cloned()));
     }
@@ -90,6 +100,16 @@ fn add_readiness(json: &mut Value, dialects: &Dialects) {
         let reference = format!("#/components/schemas/{}", (section.schema_name)());
         readiness["properties"][section.name] = json!({"$ref": reference});
         readiness["required"].as_array_mut().into_iter().for_each(|names| names.push(json!(section.name)));
+    }
+}
+
+/// The members of the deep health response, which are absent from the plain one.
+fn add_deep_health(json: &mut Value, dialects: &Dialects) {
+    for deep in dialects.iter().filter_map(|dialect| dialect.deep_health.as_ref()) {
+        let counts = value_of(&(deep.schema)());
+        for (name, schema) in counts["properties"].as_object().into_iter().flatten() {
+            json["components"]["schemas"]["Health"]["properties"][name] = schema.clone();
+        }
     }
 }
 

@@ -123,7 +123,8 @@ fn check_content_type(headers: &HeaderMap, wanted: &str) -> Result<(), Failure> 
 
 async fn read_json<T: RequestBody>(request: Request, app: &App) -> Result<T, Refusal> {
     let bounds = BodyBounds::of::<T>();
-    let bytes = read_bytes(request, app, bounds.bytes_max, Some(JsonScan::new(bounds.values_max))).await?;
+    let scan = JsonScan::new(bounds.values_max).with_string_bytes_max(T::STRING_BYTES_MAX);
+    let bytes = read_bytes(request, app, bounds.bytes_max, Some(scan)).await?;
     let size = bytes.len();
     let parse = move || {
         let text = std::str::from_utf8(&bytes);

@@ -40,7 +40,7 @@ impl TrustedProxies {
         nearest
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.0.iter().any(|proxy| proxy.holds(address.to_canonical()))
     }
 }

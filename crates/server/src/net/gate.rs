@@ -13,44 +13,36 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use ostler_protocol::{Failure, FailureKind, Rule, Timestamp, ids::TraceId};
 
 use super::{
     access_table::{AccessTable, RouteAccess},
     body_budget::BodyShare,
     body_problems::{BodyValidators, SentBody, is_about_shape},
+    client_rates::{ClientLimiter, ClientRateStatus, ClientRequest},
     forwarded::TrustedProxies,
+    locality::Forwarded,
     problem,
     rates::{Limiter, RateOwner, RateStatus, Tier},
+    sources::{
+        PageSharing, RouteSources, allowed_origin, check_head, check_host, check_source, from_loopback,
+        has_loopback_host,
+    },
     sse::wants_stream,
 };
 use crate::{
     app::App,
     auth::{Access, Principal, unauthenticated},
-    dialect::Dialects,
     traces::{Parent, Span, Subject, Transport},
 };
 
-/// Marks a request that was made inside this process. Nothing from a socket can carry it.
-#[derive(Clone, Copy)]
-pub struct InProcess;
-
-/// The other end of a connection.
-#[derive(Clone, Copy, Debug)]
-pub struct Peer(pub SocketAddr);
+pub use super::{
+    peers::{InProcess, Peer},
+    sources::name_of,
+};
 
 const TRACE_HEADER: &str = "x-trace-id";
-/// Headers that a request may have only once.
-const SINGLE_HEADERS: [HeaderName; 7] = [
-    header::HOST,
-    header::AUTHORIZATION,
-    header::CONTENT_TYPE,
-    header::ORIGIN,
-    header::IF_MATCH,
-    HeaderName::from_static("idempotency-key"),
-    HeaderName::from_static("last-event-id"),
-];
 
 /// The state of the gate.
 #[derive(Clone)]
@@ -58,41 +50,44 @@ pub struct Gate {
     pub app: App,
     pub access_table: Arc<AccessTable>,
     pub limiter: Arc<Limiter>,
+    pub client_limiter: Arc<ClientLimiter>,
+    pub(super) page_sharing: Arc<PageSharing>,
     pub(super) body_validators: Arc<BodyValidators>,
     pub proxies: Arc<TrustedProxies>,
 }
 
-pub async fn gate(
-    State(Gate { app, access_table, limiter, body_validators, proxies }): State<Gate>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    resolve_peer(&proxies, &mut request);
+pub async fn gate(State(gate): State<Gate>, mut request: Request, next: Next) -> Response {
+    let Gate { app, access_table, body_validators, page_sharing, .. } = &gate;
+    resolve_peer(&gate.proxies, &mut request);
     let began_at = app.now();
     let trace_id = TraceId::new(app.ids.body());
     let path = request.uri().path().to_owned();
-    let origin = allowed_origin(&app, request.headers());
-    if origin.is_some() && request.method() == Method::OPTIONS && check_source(&app, &request, None).is_ok() {
+    let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
+    let matched = matched.as_ref().map(MatchedPath::as_str);
+    let access = matched.map(|path| access_table.find(&method, path));
+    let route = RouteSources { access, rules: access_table.rules(matched) };
+    let origin = allowed_origin(app, request.headers());
+    if method == Method::OPTIONS
+        && let Some(origin) = &origin
+        && check_source(app, &request, RouteSources { access: None, ..route }).is_ok()
+    {
         // A CORS preflight, which carries no token. The actual request is checked when it arrives.
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
-        origin.into_iter().for_each(|origin| share(response.headers_mut(), origin));
+        page_sharing.share(response.headers_mut(), origin.clone());
         return response;
     }
-    let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
-    let matched = matched.as_ref().map(MatchedPath::as_str);
-    let route = matched.map(|path| access_table.find(&method, path));
     let traced = app.traces.is_on().then(|| (Parent::of(request.headers()), Arc::<Subject>::default()));
-    let (entry, rate_key) = (entry(&app, &request, route), RateKey::of(&request, route));
+    let (entry, rate_key) = (entry(app, &request, route), RateKey::of(&request, access));
     let peer = rate_key.as_ref().map(|rate_key| rate_key.peer);
-    let admitted = admit(&app, entry, route).await;
-    let rate_status = rate_key.and_then(|rate_key| rate_key.count(&limiter, &admitted, app.now()));
-    let admitted = rate_status.and_then(|rate_status| rate_status.refusal()).map_or(admitted, Err);
+    let admitted = admit(app, entry, access).await;
+    let rate_statuses = gate.count(rate_key, &request, (matched, route), &admitted);
+    let admitted = rate_statuses.refusal().map_or(admitted, Err);
     let sent_body = SentBody::default();
     let mut response = match admitted {
         Ok(principal) => {
             // Held until there is a response.
-            let share = share_budget(&app, peer, principal.as_ref(), &mut request);
+            let share = share_budget(app, peer, principal.as_ref(), &mut request);
             if share.is_some() {
                 request.extensions_mut().insert(sent_body.clone());
             }
@@ -107,9 +102,9 @@ pub async fn gate(
         Err(failure) => problem::response(failure),
     };
     if let (Some(path), Some(body)) = (matched, sent_body.take()) {
-        list_problems(&app, &body_validators, &mut response, (&method, path), &body).await;
+        list_problems(app, body_validators, &mut response, (&method, path), &body).await;
     }
-    response = problem::encode(&app, response, trace_id, (&path, access_table.failures(matched)), peer);
+    response = problem::encode(app, response, trace_id, (&path, access_table.failures(matched)), peer);
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
     app.metrics.count_response(&method, matched, response.status(), took);
@@ -120,11 +115,9 @@ pub async fn gate(
         app.trace(Span { parent, trace_id, transport, subject, failure, began_at, ended_at });
     }
     if let Some(origin) = origin {
-        share(response.headers_mut(), origin);
+        page_sharing.share(response.headers_mut(), origin);
     }
-    if let Some(rate_status) = rate_status {
-        add_rate_headers(response.headers_mut(), rate_status);
-    }
+    rate_statuses.add_headers(response.headers_mut());
     if let Ok(value) = HeaderValue::from_str(&trace_id.to_string()) {
         response.headers_mut().insert(TRACE_HEADER, value);
     }
@@ -149,6 +142,10 @@ async fn list_problems(
 /// Puts the client's address in the place of the proxy's, so that everything that follows sees the client only.
 fn resolve_peer(proxies: &TrustedProxies, request: &mut Request) {
     let Some(ConnectInfo(Peer(peer))) = request.extensions().get::<ConnectInfo<Peer>>().copied() else { return };
+    if !proxies.trusts(peer.ip()) {
+        return;
+    }
+    request.extensions_mut().insert(Forwarded);
     if let Some(client) = proxies.client_of(peer.ip(), request.headers()) {
         // The client's port is not known.
         request.extensions_mut().insert(ConnectInfo(Peer(SocketAddr::new(client, 0))));
@@ -230,11 +227,53 @@ impl RateKey {
     }
 }
 
-fn add_rate_headers(headers: &mut HeaderMap, rate_status: RateStatus) {
-    let reset_s = (rate_status.reset_ms.max(0) as u64).div_ceil(1_000);
-    headers.insert("ratelimit-limit", HeaderValue::from(rate_status.limit));
-    headers.insert("ratelimit-remaining", HeaderValue::from(rate_status.remaining));
-    headers.insert("ratelimit-reset", HeaderValue::from(reset_s));
+/// What remains of the limits that a request counts against: that of its caller, and that of its client.
+#[derive(Clone, Copy)]
+struct RateStatuses {
+    caller: Option<RateStatus>,
+    client: Option<ClientRateStatus>,
+}
+
+impl RateStatuses {
+    fn refusal(&self) -> Option<Failure> {
+        let caller = self.caller.and_then(|status| status.refusal());
+        caller.or_else(|| self.client.and_then(|status| status.refusal()))
+    }
+
+    fn add_headers(&self, headers: &mut HeaderMap) {
+        if let Some(status) = self.caller {
+            let reset_s = (status.reset_ms.max(0) as u64).div_ceil(1_000);
+            headers.insert("ratelimit-limit", HeaderValue::from(status.limit));
+            headers.insert("ratelimit-remaining", HeaderValue::from(status.remaining));
+            headers.insert("ratelimit-reset", HeaderValue::from(reset_s));
+        }
+        if let Some(status) = &self.client {
+            status.add_headers(headers);
+        }
+    }
+}
+
+impl Gate {
+    /// Counts a request against the limits. One that its caller's limit rejects does not count against its client.
+    fn count(
+        &self,
+        rate_key: Option<RateKey>,
+        request: &Request,
+        (matched, route): (Option<&str>, RouteSources),
+        admitted: &Result<Option<Principal>, Failure>,
+    ) -> RateStatuses {
+        let Some(rate_key) = rate_key else { return RateStatuses { caller: None, client: None } };
+        let (peer, now) = (rate_key.peer, self.app.now());
+        let caller = rate_key.count(&self.limiter, admitted, now);
+        let is_rejected = caller.is_some_and(|status| status.refusal().is_some());
+        let client = || {
+            let principal = admitted.as_ref().ok().filter(|_| !is_rejected)?;
+            let rules = route.rules?.gate.rates.as_ref()?;
+            let counted = ClientRequest::of(rules, (request.method(), matched?), request.headers(), peer)?;
+            self.client_limiter.take(&self.app.config, counted, principal.as_ref(), now)
+        };
+        RateStatuses { caller, client: client() }
+    }
 }
 
 /// How a request is authenticated.
@@ -244,17 +283,8 @@ enum Entry {
     Public,
 }
 
-fn check_source(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<(), Failure> {
-    if request.extensions().get::<InProcess>().is_none() {
-        check_head(request)?;
-        check_host(app, request, route)?;
-        check_origin(app, request)?;
-    }
-    Ok(())
-}
-
-fn entry(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<Entry, Failure> {
-    match route {
+fn entry(app: &App, request: &Request, route: RouteSources) -> Result<Entry, Failure> {
+    match route.access {
         // Pages of any origin may show such pictures, and a browser sends no token for them.
         Some(RouteAccess::Requires(Access::Signed)) => {
             check_head(request)?;
@@ -268,12 +298,12 @@ fn entry(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<Ent
     }
     match bearer(request.headers())? {
         Some(token) => Ok(Entry::Token(token.to_owned())),
-        None if route == Some(RouteAccess::Requires(Access::Introduce)) => Ok(Entry::Public),
-        None if route == Some(RouteAccess::Requires(Access::Public)) && !app.config.server.require_auth => {
-            Ok(Entry::Public)
-        }
+        None if route.access == Some(RouteAccess::Requires(Access::Introduce)) => Ok(Entry::Public),
         None if app.config.server.open_loopback && from_loopback(request) && has_loopback_host(request) => {
             Ok(Entry::Trusted(Principal::Operator))
+        }
+        None if route.access == Some(RouteAccess::Requires(Access::Public)) && !app.config.server.require_auth => {
+            Ok(Entry::Public)
         }
         None => Err(unauthenticated("this needs a token: Authorization: Bearer …")),
     }
@@ -288,118 +318,4 @@ pub fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Failure> {
         return Err(unauthenticated("the Authorization header must be: Bearer <token>"));
     }
     Ok(Some(token.trim()))
-}
-
-/// Checked whatever the bind address: a page that re-binds its name also connects from loopback, but sends its own name.
-fn has_loopback_host(request: &Request) -> bool {
-    host_of(request).is_some_and(is_loopback_name)
-}
-
-fn host_of(request: &Request) -> Option<&str> {
-    request.headers().get(header::HOST).and_then(|value| value.to_str().ok()).or(request.uri().host())
-}
-
-fn from_loopback(request: &Request) -> bool {
-    request.extensions().get::<ConnectInfo<Peer>>().is_some_and(|ConnectInfo(peer)| peer.0.ip().is_loopback())
-}
-
-/// Rejects heads that repeat a header or name two different hosts: a proxy in front may have used the other value.
-fn check_head(request: &Request) -> Result<(), Failure> {
-    let headers = request.headers();
-    for name in SINGLE_HEADERS {
-        if headers.get_all(&name).iter().nth(1).is_some() {
-            return Err(Failure::invalid(Rule::HeaderRepeated, format!("the header {name} is given twice")));
-        }
-    }
-    let Some(authority) = request.uri().authority() else { return Ok(()) };
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-    if host.is_some_and(|host| !host.eq_ignore_ascii_case(authority.as_str())) {
-        return Err(Failure::invalid(Rule::Authority, "the request target names another host than the Host header"));
-    }
-    Ok(())
-}
-
-/// On a loopback bind the host must be a loopback name: a page that re-binds its own name to 127.0.0.1 sends another.
-fn check_host(app: &App, request: &Request, route: Option<RouteAccess>) -> Result<(), Failure> {
-    let bound_to_loopback =
-        app.config.server.listen.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_loopback());
-    let Some(host) = host_of(request) else {
-        return Err(Failure::rule(Rule::HostMissing, "a Host header is required"));
-    };
-    if !bound_to_loopback
-        || is_loopback_name(host)
-        || (is_open(route) && Dialects::of(app).has_host(app, name_of(host)))
-        || app.config.server.hosts.iter().any(|h| h.eq_ignore_ascii_case(name_of(host)))
-    {
-        return Ok(());
-    }
-    Err(Failure::rule(Rule::Host, "this host name is not one of this server's"))
-}
-
-/// Whether the route responds under host names of dialects. The others do not.
-fn is_open(route: Option<RouteAccess>) -> bool {
-    matches!(route, Some(RouteAccess::Requires(Access::Anonymous | Access::Public)))
-}
-
-/// A host without its port.
-pub fn name_of(host: &str) -> &str {
-    match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or(rest),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    }
-}
-
-fn is_loopback_name(host: &str) -> bool {
-    let name = name_of(host);
-    name.eq_ignore_ascii_case("localhost") || name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// A page's origin must be allowed by name; there is no same-origin page that writes. Some of a page's requests name no
-/// origin (images, scripts, blind reads), but then the browser marks them as cross-site in `Sec-Fetch-Site`.
-fn check_origin(app: &App, request: &Request) -> Result<(), Failure> {
-    let headers = request.headers();
-    let has = |name: &str, value: &str| headers.get(name).is_some_and(|sent| sent == value);
-    let from_elsewhere = has("sec-fetch-site", "cross-site") || has("sec-fetch-site", "same-site");
-    // The user follows a link: no page can read the response.
-    let is_visit = request.method() == Method::GET && has("sec-fetch-dest", "document");
-    let suspicious = headers.contains_key(header::ORIGIN) || (from_elsewhere && !is_visit);
-    if suspicious && allowed_origin(app, headers).is_none() {
-        return Err(Failure::rule(Rule::Origin, "pages of this origin may not call"));
-    }
-    Ok(())
-}
-
-fn allowed_origin(app: &App, headers: &HeaderMap) -> Option<HeaderValue> {
-    let origin = headers.get(header::ORIGIN)?;
-    let allowed = app.config.server.allow_origins.iter().any(|allowed| allowed.as_bytes() == origin.as_bytes());
-    allowed.then(|| origin.clone())
-}
-
-/// Lets the page of an allowed origin read the response.
-fn share(headers: &mut HeaderMap, origin: HeaderValue) {
-    let list = HeaderValue::from_static;
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    headers.append(header::VARY, list("origin"));
-    headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, list("GET, POST, PATCH, PUT, DELETE"));
-    let allowed = list("authorization, content-type, idempotency-key, last-event-id");
-    headers.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, allowed);
-    headers.insert(
-        header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        list("x-trace-id, retry-after, ratelimit-limit, ratelimit-remaining, ratelimit-reset"),
-    );
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_loopback_names_are_loopback() {
-        for good in ["localhost", "localhost:4747", "127.0.0.1:1", "127.1.2.3", "[::1]:80", "LOCALHOST:9"] {
-            assert!(is_loopback_name(good), "{good}");
-        }
-        for bad in ["evil.test", "evil.test:4747", "localhost.evil.test", "10.0.0.1", "127.0.0.1.evil.test", ""] {
-            assert!(!is_loopback_name(bad), "{bad}");
-        }
-    }
 }

@@ -6,6 +6,7 @@ mod access_table;
 pub mod body_budget;
 mod body_problems;
 mod capabilities;
+mod client_rates;
 mod docs;
 mod document;
 pub mod extract;
@@ -14,13 +15,16 @@ pub mod gate;
 mod guide;
 mod health;
 pub mod listener;
+mod locality;
 mod metrics;
+mod peers;
 pub mod permits;
 pub mod problem;
 pub mod rates;
 pub mod refusals;
 pub mod responses;
 pub mod sockets;
+mod sources;
 pub mod sse;
 pub mod tls;
 pub mod waiting_connections;
@@ -37,8 +41,10 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use self::{
     access_table::AccessTable,
     body_problems::{BodyValidators, body_schema},
+    client_rates::ClientLimiter,
     forwarded::TrustedProxies,
     gate::Gate,
+    sources::PageSharing,
 };
 use crate::{
     app::App,
@@ -48,7 +54,8 @@ use crate::{
 };
 
 pub use document::shapes;
-pub use gate::{InProcess, Peer};
+pub use locality::Locality;
+pub use peers::{InProcess, Peer};
 pub use problem::{bare_feed, unknown_length};
 
 /// People who open the server in a browser are sent to `/docs`.
@@ -81,11 +88,19 @@ impl Api {
             let (routes, described) = (dialect.routes)().split_for_parts();
             router = router.merge(routes);
             access_table.add(&described, dialect.failures);
+            if let Some(gate) = dialect.gate {
+                access_table.apply(&described, gate);
+            }
             for route in &dialect.undocumented {
                 router = router.route(route.path, route.handler.clone());
                 access_table.add_route(Method::GET, route.path, route.access, dialect.failures);
             }
             collected.merge(described);
+        }
+        for dialect in dialects.iter() {
+            if let Some(shared) = dialect.shared_paths {
+                access_table.share(shared.paths, shared.failures, dialect.gate);
+            }
         }
         Self { router, collected, access_table }
     }
@@ -145,7 +160,9 @@ pub fn router(app: App) -> Router {
     let body_validators = Arc::new(BodyValidators::new(find_schema));
     // A list that cannot be read was rejected when the configuration was; it would name no proxy.
     let proxies = Arc::new(TrustedProxies::read(&app.config.server.trusted_proxies).unwrap_or_default());
-    let gate = Gate { app: app.clone(), access_table, limiter, body_validators, proxies };
+    let client_limiter = Arc::new(ClientLimiter::new(&app.config));
+    let page_sharing = Arc::new(PageSharing::new(Dialects::of(&app)));
+    let gate = Gate { app: app.clone(), access_table, limiter, client_limiter, page_sharing, body_validators, proxies };
     router
         // Relative, so that it also works behind a prefix.
         .route(ROOT_PATH, get(|| async { Redirect::temporary("docs") }))

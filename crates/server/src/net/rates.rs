@@ -246,7 +246,7 @@ fn take(tier: Tier, rate: Rate, full_at: &AtomicI64, now: i64) -> RateStatus {
 
 /// Takes one from a bucket that holds `burst` and refills one per interval. Returns the time until it is full again, and by
 /// how much the request came too early, if it did.
-fn draw(interval: i64, burst: i64, full_at: &AtomicI64, now: i64) -> (i64, Option<i64>) {
+pub(super) fn draw(interval: i64, burst: i64, full_at: &AtomicI64, now: i64) -> (i64, Option<i64>) {
     let depth = interval * burst;
     let mut current = full_at.load(Ordering::Relaxed);
     loop {

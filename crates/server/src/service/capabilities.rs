@@ -9,5 +9,7 @@ use crate::{app::App, auth::Principal, dialect::Dialects};
 pub fn capabilities(app: &App, caller: Option<&Principal>) -> Capabilities {
     let workspace = app.config.server.workspace.as_ref().filter(|_| caller.is_some());
     let workspace = workspace.map(|path| path.to_string_lossy().into_owned());
-    Capabilities::new(Dialects::of(app).capabilities(), app.config.toggles(), workspace.unwrap_or_default(), version())
+    let (dialects, strategy) = (Dialects::of(app), app.config.policy.permission_strategy);
+    let toggles = dialects.toggles(&app.config);
+    Capabilities::new(dialects.capabilities(), toggles, strategy, workspace.unwrap_or_default(), version())
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use ostler_protocol::{
     Failure, RawJson, cursors,
     ids::{CommandId, RunId},
     json::canonical_hash,
     kernel::{
+        budgets::deadline_ms,
         commands::{
             AckCommand, Command, CommandPage, CommandState, CommandType, CreateCommand, PatchStatus, PollCommands,
             check_payload, news_mark, prompt,
@@ -45,7 +47,7 @@ pub async fn create(
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
     let bytes = request.payload.as_str().len();
-    let op = app.compute(bytes, || create_op(app, &run, request)).await?;
+    let op = app.compute(bytes, || create_op(app, caller, &run, request)).await?;
     if op.command.command_type == CommandType::Turn {
         provider_profiles::check_turn(app, &run).await?;
     }
@@ -62,20 +64,28 @@ pub async fn create(
 pub struct Said {
     pub message_id: String,
     pub content: Value,
+    /// The client that submits it, where the dialect knows one.
+    pub origin: Option<String>,
 }
 
 /// Checks a new command and completes it, except for its number and target.
-pub fn create_op(app: &App, run: &RunRef, request: CreateCommand) -> Result<CreateCommandOp, Failure> {
+pub fn create_op(
+    app: &App,
+    caller: &Principal,
+    run: &RunRef,
+    request: CreateCommand,
+) -> Result<CreateCommandOp, Failure> {
     check_payload(request.command_type, &request.payload)?;
     if let Some(key) = &request.idempotency_key {
         check_key(app, key)?;
     }
-    compose(app, run, request, None)
+    compose(app, caller, run, request, None)
 }
 
 /// Completes a checked command. Without `message`, the command's prompt is its message.
 pub fn compose(
     app: &App,
+    caller: &Principal,
     run: &RunRef,
     request: CreateCommand,
     message: Option<Said>,
@@ -86,8 +96,9 @@ pub fn compose(
     let command_id = CommandId::new(app.ids.body());
     let prompted = || {
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
-        Some(Said { message_id: format!("msg_{}", app.ids.body().simple()), content })
+        Some(Said { message_id: format!("msg_{}", app.ids.body().simple()), content, origin: None })
     };
+    let message = message.or_else(prompted);
     let now = app.now();
     let command = Command {
         command_id,
@@ -98,13 +109,15 @@ pub fn compose(
         payload: payload.clone(),
         payload_hash,
         idempotency_key: request.idempotency_key,
+        origin: message.as_ref().and_then(|message| message.origin.clone()),
+        submitted_by: Some(caller.name()),
         state: CommandState::Pending,
         target_command_id: None,
         cancel_requested_at: None,
         cancel_reason: None,
         rolled_back_at: None,
         acked_at: None,
-        deadline_at: None,
+        deadline_at: deadline_ms(&payload).and_then(|ms| now.checked_add(SignedDuration::from_millis(ms)).ok()),
         attempt_id: None,
         terminal: None,
         fold: CommandFold::default(),
@@ -112,10 +125,13 @@ pub fn compose(
         updated_at: now,
     };
     let record_digest = command.record_digest();
-    let message = match message.or_else(prompted) {
-        Some(Said { message_id, content }) => {
-            let content = json!({"messageId": message_id, "commandType": request.command_type, "content": content,
+    let message = match message {
+        Some(Said { message_id, content, origin }) => {
+            let mut content = json!({"messageId": message_id, "commandType": request.command_type, "content": content,
                 "recordDigest": record_digest});
+            if let Some(origin) = origin {
+                content["origin"] = origin.into();
+            }
             NewEvent::written(EventType::UserMessage, Some(command_id), &content)
         }
         None => {

@@ -31,6 +31,7 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
         attempt_id,
         batch_no: request.batch_no,
         release_if_idle: request.release_if_idle,
+        voting: app.config.policy.voting_rules(),
         events,
     };
     app.submit(&run, op).await

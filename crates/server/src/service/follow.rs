@@ -43,7 +43,7 @@ pub struct Follower {
     /// So far behind that its pages are read in turn with others.
     replaying: bool,
     ended: bool,
-    _permit: Permit,
+    _permit: Option<Permit>,
 }
 
 /// Follows a run's events numbered above `after`.
@@ -79,7 +79,12 @@ pub fn session(app: &App, caller: &Principal, session: &Session, after: i64) -> 
 
 /// Follows a thread's events numbered above `after`, with a permit that was already acquired.
 pub fn thread(app: &App, permit: Permit, session: SessionId, after: i64) -> Follower {
-    Follower::at(app, permit, session, FollowScope::Session, after)
+    Follower::at(app, Some(permit), session, FollowScope::Session, after)
+}
+
+/// Follows a session for several streams, each of which has a permit of its own.
+pub fn shared(app: &App, session: SessionId, after: i64) -> Follower {
+    Follower::at(app, None, session, FollowScope::Session, after)
 }
 
 impl Follower {
@@ -94,10 +99,10 @@ impl Follower {
         let after = ostler_protocol::cursors::after_seq(after)?;
         let limits = &app.config.limits;
         let permit = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
-        Ok(Self::at(app, permit, session, scope, after))
+        Ok(Self::at(app, Some(permit), session, scope, after))
     }
 
-    fn at(app: &App, permit: Permit, session: SessionId, scope: FollowScope, after: i64) -> Self {
+    fn at(app: &App, permit: Option<Permit>, session: SessionId, scope: FollowScope, after: i64) -> Self {
         Self {
             app: app.clone(),
             session,

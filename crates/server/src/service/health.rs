@@ -9,6 +9,7 @@ use ostler_protocol::health::{
 };
 use ostler_runner::guard::Isolation;
 use ostler_store::{Durability, StoreError, StoreFault, probe};
+use serde_json::{Map, Value};
 use tokio::time::{Duration, Instant, timeout_at};
 
 use crate::{app::App, dialect::Dialects, launcher::isolation};
@@ -82,7 +83,26 @@ pub fn source_commit() -> String {
 }
 
 pub fn health() -> Health {
-    Health { service_id: SERVICE_ID.into(), status: "ok".into(), version: version(), source_commit: source_commit() }
+    Health {
+        service_id: SERVICE_ID.into(),
+        status: "ok".into(),
+        version: version(),
+        source_commit: source_commit(),
+        counts: Map::new(),
+    }
+}
+
+/// As [`health`], with the counts of dialects. `degraded` if one of them cannot be read in time.
+pub async fn deep_health(app: &App) -> Health {
+    let until = Instant::now() + CHECK_WITHIN;
+    let mut health = health();
+    for deep in Dialects::of(app).iter().filter_map(|dialect| dialect.deep_health.as_ref()) {
+        match timeout_at(until, (deep.count)(app.clone())).await {
+            Ok(Ok(Value::Object(counts))) => health.counts.extend(counts),
+            _ => health.status = "degraded".into(),
+        }
+    }
+    health
 }
 
 /// Looks at the store itself. A store that does not write is not ready; nor is weak durability, unless it was allowed.

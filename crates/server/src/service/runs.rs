@@ -251,8 +251,8 @@ pub fn create_op(
             let order = CreateRunnerJob { standing: true, ..CreateRunnerJob::default() };
             let run_ref = crate::app::RunRef::of(&run, session);
             let command = match message {
-                None => commands::create_op(app, &run_ref, first.clone())?,
-                message => commands::compose(app, &run_ref, first.clone(), message)?,
+                None => commands::create_op(app, caller, &run_ref, first.clone())?,
+                message => commands::compose(app, caller, &run_ref, first.clone(), message)?,
             };
             let command = Box::new(command);
             Some((command, Box::new(runner_jobs::create_op(app, &run_ref, &order)?)))

@@ -31,7 +31,8 @@ fn other(key: &Key) -> (String, Value) {
         }
         // Of the few words such a key takes, one that is not the default.
         _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
-            let words = ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite"];
+            let words =
+                ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite", "local-only"];
             let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");
             ((*one).into(), json!(one))
         }

@@ -12,6 +12,7 @@ pub fn dialects() -> Dialects {
         ostler_run_input::dialect(),
         ostler_mesh::dialect(),
         ostler_trust::dialect(),
+        ostler_daemon::dialect(),
     ])
 }
 

@@ -94,7 +94,10 @@ fn strict(mut document: Value) -> Value {
         let schema = schema.as_object_mut().unwrap();
         if schema.contains_key("allOf") {
             schema.insert("unevaluatedProperties".into(), json!(false));
-        } else if schema.contains_key("properties") && !parts.contains(name) {
+        } else if schema.contains_key("properties")
+            && !parts.contains(name)
+            && !schema.contains_key("additionalProperties")
+        {
             schema.insert("additionalProperties".into(), json!(false));
         }
     }

@@ -127,6 +127,15 @@ impl Setup {
         let tenants = tenants.iter().map(|tenant| (*tenant).to_owned()).collect();
         self.tokens.push((name.to_owned(), role.to_owned(), tenants));
     }
+
+    /// Binds the server to an empty directory beside its data directory, and returns it.
+    pub fn bind_workspace(&mut self) -> PathBuf {
+        let data_dir = self.config.server.data_dir.as_ref().unwrap();
+        let workspace = data_dir.with_file_name("workspace");
+        std::fs::create_dir_all(&workspace).unwrap();
+        self.config.server.workspace = Some(workspace.clone());
+        workspace.canonicalize().unwrap()
+    }
 }
 
 /// Fields go in this order: the server first, then what it stands on.

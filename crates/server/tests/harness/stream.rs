@@ -24,6 +24,7 @@ pub struct Frame {
     pub event: String,
     pub data: Value,
     pub comment: String,
+    pub retry_ms: Option<u64>,
 }
 
 impl Follow {
@@ -34,6 +35,11 @@ impl Follow {
     /// A session's stream, whose ids are the session's numbers.
     pub fn of_session(response: Response) -> Self {
         Self::by("sessionSeq", response)
+    }
+
+    /// A stream of the daemon, whose ids are those of its envelopes.
+    pub fn of_daemon(response: Response) -> Self {
+        Self::by("id", response)
     }
 
     fn by(number: &'static str, response: Response) -> Self {
@@ -100,6 +106,7 @@ fn read(text: &str) -> Frame {
             ("", comment) => frame.comment = comment.to_owned(),
             ("id", id) => frame.id = Some(id.parse().unwrap()),
             ("event", name) => frame.event = name.to_owned(),
+            ("retry", ms) => frame.retry_ms = Some(ms.parse().unwrap()),
             ("data", data) => frame.data = serde_json::from_str(data).unwrap(),
             other => panic!("an unknown field {other:?}"),
         }

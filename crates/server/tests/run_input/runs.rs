@@ -4,7 +4,7 @@
 mod busy;
 mod following;
 mod going_on;
-mod resuming;
+pub mod resuming;
 
 use ostler_protocol::FailureKind::*;
 use ostler_run_input::config::attachments::AttachmentsSection;

@@ -7,6 +7,7 @@ use std::{
 
 use ostler_protocol::{
     FailureKind, callers,
+    daemon::{cells, files, memory, workspace},
     kernel::{
         commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs, runners, runs,
         session_storage, sessions, usage,
@@ -35,18 +36,28 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("Act", words::<receipts::Act>()),
         ("Approval", words::<policy::Approval>()),
         ("CallerKind", words::<callers::CallerKind>()),
+        ("CellErrorKind", words::<cells::CellErrorKind>()),
+        ("CellLocality", words::<cells::CellLocality>()),
+        ("CellStatus", words::<cells::CellStatus>()),
         ("CommandState", words::<commands::CommandState>()),
         ("CommandType", words::<commands::CommandType>()),
         ("DeliveryStatus", words::<webhooks::DeliveryStatus>()),
+        ("EntryKind", words::<files::EntryKind>()),
+        ("EnvironmentKind", words::<cells::EnvironmentKind>()),
         ("EventType", words::<events::EventType>()),
         ("ExecutionState", words::<sessions::ExecutionState>()),
         ("FailureKind", words::<FailureKind>()),
+        ("InitAction", words::<workspace::InitAction>()),
         ("JobPhase", words::<runner_jobs::JobPhase>()),
         ("Language", words::<i18n::Language>()),
         ("Launcher", words::<runner_jobs::Launcher>()),
+        ("LineEnding", words::<files::LineEnding>()),
+        ("MemoryMode", words::<memory::MemoryMode>()),
+        ("MemoryScope", words::<memory::MemoryScope>()),
         ("Network", words::<policy::Network>()),
         ("OptionKind", words::<permissions::OptionKind>()),
         ("PermissionStatus", words::<permissions::PermissionStatus>()),
+        ("PermissionStrategy", words::<permissions::PermissionStrategy>()),
         ("ProfileAction", words::<provider_profiles::ProfileAction>()),
         ("Phase", words::<liveness::Phase>()),
         ("PlacementKind", words::<runners::PlacementKind>()),
@@ -74,6 +85,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("UiTheme", words::<ui::schema::UiTheme>()),
         ("UsageBy", words::<usage::UsageBy>()),
         ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),
+        ("WriteMode", words::<files::WriteMode>()),
     ]);
     let document = openapi().clone();
     let schemas = document["components"]["schemas"].as_object().unwrap().iter();

@@ -32,7 +32,8 @@ fn the_kept_table_of_capabilities_is_up_to_date() {
          is a mere correction.\n\n| tag | since | modes | advertised | promise |\n|---|---|---|---|---|\n",
     );
     for row in &rows {
-        let when = row.when.map_or("always".into(), |toggle| format!("with `{}`", toggle.flag()));
+        let switches: Vec<_> = row.when.iter().map(|toggle| format!("`{}`", toggle.switch())).collect();
+        let when = if switches.is_empty() { "always".into() } else { format!("with {}", switches.join(" and ")) };
         let (tag, since, modes) = (row.tag, row.since.as_str(), row.modes.join(", "));
         page += &format!("| `{tag}` | {since} | {modes} | {when} | {} |\n", row.promise);
     }

@@ -32,6 +32,12 @@ pub async fn find_by_command(db: &Db, command_id: CommandId) -> Result<Option<Co
     Ok(db.select::<CommandAlias>(newest, vec![text(command_id)]).await?.pop())
 }
 
+/// The alias under which a command was submitted. Later ones belong to answers to its permission requests.
+pub async fn find_first_by_command(db: &Db, command_id: CommandId) -> Result<Option<CommandAlias>, StoreError> {
+    let first = "WHERE t.command_id = $1 ORDER BY t.after_seq, t.alias LIMIT 1";
+    Ok(db.select::<CommandAlias>(first, vec![text(command_id)]).await?.pop())
+}
+
 pub async fn get(db: &Db, session: SessionId, alias: &str) -> Result<Option<CommandAlias>, StoreError> {
     let named = "WHERE t.session_id = $1 AND t.alias = $2";
     Ok(db.select::<CommandAlias>(named, vec![text(session), alias.into()]).await?.pop())

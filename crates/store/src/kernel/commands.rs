@@ -26,6 +26,8 @@ record! {
         payload: raw_json;
         payload_hash: text;
         idempotency_key: opt_text;
+        origin: opt_text;
+        submitted_by: opt_text;
         target_command_id: opt_id;
         created_at: time;
     }
@@ -52,6 +54,8 @@ record! {
         payload,
         payload_hash,
         idempotency_key,
+        origin,
+        submitted_by,
         target_command_id,
         created_at,
         state,

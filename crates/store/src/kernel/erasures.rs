@@ -19,7 +19,7 @@ const CHUNK: i64 = 500;
 /// Rows of a run, each found by its key or an index.
 const OF_A_RUN: [&str; 7] =
     ["permissions", "runner_jobs", "append_batches", "leases", "commands", "payload_removals", "runs"];
-const OF_A_SESSION: [&str; 2] = ["command_aliases", "session_read_cursors"];
+const OF_A_SESSION: [&str; 4] = ["command_aliases", "session_read_cursors", "daemon_clients", "daemon_sessions"];
 
 /// Sessions that were marked, are not erased completely and are under no hold.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {
@@ -55,7 +55,7 @@ pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
     }
     let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
     let sql = "UPDATE sessions SET external_id = NULL, idempotency_key = NULL, request_hash = NULL, owner = NULL,
-        title = NULL, labels = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
+        title = NULL, labels = NULL, participants = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
         active_run_id = NULL, active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
         revision = revision + 1 WHERE session_id = $1 AND erased_at IS NOT NULL";
     let names = Statement::new(sql, vec![text(id)]);

@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Timestamp,
     ids::{PermissionId, RunId, SessionId},
-    kernel::permissions::{PermissionRequest, PermissionStatus},
+    kernel::permissions::{Ballot, PermissionRequest, PermissionStatus, PermissionStrategy},
     limits::PAGE_ITEMS_MAX,
 };
 
@@ -30,6 +30,10 @@ record! {
         digest: text;
         deadline: time;
         round: int;
+        // Most requests have none of these: the first valid answer decides.
+        strategy: opt_named(PermissionStrategy) from (!request.ballot.strategy.is_first_responder()).then_some(request.ballot.strategy);
+        voters: opt_json from (!request.ballot.voters.is_empty()).then_some(&request.ballot.voters);
+        quorum: opt_int from request.ballot.quorum;
         created_at: time;
     }
     state {
@@ -38,7 +42,35 @@ record! {
         resolved_by: opt_text;
         resolved_at: opt_time;
         resolved_seq: opt_int;
+        votes: opt_json from (!request.ballot.votes.is_empty()).then_some(&request.ballot.votes);
+        refusals: int from request.ballot.refusals;
     }
+    build PermissionRequest {
+        run_id,
+        permission_id,
+        session,
+        command_id,
+        title,
+        command,
+        tool_call_id,
+        options,
+        digest,
+        deadline,
+        round,
+        created_at,
+        status,
+        option_id,
+        resolved_by,
+        resolved_at,
+        resolved_seq,
+        ballot: Ballot {
+            strategy: Option::unwrap_or_default(strategy),
+            voters: Option::unwrap_or_default(voters),
+            quorum,
+            votes: Option::unwrap_or_default(votes),
+            refusals,
+        },
+    };
 }
 
 pub async fn get(db: &Db, run_id: RunId, id: PermissionId) -> Result<Option<PermissionRequest>, StoreError> {
@@ -62,6 +94,12 @@ pub async fn list_open(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>,
     db.select("WHERE t.run_id = $1 AND t.status = 'pending' ORDER BY t.created_at", vec![text(run_id)]).await
 }
 
+/// The open requests of every run of the session, oldest first.
+pub async fn list_pending_by_session(db: &Db, session: SessionId) -> Result<Vec<PermissionRequest>, StoreError> {
+    let rest = "WHERE t.session_id = $1 AND t.status = 'pending' ORDER BY t.created_at, t.permission_id LIMIT $2";
+    db.select(rest, vec![text(session), i64::from(PAGE_ITEMS_MAX).into()]).await
+}
+
 /// What has been resolved of the requests of the run's unfinished commands, in that order.
 pub async fn list_resolved(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
     let rest = format!(
@@ -77,4 +115,20 @@ pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
     let sql =
         "SELECT DISTINCT session_id, run_id FROM permissions WHERE status = 'pending' AND deadline <= $1 LIMIT $2";
     db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
+}
+
+/// Requests with this id, newest first. Runners choose the ids, so that runs may have the same.
+pub async fn find_by_id(db: &Db, id: PermissionId, limit: u32) -> Result<Vec<PermissionRequest>, StoreError> {
+    let rest = "WHERE t.permission_id = $1 ORDER BY t.created_at DESC LIMIT $2";
+    db.select(rest, vec![text(id), i64::from(limit).into()]).await
+}
+
+/// The newest request with this id in a session.
+pub async fn find_in_session(
+    db: &Db,
+    session: SessionId,
+    id: PermissionId,
+) -> Result<Option<PermissionRequest>, StoreError> {
+    let rest = "WHERE t.permission_id = $1 AND t.session_id = $2 ORDER BY t.created_at DESC LIMIT 1";
+    Ok(db.select(rest, vec![text(id), text(session)]).await?.pop())
 }

@@ -44,6 +44,7 @@ record! {
         backend_profile: text;
         title: opt_text;
         labels: opt_json from (!session.labels.is_empty()).then_some(&session.labels);
+        participants: opt_json from (!session.participants.is_empty()).then_some(&session.participants);
         closed_at: opt_time;
         erased_at: opt_time;
         thread_id: opt_text;
@@ -77,6 +78,7 @@ record! {
         backend_profile,
         title,
         labels: Option::unwrap_or_default(labels),
+        participants: Option::unwrap_or_default(participants),
         closed_at,
         erased_at,
         thread_id,
@@ -119,7 +121,7 @@ pub async fn find_by_external_id(db: &Db, name: &str) -> Result<Vec<Session>, St
     db.select::<Session>(named, vec![name.into(), SAME_NAME_MAX.into()]).await
 }
 
-/// The newest session of this owner within these tenants. `None`: all tenants.
+/// The newest session of this owner that has a name of its own, within these tenants. `None`: all tenants.
 pub async fn find_newest_by_owner(
     db: &Db,
     owner: &str,
@@ -128,7 +130,7 @@ pub async fn find_newest_by_owner(
     let mut args: Vec<Value> = vec![owner.into()];
     let within = within_tenants(tenants, &mut marker(&mut args));
     let newest = format!(
-        "WHERE t.owner = $1 AND t.erased_at IS NULL{within} ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
+        "WHERE t.owner = $1 AND t.external_id IS NOT NULL AND t.erased_at IS NULL{within} ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
     );
     Ok(db.select::<Session>(&newest, args).await?.pop())
 }

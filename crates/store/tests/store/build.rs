@@ -13,6 +13,7 @@ use ostler_protocol::{
             AppendOp, ChangeSessionOp, ClaimOp, CreateCommandOp, CreateJobOp, CreateRunOp, CreateSessionOp, Op,
             Request, SessionChange,
         },
+        permissions::VotingRules,
         policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
         runner_jobs::{JobPhase, JobPoll, Launcher, RunnerJob},
         runs::{Run, RunStatus},
@@ -113,6 +114,8 @@ impl Mint {
             payload_hash: canonical_hash(&payload),
             payload: RawJson::of(&payload),
             idempotency_key: key,
+            origin: None,
+            submitted_by: Some("test".into()),
             state: CommandState::Pending,
             target_command_id: None,
             cancel_requested_at: None,
@@ -195,6 +198,7 @@ impl RunRef {
             attempt_id: None,
             batch_no,
             release_if_idle: false,
+            voting: VotingRules::default(),
             events,
         };
         self.request(Op::Append(op))
@@ -227,6 +231,8 @@ fn policy() -> ExecutionPolicy {
         timeout_ms: 60_000,
         network: Network::Enabled,
         secret_scope: SecretScope::default(),
+        permission_strategy: None,
+        permission_timeout_ms: None,
         budgets: Budgets::default(),
     }
 }

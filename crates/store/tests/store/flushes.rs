@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use ostler_protocol::kernel::{
     events::EventType,
     operations::{AnswerPermissionOp, Op, Reply, Request},
-    permissions::PermissionStatus,
+    permissions::{Choice, PermissionStatus, Voter},
     runner_jobs::RunnerJob,
 };
 use ostler_store::{
@@ -185,8 +185,9 @@ async fn a_permission_id_is_used_once_and_says_nothing_in_another_run(place: Pla
     let (epoch, other_epoch) = (workshop.claim(&asking, "runner").await, workshop.claim(&thief, "thief").await);
     let id = workshop.mint.permission();
     let answer = |option: &str| {
-        let (option_id, by) = (option.to_owned(), "me".to_owned());
-        Op::AnswerPermission(AnswerPermissionOp { permission_id: id, option_id, digest: digest(id), by })
+        let voter = Voter { principal: "me".into(), client: None, is_local: true };
+        let (choice, digest) = (Choice::Option(option.to_owned()), Some(digest(id)));
+        Op::AnswerPermission(Box::new(AnswerPermissionOp { permission_id: id, choice, digest, voter }))
     };
     let request = || event(EventType::PermissionRequest, Some(command), ask(id));
     let once = asking.append("runner", epoch, None, vec![request()]);

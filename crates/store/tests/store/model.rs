@@ -15,6 +15,7 @@ use ostler_protocol::{
             AckOp, AnswerPermissionOp, AppendOp, CancelCommandOp, CancelRunOp, ClaimOp, CreateRunOp, DismissOp,
             FinishJobOp, LabelRunOp, Op, PatchLeaseOp, Request, SessionChange, SweepOp,
         },
+        permissions::{Choice, Voter, VotingRules},
         sessions::Session,
     },
 };
@@ -47,8 +48,12 @@ pub struct Sent {
 
 /// A request on its way, with what its answer will be noted under.
 pub enum Prepared {
-    Submit(Request, Memo),
+    Submit(Box<Request>, Memo),
     ClaimJobs { owner: String, limit: u32 },
+}
+
+fn submission(request: Request, memo: Memo) -> Prepared {
+    Prepared::Submit(Box::new(request), memo)
 }
 
 #[derive(Clone, Debug)]
@@ -135,7 +140,7 @@ pub fn digest(id: PermissionId) -> String {
 impl Model {
     /// The request an ask stands for now. `None`: there is nothing yet it could be about.
     pub fn prepare(&mut self, ask: &Ask, now: Timestamp) -> Option<Prepared> {
-        let submit = |run: RunRef, op: Op, memo: Memo| Some(Prepared::Submit(run.request(op), memo));
+        let submit = |run: RunRef, op: Op, memo: Memo| Some(submission(run.request(op), memo));
         match ask {
             Ask::CreateRun { name, key, start, blindly } => self.create_run((*name, *key), *start, *blindly, now),
             Ask::CreateSession { name, key, title } => {
@@ -146,12 +151,12 @@ impl Model {
                     ..self.mint.session(Some(&format!("session-{name}")), now)
                 };
                 let memo = Memo::Session { session: Box::new(session.clone()) };
-                Some(Prepared::Submit(create_session(session), memo))
+                Some(submission(create_session(session), memo))
             }
             Ask::Rename { session, title } => {
                 let session = self.known_session(*session)?;
                 let change = SessionChange::Rename(numbered_title(*title));
-                Some(Prepared::Submit(change_session(session, change), Memo::Other("rename session")))
+                Some(submission(change_session(session, change), Memo::Other("rename session")))
             }
             Ask::Label { run, number } => {
                 let run = self.open_run(*run)?;
@@ -159,13 +164,13 @@ impl Model {
                 let patch = LabelPatch::from_iter([("team".to_owned(), value)]);
                 if *number < 2 {
                     let change = SessionChange::Label { labels: patch, title: None };
-                    return Some(Prepared::Submit(change_session(run.session, change), Memo::Other("label session")));
+                    return Some(submission(change_session(run.session, change), Memo::Other("label session")));
                 }
                 submit(run, Op::LabelRun(LabelRunOp { patch, by: "test".into() }), Memo::Other("label run"))
             }
             Ask::Close { session } => {
                 let session = self.known_session(*session)?;
-                Some(Prepared::Submit(change_session(session, SessionChange::Close), Memo::Other("close session")))
+                Some(submission(change_session(session, SessionChange::Close), Memo::Other("close session")))
             }
             Ask::CreateCommand { run, kind, key, text } => {
                 let run = self.open_run(*run)?;
@@ -233,9 +238,10 @@ impl Model {
                 let likely = |(run, id): &(RunRef, PermissionId)| self.seen.asking.contains(&(run.run_id, *id));
                 let (run, permission_id) = *pick_likely(&self.permissions, *permission, likely)?;
                 let digest = if *right_digest { digest(permission_id) } else { "0".repeat(64) };
-                let option_id = ["allow", "deny", "nonsense"][usize::from(*option)].to_owned();
-                let op = AnswerPermissionOp { permission_id, option_id, digest, by: "test".into() };
-                submit(run, Op::AnswerPermission(op), Memo::Other("answer"))
+                let choice = Choice::Option(["allow", "deny", "nonsense"][usize::from(*option)].to_owned());
+                let voter = Voter { principal: "test".into(), client: None, is_local: true };
+                let op = AnswerPermissionOp { permission_id, choice, digest: Some(digest), voter };
+                submit(run, Op::AnswerPermission(Box::new(op)), Memo::Other("answer"))
             }
             Ask::Dismiss { run, only_if_idle } => {
                 let run = self.open_run(*run)?;
@@ -271,7 +277,7 @@ impl Model {
         });
         let op = CreateRunOp { start: start_with, ..op };
         let memo = Memo::Run { run, session: Box::new(session), known_session, key, start };
-        Some(Prepared::Submit(create_run(op), memo))
+        Some(submission(create_run(op), memo))
     }
 
     fn patch(&mut self, run: Pick, who: Who, lease_ms: Option<i64>, release: Option<bool>) -> Option<Prepared> {
@@ -284,7 +290,7 @@ impl Model {
             release: release.is_some(),
             only_if_idle: release.unwrap_or(false),
         };
-        Some(Prepared::Submit(run.request(Op::PatchLease(op)), Memo::Lease { run, epoch: lease_epoch }))
+        Some(submission(run.request(Op::PatchLease(op)), Memo::Lease { run, epoch: lease_epoch }))
     }
 
     /// The runner and the epoch of a write.
@@ -347,12 +353,13 @@ impl Model {
             attempt_id: None,
             batch_no: batch.then_some(self.batches),
             release_if_idle,
+            voting: VotingRules::default(),
             events: events.clone(),
         };
         let asked = op.events.iter().filter_map(NewEvent::asks).collect();
         self.sent.push(Sent { run, op: op.clone(), marks, asked, fate: Fate::Unknown });
         let memo = Memo::Append { sent: self.sent.len() - 1, retried: false, kinds };
-        Some(Prepared::Submit(run.request(Op::Append(op)), memo))
+        Some(submission(run.request(Op::Append(op)), memo))
     }
 
     /// A crash took the answers: what was refused before may now have been written, and a lease may be shorter.

@@ -84,7 +84,7 @@ impl Process {
 
     async fn ask(&self, prepared: &Prepared, host: &TestHost) -> Outcome {
         match prepared {
-            Prepared::Submit(request, _) => Outcome::Replied(self.lanes.submit(request.clone()).await),
+            Prepared::Submit(request, _) => Outcome::Replied(self.lanes.submit((**request).clone()).await),
             Prepared::ClaimJobs { owner, limit } => Outcome::Jobs(
                 runner_jobs::claim(&self.db, LAUNCHER, owner, host.now(), *limit, &[], &[]).await.unwrap(),
             ),

@@ -9,7 +9,6 @@ use ostler_protocol::{
     ids::RunId,
     kernel::permissions::{AnswerPermission, AskPermission},
 };
-use tokio::sync::mpsc;
 
 use crate::{
     commands::permissions::{Verdict, choose},
@@ -17,11 +16,9 @@ use crate::{
         output,
         paint::Paint,
         permissions::{self, answer_commands, has_more_lines},
+        typed_lines::TypedLines,
     },
 };
-
-/// Lines that were typed and not read yet.
-const LINES_WAITING_MAX: usize = 16;
 
 pub(crate) struct Questions {
     /// Whether there is a person to ask.
@@ -29,7 +26,7 @@ pub(crate) struct Questions {
     run_id: RunId,
     invocation: String,
     open: VecDeque<OpenQuestion>,
-    typed: Option<mpsc::Receiver<String>>,
+    typed: Option<TypedLines>,
     /// The prompt is the last text on the terminal, and its line has not ended.
     is_prompting: bool,
 }
@@ -40,7 +37,7 @@ struct OpenQuestion {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum TypedAnswer {
+pub(crate) enum TypedAnswer {
     Yes,
     No,
     View,
@@ -48,7 +45,7 @@ enum TypedAnswer {
 }
 
 impl TypedAnswer {
-    fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         match text.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => Self::Yes,
             "n" | "no" => Self::No,
@@ -95,10 +92,7 @@ impl Questions {
         if self.is_prompting || self.open.is_empty() {
             return;
         }
-        // A line that was typed before the question is no answer to it.
-        let _ = rustix::termios::tcflush(std::io::stdin(), rustix::termios::QueueSelector::IFlush);
-        let typed = self.typed.get_or_insert_with(read_lines);
-        while typed.try_recv().is_ok() {}
+        self.typed.get_or_insert_with(TypedLines::stdin).discard();
         output::message(&format!("{} [y]es, [n]o, [v]iew the whole call: ", Paint::stderr().bold("allow this?")));
         self.is_prompting = true;
     }
@@ -106,7 +100,7 @@ impl Questions {
     /// The next typed line. Never completes while no request is open.
     pub(crate) async fn line(&mut self) -> Option<String> {
         match &mut self.typed {
-            Some(typed) if !self.open.is_empty() => typed.recv().await,
+            Some(typed) if !self.open.is_empty() => typed.next().await,
             _ => std::future::pending().await,
         }
     }
@@ -129,8 +123,9 @@ impl Questions {
             Ok(()) => drop(self.open.pop_front()),
             Err(failure) => {
                 output::message(&format!("not answered: {}\n", output::line(&failure.message, 300)));
-                // It was answered elsewhere, or the turn has ended.
-                if matches!(failure.kind, FailureKind::NotFound | FailureKind::StateConflict | FailureKind::Cancelled) {
+                // It was answered elsewhere, others must answer it, or the turn has ended.
+                use FailureKind::{Cancelled, Forbidden, NotFound, StateConflict};
+                if matches!(failure.kind, NotFound | StateConflict | Forbidden | Cancelled) {
                     self.open.pop_front();
                 }
             }
@@ -150,22 +145,6 @@ async fn send(client: &Client, run_id: RunId, ask: &AskPermission, verdict: Verd
     let option = choose(&ask.options, None, verdict)?;
     let answer = AnswerPermission { option_id: option.option_id.clone(), digest: ask.digest.clone() };
     client.answer_permission(&run_id.to_string(), &ask.permission_id.to_string(), &answer).await.map(drop)
-}
-
-/// Reads lines from stdin in a thread of its own: a read that waits for a person cannot be cancelled, and must not keep the
-/// program from ending.
-fn read_lines() -> mpsc::Receiver<String> {
-    let (sender, receiver) = mpsc::channel(LINES_WAITING_MAX);
-    std::thread::spawn(move || {
-        loop {
-            let mut line = String::new();
-            match std::io::stdin().read_line(&mut line) {
-                Ok(1..) if sender.blocking_send(line).is_ok() => {}
-                _ => return,
-            }
-        }
-    });
-    receiver
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `ostler run`: submits one turn and follows it to its end. The reply is streamed to stdout; the exit code is that of the
 //! outcome.
 
-mod answering;
+pub(crate) mod answering;
 mod budgets;
 mod session;
 pub(crate) mod turn;

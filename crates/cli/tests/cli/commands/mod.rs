@@ -1,6 +1,7 @@
 //! Each command against a real server, or against a server of canned responses.
 
 mod canned_server;
+mod daemon;
 mod dist;
 mod idle_runs;
 mod mesh;

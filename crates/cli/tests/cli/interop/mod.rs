@@ -11,3 +11,4 @@ mod model_server;
 mod openssl;
 mod proxies;
 mod qwen;
+mod qwen_sdk;

@@ -1,6 +1,7 @@
 //! What a person sees at a terminal while things change.
 
 mod answering;
+mod attach;
 mod ps;
 mod run;
 mod screens;

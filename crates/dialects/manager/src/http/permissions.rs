@@ -10,6 +10,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     net::{
+        Locality,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
@@ -29,6 +30,8 @@ pub(crate) async fn list(
 }
 
 /// Answer a permission request, once, naming the digest of what will run.
+///
+/// The server's strategy decides whose answer counts. If more votes are needed, the request that is returned is still pending.
 #[utoipa::path(post, path = "/api/v1/runs/{runId}/permissions/{permissionId}/answer", tag = "permissions",
     security(("token" = ["submit"])),
     params(("runId" = RunId, Path), ("permissionId" = PermissionId, Path)), request_body = AnswerPermission,
@@ -36,8 +39,9 @@ pub(crate) async fn list(
 pub(crate) async fn answer(
     State(app): State<App>,
     Caller(caller): Caller,
+    locality: Locality,
     At((run_id, permission_id)): At<(RunId, PermissionId)>,
     Body(request): Body<AnswerPermission>,
 ) -> Result<Json<PermissionRequest>, Refusal> {
-    Ok(Json(service::permissions::answer(&app, &caller, run_id, permission_id, request).await?))
+    Ok(Json(service::permissions::answer(&app, &caller, locality, run_id, permission_id, request).await?))
 }

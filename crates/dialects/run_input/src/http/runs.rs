@@ -34,6 +34,7 @@ use ostler_server::{
     app::App,
     auth::Principal,
     net::{
+        Locality,
         extract::{At, Caller, LARGEST, Params, read_body},
         problem::Refusal,
         sse::{KEEP_ALIVE, as_events, next_within, turned_away, wants_stream},
@@ -52,6 +53,7 @@ use ostler_server::{
 pub(crate) async fn create(
     State(app): State<App>,
     Caller(caller): Caller,
+    locality: Locality,
     request: Request,
 ) -> Result<Response, Refusal> {
     let headers = request.headers().clone();
@@ -64,11 +66,11 @@ pub(crate) async fn create(
         Err(failure) => return Err(failure.into()),
     };
     if !streams {
-        let accepted = service::runs::accept(&app, &caller, &input).await?;
+        let accepted = service::runs::accept(&app, &caller, locality, &input).await?;
         return Ok((StatusCode::ACCEPTED, Json(accepted.task())).into_response());
     }
     let after = last_event_id(&headers)?;
-    match service::runs::accept_and_follow(&app, &caller, &input, after).await {
+    match service::runs::accept_and_follow(&app, &caller, locality, &input, after).await {
         Ok(stream) => Ok(stream_response(&app, caller, &headers, stream, None)),
         // A client whose answers to interrupts are wrong or missing receives the event that its protocol has for that.
         Err(failure) if is_of_interrupts(&failure) => Ok(error_response(&app, &failure)),

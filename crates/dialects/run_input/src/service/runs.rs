@@ -13,6 +13,7 @@ use ostler_protocol::{
         commands::{CommandType, CreateCommand},
         context::{Context, Note, Remark, UsersClock},
         operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
+        permissions::Voter,
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
@@ -35,9 +36,10 @@ use crate::state::RunInputState;
 use ostler_server::{
     app::App,
     auth::Principal,
+    net::Locality,
     service::{
         commands::Said,
-        provider_profiles,
+        permissions, provider_profiles,
         runs::{self},
         session_storage, users,
     },
@@ -69,7 +71,12 @@ impl Accepted {
 }
 
 /// Accepts a run. Idempotent by the run's id; another body under the same id is rejected.
-pub(crate) async fn accept(app: &App, caller: &Principal, input: &RunInput) -> Result<Accepted, Failure> {
+pub(crate) async fn accept(
+    app: &App,
+    caller: &Principal,
+    locality: Locality,
+    input: &RunInput,
+) -> Result<Accepted, Failure> {
     app.accepting()?;
     check_run_id(app, &input.run_id)?;
     let mut attempts =
@@ -89,7 +96,7 @@ pub(crate) async fn accept(app: &App, caller: &Principal, input: &RunInput) -> R
         };
         let work = match input.resume.as_slice() {
             [] => turn(app, caller, input, &thread).await?,
-            answers => resume(answers, exists)?,
+            answers => resume(answers, exists, permissions::voter(caller, None, locality))?,
         };
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
@@ -182,7 +189,7 @@ async fn read_message(app: &App, caller: &Principal, thread_id: &str, user: &Use
             }
         });
     }
-    Ok(Said { message_id, content: content.into() })
+    Ok(Said { message_id, content: content.into(), origin: None })
 }
 
 /// The prompt: the text of the message, or a note if it is only images. A message with neither was rejected before.
@@ -243,7 +250,7 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
 }
 
 /// Answers to interrupts. Fails if the thread does not exist.
-fn resume(answers: &[ResumeEntry], exists: bool) -> Result<Submission, Failure> {
+fn resume(answers: &[ResumeEntry], exists: bool, voter: Voter) -> Result<Submission, Failure> {
     let unknown = || Failure::rule(Rule::InterruptUnknown, "the thread has no such interrupt");
     let resumed = |entry: &ResumeEntry| {
         let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
@@ -252,7 +259,7 @@ fn resume(answers: &[ResumeEntry], exists: bool) -> Result<Submission, Failure> 
     if !exists {
         return Err(unknown());
     }
-    Ok(Submission::Answers(answers.iter().map(resumed).collect::<Result<_, Failure>>()?))
+    Ok(Submission::Answers { answers: answers.iter().map(resumed).collect::<Result<_, Failure>>()?, voter })
 }
 
 /// Requests the cancellation of a run. Idempotent, also for a run that has ended.
@@ -300,12 +307,13 @@ pub(crate) async fn follow(
 pub(crate) async fn accept_and_follow(
     app: &App,
     caller: &Principal,
+    locality: Locality,
     input: &RunInput,
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
     // Acquire the permit first: a run that cannot be followed is not started.
     let permit = stream::permit(app, caller)?;
-    let accepted = accept(app, caller, input).await?;
+    let accepted = accept(app, caller, locality, input).await?;
     // A message begins its turn; only a resumed turn has to find its beginning.
     let begins = input.resume.is_empty().then_some(accepted.alias.after_seq);
     stream::open(app, permit, &accepted.thread_id, accepted.alias, begins, after).await

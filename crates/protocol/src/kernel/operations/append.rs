@@ -17,6 +17,7 @@ use crate::{
         commands::CommandState,
         events::{Appended, EventType, NewEvent, unknown_command},
         facts::Facts,
+        permissions::VotingRules,
         runs::{Terminal, TerminalStatus},
     },
     limits::PERMISSIONS_OPEN_MAX,
@@ -30,6 +31,8 @@ pub struct AppendOp {
     pub batch_no: Option<i64>,
     /// Give the lease back if nothing is left to do.
     pub release_if_idle: bool,
+    /// How permission requests among the events are decided.
+    pub voting: VotingRules,
     pub events: Vec<NewEvent>,
 }
 
@@ -62,7 +65,7 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
     let first_seq = rows.run.last_seq + 1;
     let overspent = budget::overspent(rows, &op.events);
     for event in op.events {
-        take(desk, run_id, event, now);
+        take(desk, run_id, event, op.voting, now);
     }
     budget::limit_overspent(desk, run_id, &overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
@@ -170,7 +173,7 @@ fn command_ended(terminal: Option<&Terminal>) -> Failure {
 }
 
 /// Writes one checked event and what follows from it.
-fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, now: Timestamp) {
+fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, voting: VotingRules, now: Timestamp) {
     match (&event.facts, event.command_id) {
         (Facts::Terminal(_), Some(command_id)) => {
             // A command that depended on one ended earlier in this batch may have been ended with it.
@@ -183,7 +186,7 @@ fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, now: Timestamp) {
         }
         (Facts::Permission(_), Some(command_id)) => {
             start(desk, run_id, command_id, now);
-            permission::ask(desk, run_id, command_id, event, now);
+            permission::ask(desk, run_id, command_id, event, voting, now);
         }
         (Facts::Thread { thread_id }, _) => {
             if let Some(thread_id) = thread_id {
@@ -210,7 +213,7 @@ fn start(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) 
     let rows = &mut *rows;
     let command = rows.commands.get_mut(&command_id).expect("checked before");
     if matches!(command.state, CommandState::Pending | CommandState::Acked) {
-        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
+        command.deadline_at = budget::deadline(&rows.run, command, now);
         command.state = CommandState::Running;
         command.acked_at.get_or_insert(now);
         command.attempt_id = attempt_id;

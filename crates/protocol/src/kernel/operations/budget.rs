@@ -1,6 +1,7 @@
 //! Budgets that a runner did not keep: the server ends what went on beyond them.
 
 use super::{
+    cancel::{cancelled, request_cancel},
     desk::{Desk, RunDesk},
     ending::{End, end_command},
     lease::after,
@@ -9,10 +10,11 @@ use crate::{
     FailureKind, Timestamp,
     ids::{CommandId, RunId},
     kernel::{
-        budgets::{Allowance, Spent, UsedUp},
+        budgets::{Allowance, DEADLINE_EXCEEDED, Spent, UsedUp, deadline_ms},
         commands::Command,
         events::NewEvent,
         facts::Facts,
+        permissions::resolved_by,
         runs::{Run, TerminalStatus},
     },
     limits::BUDGET_GRACE_MS,
@@ -47,14 +49,38 @@ pub(super) fn limit_overspent(desk: &mut Desk, run_id: RunId, overspent: &[Comma
 }
 
 /// When the server ends a command that begins now, unless its runner does so before. Work that is taken up again keeps the
-/// time it was given first.
+/// time it was given first, and a deadline that the command was submitted with stays if it is earlier.
 pub(super) fn deadline(run: &Run, command: &Command, now: Timestamp) -> Option<Timestamp> {
-    let allowance = Allowance::of(&run.execution_policy, &command.payload).ok()?;
-    Some(after(now, allowance.timeout_ms.saturating_add(BUDGET_GRACE_MS)))
+    let allowance = Allowance::of(&run.execution_policy, &command.payload).ok();
+    let by_budget = allowance.map(|allowance| after(now, allowance.timeout_ms.saturating_add(BUDGET_GRACE_MS)));
+    by_budget.into_iter().chain(command.deadline_at).min()
+}
+
+/// The deadline that a command was submitted with.
+fn submitted_deadline(command: &Command) -> Option<Timestamp> {
+    deadline_ms(&command.payload).map(|ms| after(command.created_at, ms))
+}
+
+/// Cancels commands that are past the deadline they were submitted with. Their runner has a while to stop; then they end.
+fn cancel_late(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    let Ok(rows) = desk.run(run_id) else { return };
+    let late = rows.unfinished().filter(|c| c.deadline_at.is_some_and(|deadline| deadline <= now));
+    let late = late.filter_map(|c| Some((c.command_id, submitted_deadline(c)?)));
+    let late: Vec<_> = late.filter(|(_, submitted)| *submitted <= now).collect();
+    for (command_id, submitted) in late {
+        let Some(command) = desk.run_mut(run_id).commands.get_mut(&command_id) else { continue };
+        if command.deadline_at.is_some_and(|deadline| deadline > submitted) {
+            end_command(desk, run_id, command_id, cancelled(), now);
+        } else {
+            command.deadline_at = Some(after(now, BUDGET_GRACE_MS));
+            request_cancel(desk, run_id, command_id, resolved_by::DEADLINE, Some(DEADLINE_EXCEEDED), now);
+        }
+    }
 }
 
 /// Ends what has run past its time, or past the time its runner had to stop it.
 pub(super) fn end_overdue(desk: &mut Desk, run_id: RunId, now: Timestamp) {
+    cancel_late(desk, run_id, now);
     let Ok(rows) = desk.run(run_id) else { return };
     let late = rows.unfinished().filter(|c| c.deadline_at.is_some_and(|deadline| deadline <= now));
     let timed_out =

@@ -15,7 +15,7 @@ use crate::{
     kernel::{
         commands::CommandState,
         events::{EventType, NewEvent},
-        permissions::{PermissionStatus, resolved_by},
+        permissions::resolved_by,
         runner_jobs::JobPhase,
         runs::TerminalStatus,
     },
@@ -97,8 +97,7 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&s
         end_command(desk, run_id, command_id, cancelled(), now);
     } else {
         // A turn that is to stop must not be granted any permission.
-        let by = resolved_by::CANCEL;
-        permission::resolve_open(desk, run_id, Some(command_id), PermissionStatus::Cancelled, by, now);
+        permission::cancel_open(desk, run_id, Some(command_id), resolved_by::CANCEL, now);
     }
 }
 
@@ -126,7 +125,7 @@ pub(super) fn end_waiting(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     }
 }
 
-fn cancelled() -> End {
+pub(super) fn cancelled() -> End {
     End::manager(TerminalStatus::Cancelled, FailureKind::Cancelled, resolved_by::CANCEL)
 }
 

@@ -17,7 +17,7 @@ use crate::{
         commands::{CommandState, CommandType},
         events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED},
         leases::{Claimed, Lease, LeaseState},
-        permissions::{PermissionStatus, resolved_by},
+        permissions::resolved_by,
     },
     limits::LEASE_WAITERS_MAX,
 };
@@ -100,7 +100,7 @@ pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp)
         "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
     // The attempt that sent these requests is gone and cannot receive the answer; the next attempt sends its own.
-    permission::resolve_open(desk, run_id, None, PermissionStatus::Cancelled, resolved_by::NEW_ATTEMPT, now);
+    permission::cancel_open(desk, run_id, None, resolved_by::NEW_ATTEMPT, now);
     if op.take_up {
         take_up(desk.run_mut(run_id), attempt_id, now);
     }
@@ -125,7 +125,7 @@ fn take_up(rows: &mut RunDesk, attempt_id: AttemptId, now: Timestamp) {
     if let Some(next) = turns.min_by_key(|c| c.seq).filter(|c| c.state == CommandState::Pending) {
         next.state = CommandState::Acked;
         next.acked_at = Some(now);
-        next.deadline_at = next.deadline_at.or_else(|| budget::deadline(&rows.run, next, now));
+        next.deadline_at = budget::deadline(&rows.run, next, now);
         next.attempt_id = Some(attempt_id);
         next.updated_at = now;
     }
@@ -222,7 +222,7 @@ pub(super) fn ack(desk: &mut Desk, run_id: RunId, op: AckOp, now: Timestamp) -> 
     if taken_over || command.state == CommandState::Pending {
         command.state = CommandState::Acked;
         command.acked_at = Some(now);
-        command.deadline_at = command.deadline_at.or_else(|| budget::deadline(&rows.run, command, now));
+        command.deadline_at = budget::deadline(&rows.run, command, now);
         command.attempt_id = attempt_id;
         command.updated_at = now;
     }

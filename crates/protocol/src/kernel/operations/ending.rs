@@ -10,7 +10,7 @@ use crate::{
         commands::CommandState,
         events::{EventType, NewEvent},
         facts::{Facts, TerminalFacts},
-        permissions::{PermissionStatus, resolved_by},
+        permissions::resolved_by,
         runs::{RunStatus, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
@@ -79,14 +79,7 @@ impl End {
 
 /// Ends an unfinished command, its open questions, and the steers that never reached it.
 pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
-    permission::resolve_open(
-        desk,
-        run_id,
-        Some(command_id),
-        PermissionStatus::Cancelled,
-        resolved_by::COMMAND_END,
-        now,
-    );
+    permission::cancel_open(desk, run_id, Some(command_id), resolved_by::COMMAND_END, now);
     let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
     end.explain(reason);
     if end.event.is_none() {

@@ -1,6 +1,6 @@
 //! The kernel's state machines, pure: a [`Desk`] holds the rows of one session that a set of operations touches, an
 //! [`Op`] is decided against it, and the store writes back what changed. Each operation either applies whole or
-//! changes nothing; the one exception is stated where it is made (`claim-waiting`).
+//! changes nothing; the exceptions are stated where they are made (`claim-waiting`, and votes that are rejected).
 
 #![expect(clippy::expect_used, reason = "each operation has found the rows that it changes before it changes any")]
 
@@ -33,14 +33,16 @@ pub use command::CreateCommandOp;
 pub use desk::{Batch, Desk, RowChange, RunDesk, Tracked};
 pub use job::{CreateJobOp, FinishJobOp};
 pub use label::LabelRunOp;
-pub use permission::AnswerPermissionOp;
+pub use permission::{ACTION_FORBIDDEN, ACTION_STRATEGY, ACTION_VOTED, AnswerPermissionOp};
 pub use replay::{Replay, Rows, RowsBeside};
 pub use reply::{Reply, Submitted};
 pub use request::{Needs, Op, Operation, Request};
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
-pub use submit::{ACTIVE_COMMAND, Choice, OPEN_PERMISSIONS, PermissionAnswer, Submission, SubmitOp};
+pub use submit::{ACTIVE_COMMAND, OPEN_PERMISSIONS, PermissionAnswer, Submission, SubmitOp, UNFINISHED_TURNS};
 pub use sweep::SweepOp;
+
+pub use crate::kernel::permissions::Choice;
 
 use crate::{Failure, Timestamp};
 
@@ -70,7 +72,7 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
         Op::CancelRun(op) => cancel::cancel_run(desk, run_id?, op, now),
         Op::CancelCommand(op) => cancel::cancel_command(desk, run_id?, op, now),
         Op::LabelRun(op) => label::label_run(desk, run_id?, &op, now),
-        Op::AnswerPermission(op) => permission::answer(desk, run_id?, op, now),
+        Op::AnswerPermission(op) => permission::answer(desk, run_id?, *op, now),
         Op::Sweep(op) => sweep::sweep(desk, run_id?, op, now),
     }
 }

@@ -5,6 +5,7 @@
 mod beside;
 mod compare;
 mod usage;
+mod votes;
 
 pub use beside::RowsBeside;
 pub use compare::Rows;
@@ -40,6 +41,7 @@ pub struct Replay {
     commands: BTreeMap<CommandId, ReplayedCommand>,
     title: Option<String>,
     labels: Labels,
+    participants: Vec<String>,
     closed_at: Option<Timestamp>,
     thread_id: Option<String>,
     storage_kind: StorageKind,
@@ -136,6 +138,8 @@ struct LabelFields {
     /// The run that a session's fact is about.
     run_id: Option<RunId>,
     created_by: Option<String>,
+    /// The client that joined the session, or left it.
+    participant: Option<String>,
 }
 
 impl Replay {
@@ -191,6 +195,8 @@ impl Replay {
                     run.labels = labels.labels;
                 }
             }
+            Some("joined") => self.participants.extend(labels.participant),
+            Some("left") => self.participants.retain(|other| Some(other) != labels.participant.as_ref()),
             Some("closed") => self.closed_at = Some(event.created_at),
             Some("storage-made") => self.storage_kind = StorageKind::Local,
             Some("storage-evicted") => self.storage_kind = StorageKind::Evicted,

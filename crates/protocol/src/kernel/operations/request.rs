@@ -44,7 +44,7 @@ pub enum Op {
     CancelRun(CancelRunOp),
     CancelCommand(CancelCommandOp),
     LabelRun(LabelRunOp),
-    AnswerPermission(AnswerPermissionOp),
+    AnswerPermission(Box<AnswerPermissionOp>),
     Submit(Box<SubmitOp>),
     Sweep(SweepOp),
 }

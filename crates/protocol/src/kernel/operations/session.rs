@@ -1,4 +1,4 @@
-//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it. They belong to no run, so they have the session's number and
+//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it, or a dialect noted something. They belong to no run, so they have the session's number and
 //! none of a run's; the chain, the streams and the pages take them like any other.
 
 use serde_json::json;
@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, Rule, Timestamp,
+    ids::name,
     kernel::{
         events::{EventType, NewEvent},
         labels::LabelPatch,
@@ -18,6 +19,7 @@ use crate::{
         session_storage::{RefreshStorage, StorageKind},
         sessions::Session,
     },
+    limits::SESSION_PARTICIPANTS_MAX,
 };
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,10 @@ pub enum SessionChange {
     Rename(Option<String>),
     /// Other labels and, if there is one, another title.
     Label { labels: LabelPatch, title: Option<Option<String>> },
+    /// A client joins the session.
+    Join { participant: String },
+    /// A client leaves the session.
+    Leave { participant: String },
     /// Permanent: it accepts no further runs or commands, and can still be read.
     Close,
     /// It has storage now; kept at least until then.
@@ -50,6 +56,8 @@ pub enum SessionChange {
     EraseUnchanged { since: Timestamp },
     /// Its storage is deleted permanently.
     EvictStorage { reason: &'static str },
+    /// Something that a dialect records for the session's followers. It changes nothing else.
+    Note { note: String, data: serde_json::Value },
 }
 
 /// Its row is on the desk already: the operation brought it.
@@ -63,19 +71,7 @@ pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
 
 /// A change that changes nothing is not recorded.
 pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Result<Reply, Failure> {
-    let is_so = match &op.change {
-        SessionChange::Rename(title) => desk.session.title == *title,
-        SessionChange::Label { labels, title } => {
-            let has_title = title.as_ref().is_none_or(|title| *title == desk.session.title);
-            has_title && desk.session.labels.patched(labels)? == desk.session.labels
-        }
-        SessionChange::Close => desk.session.closed_at.is_some(),
-        SessionChange::MakeStorage { .. } => desk.session.storage.storage_kind == StorageKind::Local,
-        SessionChange::MeasureStorage { found, expires_at } => is_as_found(&desk.session, found, *expires_at),
-        SessionChange::EvictStorage { .. } => desk.session.storage.storage_kind == StorageKind::Evicted,
-        SessionChange::Erase | SessionChange::EraseUnchanged { .. } => desk.session.erased_at.is_some(),
-    };
-    if is_so {
+    if is_so(&desk.session, &op.change)? {
         return Ok(Reply::Session(Box::new((*desk.session).clone())));
     }
     let fact = match op.change {
@@ -95,6 +91,15 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             }
             desk.session.labels = labels;
             json!({"change": "labelled", "labels": desk.session.labels, "by": op.by})
+        }
+        SessionChange::Join { participant } => {
+            check_participant(&desk.session, &participant)?;
+            desk.session.participants.push(participant.clone());
+            json!({"change": "joined", "participant": participant, "by": op.by})
+        }
+        SessionChange::Leave { participant } => {
+            desk.session.participants.retain(|other| *other != participant);
+            json!({"change": "left", "participant": participant, "by": op.by})
         }
         SessionChange::Close => {
             if let Some(active) = desk.session.active_run_id.filter(|_| desk.session.active_unfinished > 0) {
@@ -118,6 +123,7 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             evict_storage(&mut desk.session, now)?;
             json!({"change": "storage-evicted", "reason": reason, "by": op.by})
         }
+        SessionChange::Note { note, data } => json!({"change": "noted", "note": note, "data": data, "by": op.by}),
         SessionChange::Erase => erase(desk, now)?,
         SessionChange::EraseUnchanged { since } => {
             if desk.session.active_unfinished > 0 || desk.session.updated_at > since {
@@ -127,6 +133,35 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
         }
     };
     Ok(state(desk, &fact, now))
+}
+
+/// Whether the change would change nothing.
+fn is_so(session: &Session, change: &SessionChange) -> Result<bool, Failure> {
+    Ok(match change {
+        SessionChange::Rename(title) => session.title == *title,
+        SessionChange::Label { labels, title } => {
+            let has_title = title.as_ref().is_none_or(|title| *title == session.title);
+            has_title && session.labels.patched(labels)? == session.labels
+        }
+        SessionChange::Join { participant } => session.participants.contains(participant),
+        SessionChange::Leave { participant } => !session.participants.contains(participant),
+        SessionChange::Close => session.closed_at.is_some(),
+        SessionChange::MakeStorage { .. } => session.storage.storage_kind == StorageKind::Local,
+        SessionChange::MeasureStorage { found, expires_at } => is_as_found(session, found, *expires_at),
+        SessionChange::EvictStorage { .. } => session.storage.storage_kind == StorageKind::Evicted,
+        SessionChange::Erase | SessionChange::EraseUnchanged { .. } => session.erased_at.is_some(),
+        SessionChange::Note { .. } => false,
+    })
+}
+
+fn check_participant(session: &Session, participant: &str) -> Result<(), Failure> {
+    check_session_open(session)?;
+    name("participant", participant)?;
+    if session.participants.len() >= SESSION_PARTICIPANTS_MAX {
+        let message = format!("a session has at most {SESSION_PARTICIPANTS_MAX} participants");
+        return Err(Failure::rule(Rule::SessionParticipants, message));
+    }
+    Ok(())
 }
 
 fn erase(desk: &mut Desk, now: Timestamp) -> Result<serde_json::Value, Failure> {

@@ -19,7 +19,7 @@ use crate::{
         aliases::{CommandAlias, OnBusy},
         commands::{Command, CommandType},
         events::{EventType, NewEvent, PHASE_ROLLED_BACK},
-        permissions::{OptionKind, PermissionOption, PermissionRequest, PermissionStatus},
+        permissions::{Choice, PermissionRequest, PermissionStatus, Voter},
         runs::Run,
     },
 };
@@ -36,8 +36,11 @@ pub struct SubmitOp {
 pub enum Submission {
     /// A turn. It comes with a run and a job, for a session without a run that accepts work.
     Turn { fresh: Box<CreateRunOp>, on_busy: OnBusy },
+    /// As [`Submission::Turn`], but it waits for earlier turns, also while the agent waits for answers. It is rejected if the
+    /// session has `turns_max` unfinished turns.
+    QueuedTurn { fresh: Box<CreateRunOp>, turns_max: usize },
     /// Answers to every permission request that the session's agent waits for.
-    Answers(Vec<PermissionAnswer>),
+    Answers { answers: Vec<PermissionAnswer>, voter: Voter },
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -46,40 +49,12 @@ pub struct PermissionAnswer {
     pub choice: Choice,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum Choice {
-    /// Abandons the request.
-    Cancel,
-    /// The option with this id.
-    Option(String),
-    /// The narrowest option that allows, or rejects.
-    Allow(bool),
-    /// The client's answer could not be read. It is rejected together with options that do not exist.
-    Unreadable,
-}
-
-impl Choice {
-    /// The option of the request that it selects.
-    pub fn select<'a>(&self, options: &'a [PermissionOption]) -> Option<&'a PermissionOption> {
-        match self {
-            Self::Cancel | Self::Unreadable => None,
-            Self::Option(id) => options.iter().find(|option| option.option_id == *id),
-            Self::Allow(allows) => {
-                let mut matching = options.iter().filter(|option| option.kind.allows() == *allows);
-                let first = matching.clone().next();
-                let once = |kind| matches!(kind, OptionKind::AllowOnce | OptionKind::RejectOnce);
-                matching.find(|option| once(option.kind)).or(first)
-            }
-        }
-    }
-}
-
 impl SubmitOp {
     /// The run that a turn creates.
     pub fn fresh_run(&self) -> Option<&CreateRunOp> {
         match &self.work {
-            Submission::Turn { fresh, .. } => Some(fresh),
-            Submission::Answers(_) => None,
+            Submission::Turn { fresh, .. } | Submission::QueuedTurn { fresh, .. } => Some(fresh),
+            Submission::Answers { .. } => None,
         }
     }
 
@@ -91,8 +66,8 @@ impl SubmitOp {
 
     pub fn permissions(&self) -> Vec<PermissionId> {
         match &self.work {
-            Submission::Turn { .. } => vec![],
-            Submission::Answers(answers) => answers.iter().map(|answer| answer.permission_id).collect(),
+            Submission::Turn { .. } | Submission::QueuedTurn { .. } => vec![],
+            Submission::Answers { answers, .. } => answers.iter().map(|answer| answer.permission_id).collect(),
         }
     }
 }
@@ -109,8 +84,15 @@ pub(super) fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Ti
     }
     let is_new_session = desk.session.last_seq == 0;
     let (command_id, after_seq, started) = match op.work {
-        Submission::Turn { fresh, on_busy } => turn(desk, last, *fresh, on_busy, &op.by, now)?,
-        Submission::Answers(answers) => answer(desk, last, &answers, &op.by, now)?,
+        Submission::Turn { fresh, on_busy } => {
+            check_nothing_open(desk, last)?;
+            turn(desk, last, *fresh, on_busy, &op.by, now)?
+        }
+        Submission::QueuedTurn { fresh, turns_max } => {
+            check_queue(desk, last, turns_max)?;
+            turn(desk, last, *fresh, OnBusy::Enqueue, &op.by, now)?
+        }
+        Submission::Answers { answers, voter } => answer(desk, last, &answers, &voter, now)?,
     };
     let alias = CommandAlias {
         session: desk.session.session,
@@ -139,9 +121,6 @@ fn turn(
     now: Timestamp,
 ) -> Result<PlacedTurn, Failure> {
     let existing = last.map(|run_id| desk.run(run_id)).transpose()?;
-    if let Some(rows) = existing {
-        check_nothing_open(rows)?;
-    }
     let fits = |rows: &&RunDesk| check_accepting(&rows.run).is_ok() && can_reuse(&rows.run, &fresh.run);
     let Some(rows) = existing.filter(fits) else {
         let after_seq = desk.session.last_seq;
@@ -190,8 +169,23 @@ fn replace_turn(desk: &mut Desk, run_id: RunId, command_id: CommandId, on_busy: 
     cancel::request_cancel(desk, run_id, command_id, by, Some("another message took its place"), now);
 }
 
+/// The detail of a rejection that counts the turns which are unfinished.
+pub const UNFINISHED_TURNS: &str = "unfinishedTurns";
+
+/// Whether one more turn may wait.
+fn check_queue(desk: &Desk, last: Option<RunId>, turns_max: usize) -> Result<(), Failure> {
+    let Some(rows) = last.map(|run_id| desk.run(run_id)).transpose()? else { return Ok(()) };
+    let count = rows.unfinished().filter(|command| command.command_type == CommandType::Turn).count();
+    if count < turns_max {
+        return Ok(());
+    }
+    let message = format!("the session has {count} unfinished turns");
+    Err(Failure::rule(Rule::CommandsUnfinished, message).detail(UNFINISHED_TURNS, count))
+}
+
 /// While the agent waits for answers, only answers are accepted.
-fn check_nothing_open(rows: &RunDesk) -> Result<(), Failure> {
+fn check_nothing_open(desk: &Desk, last: Option<RunId>) -> Result<(), Failure> {
+    let Some(rows) = last.map(|run_id| desk.run(run_id)).transpose()? else { return Ok(()) };
     let waiting = rows.unfinished().map(|command| permission::put(rows, command.command_id));
     match waiting.flatten().collect::<Vec<_>>() {
         open if open.is_empty() => Ok(()),
@@ -212,7 +206,7 @@ fn answer(
     desk: &mut Desk,
     last: Option<RunId>,
     answers: &[PermissionAnswer],
-    by: &str,
+    voter: &Voter,
     now: Timestamp,
 ) -> Result<PlacedTurn, Failure> {
     let unknown = || Failure::rule(Rule::PermissionUnknown, "the session has no such permission request");
@@ -224,8 +218,10 @@ fn answer(
         if answers[..at].iter().any(|other| other.permission_id == answer.permission_id) {
             return Err(Failure::rule(Rule::PermissionTwice, "a permission request is answered twice"));
         }
-        // The events of an answer begin with the event that resolved the request, also if another client resolved it.
-        let after_seq = request.resolved_seq.map_or(desk.session.last_seq, |seq| seq - 1);
+        // The events of an answer begin with the event that resolved the request, also if another client resolved it, or with
+        // the one that recorded the same voter's vote.
+        let recorded = request.resolved_seq.or_else(|| request.ballot.vote_of(voter).map(|vote| vote.seq));
+        let after_seq = recorded.map_or(desk.session.last_seq, |seq| seq - 1);
         placed = match placed {
             Some((command_id, _)) if command_id != request.command_id => {
                 return Err(Failure::rule(Rule::PermissionUnknown, "the permission requests are of different turns"));
@@ -233,7 +229,7 @@ fn answer(
             Some((command_id, earliest)) => Some((command_id, after_seq.min(earliest))),
             None => Some((request.command_id, after_seq)),
         };
-        verdicts.extend(verdict(request, &answer.choice, now)?.map(|(status, option)| (answer, status, option)));
+        verdicts.extend(verdict(request, &answer.choice, now)?.map(|option_id| (answer, option_id)));
     }
     let (command_id, after_seq) = placed.ok_or_else(unknown)?;
     let is_left = |open: &&PermissionRequest| answers.iter().all(|answer| answer.permission_id != open.permission_id);
@@ -247,17 +243,25 @@ fn answer(
     if !verdicts.iter().all(|(answer, ..)| is_put(answer)) {
         return Err(unknown());
     }
-    for (answer, status, option_id) in verdicts {
-        permission::resolve(desk, run_id, answer.permission_id, status, option_id, by, now);
+    let votes = verdicts.into_iter().map(|(answer, option_id)| (answer.permission_id, option_id)).collect::<Vec<_>>();
+    for (permission_id, _) in votes.iter().filter(|(_, option_id)| option_id.is_some()) {
+        permission::check_voter(desk, run_id, *permission_id, voter, now)?;
+    }
+    for (permission_id, option_id) in votes {
+        match option_id {
+            Some(option_id) => permission::vote(desk, run_id, permission_id, &option_id, voter, now),
+            None => {
+                let verdict = permission::Verdict::of(PermissionStatus::Cancelled, None, voter);
+                permission::resolve(desk, run_id, permission_id, verdict, now);
+            }
+        }
     }
     desk.settle(run_id, now);
     Ok((command_id, after_seq, None))
 }
 
-type AnswerVerdict = (PermissionStatus, Option<String>);
-
-/// The state that the answer leads to. `None` if the request is in it already.
-fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<AnswerVerdict>, Failure> {
+/// The option to vote for, or `Some(None)` to cancel the request. `None` if the answer changes nothing.
+fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<Option<String>>, Failure> {
     let is_cancel = *choice == Choice::Cancel;
     let (status, option_id) = match choice.select(&request.options) {
         _ if is_cancel => (PermissionStatus::Cancelled, None),
@@ -271,7 +275,7 @@ fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Resu
     let is_late = request.deadline <= now;
     match request.status {
         PermissionStatus::Pending if is_late && !is_cancel => Err(expired()),
-        PermissionStatus::Pending => Ok(Some((status, option_id))),
+        PermissionStatus::Pending => Ok(Some(option_id)),
         current if current == status && request.option_id == option_id => Ok(None),
         // Cancelling a request that was resolved elsewhere changes nothing, and shows the client how it was resolved. A
         // stock AG-UI client has no other way to drop a request that has expired.

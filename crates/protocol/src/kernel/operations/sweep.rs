@@ -34,6 +34,6 @@ fn expire_permissions(desk: &mut Desk, run_id: RunId, now: Timestamp) {
         .map(|p| p.permission_id)
         .collect();
     for permission_id in late {
-        permission::resolve(desk, run_id, permission_id, PermissionStatus::Cancelled, None, resolved_by::DEADLINE, now);
+        permission::resolve(desk, run_id, permission_id, permission::Verdict::cancelled(resolved_by::DEADLINE), now);
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::kernel::permissions::PermissionStrategy;
+
 /// From narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -37,6 +39,14 @@ pub struct ExecutionPolicy {
     pub timeout_ms: i64,
     pub network: Network,
     pub secret_scope: SecretScope,
+    /// Whose answer to a permission request counts. Absent: as the server is configured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub permission_strategy: Option<PermissionStrategy>,
+    /// How long a permission request waits at most. Absent: as long as the backend wants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub permission_timeout_ms: Option<i64>,
     #[serde(flatten)]
     pub budgets: Budgets,
 }
@@ -100,6 +110,9 @@ pub struct AskedPolicy {
     pub(super) timeout_ms: Option<i64>,
     pub(super) network: Option<Network>,
     pub(super) secret_scope: SecretScope,
+    /// Only where the server's own strategy is `first-responder`.
+    pub(super) permission_strategy: Option<PermissionStrategy>,
+    pub(super) permission_timeout_ms: Option<i64>,
     pub(super) max_turns: Option<i64>,
     pub(super) max_tokens: Option<i64>,
     pub(super) max_tool_calls: Option<i64>,

@@ -234,7 +234,13 @@ impl Translator {
             EventType::Error => out.custom(ERROR, picked(payload, &["failureKind", "message", "willRetry"])),
             EventType::TerminalStatus => self.end(event, out),
             EventType::Custom => custom(payload, out),
-            EventType::Audit => self.questions.note_cancel(payload),
+            EventType::Audit => {
+                self.questions.note_cancel(payload);
+                // A run that brought a vote which does not decide ends with the same question.
+                if self.questions.note_vote(payload) {
+                    self.interrupt(seq, out);
+                }
+            }
             EventType::UserMessage | EventType::Lease | EventType::Session => {}
         }
     }

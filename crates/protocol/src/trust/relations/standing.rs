@@ -125,8 +125,11 @@ impl Question {
 
 /// The state of a scope declared since version `since` for this person. `needs_answer`: a change requires their answer.
 pub(super) fn scope_state(relation: &Relation, id: &str, since: i64, needs_answer: bool, now: Timestamp) -> ScopeState {
-    match relation.answers.get(id).filter(|_| relation.revoked_at.is_none()) {
+    let is_over = relation.revoked_at.is_some();
+    match relation.answers.get(id) {
+        // A refusal is remembered after the end of the relation, for the next one.
         Some(Answer::Denied) => ScopeState::Denied,
+        _ if is_over => ScopeState::Unanswered,
         Some(Answer::Granted { expires_at, .. }) if since <= relation.consented.version => match expires_at {
             Some(end) if *end <= now => ScopeState::Expired,
             _ if needs_answer => ScopeState::Suspended,

@@ -7,7 +7,7 @@ use ostler_protocol::{
     kernel::{
         budgets::UsedUp,
         events::AppendEvent,
-        permissions::{AskPermission, Asked, PermissionRequest, PermissionStatus},
+        permissions::{AskPermission, Asked, Ballot, PermissionRequest, PermissionStatus},
         policy::Budgets,
         runs::TerminalStatus,
     },
@@ -192,6 +192,7 @@ fn resolved(request: &Value, status: PermissionStatus, digest: &str) -> Permissi
         round: 0,
         resolved_seq: None,
         resolved_at: None,
+        ballot: Ballot::default(),
         created_at: Timestamp::UNIX_EPOCH,
     }
 }

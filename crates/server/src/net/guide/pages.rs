@@ -30,6 +30,7 @@ pub(super) const PAGES: &[Page] = pages! {
     "configuration"
     "consent"
     "costs"
+    "daemon"
     "english"
     "exit-codes"
     "generated/capabilities"

@@ -1,18 +1,22 @@
 //! The response of `/capabilities` as a whole.
 
-use serde_json::json;
+use std::path::PathBuf;
 
+use ostler_protocol::capabilities::Toggle;
+use serde_json::{Value, json};
+
+use super::toggles::{switch_off_defaults, switch_on};
 use crate::harness::{Engine, TestServer, one_engine};
 
 #[one_engine]
 async fn the_envelope_is_what_published_clients_read(engine: Engine) {
-    let server = TestServer::start(engine).await;
+    let mut workspace = None;
+    let server = TestServer::with(engine, |setup| workspace = Some(setup.bind_workspace())).await;
     let anonymous = server.with_token(None).get("/capabilities").await.with_status(200);
     assert_eq!(anonymous["workspaceCwd"], "", "a path of this machine is for authenticated callers");
     let mut envelope = server.get("/capabilities").await.with_status(200);
     assert_eq!(anonymous["features"], envelope["features"]);
-    let workspace = envelope["workspaceCwd"].take();
-    assert_eq!(workspace, std::env::current_dir().unwrap().canonicalize().unwrap().to_str().unwrap());
+    assert_eq!(envelope["workspaceCwd"].take(), workspace.unwrap().to_str().unwrap());
     let features = envelope["features"].take();
     assert_eq!(features[0], "health");
     let versions = json!({"current": "v1", "supported": ["v1"]});
@@ -20,4 +24,29 @@ async fn the_envelope_is_what_published_clients_read(engine: Engine) {
         "protocol": versions, "protocolVersions": versions, "policy": {"permission": "first-responder"},
         "eventSchemaVersion": 1, "ostlerVersion": env!("CARGO_PKG_VERSION")});
     assert_eq!(envelope, expected);
+}
+
+/// The whole envelope with every toggle off, and with every toggle on. `OSTLER_BLESS=1` writes it again.
+#[one_engine]
+async fn the_kept_envelopes_are_up_to_date(engine: Engine) {
+    let mut envelopes = json!({});
+    for (name, on) in [("off", &[][..]), ("on", Toggle::ALL)] {
+        let server = TestServer::with(engine, |setup| {
+            switch_off_defaults(setup);
+            on.iter().for_each(|toggle| switch_on(setup, *toggle));
+        })
+        .await;
+        let mut envelope: Value = server.get("/capabilities").await.with_status(200);
+        assert_eq!(envelope["workspaceCwd"] == "", on.is_empty());
+        // What differs between machines and releases.
+        (envelope["workspaceCwd"], envelope["ostlerVersion"]) = (json!("(workspace)"), json!("(version)"));
+        envelopes[name] = envelope;
+    }
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/surface/capabilities/envelopes.json");
+    let text = format!("{}\n", serde_json::to_string_pretty(&envelopes).unwrap());
+    if std::env::var_os("OSTLER_BLESS").is_some_and(|value| value == "1") {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(kept, text, "what clients rely on has changed; if that is meant, run this with OSTLER_BLESS=1");
 }

@@ -15,6 +15,10 @@ async fn a_refusal_outlives_the_relation(engine: Engine) {
     let never = json!({"granted_scopes": ["notes:read"], "denied_scopes": ["shell:exec"]});
     answer(&scene.server, &one, &never).await.with_status(200);
     scene.server.send(scene.server.request("DELETE", &format!("/h2a/relations/{one}"))).await.with_status(200);
+    // By it, the screen of the next relation shows what was refused before.
+    let ended = scene.server.get("/h2a/relations?ended=true").await.with_status(200);
+    assert_eq!(ended["relations"][0]["denied_scopes"], json!(["shell:exec"]));
+    assert_eq!(ended["relations"][0]["granted_scopes"], json!([]));
     let receipt = ledger(&scene.server).await.pop().unwrap();
     assert_eq!((&receipt["act"], &receipt["scopes"][0]["granted"]), (&json!("revoked"), &json!(false)));
     assert_eq!(receipt["scopes"][0]["label"], "May shell:exec");

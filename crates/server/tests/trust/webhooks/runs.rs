@@ -15,13 +15,25 @@ use crate::{
 
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
-/// What takes the store back to before the migration.
-pub const UNDO_RUN_WEBHOOKS: [&str; 6] = [
+/// What takes the store back to before the migration, and all later ones.
+pub const UNDO_RUN_WEBHOOKS: [&str; 18] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
     "ALTER TABLE webhooks DROP COLUMN runs_since",
     "DROP INDEX runs_agent",
+    "DROP INDEX permissions_pending",
+    "DROP INDEX permissions_id",
+    "ALTER TABLE permissions DROP COLUMN strategy",
+    "ALTER TABLE permissions DROP COLUMN voters",
+    "ALTER TABLE permissions DROP COLUMN quorum",
+    "ALTER TABLE permissions DROP COLUMN votes",
+    "ALTER TABLE permissions DROP COLUMN refusals",
+    "ALTER TABLE sessions DROP COLUMN participants",
+    "ALTER TABLE commands DROP COLUMN origin",
+    "ALTER TABLE commands DROP COLUMN submitted_by",
+    "DROP TABLE daemon_sessions",
+    "DROP TABLE daemon_clients",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

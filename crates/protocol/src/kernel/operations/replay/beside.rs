@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::Replay;
+use super::{Replay, votes};
 use crate::{
     RawJson, Timestamp,
     ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId},
     kernel::{
         commands::{Command, CommandType},
         events::{Event, EventType, PHASE_ROLLED_BACK, PHASE_RUNNER_ENDED},
-        permissions::{AskPermission, PermissionRequest, PermissionStatus},
+        permissions::{AskPermission, Ballot, PermissionRequest, PermissionStatus},
         runner_jobs::RunnerJob,
         runs::Run,
         sessions::Session,
@@ -97,7 +97,11 @@ impl Beside {
                 self.jobs.extend(fields.runner_job_id);
             }
             EventType::PermissionRequest => self.ask(run_id, event, &raw),
-            EventType::PermissionResolved => self.resolve(run_id, event, fields),
+            EventType::PermissionResolved => {
+                votes::apply(&mut self.permissions, run_id, event, &raw);
+                self.resolve(run_id, event, fields);
+            }
+            EventType::Audit => votes::apply(&mut self.permissions, run_id, event, &raw),
             _ => {}
         }
     }
@@ -127,7 +131,7 @@ impl Beside {
     fn ask(&mut self, run_id: RunId, event: &Event, raw: &RawJson) {
         let (Some(command_id), Some(ask)) = (event.command_id, raw.view::<AskPermission>()) else { return };
         let request = PermissionRequest {
-            deadline: ask.waits_until(event.created_at),
+            deadline: ask.waits_until(event.created_at, None),
             permission_id: ask.permission_id,
             run_id,
             session: event.session,
@@ -143,6 +147,7 @@ impl Beside {
             resolved_by: None,
             resolved_at: None,
             resolved_seq: None,
+            ballot: Ballot::default(),
             created_at: event.created_at,
         };
         self.permissions.insert((run_id, ask.permission_id), request);
@@ -168,6 +173,7 @@ impl Beside {
             resolved_by: fields.resolved_by,
             resolved_at: Some(event.created_at),
             resolved_seq: Some(event.session_seq),
+            ballot: Ballot::default(),
             created_at: event.created_at,
         };
         let place = (run_id, permission_id);
@@ -232,7 +238,7 @@ impl Replay {
         let row = format!("command {}", command.command_id);
         let Some(replayed) = self.beside.commands.get(&command.command_id) else { return };
         if let Some(digest) = &replayed.record_digest {
-            let what = "what it was created with (type, payload, payload_hash, idempotency key, time)";
+            let what = "what it was created with (type, payload, payload_hash, idempotency key, submitter, time)";
             found.check(*digest == command.record_digest(), &row, what);
         }
         let rolled_back_at = replayed.rolled_back_at.filter(|_| replayed.is_cancelled);
@@ -309,11 +315,19 @@ fn check_permission(row: &str, stored: &PermissionRequest, replayed: &Permission
     found.check(same(stored.tool_call_id.as_deref(), replayed.tool_call_id.as_deref()), row, "tool_call_id");
     found.check(stored.options == replayed.options, row, "options");
     found.check(stored.digest == replayed.digest, row, "digest");
-    found.check(same_time(Some(stored.deadline), Some(replayed.deadline)), row, "deadline");
+    // The policy of its run, which no event states, may end it earlier than the request asks for.
+    let deadlines = replayed.created_at.as_microsecond()..=replayed.deadline.as_microsecond();
+    found.check(deadlines.contains(&stored.deadline.as_microsecond()), row, "deadline");
     found.check(stored.status == replayed.status, row, "status");
     found.check(same(stored.option_id.as_deref(), replayed.option_id.as_deref()), row, "option_id");
     found.check(same(stored.resolved_by.as_deref(), replayed.resolved_by.as_deref()), row, "resolved_by");
     found.check(same_time(stored.resolved_at, replayed.resolved_at), row, "resolved_at");
     found.check(stored.resolved_seq == replayed.resolved_seq, row, "resolved_seq");
+    let (ballot, replayed_ballot) = (&stored.ballot, &replayed.ballot);
+    found.check(ballot.strategy == replayed_ballot.strategy, row, "strategy");
+    found.check(ballot.voters == replayed_ballot.voters, row, "voters");
+    found.check(ballot.quorum == replayed_ballot.quorum, row, "quorum");
+    found.check(ballot.votes == replayed_ballot.votes, row, "votes");
+    found.check(ballot.refusals == replayed_ballot.refusals, row, "refusals");
     found.check(same_time(Some(stored.created_at), Some(replayed.created_at)), row, "created_at");
 }

@@ -142,6 +142,7 @@ impl Replay {
         found.check(!self.has_payloads, row, "a payload left after its erasure");
         found.check(session.title.is_none(), row, "title");
         found.check(session.labels.is_empty(), row, "labels");
+        found.check(session.participants.is_empty(), row, "participants");
         let is_anonymous = rows.usage.iter().all(|usage| usage.user_id.is_none());
         found.check(is_anonymous, row, "a user left in its usage after its erasure");
         found.check(session.thread_id.is_none(), row, "thread_id");
@@ -225,6 +226,7 @@ impl Replay {
         let (session, row) = (rows.session, "session");
         found.check(session.title == self.title, row, "title");
         found.check(session.labels == self.labels, row, "labels");
+        found.check(session.participants == self.participants, row, "participants");
         found.check(session.closed_at == self.closed_at, row, "closed_at");
         // Any run may have reported it.
         found.check(self.lacks_payloads() || session.thread_id == self.thread_id, row, "thread_id");

@@ -74,3 +74,45 @@ fn time_runs_on_through_attempts_and_the_server_ends_what_outlives_it() {
     assert_eq!(scene.state(run, turn), CommandState::Blocked);
     assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::BudgetExceeded));
 }
+
+/// A turn that was submitted with a deadline of half a second.
+fn with_deadline() -> (Scene, RunId, CommandId) {
+    let mut scene = Scene::new();
+    let op = scene.new_run();
+    let run = op.run.run_id;
+    scene.apply(run, Op::CreateRun(Box::new(op))).unwrap();
+    let Op::CreateCommand(mut first) = scene.new_command(run, CommandType::Turn, None) else { unreachable!() };
+    first.command.payload = RawJson::of(&json!({"prompt": "x", "budgets": {"deadlineMs": 500}}));
+    first.command.deadline_at = Some(scene.now.checked_add(jiff::SignedDuration::from_millis(500)).unwrap());
+    let turn = first.command.command_id;
+    scene.apply(run, Op::CreateCommand(first)).unwrap();
+    (scene, run, turn)
+}
+
+#[test]
+fn a_command_that_waits_past_its_own_deadline_is_cancelled() {
+    let (mut scene, run, turn) = with_deadline();
+    scene.advance_ms(499);
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Pending);
+    scene.advance_ms(1);
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled);
+    let message = scene.command(run, turn).terminal.as_ref().unwrap().message.clone().unwrap();
+    assert!(message.ends_with("prompt_deadline_exceeded"), "{message}");
+}
+
+#[test]
+fn a_runner_has_a_while_to_stop_a_command_that_is_past_its_own_deadline() {
+    let (mut scene, run, turn) = with_deadline();
+    scene.claim(run, "runner");
+    scene.append(run, vec![says(turn)]).unwrap();
+    scene.advance_ms(500);
+    scene.sweep(run);
+    let command = scene.command(run, turn);
+    assert_eq!(command.cancel_reason.as_deref(), Some("prompt_deadline_exceeded"));
+    assert_eq!(scene.state(run, turn), CommandState::Running);
+    scene.advance_ms(LEASE_MS);
+    scene.sweep(run);
+    assert_eq!(scene.state(run, turn), CommandState::Cancelled, "its runner is gone");
+}

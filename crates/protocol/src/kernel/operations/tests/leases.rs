@@ -84,6 +84,7 @@ fn only_the_holder_of_the_live_lease_writes() {
         attempt_id: Some(AttemptId::new(Uuid::nil())),
         batch_no: None,
         release_if_idle: false,
+        voting: VotingRules::default(),
         events: vec![says(turn)],
     };
     assert_eq!(scene.refused(run, Op::Append(op.clone())), "attempt-stale");

@@ -10,6 +10,7 @@ mod permissions;
 mod sessions;
 mod submissions;
 mod usage;
+mod votes;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -23,6 +24,7 @@ use crate::{
         events::{Appended, EventType, NewEvent},
         fold::CommandFold,
         labels::Labels,
+        permissions::{Voter, VotingRules},
         policy::{Approval, Budgets, ExecutionPolicy, Network, Sandbox, SecretScope},
         runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
         runs::{Run, RunStatus},
@@ -88,6 +90,8 @@ impl Scene {
                 timeout_ms: 1_000,
                 network: Network::Disabled,
                 secret_scope: SecretScope::default(),
+                permission_strategy: None,
+                permission_timeout_ms: None,
                 budgets: Budgets::default(),
             },
             trace_sink: RawJson::null(),
@@ -134,6 +138,8 @@ impl Scene {
             payload: RawJson::of(&json!({"prompt": "do it"})),
             payload_hash: "hash".into(),
             idempotency_key: key.map(str::to_owned),
+            origin: None,
+            submitted_by: None,
             state: CommandState::Pending,
             target_command_id: None,
             cancel_requested_at: None,
@@ -184,6 +190,7 @@ impl Scene {
             attempt_id: None,
             batch_no,
             release_if_idle: false,
+            voting: VotingRules::default(),
             events,
         })
     }
@@ -318,6 +325,10 @@ pub(super) fn ends(command_id: CommandId, status: &str) -> NewEvent {
 
 pub(super) fn ends_run(status: &str) -> NewEvent {
     NewEvent::written(EventType::TerminalStatus, None, &json!({"status": status}))
+}
+
+pub(super) fn voter(client: Option<&str>) -> Voter {
+    Voter { principal: "me".into(), client: client.map(str::to_owned), is_local: false }
 }
 
 pub(super) fn asks(command_id: CommandId, permission_id: PermissionId) -> NewEvent {

@@ -15,8 +15,8 @@ fn asking() -> (Scene, RunId, CommandId, PermissionId) {
 }
 
 fn answer(permission_id: PermissionId, option: &str, digest: &str) -> Op {
-    let (option_id, digest) = (option.to_owned(), digest.to_owned());
-    Op::AnswerPermission(AnswerPermissionOp { permission_id, option_id, digest, by: "me".into() })
+    let (choice, digest) = (Choice::Option(option.to_owned()), Some(digest.to_owned()));
+    Op::AnswerPermission(Box::new(AnswerPermissionOp { permission_id, choice, digest, voter: voter(None) }))
 }
 
 fn digest() -> String {

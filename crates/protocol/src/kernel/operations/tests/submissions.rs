@@ -45,7 +45,7 @@ impl Scene {
             };
             PermissionAnswer { permission_id: *permission_id, choice }
         };
-        let work = Submission::Answers(answers.iter().map(resumed).collect());
+        let work = Submission::Answers { answers: answers.iter().map(resumed).collect(), voter: voter(None) };
         SubmitOp { alias: name.into(), request_hash: name.into(), work, by: "me".into() }
     }
 }
@@ -249,4 +249,22 @@ fn an_answer_that_makes_no_sense_or_comes_too_late_is_refused() {
     let cancelled = scene.resume("two", &[(permission, Value::Null)]);
     scene.submit(cancelled).unwrap();
     assert_eq!(scene.rows(run).permissions[&permission].status, PermissionStatus::Cancelled);
+}
+
+#[test]
+fn a_queued_turn_waits_for_answers_too_and_only_so_many_wait() {
+    let (mut scene, run, first) = at_work();
+    let permission = PermissionId::new(scene.body());
+    scene.append(run, vec![asks(first.alias.command_id, permission)]).unwrap();
+    let queued = |scene: &mut Scene, name: &str| {
+        let mut op = scene.message(name, name, OnBusy::Enqueue);
+        let Submission::Turn { fresh, .. } = op.work else { unreachable!() };
+        op.work = Submission::QueuedTurn { fresh, turns_max: 2 };
+        op
+    };
+    let op = queued(&mut scene, "two");
+    let second = scene.submit(op).unwrap();
+    assert!(second.started.is_none(), "the session's run takes it");
+    let third = queued(&mut scene, "three");
+    assert_eq!(scene.say_refused(third), "commands-unfinished");
 }

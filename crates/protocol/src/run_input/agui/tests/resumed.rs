@@ -47,6 +47,24 @@ fn a_persons_no_finishes_the_run_as_cancelled() {
     assert_eq!(stopped["metadata"], json!({"failureKind": "cancelled", "message": "It was cancelled."}));
 }
 
+#[test]
+fn a_vote_that_does_not_decide_ends_the_run_with_the_same_questions() {
+    let voted =
+        |n: u8| (EventType::Audit, json!({"action": "permission.voted", "permissionId": permission(n), "voter": "a"}));
+    let events = log(&[START, opened(1, None), opened(2, None), voted(1), voted(2), resolved(1, "allowed")]);
+    let interrupts = |run_id: &str, after_seq: i64| {
+        let sent = translate(&mut Translator::new("thread", run_id, after_seq), &events);
+        let end = serde_json::to_value(&sent.last().expect("an end").event).expect("JSON");
+        let kinds: Vec<_> = sent.iter().map(|sent| sent.event.body.type_name()).collect();
+        assert_eq!(kinds, ["RUN_STARTED", "RUN_FINISHED"]);
+        let interrupts = end["outcome"]["interrupts"].as_array().expect("interrupts").clone();
+        interrupts.iter().map(|interrupt| interrupt["id"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(interrupts("run-1", 0), [json!(permission(1))]);
+    // Everything that is open by now is asked.
+    assert_eq!(interrupts("run-2", 3), [json!(permission(1)), json!(permission(2))]);
+}
+
 fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
     let mut replay = RunReplay::default();
     let signed =

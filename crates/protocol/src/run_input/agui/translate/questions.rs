@@ -8,6 +8,7 @@ use crate::{
     RawJson,
     kernel::{
         events::Event,
+        operations::ACTION_VOTED,
         permissions::{AskPermission, Asked},
     },
     limits::PERMISSIONS_OPEN_MAX,
@@ -34,7 +35,7 @@ impl Questions {
         let payload = event.payload.as_ref().and_then(|text| RawJson::parse(text.to_string()).ok());
         // A request that is malformed, or comes too late, is answered by the kernel at once.
         let Some(Asked::Well(ask)) = payload.map(|payload| AskPermission::read(&payload)) else { return };
-        let until = ask.waits_until(event.created_at);
+        let until = ask.waits_until(event.created_at, None);
         let is_new = self.open.iter().all(|question| question.interrupt.id != ask.permission_id.to_string());
         if self.to_stop || until <= event.created_at || self.open.len() == PERMISSIONS_OPEN_MAX || !is_new {
             return;
@@ -75,6 +76,14 @@ impl Questions {
 
     pub(super) fn note_cancel(&mut self, payload: &Value) {
         self.to_stop |= payload["action"] == "command.cancel";
+    }
+
+    /// Makes a question be sent again after a vote that did not decide it. False if the event is no such vote.
+    pub(super) fn note_vote(&mut self, payload: &Value) -> bool {
+        let is_vote = payload["action"] == ACTION_VOTED;
+        let voted = self.open.iter_mut().filter(|question| payload["permissionId"] == *question.interrupt.id);
+        voted.for_each(|question| question.put &= !is_vote);
+        is_vote
     }
 
     /// The questions to send now: everything open, unless an interrupt has sent part of it and still waits.

@@ -337,6 +337,7 @@ impl World {
                     attempt_id: None,
                     batch_no: None,
                     release_if_idle: true,
+                    voting: VotingRules::default(),
                     events: vec![ends(command.command_id, status)],
                 })
             }

@@ -1,0 +1,445 @@
+//! The loop of an attached terminal: frames, typed lines, signals, and the requests that they cause.
+
+use std::{collections::VecDeque, time::Duration};
+
+use futures_util::{
+    FutureExt, StreamExt,
+    future::BoxFuture,
+    stream::{BoxStream, FuturesUnordered},
+};
+use ostler_client::{
+    Client,
+    daemon::{ReceivedFrame, SessionClient},
+};
+use ostler_protocol::{Failure, FailureKind, daemon::prompts::PromptAccepted};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    Earlier,
+    turns::Turns,
+    votes::{VoteAction, Votes},
+};
+use crate::{
+    errors, exit_codes,
+    follow::{Followed, Source, follow},
+    terminal::{
+        frame_view::FrameView,
+        output::{self, Output},
+        paint::Paint,
+        screen::Screen,
+        typed_lines::TypedLines,
+    },
+};
+
+/// How often the server is told that this client is still there.
+const HEARTBEAT: Duration = Duration::from_secs(30);
+/// How many earlier frames are held until it is known which of them are shown.
+const EARLIER_FRAMES_MAX: usize = 10_000;
+
+const HELP: &str = "\
+  a line     a prompt; while a turn runs it waits for its end
+  /cancel    cancel the running prompt, like Ctrl-C
+  /detach    leave; nothing is ended, like Ctrl-D
+  /help      this list
+  //text     a prompt that begins with a slash and is one of these words
+When a permission request waits, a line is a vote: an option's number, y, n, or v for the whole call.
+";
+
+/// Where prompts come from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum InputMode {
+    /// Nowhere.
+    None,
+    /// Each line of stdin, one after the other.
+    Piped,
+    /// A person who types lines and reads only frames as JSON.
+    Typed,
+    /// A person who types lines and is asked.
+    Terminal,
+}
+
+/// The frames of a session as a source of events.
+struct SessionFrames {
+    session: SessionClient,
+    command: String,
+}
+
+impl Source for SessionFrames {
+    type Event = ReceivedFrame;
+
+    fn number(&self, frame: &ReceivedFrame) -> Option<i64> {
+        frame.id
+    }
+
+    async fn open(
+        &self,
+        _: &Client,
+        after: i64,
+    ) -> Result<BoxStream<'static, Result<ReceivedFrame, Failure>>, Failure> {
+        self.session.frames(Some(after)).await
+    }
+
+    /// A session ends with a frame.
+    async fn is_over(&self, _: &Client, _: i64) -> Result<bool, Failure> {
+        Ok(false)
+    }
+
+    fn command(&self) -> String {
+        self.command.clone()
+    }
+}
+
+/// The end of a request of this client.
+enum Response {
+    Prompt(Result<PromptAccepted, Failure>),
+    Cancel(Result<(), Failure>),
+    Vote(String, Result<(), Failure>),
+    Heartbeat,
+}
+
+pub(crate) struct Live {
+    session: SessionClient,
+    /// The command that attaches to the session again.
+    again: String,
+    output: Output,
+    input: InputMode,
+    is_verbose: bool,
+    earlier: Earlier,
+    /// Frames that were there before, until the last of them is read.
+    replayed: Option<VecDeque<ReceivedFrame>>,
+    view: FrameView,
+    screen: Screen,
+    votes: Votes,
+    turns: Turns,
+    typed: Option<TypedLines>,
+    requests: FuturesUnordered<BoxFuture<'static, Response>>,
+    /// Prompts that were sent and not accepted yet.
+    submitting: usize,
+    is_cancelling: bool,
+    /// The text that asks for input is the last on the terminal, and its line has not ended.
+    cue: Option<String>,
+    /// The exit code, once there is nothing left to do.
+    end: Option<u8>,
+}
+
+impl Live {
+    pub(crate) fn new(
+        session: SessionClient,
+        output: Output,
+        input: InputMode,
+        earlier: Earlier,
+        again: String,
+        answer_hint: String,
+        is_verbose: bool,
+    ) -> Self {
+        let own = session.client_id().map(str::to_owned);
+        Self {
+            view: FrameView::new(own, input == InputMode::Terminal, answer_hint, Paint::stderr()),
+            session,
+            again,
+            output,
+            input,
+            is_verbose,
+            earlier,
+            replayed: Some(VecDeque::new()),
+            screen: Screen::new(output.is_text()),
+            votes: Votes::default(),
+            turns: Turns::default(),
+            typed: (input != InputMode::None).then(TypedLines::stdin),
+            requests: FuturesUnordered::new(),
+            submitting: 0,
+            is_cancelling: false,
+            cue: None,
+            end: None,
+        }
+    }
+
+    /// Runs until the person detaches, the input has been worked off, or the session is closed. Returns the exit code.
+    pub(crate) async fn run(mut self) -> Result<u8, Failure> {
+        let source = SessionFrames { session: self.session.clone(), command: self.again.clone() };
+        let mut frames = follow(self.session.client().clone(), source, 0);
+        let mut interrupts = interrupts()?;
+        let mut heartbeats = interval(HEARTBEAT);
+        heartbeats.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        while self.end.is_none() {
+            self.ask();
+            tokio::select! {
+                followed = frames.recv() => match followed {
+                    Some((_, Followed::Event(frame))) => self.frame(*frame),
+                    Some((_, Followed::Over(over))) => {
+                        self.close();
+                        over?;
+                        break;
+                    }
+                    Some((_, change)) => {
+                        if let Some(line) = change.connection_line(self.is_verbose) {
+                            self.note(&format!("{line}\n"));
+                        }
+                    }
+                    None => break,
+                },
+                line = next_line(&mut self.typed), if self.takes_input() => self.line(line),
+                Some(response) = self.requests.next(), if !self.requests.is_empty() => self.response(response)?,
+                _ = interrupts.recv() => self.interrupt(),
+                _ = heartbeats.tick() => self.heartbeat(),
+            }
+            self.end_of_input();
+        }
+        self.close();
+        Ok(self.end.unwrap_or_else(|| self.turns.exit_code()))
+    }
+
+    /// Whether a typed line is read now. Piped prompts are sent one after the other.
+    fn takes_input(&self) -> bool {
+        let is_free = self.submitting == 0 && !self.turns.has_own();
+        self.typed.is_some() && self.replayed.is_none() && (self.input != InputMode::Piped || is_free)
+    }
+
+    /// Ends when piped input has been worked off.
+    fn end_of_input(&mut self) {
+        let is_over = self.input == InputMode::Piped && self.typed.is_none();
+        if is_over && self.submitting == 0 && !self.turns.has_own() {
+            self.end.get_or_insert(self.turns.exit_code());
+        }
+    }
+
+    fn frame(&mut self, frame: ReceivedFrame) {
+        self.turns.apply(&frame);
+        self.is_cancelling &= !self.turns.is_idle();
+        let was_withdrawn = self.votes.apply(&frame);
+        let Some(replayed) = &mut self.replayed else {
+            self.show(&frame);
+            self.end_with(&frame);
+            if was_withdrawn && let Some(typed) = self.typed.as_mut().filter(|_| self.input == InputMode::Terminal) {
+                // It was meant for the request that another client has decided.
+                typed.discard();
+            }
+            return;
+        };
+        if frame.frame_type != "replay_complete" {
+            if replayed.len() == EARLIER_FRAMES_MAX {
+                replayed.pop_front();
+            }
+            return replayed.push_back(frame);
+        }
+        let replayed = self.replayed.take().unwrap_or_default();
+        let first = match self.earlier {
+            Earlier::All => 0,
+            Earlier::Last(count) => replayed.len().saturating_sub(count),
+            Earlier::RunningTurn => {
+                let began = self.turns.began();
+                let is_before = |frame: &&ReceivedFrame| began.is_none_or(|began| frame.id.is_none_or(|id| id < began));
+                replayed.iter().take_while(is_before).count()
+            }
+        };
+        for frame in replayed.iter().skip(first) {
+            self.show(frame);
+        }
+    }
+
+    fn show(&mut self, frame: &ReceivedFrame) {
+        if !self.output.is_text() {
+            self.screen.data(&output::json_line(frame));
+        } else {
+            let pieces = self.view.apply(frame);
+            if !pieces.is_empty() {
+                self.interrupt_cue();
+            }
+            self.screen.show(pieces);
+            if frame.frame_type == "state_resync_required" {
+                self.note("some frames were lost: the server no longer has them\n");
+            }
+        }
+    }
+
+    /// A session that is closed ends its terminals.
+    fn end_with(&mut self, frame: &ReceivedFrame) {
+        let reason = frame.data.get("reason").and_then(|reason| reason.as_str());
+        let has_ended = match frame.frame_type.as_str() {
+            "session_closed" => true,
+            // A server that stops ends its streams; the session goes on when it is back.
+            "session_died" => reason != Some("daemon_shutdown"),
+            _ => false,
+        };
+        if has_ended {
+            self.end = Some(self.turns.exit_code());
+        }
+    }
+
+    /// Acts on a typed line. `None`: the input has ended.
+    fn line(&mut self, typed: Option<String>) {
+        self.cue = None;
+        let Some(typed) = typed else {
+            self.typed = None;
+            if self.input != InputMode::Piped {
+                self.detach();
+            }
+            return;
+        };
+        let asks = self.input == InputMode::Terminal;
+        if let Some(action) = asks.then(|| self.votes.answer(&typed)).flatten() {
+            return match action {
+                VoteAction::Print(text) => self.note(&text),
+                VoteAction::Send(request_id, option_id) => {
+                    let session = self.session.clone();
+                    let vote = async move {
+                        let result = session.vote(&request_id, Some(&option_id)).await;
+                        Response::Vote(request_id, result)
+                    };
+                    self.requests.push(vote.boxed());
+                }
+            };
+        }
+        match typed.trim() {
+            "" => {}
+            "/detach" if self.input != InputMode::Piped => self.detach(),
+            "/cancel" if self.input != InputMode::Piped => self.cancel(),
+            "/help" if self.input != InputMode::Piped => self.note(HELP),
+            text => self.submit(text.strip_prefix('/').filter(|rest| rest.starts_with('/')).unwrap_or(text)),
+        }
+    }
+
+    fn submit(&mut self, text: &str) {
+        if !self.turns.is_idle() && self.input == InputMode::Terminal {
+            self.note("waits for the running prompt\n");
+        }
+        let (session, text) = (self.session.clone(), text.to_owned());
+        self.submitting += 1;
+        self.requests.push(async move { Response::Prompt(session.prompt(&text).await) }.boxed());
+    }
+
+    fn cancel(&mut self) {
+        let session = self.session.clone();
+        self.is_cancelling = true;
+        self.note("cancelling\n");
+        self.requests.push(async move { Response::Cancel(session.cancel().await) }.boxed());
+    }
+
+    fn heartbeat(&mut self) {
+        if self.session.client_id().is_none() {
+            return;
+        }
+        let session = self.session.clone();
+        self.requests.push(
+            async move {
+                // The follower reports a server that cannot be reached.
+                let _ = session.heartbeat().await;
+                Response::Heartbeat
+            }
+            .boxed(),
+        );
+    }
+
+    fn response(&mut self, response: Response) -> Result<(), Failure> {
+        match response {
+            Response::Heartbeat => {}
+            Response::Prompt(result) => {
+                self.submitting -= 1;
+                match result {
+                    Ok(accepted) => self.turns.submitted(accepted.prompt_id),
+                    Err(failure) if self.input == InputMode::Piped => {
+                        self.close();
+                        return Err(failure);
+                    }
+                    Err(failure) => self.report(&failure),
+                }
+            }
+            Response::Cancel(result) => {
+                if let Err(failure) = result {
+                    self.is_cancelling = false;
+                    self.report(&failure);
+                }
+            }
+            Response::Vote(request_id, Err(failure)) => {
+                self.note(&format!("not answered: {}\n", output::line(&failure.message, 300)));
+                match failure.kind {
+                    // It was decided elsewhere, or the turn has ended, or this client has no vote.
+                    FailureKind::NotFound | FailureKind::StateConflict | FailureKind::Forbidden => {
+                        self.votes.remove(&request_id);
+                    }
+                    _ => self.votes.retry(&request_id),
+                }
+            }
+            Response::Vote(_, Ok(())) => {}
+        }
+        Ok(())
+    }
+
+    /// Ctrl-C cancels the running prompt. A client that only follows detaches.
+    fn interrupt(&mut self) {
+        self.interrupt_cue();
+        match self.input {
+            InputMode::None => self.detach(),
+            InputMode::Piped if self.is_cancelling => self.end = Some(exit_codes::LEFT),
+            _ if self.is_cancelling => self.note("still cancelling; Ctrl-D or /detach detaches\n"),
+            _ if !self.turns.is_idle() || self.submitting > 0 => self.cancel(),
+            InputMode::Piped => self.end = Some(exit_codes::LEFT),
+            _ => self.note("no prompt runs; Ctrl-D or /detach detaches\n"),
+        }
+    }
+
+    fn detach(&mut self) {
+        self.close();
+        output::message(&format!("detached; the session goes on: {}\n", self.again));
+        self.end = Some(exit_codes::OK);
+    }
+
+    /// Asks for a vote, or shows that a prompt can be typed.
+    fn ask(&mut self) {
+        if self.input != InputMode::Terminal || self.replayed.is_some() || self.end.is_some() {
+            return;
+        }
+        let vote = self.votes.cue();
+        let cue = match &vote {
+            Some(vote) => format!("{} {vote}", Paint::stderr().bold("allow this?")),
+            None if self.turns.is_idle() && self.submitting == 0 => Paint::stderr().bold("> "),
+            None => return,
+        };
+        if self.cue.as_ref() == Some(&cue) {
+            return;
+        }
+        self.interrupt_cue();
+        if let Some(typed) = self.typed.as_mut().filter(|_| vote.is_some()) {
+            typed.discard();
+        }
+        self.screen.close();
+        output::message(&cue);
+        self.cue = Some(cue);
+    }
+
+    /// Ends the line of the cue before something else is printed.
+    fn interrupt_cue(&mut self) {
+        if self.cue.take().is_some() {
+            output::message("\n");
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        self.interrupt_cue();
+        self.screen.note(text);
+    }
+
+    fn report(&mut self, failure: &Failure) {
+        self.note(&errors::render(failure, Paint::stderr()));
+    }
+
+    fn close(&mut self) {
+        self.interrupt_cue();
+        self.screen.close();
+    }
+}
+
+/// The next typed line. Never completes if none are read.
+async fn next_line(typed: &mut Option<TypedLines>) -> Option<String> {
+    match typed {
+        Some(typed) => typed.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn interrupts() -> Result<Signal, Failure> {
+    signal(SignalKind::interrupt()).map_err(Failure::internal)
+}

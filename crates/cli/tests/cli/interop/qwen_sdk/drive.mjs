@@ -1,0 +1,459 @@
+// The published SDK of the daemon dialect, unmodified, against a real server. Every scenario is a list of named steps. A step
+// that fails does not end the scenario: at the end each failure is printed with the step's name, what was expected and what
+// the server returned.
+
+import assert from "node:assert/strict";
+import { pathToFileURL } from "node:url";
+
+const { sdk, server, token, workspace, scenario } = JSON.parse(process.argv[2]);
+const { DaemonClient, DaemonSessionClient, asKnownDaemonEvent } = await import(pathToFileURL(sdk));
+
+/** How long one step may take. */
+const STEP_MS_MAX = 20_000;
+
+const failures = [];
+const results = {};
+
+/** What an error says: the SDK's HTTP errors carry the server's status and body. */
+function described(error) {
+  if (error?.status === undefined) return error?.message ?? String(error);
+  return `HTTP ${error.status} ${JSON.stringify(error.body)}`;
+}
+
+/** One step by name. Returns its result, or undefined after a failure. */
+async function step(name, work) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no result within ${STEP_MS_MAX} ms`)), STEP_MS_MAX);
+  });
+  try {
+    results[name] = await Promise.race([work(), late]);
+    return results[name];
+  } catch (error) {
+    failures.push(`${name}: ${described(error)}`);
+    return undefined;
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+const has = (value, members, what) => {
+  for (const [name, expected] of Object.entries(members)) {
+    assert.deepEqual(value?.[name], expected, `${what}: expected ${name} to be ${JSON.stringify(expected)}, got ${JSON.stringify(value)}`);
+  }
+};
+const isText = (value, what) => assert.ok(typeof value === "string" && value.length > 0, `${what}: expected a text, got ${JSON.stringify(value)}`);
+const isList = (value, what) => assert.ok(Array.isArray(value), `${what}: expected a list, got ${JSON.stringify(value)}`);
+
+const text = (words) => ({ prompt: [{ type: "text", text: words }] });
+const script = (...steps) => text(JSON.stringify({ script: steps }));
+const newClient = () => new DaemonClient({ baseUrl: server, token });
+const update = (event) => (event.type === "session_update" ? event.data.update : undefined);
+const spoken = (events) =>
+  events.map(update).filter((it) => it?.sessionUpdate === "agent_message_chunk").map((it) => it.content.text).join("");
+
+/** Follows a session in the background. */
+function following(client, sessionId, options = {}) {
+  const stop = new AbortController();
+  const events = [];
+  const waiting = new Set();
+  const done = (async () => {
+    try {
+      for await (const event of client.subscribeEvents(sessionId, { ...options, signal: stop.signal })) {
+        events.push(event);
+        for (const wake of [...waiting]) wake();
+      }
+    } catch (error) {
+      if (!stop.signal.aborted) events.push({ type: "subscription failed", data: described(error) });
+    }
+    for (const wake of [...waiting]) wake();
+  })();
+  /** The first event that fits. */
+  const first = (what, fits) =>
+    new Promise((resolve, reject) => {
+      const look = () => {
+        const found = events.find(fits);
+        const broken = events.find(({ type }) => type === "subscription failed");
+        if (!found && !broken) return;
+        waiting.delete(look);
+        clearTimeout(timer);
+        if (found) resolve(found);
+        else reject(new Error(`expected ${what}, got ${broken.data}`));
+      };
+      const timer = setTimeout(() => {
+        waiting.delete(look);
+        reject(new Error(`expected ${what}, got only ${JSON.stringify(events.map(({ type }) => type))}`));
+      }, STEP_MS_MAX - 1_000);
+      waiting.add(look);
+      look();
+    });
+  return { events, first, stop: async () => (stop.abort(), await done) };
+}
+
+const ends = (promptId) => (event) => ["turn_complete", "turn_error"].includes(event.type) && event.data.promptId === promptId;
+
+/** A session of its own for a scenario. */
+async function session(client) {
+  const created = await step("createOrAttachSession", async () => {
+    const created = await client.createOrAttachSession({ workspaceCwd: workspace, sessionScope: "thread" });
+    isText(created.sessionId, "sessionId");
+    isText(created.clientId, "clientId");
+    has(created, { workspaceCwd: workspace, attached: false }, "the created session");
+    return created;
+  });
+  if (!created) throw new Error("no session");
+  return created;
+}
+
+const scenarios = {
+  async foundation() {
+    const client = newClient();
+    await step("health", async () => has(await client.health(), { status: "ok" }, "health"));
+    await step("capabilities", async () => {
+      const capabilities = await client.capabilities();
+      has(capabilities, { v: 1, workspaceCwd: workspace }, "capabilities");
+      isList(capabilities.features, "features");
+      isList(capabilities.modelServices, "modelServices");
+      const missing = ["health", "capabilities", "session_create", "session_load", "session_prompt", "session_events", "session_cancel",
+        "session_close", "session_metadata", "session_list", "permission_vote", "session_permission_vote", "client_heartbeat",
+        "non_blocking_prompt"].filter((tag) => !capabilities.features.includes(tag));
+      assert.deepEqual(missing, [], `expected every tag, missing ${missing}`);
+    });
+    await step("a wrong token is refused", async () => {
+      await assert.rejects(new DaemonClient({ baseUrl: server, token: "wrong" }).capabilities(), (error) => {
+        assert.equal(error.status, 401, `expected 401, got ${described(error)}`);
+        return true;
+      });
+    });
+  },
+
+  /** One session shared by two clients: prompts, frames, names, heartbeats, and its end. */
+  async sessions() {
+    const client = newClient();
+    const shared = await step("createOrAttachSession creates", async () => {
+      const created = await client.createOrAttachSession({ workspaceCwd: workspace });
+      has(created, { attached: false }, "the first client");
+      return created;
+    });
+    const again = await step("createOrAttachSession attaches", async () => {
+      const attached = await client.createOrAttachSession({ workspaceCwd: workspace });
+      has(attached, { attached: true, sessionId: shared.sessionId }, "the second client");
+      assert.notEqual(attached.clientId, shared.clientId, "every client has an id of its own");
+      return attached;
+    });
+    const { sessionId, clientId } = shared;
+    await step("prompt", async () => has(await client.prompt(sessionId, text("hello"), undefined, clientId), { stopReason: "end_turn" }, "the turn"));
+    const follower = following(client, sessionId, { lastEventId: 0, clientId: again?.clientId });
+    await step("subscribeEvents replays", async () => {
+      const replayed = await follower.first("replay_complete", ({ type }) => type === "replay_complete");
+      assert.equal(replayed.id, undefined, "replay_complete has no id");
+      assert.equal(spoken(follower.events), "hello", `expected the reply "hello", got ${JSON.stringify(follower.events.map(({ type }) => type))}`);
+    });
+    await step("promptNonBlocking", async () => {
+      const accepted = await client.promptNonBlocking(sessionId, text("second"), undefined, clientId);
+      isText(accepted.promptId, "promptId");
+      const echo = await follower.first("the echo of the prompt", (event) => update(event)?.sessionUpdate === "user_message_chunk" && update(event).content.text === "second");
+      has(echo, { originatorClientId: clientId, promptId: accepted.promptId }, "the echo");
+      const end = await follower.first("the end of the turn", ends(accepted.promptId));
+      has(end, { type: "turn_complete" }, "the end");
+      has(end.data, { stopReason: "end_turn", sessionId }, "the end");
+      assert.ok(spoken(follower.events).endsWith("second"), `expected the reply "second", got ${spoken(follower.events)}`);
+    });
+    await step("frames are numbered and known to the SDK", async () => {
+      const numbered = follower.events.filter(({ id }) => id !== undefined);
+      assert.ok(numbered.every(({ id }, at) => at === 0 || id > numbered[at - 1].id), `ids must rise: ${numbered.map(({ id }) => id)}`);
+      const unknown = numbered.filter((event) => !asKnownDaemonEvent(event)).map(({ type, data }) => `${type} ${JSON.stringify(data)}`);
+      assert.deepEqual(unknown, [], `frames that the SDK does not know: ${unknown}`);
+    });
+    await step("updateSessionMetadata", async () => {
+      has(await client.updateSessionMetadata(sessionId, { displayName: "Review" }, clientId), { displayName: "Review" }, "the name");
+      const renamed = await follower.first("session_metadata_updated", ({ type }) => type === "session_metadata_updated");
+      has(renamed.data, { sessionId, displayName: "Review" }, "the frame");
+    });
+    await step("listWorkspaceSessions", async () => {
+      const listed = await client.listWorkspaceSessions(workspace);
+      const found = listed.find((entry) => entry.sessionId === sessionId);
+      has(found, { displayName: "Review", hasActivePrompt: false, workspaceCwd: workspace }, "the entry");
+    });
+    await step("heartbeat", async () => has(await client.heartbeat(sessionId, clientId), { sessionId, clientId }, "the heartbeat"));
+    await step("heartbeat of an unknown client is refused", async () => {
+      await assert.rejects(client.heartbeat(sessionId, "client_unknown"), (error) => {
+        assert.equal(error.status, 400, `expected 400, got ${described(error)}`);
+        assert.equal(error.body.code, "invalid_client_id");
+        return true;
+      });
+    });
+    await step("closeSession", async () => {
+      await client.closeSession(sessionId, clientId);
+      const closed = await follower.first("session_closed", ({ type }) => type === "session_closed");
+      has(closed.data, { sessionId, reason: "client_close" }, "the frame");
+    });
+    await step("a closed session is unknown", async () => {
+      await assert.rejects(client.heartbeat(sessionId), (error) => {
+        assert.equal(error.status, 404, `expected 404, got ${described(error)}`);
+        has(error.body, { sessionId }, "the failure");
+        return true;
+      });
+    });
+    await step("loadSession", async () => {
+      const loaded = await client.loadSession(sessionId, { workspaceCwd: workspace });
+      has(loaded, { sessionId, workspaceCwd: workspace }, "the loaded session");
+      assert.equal(typeof loaded.state, "object", `expected a state, got ${JSON.stringify(loaded)}`);
+      has(await client.prompt(sessionId, text("third"), undefined, loaded.clientId), { stopReason: "end_turn" }, "a turn after it was loaded");
+    });
+    await step("resumeSession", async () => has(await client.resumeSession(sessionId, { workspaceCwd: workspace }), { sessionId }, "the resumed session"));
+    await follower.stop();
+  },
+
+  async cancel() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    await step("cancel", async () => {
+      const accepted = await client.promptNonBlocking(sessionId, script({ say: "Working…" }, { wait: 60_000 }, { say: "never" }), undefined, clientId);
+      await follower.first("the first words", (event) => update(event)?.sessionUpdate === "agent_message_chunk");
+      await client.cancel(sessionId, clientId);
+      await follower.first("prompt_cancelled", ({ type }) => type === "prompt_cancelled");
+      const end = await follower.first("the end of the turn", ends(accepted.promptId));
+      has(end, { type: "turn_complete" }, "the end");
+      has(end.data, { stopReason: "cancelled" }, "the end");
+      assert.ok(!spoken(follower.events).includes("never"));
+    });
+    await step("the next prompt works", async () => has(await client.prompt(sessionId, text("next"), undefined, clientId), { stopReason: "end_turn" }, "the turn"));
+    await step("a failed turn is an error", async () => {
+      const accepted = await client.promptNonBlocking(sessionId, script({ fail: { kind: "backend-failed", message: "it fell over" } }), undefined, clientId);
+      const end = await follower.first("the end of the turn", ends(accepted.promptId));
+      has(end, { type: "turn_error" }, "the end");
+      has(end.data, { message: "it fell over" }, "the end");
+    });
+    await follower.stop();
+  },
+
+  async permissions() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    const asks = (title) => script({ ask: { title, command: "rm -r logs" } }, { say: "Done." });
+    const asked = (title) => follower.first(`the request ${title}`, ({ type, data }) => type === "permission_request" && data.toolCall.title === title);
+    for (const [title, wanted, reason] of [["Delete?", "allow", "end_turn"], ["Again?", "reject", "refusal"]]) {
+      await step(`respondToSessionPermission: ${wanted}`, async () => {
+        const accepted = await client.promptNonBlocking(sessionId, asks(title), undefined, clientId);
+        const { data } = await asked(title);
+        has(data, { sessionId }, "the request");
+        assert.match(JSON.stringify(data.toolCall), /rm -r logs/, "the request shows what will run");
+        const option = data.options.find(({ kind }) => kind.startsWith(wanted));
+        const vote = { outcome: { outcome: "selected", optionId: option.optionId } };
+        assert.equal(await client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), true, "the vote counts");
+        const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === data.requestId);
+        assert.deepEqual(resolved.data.outcome, vote.outcome);
+        const end = await follower.first("the end of the turn", ends(accepted.promptId));
+        has(end.data, { stopReason: reason }, "the end");
+        assert.equal(await client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), false, "a late vote does not count");
+      });
+    }
+    await step("an unknown option is refused", async () => {
+      await client.promptNonBlocking(sessionId, asks("Which?"), undefined, clientId);
+      const { data } = await asked("Which?");
+      const vote = { outcome: { outcome: "selected", optionId: "no-such-option" } };
+      await assert.rejects(client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), (error) => {
+        assert.equal(error.status, 400, `expected 400, got ${described(error)}`);
+        has(error.body, { code: "invalid_option_id" }, "the failure");
+        return true;
+      });
+      assert.equal(await client.respondToPermission(data.requestId, { outcome: { outcome: "cancelled" } }, clientId), true, "a cancel counts");
+      const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === data.requestId);
+      assert.deepEqual(resolved.data.outcome, { outcome: "cancelled" });
+    });
+    await follower.stop();
+  },
+
+  /** A client that loses its connection gets every frame exactly once. */
+  async reconnect() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const whole = following(client, sessionId, { lastEventId: 0, clientId });
+    await step("frames across two connections", async () => {
+      const first = following(client, sessionId, { lastEventId: 0, clientId });
+      const said = script({ say: "one two three four five six", pieces: 6, everyMs: 50 }, { say: "seven" });
+      const accepted = await client.promptNonBlocking(sessionId, said, undefined, clientId);
+      await first.first("the first words", (event) => update(event)?.sessionUpdate === "agent_message_chunk");
+      await first.stop();
+      const lastEventId = Math.max(...first.events.map(({ id }) => id ?? 0));
+      const second = following(client, sessionId, { lastEventId, clientId });
+      await second.first("the end of the turn", ends(accepted.promptId));
+      await whole.first("the end of the turn", ends(accepted.promptId));
+      const numbered = (events) => events.filter(({ id }) => id !== undefined);
+      // What follows the end of the turn may have reached one of them only.
+      const last = whole.events.find(ends(accepted.promptId)).id;
+      const expected = numbered(whole.events).filter(({ id }) => id <= last);
+      const received = [...numbered(first.events), ...numbered(second.events)].filter(({ id }) => id <= last);
+      assert.deepEqual(received.map(({ id }) => id), expected.map(({ id }) => id), "every frame once");
+      assert.deepEqual(received.map(({ type, data }) => [type, data]), expected.map(({ type, data }) => [type, data]), "the same frames");
+      await second.stop();
+    });
+    await step("an id from the future is answered with a resync", async () => {
+      const lost = following(client, sessionId, { lastEventId: 1_000_000, clientId });
+      const resync = await lost.first("state_resync_required", ({ type }) => type === "state_resync_required");
+      has(resync.data, { reason: "epoch_reset" }, "the frame");
+      await lost.stop();
+    });
+    await step("DaemonSessionClient", async () => {
+      const attached = await DaemonSessionClient.load(client, sessionId, { workspaceCwd: workspace });
+      const stop = new AbortController();
+      const events = [];
+      const reading = (async () => {
+        for await (const event of attached.events({ signal: stop.signal })) events.push(event);
+      })().catch(() => {});
+      // It registers its waiter only after it has read the response, so the turn must not end before.
+      has(await attached.prompt(script({ wait: 300 }, { say: "eight" })), { stopReason: "end_turn" }, "the turn");
+      stop.abort();
+      await reading;
+    });
+    await whole.stop();
+  },
+
+  async reads() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    await step("prompt", () => client.prompt(sessionId, text("hello"), undefined, clientId));
+    await step("sessionContext", async () => {
+      const context = await client.sessionContext(sessionId, clientId);
+      has(context, { v: 1, sessionId, workspaceCwd: workspace }, "the context");
+      assert.equal(typeof context.state, "object", `expected a state, got ${JSON.stringify(context)}`);
+    });
+    await step("setSessionModel", async () => {
+      const { state } = await client.sessionContext(sessionId, clientId);
+      const models = state.models?.availableModels ?? [];
+      assert.ok(models.length > 0, `expected models in the state, got ${JSON.stringify(state)}`);
+      const follower = following(client, sessionId, { clientId });
+      const { modelId } = models[0];
+      await client.setSessionModel(sessionId, modelId, clientId);
+      const after = await client.sessionContext(sessionId, clientId);
+      assert.equal(after.state.models.currentModelId, modelId, `expected the model ${modelId}, got ${JSON.stringify(after.state.models)}`);
+      await follower.stop();
+    });
+    await step("setSessionModel of an unknown model fails", () => assert.rejects(client.setSessionModel(sessionId, "no such model", clientId)));
+    await step("sessionStats", async () => {
+      const stats = await client.sessionStats(sessionId, clientId);
+      has(stats, { promptCount: 1 }, "the stats");
+      for (const name of ["sessionStartTimeMs", "durationMs"]) assert.equal(typeof stats[name], "number", `expected the number ${name}, got ${JSON.stringify(stats)}`);
+    });
+    await step("sessionTasks", async () => isList((await client.sessionTasks(sessionId, clientId)).tasks, "tasks"));
+    await step("workspaceEnv", async () => {
+      const env = await client.workspaceEnv();
+      has(env, { v: 1, workspaceCwd: workspace }, "the environment");
+      isList(env.cells, "cells");
+      assert.ok(!JSON.stringify(env).includes(token), "no secret is reported");
+    });
+    await step("workspacePreflight", async () => isList((await client.workspacePreflight()).cells, "cells"));
+    await step("workspaceProviders", async () => isList((await client.workspaceProviders()).providers, "providers"));
+  },
+
+  async files() {
+    const client = newClient();
+    const path = "notes/hello.txt";
+    const written = await step("writeWorkspaceFile creates", async () => {
+      const written = await client.writeWorkspaceFile({ path: "hello.txt", content: "hello\n", mode: "create" });
+      has(written, { kind: "file_write", path: "hello.txt", created: true, sizeBytes: 6 }, "the file");
+      assert.match(written.hash, /^sha256:[0-9a-f]{64}$/, "a hash");
+      return written;
+    });
+    await step("writeWorkspaceFile does not overwrite", async () => {
+      await assert.rejects(client.writeWorkspaceFile({ path: "hello.txt", content: "x", mode: "create" }), (error) => {
+        assert.equal(error.status, 409, `expected 409, got ${described(error)}`);
+        has(error.body, { errorKind: "file_already_exists" }, "the failure");
+        return true;
+      });
+    });
+    await step("readWorkspaceFile", async () => has(await client.readWorkspaceFile("hello.txt"), { content: "hello\n", hash: written.hash }, "the file"));
+    const edited = await step("editWorkspaceFile", async () => {
+      return await client.editWorkspaceFile({ path: "hello.txt", oldText: "hello", newText: "goodbye", expectedHash: written.hash });
+    });
+    await step("editWorkspaceFile of an old version is refused", async () => {
+      await assert.rejects(client.editWorkspaceFile({ path: "hello.txt", oldText: "goodbye", newText: "x", expectedHash: written.hash }), (error) => {
+        assert.equal(error.status, 409, `expected 409, got ${described(error)}`);
+        has(error.body, { errorKind: "hash_mismatch" }, "the failure");
+        return true;
+      });
+    });
+    await step("writeWorkspaceFile replaces", async () => {
+      const replaced = await client.writeWorkspaceFile({ path: "hello.txt", content: "bye\n", mode: "replace", expectedHash: edited.hash });
+      has(replaced, { created: false }, "the file");
+      has(await client.readWorkspaceFile("hello.txt"), { content: "bye\n" }, "the file");
+    });
+    await step("fileStat", async () => has(await client.fileStat("hello.txt"), { sizeBytes: 4 }, "the file"));
+    await step("dirList", async () => {
+      const listed = await client.dirList(".");
+      assert.ok(JSON.stringify(listed).includes("hello.txt"), `expected hello.txt, got ${JSON.stringify(listed)}`);
+    });
+    await step("glob", async () => {
+      const found = await client.glob("*.txt");
+      assert.ok(JSON.stringify(found).includes("hello.txt"), `expected hello.txt, got ${JSON.stringify(found)}`);
+    });
+    await step("a path outside of the workspace is refused", async () => {
+      await assert.rejects(client.readWorkspaceFile("../outside"), (error) => {
+        assert.equal(error.status, 400, `expected 400, got ${described(error)}`);
+        has(error.body, { errorKind: "path_outside_workspace" }, "the failure");
+        return true;
+      });
+      await assert.rejects(client.readWorkspaceFile(path), (error) => error.status === 404);
+    });
+  },
+
+  async workspace() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    await step("workspaceMemory", async () => {
+      const memory = await client.workspaceMemory();
+      has(memory, { v: 1, workspaceCwd: workspace }, "the memory");
+      isList(memory.files, "files");
+    });
+    await step("writeWorkspaceMemory", async () => {
+      const written = await client.writeWorkspaceMemory({ scope: "workspace", mode: "append", content: "Tests are run with make." }, clientId);
+      has(written, { ok: true, mode: "append", changed: true }, "the write");
+      const memory = await client.workspaceMemory();
+      assert.ok(memory.fileCount >= 1, `expected a file, got ${JSON.stringify(memory)}`);
+      const changed = await follower.first("memory_changed", ({ type }) => type === "memory_changed");
+      has(changed, { originatorClientId: clientId }, "the frame");
+      has(changed.data, { scope: "workspace", mode: "append" }, "the frame");
+    });
+    await step("workspaceSettings and setWorkspaceSetting", async () => {
+      const { settings } = await client.workspaceSettings({ clientId });
+      isList(settings, "settings");
+      const setting = settings.find(({ type }) => type === "boolean");
+      assert.ok(setting, `expected a setting that is true or false, got ${JSON.stringify(settings.map(({ key, type }) => [key, type]))}`);
+      const value = !(setting.values.effective ?? setting.default);
+      has(await client.setWorkspaceSetting("workspace", setting.key, value, { clientId }), { key: setting.key, scope: "workspace", value }, "the change");
+      const after = (await client.workspaceSettings({ clientId })).settings.find(({ key }) => key === setting.key);
+      assert.equal(after.values.effective, value, `expected ${value}, got ${JSON.stringify(after)}`);
+      await follower.first("settings_changed", ({ type }) => type === "settings_changed");
+    });
+    await step("initWorkspace", async () => {
+      const made = await client.initWorkspace({ clientId, force: true });
+      assert.ok(["created", "overwrote", "noop"].includes(made.action), `expected an action, got ${JSON.stringify(made)}`);
+      isText(made.path, "path");
+      await follower.first("workspace_initialized", ({ type }) => type === "workspace_initialized");
+    });
+    await step("reload", async () => {
+      const reloaded = await client.reload({ clientId });
+      isList(reloaded.changedKeys, "changedKeys");
+      assert.equal(typeof reloaded.childReloaded, "boolean");
+    });
+    await follower.stop();
+  },
+};
+
+try {
+  await scenarios[scenario]();
+} catch (error) {
+  failures.push(`${scenario}: ${described(error)}`);
+}
+if (failures.length > 0) {
+  console.error(`${failures.length} of ${Object.keys(results).length + failures.length} steps failed:`);
+  failures.forEach((failure) => console.error(`- ${failure}`));
+  process.exit(1);
+}
+console.log(Object.keys(results).length);
+// Open connections of a client would keep the process alive.
+process.exit(0);

@@ -1,0 +1,10 @@
+//! The tables and files of the daemon dialect. The conversations are sessions of the kernel.
+
+use ostler_server::dialect::{Backup::Copied, Erasure, Holding, Retention};
+
+pub(crate) const HOLDINGS: &[Holding] = &[
+    Holding::table("daemon_sessions", Copied, Retention::WithSession, Erasure::WithSession),
+    Holding::table("daemon_clients", Copied, Retention::WithSession, Erasure::WithSession),
+    // The server's own memory, for every workspace that it is bound to.
+    Holding::path("memory", Copied, Retention::Kept, Erasure::Untouched),
+];

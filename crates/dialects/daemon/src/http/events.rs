@@ -1,0 +1,84 @@
+//! `GET /session/{sessionId}/events`: the frames of a session as server-sent events.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{extract::State, response::Response};
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderMap, HeaderValue, header};
+use ostler_protocol::daemon::{failures::DaemonProblem, streams::EventStreamQuery};
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Caller, Params},
+        problem::Refusal,
+        sse::{next_within, streamed},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::service::stream::{self as service, EventStream, StreamRequest};
+
+/// What a stream begins with: how long a client waits before it reconnects.
+const RETRY: Bytes = Bytes::from_static(b"retry: 3000\n\n");
+const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(events))
+}
+
+/// Follow a session: one frame for each of its events, whichever client caused it.
+///
+/// With `Last-Event-ID` the frames after that id come first, then `replay_complete`; without it, only new frames are sent. A client
+/// that does not read fast enough is warned, then evicted, which concerns no other client. The stream ends with the session.
+#[utoipa::path(get, path = "/session/{sessionId}/events", tag = "daemon", security(("token" = ["browse"])),
+    params(("sessionId" = String, Path), EventStreamQuery,
+        ("Last-Event-ID" = Option<String>, Header, description = "Replay the frames after this one")),
+    responses((status = 200, content((String = "text/event-stream"))), (status = "4XX", body = DaemonProblem)))]
+async fn events(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(session_id): At<String>,
+    Params(query): Params<EventStreamQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let request = StreamRequest {
+        last_event_id: last_event_id(&headers),
+        max_queued: query.max_queued()?,
+        wants_snapshot: query.wants_snapshot(),
+    };
+    let events = service::open(&app, &caller, &session_id, request).await?;
+    let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
+    let mut response = streamed(&app, caller, &headers, sent(events, heartbeat));
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
+    Ok(response)
+}
+
+/// The id after which frames are replayed. One that is no number is ignored, as clients expect.
+fn last_event_id(headers: &HeaderMap) -> Option<i64> {
+    let value = headers.get("last-event-id")?;
+    let text = value.to_str().ok().filter(|text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()));
+    if text.is_none() {
+        tracing::info!("a Last-Event-ID that is no number was ignored");
+    }
+    // A number that is too large for any log is beyond the end of this one.
+    text.map(|text| text.parse().unwrap_or(i64::MAX))
+}
+
+/// The bytes of the response. A heartbeat is sent when nothing else was for a while.
+fn sent(events: EventStream, heartbeat: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+    let mark_written = events.write_mark();
+    let frames = stream::unfold(events, |mut events| async move {
+        let bytes = events.next().await?;
+        Some((bytes, events))
+    });
+    let rest = stream::unfold((Box::pin(frames), mark_written), move |(mut frames, mark_written)| async move {
+        // The next bytes are only asked for when the connection has taken those before.
+        mark_written();
+        match next_within(&mut frames, heartbeat).await {
+            None => Some((Ok(HEARTBEAT), (frames, mark_written))),
+            Some(bytes) => bytes.map(|bytes| (Ok(bytes), (frames, mark_written))),
+        }
+    });
+    stream::once(async { Ok(RETRY) }).chain(rest)
+}

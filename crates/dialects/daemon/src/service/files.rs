@@ -1,0 +1,165 @@
+//! Verbs on the files of the workspace. Every caller that may submit work in the daemon's tenant may read them. Routes that write
+//! also require a token.
+
+use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
+use ostler_protocol::{
+    Failure, Rule,
+    daemon::files::{
+        EditWorkspaceFile, EditedWorkspaceFile, FileProfile, GlobPattern, GlobQuery, ListQuery, ReadBytesQuery,
+        ReadFileQuery, StatQuery, WorkspaceFile, WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat,
+        WriteMode, WriteWorkspaceFile, WrittenWorkspaceFile, text_window,
+    },
+};
+use ostler_server::{app::App, auth::Principal};
+use ostler_store as store;
+
+use crate::{
+    files::{ByteWindow, Entries, EntryStat, Expected, Matches, Workspace, WrittenText, elapsed_ms},
+    state::DaemonState,
+};
+
+const ENCODING: &str = "utf-8";
+
+/// The workspace, if the caller may use it.
+fn admit(app: &App, caller: &Principal) -> Result<Workspace, Failure> {
+    caller.may_submit(&DaemonState::of(app).config.tenant)?;
+    Workspace::open(app)
+}
+
+/// Rejects a client id that this caller has not registered in any session. A request may name none.
+async fn check_client(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
+    let Some(client_id) = client else { return Ok(()) };
+    let found = store::daemon::clients::get(&app.db, client_id).await?;
+    match found.is_some_and(|found| found.principal == caller.name()) {
+        true => Ok(()),
+        false => Err(Failure::invalid(Rule::InvalidClientId, "this client is not registered")),
+    }
+}
+
+pub(crate) async fn read(app: &App, caller: &Principal, query: &ReadFileQuery) -> Result<WorkspaceFile, Failure> {
+    let workspace = admit(app, caller)?;
+    let (path, request) = (workspace.path(&query.path)?, query.window()?);
+    let file = workspace.read_text(&path).await?;
+    let (profile, content) = FileProfile::of(&file.text);
+    let window = text_window(content, request);
+    Ok(WorkspaceFile {
+        kind: "file".into(),
+        path: path.to_string(),
+        content: window.content.to_owned(),
+        encoding: ENCODING.into(),
+        bom: profile.bom,
+        line_ending: profile.line_ending(),
+        size_bytes: file.text.len() as u64,
+        returned_bytes: window.content.len() as u64,
+        truncated: window.truncated,
+        hash: file.hash,
+        matched_ignore: None,
+        original_line_count: window.line_count,
+    })
+}
+
+pub(crate) async fn read_bytes(
+    app: &App,
+    caller: &Principal,
+    query: &ReadBytesQuery,
+) -> Result<WorkspaceFileBytes, Failure> {
+    let workspace = admit(app, caller)?;
+    let (path, (offset, count)) = (workspace.path(&query.path)?, query.window()?);
+    let ByteWindow { bytes, size_bytes, hash } = workspace.read_bytes(&path, offset, count).await?;
+    let returned_bytes = bytes.len() as u64;
+    Ok(WorkspaceFileBytes {
+        kind: "file_bytes".into(),
+        path: path.to_string(),
+        offset,
+        size_bytes,
+        returned_bytes,
+        truncated: offset.saturating_add(returned_bytes) < size_bytes,
+        content_base64: BASE64.encode(&bytes),
+        hash,
+    })
+}
+
+pub(crate) async fn stat(app: &App, caller: &Principal, query: &StatQuery) -> Result<WorkspaceStat, Failure> {
+    let workspace = admit(app, caller)?;
+    let path = workspace.path(&query.path)?;
+    let EntryStat { kind: entry, size_bytes, modified_ms } = workspace.stat(&path).await?;
+    Ok(WorkspaceStat { kind: "stat".into(), path: path.to_string(), entry, size_bytes, modified_ms })
+}
+
+pub(crate) async fn list(app: &App, caller: &Principal, query: &ListQuery) -> Result<WorkspaceListing, Failure> {
+    let workspace = admit(app, caller)?;
+    let path = workspace.path(&query.path)?;
+    let Entries { entries, truncated } = workspace.list(&path).await?;
+    Ok(WorkspaceListing { kind: "list".into(), path: path.to_string(), entries, truncated, matched_ignore: None })
+}
+
+pub(crate) async fn glob(app: &App, caller: &Principal, query: &GlobQuery) -> Result<WorkspaceGlob, Failure> {
+    let workspace = admit(app, caller)?;
+    let cwd = query.cwd.as_deref().filter(|cwd| !cwd.is_empty());
+    let (start, results_max) = (workspace.path(cwd.unwrap_or("."))?, query.results_max()?);
+    let pattern = GlobPattern::parse(&query.pattern)?;
+    let begun_at = app.now();
+    let Matches { paths, truncated } = workspace.glob(&start, pattern, results_max).await?;
+    Ok(WorkspaceGlob {
+        kind: "glob".into(),
+        pattern: query.pattern.clone(),
+        cwd: cwd.unwrap_or_default().to_owned(),
+        count: paths.len() as u64,
+        matches: paths,
+        truncated,
+        duration_ms: elapsed_ms(begun_at, app.now()).max(0) as u64,
+    })
+}
+
+pub(crate) async fn write(
+    app: &App,
+    caller: &Principal,
+    client: Option<&str>,
+    body: WriteWorkspaceFile,
+) -> Result<WrittenWorkspaceFile, Failure> {
+    let workspace = admit(app, caller)?;
+    check_client(app, caller, client).await?;
+    let (path, encoding) = (workspace.path(&body.path)?, body.check()?);
+    let expected = match (body.mode, body.expected_hash) {
+        (WriteMode::Replace, Some(hash)) => Expected::Hash(hash),
+        _ => Expected::Absent,
+    };
+    let WrittenText { created, size_bytes, hash, profile } =
+        workspace.write_text(&path, body.content, encoding, expected).await?;
+    Ok(WrittenWorkspaceFile {
+        kind: "file_write".into(),
+        path: path.to_string(),
+        mode: body.mode,
+        created,
+        size_bytes,
+        hash,
+        encoding: ENCODING.into(),
+        bom: profile.bom,
+        line_ending: profile.line_ending(),
+        matched_ignore: None,
+    })
+}
+
+pub(crate) async fn edit(
+    app: &App,
+    caller: &Principal,
+    client: Option<&str>,
+    body: EditWorkspaceFile,
+) -> Result<EditedWorkspaceFile, Failure> {
+    let workspace = admit(app, caller)?;
+    check_client(app, caller, client).await?;
+    body.check()?;
+    let path = workspace.path(&body.path)?;
+    let edited = workspace.edit_text(&path, (body.old_text, body.new_text), body.expected_hash).await?;
+    Ok(EditedWorkspaceFile {
+        kind: "file_edit".into(),
+        path: path.to_string(),
+        replacements: 1,
+        size_bytes: edited.size_bytes,
+        hash: edited.hash,
+        encoding: ENCODING.into(),
+        bom: edited.profile.bom,
+        line_ending: edited.profile.line_ending(),
+        matched_ignore: None,
+    })
+}

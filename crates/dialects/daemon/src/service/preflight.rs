@@ -1,0 +1,228 @@
+//! Checks that a client makes before it prompts: of the server's machine, and of the backend that would handle the prompt. No agent
+//! is started for them. Those that start a process are made at most once in a few seconds, whatever clients request.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use ostler_protocol::{
+    Failure,
+    daemon::{
+        cells::{
+            CellErrorKind,
+            CellLocality::{Acp, Daemon},
+            CellStatus::{Disabled, Error, NotStarted, Ok as Good, Warning},
+            PreflightCell,
+        },
+        workspace::{PreflightStatus, SNAPSHOT_VERSION},
+    },
+    kernel::backends::Backend,
+    text::clip,
+};
+use ostler_server::{app::App, auth::Principal};
+use tokio::{process::Command, time::timeout};
+
+use super::{
+    profiles, providers,
+    workspace::{self, Checks, WorkspaceState},
+};
+use crate::state::DaemonState;
+
+/// Time limit of one check.
+const CHECK_MAX: Duration = Duration::from_secs(2);
+/// How long the checks of the server are valid, in milliseconds.
+const VALID_MS: i64 = 10_000;
+const VERSION_CHARS_MAX: usize = 80;
+
+pub(crate) async fn get(app: &App, caller: &Principal) -> Result<PreflightStatus, Failure> {
+    workspace::check_read(app, caller)?;
+    let mut cells = checks(app).await?;
+    let model = providers::current_model(app).await;
+    let backend = profiles::list(app, caller).await?.into_iter().find(|backend| backend.profile == model);
+    cells.extend(of_backend(&model, backend.as_ref()));
+    Ok(PreflightStatus {
+        v: SNAPSHOT_VERSION,
+        workspace_cwd: workspace::cwd(app)?,
+        initialized: true,
+        acp_channel_live: false,
+        cells,
+    })
+}
+
+/// The checks of the server. Concurrent callers wait for the same ones.
+async fn checks(app: &App) -> Result<Vec<PreflightCell>, Failure> {
+    let mut latest = WorkspaceState::of(app).checks.lock().await;
+    let now = app.now();
+    if let Some(checks) = &*latest
+        && now.duration_since(checks.at).as_millis() < i128::from(VALID_MS)
+    {
+        return Ok(checks.cells.clone());
+    }
+    let directory = DaemonState::of(app).workspace()?.clone();
+    let path = app.config.environment.get("PATH");
+    let (directory, git, ripgrep) = tokio::join!(
+        check_directory(directory),
+        check_program("git", path.clone(), "agents need it for version control", CHECK_MAX),
+        check_program("rg", path, "agents search files without it, more slowly", CHECK_MAX),
+    );
+    let entry = PreflightCell::new("cli_entry", Daemon, Good).detail("version", env!("CARGO_PKG_VERSION"));
+    let runtime = |kind: &str| PreflightCell::new(kind, Daemon, Disabled).hint("this server needs no Node.js");
+    let cells = vec![runtime("node_version"), entry, directory, ripgrep, git, runtime("npm")];
+    *latest = Some(Checks { at: now, cells: cells.clone() });
+    Ok(cells)
+}
+
+async fn check_directory(directory: PathBuf) -> PreflightCell {
+    let cell = |status| PreflightCell::new("workspace_dir", Daemon, status);
+    let looked = tokio::task::spawn_blocking(move || look_at(&directory));
+    match timeout(CHECK_MAX, looked).await {
+        Ok(Ok(Ok(()))) => cell(Good),
+        Ok(Ok(Err(failed))) if failed.kind() == std::io::ErrorKind::NotFound => {
+            cell(Error).failed(CellErrorKind::MissingFile, "the workspace has been removed")
+        }
+        Ok(Ok(Err(failed))) => cell(Error).failed(CellErrorKind::StatFailed, failed.to_string()),
+        Ok(Err(_)) => cell(Error).failed(CellErrorKind::StatFailed, "the check was aborted"),
+        Err(_) => cell(Error).failed(CellErrorKind::InitTimeout, "the directory did not respond in time"),
+    }
+}
+
+fn look_at(directory: &Path) -> std::io::Result<()> {
+    std::fs::read_dir(directory)?.next().transpose().map(drop)
+}
+
+/// Asks a program for its version. A program that is missing is a warning: prompts work without it.
+async fn check_program(program: &'static str, path: Option<OsString>, hint: &str, time_max: Duration) -> PreflightCell {
+    let kind = if program == "rg" { "ripgrep" } else { program };
+    let cell = |status| PreflightCell::new(kind, Daemon, status);
+    let failed = |error_kind, error: String| cell(Warning).failed(error_kind, error).hint(hint);
+    match timeout(time_max, version(program, path)).await {
+        Ok(Ok(version)) => cell(Good).detail("version", version),
+        Ok(Err(error)) => failed(CellErrorKind::MissingBinary, error),
+        Err(_) => failed(CellErrorKind::InitTimeout, format!("{program} did not respond in time")),
+    }
+}
+
+/// The first line of what the program prints as its version. The error is a message for people.
+async fn version(program: &'static str, path: Option<OsString>) -> Result<String, String> {
+    let file = tokio::task::spawn_blocking(move || find(program, path)).await.unwrap_or_default();
+    let file = file.ok_or_else(|| format!("{program} is not on the PATH"))?;
+    let mut command = Command::new(file);
+    // Not in the workspace, whose files may be hostile to programs that start there.
+    command.arg("--version").current_dir("/").env_clear().kill_on_drop(true);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    match command.output().await {
+        Ok(output) if output.status.success() => {
+            let text = String::from_utf8_lossy(&output.stdout);
+            Ok(clip(text.lines().next().unwrap_or_default(), VERSION_CHARS_MAX))
+        }
+        _ => Err(format!("{program} does not work")),
+    }
+}
+
+/// The program in an absolute directory of the search path.
+fn find(program: &str, path: Option<OsString>) -> Option<PathBuf> {
+    let folders: Vec<_> = std::env::split_paths(&path?).filter(|folder| folder.is_absolute()).collect();
+    folders.into_iter().map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// What is known of the backend without starting it.
+fn of_backend(model: &str, backend: Option<&Backend>) -> Vec<PreflightCell> {
+    let cell = |kind: &str, status| PreflightCell::new(kind, Acp, status);
+    let Some(backend) = backend else {
+        let error = format!("there is no backend profile {model:?}");
+        let missing = cell("providers", Error).failed(CellErrorKind::InvalidConfig, error);
+        return [cell("auth", NotStarted), missing].into_iter().chain(known_later()).collect();
+    };
+    let message = backend.message.clone().unwrap_or_else(|| "the profile is not ready".to_owned());
+    let auth = match (backend.ready, backend.required_secret_keys.is_empty()) {
+        (true, _) => cell("auth", Good),
+        // What is missing is not a credential.
+        (false, true) => cell("auth", NotStarted),
+        (false, false) => cell("auth", Error).failed(CellErrorKind::AuthEnvError, message.clone()),
+    };
+    let providers = match (backend.available, backend.ready) {
+        (true, true) => cell("providers", Good),
+        (false, _) => cell("providers", Error).failed(CellErrorKind::MissingBinary, message),
+        (true, false) => cell("providers", Error).failed(CellErrorKind::InvalidConfig, message),
+    };
+    let providers = providers.detail("modelId", model).detail("authType", backend.backend_kind.as_str());
+    [auth, providers].into_iter().chain(known_later()).collect()
+}
+
+/// Checks that only a running agent could answer.
+fn known_later() -> impl Iterator<Item = PreflightCell> {
+    ["mcp_discovery", "skills", "tool_registry", "egress"]
+        .into_iter()
+        .map(|kind| PreflightCell::new(kind, Acp, NotStarted))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    fn program(folder: &Path, script: &str) {
+        let file = folder.join("git");
+        fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_program_is_asked_for_its_version_without_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = || Some(folder.path().as_os_str().to_owned());
+        program(folder.path(), "echo git version 9 in $(/bin/pwd) with home \"[$HOME]\"");
+        let cell = check_program("git", path(), "hint", CHECK_MAX).await;
+        assert_eq!((cell.status, &cell.detail.unwrap()["version"]), (Good, &"git version 9 in / with home []".into()));
+        program(folder.path(), "exit 1");
+        assert_eq!(
+            check_program("git", path(), "hint", CHECK_MAX).await.error_kind,
+            Some(CellErrorKind::MissingBinary)
+        );
+        let missing = check_program("rg", path(), "hint", CHECK_MAX).await;
+        assert_eq!(
+            (missing.kind.as_str(), missing.status, missing.hint.as_deref()),
+            ("ripgrep", Warning, Some("hint"))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "exec sleep 60");
+        let path = Some(folder.path().as_os_str().to_owned());
+        let cell = check_program("git", path, "hint", Duration::from_millis(100)).await;
+        assert_eq!(cell.error_kind, Some(CellErrorKind::InitTimeout));
+    }
+
+    #[test]
+    fn a_relative_directory_of_the_path_is_not_searched() {
+        assert_eq!(find("sh", Some("bin:.".into())), None);
+        assert!(find("sh", Some("bin:/bin:/usr/bin".into())).is_some());
+    }
+
+    #[test]
+    fn an_unready_profile_is_an_error_with_its_reason() {
+        let kinds = |backend: Option<&Backend>| -> Vec<_> {
+            let cells = of_backend("codex", backend);
+            assert!(cells[2..].iter().all(|cell| cell.status == NotStarted));
+            cells[..2].iter().map(|cell| (cell.status, cell.error_kind)).collect()
+        };
+        let backend = Backend {
+            required_secret_keys: vec!["auth.json".into()],
+            available: true,
+            ready: false,
+            ..Backend::default()
+        };
+        let (auth, config) = (CellErrorKind::AuthEnvError, CellErrorKind::InvalidConfig);
+        assert_eq!(kinds(Some(&backend)), [(Error, Some(auth)), (Error, Some(config))]);
+        let missing = Backend { available: false, ..backend.clone() };
+        assert_eq!(kinds(Some(&missing))[1], (Error, Some(CellErrorKind::MissingBinary)));
+        assert_eq!(kinds(Some(&Backend { ready: true, ..backend })), [(Good, None), (Good, None)]);
+        assert_eq!(kinds(None), [(NotStarted, None), (Error, Some(config))]);
+    }
+}

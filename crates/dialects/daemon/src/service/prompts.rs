@@ -1,0 +1,208 @@
+//! Prompts: submit and cancel. A prompt is a turn of the session, under an alias that is its id. It waits in the session's run
+//! for earlier prompts.
+
+use ostler_protocol::{
+    Failure, FailureKind, RawJson, Rule,
+    daemon::{
+        languages::reply_instruction,
+        prompts::{PromptAccepted, PromptBlock, SubmitPrompt, prompt_text},
+        sessions::frame_id,
+    },
+    ids::CommandId,
+    json::canonical_hash,
+    kernel::{
+        commands::{CommandType, CreateCommand, check_payload},
+        context::{Context, Note as ContextNote},
+        operations::{CancelCommandOp, DismissOp, Submission, SubmitOp, UNFINISHED_TURNS},
+        policy::Approval,
+        provider_profiles::secret_ref,
+        runs::CreateRun,
+        sessions::Session,
+    },
+};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    service::{commands::Said, provider_profiles, runs, session_storage},
+};
+use ostler_store as store;
+use serde_json::{Value, json};
+
+use super::{
+    clients,
+    lookup::{self, OpenSession, not_found},
+    memory,
+    sessions::{RETRY_AFTER_MS, current_model},
+};
+use crate::{replies::PendingReply, state::DaemonState};
+
+/// The project and provider of the kernel's runs of sessions, unless the policy lists others.
+const PROJECT: &str = "ostler/daemon";
+const PROVIDER: &str = "local";
+
+/// Submits a prompt. Its frames are sent when the returned guard is dropped, which is for the response to do.
+pub(crate) async fn submit(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    client: Option<&str>,
+    request: &SubmitPrompt,
+) -> Result<(PromptAccepted, PendingReply), Failure> {
+    app.accepting()?;
+    let (blocks, config) = (request.blocks()?, &DaemonState::of(app).config);
+    let deadline_ms = request.deadline_ms(config.prompt_deadline_ms)?;
+    let open = lookup::controlled_session(app, caller, id, client).await?;
+    let payload = payload(&blocks, deadline_ms, context(app, &open).await);
+    check_payload(CommandType::Turn, &payload)?;
+    clients::seen(app, client).await?;
+    let prompt_id = app.ids.body().to_string();
+    let pending = DaemonState::of(app).replies.begin(&prompt_id);
+    let mut attempts =
+        app.attempts(|| Failure::new(FailureKind::Overloaded, "too many prompts of this session were sent at once"));
+    loop {
+        attempts.start_next()?;
+        let session = store::kernel::sessions::get(&app.db, open.session.session).await?;
+        let open = OpenSession { session: session.ok_or_else(|| not_found(id))?, daemon: open.daemon.clone() };
+        let fresh = turn(app, caller, &open, client, (&blocks, &payload)).await?;
+        let work = Submission::QueuedTurn { fresh, turns_max: config.prompts_max as usize };
+        let request_hash = canonical_hash(&payload.to_value());
+        let op = SubmitOp { alias: prompt_id.clone(), request_hash, work, by: caller.name() };
+        let session = &open.session;
+        match app.try_submit(session.session, session.last_run_id, op).await {
+            Ok(Some(accepted)) => {
+                if let Some(run) = &accepted.started {
+                    app.metrics.run_started();
+                    let run = app.created_run(run, session);
+                    app.remember_command(accepted.alias.command_id, &run);
+                }
+                cancel_if_closed(app, caller, &open, accepted.alias.command_id).await?;
+                let last_event_id = frame_id(accepted.alias.after_seq);
+                return Ok((PromptAccepted { prompt_id, last_event_id }, pending));
+            }
+            // A concurrent request has continued the session.
+            Ok(None) => {}
+            Err(failure) if failure.broken_rule() == Some(Rule::SessionMovedOn) => {}
+            Err(failure) if failure.kind == FailureKind::SessionBusy && session.active_unfinished == 0 => {
+                dismiss_idle(app, session, failure).await?;
+            }
+            Err(failure) => return Err(queue_failure(id, config.prompts_max, failure)),
+        }
+    }
+}
+
+/// Cancels a prompt whose session a concurrent request has closed: no client could follow or cancel it.
+async fn cancel_if_closed(
+    app: &App,
+    caller: &Principal,
+    open: &OpenSession,
+    command_id: CommandId,
+) -> Result<(), Failure> {
+    let daemon = store::daemon::sessions::get(&app.db, open.session.session).await?;
+    if daemon.is_some_and(|daemon| daemon.closed_at.is_none()) {
+        return Ok(());
+    }
+    let run = app.command_ref(command_id).await?;
+    let reason = Some("the session was closed".to_owned());
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason }).await?;
+    Err(not_found(&open.session.public_id()))
+}
+
+/// The failure of a prompt that the queue has no room for, as clients know it.
+fn queue_failure(id: &str, limit: u32, failure: Failure) -> Failure {
+    let count = failure.details.as_ref().and_then(|details| details.get(UNFINISHED_TURNS)?.as_i64());
+    let Some(count) = count else { return failure };
+    let message = format!("the session has {count} prompts that wait or run; {limit} is the limit");
+    let failure = Failure::rule(Rule::PromptQueueFull, message).detail("sessionId", id).detail("limit", limit);
+    failure.detail("pendingCount", count).detail("retryAfterMs", RETRY_AFTER_MS)
+}
+
+/// Dismisses a runner of another backend profile that waits for work in the session, so that the prompt's own can start.
+async fn dismiss_idle(app: &App, session: &Session, failure: Failure) -> Result<(), Failure> {
+    let Some(run_id) = session.active_run_id else { return Err(failure) };
+    let run = app.run_ref(run_id).await?;
+    app.submit(&run, DismissOp { only_if_idle: true }).await
+}
+
+/// The prompt as a turn, with the run that it starts if the session has no run that accepts it.
+async fn turn(
+    app: &App,
+    caller: &Principal,
+    open: &OpenSession,
+    client: Option<&str>,
+    (blocks, payload): (&[PromptBlock], &RawJson),
+) -> Result<Box<ostler_protocol::kernel::operations::CreateRunOp>, Failure> {
+    session_storage::check_there(app, &open.session).await?;
+    let request = run_request(app, open, payload.clone()).await?;
+    let admitted = runs::admit(app, caller, &request).await?;
+    provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
+    let redact = |text: &str| app.redactor.redact(text).into_owned();
+    let content: Value = blocks.iter().map(|block| block.noted(redact)).collect();
+    let message =
+        Said { message_id: format!("msg_{}", app.ids.body().simple()), content, origin: client.map(str::to_owned) };
+    let (session, hash) = ((open.session.clone(), false), canonical_hash(&payload.to_value()));
+    runs::create_op(app, caller, &request, &admitted, &hash, &session, Some(message)).map(Box::new)
+}
+
+/// What the agent gets beside the prompt: the memory of the workspace, and the language to reply in.
+async fn context(app: &App, open: &OpenSession) -> Context {
+    let mut notes = memory::context(app).await;
+    if let Some(value) = open.daemon.output_language.as_deref().and_then(reply_instruction) {
+        notes.push(ContextNote { description: "Language".to_owned(), value });
+    }
+    Context { notes, ..Context::default() }
+}
+
+/// The payload of the prompt's command.
+fn payload(blocks: &[PromptBlock], deadline_ms: Option<u64>, context: Context) -> RawJson {
+    let content: Vec<_> = blocks.iter().map(PromptBlock::stored).collect();
+    let mut payload = json!({"prompt": prompt_text(blocks), "content": content});
+    if !context.is_empty() {
+        payload["context"] = json!(context);
+    }
+    if let Some(deadline_ms) = deadline_ms {
+        payload["budgets"] = json!({"deadlineMs": deadline_ms});
+    }
+    RawJson::of(&payload)
+}
+
+/// The request for a session's run: with the session's model, in the workspace that the server is bound to.
+async fn run_request(app: &App, open: &OpenSession, payload: RawJson) -> Result<CreateRun, Failure> {
+    let policy = &app.config.policy;
+    let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
+    // A prompt that waits for others goes to their run. A model that was chosen meanwhile handles later ones.
+    let profile = match open.session.active_unfinished {
+        0 => current_model(app, open),
+        _ => open.session.backend_profile.clone(),
+    };
+    let mut execution = json!({"approval": Approval::OnRequest.min(policy.ceiling.approval),
+        "permissionTimeoutMs": DaemonState::of(app).config.permission_timeout_ms});
+    if provider_profiles::has_credential(app, &open.session.tenant_id, &profile).await? {
+        let credential = json!({"profile": profile, "secretRef": secret_ref(&profile)});
+        execution["secretScope"] = json!({"providerCredentials": [credential]});
+    }
+    let workspace = match open.daemon.workspace.as_str() {
+        "" => json!({"kind": "none"}),
+        path => json!({"kind": "local", "path": path}),
+    };
+    Ok(CreateRun {
+        tenant_id: Some(open.session.tenant_id.clone()),
+        project_id: Some(first(&policy.projects, PROJECT)),
+        workspace_ref: Some(RawJson::of(&workspace)),
+        provider_id: Some(first(&policy.providers, PROVIDER)),
+        backend_profile: Some(profile),
+        execution_policy: Some(RawJson::of(&execution)),
+        trace_sink: Some(RawJson::null()),
+        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
+        ..CreateRun::default()
+    })
+}
+
+/// Cancels the prompt that runs, or that is the next to run. Later ones go on. Does nothing if there is none.
+pub(crate) async fn cancel(app: &App, caller: &Principal, id: &str, client: Option<&str>) -> Result<(), Failure> {
+    let open = lookup::open_session(app, caller, id).await?;
+    caller.may_cancel(&open.session)?;
+    lookup::check_client(app, caller, &open.session, client).await?;
+    let Some(command_id) = open.session.active_command_id else { return Ok(()) };
+    let run = app.command_ref(command_id).await?;
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason: None }).await.map(drop)
+}

@@ -1,0 +1,130 @@
+//! The settings file of the workspace: reading tolerates that it is missing or broken, writing does not.
+
+use ostler_protocol::{
+    Failure, Rule,
+    daemon::{
+        cells::{CellErrorKind, StatusCell},
+        settings::{SETTINGS_BYTES_MAX, SETTINGS_FILE, SettingRow, set_member},
+    },
+    json::text_of,
+};
+use ostler_server::app::App;
+use serde_json::{Map, Value};
+
+use super::documents::{self, Document, DocumentPlace, WriteOutcome};
+
+const PLACE: DocumentPlace = DocumentPlace::Workspace(SETTINGS_FILE);
+/// The kind of the cell that reports a problem of the file.
+const CELL: &str = "settings_file";
+/// How often a write is tried while others write the file, too.
+const ATTEMPTS: usize = 3;
+
+/// Why the file, or a value in it, cannot be used.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct FileProblem {
+    error_kind: CellErrorKind,
+    error: String,
+}
+
+impl FileProblem {
+    fn new(error_kind: CellErrorKind, error: impl Into<String>) -> Self {
+        Self { error_kind, error: format!("{SETTINGS_FILE}: {}", error.into()) }
+    }
+
+    /// The problem of a value that cannot be used.
+    pub(crate) fn of_value(key: &str) -> Self {
+        Self::new(CellErrorKind::InvalidConfig, format!("the value of {key} cannot be used"))
+    }
+
+    pub(crate) fn cell(&self) -> StatusCell {
+        StatusCell::error(CELL, self.error_kind, self.error.clone())
+    }
+
+    /// Whether the whole file is unusable.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.error_kind != CellErrorKind::InvalidConfig
+    }
+}
+
+/// The object in the file. A file that is missing has no settings.
+pub(crate) async fn read(app: &App) -> Result<Map<String, Value>, FileProblem> {
+    let document = documents::read(app, PLACE).await.map_err(|failure| unreadable(&failure))?;
+    parse(document.as_ref())
+}
+
+fn unreadable(failure: &Failure) -> FileProblem {
+    FileProblem::new(CellErrorKind::StatFailed, failure.message.as_str())
+}
+
+fn parse(document: Option<&Document>) -> Result<Map<String, Value>, FileProblem> {
+    let Some(Document { text, .. }) = document else { return Ok(Map::new()) };
+    if text.len() > SETTINGS_BYTES_MAX {
+        let error = format!("{} bytes, the limit is {SETTINGS_BYTES_MAX}", text.len());
+        return Err(FileProblem::new(CellErrorKind::ParseError, error));
+    }
+    if text.trim().is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(members)) => Ok(members),
+        Ok(_) => Err(FileProblem::new(CellErrorKind::ParseError, "not an object")),
+        // The message of the parser would quote the file.
+        Err(error) => {
+            Err(FileProblem::new(CellErrorKind::ParseError, format!("no valid JSON in line {}", error.line())))
+        }
+    }
+}
+
+/// Stores one setting, and leaves the rest of the file as it is. A null value removes it.
+pub(crate) async fn write(app: &App, setting: &SettingRow, value: &Value) -> Result<(), Failure> {
+    for _ in 0..ATTEMPTS {
+        let document = documents::read(app, PLACE).await.map_err(|failure| persist_error(failure.message))?;
+        let mut members = parse(document.as_ref()).map_err(|problem| persist_error(problem.error))?;
+        let before = members.clone();
+        set_member(&mut members, setting, value.clone())?;
+        if members == before {
+            return Ok(());
+        }
+        let mut text = serde_json::to_string_pretty(&members).unwrap_or_else(|_| text_of(&members));
+        text.push('\n');
+        if text.len() > SETTINGS_BYTES_MAX {
+            return Err(persist_error(format!("{SETTINGS_FILE} would be over {SETTINGS_BYTES_MAX} bytes")));
+        }
+        let written = documents::write(app, PLACE, text, document.as_ref()).await;
+        match written.map_err(|failure| persist_error(failure.message))? {
+            WriteOutcome::Done => return Ok(()),
+            WriteOutcome::Outdated => {}
+        }
+    }
+    Err(persist_error(format!("{SETTINGS_FILE} is being changed by others")))
+}
+
+fn persist_error(message: impl Into<String>) -> Failure {
+    Failure::rule(Rule::PersistError, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<usize, CellErrorKind> {
+        let document = Document { text: text.to_owned(), ..Document::default() };
+        parse(Some(&document)).map(|members| members.len()).map_err(|problem| problem.error_kind)
+    }
+
+    #[test]
+    fn a_missing_or_empty_file_has_no_settings() {
+        assert_eq!(parse(None).unwrap().len(), 0);
+        assert_eq!((parsed(""), parsed(" \n"), parsed("{\"ui\": {}}")), (Ok(0), Ok(0), Ok(1)));
+    }
+
+    #[test]
+    fn a_broken_file_is_reported_without_its_text() {
+        for text in ["{", "[]", "7", &" ".repeat(SETTINGS_BYTES_MAX + 1)] {
+            assert_eq!(parsed(text), Err(CellErrorKind::ParseError));
+        }
+        let document = Document { text: "{\n\"apiKey\": pl4nted}".to_owned(), ..Document::default() };
+        let problem = parse(Some(&document)).unwrap_err();
+        assert_eq!(problem.error, ".ostler/settings.json: no valid JSON in line 2");
+    }
+}

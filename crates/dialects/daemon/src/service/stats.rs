@@ -1,0 +1,32 @@
+//! What a session has used.
+
+use ostler_protocol::{
+    Failure,
+    daemon::stats::{FileStats, SessionStats, SkillStats, ToolStats},
+};
+use ostler_server::{app::App, auth::Principal};
+use ostler_store as store;
+
+use super::{lookup, models::STATUS_VERSION};
+
+/// How many of the newest turns are counted.
+const TURNS_MAX: u32 = 1_000;
+
+pub(crate) async fn get(app: &App, caller: &Principal, id: &str) -> Result<SessionStats, Failure> {
+    let open = lookup::open_session(app, caller, id).await?;
+    let turns = store::daemon::turns::list_usage(&app.db, &open.session, TURNS_MAX).await?;
+    let mut stats = SessionStats {
+        v: STATUS_VERSION,
+        session_id: open.session.public_id(),
+        workspace_cwd: open.daemon.workspace,
+        session_start_time_ms: open.session.created_at.as_millisecond(),
+        duration_ms: app.now().duration_since(open.session.created_at).as_millis() as i64,
+        prompt_count: 0,
+        models: Default::default(),
+        tools: ToolStats::default(),
+        files: FileStats::default(),
+        skills: SkillStats::default(),
+    };
+    turns.iter().for_each(|turn| stats.add(turn));
+    Ok(stats)
+}

@@ -1,0 +1,273 @@
+//! Event streams: the frames of a session from where the client was, then as they come. A stream replays from the store at the pace
+//! of its client, and joins the session's other streams when it is up to date.
+
+mod broadcast;
+mod prompts;
+mod queue;
+mod replay;
+mod translator;
+
+pub(crate) use broadcast::Streams;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ostler_protocol::{
+    Failure,
+    daemon::frames::{self, Frame},
+    kernel::sessions::Session,
+};
+use ostler_server::{app::App, auth::Principal, net::permits::Permit, service::replay_throttle::SHORT_EVENTS_MAX};
+use ostler_store::{self as store, kernel::events::Bounds};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval};
+
+use self::{
+    broadcast::{Joining, StreamSlot, Subscription},
+    queue::{FrameQueue, SentFrame},
+    replay::ReplayPlan,
+    translator::SessionTranslator,
+};
+use crate::{
+    service::{lookup::open_session, sessions::current_model},
+    state::DaemonState,
+};
+
+/// How much a stream reads at once, which is also how much a stream whose client stopped reading holds in memory.
+const PAGE: Bounds = Bounds { events: 128, bytes: 256 * 1024 };
+/// The server counts as writing for this long after a flush.
+const WRITING: Duration = Duration::from_millis(100);
+/// How often an idle writer is looked for: this many times within the timeout, but within these bounds.
+const IDLE_CHECKS: u32 = 4;
+const IDLE_CHECK_MIN: Duration = Duration::from_millis(250);
+const IDLE_CHECK_MAX: Duration = Duration::from_secs(5);
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamRequest {
+    /// The last frame that the client has. `None`: it wants new ones only.
+    pub last_event_id: Option<i64>,
+    pub max_queued: usize,
+    /// Whether the stream begins with the session's current settings.
+    pub wants_snapshot: bool,
+}
+
+/// The frames of one session for one client.
+pub(crate) struct EventStream {
+    app: App,
+    session: Session,
+    session_id: String,
+    phase: Phase,
+    /// The frames of the events up to this one were sent, or are in `ready`.
+    after: i64,
+    /// Frames up to this id are left out.
+    after_id: i64,
+    ready: VecDeque<Bytes>,
+    queue: Arc<FrameQueue>,
+    /// Sent after the replay.
+    snapshot: Option<Frame>,
+    replayed: u64,
+    _permit: Permit,
+    _slot: StreamSlot,
+}
+
+enum Phase {
+    /// Reads the events up to this one from the store.
+    Replaying { until: i64, translator: SessionTranslator },
+    /// Reads the events that were published during the replay.
+    CatchingUp(SessionTranslator),
+    /// Takes from the queue. `None`: the queue has ended, and nothing is added to it.
+    Live(#[expect(dead_code, reason = "removes the queue when it is dropped")] Option<Subscription>),
+}
+
+/// Opens a stream.
+pub(crate) async fn open(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    request: StreamRequest,
+) -> Result<EventStream, Failure> {
+    app.accepting()?;
+    let open = open_session(app, caller, id).await?;
+    let current_model = current_model(app, &open);
+    let session = open.session;
+    let config = &DaemonState::of(app).config;
+    let limits = &app.config.limits;
+    let slot = app.state::<Streams>().admit(session.session, config.streams_max)?;
+    let permit = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
+    let session_id = session.public_id();
+    let plan = match request.last_event_id {
+        Some(id) => Some(ReplayPlan::new(app, &session, id, config.replay_frames_max).await?),
+        None => None,
+    };
+    let snapshot = request.wants_snapshot.then(|| {
+        let data = json!({"sessionId": session_id, "currentModelId": current_model, "currentApprovalMode": "default"});
+        Frame::new("session_snapshot", data, app.now())
+    });
+    let queue = Arc::new(FrameQueue::new(request.max_queued, frames::last_id(session.last_seq)));
+    if let Some(timeout_ms) = config.writer_idle_timeout_ms {
+        tokio::spawn(evict_idle_writer(app.clone(), Arc::downgrade(&queue), timeout_ms));
+    }
+    let translator = SessionTranslator::new(app, session.session, &session_id);
+    let mut stream = EventStream {
+        app: app.clone(),
+        after: plan.map_or(session.last_seq, |plan| plan.after),
+        after_id: plan.map_or(0, |plan| plan.after_id),
+        session,
+        session_id,
+        phase: Phase::CatchingUp(translator),
+        ready: VecDeque::new(),
+        queue,
+        snapshot,
+        replayed: 0,
+        _permit: permit,
+        _slot: slot,
+    };
+    match plan {
+        Some(plan) => stream.start_replay(plan),
+        None => stream.ready.extend(stream.snapshot.take().map(|frame| frame.to_sse().into())),
+    }
+    Ok(stream)
+}
+
+impl EventStream {
+    fn start_replay(&mut self, plan: ReplayPlan) {
+        let translator = SessionTranslator::new(&self.app, self.session.session, &self.session_id);
+        self.phase = Phase::Replaying { until: plan.until, translator };
+        if let Some(resync) = plan.resync {
+            self.ready.push_back(frames::resync_required(resync, self.app.now()).to_sse().into());
+        }
+    }
+
+    /// Records that the client has taken what was sent before.
+    pub(crate) fn write_mark(&self) -> impl Fn() + Send + Sync + use<> {
+        let queue = self.queue.clone();
+        move || queue.mark_written()
+    }
+
+    /// The next bytes. `None`: the stream ends.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let is_live = matches!(self.phase, Phase::Live(_));
+            if !is_live && self.queue.has_ended() {
+                self.ready.clear();
+                self.phase = Phase::Live(None);
+            }
+            if let Some(bytes) = self.ready.pop_front() {
+                return Some(bytes);
+            }
+            if is_live {
+                return self.queue.next().await;
+            }
+            if let Err(failure) = Box::pin(self.advance()).await {
+                tracing::warn!(%failure, session = self.session_id, "an event stream ended");
+                let message = "the session's events could not be read";
+                self.queue.end(frames::stream_error(message, self.app.now()).to_sse().into());
+            }
+        }
+    }
+
+    /// Reads more events, or goes on to the next phase.
+    async fn advance(&mut self) -> Result<(), Failure> {
+        if self.app.is_draining() {
+            self.queue.end(frames::server_stops(&self.session_id, self.app.now()).to_sse().into());
+            return Ok(());
+        }
+        match &self.phase {
+            Phase::Replaying { until, .. } if self.after < *until => self.read_page().await,
+            Phase::Replaying { .. } => {
+                self.finish_replay();
+                Ok(())
+            }
+            Phase::CatchingUp(_) => {
+                let Self { session, session_id, after, queue, .. } = &*self;
+                let joining = Joining { session: session.session, session_id, after: *after, queue };
+                match self.app.state::<Streams>().join(&self.app, &joining) {
+                    Some(subscription) => {
+                        self.phase = Phase::Live(Some(subscription));
+                        Ok(())
+                    }
+                    None => self.read_page().await,
+                }
+            }
+            Phase::Live(_) => Ok(()),
+        }
+    }
+
+    async fn read_page(&mut self) -> Result<(), Failure> {
+        let db = &self.app.db;
+        let page = store::kernel::events::list_by_session(db, self.session.session, self.after, PAGE);
+        // Streams that are far behind read in turn with other replays, so that they do not slow down the writers.
+        let page = match self.session.last_seq - self.after > SHORT_EVENTS_MAX {
+            true => self.app.replays.take_turn(|| db.write_health().wrote_within(WRITING), page).await?,
+            false => page.await?,
+        };
+        if page.events.is_empty() {
+            // Numbered events are never missing, unless the whole session was deleted.
+            return Err(Failure::not_found("session"));
+        }
+        let until = match &self.phase {
+            Phase::Replaying { until, .. } => *until,
+            _ => i64::MAX,
+        };
+        let prompts = &self.app.state::<Streams>().prompts;
+        let mut sent = vec![];
+        for event in page.events.iter().take_while(|event| event.session_seq <= until) {
+            let (Phase::Replaying { translator, .. } | Phase::CatchingUp(translator)) = &mut self.phase else { break };
+            // The session was open after the events that are replayed, so an earlier closing does not end the stream.
+            let is_past = |frame: &SentFrame| frame.is_last && until < i64::MAX;
+            sent.extend(translator.sent_frames(prompts, event).await?.into_iter().filter(|frame| !is_past(frame)));
+            self.after = event.session_seq;
+        }
+        self.add(sent);
+        Ok(())
+    }
+
+    fn add(&mut self, sent: Vec<SentFrame>) {
+        for frame in sent.into_iter().filter(|frame| frame.id > self.after_id) {
+            self.replayed += 1;
+            if frame.is_last {
+                self.ready.push_back(frame.bytes);
+                self.phase = Phase::Live(None);
+                self.queue.finish();
+                return;
+            }
+            self.ready.push_back(frame.bytes);
+        }
+    }
+
+    fn finish_replay(&mut self) {
+        let now = self.app.now();
+        self.ready.push_back(frames::replay_complete(self.replayed, now).to_sse().into());
+        self.ready.extend(self.snapshot.take().map(|frame| frame.to_sse().into()));
+        // The events so far are known to the translator, which goes on with those that were published since.
+        let live = Phase::Live(None);
+        if let Phase::Replaying { translator, .. } = std::mem::replace(&mut self.phase, live) {
+            self.phase = Phase::CatchingUp(translator);
+        }
+    }
+}
+
+/// Ends the stream if its client takes nothing for too long, also if it takes nothing because nothing is sent. Bytes that were
+/// written before stay with the connection, which has a limit of its own.
+async fn evict_idle_writer(app: App, queue: Weak<FrameQueue>, timeout_ms: u64) {
+    let timeout = Duration::from_millis(timeout_ms);
+    let mut checks = interval((timeout / IDLE_CHECKS).clamp(IDLE_CHECK_MIN, IDLE_CHECK_MAX));
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = checks.tick() => {}
+            () = app.drained() => return,
+        }
+        let Some(queue) = queue.upgrade().filter(|queue| !queue.has_ended()) else { return };
+        let idle = queue.written_at().elapsed();
+        if idle >= timeout {
+            let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+            return queue.abandon(frames::evicted_for_idle_writer(idle_ms, timeout_ms, app.now()).to_sse().into());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Votes on permission requests. Whose vote counts is a rule of the kernel, the same for every dialect.
+
+use ostler_protocol::{
+    Failure, FailureKind, Rule,
+    daemon::votes::CastVote,
+    ids::PermissionId,
+    kernel::{
+        operations::AnswerPermissionOp,
+        permissions::{PermissionRequest, PermissionStatus},
+    },
+};
+use ostler_server::{app::App, auth::Principal, net::Locality, service::permissions};
+use ostler_store as store;
+use serde_json::{Value, json};
+
+use super::{
+    lookup::{self, OpenSession},
+    notes::{self, Note},
+};
+
+/// How many requests of one id are looked at. Runners choose the ids, so that runs may have the same.
+const SAME_ID_MAX: u32 = 8;
+
+/// The caller of a vote.
+pub(crate) struct VoteCaller<'a> {
+    pub caller: &'a Principal,
+    pub client: Option<&'a str>,
+    pub locality: Locality,
+}
+
+fn unknown(request_id: &str) -> Failure {
+    Failure::new(FailureKind::NotFound, "no such permission request, or it was resolved")
+        .detail("requestId", request_id)
+}
+
+/// Votes on a request of one session, or of any open session that the caller may control.
+pub(crate) async fn cast(
+    app: &App,
+    vote_caller: VoteCaller<'_>,
+    session_id: Option<&str>,
+    request_id: &str,
+    vote: &CastVote,
+) -> Result<(), Failure> {
+    let VoteCaller { caller, client, locality } = vote_caller;
+    let (open, request) = find(app, &vote_caller, session_id, request_id).await?;
+    let choice = vote.choice(&request.options)?;
+    if request.status != PermissionStatus::Pending {
+        report_late(app, &vote_caller, &open, &request).await?;
+        return Err(unknown(request_id));
+    }
+    let voter = permissions::voter(caller, client.map(str::to_owned), locality);
+    let op = AnswerPermissionOp { permission_id: request.permission_id, choice, digest: None, voter };
+    match permissions::vote(app, caller, request.run_id, op).await {
+        Ok(_) => Ok(()),
+        Err(failure) if failure.broken_rule() == Some(Rule::PermissionResolved) => {
+            let (open, request) = find(app, &vote_caller, session_id, request_id).await?;
+            report_late(app, &vote_caller, &open, &request).await?;
+            Err(unknown(request_id))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// The request, in an open session that the caller may control.
+async fn find(
+    app: &App,
+    vote_caller: &VoteCaller<'_>,
+    session_id: Option<&str>,
+    request_id: &str,
+) -> Result<(OpenSession, PermissionRequest), Failure> {
+    let named = match session_id {
+        Some(id) => Some(lookup::controlled_session(app, vote_caller.caller, id, vote_caller.client).await?),
+        None => None,
+    };
+    let permission_id: PermissionId = request_id.parse().map_err(|_| unknown(request_id))?;
+    if let Some(open) = named {
+        let session = open.session.session;
+        let request = store::kernel::permissions::find_in_session(&app.db, session, permission_id).await?;
+        return Ok((open, request.ok_or_else(|| unknown(request_id))?));
+    }
+    let requests = store::kernel::permissions::find_by_id(&app.db, permission_id, SAME_ID_MAX).await?;
+    for request in requests {
+        let session = store::kernel::sessions::get(&app.db, request.session).await?;
+        let Some(session) = session else { continue };
+        let found = lookup::controlled_session(app, vote_caller.caller, &session.public_id(), vote_caller.client).await;
+        match found {
+            Ok(open) if open.session.session == request.session => return Ok((open, request)),
+            Ok(_) => {}
+            // A session of another caller is not revealed.
+            Err(failure) if matches!(failure.kind, FailureKind::NotFound | FailureKind::Forbidden) => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    Err(unknown(request_id))
+}
+
+/// Shows the session's clients that a vote came too late.
+async fn report_late(
+    app: &App,
+    vote_caller: &VoteCaller<'_>,
+    open: &OpenSession,
+    request: &PermissionRequest,
+) -> Result<(), Failure> {
+    let data = json!({"requestId": request.permission_id, "sessionId": open.session.public_id(),
+        "outcome": outcome(request)});
+    let client = vote_caller.client.map(str::to_owned);
+    let note = Note { frame: "permission_already_resolved", data, client };
+    notes::record(app, vote_caller.caller, open.session.session, &note).await
+}
+
+fn outcome(request: &PermissionRequest) -> Value {
+    match &request.option_id {
+        Some(option_id) => json!({"outcome": "selected", "optionId": option_id}),
+        None => json!({"outcome": "cancelled"}),
+    }
+}

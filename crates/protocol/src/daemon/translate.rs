@@ -1,0 +1,209 @@
+//! Events of the kernel as frames. Every event has one frame, and the end of a prompt that ran out of time has two. The frames of
+//! an event depend only on the event and on facts that are settled before it is recorded, so that a client that reconnects gets
+//! the frames that it would have received live.
+
+mod context;
+mod ends;
+mod permissions;
+mod streamed;
+mod tools;
+
+pub use context::{PromptRef, TranslationContext};
+pub use streamed::{MessagePart, SentPieces};
+
+use serde_json::{Map, Value, json};
+
+use self::context::{is_deadline, picked};
+use super::frames::{Frame, SESSION_CLOSED, first_id};
+use crate::kernel::{
+    chain,
+    events::{Event, EventType},
+};
+
+/// Bytes of the type of a noted frame.
+const FRAME_TYPE_BYTES_MAX: usize = 64;
+
+/// The frames of an event: one or two. None if the event's payload was removed, unless that is known to be the session's end.
+pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
+    let Some(payload) = event.payload.as_deref() else { return erased(event, context) };
+    let payload = serde_json::from_str(payload).unwrap_or(Value::Null);
+    if let Some(frame) = noted(event, &payload) {
+        return vec![frame];
+    }
+    let bodies = match event.event_type {
+        EventType::TerminalStatus => ends::of_command(event, context),
+        _ => vec![body(event, &payload, context)],
+    };
+    let frame = |((frame_type, data), n): ((&'static str, Value), i64)| {
+        let mut frame = numbered(event, Frame::new(frame_type, data, event.created_at), n);
+        frame.prompt_id = context.prompt.map(|prompt| prompt.prompt_id.clone());
+        let submitter = || context.prompt.and_then(|prompt| prompt.client_id.clone());
+        let voter = permissions::voter(event.event_type, &payload);
+        frame.originator_client_id = voter.or_else(|| submitter().filter(|_| !is_of_any_client(event, &payload)));
+        frame
+    };
+    bodies.into_iter().zip(0..).map(frame).collect()
+}
+
+/// Whether any client, or none, may have caused the event. The log does not state which.
+fn is_of_any_client(event: &Event, payload: &Value) -> bool {
+    match event.event_type {
+        EventType::PermissionResolved => true,
+        EventType::Audit => payload["action"] == "command.cancel",
+        _ => false,
+    }
+}
+
+fn numbered(event: &Event, mut frame: Frame, n: i64) -> Frame {
+    frame.id = Some(first_id(event.session_seq) + n);
+    frame
+}
+
+fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let event_type = event.event_type;
+    match event_type {
+        EventType::UserMessage => context.update(json!({"sessionUpdate": "user_message_chunk",
+            "content": {"type": "text", "text": user_text(payload)}, "_meta": {"source": "bridge-echo"}})),
+        EventType::AssistantDelta | EventType::AssistantMessage => {
+            context.update(message(payload, context.is_streamed))
+        }
+        EventType::ReasoningDelta | EventType::Reasoning => context.update(thought(payload, context.is_streamed)),
+        EventType::ToolCall => context.update(tools::call(payload)),
+        EventType::CommandOutput => match tools::output(payload) {
+            Some(update) => context.update(update),
+            None => context.notice(event_type, picked(payload, &["stream", "text"])),
+        },
+        EventType::Activity => match plan(payload) {
+            Some(update) => context.update(update),
+            None => context.notice(event_type, whole(payload)),
+        },
+        EventType::Step | EventType::State | EventType::Custom => context.notice(event_type, whole(payload)),
+        EventType::Usage => context.update(usage(payload)),
+        EventType::BackendStatus => context
+            .notice(event_type, picked(payload, &["phase", "message", "resumeAt", "model", "reason", "toolCallId"])),
+        EventType::Lease => context.notice(event_type, picked(payload, &["state", "leaseEpoch"])),
+        EventType::Error => context.notice(event_type, picked(payload, &["failureKind", "message", "willRetry"])),
+        EventType::PermissionRequest => permissions::request(event, payload, context),
+        EventType::PermissionResolved => permissions::resolved(payload),
+        EventType::Audit => audit(payload, context),
+        EventType::Session => session(payload, context),
+        EventType::TerminalStatus => context.notice(event_type, picked(payload, &["status", "failureKind", "message"])),
+    }
+}
+
+/// The text of a message's parts.
+fn user_text(payload: &Value) -> String {
+    let parts = payload["content"].as_array().into_iter().flatten();
+    let texts: Vec<&str> = parts.filter_map(|part| part["text"].as_str()).chain(payload["text"].as_str()).collect();
+    texts.join("\n")
+}
+
+/// A piece of a message, or the end of one. A whole message repeats no text that its pieces have brought.
+fn message(payload: &Value, is_streamed: bool) -> Value {
+    let mut meta = picked(payload, &["messageId", "final", "textTruncated"]);
+    let text = chunk_text(payload, is_streamed, &mut meta);
+    json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}, "_meta": {"ostler": meta}})
+}
+
+fn thought(payload: &Value, is_streamed: bool) -> Value {
+    let mut meta = picked(payload, &["messageId", "textTruncated"]);
+    let text = chunk_text(payload, is_streamed, &mut meta);
+    json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}, "_meta": {"ostler": meta}})
+}
+
+fn chunk_text<'a>(payload: &'a Value, is_streamed: bool, meta: &mut Map<String, Value>) -> &'a str {
+    if let Some(delta) = payload["delta"].as_str() {
+        return delta;
+    }
+    meta.insert("complete".into(), true.into());
+    payload["text"].as_str().filter(|_| !is_streamed).unwrap_or_default()
+}
+
+/// A plan, as ACP agents and Codex report it. `None` if the activity is none.
+fn plan(payload: &Value) -> Option<Value> {
+    if payload["activityType"] != "plan" {
+        return None;
+    }
+    let content = &payload["content"];
+    let entries = content["entries"].as_array().or_else(|| content["plan"].as_array())?;
+    let entry = |entry: &Value| {
+        let text = entry["content"].as_str().or_else(|| entry["step"].as_str()).unwrap_or_default();
+        let status = match entry["status"].as_str() {
+            Some("inProgress" | "in_progress") => "in_progress",
+            Some("completed") => "completed",
+            _ => "pending",
+        };
+        json!({"content": text, "priority": entry["priority"].as_str().unwrap_or("medium"), "status": status})
+    };
+    Some(json!({"sessionUpdate": "plan", "entries": entries.iter().map(entry).collect::<Vec<_>>()}))
+}
+
+/// The usage of one model call.
+fn usage(payload: &Value) -> Value {
+    let count = |field: &str| payload[field].as_u64().unwrap_or(0);
+    let used = payload["totalTokens"].as_u64().unwrap_or_else(|| count("inputTokens") + count("outputTokens"));
+    let mut update = json!({"sessionUpdate": "usage_update", "used": used});
+    if let Some(size) = payload["contextWindow"].as_u64().or_else(|| payload["modelContextWindow"].as_u64()) {
+        update["size"] = size.into();
+    }
+    if let Some(cost) = payload["costUsd"].as_f64() {
+        update["cost"] = json!({"amount": cost, "currency": "USD"});
+    }
+    let fields =
+        ["model", "provider", "inputTokens", "outputTokens", "totalTokens", "cachedInputTokens", "reasoningTokens"];
+    update["_meta"] = json!({"usage": picked(payload, &fields)});
+    update
+}
+
+fn audit(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    match payload["action"].as_str() {
+        Some("command.cancel") if !is_deadline(payload["reason"].as_str()) => ends::cancelled(context),
+        Some("permission.voted") => permissions::voted(payload, context),
+        Some("permission.forbidden") => permissions::forbidden(payload, context),
+        _ => context.notice(EventType::Audit, picked(payload, &["action", "reason"])),
+    }
+}
+
+fn session(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let session_id = context.session_id;
+    match payload["change"].as_str() {
+        Some("renamed") => {
+            let name = payload["title"].as_str().unwrap_or_default();
+            ("session_metadata_updated", json!({"sessionId": session_id, "displayName": name}))
+        }
+        Some(change @ ("closed" | "erased")) => (SESSION_CLOSED, json!({"sessionId": session_id, "reason": change})),
+        _ => context.notice(EventType::Session, picked(payload, &["change", "labels", "participant", "reason"])),
+    }
+}
+
+/// The frame that a service of this dialect recorded in the log.
+fn noted(event: &Event, payload: &Value) -> Option<Frame> {
+    let is_note = event.event_type == EventType::Session && payload["change"] == "noted";
+    let frame_type = payload["note"].as_str().filter(|_| is_note)?.strip_prefix("daemon.")?;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte == b'_';
+    if !(1..=FRAME_TYPE_BYTES_MAX).contains(&frame_type.len()) || !frame_type.bytes().all(is_name) {
+        return None;
+    }
+    let note = &payload["data"];
+    let mut frame = Frame::new(frame_type.to_owned(), note["data"].clone(), event.created_at);
+    frame.originator_client_id = note["clientId"].as_str().map(str::to_owned);
+    Some(numbered(event, frame, 0))
+}
+
+/// The last event of an erased session is known by its digest, also without its payload.
+fn erased(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
+    let erasure = json!({"change": "erased"});
+    if event.event_type != EventType::Session || event.digest != chain::payload_digest(&erasure.to_string()) {
+        return vec![];
+    }
+    let (frame_type, data) = session(&erasure, context);
+    vec![numbered(event, Frame::new(frame_type, data, event.created_at), 0)]
+}
+
+/// What the agent itself reports, in full: its size is limited where it is recorded.
+fn whole(payload: &Value) -> Map<String, Value> {
+    [("payload".to_owned(), payload.clone())].into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,66 @@
+//! Permission requests, the votes on them, and how they were resolved.
+
+use serde_json::{Value, json};
+
+use super::context::{TranslationContext, picked};
+use crate::daemon::clients::CLIENT_ID_PREFIX;
+use crate::kernel::{
+    events::{Event, EventType},
+    facts::Facts,
+    permissions::Asked,
+};
+
+pub(super) fn request(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let Facts::Permission(Asked::Well(ask)) = event.facts() else {
+        // A malformed request is denied at once, and the next frame says so.
+        return context.notice(EventType::PermissionRequest, picked(payload, &["permissionId", "title"]));
+    };
+    let id = ask.permission_id.to_string();
+    let mut call = json!({"toolCallId": ask.tool_call_id.as_deref().unwrap_or(&id), "title": ask.title,
+        "status": "pending"});
+    if let Some(command) = &ask.command {
+        call["rawInput"] = json!({"command": command});
+    }
+    let data = json!({"requestId": id, "sessionId": context.session_id, "toolCall": call, "options": ask.options});
+    ("permission_request", data)
+}
+
+pub(super) fn resolved(payload: &Value) -> (&'static str, Value) {
+    let outcome = match (payload["status"].as_str(), payload["optionId"].as_str()) {
+        (Some("allowed" | "denied"), Some(option_id)) => json!({"outcome": "selected", "optionId": option_id}),
+        _ => json!({"outcome": "cancelled"}),
+    };
+    let mut data = json!({"requestId": payload["permissionId"], "outcome": outcome});
+    if let Some(voter) = payload["voter"].as_str() {
+        data["voterClientId"] = voter.into();
+    }
+    ("permission_resolved", data)
+}
+
+/// A vote that did not decide.
+pub(super) fn voted(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id,
+        "votesReceived": payload["votesReceived"], "votesNeeded": payload["votesNeeded"],
+        "quorum": payload["quorum"], "optionTallies": payload["optionTallies"]});
+    ("permission_partial_vote", data)
+}
+
+pub(super) fn forbidden(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let mut data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id,
+        "reason": payload["reason"]});
+    if let Some(client) = client_of(payload) {
+        data["clientId"] = client.into();
+    }
+    ("permission_forbidden", data)
+}
+
+/// The client whose vote caused the event. Other events of a prompt are caused by the client that submitted it.
+pub(super) fn voter(event_type: EventType, payload: &Value) -> Option<String> {
+    let is_of_votes = matches!(event_type, EventType::PermissionResolved | EventType::Audit);
+    client_of(payload).filter(|_| is_of_votes).map(str::to_owned)
+}
+
+/// The client that voted. `None` for a caller without a client, which is recorded by the name of its principal.
+fn client_of(payload: &Value) -> Option<&str> {
+    payload["voter"].as_str().filter(|voter| voter.starts_with(CLIENT_ID_PREFIX))
+}

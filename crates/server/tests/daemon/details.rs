@@ -1,0 +1,142 @@
+//! What clients read and set of a session beside its prompts.
+
+use serde_json::{Value, json};
+
+use super::scene::{Attached, attached};
+use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
+
+async fn server(engine: Engine) -> TestServer {
+    TestServer::with_runner(engine).await
+}
+
+#[both_engines]
+async fn the_context_lists_models_and_the_current_one(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let context = session.get("context").await.with_status(200);
+    assert_eq!((&context["v"], &context["sessionId"]), (&json!(1), &json!(session.id)));
+    let models = &context["state"]["models"];
+    assert_eq!(models["currentModelId"], "scripted");
+    assert!(models["availableModels"].as_array().unwrap().iter().any(|model| model["modelId"] == "scripted"));
+    server.get("/session/ses_00000000000000000000000000000000/context").await.with_status(404);
+}
+
+#[both_engines]
+async fn another_model_handles_the_next_prompt(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let set = session.post("model", &json!({"modelId": "scripted"})).await.with_status(200);
+    assert_eq!(set["modelId"], "scripted");
+    let refused = session.post("model", &json!({"modelId": "no-such-model"})).await.with_status(400);
+    assert_eq!(refused["code"], "invalid_model");
+    assert_eq!(session.post("model", &json!({})).await.with_status(400)["code"], "invalid_model");
+    let notes = session.notes(&server).await;
+    assert_eq!(notes[0]["note"], "daemon.model_switched");
+    assert_eq!(
+        (&notes[1]["note"], &notes[1]["data"]["clientId"]),
+        (&json!("daemon.model_switch_failed"), &json!(session.client))
+    );
+    assert_eq!(session.get("context").await.with_status(200)["state"]["models"]["currentModelId"], "scripted");
+}
+
+#[both_engines]
+async fn the_language_of_a_session_is_one_of_the_list(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let set = session.post("language", &json!({"language": "de"})).await.with_status(200);
+    assert_eq!(set, json!({"language": "de", "outputLanguage": null, "refreshed": false}));
+    let body = json!({"language": "fr", "syncOutputLanguage": true});
+    let set = session.post("language", &body).await.with_status(200);
+    assert_eq!(set, json!({"language": "fr", "outputLanguage": "fr", "refreshed": true}));
+    let refused = session.post("language", &json!({"language": "tlh"})).await.with_status(400);
+    assert_eq!(refused["code"], "invalid_language");
+    assert!(refused["allowed"].as_array().unwrap().contains(&json!("en")));
+    let body = json!({"language": "fr", "syncOutputLanguage": "yes"});
+    assert_eq!(session.post("language", &body).await.with_status(400)["code"], "invalid_sync_flag");
+    let notes = session.notes(&server).await;
+    assert_eq!(notes.len(), 2, "a refused change is not recorded");
+    assert_eq!(notes[1]["data"]["data"], json!({"sessionId": session.id, "language": "fr", "outputLanguage": "fr"}));
+}
+
+#[both_engines]
+async fn stats_count_prompts_tokens_and_tools(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let script = json!({"script": [
+        {"tool": {"name": "shell", "command": "ls", "output": "a\n", "exitCode": 0}},
+        {"tool": {"name": "shell", "command": "false", "exitCode": 1}},
+        {"usage": {"inputTokens": 30, "outputTokens": 12}},
+        {"say": "done"},
+    ]});
+    session.prompt_to_end(&script.to_string()).await;
+    session.prompt_to_end("hello").await;
+    let stats = session.get("stats").await.with_status(200);
+    assert_eq!(stats["promptCount"], 2);
+    assert_eq!(stats["models"]["scripted"]["tokens"]["total"], 42);
+    let tools = &stats["tools"];
+    assert_eq!((&tools["totalCalls"], &tools["totalSuccess"], &tools["totalFail"]), (&json!(2), &json!(1), &json!(1)));
+    assert_eq!(tools["byName"]["shell"]["count"], 2);
+}
+
+#[both_engines]
+async fn a_prompt_that_waits_is_a_task_that_can_be_cancelled(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let first = session.prompt(r#"{"script": [{"wait": 60000}]}"#).await;
+    let second = session.prompt("never").await;
+    let tasks = eventually("the first prompt runs", async || {
+        let tasks = session.get("tasks").await.with_status(200)["tasks"].clone();
+        (tasks[0]["status"] == "running").then_some(tasks)
+    })
+    .await;
+    let ids: Vec<&Value> = tasks.as_array().unwrap().iter().map(|task| &task["id"]).collect();
+    assert_eq!(ids, [&json!(first), &json!(second)]);
+    assert_eq!((&tasks[1]["status"], &tasks[1]["label"]), (&json!("paused"), &json!("never")));
+    let cancel = format!("tasks/{second}/cancel");
+    assert_eq!(session.post(&cancel, &json!({"kind": "dream"})).await.with_status(400)["code"], "invalid_task_kind");
+    assert_eq!(session.post(&cancel, &json!({"kind": "agent"})).await.with_status(200)["cancelled"], true);
+    let left = session.get("tasks").await.with_status(200)["tasks"].clone();
+    assert_eq!(left.as_array().unwrap().len(), 1, "{left}");
+    assert_eq!(session.post(&cancel, &json!({"kind": "agent"})).await.with_status(200)["cancelled"], false);
+    session.post("cancel", &json!({})).await.with_status(204);
+}
+
+#[one_engine]
+async fn a_client_of_another_session_changes_nothing(engine: Engine) {
+    let server = server(engine).await;
+    let (session, other) = (attached(&server).await, attached(&server).await);
+    let foreign = Attached { client: other.client.clone(), ..session };
+    for (what, body) in [("model", json!({"modelId": "scripted"})), ("language", json!({"language": "de"}))] {
+        assert_eq!(foreign.post(what, &body).await.with_status(400)["code"], "invalid_client_id");
+    }
+    assert_eq!(foreign.notes(&server).await, Vec::<Value>::new());
+}
+
+/// Proves one of the tags about a session's details.
+pub async fn proof(server: &TestServer, tag: &str) {
+    let session = attached(server).await;
+    match tag {
+        "session_set_model" => {
+            let set = session.post("model", &json!({"modelId": "scripted"})).await.with_status(200);
+            assert_eq!(set["modelId"], "scripted");
+        }
+        "session_context" => {
+            let context = session.get("context").await.with_status(200);
+            assert_eq!(context["state"]["models"]["currentModelId"], "scripted");
+        }
+        "session_stats" => assert_eq!(session.get("stats").await.with_status(200)["promptCount"], 0),
+        "session_tasks" => {
+            let prompt_id = session.prompt("hi").await;
+            let tasks = session.get("tasks").await.with_status(200);
+            assert_eq!(tasks["tasks"][0]["id"], prompt_id.as_str());
+            let cancel = format!("tasks/{prompt_id}/cancel");
+            assert_eq!(session.post(&cancel, &json!({"kind": "agent"})).await.with_status(200)["cancelled"], true);
+        }
+        "session_language" => {
+            let body = json!({"language": "de", "syncOutputLanguage": true});
+            assert_eq!(session.post("language", &body).await.with_status(200)["outputLanguage"], "de");
+        }
+        other => panic!("{other} is not about a session's details"),
+    }
+    session.close().await;
+}

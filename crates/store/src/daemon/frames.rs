@@ -1,0 +1,38 @@
+//! What the translation of events into frames reads beside the events themselves.
+
+use ostler_protocol::{
+    ids::{CommandId, SessionId},
+    kernel::events::Event,
+};
+
+use crate::{
+    db::Db,
+    error::StoreError,
+    record::{Record, text},
+};
+
+/// The last event with a number above `after` and up to `until` whose payload was removed. `None` if all have theirs.
+pub async fn last_removed(db: &Db, session: SessionId, after: i64, until: i64) -> Result<Option<i64>, StoreError> {
+    let sql = "SELECT MAX(session_seq) FROM events
+        WHERE session_id = $1 AND session_seq > $2 AND session_seq <= $3 AND payload IS NULL";
+    let args = vec![text(session), after.into(), until.into()];
+    Ok(db.read_one(sql, args, |row| row.opt_int()).await?.flatten())
+}
+
+/// Messages of a command, and pieces of them, numbered above `after` and below `before`. The newest come first.
+pub async fn list_message_parts(
+    db: &Db,
+    session: SessionId,
+    command_id: CommandId,
+    (after, before): (i64, i64),
+    limit: u32,
+) -> Result<Vec<Event>, StoreError> {
+    let names = <Event as Record>::NAMES;
+    let sql = format!(
+        "SELECT {names} FROM events WHERE session_id = $1 AND session_seq > $2 AND session_seq < $3 AND command_id = $4
+            AND type IN ('assistant_delta', 'assistant_message', 'reasoning_delta', 'reasoning')
+        ORDER BY session_seq DESC LIMIT $5"
+    );
+    let args = vec![text(session), after.into(), before.into(), text(command_id), i64::from(limit).into()];
+    db.read(sql, args, Event::decode).await
+}

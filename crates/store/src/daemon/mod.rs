@@ -1,0 +1,6 @@
+//! Sessions that clients of the daemon have opened, and the clients that are attached to them.
+
+pub mod clients;
+pub mod frames;
+pub mod sessions;
+pub mod turns;

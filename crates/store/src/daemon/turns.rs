@@ -1,0 +1,50 @@
+//! The turns of a session, across its runs.
+
+use ostler_protocol::{
+    daemon::stats::TurnUsage,
+    kernel::{commands::Command, sessions::Session},
+};
+
+use crate::{
+    db::Db,
+    error::StoreError,
+    kernel::conditions::unfinished,
+    record::{Record, columns, text},
+};
+
+/// What the newest turns of the session have used, newest first.
+pub async fn list_usage(db: &Db, session: &Session, limit: u32) -> Result<Vec<TurnUsage>, StoreError> {
+    let sql = "SELECT r.backend_profile AS backend_profile, c.fold AS fold, c.state AS state, c.acked_at AS acked_at,
+            c.updated_at AS updated_at
+        FROM runs r JOIN commands c ON c.run_id = r.run_id
+        WHERE r.session_name = $1 AND r.session_id = $2 AND c.type = 'turn' ORDER BY c.created_at DESC LIMIT $3";
+    let args = vec![session.public_id().into(), text(session.session), i64::from(limit).into()];
+    db.read(sql, args, |row| {
+        Ok(TurnUsage {
+            backend_profile: row.at("backend_profile")?.text()?,
+            fold: row.at("fold")?.json()?,
+            has_failed: matches!(row.at("state")?.str()?, "failed" | "blocked"),
+            acked_at: row.at("acked_at")?.opt_time()?,
+            updated_at: row.at("updated_at")?.time()?,
+        })
+    })
+    .await
+}
+
+/// The unfinished turns of the session, in the order in which they are worked on, each with the id under which it was submitted.
+pub async fn list_unfinished(db: &Db, session: &Session) -> Result<Vec<(Command, Option<String>)>, StoreError> {
+    let sql = format!(
+        "SELECT {}, (SELECT a.alias FROM command_aliases a WHERE a.command_id = c.command_id
+            ORDER BY a.after_seq LIMIT 1) AS alias
+        FROM runs r JOIN commands c ON c.run_id = r.run_id
+        WHERE r.session_name = $1 AND r.session_id = $2 AND c.type = 'turn' AND {} ORDER BY c.created_at, c.seq",
+        columns::<Command>("c"),
+        unfinished("c.")
+    );
+    let args = vec![session.public_id().into(), text(session.session)];
+    db.read(sql, args, |row| {
+        let command = Command::decode(row)?;
+        Ok((command, row.at("alias")?.opt_text()?))
+    })
+    .await
+}
