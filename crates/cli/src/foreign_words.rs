@@ -25,6 +25,16 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
         "id" | "me" => "`ostler whoami` shows whose token is used",
         "server" | "up" => "`ostler serve` runs a server",
         "check" | "health" | "ping" => "`ostler doctor` checks the installation",
+        "history" => "`ostler runs list` lists every run, `ostler trace RUN` shows what happened in one",
+        "resume" | "continue" | "chat" => {
+            "`ostler run --session SESSION \"…\"` continues a session, `ostler attach` opens one of a workspace live"
+        }
+        "open" | "connect" => {
+            "`ostler attach` opens a session of a workspace live, `ostler trace -f RUN` follows a run"
+        }
+        "version" => "`ostler --version` prints the version, `ostler doctor` also that of the server",
+        "init" => "`ostler agents init NAME` writes a first manifest; `ostler serve` needs no preparation",
+        "guide" | "docs" | "manual" => "the server shows its guides under /guide and its API under /docs",
         "todo" | "pending" | "requests" => "`ostler inbox` lists everything that waits for you",
         _ => return None,
     };
@@ -47,6 +57,10 @@ mod tests {
             ("describe", "ostler result"),
             ("stop", "ostler cancel"),
             ("login", "ostler contexts add"),
+            ("history", "ostler runs list"),
+            ("resume", "ostler run --session"),
+            ("version", "ostler --version"),
+            ("guide", "/guide"),
         ] {
             assert!(command_for(word).is_some_and(|hint| hint.contains(command)), "{word}");
         }

@@ -28,6 +28,8 @@ use crate::{
     },
 };
 
+/// The states of sessions that are listed first if not all fit.
+const ACTIVE_STATES: &str = "waiting,running";
 const REFRESH: Duration = Duration::from_secs(2);
 /// Lines of the terminal that are not rows of the table: its header, the line below it, and the cursor's.
 const LINES_FREE: usize = 4;
@@ -35,7 +37,7 @@ const LINES_FREE: usize = 4;
 /// List running sessions, and ended ones that were not read yet
 ///
 /// A session stays in the list until it has been read (`ostler read`) and nothing is running in it. Each reader has their
-/// own marks. `--all` lists every session, newest first.
+/// own marks. If there are more than `--limit`, what runs or waits comes first. `--all` lists every session, newest first.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler ps\n  ostler ps -w\n  ostler ps --all --profile scripted -n 50\n  \
     ostler ps -o jsonl | jq -r .sessionId")]
@@ -87,8 +89,19 @@ async fn fetch(client: &Client, args: &PsArgs) -> Result<ShownSessions, Failure>
         ..ListSessions::default()
     };
     let page = client.list_sessions(&query).await?;
-    let sessions = session_table::with_liveness(client, args.reader.id(), page.sessions).await;
-    Ok(ShownSessions { sessions, has_more: page.next_cursor.is_some() })
+    let has_more = page.next_cursor.is_some();
+    let mut found = page.sessions;
+    if has_more && !args.all {
+        // Newer outcomes that are unread must not hide what runs or waits for an answer.
+        let active = ListSessions { state: Some(ACTIVE_STATES.to_owned()), ..query };
+        let mut first = client.list_sessions(&active).await?.sessions;
+        found.retain(|session| first.iter().all(|other| key(other) != key(session)));
+        first.extend(found);
+        first.truncate(args.limit as usize);
+        found = first;
+    }
+    let sessions = session_table::with_liveness(client, args.reader.id(), found).await;
+    Ok(ShownSessions { sessions, has_more })
 }
 
 fn nothing(args: &PsArgs) -> &'static str {
@@ -144,11 +157,17 @@ impl WatchView<'_> {
     fn show(&mut self, mut found: ShownSessions) {
         if let Some(repaint) = &mut self.repaint {
             let (_, height) = output::size().unwrap_or((80, 24));
-            found.sessions.truncate(height.saturating_sub(LINES_FREE).max(1));
+            let rows = height.saturating_sub(LINES_FREE).max(1);
+            if found.sessions.len() > rows {
+                found.sessions.sort_by_key(|session| !session_table::is_active(session));
+                found.sessions.truncate(rows);
+                found.has_more = true;
+            }
             let running = found.sessions.iter().filter(|s| session_table::is_active(s)).count();
             let mut text = render(&found.sessions, self.args.times);
+            let more = if found.has_more { " of more" } else { "" };
             text.push_str(&format!(
-                "\n{} · {running} running · Ctrl-C quits\n",
+                "\n{}{more} · {running} running · Ctrl-C quits\n",
                 output::count(found.sessions.len() as i64, "session")
             ));
             return repaint.paint(&text);

@@ -18,6 +18,7 @@ use self::pages::{Page, SUMMARY, find};
 use super::{docs, problem};
 
 pub(super) const PATH: &str = "/guide";
+pub(super) const SLASH_PATH: &str = "/guide/";
 pub(super) const PAGE_PATH: &str = "/guide/{*page}";
 /// What `/guide` itself shows.
 const FIRST: &str = "getting-started";

@@ -140,7 +140,9 @@ impl ApiDocument {
 
 pub fn router(app: App) -> Router {
     let Api { router, collected, mut access_table } = Api::new(Dialects::of(&app));
-    for path in [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH, guide::PATH, guide::PAGE_PATH] {
+    for path in
+        [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH, guide::PATH, guide::SLASH_PATH, guide::PAGE_PATH]
+    {
         access_table.add_route(Method::GET, path, Access::Public, FailureEncoder::PLAIN);
     }
     if app.config.server.open_metrics {
@@ -169,6 +171,7 @@ pub fn router(app: App) -> Router {
         .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(guide::PATH, get(guide::first))
+        .route(guide::SLASH_PATH, get(|| async { Redirect::temporary("../guide") }))
         .route(guide::PAGE_PATH, get(guide::page))
         .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))
         .fallback(|| async { problem::response(Failure::not_found("path")) })

@@ -9,8 +9,14 @@ async fn the_guide_is_readable_without_a_token_and_a_script(engine: Engine) {
     let server = TestServer::start(engine).await;
     let server = server.with_token(None);
     // The client follows the redirection.
-    let first = server.get("/guide").await;
-    assert!(first.status == 200 && first.text.contains("<title>Getting started · Ostler</title>"), "{}", first.text);
+    for path in ["/guide", "/guide/"] {
+        let first = server.get(path).await;
+        assert!(
+            first.status == 200 && first.text.contains("<title>Getting started · Ostler</title>"),
+            "{}",
+            first.text
+        );
+    }
     for path in ["/guide/getting-started", "/guide/cli.md", "/guide/generated/rules"] {
         let page = server.get(path).await;
         assert_eq!((page.status, page.headers["content-type"].to_str().unwrap()), (200, "text/html; charset=utf-8"));

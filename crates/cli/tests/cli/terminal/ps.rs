@@ -55,6 +55,18 @@ fn ps_lists_running_and_unread_sessions() {
     assert_snapshot("ps_nothing", &home, &piped(&home.cli(Some(&server), &["ps", "--profile", "model"])));
 }
 
+#[test]
+fn unread_outcomes_do_not_hide_what_waits() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    waiting(&home, &server, "oldest");
+    for session in ["alpha", "beta", "gamma"] {
+        assert!(home.cli(Some(&server), &["run", "--session", session, "hello"]).status.success());
+    }
+    assert_eq!(sessions(&home, &server, &["ps", "-n", "2"]), ["oldest", "gamma"]);
+    assert_eq!(sessions(&home, &server, &["ps", "-n", "4"]), ["gamma", "beta", "alpha", "oldest"]);
+}
+
 fn sessions(home: &TestHome, server: &Server, args: &[&str]) -> Vec<String> {
     let output = home.cli(Some(server), &[args, &["-o", "jsonl"]].concat());
     let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["sessionId"].as_str().unwrap().to_owned();
