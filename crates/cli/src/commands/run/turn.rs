@@ -47,6 +47,8 @@ const LIVENESS_EVERY: u32 = 4;
 /// How often the result is requested while the server is unreachable, and the pause in between.
 const RESULT_ATTEMPTS_MAX: u32 = 20;
 const RESULT_PAUSE: Duration = Duration::from_millis(500);
+/// The pause before a cancel is sent again to a server that is unreachable.
+const CANCEL_PAUSE: Duration = Duration::from_millis(500);
 
 /// A turn that was submitted.
 pub(crate) struct Submitted<'a> {
@@ -307,9 +309,15 @@ async fn completion<T>(request: &mut Option<BoxFuture<'static, T>>) -> T {
     }
 }
 
+/// Cancels the turn. While the server is unreachable it tries again, because the turn continues when the server is back.
 async fn cancel(client: Client, command_id: CommandId) -> Result<(), Failure> {
     let why = Cancel { reason: Some("Ctrl-C in `ostler run`".into()) };
-    client.cancel_command(&command_id.to_string(), &why).await.map(drop)
+    loop {
+        match client.cancel_command(&command_id.to_string(), &why).await {
+            Err(failure) if is_transient(&failure) => tokio::time::sleep(CANCEL_PAUSE).await,
+            done => return done.map(drop),
+        }
+    }
 }
 
 fn interrupts() -> Result<Signal, Failure> {

@@ -163,6 +163,24 @@ fn a_run_continues_when_its_server_returns() {
 }
 
 #[test]
+fn a_cancel_reaches_a_server_that_was_away() {
+    let (home, server) = start();
+    let address = server.address.clone();
+    let script = json!({"script": [{"say": "Before."}, {"wait": 60_000}, {"say": "After."}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &script], &[]);
+    terminal.shows("Before.");
+    server.kill();
+    terminal.shows("connection lost; the run goes on. Reconnecting…");
+    terminal.types(CTRL_C);
+    terminal.shows("cancelling; Ctrl-C again exits without waiting");
+    let server = home.serve_at(&address);
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 11, "{}", ended.screen);
+    assert!(!ended.screen.contains("After."), "{}", ended.screen);
+    server.stop();
+}
+
+#[test]
 fn a_prompt_is_read_from_a_file_or_a_pipe_and_a_dry_run_sends_nothing() {
     let (home, server) = start();
     let file = home.path("task.md");
