@@ -112,6 +112,22 @@ async fn a_client_of_another_session_changes_nothing(engine: Engine) {
     assert_eq!(foreign.notes(&server).await, Vec::<Value>::new());
 }
 
+/// What the backend gets beside the prompt, as the prompt's command stores it.
+#[both_engines]
+async fn memory_and_language_reach_the_backend_with_the_prompt(engine: Engine) {
+    let mut bound = None;
+    let server = TestServer::with(engine, |setup| bound = Some(setup.bind_workspace())).await;
+    std::fs::write(bound.unwrap().join("AGENTS.md"), "Never force-push.\n").unwrap();
+    let session = attached(&server).await;
+    let body = json!({"language": "de", "syncOutputLanguage": true});
+    session.post("language", &body).await.with_status(200);
+    session.prompt("hi").await;
+    let (run_id, command_id) = session.prompted(&server).await;
+    let notes = server.command(&run_id, &command_id).await["payload"]["context"]["notes"].clone();
+    assert_eq!(notes[0]["value"], "Never force-push.\n", "{notes}");
+    assert_eq!(notes[1]["value"], "Reply in German.", "{notes}");
+}
+
 /// Proves one of the tags about a session's details.
 pub async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;

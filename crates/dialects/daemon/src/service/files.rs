@@ -3,7 +3,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ostler_protocol::{
-    Failure, Rule,
+    Failure,
     daemon::files::{
         EditWorkspaceFile, EditedWorkspaceFile, FileProfile, GlobPattern, GlobQuery, ListQuery, ReadBytesQuery,
         ReadFileQuery, StatQuery, WorkspaceFile, WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat,
@@ -11,8 +11,8 @@ use ostler_protocol::{
     },
 };
 use ostler_server::{app::App, auth::Principal};
-use ostler_store as store;
 
+use super::lookup;
 use crate::{
     files::{ByteWindow, Entries, EntryStat, Expected, Matches, Workspace, WrittenText, elapsed_ms},
     state::DaemonState,
@@ -24,16 +24,6 @@ const ENCODING: &str = "utf-8";
 fn admit(app: &App, caller: &Principal) -> Result<Workspace, Failure> {
     caller.may_submit(&DaemonState::of(app).config.tenant)?;
     Workspace::open(app)
-}
-
-/// Rejects a client id that this caller has not registered in any session. A request may name none.
-async fn check_client(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
-    let Some(client_id) = client else { return Ok(()) };
-    let found = store::daemon::clients::get(&app.db, client_id).await?;
-    match found.is_some_and(|found| found.principal == caller.name()) {
-        true => Ok(()),
-        false => Err(Failure::invalid(Rule::InvalidClientId, "this client is not registered")),
-    }
 }
 
 pub(crate) async fn read(app: &App, caller: &Principal, query: &ReadFileQuery) -> Result<WorkspaceFile, Failure> {
@@ -118,7 +108,7 @@ pub(crate) async fn write(
     body: WriteWorkspaceFile,
 ) -> Result<WrittenWorkspaceFile, Failure> {
     let workspace = admit(app, caller)?;
-    check_client(app, caller, client).await?;
+    lookup::check_any_client(app, caller, client).await?;
     let (path, encoding) = (workspace.path(&body.path)?, body.check()?);
     let expected = match (body.mode, body.expected_hash) {
         (WriteMode::Replace, Some(hash)) => Expected::Hash(hash),
@@ -147,7 +137,7 @@ pub(crate) async fn edit(
     body: EditWorkspaceFile,
 ) -> Result<EditedWorkspaceFile, Failure> {
     let workspace = admit(app, caller)?;
-    check_client(app, caller, client).await?;
+    lookup::check_any_client(app, caller, client).await?;
     body.check()?;
     let path = workspace.path(&body.path)?;
     let edited = workspace.edit_text(&path, (body.old_text, body.new_text), body.expected_hash).await?;

@@ -58,3 +58,13 @@ pub(crate) async fn check_client(
     let message = "this client is not registered in the session";
     Err(Failure::invalid(Rule::InvalidClientId, message).detail("sessionId", session.public_id()))
 }
+
+/// Rejects a client id that this caller has registered in no session. For routes that are about the workspace and no session.
+pub(crate) async fn check_any_client(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
+    let Some(client_id) = client else { return Ok(()) };
+    let found = store::daemon::clients::get(&app.db, client_id).await?;
+    if found.is_some_and(|found| found.principal == caller.name()) {
+        return Ok(());
+    }
+    Err(Failure::invalid(Rule::InvalidClientId, "this client is registered in no session"))
+}

@@ -2,7 +2,7 @@
 //! notified of a change.
 
 use ostler_protocol::{
-    Failure, FailureKind, Rule,
+    Failure, FailureKind,
     daemon::{cells::PreflightCell, settings::SettingValues},
     kernel::provider_profiles::ProfileOwner,
 };
@@ -10,10 +10,10 @@ use ostler_server::{
     app::App,
     auth::{Access, Principal},
 };
-use ostler_store as store;
 use tokio::sync::Mutex;
 
 use super::{
+    lookup,
     notes::{self, Note},
     settings_file::FileProblem,
 };
@@ -72,24 +72,14 @@ pub(crate) fn check_read(app: &App, caller: &Principal) -> Result<(), Failure> {
 pub(crate) async fn check_change(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
     caller.may_submit(tenant(app))?;
     cwd(app)?;
-    check_client(app, caller, client).await
+    lookup::check_any_client(app, caller, client).await
 }
 
 /// Checks that the caller may change what new sessions start with. That takes the same right as changing provider profiles.
 pub(crate) async fn check_configure(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
     caller.may_provide(&ProfileOwner::of(Some(tenant(app))))?;
     cwd(app)?;
-    check_client(app, caller, client).await
-}
-
-/// Rejects a client id that this caller has registered in no session. A request may name none.
-async fn check_client(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
-    let Some(client_id) = client else { return Ok(()) };
-    let found = store::daemon::clients::get(&app.db, client_id).await?;
-    if found.is_some_and(|found| found.principal == caller.name()) {
-        return Ok(());
-    }
-    Err(Failure::invalid(Rule::InvalidClientId, "this client is registered in no session"))
+    lookup::check_any_client(app, caller, client).await
 }
 
 /// The failure of routes that the configuration switches off.

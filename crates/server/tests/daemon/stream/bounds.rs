@@ -165,7 +165,7 @@ async fn a_client_that_stops_reading_is_closed_as_idle(engine: Engine) {
     scene.prompt(&server, "hi").await;
     let slow = stalled(&server, &format!("{}?maxQueued=2048", scene.path())).await;
     append(&server, &scene, 24, 200_000).await;
-    // Nothing of it can be seen from outside until it reads again.
+    // The client notices its eviction only when it reads again.
     tokio::time::sleep(Duration::from_millis(900)).await;
     let text = rest(slow).await;
     assert!(text.contains(r#""reason":"writer_idle_timeout""#), "{} bytes", text.len());

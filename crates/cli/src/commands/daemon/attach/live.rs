@@ -34,7 +34,7 @@ use crate::{
     },
 };
 
-/// How often the server is told that this client is still there.
+/// How often a heartbeat is sent, so that the server counts this client as present.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How many earlier frames are held until it is known which of them are shown.
 const EARLIER_FRAMES_MAX: usize = 10_000;
