@@ -10,9 +10,10 @@ use ostler_protocol::{
     kernel::{
         backends::Backend,
         run_views::RunView,
-        runs::ListRuns,
+        runs::{ListRuns, RunState},
         sessions::{ListSessions, SessionView},
     },
+    limits::PAGE_ITEMS_MAX,
     tokens::{ListTokens, ServiceToken},
     users::{ListUsers, User},
 };
@@ -27,11 +28,24 @@ use crate::{
 
 /// A person is waiting at a prompt.
 const DEADLINE: Duration = Duration::from_millis(800);
+/// How many are read if nothing was typed yet: more could not be read at a glance.
 const CANDIDATES_MAX: u32 = 50;
 
 /// Runs and sessions, for an argument that takes either.
 pub(crate) fn targets() -> ArgValueCompleter {
-    ArgValueCompleter::new(|word: &OsStr| query_server(word, fetch_targets))
+    ArgValueCompleter::new(|word: &OsStr| {
+        // Among more of them once the beginning of one was typed.
+        let limit = if word.is_empty() { CANDIDATES_MAX } else { PAGE_ITEMS_MAX };
+        query_server(word, async |client: &Client| fetch_targets(client, None, limit).await)
+    })
+}
+
+/// Runs that wait for an answer, and their sessions.
+pub(crate) fn waiting() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        let state = Some(RunState::Waiting.as_str());
+        query_server(word, async |client: &Client| fetch_targets(client, state, PAGE_ITEMS_MAX).await)
+    })
 }
 
 /// Whether the candidate begins with what was typed.
@@ -87,17 +101,21 @@ pub(crate) fn profiles() -> ArgValueCompleter {
     })
 }
 
-async fn fetch_targets(client: &Client) -> Result<Vec<CompletionCandidate>, Failure> {
-    let runs = ListRuns { limit: Some(CANDIDATES_MAX), ..ListRuns::default() };
-    let sessions = ListSessions { state: Some("all".into()), limit: Some(CANDIDATES_MAX), ..ListSessions::default() };
+/// Runs, of a state or all, and their sessions, or all if no state is given.
+async fn fetch_targets(client: &Client, state: Option<&str>, limit: u32) -> Result<Vec<CompletionCandidate>, Failure> {
+    let runs = ListRuns { state: state.map(str::to_owned), limit: Some(limit), ..ListRuns::default() };
+    let sessions = ListSessions { state: Some("all".into()), limit: Some(limit), ..ListSessions::default() };
     let (runs, sessions) = tokio::try_join!(client.list_runs(&runs), client.list_sessions(&sessions))?;
+    let is_offered =
+        |session: &SessionView| state.is_none() || runs.runs.iter().any(|run| run.run.session_id == session.session_id);
     let session = |session: SessionView| {
         let help = format!("session, {} ago", age(session.updated_at, now()));
         CompletionCandidate::new(session.session_id).help(Some(help.into()))
     };
+    let sessions: Vec<_> = sessions.sessions.into_iter().filter(is_offered).map(session).collect();
     let run = |run: RunView| {
         let help = format!("run, {}, {} ago", run_words(&run), age(run.run.updated_at, now()));
         CompletionCandidate::new(run.run.run_id.to_string()).help(Some(help.into()))
     };
-    Ok(runs.runs.into_iter().map(run).chain(sessions.sessions.into_iter().map(session)).collect())
+    Ok(runs.runs.into_iter().map(run).chain(sessions).collect())
 }

@@ -211,22 +211,16 @@ impl Connection {
         self.data_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty())
     }
 
-    /// The data directory of a server started here. Contexts describe servers elsewhere, so they are ignored.
-    pub(crate) fn data_dir(&self) -> Option<PathBuf> {
-        let from_env = || std::env::var_os(DATA_DIR_VARIABLE).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-        self.data_dir_flag().cloned().or_else(from_env)
-    }
-
-    /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. An address with a
-    /// password in it is omitted.
+    /// How to invoke `ostler` again so that it reaches the same server, for suggested commands. What the environment says
+    /// is not repeated: the shell that a command is copied into has the same one. An address with a password in it is
+    /// omitted.
     pub(crate) fn invocation(&self) -> String {
-        let variable = std::env::var(SERVER_VARIABLE).ok().filter(|server| !server.is_empty());
-        let server = self.server_flag().map(str::to_owned).or(variable).filter(|server| !server.contains('@'));
+        let server = self.server_flag().map(str::to_owned).filter(|server| !server.contains('@'));
         let target = match &self.context {
             Some(name) => Some(("--context", name.clone())),
             None => server.map(|server| ("--server", server)),
         };
-        invocation_with(target, self.data_dir().as_deref())
+        invocation_with(target, self.data_dir_flag().map(PathBuf::as_path))
     }
 }
 

@@ -6,11 +6,7 @@ use ostler_protocol::{Failure, kernel::backends::Backend};
 use crate::{
     commands::{list::Listing, profiles},
     connection::Connection,
-    terminal::{
-        output::{Output, line},
-        table::Column,
-        times::Times,
-    },
+    terminal::{list_output::ListOutput, output::line, table::Column, times::Times},
 };
 
 /// List the backends that the server can run
@@ -32,13 +28,13 @@ enum BackendsVerb {
     ostler backends list -o json | jq -r '.[] | select(.ready) | .profile'")]
 struct ListBackendsArgs {
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 pub(crate) async fn backends(connection: &Connection, args: &BackendsArgs) -> Result<u8, Failure> {
     let BackendsVerb::List(args) = &args.verb;
     let all = connection.client()?.list_backends().await?.backends;
-    BACKENDS.print(&all, false, Times::default(), args.output)
+    BACKENDS.print(&all, false, Times::default(), &args.output)
 }
 
 const BACKENDS: Listing<Backend> = Listing {

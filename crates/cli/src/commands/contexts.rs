@@ -15,7 +15,8 @@ use crate::{
     errors, exit_codes,
     terminal::{
         confirm::Confirm,
-        output::{self, Output, line},
+        list_output::ListOutput,
+        output::{self, line},
         table::{Column, table},
     },
 };
@@ -47,7 +48,7 @@ enum ContextsVerb {
 #[command(after_help = "Examples:\n  ostler contexts list\n  ostler contexts list -o json | jq -r '.[].server'")]
 struct ListContextsArgs {
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 /// Add a context, or change one
@@ -96,6 +97,18 @@ struct ContextRow<'a> {
     tenant: Option<&'a str>,
 }
 
+impl ContextRow<'_> {
+    /// Where its token comes from. `ostler whoami --context NAME` asks the server whose it is.
+    fn token_source(&self) -> String {
+        let path = |path: &Path| line(&path.to_string_lossy(), 400);
+        match (self.token_file, self.data_dir) {
+            (Some(file), _) => path(file),
+            (None, Some(directory)) => path(&directory.join("token")),
+            (None, None) => "OSTLER_TOKEN, or the data directory's".to_owned(),
+        }
+    }
+}
+
 pub(crate) fn contexts(connection: &Connection, args: &ContextsArgs) -> Result<u8, Failure> {
     match &args.verb {
         ContextsVerb::List(args) => list(args),
@@ -125,9 +138,21 @@ fn list(args: &ListContextsArgs) -> Result<u8, Failure> {
     args.output.many(&listed, || {
         let rows = listed.iter().map(|one| {
             let star = if one.current { "*" } else { "" };
-            vec![star.into(), one.name.into(), line(one.server, 200), one.tenant.unwrap_or("-").into()]
+            vec![
+                one.name.into(),
+                star.into(),
+                line(one.server, 200),
+                one.tenant.unwrap_or("-").into(),
+                one.token_source(),
+            ]
         });
-        let columns = [Column::whole(""), Column::whole("NAME"), Column::text(1, "SERVER"), Column::whole("TENANT")];
+        let columns = [
+            Column::whole("NAME"),
+            Column::whole("CURRENT"),
+            Column::text(2, "SERVER"),
+            Column::whole("TENANT"),
+            Column::text(1, "TOKEN"),
+        ];
         table(&columns, rows.collect(), output::width())
     });
     if listed.is_empty() {

@@ -26,7 +26,7 @@ use crate::{
         list::all_pages,
         read::ReaderArgs,
         session_table::{is_active, with_liveness},
-        waiting_requests::{WaitingRequest, open_requests},
+        waiting_requests::{WaitingRequest, open_requests, with_commands},
     },
     connection::Connection,
     exit_codes,
@@ -34,7 +34,7 @@ use crate::{
         output::{self, Format, Output, line},
         paint::Paint,
         repaint::Repaint,
-        table::{Column, table_of_states},
+        table::{Column, state_rows},
         times::{Times, now},
     },
 };
@@ -181,22 +181,24 @@ async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) 
     Ok(requests.into_iter().map(InboxItem::from).chain(ended).collect())
 }
 
+/// On a terminal the command of a request is shown whole below its row, because it is what a person decides about.
 fn render(items: &[InboxItem], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
-    let has_commands = items.iter().any(|item| item.command.is_some());
+    let has_commands = width.is_none() && items.iter().any(|item| item.command.is_some());
     let rows = items.iter().map(|item| {
         let command = has_commands.then(|| text_or_dash(&item.command));
         row(item, times, now).into_iter().chain(command).collect()
     });
-    // One long text must not hide the commands, which are what a person decides about.
     let columns = [
-        Column::long_text(3, 12, 5, "SESSION"),
+        Column::long_text(1, 12, 4, "SESSION"),
         Column::whole("STATE"),
-        Column::spare(4, "SINCE"),
-        Column::long_text(1, 14, 6, "WHAT"),
+        Column::spare(3, "SINCE"),
+        Column::long_text(2, 14, 5, "WHAT"),
     ];
-    let columns = columns.into_iter().chain(has_commands.then_some(Column::long_text(2, 12, 7, "COMMAND")));
+    let columns = columns.into_iter().chain(has_commands.then_some(Column::whole("COMMAND")));
     let states: Vec<_> = items.iter().map(|item| item.state).collect();
-    table_of_states(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint)
+    let rows = state_rows(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint);
+    let commands: Vec<_> = items.iter().map(|item| item.command.as_deref()).collect();
+    with_commands(rows, &commands, width)
 }
 
 /// Without the command, which only requests have.
@@ -266,13 +268,12 @@ async fn watch(
 
 fn screen(items: &[InboxItem], times: Times) -> String {
     let (width, height) = output::size().unwrap_or((80, 24));
-    let shown = &items[..items.len().min(height.saturating_sub(LINES_FREE).max(1))];
     let requests = items.iter().filter(|item| item.kind == InboxKind::Permission).count() as i64;
     let outcomes = items.len() as i64 - requests;
-    let table =
-        if items.is_empty() { String::new() } else { render(shown, times, now(), Some(width), Paint::stdout()) };
+    let text = if items.is_empty() { String::new() } else { render(items, times, now(), Some(width), Paint::stdout()) };
+    let shown: String = text.split_inclusive('\n').take(height.saturating_sub(LINES_FREE).max(1) + 1).collect();
     let (requests, outcomes) = (output::count(requests, "request"), output::count(outcomes, "unread outcome"));
-    format!("{table}\n{requests} · {outcomes} · Ctrl-C quits\n")
+    format!("{shown}\n{requests} · {outcomes} · Ctrl-C quits\n")
 }
 
 fn item_line(item: &InboxItem, args: &InboxListArgs) -> String {
@@ -325,9 +326,9 @@ mod tests {
         let waits = item(InboxKind::Permission, Some(RunState::Waiting), Some(long), Some("rm -r logs"));
         assert_eq!(
             render(&[waits, items[1].clone()], Times::default(), now, Some(80), Paint::PLAIN),
-            "SESSION  STATE                   SINCE   WHAT                         COMMAND\n\
-             disk     waiting for permission  2m ago  Delete every log that is o…  rm -r logs\n\
-             disk     failed, unread          2m ago  the agent fell over          -\n"
+            "SESSION  STATE                   SINCE   WHAT\n\
+             disk     waiting for permission  2m ago  Delete every log that is older than a …\n  command: rm -r logs\n\
+             disk     failed, unread          2m ago  the agent fell over\n"
         );
         let narrow = render(&items, Times::default(), now, Some(56), Paint::PLAIN);
         assert!(narrow.contains("waiting for permission") && narrow.contains("Delete old"), "{narrow}");

@@ -5,7 +5,7 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure,
     ids::{RunnerJobId, prefix_range},
-    kernel::runner_jobs::{ListRunnerJobs, RunnerJob},
+    kernel::runner_jobs::{JobPhase, ListRunnerJobs, RunnerJob},
     limits::PAGE_ITEMS_MAX,
 };
 
@@ -17,6 +17,7 @@ use crate::{
     targets::{self, Finder, Within},
     terminal::{
         events::field,
+        list_output::ListOutput,
         output::{Output, line},
         table::Column,
         times::{Times, now},
@@ -49,7 +50,7 @@ struct ListJobsArgs {
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 /// Show one job
@@ -78,7 +79,7 @@ pub(crate) async fn jobs(connection: &Connection, args: &JobsArgs) -> Result<u8,
 
 async fn list(finder: &Finder, args: &ListJobsArgs) -> Result<u8, Failure> {
     let jobs = all(&finder.client, &finder.run(&args.run).await?).await?;
-    JOBS.print(&jobs, false, args.times, args.output)
+    JOBS.print(&jobs, false, args.times, &args.output)
 }
 
 const JOBS: Listing<RunnerJob> = Listing {
@@ -128,10 +129,16 @@ fn find(jobs: Vec<RunnerJob>, word: &str) -> Result<RunnerJob, Failure> {
     jobs.into_iter().find(|job| job.runner_job_id.to_string() == id).ok_or_else(unknown)
 }
 
-/// How the last runner ended.
+/// How the last runner ended. A runner that did all its work has succeeded, also if its last turn did not.
 fn ending(job: &RunnerJob) -> String {
     let summary = job.terminal_summary.to_value();
-    let words = ["status", "failureKind", "message"].map(|key| field(&summary, key));
+    let turn = field(&summary, "turnStatus");
+    let status = match (job.phase, turn.as_str()) {
+        (JobPhase::Succeeded, "") => "nothing was left to do".to_owned(),
+        (JobPhase::Succeeded, turn) => format!("last turn {turn}"),
+        _ => field(&summary, "status"),
+    };
+    let words = [status, field(&summary, "failureKind"), field(&summary, "message")];
     let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
     if words.is_empty() { "-".into() } else { words.join(" ") }
 }
@@ -157,6 +164,7 @@ fn render(job: &RunnerJob, times: Times) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ostler_protocol::RawJson;
     use serde_json::json;
 
     use super::*;
@@ -184,5 +192,11 @@ mod tests {
     #[test]
     fn an_ended_job_shows_its_outcome() {
         assert_eq!(ending(&job(1)), "failed infra-failed it died");
+        let mut succeeded = job(1);
+        succeeded.phase = JobPhase::Succeeded;
+        let summary =
+            json!({"status": "idle", "turnStatus": "failed", "failureKind": "backend-failed", "message": "it fell"});
+        succeeded.terminal_summary = RawJson::of(&summary);
+        assert_eq!(ending(&succeeded), "last turn failed backend-failed it fell");
     }
 }

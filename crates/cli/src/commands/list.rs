@@ -7,14 +7,15 @@ use serde::Serialize;
 use crate::{
     exit_codes,
     terminal::{
-        output::{self, Output},
+        list_output::ListOutput,
+        output,
         table::{Column, table},
         times::{Times, now},
     },
 };
 
 /// Flattened into the arguments of a list command.
-#[derive(clap::Args, Clone, Copy, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub(crate) struct ListFlags {
     /// Show at most this many
     #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -22,7 +23,7 @@ pub(crate) struct ListFlags {
     #[command(flatten)]
     pub times: Times,
     #[command(flatten)]
-    pub output: Output,
+    pub output: ListOutput,
 }
 
 /// How a list of `T` is printed.
@@ -35,7 +36,7 @@ pub(crate) struct Listing<T> {
 
 impl<T: Serialize> Listing<T> {
     /// Prints one page, newest first, and notes on stderr if there is more.
-    pub(crate) fn print(&self, page: &[T], has_more: bool, times: Times, output: Output) -> Result<u8, Failure> {
+    pub(crate) fn print(&self, page: &[T], has_more: bool, times: Times, output: &ListOutput) -> Result<u8, Failure> {
         output.page(page, has_more, self.nothing, || self.render(page, times, now(), output::width()));
         Ok(exit_codes::OK)
     }

@@ -25,7 +25,7 @@ use crate::{
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct RequestArgs {
-    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::waiting(),
         help = "The run, or a session for its active or latest one [default: everything that waits]")]
     run: Option<String>,
     #[arg(value_name = "PRM", help = "The request's id, or the beginning of it")]

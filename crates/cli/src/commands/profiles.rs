@@ -27,6 +27,7 @@ use crate::{
     errors, exit_codes,
     terminal::{
         confirm::Confirm,
+        list_output::ListOutput,
         output::{self, Output, line},
         secret_input,
         table::Column,
@@ -82,7 +83,7 @@ struct ListProfilesArgs {
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 /// Show a profile; never its secret values
@@ -224,7 +225,7 @@ fn missing(failure: Failure) -> Failure {
 async fn list(connection: &Connection, args: &ListProfilesArgs) -> Result<u8, Failure> {
     let scope = ProfileScope { tenant_id: args.tenant.clone() };
     let all = connection.client()?.list_provider_profiles(&scope).await?.provider_profiles;
-    PROFILES.print(&all, false, args.times, args.output)?;
+    PROFILES.print(&all, false, args.times, &args.output)?;
     if !all.iter().any(|profile| profile.configured) {
         output::message("no profile is configured; set one: ostler profiles set codex < key.txt\n");
     }
@@ -291,7 +292,8 @@ fn tenant_flag(set: &ProviderProfile) -> String {
 }
 
 async fn history(connection: &Connection, args: &HistoryProfileArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = args.list;
+    let ListFlags { limit, times, output } = &args.list;
+    let (limit, times) = (*limit, *times);
     let query = ListProfileChanges {
         profile: args.profile.clone(),
         tenant_id: args.tenant.clone(),

@@ -83,6 +83,7 @@ pub(crate) fn render(
     let state = result.state.as_str();
     let words = match result.state.is_ended() {
         true => state.to_owned(),
+        false if result.command_id.is_none() => "waiting for a command".to_owned(),
         false => waiting_words(result.liveness.phase, result.liveness.external_profile.as_deref()),
     };
     let mut out = format!("{}\n", paint.state(result.state, &words));

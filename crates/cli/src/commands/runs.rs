@@ -18,6 +18,7 @@ use crate::{
     targets::Within,
     terminal::{
         amounts,
+        list_output::ListOutput,
         output::{self, Output, line},
         paint::Paint,
         status::run_words,
@@ -111,7 +112,7 @@ struct ListRunsArgs {
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 pub(crate) async fn runs(connection: &Connection, args: &RunsArgs) -> Result<u8, Failure> {

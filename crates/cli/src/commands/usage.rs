@@ -1,11 +1,18 @@
 //! `ostler usage`: what runs have cost in a period, by group.
 
+use std::collections::BTreeMap;
+
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
     kernel::usage::{UsageBy, UsageQuery, UsageReport, UsageSums, day_of, day_text},
+    limits::PAGE_ITEMS_MAX,
+    trust::agents::{Agent, ListAgents},
+    users::{ListUsers, User},
 };
 
 use crate::{
+    commands::list::all_pages,
     connection::Connection,
     exit_codes,
     terminal::{
@@ -93,12 +100,43 @@ pub(crate) async fn usage(connection: &Connection, args: &UsageArgs) -> Result<u
         until: args.until.as_ref().and_then(|day| day.last(now)),
         tenant_id: args.tenant.clone(),
     };
-    let report = connection.client()?.usage(&query).await?;
-    args.output.one(&report, || render(&report, output::width()));
+    let client = connection.client()?;
+    let report = client.usage(&query).await?;
+    let names = if args.output.is_text() { names(&client, &report).await } else { BTreeMap::new() };
+    args.output.one(&report, || render(&report, &names, output::width()));
     Ok(exit_codes::OK)
 }
 
-fn render(report: &UsageReport, width: Option<usize>) -> String {
+/// The names of users and agents, by their ids. Groups whose name the caller may not see are shown by their id.
+async fn names(client: &Client, report: &UsageReport) -> BTreeMap<String, String> {
+    if report.groups.iter().all(|group| group.key.is_none()) {
+        return BTreeMap::new();
+    }
+    let limit = Some(PAGE_ITEMS_MAX);
+    let found = match report.by {
+        UsageBy::User => {
+            let read = async |cursor| {
+                let page = client.list_users(&ListUsers { cursor, limit }).await?;
+                Ok((page.users, page.next_cursor))
+            };
+            let name = |user: User| (user.user_id.to_string(), user.name);
+            all_pages(read).await.map(|users| users.into_iter().map(name).collect())
+        }
+        UsageBy::Agent => {
+            let read = async |cursor| {
+                let page = client.list_agents(&ListAgents { cursor, limit, ..ListAgents::default() }).await?;
+                Ok((page.agents, page.next_cursor))
+            };
+            let name = |agent: Agent| (agent.id.to_string(), agent.name);
+            all_pages(read).await.map(|agents| agents.into_iter().map(name).collect())
+        }
+        UsageBy::Profile | UsageBy::Tenant | UsageBy::Day => return BTreeMap::new(),
+    };
+    found.unwrap_or_default()
+}
+
+fn render(report: &UsageReport, names: &BTreeMap<String, String>, width: Option<usize>) -> String {
+    let name = |key: &String| line(names.get(key).unwrap_or(key), 200);
     let amounts = |sums: &UsageSums| {
         [
             sums.runs.to_string(),
@@ -112,7 +150,7 @@ fn render(report: &UsageReport, width: Option<usize>) -> String {
     let mut rows: Vec<_> = report
         .groups
         .iter()
-        .map(|group| row(group.key.as_deref().map_or_else(|| "–".to_owned(), |key| line(key, 200)), &group.sums))
+        .map(|group| row(group.key.as_ref().map_or_else(|| "–".to_owned(), name), &group.sums))
         .collect();
     if report.truncated {
         rows.push(vec!["…".to_owned(), String::new(), String::new(), String::new(), String::new(), String::new()]);
@@ -174,12 +212,12 @@ mod tests {
             "truncated": false, "total": sums});
         let report = serde_json::from_value(report).unwrap();
         assert_eq!(
-            render(&report, Some(80)),
+            render(&report, &BTreeMap::from([("scripted".to_owned(), "by name".to_owned())]), Some(80)),
             "2026-01-01 to 2026-01-30\n\
-             PROFILE   RUNS  TURNS  TOKENS  COST     TIME\n\
-             scripted  2     3      12.3k   $0.2500  1m30s\n\
-             –         2     3      12.3k   $0.2500  1m30s\n\
-             total     2     3      12.3k   $0.2500  1m30s\n"
+             PROFILE  RUNS  TURNS  TOKENS  COST     TIME\n\
+             by name  2     3      12.3k   $0.2500  1m30s\n\
+             –        2     3      12.3k   $0.2500  1m30s\n\
+             total    2     3      12.3k   $0.2500  1m30s\n"
         );
     }
 }

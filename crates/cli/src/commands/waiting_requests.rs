@@ -17,7 +17,9 @@ use crate::{
     commands::list::all_pages,
     terminal::{
         output::line,
-        table::{Column, table},
+        paint::Paint,
+        permissions::command_text,
+        table::{Column, state_rows},
         times::Times,
     },
 };
@@ -60,22 +62,50 @@ pub(crate) async fn open_requests(client: &Client, tenant_id: Option<String>) ->
     Ok(all)
 }
 
+/// On a terminal each command is shown whole below its question, because it is what a person decides about.
 pub(crate) fn render(waiting: &[WaitingRequest], times: Times, now: Timestamp, width: Option<usize>) -> String {
+    let command = |request: &PermissionRequest| request.command.clone().unwrap_or_else(|| "-".to_owned());
     let rows = waiting.iter().map(|WaitingRequest { session_id, request, .. }| {
-        vec![
+        let mut row = vec![
             request.run_id.to_string(),
             if session_id.starts_with("ses_") { "-".to_owned() } else { line(session_id, 200) },
             times.ago(request.created_at, now),
             line(&request.title, 400),
-            line(request.command.as_deref().unwrap_or("-"), 400),
-        ]
+        ];
+        row.extend(width.is_none().then(|| line(&command(request), 400)));
+        row
     });
-    let columns = [
-        Column::whole("RUN"),
-        Column::text(2, "SESSION"),
-        Column::spare(1, "ASKED"),
-        Column::text(4, "QUESTION"),
-        Column::text(3, "COMMAND"),
-    ];
-    table(&columns, rows.collect(), width)
+    let columns =
+        [Column::whole("RUN"), Column::text(2, "SESSION"), Column::spare(1, "ASKED"), Column::text(4, "QUESTION")];
+    let columns = columns.into_iter().chain(width.is_none().then_some(Column::whole("COMMAND")));
+    let rows = state_rows(&columns.collect::<Vec<_>>(), rows.collect(), &[], width, Paint::stdout());
+    let commands: Vec<_> = waiting.iter().map(|waiting| waiting.request.command.as_deref()).collect();
+    with_commands(rows, &commands, width)
+}
+
+/// A table, on a terminal with the whole command of each row below it. Elsewhere the command is a column of the row.
+pub(crate) fn with_commands(rows: Vec<String>, commands: &[Option<&str>], width: Option<usize>) -> String {
+    let header = std::iter::once(None);
+    let commands = header.chain(commands.iter().map(|command| command.filter(|_| width.is_some())));
+    let lines = rows.into_iter().zip(commands);
+    lines
+        .map(|(row, command)| row + &command.map_or_else(String::new, |command| command_text(command, width)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_each_command_whole_below_its_row() {
+        let rows = || vec!["RUN\n".to_owned(), "run_1\n".to_owned(), "run_2\n".to_owned()];
+        let command = "rsync -a --delete build/ /srv/www/";
+        let commands = [Some(command), None];
+        assert_eq!(with_commands(rows(), &commands, None), "RUN\nrun_1\nrun_2\n");
+        let wide = format!("RUN\nrun_1\n  command: {command}\nrun_2\n");
+        assert_eq!(with_commands(rows(), &commands, Some(80)), wide);
+        let narrow = "RUN\nrun_1\n  command: rsync -a --delete \n             build/ /srv/www/\nrun_2\n";
+        assert_eq!(with_commands(rows(), &commands, Some(30)), narrow);
+    }
 }

@@ -5,6 +5,7 @@ pub(crate) mod amounts;
 pub(crate) mod confirm;
 pub(crate) mod events;
 pub(crate) mod frame_view;
+pub(crate) mod list_output;
 pub(crate) mod output;
 pub(crate) mod paint;
 pub(crate) mod permissions;

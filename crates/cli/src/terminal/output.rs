@@ -1,7 +1,10 @@
 //! What the program writes, and where: data to stdout, messages to stderr. Every command prints values through [`Output`],
 //! so that `-o json` and `-o jsonl` work the same everywhere. Text from agents and peers cannot control the terminal.
 
-use std::io::{ErrorKind, IsTerminal, Write};
+use std::{
+    cell::Cell,
+    io::{ErrorKind, IsTerminal, Write},
+};
 
 use clap::ValueEnum;
 use ostler_protocol::text::{clip, turns};
@@ -104,9 +107,21 @@ pub(crate) fn stderr_width() -> Option<usize> {
     terminal_size::terminal_size_of(std::io::stderr()).map(|(width, _)| width.0.into())
 }
 
-/// The width of the terminal. `None` if stdout is not a terminal.
+thread_local! {
+    static WHOLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Text that is made as if stdout were no terminal: nothing in it is shortened or left out.
+pub(crate) fn whole(text: impl FnOnce() -> String) -> String {
+    WHOLE.set(true);
+    let text = text();
+    WHOLE.set(false);
+    text
+}
+
+/// The width of the terminal. `None` if stdout is not a terminal, or tables are printed whole.
 pub(crate) fn width() -> Option<usize> {
-    size().map(|(width, _)| width)
+    size().map(|(width, _)| width).filter(|_| !WHOLE.get())
 }
 
 /// Columns and lines of the terminal. `None` if stdout is not a terminal.

@@ -39,8 +39,12 @@ pub(crate) fn request_text(
 
 /// The whole command below a line about it.
 pub(crate) fn call_text(head: &str, command: Option<&str>, width: Option<usize>) -> String {
-    let command = command.map_or_else(String::new, |what| format!("  command: {}\n", indented(what, width)));
-    format!("{head}\n{command}")
+    format!("{head}\n{}", command.map_or_else(String::new, |command| command_text(command, width)))
+}
+
+/// The whole command, for below the line or the row that it belongs to.
+pub(crate) fn command_text(command: &str, width: Option<usize>) -> String {
+    format!("  command: {}\n", indented(command, width))
 }
 
 /// The whole command, its lines aligned below each other. The rest of a line that is wider than the terminal is indented

@@ -111,6 +111,17 @@ pub(crate) fn table_of_states(
     width: Option<usize>,
     paint: Paint,
 ) -> String {
+    state_rows(columns, rows, states, width, paint).concat()
+}
+
+/// The header and the rows of [`table_of_states`], for a caller that adds lines below a row.
+pub(crate) fn state_rows(
+    columns: &[Column],
+    rows: Vec<Vec<String>>,
+    states: &[Option<RunState>],
+    width: Option<usize>,
+    paint: Paint,
+) -> Vec<String> {
     let words: Vec<_> = columns
         .iter()
         .position(|column| column.header == "STATE")

@@ -278,6 +278,8 @@ fn a_shell_completes_commands_and_ids() {
     is_offered(&["ostler", "users", "token", "a"], "ada");
     is_offered(&["ostler", "token", "revoke", "tok_"], "tok_");
     is_offered(&["ostler", "profiles", "show", "deep"], "deepseek");
+    // Only what waits for an answer.
+    assert_eq!(offered(&home, &server, &["ostler", "approve", &run[..20]]).concat(), "");
     assert!(offered(&home, &server, &["ostler", "jobs", "li"]).contains(&"list".to_owned()));
     for shell in ["bash", "zsh", "fish", "powershell"] {
         let script = home.cli(None, &["completions", shell]);

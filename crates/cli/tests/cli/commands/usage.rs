@@ -42,6 +42,11 @@ fn runs_are_found_by_label_sorted_by_cost_and_summed() {
     let table = stdout_of(home.cli(Some(&server), &["runs", "list", "--sort", "cost", "--label", "team=search"]));
     assert!(table.lines().next().unwrap().contains("COST     TOKENS  TIME"), "{table}");
     assert!(table.contains("$1.50    1.0k"), "{table}");
+    let names = stdout_of(home.cli(Some(&server), &["runs", "list", "-o", "name", "--label", "team=search"]));
+    assert!(names.lines().any(|name| name == cheap), "{names}");
+    let columns = ["runs", "list", "--columns", "runId,usage.costUsd", "--sort", "cost", "--label", "team=search"];
+    let columns = stdout_of(home.cli(Some(&server), &columns));
+    assert!(columns.starts_with("RUNID ") && columns.contains(&format!("{cheap}  ")), "{columns}");
     stdout_of(home.cli(Some(&server), &["sessions", "create", "review", "--label", "team=ads"]));
     stdout_of(home.cli(Some(&server), &["sessions", "create", "other", "--label", "team=search"]));
     let sessions = json_of(&home, &server, &["sessions", "list", "--label", "team=ads"]);

@@ -100,9 +100,12 @@ fn the_inbox_shows_how_turns_ended() {
     let (home, server) = scene();
     let shown = screen(120, &home, &server, &["inbox"], &[]);
     assert!(shown.contains("the agent fell over") && shown.contains("hello"), "{shown}");
-    // Long texts are shortened before the command of a request is left out.
-    let shown = screen(80, &home, &server, &["inbox"], &[]);
-    assert!(shown.contains("the agent f") && shown.contains("rm -r logs/") && shown.contains("SINCE"), "{shown}");
+    // Long texts are shortened, the command of a request is not.
+    for width in [40, 80] {
+        let shown = screen(width, &home, &server, &["inbox"], &[]);
+        assert!(shown.contains("command: rm -r logs/2024"), "{shown}");
+        assert!(width < 80 || shown.contains("the agent f") && shown.contains("SINCE"), "{shown}");
+    }
     let items: Value = serde_json::from_str(&stdout_of(home.cli(Some(&server), &["inbox", "-o", "json"]))).unwrap();
     assert_eq!(items[2]["outcome"], "the agent fell over");
 }

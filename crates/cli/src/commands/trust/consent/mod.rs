@@ -30,6 +30,7 @@ use crate::{
     errors, exit_codes,
     terminal::{
         confirm::Confirm,
+        list_output::ListOutput,
         output::{self, Output, line},
         paint::Paint,
         table::Column,
@@ -111,7 +112,7 @@ struct ListConsentArgs {
     #[command(flatten)]
     times: Times,
     #[command(flatten)]
-    output: Output,
+    output: ListOutput,
 }
 
 /// End a relation with an agent, and everything granted in it
@@ -313,7 +314,7 @@ async fn waiting(client: &Client) -> Result<Option<RelationView>, Failure> {
 }
 
 async fn list(client: &Client, args: &ListConsentArgs) -> Result<u8, Failure> {
-    RELATIONS.print(&all(client, None).await?, false, args.times, args.output)
+    RELATIONS.print(&all(client, None).await?, false, args.times, &args.output)
 }
 
 const RELATIONS: Listing<RelationView> = Listing {
