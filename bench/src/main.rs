@@ -11,6 +11,7 @@ mod bare;
 mod calls;
 mod codex;
 mod consent;
+mod daemon;
 mod engine;
 mod follow;
 mod history;
@@ -46,7 +47,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon";
 
 struct Options {
     ostler: PathBuf,
@@ -175,6 +176,13 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("mesh") {
         mesh::measure(&bench, &mut report).await?;
+    }
+    if wanted("daemon") {
+        // `cargo xtask` installs and names them.
+        let program = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
+        let programs = program("OSTLER_TEST_NODE").zip(program("OSTLER_TEST_QWEN"));
+        let programs = programs.map(|(node, qwen)| daemon::QwenPrograms { node, qwen });
+        daemon::measure(&bench, programs.as_ref(), &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -52,7 +52,7 @@ const PEERS: [&Peer; 6] =
 
 /// Known, and not compared on purpose.
 const NOT_YET: [(&str, &str); 1] =
-    [("qwen serve", "not compared yet, because it serves the routes of the daemon, which Ostler does not have yet")];
+    [("qwen serve", "compared by `cargo xtask bench daemon`, because it serves other routes")];
 
 /// Only the answer of a run of ours that succeeded contains this.
 const SUCCESS: &[u8] = br#""outcome":{"type":"success"}"#;

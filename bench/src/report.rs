@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 33] = [
+const TARGETS: [(&str, Target); 39] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -22,6 +22,12 @@ const TARGETS: [(&str, Target); 33] = [
     ("codex.first_text_lag_ms", AtMost(30.0)),
     ("codex.turn_ratio_to_bare", AtMost(1.15)),
     ("consent.reauth_10k_s", AtMost(2.0)),
+    ("daemon.capabilities_ratio", AtLeast(10.0)),
+    ("daemon.create_ratio", AtLeast(50.0)),
+    ("daemon.fan_out_ratio_64_to_8", AtMost(1.0)),
+    ("daemon.frame_lag_ms", AtMost(3.0)),
+    ("daemon.health_ratio", AtLeast(10.0)),
+    ("daemon.memory_ratio", AtLeast(10.0)),
     ("follow.kib_per_follower", AtMost(16.0)),
     ("follow.p99_ms", AtMost(100.0)),
     ("follow.replay_writer_ratio", AtLeast(0.6)),

@@ -7,6 +7,7 @@ mod certificates;
 mod domain;
 mod files;
 mod mutate;
+mod prompts;
 mod text;
 
 pub use mutate::{Dice, Mutator};
@@ -22,8 +23,15 @@ pub struct Target {
     pub attempt: fn(&[u8]),
 }
 
-pub const TARGETS: [&Target; 6] =
-    [&text::FRAME, &certificates::ENVELOPE, &text::AGENT_MD, &certificates::CERTIFICATE, &files::PATH, &files::GLOB];
+pub const TARGETS: [&Target; 7] = [
+    &text::FRAME,
+    &certificates::ENVELOPE,
+    &text::AGENT_MD,
+    &certificates::CERTIFICATE,
+    &files::PATH,
+    &files::GLOB,
+    &prompts::PROMPT,
+];
 
 impl Target {
     pub fn find(name: &str) -> Option<&'static Target> {

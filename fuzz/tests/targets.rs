@@ -41,3 +41,8 @@ fn paths_of_strangers_stay_inside_the_workspace() {
 fn patterns_of_strangers_match_inside_the_workspace() {
     try_cases("glob", 5_000);
 }
+
+#[test]
+fn prompts_of_strangers_are_read_within_bounds_or_refused_by_a_rule() {
+    try_cases("prompt", 20_000);
+}

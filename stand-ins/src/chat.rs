@@ -1,8 +1,10 @@
-//! OpenAI-compatible chat completions: `POST …/chat/completions` with the whole history. The reply is a stream of chunks.
+//! OpenAI-compatible chat completions: `POST …/chat/completions` with the whole history. The reply is a stream of chunks, if the
+//! client asks for one.
 //! After the result of a tool, the reply repeats the result.
 //!
 //! | marker | reply |
 //! |---|---|
+//! | (a tool `respond_in_schema`) | a call of it, with the word `stand-in` for each property |
 //! | none | the user's text, word by word, with usage (10 tokens in, 5 out) |
 //! | `run:COMMAND` | a call of `run_shell_command` |
 //! | `once:COMMAND` | the same for the first request; afterwards the user's text |
@@ -46,9 +48,28 @@ pub fn chat_with_key(key: &str) -> Endpoint {
     })
 }
 
+/// A client that asks for no stream gets the text of the stream in one piece.
 fn reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
+    match streamed_reply(seen, before) {
+        Reply::Stream { events, .. } if seen.body["stream"] != true => Reply::Status(200, completion(&events)),
+        reply => reply,
+    }
+}
+
+fn completion(events: &[(Duration, Value)]) -> Value {
+    let pieces = events.iter().filter_map(|(_, event)| event["choices"][0]["delta"]["content"].as_str());
+    let message = json!({"role": "assistant", "content": pieces.collect::<String>()});
+    json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "stand-in",
+        "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}})
+}
+
+fn streamed_reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
     if !seen.path.ends_with("/chat/completions") {
         return refusal(404, "no such path");
+    }
+    if let Some(completion) = schema_reply(&seen.body) {
+        return completion;
     }
     let history = History::read(&seen.body);
     let prompt = history.last_prompt();
@@ -86,6 +107,25 @@ fn reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
         ("length", _) => stream([vec![text("as far as")], end("length")].concat(), Then::End),
         _ => text_reply(&format!("You said: {prompt}")),
     }
+}
+
+/// The reply to a request for an object of a given shape, which some agents make with a tool of this name: each property is the word
+/// `stand-in`. `None` if the request is no such one.
+fn schema_reply(body: &Value) -> Option<Reply> {
+    let mut tools = body["tools"].as_array()?.iter().map(|tool| &tool["function"]);
+    let tool = tools.find(|tool| tool["name"] == "respond_in_schema")?;
+    let names = tool["parameters"]["properties"].as_object()?.keys();
+    let arguments: Value = names.map(|name| (name.clone(), json!("stand-in"))).collect();
+    if body["stream"] == true {
+        return Some(stream(call("call_schema", "respond_in_schema", &arguments), Then::End));
+    }
+    let call = json!({"id": "call_schema", "type": "function",
+        "function": {"name": "respond_in_schema", "arguments": arguments.to_string()}});
+    let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+    let completion = json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "stand-in",
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}});
+    Some(Reply::Status(200, completion))
 }
 
 /// Whether no earlier request had this command.

@@ -6,10 +6,12 @@ mod beat;
 mod followers;
 mod grants;
 mod messages;
+mod prompts;
 mod turns;
 
 use grants::Grants;
 use messages::Messages;
+use prompts::Prompts;
 use tokio::{runtime::Handle, task::JoinHandle};
 use turns::Turns;
 
@@ -25,13 +27,16 @@ pub struct Mix {
     pub writers: usize,
     pub turns: bool,
     pub messages: bool,
+    /// Prompts and votes of the daemon.
+    pub prompts: bool,
     pub grants: bool,
     pub follower: bool,
 }
 
 impl Mix {
-    pub const ALL: Self = Self { writers: 2, turns: true, messages: true, grants: true, follower: true };
-    pub const NONE: Self = Self { writers: 0, turns: false, messages: false, grants: false, follower: false };
+    pub const ALL: Self = Self { writers: 2, turns: true, messages: true, prompts: true, grants: true, follower: true };
+    pub const NONE: Self =
+        Self { writers: 0, turns: false, messages: false, prompts: false, grants: false, follower: false };
 }
 
 type Task<T> = JoinHandle<Result<T, String>>;
@@ -41,6 +46,7 @@ pub struct Load {
     writers: Vec<Task<Writer>>,
     turns: Option<Task<Turns>>,
     messages: Option<Task<Messages>>,
+    prompts: Option<Task<Prompts>>,
     grants: Option<Task<Grants>>,
     follower: Option<Follower>,
     /// The run that the follower reads.
@@ -64,12 +70,17 @@ impl Load {
             false => None,
         };
         let messages = messages.map(|messages| runtime.spawn(messages.work(beat.clone())));
+        let prompts = match mix.prompts {
+            true => Some(runtime.block_on(Prompts::create(&beat))?),
+            false => None,
+        };
+        let prompts = prompts.map(|prompts| runtime.spawn(prompts.work(beat.clone())));
         let grants = match mix.grants {
             true => Some(runtime.block_on(Grants::create(&beat))?),
             false => None,
         };
         let grants = grants.map(|grants| runtime.spawn(grants.work(beat.clone())));
-        Ok(Self { beat, writers, turns, messages, grants, follower, followed })
+        Ok(Self { beat, writers, turns, messages, prompts, grants, follower, followed })
     }
 
     /// Ends the work, waits until all of it has ended well, and compares the store with the ledger.
@@ -109,6 +120,12 @@ impl Load {
             if let Some(task) = self.messages {
                 match settled(task, |messages| messages.settle(api.clone())).await {
                     Ok(count) => facts.messages += count,
+                    Err(why) => violations.push(why),
+                }
+            }
+            if let Some(task) = self.prompts {
+                match settled(task, |prompts| prompts.settle(self.beat.clone())).await {
+                    Ok(count) => facts.prompts += count,
                     Err(why) => violations.push(why),
                 }
             }

@@ -68,16 +68,19 @@ pub struct Facts {
     pub events: u64,
     pub runs: u64,
     pub messages: u64,
+    /// Prompts and votes of the daemon.
+    pub prompts: u64,
     pub grants: u64,
     pub followed: u64,
 }
 
 impl Facts {
-    fn rows(&self) -> [(&'static str, u64); 5] {
+    fn rows(&self) -> [(&'static str, u64); 6] {
         [
             ("acknowledged events", self.events),
             ("acknowledged runs", self.runs),
             ("acknowledged messages", self.messages),
+            ("acknowledged prompts and votes", self.prompts),
             ("acknowledged grants", self.grants),
             ("events seen by followers", self.followed),
         ]
@@ -87,6 +90,7 @@ impl Facts {
         self.events += other.events;
         self.runs += other.runs;
         self.messages += other.messages;
+        self.prompts += other.prompts;
         self.grants += other.grants;
         self.followed += other.followed;
     }

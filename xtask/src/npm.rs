@@ -29,6 +29,10 @@ impl Agents {
         &self.variables[1].1
     }
 
+    pub fn qwen(&self) -> &Path {
+        &self.variables[2].1
+    }
+
     /// `None`: one of them is missing.
     fn in_directory(directory: &Path) -> Option<Agents> {
         let modules = directory.join("node_modules");

@@ -175,6 +175,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
         PermissionDenied => {
             "the turn has ended; `ostler retry` asks the agent again, and another prompt in its session goes another way"
         }
+        NotImplemented => "leave out what the message names, or choose a backend profile whose agent has it",
         RateLimited | Overloaded => "try again in a moment",
         BackendFailed | ProviderInvalidToolCall => "`ostler trace` shows what the agent did before it failed",
         BackendTimeout => {

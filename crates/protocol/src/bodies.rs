@@ -6,13 +6,23 @@ use serde::de::DeserializeOwned;
 use crate::{
     Failure, Rule,
     daemon::{
+        agents::{AgentBody, GenerateAgent},
+        approval_modes::SetApprovalMode,
+        asides::AskBtw,
+        auth_providers::InstallProvider,
+        branches::BranchSession,
+        device_flows::StartDeviceFlow,
+        extensions::{ExtensionScope, InstallExtension},
         files::{EditWorkspaceFile, FILE_BODY_BYTES_MAX, WriteWorkspaceFile},
         languages::SetLanguage,
+        mcp::{AddMcpServer, ToggleTool},
         memory::WriteMemory,
         models::SetModel,
         prompts::SubmitPrompt,
+        rewinds::RewindSession,
         sessions::{OpenDaemonSession, RestoreSession, UpdateMetadata},
         settings::SetSetting,
+        shell::RunShell,
         tasks::CancelTask,
         votes::CastVote,
         workspace::InitWorkspace,
@@ -114,7 +124,8 @@ bodies! {
     OpenDaemonSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     RestoreSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     UpdateMetadata: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
-    SubmitPrompt: BODY_BYTES_MAX, JSON_VALUES_MAX;
+    SubmitPrompt: FILE_BODY_BYTES_MAX, JSON_VALUES_MAX, strings FILE_BODY_BYTES_MAX;
+    AskBtw: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     SetModel: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     SetLanguage: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     CancelTask: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
@@ -124,6 +135,18 @@ bodies! {
     WriteMemory: BODY_BYTES_MAX, SMALL_VALUES_MAX;
     SetSetting: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     InitWorkspace: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    InstallProvider: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    StartDeviceFlow: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    AddMcpServer: WORK_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ToggleTool: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    SetApprovalMode: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    AgentBody: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    GenerateAgent: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    InstallExtension: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    ExtensionScope: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RewindSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    BranchSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    RunShell: 2 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
 }
 
 /// Most bytes of a string as it is sent. Few fields accept more than a command's payload, and no escape is longer than six bytes.

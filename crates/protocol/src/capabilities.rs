@@ -75,6 +75,12 @@ pub enum Toggle {
     Settings,
     /// Clients may reload the settings of the workspace, so there is a workspace.
     Reload,
+    /// Sessions share connections to MCP servers.
+    McpPool,
+    /// The backend of the daemon's profile answers requests about its workspace beside turns.
+    Agent,
+    /// Clients may run shell commands in the workspace, so there is a workspace.
+    SessionShell,
 }
 
 impl Toggle {
@@ -87,6 +93,9 @@ impl Toggle {
         Self::Workspace,
         Self::Settings,
         Self::Reload,
+        Self::McpPool,
+        Self::Agent,
+        Self::SessionShell,
     ];
 
     const fn bit(self) -> u32 {
@@ -104,6 +113,9 @@ impl Toggle {
             Self::Workspace => "--workspace",
             Self::Settings => "daemon.settings",
             Self::Reload => "daemon.reload",
+            Self::McpPool => "mcp.no_pool = false",
+            Self::Agent => "daemon.profile",
+            Self::SessionShell => "--enable-session-shell",
         }
     }
 }
@@ -200,6 +212,26 @@ pub struct Policies {
     pub permission: PermissionStrategy,
 }
 
+/// What else clients have to know before they attach. Dialects state it, as the server is configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientTerms {
+    pub limits: ClientLimits,
+    pub supported_languages: Vec<String>,
+}
+
+/// Limits of what a client may have open. One that is absent has no meaning on this server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientLimits {
+    /// Prompts of one session that wait or run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_pending_prompts_per_session: Option<u32>,
+}
+
+/// How clients talk to this server beside events: plain requests.
+const TRANSPORTS: [&str; 1] = ["rest"];
+
 /// The envelope of `GET /capabilities`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -215,6 +247,10 @@ pub struct Capabilities {
     pub policy: Policies,
     /// Published clients want the field; models are chosen by backend profile here.
     pub model_services: Vec<String>,
+    pub transports: Vec<String>,
+    pub limits: ClientLimits,
+    /// Codes of languages that a session can have.
+    pub supported_languages: Vec<String>,
     pub event_schema_version: u32,
     pub ostler_version: String,
 }
@@ -236,9 +272,18 @@ impl Capabilities {
             protocol_versions: ProtocolVersions::of_this_build(),
             policy: Policies { permission },
             model_services: vec![],
+            transports: TRANSPORTS.map(str::to_owned).to_vec(),
+            limits: ClientLimits::default(),
+            supported_languages: vec![],
             event_schema_version: EVENT_SCHEMA_VERSION,
             ostler_version,
         }
+    }
+
+    #[must_use]
+    pub fn with_terms(self, terms: ClientTerms) -> Self {
+        let ClientTerms { limits, supported_languages } = terms;
+        Self { limits, supported_languages, ..self }
     }
 
     pub fn has(&self, tag: &str) -> bool {

@@ -75,6 +75,7 @@ failure_kinds! {
     BudgetExceeded "budget-exceeded" 422 -32072 false 12 "A budget of the execution policy is used up.";
     PermissionDenied "permission-denied" 403 -32004 false 12 "A person with the right denied it.";
     RateLimited "rate-limited" 429 -32029 true 6 "Too many requests or streams at once.";
+    NotImplemented "not-implemented" 501 -32601 false 2 "The server, or the backend, does not have this behaviour.";
     BackendFailed "backend-failed" 502 -32070 false 10 "The agent failed.";
     BackendTimeout "backend-timeout" 504 -32074 false 10 "The agent did not answer in time.";
     ThreadResumeFailed "thread-resume-failed" 502 -32070 false 10 "The agent could not go on with its thread.";

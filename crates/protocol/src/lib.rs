@@ -17,6 +17,7 @@ pub mod ids;
 pub mod json;
 pub mod kernel;
 pub mod limits;
+pub mod mcp;
 pub mod mesh;
 pub mod outgoing;
 pub mod problems;

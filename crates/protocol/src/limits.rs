@@ -44,7 +44,10 @@ pub const RUNNER_BYTES_MAX: usize = 16 * 1024;
 pub const COMMANDS_UNFINISHED_MAX: usize = 100;
 /// The payloads of a run's unfinished commands together: a claim hands them all out at once.
 pub const COMMANDS_UNFINISHED_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Open permission requests of a run, unless its policy sets another limit.
 pub const PERMISSIONS_OPEN_MAX: usize = 32;
+/// The largest limit that a run's policy can set.
+pub const PERMISSIONS_OPEN_CEILING: usize = 64;
 pub const PERMISSION_BYTES_MAX: usize = 64 * 1024;
 pub const PERMISSION_OPTIONS_MAX: usize = 16;
 pub const PERMISSION_TITLE_BYTES_MAX: usize = 4 * 1024;

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     backend::turn::TurnEnd,
     guard::{Guard, Guarded, Order, Reach},
+    tools::OfferedMcpServer,
 };
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,6 +48,12 @@ pub struct BackendEnvironment {
     /// Where the runner may connect to for the backend, if the profile is not the operator's. `None` if it may connect to
     /// any address that the profile names.
     pub outgoing: Option<OutgoingRules>,
+    /// MCP servers that the backend may use.
+    #[serde(default)]
+    pub mcp_servers: Vec<OfferedMcpServer>,
+    /// Tools that the backend must not use, by the names under which its model calls them.
+    #[serde(default)]
+    pub disabled_tools: Vec<String>,
 }
 
 /// How long a backend retries a model provider that is unavailable.
@@ -99,6 +106,8 @@ impl BackendEnvironment {
             guard: None,
             hidden: vec![],
             outgoing: None,
+            mcp_servers: vec![],
+            disabled_tools: vec![],
         }
     }
 
@@ -171,7 +180,7 @@ mod tests {
     fn reach(sandbox: Sandbox) -> Option<Reach> {
         let guard =
             Guard { program: "ostler".into(), limits: Default::default(), landlock: true, isolation: Isolation::None };
-        let bare = BackendEnvironment::bare(AgentConfig::Acp { command: vec![], keep: Default::default() });
+        let bare = BackendEnvironment::bare(AgentConfig::Acp { command: vec![], keep: vec![], extensions: None });
         let environment = BackendEnvironment {
             workspace: Some("/project".into()),
             home: Some("/data/home".into()),

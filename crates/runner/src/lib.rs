@@ -21,14 +21,24 @@ mod pending_commands;
 mod rules;
 mod runner;
 mod session_storage;
+mod shell;
+mod side_queries;
 mod text;
+mod tools;
 mod turn_driver;
 mod turn_sink;
 
-pub use backend::process::ENVIRONMENT;
+pub use backend::{
+    process::{ENVIRONMENT, guarded_command},
+    side_query,
+};
+pub use changes::{Snapshots, TreeChange, TreeEntry};
 pub use environment::{BackendEnvironment, RetryPolicy, Unavailable};
 pub use git::git_missing;
 pub use launch::{LAUNCH_BYTES_MAX, Launch};
 pub use log_tail::LogTail;
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, run, run_with};
+pub use shell::{ShellOrder, ShellOutcome, run_shell};
+pub use side_queries::{SideQuery, SideQueryLimits};
+pub use tools::{NamedSecret, OfferedMcpServer, OfferedTransport};
 pub use turn_sink::{PendingPermission, PermissionDecision, Steer, TurnSink};

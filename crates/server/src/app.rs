@@ -40,7 +40,7 @@ use crate::{
     metrics::Metrics,
     net::{
         body_budget::BodyBudget,
-        permits::{PermitPool, STREAMS},
+        permits::{PermitPool, SIDE_QUERIES, STREAMS},
         refusals::Refusals,
         waiting_connections::{Bounds, WaitingConnections},
     },
@@ -74,6 +74,8 @@ pub struct AppInner {
     pub secrets: SecretStore,
     pub followers: Arc<PermitPool>,
     pub replays: ReplayThrottle,
+    /// Questions beside sessions that are being answered.
+    pub side_queries: Arc<PermitPool>,
     /// The request bodies that are being worked on.
     pub body_budget: Arc<BodyBudget>,
     /// Decides which failures are logged one by one.
@@ -198,6 +200,7 @@ impl App {
             secrets,
             followers: PermitPool::new(STREAMS),
             replays: ReplayThrottle::default(),
+            side_queries: PermitPool::new(SIDE_QUERIES),
             body_budget,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),

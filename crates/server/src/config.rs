@@ -5,6 +5,7 @@ mod execution;
 mod file_scalars;
 mod keys;
 mod limits;
+mod mcp;
 mod names;
 mod outgoing;
 mod places;
@@ -34,6 +35,7 @@ pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
+pub use mcp::McpSection;
 pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use reading::Overrides;
 pub use retention::{RetentionSection, TenantRetention};
@@ -63,6 +65,7 @@ pub struct Config {
     pub confinement: ConfinementSection,
     pub limits: LimitsSection,
     pub outgoing: OutgoingSection,
+    pub mcp: McpSection,
     pub log: LogSection,
     pub rate_limit: Rates,
     /// The sections of dialects.
@@ -240,6 +243,10 @@ impl Config {
             ("limits.socket_readmit_ms", limits.socket_readmit_ms, 1..=MS_MAX),
             ("limits.socket_reread_ms", limits.socket_reread_ms, 1..=MS_MAX),
             ("limits.recheck_ms", limits.recheck_ms, 1..=MS_MAX),
+            ("mcp.client_budget", self.mcp.client_budget.unwrap_or(1).into(), 1..=10_000),
+            ("mcp.drain_ms", self.mcp.drain_ms, 0..=MS_MAX),
+            ("mcp.idle_ms", self.mcp.idle_ms, 1..=MS_MAX),
+            ("mcp.reconnect_ms", self.mcp.reconnect_ms, 1..=MS_MAX),
             ("retention.sweep_ms", self.retention.sweep_ms, 1..=MS_MAX),
             ("retention.step_rows", self.retention.step_rows.into(), 1..=10_000),
             ("retention.pause_ms", self.retention.pause_ms, 0..=60_000),
@@ -266,6 +273,7 @@ impl Config {
         problems.extend(self.tls_files().err());
         problems.extend(self.sections.problems(self));
         problems.extend(self.outgoing.rules().err());
+        problems.extend(self.mcp.problems());
         problems.extend(TrustedProxies::read(&self.server.trusted_proxies).err());
         let requires_tokens = self.server.require_auth;
         let origins = self.server.allow_origins.iter();
@@ -286,6 +294,7 @@ impl Config {
             (Toggle::RequireAuth, self.server.require_auth),
             (Toggle::AllowOrigin, !self.server.allow_origins.is_empty()),
             (Toggle::RateLimit, self.rate_limit.on),
+            (Toggle::McpPool, !self.mcp.no_pool),
         ];
         states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
     }

@@ -15,7 +15,7 @@ use axum::routing::MethodRouter;
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, Timestamp,
-    capabilities::{Capability, Toggle},
+    capabilities::{Capability, ClientTerms, Toggle},
     ids::AgentId,
     json::value_of,
     kernel::{commands::Command, conversation::HistoryAttachment},
@@ -37,7 +37,7 @@ use crate::{
 };
 
 pub use dialects::Dialects;
-pub use failures::{FailureEncoder, encoded};
+pub use failures::{FailureEncoder, PROBLEM_JSON, encoded};
 pub(crate) use gate::SharedPaths;
 pub use gate::{GateRules, RateRules, TierLimit};
 pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retention};
@@ -51,6 +51,7 @@ pub use topics::Topic;
 type Worker = Arc<dyn Fn(App) -> BoxFuture<'static, ()> + Send + Sync>;
 type Chore = Arc<dyn Fn(App) -> BoxFuture<'static, Result<(), Failure>> + Send + Sync>;
 type Count = Arc<dyn Fn(App) -> BoxFuture<'static, Result<Value, Failure>> + Send + Sync>;
+type LiveToggles = Arc<dyn Fn(App) -> BoxFuture<'static, Vec<Toggle>> + Send + Sync>;
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
 type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
 type ProfileOf = Arc<dyn Fn(App, AgentId) -> BoxFuture<'static, Result<Option<String>, Failure>> + Send + Sync>;
@@ -70,6 +71,9 @@ pub struct Dialect {
     pub(crate) sections: Vec<SectionType>,
     pub(crate) capabilities: Vec<&'static [Capability]>,
     pub(crate) toggles: fn(&Config) -> Vec<Toggle>,
+    pub(crate) client_terms: Option<fn(&Config) -> ClientTerms>,
+    pub(crate) operator_token: Option<&'static str>,
+    pub(crate) live_toggles: Option<LiveToggles>,
     pub(crate) open: Option<Opener>,
     pub(crate) workers: Vec<Worker>,
     pub(crate) chores: Vec<(&'static str, Chore)>,
@@ -143,6 +147,9 @@ impl Dialect {
             sections: vec![],
             capabilities: vec![],
             toggles: |_| vec![],
+            client_terms: None,
+            operator_token: None,
+            live_toggles: None,
             open: None,
             workers: vec![],
             chores: vec![],
@@ -232,6 +239,28 @@ impl Dialect {
     /// Which of the toggles that its capabilities depend on are on, beside those of the engine.
     pub fn toggles(mut self, toggles: fn(&Config) -> Vec<Toggle>) -> Self {
         self.toggles = toggles;
+        self
+    }
+
+    /// What its clients have to know before they attach, as part of the capabilities. One dialect of a server states it.
+    pub fn client_terms(mut self, terms: fn(&Config) -> ClientTerms) -> Self {
+        self.client_terms = Some(terms);
+        self
+    }
+
+    /// A variable that can hold a token of the operator, beside the one in the data directory.
+    pub fn operator_token(mut self, variable: &'static str) -> Self {
+        self.operator_token = Some(variable);
+        self
+    }
+
+    /// Toggles that depend on more than the configuration, such as on what a backend profile runs now. Read for each request of the
+    /// capabilities, so it must be cheap.
+    pub fn live_toggles<F>(mut self, toggles: impl Fn(App) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Vec<Toggle>> + Send + 'static,
+    {
+        self.live_toggles = Some(Arc::new(move |app| Box::pin(toggles(app))));
         self
     }
 

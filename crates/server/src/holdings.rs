@@ -33,6 +33,7 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("backends", Copied, Kept, Untouched),
     Holding::table("provider_profile_changes", Copied, Proof, Untouched),
     Holding::table("provider_validations", Copied, Kept, Untouched),
+    Holding::table("workspace_switches", Copied, Kept, Untouched),
     Holding::table("retention_holds", Copied, Proof, Untouched),
     Holding::table("retention_gate", LeftOut, Kept, Untouched),
     // Says which payloads may be missing.
@@ -54,6 +55,10 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::path("git", LeftOut, Kept, Untouched),
     // Made for each runner and deleted after it.
     Holding::path("homes", LeftOut, Expires, Untouched),
+    // Made for each MCP server that runs, and deleted after it.
+    Holding::path("mcp-homes", LeftOut, Expires, Untouched),
+    // Extensions and subagents that clients gave to agents, for all their sessions.
+    Holding::path("agent-homes", Copied, Kept, Untouched),
     Holding::path("git-credentials", Copied, Kept, Untouched),
     Holding::path("workspaces", Workspaces, Expires, WithSession),
 ];

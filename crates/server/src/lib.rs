@@ -17,6 +17,7 @@ mod holdings;
 pub mod hub;
 mod job_queues;
 mod launcher;
+pub mod mcp;
 pub mod metrics;
 pub mod net;
 pub mod recheck;

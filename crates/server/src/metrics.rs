@@ -69,6 +69,29 @@ impl JumpedClock {
     }
 }
 
+/// How a question beside a session ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SideQueryEnd {
+    Answered,
+    Empty,
+    Failed,
+    /// Its caller left.
+    Dropped,
+}
+
+impl SideQueryEnd {
+    const ALL: [Self; 4] = [Self::Answered, Self::Empty, Self::Failed, Self::Dropped];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Empty => "empty",
+            Self::Failed => "failed",
+            Self::Dropped => "dropped",
+        }
+    }
+}
+
 #[derive(Default)]
 pub struct Metrics {
     operations: RwLock<HashMap<String, HashMap<Method, Arc<OperationCounts>>>>,
@@ -85,6 +108,7 @@ pub struct Metrics {
     decided_again: AtomicU64,
     sockets_closed: [AtomicU64; SOCKET_ENDS.len()],
     clock_jumps: [AtomicU64; JumpedClock::ALL.len()],
+    side_queries_ended: [AtomicU64; SideQueryEnd::ALL.len()],
 }
 
 #[derive(Default)]
@@ -174,6 +198,10 @@ impl Metrics {
 
     pub fn clock_jumped(&self, clock: JumpedClock) {
         self.clock_jumps[clock as usize].fetch_add(1, Relaxed);
+    }
+
+    pub fn side_query_ended(&self, end: SideQueryEnd) {
+        self.side_queries_ended[end as usize].fetch_add(1, Relaxed);
     }
 
     pub fn connection_dropped(&self, reason: &str) {

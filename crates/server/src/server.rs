@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     app::{App, LaneHost, Parts, Stage},
-    auth::{Authenticator, Issuers, operator_token, signing_key},
+    auth::{Authenticator, Issuers, operator_token, signing_key, token_of_variable},
     bound_workspace,
     clock::{Clock, ServerClock},
     config::Config,
@@ -25,6 +25,7 @@ use crate::{
     directories,
     hub::Hub,
     launcher::{self, isolation},
+    mcp::Mcp,
     metrics::Metrics,
     net::{self as http, listener, tls},
     restore_marker,
@@ -78,6 +79,10 @@ impl Server {
         config.server.workspace = bound_workspace::find(&config, &data_dir)?;
         config.server.data_dir = Some(data_dir.clone());
         let (token, token_file) = operator_token(&data_dir)?;
+        let mut operator = vec![token];
+        for variable in dialects.iter().filter_map(|dialect| dialect.operator_token) {
+            operator.extend(token_of_variable(variable, config.environment.text(variable))?);
+        }
         let store = config.store()?;
         let db = Db::open(&store, clock.now()).await.map_err(|error| not_opened(error, &store))?;
         worker::clock::anchor(&db, &*clock).await?;
@@ -108,11 +113,13 @@ impl Server {
         let [written, read] = passwords_of(&database_url);
         let sealing = SecretStore::key_text(&config)?;
         let password = config.environment.text("PGPASSWORD").unwrap_or_default();
-        let own = [token.expose_secret(), &written, &read, &password, sealing.expose_secret(), signing.expose_secret()];
+        let mut own = vec![&written, &read, password.as_str(), sealing.expose_secret(), signing.expose_secret()];
+        own.extend(operator.iter().map(|token| token.expose_secret()));
         let redactor = Redactor::new(&own);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
-        let auth = Authenticator::new(&token, issuers, dialects.tokens());
+        let auth = Authenticator::new(&operator, issuers, dialects.tokens());
+        let states = states.with(Mcp::new(&config.mcp)).with(dialects);
         let parts = Parts {
             db,
             lanes,
@@ -122,7 +129,7 @@ impl Server {
             redactor,
             auth,
             secrets,
-            states: states.with(dialects),
+            states,
             metrics,
             traces,
             others: others.clone(),

@@ -1,13 +1,23 @@
 //! The daemon dialect: editors and SDKs that attach to sessions of a coding agent.
 
+pub mod acted_agent;
+pub mod agents;
+mod approval_modes;
+pub mod asides;
+pub mod auth;
+mod branches;
 pub mod details;
+mod extensions;
 mod files;
 mod gate;
+pub mod mcp;
 pub mod operations;
 mod prompts;
 pub mod proofs;
-mod scene;
+pub mod rewinds;
+pub mod scene;
 mod sessions;
+mod shell;
 pub mod stream;
 pub mod votes;
 pub mod workspace;

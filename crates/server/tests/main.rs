@@ -28,6 +28,7 @@ mod limits;
 mod listing;
 mod liveness;
 mod matrix;
+mod mcp;
 mod mesh;
 mod metrics;
 mod operations;

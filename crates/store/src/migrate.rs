@@ -22,6 +22,9 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/sqlite/0009_cheaper_writes.sql") },
     Migration { id: "0010_daemon", sql: include_str!("../migrations/sqlite/0010_daemon.sql") },
     Migration { id: "0011_permission_votes", sql: include_str!("../migrations/sqlite/0011_permission_votes.sql") },
+    Migration { id: "0012_agents", sql: include_str!("../migrations/sqlite/0012_agents.sql") },
+    Migration { id: "0013_parent_sessions", sql: include_str!("../migrations/sqlite/0013_parent_sessions.sql") },
+    Migration { id: "0014_workspace_switches", sql: include_str!("../migrations/sqlite/0014_workspace_switches.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -39,6 +42,12 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0009_cheaper_writes", sql: include_str!("../migrations/postgres/0009_cheaper_writes.sql") },
     Migration { id: "0010_daemon", sql: include_str!("../migrations/postgres/0010_daemon.sql") },
     Migration { id: "0011_permission_votes", sql: include_str!("../migrations/postgres/0011_permission_votes.sql") },
+    Migration { id: "0012_agents", sql: include_str!("../migrations/postgres/0012_agents.sql") },
+    Migration { id: "0013_parent_sessions", sql: include_str!("../migrations/postgres/0013_parent_sessions.sql") },
+    Migration {
+        id: "0014_workspace_switches",
+        sql: include_str!("../migrations/postgres/0014_workspace_switches.sql"),
+    },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -102,11 +102,14 @@ pub(crate) fn unless_held(db: &Db, session: SessionId) -> [Statement; 2] {
     [gate(db), Statement::guard(sql, vec![text(session)])]
 }
 
-/// A condition: a hold covers the session, by itself or with its tenant.
+/// A condition: a hold covers the session, by itself or with its tenant, or covers a session that continues its conversation.
 pub(crate) fn held_session(session: &str, tenant: &str) -> String {
     format!(
-        "EXISTS (SELECT 1 FROM retention_holds h WHERE h.released_at IS NULL
-         AND (h.session_id = {session} OR h.session_id IS NULL AND h.tenant_id = {tenant}))"
+        "(EXISTS (SELECT 1 FROM retention_holds h WHERE h.released_at IS NULL AND h.session_id IS NULL AND h.tenant_id = {tenant})
+         OR {session} IN (WITH RECURSIVE held(id) AS (
+             SELECT h.session_id FROM retention_holds h WHERE h.released_at IS NULL AND h.session_id IS NOT NULL
+             UNION SELECT p.parent_id FROM sessions p JOIN held ON p.session_id = held.id WHERE p.parent_id IS NOT NULL)
+             SELECT id FROM held))"
     )
 }
 

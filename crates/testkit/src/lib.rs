@@ -8,6 +8,7 @@ pub mod database;
 pub mod disk;
 pub mod engine;
 pub mod loop_mount;
+pub mod mcp_server;
 pub mod postgres;
 pub mod process;
 pub mod proxy;

@@ -13,6 +13,7 @@ use crate::{
 const TURNS_MAX: usize = 60;
 const TOOL_MS_MAX: u64 = 80;
 const PAGE_RUNS: usize = 200;
+const DAEMON_PROJECT: &str = "ostler/daemon";
 
 #[derive(Default)]
 pub struct Turns {
@@ -133,7 +134,9 @@ async fn count_runs(api: &Api) -> Result<usize, String> {
     loop {
         let path = format!("/api/v1/runs?limit={PAGE_RUNS}{cursor}");
         let page = api.insist("GET", &path, None, SETTLE_WITHIN).await?;
-        count += page["runs"].as_array().map_or(0, Vec::len);
+        // Prompts of the daemon have no key, so that how many runs they have started is not known.
+        let runs = page["runs"].as_array().into_iter().flatten();
+        count += runs.filter(|run| run["projectId"] != DAEMON_PROJECT).count();
         match page["nextCursor"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
             None => return Ok(count),

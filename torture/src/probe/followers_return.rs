@@ -26,7 +26,7 @@ pub const PROBE: Probe = Probe {
             ("OSTLER_LIMITS__FOLLOWERS_MAX", FOLLOWERS_LIMIT.into()),
             ("OSTLER_LIMITS__FOLLOWERS_PER_CALLER_MAX", FOLLOWERS_LIMIT.into()),
         ],
-        mix: Mix { turns: false, messages: false, grants: false, follower: false, writers: 0 },
+        mix: Mix { turns: false, messages: false, prompts: false, grants: false, follower: false, writers: 0 },
         ..Setup::default()
     },
     disturb: come_back,

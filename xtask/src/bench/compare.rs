@@ -18,7 +18,15 @@ const DISK_FACTOR: f64 = 1.5;
 /// Names before the first dot that describe the machine or the load generator instead of the server.
 const CONTEXT_GROUPS: [&str; 3] = ["fsync", "generator", "machine"];
 /// Figures, by their names after the last dot, that are better when they are higher. Rates are, too.
-const HIGHER_IS_BETTER: [&str; 3] = ["ratio_to_bare", "ratio_two_to_one", "replay_writer_ratio"];
+const HIGHER_IS_BETTER: [&str; 7] = [
+    "ratio_to_bare",
+    "ratio_two_to_one",
+    "replay_writer_ratio",
+    "capabilities_ratio",
+    "create_ratio",
+    "health_ratio",
+    "memory_ratio",
+];
 
 /// What one run of the benchmark wrote: a number for each name.
 pub type Figures = BTreeMap<String, f64>;

@@ -57,6 +57,8 @@ impl Equipment {
         let mut command = in_workspace(load_generator)?;
         command.arg("--ostler").arg(ostler).args(["--postgres-url", &self.cluster.url()]);
         command.arg("--codex").arg(self.agents.codex()).arg("--stand-in").arg(stand_in);
+        // Not arguments: generators of earlier revisions do not know them.
+        command.env("OSTLER_TEST_NODE", self.agents.node()).env("OSTLER_TEST_QWEN", self.agents.qwen());
         if let Some(tool) = &self.pg_test_fsync {
             command.arg("--pg-test-fsync").arg(tool);
         }

@@ -35,7 +35,15 @@ const MAY_USE: [(&str, &[&str]); 14] = [
     ("ostler-runner", &["ostler-client", "ostler-protocol", "ostler-stand-ins"]),
     (
         "ostler-server",
-        &["ostler-store", "ostler-runner", "ostler-client", "ostler-crypto", "ostler-protocol", "ostler-testkit"],
+        &[
+            "ostler-store",
+            "ostler-runner",
+            "ostler-client",
+            "ostler-crypto",
+            "ostler-protocol",
+            "ostler-stand-ins",
+            "ostler-testkit",
+        ],
     ),
     (
         "ostler-cli",

@@ -26,6 +26,12 @@ pub(crate) struct ListFlags {
     pub output: ListOutput,
 }
 
+impl ListFlags {
+    pub(crate) fn parts(&self) -> (u32, Times, &ListOutput) {
+        (self.limit, self.times, &self.output)
+    }
+}
+
 /// How a list of `T` is printed.
 pub(crate) struct Listing<T> {
     /// Printed to stderr if there is nothing to list, with what to do about it.

@@ -292,14 +292,9 @@ fn tenant_flag(set: &ProviderProfile) -> String {
 }
 
 async fn history(connection: &Connection, args: &HistoryProfileArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
-    let query = ListProfileChanges {
-        profile: args.profile.clone(),
-        tenant_id: args.tenant.clone(),
-        limit: Some(limit),
-        cursor: None,
-    };
+    let (limit, times, output) = args.list.parts();
+    let (profile, tenant_id) = (args.profile.clone(), args.tenant.clone());
+    let query = ListProfileChanges { profile, tenant_id, limit: Some(limit), cursor: None };
     let page = connection.client()?.list_profile_changes(&query).await?;
     CHANGES.print(&page.changes, page.next_cursor.is_some(), times, output)
 }

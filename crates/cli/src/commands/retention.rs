@@ -251,8 +251,7 @@ async fn hold(connection: &Connection, args: &PlaceHoldArgs) -> Result<u8, Failu
 }
 
 async fn holds(connection: &Connection, args: &ListHoldsArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let page = connection.client()?.list_holds(&ListHolds { limit: Some(limit), cursor: None }).await?;
     HOLDS.print(&page.holds, page.next_cursor.is_some(), times, output)
 }

@@ -106,6 +106,15 @@ struct DaemonFlags {
     /// How long a permission request of a session waits for votes, in milliseconds [default: 300000]
     #[arg(long, value_name = "MS")]
     permission_response_timeout_ms: Option<String>,
+    /// How many MCP servers may be connected at once
+    #[arg(long, value_name = "COUNT")]
+    mcp_client_budget: Option<String>,
+    /// What happens when --mcp-client-budget is used up: off, warn or enforce [default: warn]
+    #[arg(long, value_name = "MODE")]
+    mcp_budget_mode: Option<String>,
+    /// Let clients run shell commands in the workspace, confined as the tools of agents are
+    #[arg(long)]
+    enable_session_shell: bool,
 }
 
 impl DaemonFlags {
@@ -123,8 +132,11 @@ impl DaemonFlags {
             ("daemon.sessions_max", &self.max_sessions),
             ("limits.connections_max", &self.max_connections),
             ("daemon.permission_timeout_ms", &self.permission_response_timeout_ms),
+            ("mcp.client_budget", &self.mcp_client_budget),
+            ("mcp.budget_mode", &self.mcp_budget_mode),
         ];
-        flags.map(|(key, value)| Some((key, value.clone()?))).into_iter().flatten()
+        let session_shell = self.enable_session_shell.then(|| ("daemon.session_shell", "true".to_owned()));
+        flags.map(|(key, value)| Some((key, value.clone()?))).into_iter().flatten().chain(session_shell)
     }
 }
 
@@ -298,7 +310,7 @@ mod tests {
             flags: DaemonFlags,
         }
         let line = "ostler --workspace /w --prompt-deadline-ms 1 --writer-idle-timeout-ms 2 --event-ring-size 3 \
-            --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6";
+            --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6 --enable-session-shell";
         let program = <Program as clap::Parser>::parse_from(line.split_whitespace());
         let overrides = Overrides { keys: program.flags.keys().collect(), ..Overrides::default() };
         let config = Config::load(None, &Default::default(), overrides, &dialects().sections()).unwrap();
@@ -307,6 +319,7 @@ mod tests {
         assert_eq!((section.prompt_deadline_ms, section.writer_idle_timeout_ms), (Some(1), Some(2)));
         assert_eq!((section.replay_frames_max, section.sessions_max), (3, 4));
         assert_eq!((config.limits.connections_max, section.permission_timeout_ms), (5, 6));
+        assert!(section.session_shell);
     }
 
     #[test]

@@ -274,8 +274,7 @@ async fn create(connection: &Connection, args: &CreateSessionArgs) -> Result<u8,
 }
 
 async fn list(connection: &Connection, args: &ListSessionsArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let client = connection.client()?;
     let query = ListSessions {
         state: Some(if args.status.is_empty() { "all".to_owned() } else { args.status.join(",") }),

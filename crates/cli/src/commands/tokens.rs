@@ -134,8 +134,7 @@ fn check_role(args: &CreateTokenArgs) -> Result<(), Failure> {
 }
 
 async fn list(connection: &Connection, args: &ListTokensArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let page = connection.client()?.list_tokens(&ListTokens { limit: Some(limit), cursor: None }).await?;
     TOKENS.print(&page.tokens, page.next_cursor.is_some(), times, output)
 }

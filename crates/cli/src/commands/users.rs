@@ -141,8 +141,7 @@ async fn add(connection: &Connection, args: &AddUserArgs) -> Result<u8, Failure>
 }
 
 async fn list(connection: &Connection, args: &ListUsersArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let page = connection.client()?.list_users(&ListUsers { limit: Some(limit), cursor: None }).await?;
     USERS.print(&page.users, page.next_cursor.is_some(), times, output)
 }

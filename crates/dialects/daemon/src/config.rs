@@ -1,9 +1,19 @@
 //! Configuration of the daemon dialect.
 
-use ostler_protocol::{Failure, capabilities::Toggle};
+mod device_flows;
+
+use std::collections::BTreeMap;
+
+use ostler_protocol::{
+    Failure,
+    capabilities::{ClientLimits, ClientTerms, Toggle},
+    daemon::languages::LANGUAGES,
+};
 use ostler_server::config::{Config, Section, check_range};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+
+pub use device_flows::DeviceFlowSection;
 
 /// Editors and SDKs that attach to sessions: `/session…`, `/workspace…`, `/file…`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -39,6 +49,10 @@ pub struct DaemonSection {
     pub settings: bool,
     /// Whether clients may make the server read the workspace's settings again.
     pub reload: bool,
+    /// Device flows by the id of their provider: `[daemon.device_flows.ID]`, in the environment a JSON object.
+    pub device_flows: BTreeMap<String, DeviceFlowSection>,
+    /// Whether clients may run shell commands in the workspace. They are confined as the tools of agents are.
+    pub session_shell: bool,
 }
 
 impl Default for DaemonSection {
@@ -59,6 +73,8 @@ impl Default for DaemonSection {
             rate_window_ms: 60_000,
             settings: true,
             reload: true,
+            device_flows: BTreeMap::new(),
+            session_shell: false,
         }
     }
 }
@@ -79,6 +95,10 @@ impl Section for DaemonSection {
         ("QWEN_SERVE_RATE_LIMIT_MUTATION", "daemon.rate_mutations_max"),
         ("QWEN_SERVE_RATE_LIMIT_READ", "daemon.rate_reads_max"),
         ("QWEN_SERVE_RATE_LIMIT_WINDOW_MS", "daemon.rate_window_ms"),
+        ("QWEN_SERVE_NO_MCP_POOL", "mcp.no_pool"),
+        ("QWEN_SERVE_MCP_CLIENT_BUDGET", "mcp.client_budget"),
+        ("QWEN_SERVE_MCP_BUDGET_MODE", "mcp.budget_mode"),
+        ("QWEN_SERVE_MCP_POOL_DRAIN_MS", "mcp.drain_ms"),
     ];
 
     fn problems(&self, _: &Config) -> Vec<Failure> {
@@ -95,7 +115,17 @@ impl Section for DaemonSection {
             check_range("daemon.rate_reads_max", u64::from(self.rate_reads_max), 1..=RATE_MAX),
             check_range("daemon.rate_window_ms", self.rate_window_ms, 1..=WAIT_MS_MAX),
         ];
-        checks.into_iter().filter_map(Result::err).collect()
+        let problems = checks.into_iter().filter_map(Result::err);
+        problems.chain(device_flows::problems(&self.device_flows)).collect()
+    }
+}
+
+/// What clients have to know before they attach.
+pub(crate) fn client_terms(config: &Config) -> ClientTerms {
+    let section = config.section::<DaemonSection>();
+    ClientTerms {
+        limits: ClientLimits { max_pending_prompts_per_session: Some(section.prompts_max) },
+        supported_languages: LANGUAGES.iter().map(|(code, _)| (*code).to_owned()).collect(),
     }
 }
 
@@ -109,6 +139,7 @@ pub(crate) fn toggles(config: &Config) -> Vec<Toggle> {
         (Toggle::Workspace, has_workspace),
         (Toggle::Settings, has_workspace && section.settings),
         (Toggle::Reload, has_workspace && section.reload),
+        (Toggle::SessionShell, has_workspace && section.session_shell),
     ];
     states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
 }
@@ -186,9 +217,12 @@ mod tests {
         config.server.workspace = Some("/w".into());
         assert_eq!(toggles(&config), [Toggle::Workspace, Toggle::Settings, Toggle::Reload]);
         config.change(|daemon: &mut DaemonSection| {
-            (daemon.settings, daemon.reload) = (false, false);
+            (daemon.settings, daemon.reload, daemon.session_shell) = (false, false, true);
             (daemon.prompt_deadline_ms, daemon.writer_idle_timeout_ms) = (Some(1), Some(1));
         });
-        assert_eq!(toggles(&config), [Toggle::PromptDeadline, Toggle::WriterIdle, Toggle::Workspace]);
+        assert_eq!(
+            toggles(&config),
+            [Toggle::PromptDeadline, Toggle::WriterIdle, Toggle::Workspace, Toggle::SessionShell]
+        );
     }
 }

@@ -12,7 +12,7 @@ use ostler_protocol::{
 };
 use ostler_server::{
     config::Config,
-    dialect::{FailureEncoder, GateRules, RateRules, TierLimit, encoded},
+    dialect::{FailureEncoder, GateRules, PROBLEM_JSON, RateRules, TierLimit, encoded},
 };
 
 use crate::config::DaemonSection;
@@ -22,6 +22,7 @@ pub(crate) const SHARED_PATHS: &[&str] = &["/health", "/capabilities"];
 pub(crate) const SHARED_FAILURES: FailureEncoder = FailureEncoder {
     translate: |failure| failure,
     encode: |problem| encoded(&SharedProblem::from(problem)),
+    content_type: PROBLEM_JSON,
     schema: "SharedProblem",
 };
 

@@ -5,6 +5,8 @@ use ostler_server::dialect::{Backup::Copied, Erasure, Holding, Retention};
 pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("daemon_sessions", Copied, Retention::WithSession, Erasure::WithSession),
     Holding::table("daemon_clients", Copied, Retention::WithSession, Erasure::WithSession),
+    // What clients chose for new sessions in a workspace.
+    Holding::table("daemon_workspaces", Copied, Retention::Kept, Erasure::Untouched),
     // The server's own memory, for every workspace that it is bound to.
     Holding::path("memory", Copied, Retention::Kept, Erasure::Untouched),
 ];

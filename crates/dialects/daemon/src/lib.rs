@@ -15,33 +15,59 @@ mod service;
 mod state;
 
 use ostler_protocol::{
+    capabilities::Toggle,
     daemon::failures::{DaemonProblem, SharedProblem},
     failures::Problem,
 };
-use ostler_server::dialect::{Dialect, FailureEncoder, States, encoded};
+use ostler_server::{
+    dialect::{Dialect, FailureEncoder, States, encoded},
+    service::companions::{self, Companions},
+};
 
 use self::{
     config::DaemonSection,
     files::FileSlots,
-    service::{stream::Streams, workspace::WorkspaceState},
+    service::{
+        companion::AgentProbe, device_flows::DeviceFlowStates, extensions::ExtensionOperations, stream::Streams,
+        workspace::WorkspaceState,
+    },
     state::DaemonState,
 };
+
+/// The variable of the published daemon that holds its token.
+const TOKEN_VARIABLE: &str = "QWEN_SERVER_TOKEN";
 
 pub fn dialect() -> Dialect {
     let dialect = Dialect::new("daemon")
         .routes(http::routes)
-        .failures(FailureEncoder { translate: |failure| failure, encode, schema: "DaemonProblem" })
+        .failures(FailureEncoder {
+            translate: |failure| failure,
+            encode,
+            content_type: "application/json",
+            schema: "DaemonProblem",
+        })
+        .operator_token(TOKEN_VARIABLE)
+        .client_terms(config::client_terms)
         .gate(&gate::RULES)
         .shared_paths::<SharedProblem>(gate::SHARED_PATHS, gate::SHARED_FAILURES)
         .deep_health(|app| async move { service::health::counts(&app).await })
         .section::<DaemonSection>()
         .toggles(config::toggles)
+        .live_toggles(|app| async move {
+            let has_agent = service::companion::has_agent(&app).await;
+            has_agent.then_some(Toggle::Agent).into_iter().collect()
+        })
+        .worker(companions::attend)
         .workspace_tenant(|config| config.section::<DaemonSection>().tenant)
         .open(|opening| async move {
             let state = DaemonState::open(&opening.config)?;
             let states = States::new().with(state).with(Streams::default()).with(FileSlots::default());
-            Ok(states.with(WorkspaceState::default()))
+            let states = states.with(Companions::default()).with(AgentProbe::default());
+            let states = states.with(ExtensionOperations::default()).with(WorkspaceState::default());
+            Ok(states.with(DeviceFlowStates::open(&opening.config)))
         })
+        .worker(service::mcp::announce_budget)
+        .worker(service::device_flows::finish_at_shutdown)
         .holdings(holdings::HOLDINGS);
     capabilities::TABLES.iter().fold(dialect, |dialect, rows| dialect.capabilities(rows))
 }

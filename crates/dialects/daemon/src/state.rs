@@ -1,11 +1,14 @@
 //! The state of the daemon dialect in this process.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ostler_protocol::{Failure, Rule};
 use ostler_server::{app::App, config::Config};
 use ostler_store::daemon::sessions::OpenCounts;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::{
+    sync::{Mutex, Semaphore},
+    time::Instant,
+};
 
 use crate::{config::DaemonSection, replies::PendingReplies};
 
@@ -14,6 +17,9 @@ type LastCounts = Mutex<Option<(Instant, OpenCounts)>>;
 /// How long frames of a prompt are held back at most, if its response cannot be written.
 const REPLY_WAIT_MAX: Duration = Duration::from_secs(1);
 
+/// Shell commands of clients that run at once.
+const SHELLS_MAX: usize = 8;
+
 pub(crate) struct DaemonState {
     pub config: DaemonSection,
     /// The directory that the server is bound to, without symbolic links. `None` if it is bound to none.
@@ -21,6 +27,8 @@ pub(crate) struct DaemonState {
     /// Prompts whose response is not yet sent.
     pub replies: PendingReplies,
     pub last_counts: LastCounts,
+    /// Shell commands of clients that may run at once.
+    pub shells: Arc<Semaphore>,
 }
 
 impl DaemonState {
@@ -37,6 +45,7 @@ impl DaemonState {
             workspace: workspace.transpose()?,
             replies: PendingReplies::default(),
             last_counts: LastCounts::default(),
+            shells: Arc::new(Semaphore::new(SHELLS_MAX)),
         })
     }
 

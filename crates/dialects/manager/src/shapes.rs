@@ -11,9 +11,9 @@ use ostler_protocol::{
     limits::{
         API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
         JOB_PROFILES_MAX, LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
-        NAME_BYTES_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX, REASON_BYTES_MAX,
-        RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX,
-        WORKSPACE_REF_BYTES_MAX,
+        NAME_BYTES_MAX, PERMISSIONS_OPEN_CEILING, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX,
+        REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX,
+        WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
     },
 };
 use ostler_server::net::shapes::{
@@ -46,6 +46,7 @@ fn run_fields() -> Vec<(&'static str, Value)> {
         ("SessionRef.sessionId", name()),
         ("AskedPolicy.timeoutMs", whole(1, i64::MAX)),
         ("AskedPolicy.permissionTimeoutMs", whole(1, i64::MAX)),
+        ("AskedPolicy.maxOpenPermissions", whole(1, PERMISSIONS_OPEN_CEILING as i64)),
         ("AskedPolicy.maxTurns", whole(1, i64::MAX)),
         ("AskedPolicy.maxTokens", whole(1, i64::MAX)),
         ("AskedPolicy.maxToolCalls", whole(1, i64::MAX)),

@@ -25,7 +25,7 @@ use self::{
 };
 use ostler_server::{
     auth::Access,
-    dialect::{Dialect, FailureEncoder, States, encoded},
+    dialect::{Dialect, FailureEncoder, PROBLEM_JSON, States, encoded},
 };
 
 /// The security scheme of signed URLs, and the parameter that carries the signature.
@@ -34,7 +34,12 @@ const SIGNATURE: &str = "signature";
 pub fn dialect() -> Dialect {
     Dialect::new("run_input")
         .routes(http::routes)
-        .failures(FailureEncoder { translate: to_run_input, encode, schema: "RunInputProblem" })
+        .failures(FailureEncoder {
+            translate: to_run_input,
+            encode,
+            content_type: PROBLEM_JSON,
+            schema: "RunInputProblem",
+        })
         .security(SIGNATURE, Access::Signed, security)
         .section::<RunInputSection>()
         .section::<AttachmentsSection>()

@@ -28,7 +28,7 @@ use self::{
 };
 use ostler_server::{
     auth::Access,
-    dialect::{Dialect, FailureEncoder, States, encoded},
+    dialect::{Dialect, FailureEncoder, PROBLEM_JSON, States, encoded},
 };
 
 pub fn dialect() -> Dialect {
@@ -36,7 +36,12 @@ pub fn dialect() -> Dialect {
         .routes(http::routes)
         .route(sockets::HUMAN_PATH, Access::Introduce, get(sockets::human))
         .route(sockets::AGENT_PATH, Access::Introduce, get(sockets::agent))
-        .failures(FailureEncoder { translate: |failure| failure, encode, schema: "TrustProblem" })
+        .failures(FailureEncoder {
+            translate: |failure| failure,
+            encode,
+            content_type: PROBLEM_JSON,
+            schema: "TrustProblem",
+        })
         .token(agents::TOKEN_KIND, agents::find_by_token)
         .section::<WebhooksSection>()
         .capabilities(capabilities::CAPABILITIES)

@@ -7,7 +7,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-use crate::Timestamp;
+use crate::{
+    Timestamp,
+    kernel::conversation::{ConversationMessage, Role},
+};
 
 /// The version of the envelope.
 pub const FRAME_VERSION: u32 = 1;
@@ -21,7 +24,7 @@ pub const SESSION_CLOSED: &str = "session_closed";
 pub const SESSION_UPDATE: &str = "session_update";
 
 /// The frame types of the protocol, without those that are only sent on one stream.
-pub const EVENT_FRAMES: [&str; 37] = [
+pub const EVENT_FRAMES: [&str; 38] = [
     SESSION_UPDATE,
     "session_metadata_updated",
     "session_died",
@@ -59,6 +62,7 @@ pub const EVENT_FRAMES: [&str; 37] = [
     "followup_suggestion",
     "user_shell_command",
     "user_shell_result",
+    "terminal_sequence",
 ];
 
 /// One frame.
@@ -117,6 +121,20 @@ impl Frame {
     pub fn is_last(&self) -> bool {
         self.frame_type == SESSION_CLOSED
     }
+}
+
+/// Messages of a conversation as frames without ids: a client shows them before those of the session's own stream.
+pub fn message_frames(messages: &[ConversationMessage], session_id: &str, at: Timestamp) -> Vec<Value> {
+    let frame = |message: &ConversationMessage| {
+        let kind = match message.role {
+            Role::User => "user_message_chunk",
+            Role::Assistant => "agent_message_chunk",
+        };
+        let update = json!({"sessionUpdate": kind, "content": {"type": "text", "text": message.text}});
+        let frame = Frame::new(SESSION_UPDATE, json!({"sessionId": session_id, "update": update}), at);
+        serde_json::to_value(frame).unwrap_or_default()
+    };
+    messages.iter().map(frame).collect()
 }
 
 /// The id of the first frame of event `seq`.

@@ -1,16 +1,28 @@
 //! Wire types and rules of the daemon dialect: what editors and SDKs send and receive.
 
+pub mod agent_status;
+pub mod agents;
+pub mod approval_modes;
+pub mod asides;
+pub mod auth_providers;
+pub mod branches;
 pub mod cells;
 pub mod clients;
+pub mod context_usage;
+pub mod device_flows;
+pub mod extensions;
 pub mod failures;
 pub mod files;
 pub mod frames;
 pub mod languages;
+pub mod mcp;
 pub mod memory;
 pub mod models;
 pub mod prompts;
+pub mod rewinds;
 pub mod sessions;
 pub mod settings;
+pub mod shell;
 pub mod stats;
 pub mod streams;
 pub mod tasks;

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::{Failure, Rule, text::is_blank_text};
 
 /// Maximum number of blocks of a prompt.
-const BLOCKS_MAX: usize = 256;
+pub const BLOCKS_MAX: usize = 256;
 
 /// The body of `POST /session/{sessionId}/prompt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::{Failure, Rule, Timestamp, daemon::models::SessionState, ids::SessionId};
+use crate::{Failure, Rule, Timestamp, daemon::models::SessionState, ids::SessionId, kernel::modes::ApprovalMode};
 
 /// Maximum bytes of a working directory's path.
 const CWD_BYTES_MAX: usize = 4096;
@@ -52,12 +52,19 @@ pub struct DaemonSession {
     pub model_id: Option<String>,
     pub language: Option<String>,
     pub output_language: Option<String>,
+    /// How much the agent does without asking, by its name. `None`: it asks.
+    pub approval_mode: Option<String>,
     pub opened_at: Timestamp,
     /// When a client closed it. A closed session can be loaded again.
     pub closed_at: Option<Timestamp>,
 }
 
 impl DaemonSession {
+    /// How much the agent does without asking.
+    pub fn approval_mode(&self) -> ApprovalMode {
+        self.approval_mode.as_deref().and_then(ApprovalMode::parse).unwrap_or(ApprovalMode::Default)
+    }
+
     /// The owner of sessions in the store. `None` if they belong to the whole tenant.
     pub fn owner(&self) -> Option<&str> {
         (!self.owner.is_empty()).then_some(&self.owner)
@@ -122,6 +129,10 @@ pub struct RestoredSession {
     #[serde(flatten)]
     pub attached: AttachedSession,
     pub state: SessionState,
+    /// The messages of the session that this one continues, as frames without ids. Absent if it continues none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Vec<Object>, required = false)]
+    pub compacted_replay: Option<Vec<serde_json::Value>>,
     /// The id of the newest frame. A client that follows from id 0 receives the whole history.
     pub last_event_id: i64,
 }
@@ -185,7 +196,8 @@ pub struct SessionMetadata {
 pub fn display_name(text: &str) -> Result<Option<String>, Failure> {
     let name: String = text.trim().chars().take(DISPLAY_NAME_CHARS_MAX).collect();
     if name.chars().any(char::is_control) {
-        return Err(Failure::invalid(Rule::InvalidMetadata, "displayName must not have control characters"));
+        let message = "displayName must not have control characters";
+        return Err(Failure::invalid(Rule::InvalidMetadata, message).detail("field", "displayName"));
     }
     let name = name.trim_end();
     Ok((!name.is_empty()).then(|| name.to_owned()))

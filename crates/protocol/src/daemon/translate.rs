@@ -4,6 +4,7 @@
 
 mod context;
 mod ends;
+mod notified;
 mod permissions;
 mod streamed;
 mod tools;
@@ -39,13 +40,19 @@ pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
         frame.prompt_id = context.prompt.map(|prompt| prompt.prompt_id.clone());
         let submitter = || context.prompt.and_then(|prompt| prompt.client_id.clone());
         let voter = permissions::voter(event.event_type, &payload);
-        frame.originator_client_id = voter.or_else(|| submitter().filter(|_| !is_of_any_client(event, &payload)));
+        let cause = voter.or_else(|| payload["origin"].as_str().filter(|_| has_origin(event)).map(str::to_owned));
+        frame.originator_client_id = cause.or_else(|| submitter().filter(|_| !is_of_any_client(event, &payload)));
         frame
     };
     bodies.into_iter().zip(0..).map(frame).collect()
 }
 
-/// Whether any client, or none, may have caused the event. The log does not state which.
+/// Whether the event names the client that caused it, if a client did.
+fn has_origin(event: &Event) -> bool {
+    matches!(event.event_type, EventType::Audit | EventType::Session)
+}
+
+/// Whether any client, or none, may have caused the event.
 fn is_of_any_client(event: &Event, payload: &Value) -> bool {
     match event.event_type {
         EventType::PermissionResolved => true,
@@ -79,8 +86,10 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
         },
         EventType::Step | EventType::State | EventType::Custom => context.notice(event_type, whole(payload)),
         EventType::Usage => context.update(usage(payload)),
-        EventType::BackendStatus => context
-            .notice(event_type, picked(payload, &["phase", "message", "resumeAt", "model", "reason", "toolCallId"])),
+        EventType::BackendStatus => notified::frame(payload, context).unwrap_or_else(|| {
+            context
+                .notice(event_type, picked(payload, &["phase", "message", "resumeAt", "model", "reason", "toolCallId"]))
+        }),
         EventType::Lease => context.notice(event_type, picked(payload, &["state", "leaseEpoch"])),
         EventType::Error => context.notice(event_type, picked(payload, &["failureKind", "message", "willRetry"])),
         EventType::PermissionRequest => permissions::request(event, payload, context),

@@ -31,25 +31,33 @@ pub struct VoteOutcome {
 pub struct VoteAccepted {}
 
 impl CastVote {
-    /// The choice among the request's options.
-    pub fn choice(&self, options: &[PermissionOption]) -> Result<Choice, Failure> {
-        let invalid = || {
+    /// What the vote is for, whichever the request is. Fails if it is neither a selection nor a cancel.
+    pub fn outcome(&self) -> Result<&VoteOutcome, Failure> {
+        let is_known = |outcome: &&VoteOutcome| match outcome.outcome.as_str() {
+            "cancelled" => outcome.option_id.is_none(),
+            name => name == "selected",
+        };
+        self.outcome.as_ref().filter(is_known).ok_or_else(|| {
             let message =
                 "outcome must be {\"outcome\": \"selected\", \"optionId\": …} or {\"outcome\": \"cancelled\"}";
             Failure::invalid(Rule::InvalidOutcome, message)
-        };
-        let outcome = self.outcome.as_ref().ok_or_else(invalid)?;
-        match (outcome.outcome.as_str(), outcome.option_id.as_deref()) {
-            ("cancelled", None) => Ok(Choice::Cancel),
-            ("selected", Some(id)) if options.iter().any(|option| option.option_id == id) => {
-                Ok(Choice::Option(id.to_owned()))
-            }
-            ("selected", _) => {
+        })
+    }
+
+    /// The choice among the request's options.
+    pub fn choice(&self, options: &[PermissionOption]) -> Result<Choice, Failure> {
+        let outcome = self.outcome()?;
+        if outcome.outcome == "cancelled" {
+            return Ok(Choice::Cancel);
+        }
+        match outcome.option_id.as_deref() {
+            Some(id) if options.iter().any(|option| option.option_id == id) => Ok(Choice::Option(id.to_owned())),
+            selected => {
                 let ids: Vec<&str> = options.iter().map(|option| option.option_id.as_str()).collect();
                 let message = "the permission request has no such option";
-                Err(Failure::invalid(Rule::InvalidOptionId, message).detail("allowed", ids))
+                let failure = Failure::invalid(Rule::InvalidOptionId, message).detail("allowed", ids);
+                Err(failure.detail("optionId", selected.unwrap_or_default()))
             }
-            _ => Err(invalid()),
         }
     }
 }

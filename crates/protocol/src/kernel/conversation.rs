@@ -42,15 +42,26 @@ pub struct HistoryAttachment {
 pub struct Conversation {
     /// In the order in which the agent received or sent them. The first is a user's.
     pub messages: Vec<ConversationMessage>,
-    /// Earlier turns were left out.
+    /// Earlier turns were left out, or were erased.
     pub truncated: bool,
+    /// How many of the last messages came after the last turn. An agent that stores the conversation itself has the others.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unsent: usize,
     /// What the command's own message shows, each by a URL that ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<HistoryAttachment>,
 }
 
-/// What the conversation is folded from.
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// What the conversation is folded from, beside [`CHANGES`].
 pub const SAID: [EventType; 3] = [EventType::UserMessage, EventType::AssistantMessage, EventType::BackendStatus];
+/// Changes of a session that change its conversation.
+pub const CHANGES: [&str; 2] = [MESSAGE_ADDED, REWOUND];
+const MESSAGE_ADDED: &str = "message-added";
+const REWOUND: &str = "rewound";
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -60,6 +71,8 @@ struct MessageView {
     text: Option<String>,
     phase: Option<String>,
     target_command_id: Option<CommandId>,
+    change: Option<String>,
+    before_command_id: Option<CommandId>,
 }
 
 #[derive(Deserialize)]
@@ -78,67 +91,138 @@ impl MessageView {
     }
 }
 
+/// The messages of one turn, or one message that belongs to none.
+struct Entry {
+    turn: Option<CommandId>,
+    messages: Vec<ConversationMessage>,
+}
+
+/// Conversations before one command, folded event by event.
+#[derive(Default)]
+struct ConversationFold {
+    /// `None`: all of the conversation.
+    command_id: Option<CommandId>,
+    reached_command: bool,
+    entries: Vec<Entry>,
+    steers: HashMap<CommandId, String>,
+    /// A message was erased.
+    has_gap: bool,
+}
+
+impl ConversationFold {
+    fn turn(&mut self, id: CommandId) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.turn == Some(id))
+    }
+
+    fn push(&mut self, turn: Option<CommandId>, text: String) {
+        self.entries.push(Entry { turn, messages: vec![ConversationMessage { role: Role::User, text }] });
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let Some(view) = MessageView::of(event) else {
+            self.has_gap |= event.payload.is_none() && !self.reached_command;
+            // The turn of an erased message keeps its place: the session may have been rewound to it.
+            if event.event_type == EventType::UserMessage && !self.reached_command {
+                self.entries.extend(event.command_id.map(|id| Entry { turn: Some(id), messages: vec![] }));
+            }
+            return;
+        };
+        match event.command_id {
+            Some(id) => self.apply_to_turn(event.event_type, id, view),
+            None if event.event_type == EventType::Session => self.apply_change(view),
+            None => {}
+        }
+    }
+
+    /// What happened after the command's own message does not belong to its history.
+    fn apply_change(&mut self, view: MessageView) {
+        match view.change.as_deref().filter(|_| !self.reached_command) {
+            Some(MESSAGE_ADDED) => self.push(None, view.words()),
+            Some(REWOUND) => {
+                let target = self.entries.iter().position(|entry| entry.turn == view.before_command_id);
+                // A target that is not among the events is older than all of them.
+                self.has_gap |= target.is_none();
+                self.entries.truncate(target.unwrap_or(0));
+            }
+            _ => {}
+        }
+    }
+
+    fn apply_to_turn(&mut self, event_type: EventType, id: CommandId, view: MessageView) {
+        self.reached_command |= Some(id) == self.command_id;
+        match event_type {
+            EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
+                self.steers.insert(id, view.words());
+            }
+            EventType::UserMessage if self.reached_command => {}
+            EventType::UserMessage => self.push(Some(id), view.words()),
+            EventType::AssistantMessage => {
+                if let Some(entry) = self.turn(id) {
+                    entry.messages.push(ConversationMessage { role: Role::Assistant, text: view.words() });
+                }
+            }
+            EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ATTEMPT_RESTARTED) => {
+                if let Some(entry) = self.turn(id) {
+                    entry.messages.truncate(1);
+                }
+            }
+            EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ROLLED_BACK) => {
+                self.entries.retain(|entry| entry.turn != Some(id));
+            }
+            EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
+                let accepted = self.steers.remove(&id).zip(view.target_command_id);
+                if let Some((text, of)) = accepted
+                    && let Some(entry) = self.turn(of)
+                {
+                    entry.messages.push(ConversationMessage { role: Role::User, text });
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Conversation {
     /// Folds a session's events, in their order, up to the command's own message. A message is placed where the agent
     /// received it: a queued turn comes after the one it waited for, and a steer at the point where the agent accepted
-    /// it.
+    /// it. Turns that the session was rewound over are left out. The events of a session that this one continues come first.
     pub fn before(command_id: CommandId, events: &[Event]) -> Self {
-        let mut turns: Vec<(CommandId, Vec<ConversationMessage>)> = vec![];
-        let mut steers: HashMap<CommandId, String> = HashMap::new();
-        let mut reached_command = false;
-        for event in events {
-            let Some((id, view)) = event.command_id.zip(MessageView::of(event)) else { continue };
-            reached_command |= id == command_id;
-            let turn = |turns: &mut Vec<(CommandId, Vec<ConversationMessage>)>, id| {
-                turns.iter_mut().position(|turn| turn.0 == id)
-            };
-            match event.event_type {
-                EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
-                    steers.insert(id, view.words());
-                }
-                // Messages sent after this command do not belong to its history.
-                EventType::UserMessage if reached_command => {}
-                EventType::UserMessage => {
-                    turns.push((id, vec![ConversationMessage { role: Role::User, text: view.words() }]))
-                }
-                EventType::AssistantMessage => {
-                    if let Some(at) = turn(&mut turns, id) {
-                        turns[at].1.push(ConversationMessage { role: Role::Assistant, text: view.words() });
-                    }
-                }
-                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ATTEMPT_RESTARTED) => {
-                    if let Some(at) = turn(&mut turns, id) {
-                        turns[at].1.truncate(1);
-                    }
-                }
-                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ROLLED_BACK) => {
-                    turns.retain(|turn| turn.0 != id);
-                }
-                EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_STEER_ACCEPTED) => {
-                    let accepted = steers.remove(&id).zip(view.target_command_id);
-                    if let Some((text, at)) = accepted.and_then(|(text, of)| Some((text, turn(&mut turns, of)?))) {
-                        turns[at].1.push(ConversationMessage { role: Role::User, text });
-                    }
-                }
-                _ => {}
-            }
-        }
-        Self::newest(turns.into_iter().map(|(_, messages)| messages))
+        Self::fold(Some(command_id), events)
+    }
+
+    /// As [`Conversation::before`], of all events.
+    pub fn of(events: &[Event]) -> Self {
+        Self::fold(None, events)
+    }
+
+    fn fold(command_id: Option<CommandId>, events: &[Event]) -> Self {
+        let mut fold = ConversationFold { command_id, ..ConversationFold::default() };
+        events.iter().for_each(|event| fold.apply(event));
+        let newest = Self::newest(fold.entries);
+        Self { truncated: newest.truncated || fold.has_gap, ..newest }
     }
 
     /// Whole turns, as many of the newest as fit.
-    fn newest(turns: impl DoubleEndedIterator<Item = Vec<ConversationMessage>>) -> Self {
-        let (mut kept, mut bytes, mut truncated) = (VecDeque::new(), 0, false);
-        for messages in turns.rev() {
-            bytes += messages.iter().map(|message| message.text.len()).sum::<usize>();
+    fn newest(entries: Vec<Entry>) -> Self {
+        let (mut kept, mut bytes, mut truncated, mut unsent) = (VecDeque::new(), 0, false, None);
+        for entry in entries.into_iter().rev() {
+            bytes += entry.messages.iter().map(|message| message.text.len()).sum::<usize>();
             if bytes > CONVERSATION_BYTES_MAX {
                 truncated = true;
                 break;
             }
-            kept.push_front(messages);
+            if entry.turn.is_some() {
+                unsent.get_or_insert(kept.len());
+            }
+            entry
+                .messages
+                .into_iter()
+                .rev()
+                .filter(|message| !message.text.is_empty())
+                .for_each(|m| kept.push_front(m));
         }
-        let messages = kept.into_iter().flatten().filter(|message| !message.text.is_empty());
-        Self { messages: messages.collect(), truncated, images: vec![] }
+        let unsent = unsent.unwrap_or(kept.len());
+        Self { messages: kept.into(), truncated, unsent, images: vec![] }
     }
 }
 
@@ -244,6 +328,64 @@ mod tests {
             assistant_message(2, "the rest, sent before it stopped"),
         ];
         assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins"]);
+    }
+
+    fn change(payload: Value) -> Event {
+        Event { command_id: None, ..event(0, EventType::Session, payload) }
+    }
+
+    fn rewound(before: u128) -> Event {
+        change(json!({"change": "rewound", "beforeCommandId": id(before)}))
+    }
+
+    fn added(text: &str) -> Event {
+        change(json!({"change": "message-added", "text": text}))
+    }
+
+    #[test]
+    fn turns_that_the_session_was_rewound_over_are_left_out() {
+        let mut events = vec![
+            user_message(1, "one"),
+            assistant_message(1, "eins"),
+            user_message(2, "two"),
+            assistant_message(2, "zwei"),
+            added("between"),
+            user_message(3, "three"),
+            rewound(2),
+            user_message(4, "four"),
+            assistant_message(4, "vier"),
+            user_message(5, "five"),
+        ];
+        assert_eq!(words(&Conversation::before(id(5), &events)), ["one", "eins", "four", "vier"]);
+        // A turn keeps the history that it had.
+        assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins", "two", "zwei", "between"]);
+        // A target that is not among the events is older than they are, so that all of them were left.
+        let older = events.split_off(2);
+        let before = Conversation::before(id(5), &older);
+        assert_eq!((words(&before), before.truncated), (vec!["four", "vier"], false));
+        let newer = &older[1..];
+        let before = Conversation::before(id(5), newer);
+        assert_eq!((words(&before), before.truncated), (vec!["four", "vier"], true));
+    }
+
+    #[test]
+    fn messages_after_the_last_turn_are_counted() {
+        let mut events = vec![added("before"), user_message(1, "one"), added("during"), assistant_message(1, "eins")];
+        events.push(user_message(2, "two"));
+        let before = Conversation::before(id(2), &events);
+        assert_eq!((words(&before), before.unsent), (vec!["before", "one", "eins", "during"], 1));
+        let before = Conversation::before(id(1), &events);
+        assert_eq!((words(&before), before.unsent), (vec!["before"], 1));
+        let events = [user_message(1, "one"), assistant_message(1, "eins"), user_message(2, "two")];
+        assert_eq!(Conversation::before(id(2), &events).unsent, 0);
+    }
+
+    #[test]
+    fn a_conversation_with_an_erased_message_is_reported_as_truncated() {
+        let erased = Event { payload: None, ..user_message(1, "one") };
+        let events = [erased, user_message(2, "two"), user_message(3, "three")];
+        let before = Conversation::before(id(3), &events);
+        assert_eq!((words(&before), before.truncated), (vec!["two"], true));
     }
 
     #[test]

@@ -40,10 +40,19 @@ pub struct ChangeFacts {
     pub files_changed: i64,
     pub bytes_added: i64,
     pub bytes_removed: i64,
+    /// Left out where there are none, as `unknown` is.
+    #[serde(skip_serializing_if = "is_none")]
+    pub lines_added: i64,
+    #[serde(skip_serializing_if = "is_none")]
+    pub lines_removed: i64,
     pub truncated: bool,
     /// The changes could not be determined. Left out where it is false, so that older folds read and write the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
+}
+
+fn is_none(count: &i64) -> bool {
+    *count == 0
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

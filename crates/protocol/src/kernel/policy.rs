@@ -23,7 +23,7 @@ use crate::{
         runs::{CreateRun, TraceSink},
         workspaces::WorkspaceRef,
     },
-    limits::{TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
+    limits::{PERMISSIONS_OPEN_CEILING, TRACE_SINK_BYTES_MAX, WORKSPACE_REF_BYTES_MAX},
     problems::Problems,
 };
 
@@ -225,6 +225,10 @@ impl TenantPolicy {
             let message = "executionPolicy.permissionTimeoutMs must be positive";
             problems.note::<()>(Err(Failure::invalid(Rule::TimeoutPositive, message)));
         }
+        if requested.max_open_permissions.is_some_and(|max| !(1..=PERMISSIONS_OPEN_CEILING as i64).contains(&max)) {
+            let message = format!("executionPolicy.maxOpenPermissions must be 1 to {PERMISSIONS_OPEN_CEILING}");
+            problems.note::<()>(Err(Failure::invalid(Rule::ExecutionPolicyShape, message)));
+        }
         let network = within(Rule::NetworkWidened, "network", requested.network, ceiling.network);
         let network = problems.note(network);
         // Running without any sandbox has to be requested; it is never the default.
@@ -257,6 +261,7 @@ impl TenantPolicy {
             },
             permission_strategy: strategy,
             permission_timeout_ms: requested.permission_timeout_ms,
+            max_open_permissions: requested.max_open_permissions,
             budgets,
         };
         problems.check().map(|()| policy)

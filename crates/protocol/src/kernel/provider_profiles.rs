@@ -62,12 +62,51 @@ pub enum AgentConfig {
         /// Folders of its home where it keeps its own account of a session. They outlive the runner.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         keep: Vec<String>,
+        /// Requests beyond the protocol that it answers. Left out: as its program is known to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        extensions: Option<AgentExtensions>,
     },
     /// A model behind an OpenAI-compatible endpoint, called by the runner itself.
     Model { base_url: String, model: String },
 }
 
+/// A family of requests beyond the Agent Client Protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AgentExtensions {
+    /// `qwen/status/…` and `qwen/control/…`.
+    Qwen,
+    /// None, whatever the program is.
+    None,
+}
+
+impl AgentExtensions {
+    /// Folders of the agent's home that all its sessions of a tenant share.
+    pub fn shared_folders(self) -> &'static [&'static str] {
+        match self {
+            Self::Qwen => &[".qwen/extensions", ".qwen/extension-store", ".qwen/agents"],
+            Self::None => &[],
+        }
+    }
+
+    /// The family that a program is known for: Qwen Code, by its name or that of its package.
+    fn of_command(command: &[String]) -> Option<Self> {
+        let is_qwen = |word: &String| {
+            let mut parts = word.split('/');
+            word.contains("qwen-code/") || parts.next_back() == Some("qwen")
+        };
+        // The program, or its script if an interpreter runs it.
+        command.iter().take(2).any(is_qwen).then_some(Self::Qwen)
+    }
+}
+
 impl AgentConfig {
+    /// The requests beyond its protocol that the agent answers. `None` if it answers none.
+    pub fn extensions(&self) -> Option<AgentExtensions> {
+        let Self::Acp { command, extensions, .. } = self else { return None };
+        extensions.or_else(|| AgentExtensions::of_command(command)).filter(|family| *family != AgentExtensions::None)
+    }
+
     /// Whether the agent is a program of its own, with business with files; the others live in their runner.
     pub fn is_program(&self) -> bool {
         matches!(self, Self::Codex | Self::Acp { .. })

@@ -40,6 +40,13 @@ impl ExecutionState {
     }
 }
 
+/// The session that another one continues, up to and including the event of this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParentSession {
+    pub session: SessionId,
+    pub seq: i64,
+}
+
 /// A session as stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Session {
@@ -52,6 +59,8 @@ pub struct Session {
     pub request_hash: Option<String>,
     /// Whose thread it is. A session of the manager dialect has no owner but its tenant.
     pub owner: Option<String>,
+    /// The session whose conversation it continues. What is erased there is missing here, too.
+    pub parent: Option<ParentSession>,
     pub backend_profile: String,
     pub title: Option<String>,
     pub labels: Labels,
@@ -88,11 +97,16 @@ pub struct Session {
 impl Session {
     /// The digest of what never changes about a session, recorded in its first event.
     pub fn record_digest(&self) -> String {
-        canonical_hash(&serde_json::json!({
+        let mut record = serde_json::json!({
             "session": self.session.to_string(), "tenantId": self.tenant_id, "externalId": self.external_id,
             "owner": self.owner, "idempotencyKey": self.idempotency_key, "requestHash": self.request_hash,
             "createdAtUs": self.created_at.as_microsecond(),
-        }))
+        });
+        // Only where there is one, so that the digests of older sessions stay as they are.
+        if let Some(parent) = self.parent {
+            record["parent"] = serde_json::json!({"session": parent.session.to_string(), "seq": parent.seq});
+        }
+        canonical_hash(&record)
     }
 
     pub fn new(
@@ -109,6 +123,7 @@ impl Session {
             idempotency_key: None,
             request_hash: None,
             owner: None,
+            parent: None,
             backend_profile: profile,
             title: None,
             labels: Labels::default(),

@@ -207,6 +207,9 @@ pub struct WorkspaceChanges {
     /// In lines that are new, and in lines that are gone; a changed line is both.
     pub bytes_added: i64,
     pub bytes_removed: i64,
+    /// Lines that are new, and lines that are gone; a changed line is both.
+    pub lines_added: i64,
+    pub lines_removed: i64,
     /// The first of them.
     pub files: Vec<ChangedFile>,
     /// A unified diff, or the beginning of one.
@@ -217,6 +220,24 @@ pub struct WorkspaceChanges {
     pub unknown: bool,
     /// Why it is unknown, and what to do about it; null where it is known.
     pub reason: Option<String>,
+}
+
+/// What a turn changed, with the states by which it can be undone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RecordedChanges {
+    #[serde(flatten)]
+    pub changes: WorkspaceChanges,
+    /// `None` if the states could not be stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trees: Option<WorkspaceTrees>,
+}
+
+/// The workspace before a turn and after it, by the ids of trees that the runner has stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkspaceTrees {
+    pub before: String,
+    pub after: String,
 }
 
 impl WorkspaceChanges {

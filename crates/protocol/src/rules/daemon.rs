@@ -29,6 +29,11 @@ macro_rules! daemon_rules {
         TaskNotFound "task-not-found" NotFound "The session has no such task.";
         MissingPromptId "missing-prompt-id" SchemaInvalid "The request does not name the prompt to go back to.";
         InvalidRewindTarget "invalid-rewind-target" SchemaInvalid "The session has no such prompt to go back to.";
+        InvalidQuestion "invalid-question" SchemaInvalid "The question is empty, or longer than 4096 characters.";
+        InvalidRewindFilesFlag "invalid-rewind-files-flag" SchemaInvalid "The flag rewindFiles is neither true nor false.";
+        SessionShellDisabled "session-shell-disabled" Forbidden "The operator has not enabled shell commands of clients.",
+            hint: Some("the operator enables them with --enable-session-shell, and only where the policy allows the network");
+        InvalidShellCommand "invalid-shell-command" SchemaInvalid "The shell command is missing, empty or too long.";
         InvalidOptionId "invalid-option-id" SchemaInvalid "The permission request has no such option.";
         InvalidOutcome "invalid-outcome" SchemaInvalid "The outcome of a vote is neither `selected` nor `cancelled`.";
         InvalidScope "invalid-scope" SchemaInvalid "The scope is not one that can be written.";
@@ -53,6 +58,45 @@ macro_rules! daemon_rules {
         FileContent "file-content" RunInputInvalid "The file's content does not allow the operation.";
         FileConflict "file-conflict" StateConflict "The file exists, or is not what the caller last read.";
         FileFault "file-fault" InfraFailed "A read or write of the file failed.";
+        InvalidRequest "invalid-request" SchemaInvalid "The request lacks something, or something in it cannot be used.";
+        InvalidBaseUrl "invalid-base-url" SchemaInvalid "The server of the models is missing, or may not be connected to.",
+            hint: Some("the operator can allow private hosts with outgoing.allow");
+        UnsupportedProvider "unsupported-provider" SchemaInvalid "The server does not know this provider.";
+        UnsupportedProtocol "unsupported-protocol" SchemaInvalid "Models of the provider are not called with this protocol.";
+        TooManyActiveFlows "too-many-active-flows" StateConflict "As many device flows wait as the server allows.",
+            hint: Some("cancel one of them, or wait until one ends");
+        DeviceFlowNotFound "device-flow-not-found" NotFound "There is no such device flow, or it ended a while ago.";
+        UpstreamError "upstream-error" ProviderAuthFailed "The provider did not start a device flow.";
+        AcpChannelUnavailable "acp-channel-unavailable" InfraFailed "The agent's process did not start, ended, or did not answer.";
+        AgentRequestFailed "agent-request-failed" Internal "The agent answered the request with an error.";
+        InvalidApprovalMode "invalid-approval-mode" SchemaInvalid "The approval mode is missing, or there is no such mode.";
+        InvalidPersistFlag "invalid-persist-flag" SchemaInvalid "The flag persist is neither true nor false.";
+        TrustGate "trust-gate" Forbidden "The approval mode grants more than the server's policy allows.",
+            hint: Some("the operator can raise policy.ceiling.approval");
+        InvalidAgentType "invalid-agent-type" SchemaInvalid "The name of the agent is malformed.";
+        AgentNotFound "agent-not-found" NotFound "The workspace has no such agent.";
+        AgentAlreadyExists "agent-already-exists" StateConflict "There is an agent of this name.";
+        AgentReadonly "agent-readonly" Forbidden "The agent is built in, or comes with an extension.";
+        InvalidConfig "invalid-config" RunInputInvalid "The definition of the agent breaks a rule.";
+        InvalidDescription "invalid-description" SchemaInvalid "The description is missing, or over 4096 bytes.";
+        AgentGenerateFailed "agent-generate-failed" Internal "The agent could not generate a definition.";
+        InvalidExtension "invalid-extension" SchemaInvalid "The name or the source of the extension cannot be used.";
+        ConsentRequired "consent-required" SchemaInvalid "Installing an extension requires the caller's consent.";
+        ExtensionQueueFull "extension-queue-full" Overloaded "Too many changes of extensions wait.";
+        ExtensionOperationNotFound "extension-operation-not-found" NotFound "There is no such change of extensions, or it ended long ago.";
         RateLimitExceeded "rate-limit-exceeded" RateLimited "The client sent more requests than it may.";
+        InvalidServerName "invalid-server-name" SchemaInvalid "The name of the MCP server is missing, too long or not a plain word.";
+        InvalidMcpConfig "invalid-mcp-config" SchemaInvalid "The configuration of the MCP server cannot be used.";
+        MissingRequiredField "missing-required-field" SchemaInvalid "A member of the request is missing or has the wrong type.";
+        McpServerNotFound "mcp-server-not-found" NotFound "There is no such MCP server.";
+        McpServerLimit "mcp-server-limit" StateConflict "Callers have added as many MCP servers as they may.";
+        McpServerSpawnFailed "mcp-server-spawn-failed" BackendFailed "The MCP server could not be started or connected.";
+        McpBudgetWouldExceed "mcp-budget-would-exceed" StateConflict "The budget of MCP servers is used up.";
+        McpAuthUnsupported "mcp-auth-unsupported" SchemaInvalid "The MCP server has no login that this server can do.";
+        RestartFailed "restart-failed" BackendFailed "The MCP server could not be restarted.";
+        InvalidEntryIndex "invalid-entry-index" SchemaInvalid "The index is neither a connection of the MCP server nor `*`.";
+        InvalidToolName "invalid-tool-name" SchemaInvalid "The name of the tool is empty, too long or not printable.";
+        InvalidEnabledFlag "invalid-enabled-flag" SchemaInvalid "The flag enabled is neither true nor false.";
+        ToolLimit "tool-limit" StateConflict "The workspace has as many disabled tools as it may have.";
     } };
 }

@@ -71,6 +71,8 @@ macro_rules! engine_rules {
             run_input_code: Some("AGENT_SSE_CONNECTION_LIMIT_EXCEEDED");
         Uploads "uploads" RateLimited "Too many files are being uploaded.";
         UploadsPerCaller "uploads-per-caller" RateLimited "The caller is uploading too many files.";
+        SideQueries "side-queries" RateLimited "Too many side questions are being answered.";
+        SideQueriesPerCaller "side-queries-per-caller" RateLimited "The caller has too many side questions being answered.";
         Sockets "sockets" RateLimited "Too many WebSockets are open.";
         SocketsPerCaller "sockets-per-caller" RateLimited "The caller has too many WebSockets open.";
         Work "work" RateLimited "Too many bytes of requests are in flight.";

@@ -29,6 +29,12 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// Whether the backend stores the conversation in a thread of its own. Then each turn carries the earlier messages, too: a
+    /// new thread does not have them, and an existing one lacks those that came after its last turn.
+    fn keeps_thread(&self) -> bool {
+        false
+    }
+
     /// Whether the backend accepts images. If not, it receives a note that the message had some.
     fn sees_images(&self) -> bool {
         false

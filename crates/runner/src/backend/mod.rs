@@ -13,13 +13,16 @@ mod scripted;
 pub(crate) mod turn;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::kernel::provider_profiles::AgentConfig;
+use ostler_protocol::{FailureKind, kernel::provider_profiles::AgentConfig};
+use tokio::time::timeout;
 
 pub use interface::{AfterCrash, Backend};
 pub use turn::{Turn, TurnAbort, TurnEnd, TurnResult};
 
 use crate::{
     environment::{BackendEnvironment, Unavailable},
+    side_queries::{SideQuery, SideQueryLimits},
+    text::clip,
     turn_sink::TurnSink,
 };
 
@@ -32,8 +35,35 @@ pub(crate) fn for_environment(environment: &BackendEnvironment) -> Box<dyn Backe
         AgentConfig::Scripted => Box::new(scripted::ScriptedBackend),
         AgentConfig::Codex => Box::new(codex::CodexBackend::new(environment.clone())),
         AgentConfig::Model { base_url, model } => Box::new(model::ModelBackend::new(base_url, model, environment)),
-        AgentConfig::Acp { command, keep } => Box::new(acp::AcpBackend::new(command, keep, environment)),
+        AgentConfig::Acp { command, keep, .. } => Box::new(acp::AcpBackend::new(command, keep, environment)),
     }
+}
+
+/// Asks the backend of an environment a question beside a session. `None` if it has no answer, or cannot be asked this way.
+/// Dropping the future ends the request and the program of the backend.
+pub async fn side_query(
+    environment: &BackendEnvironment,
+    query: &SideQuery,
+    limits: SideQueryLimits,
+) -> Result<Option<String>, TurnEnd> {
+    if let Some(reason) = &environment.unavailable {
+        return Err(TurnEnd::failed(reason.failure_kind, reason.message.clone()));
+    }
+    let chars_max = limits.answer_chars_max;
+    let asked = async {
+        match &environment.backend {
+            AgentConfig::Scripted => Ok(scripted::answer_aside(query).unwrap_or_default()),
+            AgentConfig::Model { base_url, model } => {
+                model::side_query::ask(base_url, model, environment, query, chars_max).await
+            }
+            AgentConfig::Acp { command, .. } => acp::side_query::ask(command, environment, query, chars_max).await,
+            // Codex has no way to be asked without its tools.
+            AgentConfig::Codex => Ok(String::new()),
+        }
+    };
+    let late = |_| TurnEnd::failed(FailureKind::BackendTimeout, "the backend did not answer in time");
+    let answer = timeout(limits.deadline, asked).await.map_err(late)??;
+    Ok(Some(clip(answer.trim(), chars_max)).filter(|answer| !answer.is_empty()))
 }
 
 /// A backend whose environment could not be prepared: every turn fails with the reason instead of waiting for ever.

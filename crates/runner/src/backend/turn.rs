@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         commands::Command,
         context::Context,
-        conversation::ConversationMessage,
+        conversation::{ConversationMessage, Role},
         runs::{Run, TerminalStatus},
     },
 };
@@ -24,8 +24,12 @@ pub struct Turn {
     pub attempt_id: AttemptId,
     /// An earlier attempt worked on this command and died.
     pub is_repeat: bool,
-    /// The earlier messages of the session, for a backend that wants them.
+    /// The earlier messages of the session, for a backend that wants them, or that may start a new thread.
     pub conversation: Vec<ConversationMessage>,
+    /// How many of the last of them came after the session's last turn, so that an existing thread lacks them.
+    pub unsent: usize,
+    /// Messages before them were left out.
+    pub truncated: bool,
     /// The images of the message, for a backend that accepts them: `https` and `data` URLs.
     pub images: Vec<String>,
     /// Number of images of the message that the backend does not receive.
@@ -43,6 +47,44 @@ impl Turn {
             many => prompt + &format!("\n\n[The message came with {many} images that you cannot see.]"),
         }
     }
+}
+
+/// Size of the earlier messages that precede a prompt, in bytes. The oldest are left out.
+const HISTORY_BYTES_MAX: usize = 64 * 1024;
+
+impl Turn {
+    /// As [`Turn::full_prompt`], for a backend with a thread of its own: preceded by the messages that the thread lacks. A new
+    /// thread lacks them all.
+    pub(crate) fn thread_prompt(&self, is_new_thread: bool) -> String {
+        let known = if is_new_thread { 0 } else { self.conversation.len().saturating_sub(self.unsent) };
+        let mut bytes = 0;
+        let mut fits = |message: &&ConversationMessage| {
+            bytes += message.text.len();
+            bytes <= HISTORY_BYTES_MAX
+        };
+        let lacking = &self.conversation[known..];
+        let mut messages: Vec<_> = lacking.iter().rev().take_while(|message| fits(message)).map(quote).collect();
+        if messages.is_empty() {
+            return self.full_prompt();
+        }
+        if messages.len() < lacking.len() || is_new_thread && self.truncated {
+            messages.push("[Earlier messages are left out.]".to_owned());
+        }
+        messages.reverse();
+        let intro = match is_new_thread {
+            true => "These messages were exchanged before, in this conversation:",
+            false => "This was added to the conversation since your last reply:",
+        };
+        format!("{intro}\n\n{}\n\nThe message to respond to:\n\n{}", messages.join("\n\n"), self.full_prompt())
+    }
+}
+
+fn quote(message: &ConversationMessage) -> String {
+    let role = match message.role {
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    };
+    format!("<{role}>\n{}\n</{role}>", message.text)
 }
 
 /// How a turn ended, as the backend reports it.

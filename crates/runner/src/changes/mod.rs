@@ -2,30 +2,25 @@
 //! our own outside the workspace, so that it works in any directory and touches no repository of the backend. Configuration,
 //! hooks, filters and other programs of the workspace are ignored.
 
+mod index;
 mod patch;
+mod snapshots;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Stdio,
-};
+pub use snapshots::{Snapshots, TreeChange, TreeEntry};
 
-use ostler_protocol::kernel::workspaces::WorkspaceChanges;
-use tokio::{
-    io::AsyncReadExt,
-    process::Command,
-    time::{Duration, timeout},
-};
+use std::path::{Path, PathBuf};
+
+use ostler_protocol::kernel::workspaces::{RecordedChanges, WorkspaceChanges, WorkspaceTrees};
 
 use crate::{environment::BackendEnvironment, git::git_missing};
+use index::Index;
 
-/// Limit for each run of git. If one takes longer, the turn's changes are unknown.
-const GIT_MS_MAX: u64 = 10_000;
 /// Size of the whole diff. The rest is neither counted nor reported.
 const PATCH_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// The workspace at the beginning of a turn.
 pub(crate) struct TurnChanges {
-    index: PathBuf,
+    index: Index,
     workspace: PathBuf,
     /// Whether it was empty.
     was_empty: bool,
@@ -41,8 +36,9 @@ impl TurnChanges {
             return None;
         }
         let was_empty = is_empty(&workspace);
+        let index = Index { directory: index, workspace: Some(workspace.clone()) };
         let mut changes = Self { index, workspace, was_empty, problem: None };
-        if was_empty && !changes.index.exists() {
+        if was_empty && !changes.index.directory.exists() {
             return Some(changes);
         }
         if let Err(error) = changes.record().await {
@@ -54,7 +50,7 @@ impl TurnChanges {
     }
 
     async fn record(&self) -> std::io::Result<()> {
-        if !self.index.exists() {
+        if !self.index.directory.exists() {
             self.git(&["init", "--quiet", "--template="]).await?;
         }
         self.git(&["add", "--all", "--ignore-errors"]).await.map(drop)
@@ -62,74 +58,63 @@ impl TurnChanges {
 
     /// The changes since the beginning. `None` if there are none. Changes that git could not determine are reported as
     /// unknown.
-    pub(crate) async fn end(&self) -> Option<WorkspaceChanges> {
+    pub(crate) async fn end(&self) -> Option<RecordedChanges> {
         // An empty directory that stays empty is the usual case and needs no git.
         if self.was_empty && is_empty(&self.workspace) {
             return None;
         }
         if let Some(problem) = &self.problem {
-            return Some(WorkspaceChanges::unknown(problem.clone()));
+            return Some(unknown(problem.clone()));
         }
         match self.compare().await {
             Ok(changes) => changes,
             Err(error) => {
                 let problem = unknown_reason(&error);
                 tracing::warn!(problem, "the workspace could not be compared; this turn's changes are unknown");
-                Some(WorkspaceChanges::unknown(problem))
+                Some(unknown(problem))
             }
         }
     }
 
-    async fn compare(&self) -> std::io::Result<Option<WorkspaceChanges>> {
-        if !self.index.exists() {
+    async fn compare(&self) -> std::io::Result<Option<RecordedChanges>> {
+        if !self.index.directory.exists() {
             self.git(&["init", "--quiet", "--template="]).await?;
         }
         self.git(&["add", "--intent-to-add", "--ignore-removal", "--ignore-errors", "."]).await?;
         let patch = self.git(&["diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames"]).await?;
-        Ok((!patch.is_empty()).then(|| patch::parse(&patch, patch.len() as u64 >= PATCH_BYTES_MAX)))
-    }
-
-    /// Runs git on the workspace and returns its output.
-    async fn git(&self, arguments: &[&str]) -> std::io::Result<Vec<u8>> {
-        let mut child = self.command(arguments).spawn()?;
-        let stdout = child.stdout.take().ok_or_else(|| std::io::Error::other("git has no output pipe"))?;
-        let mut output = vec![];
-        let run = async {
-            stdout.take(PATCH_BYTES_MAX).read_to_end(&mut output).await?;
-            if output.len() as u64 >= PATCH_BYTES_MAX {
-                child.kill().await?;
-                return Ok(true);
-            }
-            // `git add` skips unreadable files and repositories without a commit, and exits with 1.
-            let code = child.wait().await?.code();
-            Ok(code == Some(0) || arguments[0] == "add" && code == Some(1))
-        };
-        match timeout(Duration::from_millis(GIT_MS_MAX), run).await {
-            Ok(Ok(true)) => Ok(output),
-            Ok(Ok(false)) => Err(std::io::Error::other(format!("git {} failed", arguments[0]))),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(std::io::Error::other(format!("git {} took too long", arguments[0]))),
+        if patch.is_empty() {
+            return Ok(None);
         }
+        let changes = patch::parse(&patch, patch.len() as u64 >= PATCH_BYTES_MAX);
+        let trees = match self.write_trees().await {
+            Ok(trees) => Some(trees),
+            Err(error) => {
+                tracing::warn!(%error, "the workspace could not be stored; this turn's changes cannot be undone");
+                None
+            }
+        };
+        Ok(Some(RecordedChanges { changes, trees }))
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("git");
-        let settings = [
-            "core.quotePath=false",
-            "core.hooksPath=/dev/null",
-            "core.fsmonitor=false",
-            "core.autocrlf=false",
-            "core.safecrlf=false",
-            "advice.addEmbeddedRepo=false",
-            "gc.auto=0",
-        ];
-        command.args(settings.iter().flat_map(|setting| ["-c", setting])).args(arguments);
-        command.current_dir(&self.workspace).env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
-        command.env("GIT_DIR", &self.index).env("GIT_WORK_TREE", &self.workspace).env("LC_ALL", "C");
-        command.env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null").env("HOME", "/nonexistent");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-        command
+    /// Stores the workspace as it was before the turn, and as it is now. Entries that are only intended are in neither.
+    async fn write_trees(&self) -> std::io::Result<WorkspaceTrees> {
+        let before = self.write_tree().await?;
+        self.git(&["add", "--all", "--ignore-errors"]).await?;
+        Ok(WorkspaceTrees { before, after: self.write_tree().await? })
     }
+
+    async fn write_tree(&self) -> std::io::Result<String> {
+        let id = self.git(&["write-tree"]).await?;
+        Ok(String::from_utf8_lossy(&id).trim().to_owned())
+    }
+
+    async fn git(&self, arguments: &[&str]) -> std::io::Result<Vec<u8>> {
+        self.index.git(arguments, PATCH_BYTES_MAX).await
+    }
+}
+
+fn unknown(problem: String) -> RecordedChanges {
+    RecordedChanges { changes: WorkspaceChanges::unknown(problem), trees: None }
 }
 
 /// Why the changes are unknown, for people: git is missing, or git failed.
@@ -187,16 +172,25 @@ mod tests {
         fixture.write("changed", "one\nthree\n");
         fixture.write("new/file", "new\n");
         std::fs::remove_file(fixture.workspace.join("removed")).unwrap();
-        let changes = begun.end().await.unwrap();
+        let RecordedChanges { changes, trees } = begun.end().await.unwrap();
         let expected = [("changed", "modified", 6, 4), ("new/file", "added", 4, 0), ("removed", "deleted", 0, 5)];
         assert_eq!(files(&changes), expected);
         assert_eq!((changes.files_changed, changes.bytes_added, changes.bytes_removed), (3, 10, 9));
+        assert_eq!((changes.lines_added, changes.lines_removed), (2, 2));
+        let snapshots = Snapshots::at(fixture.environment.changes.clone().unwrap());
+        let changed = snapshots.changed(&trees.unwrap()).await.unwrap();
+        let paths: Vec<_> =
+            changed.iter().map(|it| (it.path.as_str(), it.before.is_some(), it.after.is_some())).collect();
+        assert_eq!(paths, [("changed", true, true), ("new/file", false, true), ("removed", true, false)]);
+        let before = changed[0].before.as_ref().unwrap();
+        assert_eq!(snapshots.content(before, 100).await.unwrap().unwrap(), b"one\ntwo\n");
+        assert_eq!(snapshots.content(before, 3).await.unwrap(), None);
         assert!(changes.diff.contains("\n-two\n+three\n") && !changes.truncated, "{}", changes.diff);
         // The next turn starts from the current state.
         let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         assert_eq!(begun.end().await, None);
         fixture.write("new/file", "newer\n");
-        assert_eq!(files(&begun.end().await.unwrap()), [("new/file", "modified", 6, 4)]);
+        assert_eq!(files(&begun.end().await.unwrap().changes), [("new/file", "modified", 6, 4)]);
     }
 
     #[tokio::test]
@@ -206,7 +200,7 @@ mod tests {
         assert_eq!(begun.end().await, None);
         assert!(!fixture.environment.changes.as_ref().unwrap().exists());
         fixture.write("first", "hello\n");
-        assert_eq!(files(&begun.end().await.unwrap()), [("first", "added", 6, 0)]);
+        assert_eq!(files(&begun.end().await.unwrap().changes), [("first", "added", 6, 0)]);
     }
 
     #[tokio::test]
@@ -227,7 +221,7 @@ mod tests {
         let begun = TurnChanges::begin(&fixture.environment).await.unwrap();
         fixture.write("seen", "seen\n");
         fixture.write("ignored", "ignored\n");
-        assert_eq!(files(&begun.end().await.unwrap()), [("seen", "added", 5, 0)]);
+        assert_eq!(files(&begun.end().await.unwrap().changes), [("seen", "added", 5, 0)]);
         assert!(!trap.exists());
         assert_eq!(std::fs::read_dir(fixture.workspace.join(".git")).unwrap().count(), before);
     }

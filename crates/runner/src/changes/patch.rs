@@ -28,8 +28,14 @@ pub(crate) fn parse(patch: &[u8], is_cut: bool) -> WorkspaceChanges {
         }
         let Some(file) = &mut file else { continue };
         match line.first() {
-            Some(b'+') if in_hunk => file.bytes_added += line.len() as i64 - 1,
-            Some(b'-') if in_hunk => file.bytes_removed += line.len() as i64 - 1,
+            Some(b'+') if in_hunk => {
+                file.bytes_added += line.len() as i64 - 1;
+                changes.lines_added += 1;
+            }
+            Some(b'-') if in_hunk => {
+                file.bytes_removed += line.len() as i64 - 1;
+                changes.lines_removed += 1;
+            }
             Some(b'@') => in_hunk = true,
             _ if in_hunk => {}
             _ if line.starts_with(b"new file") => file.change = "added".into(),

@@ -16,7 +16,7 @@ use ostler_protocol::{
         commands::{Command, CommandPage, CommandType, PollCommands},
         events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
         leases::LeaseState,
-        workspaces::WorkspaceChanges,
+        workspaces::RecordedChanges,
     },
 };
 use serde::Serialize;
@@ -78,7 +78,7 @@ pub(crate) async fn drive_turn(
 struct ChangesPayload {
     phase: &'static str,
     #[serde(flatten)]
-    changes: WorkspaceChanges,
+    changes: RecordedChanges,
 }
 
 /// Ends a command that is not run.

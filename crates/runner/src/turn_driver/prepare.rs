@@ -64,15 +64,29 @@ pub(super) async fn prepare_turn(
     }
     let image_count = history::pictures(command.payload.as_str()).len();
     let wants_images = image_count > 0 && backend.sees_images();
-    let wants_conversation = backend.wants_conversation();
-    let earlier_messages =
+    let wants_conversation = backend.wants_conversation() || backend.keeps_thread();
+    let mut earlier_messages =
         if wants_images || wants_conversation { lease.conversation(id).await? } else { Conversation::default() };
-    let images = if wants_images { lease.load_images(earlier_messages.images).await } else { vec![] };
-    let conversation = if wants_conversation { earlier_messages.messages } else { vec![] };
+    let images =
+        if wants_images { lease.load_images(std::mem::take(&mut earlier_messages.images)).await } else { vec![] };
+    let Conversation { messages, unsent, truncated, .. } = earlier_messages;
+    let conversation = if wants_conversation { messages } else { vec![] };
     let images_unseen = image_count - images.len();
     let prompt = command.prompt().unwrap_or_default();
     let (run, thread_id, attempt_id) = (lease.run.clone(), lease.thread_id.clone(), lease.attempt_id);
-    let turn = Turn { run, command, prompt, thread_id, attempt_id, is_repeat, conversation, images, images_unseen };
+    let turn = Turn {
+        run,
+        command,
+        prompt,
+        thread_id,
+        attempt_id,
+        is_repeat,
+        conversation,
+        unsent,
+        truncated,
+        images,
+        images_unseen,
+    };
     Ok(Start::Run(Box::new((turn, allowance, meter))))
 }
 

@@ -1,6 +1,8 @@
 //! The ACP backend, against the pure kernel and agents acted by a shell: real pipes, real signals, and every way to break
 //! the protocol.
 
+mod modes;
+
 use std::{path::Path, sync::Arc};
 
 use ostler_protocol::{
@@ -78,7 +80,7 @@ impl Fixture {
             workspace: Some(self.workspace.path().to_owned()),
             storage: Some(self.storage.path().to_owned()),
             retry_policy: self.retry_policy,
-            ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec!["kept".into()] })
+            ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec!["kept".into()], extensions: None })
         };
         let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
         tokio::spawn(run(RunnerOrder { idle_timeout_ms: self.idle_timeout_ms, ..order }, self.kernel.client()))

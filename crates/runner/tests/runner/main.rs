@@ -5,6 +5,7 @@ mod acp;
 mod kernel;
 mod model;
 mod qwen;
+mod side_queries;
 
 use std::sync::Arc;
 
@@ -126,7 +127,9 @@ async fn a_cancelled_command_ends_and_the_run_continues() {
     let next = kernel.turn(json!([{"say": "next"}]));
     let runner = start(&kernel);
     kernel.until(|k| is_running(k, turn)).await;
-    kernel.apply(Op::CancelCommand(CancelCommandOp { command_id: turn, by: "me".into(), reason: None })).unwrap();
+    kernel
+        .apply(Op::CancelCommand(CancelCommandOp { command_id: turn, by: "me".into(), reason: None, origin: None }))
+        .unwrap();
     assert_eq!(runner.await.unwrap().status, RunnerStatus::Idle);
     assert_eq!(kernel.command(turn).state, CommandState::Cancelled);
     assert_eq!(kernel.command(next).state, CommandState::Completed);

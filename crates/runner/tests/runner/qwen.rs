@@ -14,16 +14,24 @@ use ostler_protocol::{
         runs::{Terminal, TerminalStatus},
     },
 };
-use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, run};
+use ostler_runner::{
+    BackendEnvironment, NamedSecret, OfferedMcpServer, OfferedTransport, RunnerOrder, RunnerOutcome, SideQueryLimits,
+    run, side_query,
+};
 use ostler_stand_ins::{Endpoint, chat_with_key};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Duration};
 
-use crate::kernel::{Kernel, of_type};
+use crate::{
+    kernel::{Kernel, of_type},
+    side_queries::{LIMITS, query},
+};
 
 /// On a busy machine it takes minutes to start.
 const WAIT_MAX: Duration = Duration::from_secs(300);
+/// An MCP server that speaks the real protocol.
+const MCP_SERVER: &str = include_str!("../../../testkit/src/mcp_server.py");
 const KEY: &str = "planted-key-of-qwen-7f3a";
 
 fn required_variable(variable: &str) -> String {
@@ -36,13 +44,17 @@ struct QwenFixture {
     provider: Endpoint,
     workspace: TempDir,
     storage: TempDir,
+    mcp_servers: Vec<OfferedMcpServer>,
+    disabled_tools: Vec<String>,
 }
 
 impl QwenFixture {
     fn new(approval: &str) -> Self {
         let policy = json!({"sandbox": "workspace-write", "approval": approval, "timeoutMs": 600_000});
         let [workspace, storage] = std::array::from_fn(|_| tempfile::tempdir().unwrap());
-        Self { kernel: Kernel::new(policy), provider: chat_with_key(KEY), workspace, storage }
+        let (mcp_servers, disabled_tools) = (vec![], vec![]);
+        let kernel = Kernel::new(policy);
+        Self { kernel, provider: chat_with_key(KEY), workspace, storage, mcp_servers, disabled_tools }
     }
 
     /// A home as a profile creates it: the key is in the agent's own settings, never in an environment variable.
@@ -56,16 +68,26 @@ impl QwenFixture {
         home
     }
 
-    /// Starts a runner that ends after it has waited this long for another turn.
-    fn start(&self, home: &TempDir, idle_timeout_ms: u64) -> JoinHandle<RunnerOutcome> {
+    fn environment(&self, home: &TempDir) -> BackendEnvironment {
         let command =
             vec![required_variable("OSTLER_TEST_NODE"), required_variable("OSTLER_TEST_QWEN"), "--acp".to_owned()];
-        let environment = BackendEnvironment {
+        BackendEnvironment {
+            mcp_servers: self.mcp_servers.clone(),
+            disabled_tools: self.disabled_tools.clone(),
             home: Some(home.path().to_owned()),
             workspace: Some(self.workspace.path().to_owned()),
             storage: Some(self.storage.path().to_owned()),
-            ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec![".qwen/projects".into()] })
-        };
+            ..BackendEnvironment::bare(AgentConfig::Acp {
+                command,
+                keep: vec![".qwen/projects".into()],
+                extensions: None,
+            })
+        }
+    }
+
+    /// Starts a runner that ends after it has waited this long for another turn.
+    fn start(&self, home: &TempDir, idle_timeout_ms: u64) -> JoinHandle<RunnerOutcome> {
+        let environment = self.environment(home);
         let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
         tokio::spawn(run(RunnerOrder { idle_timeout_ms, ..order }, self.kernel.client()))
     }
@@ -115,6 +137,25 @@ impl QwenFixture {
             .map(|payload| payload.to_string())
             .collect()
     }
+}
+
+#[tokio::test]
+async fn qwen_answers_side_queries_in_a_process_of_its_own_and_writes_nothing() {
+    let fixture = QwenFixture::new("untrusted");
+    let home = fixture.home(KEY);
+    let environment = BackendEnvironment { storage: None, ..fixture.environment(&home) };
+    // The stand-in repeats the whole prompt, with what Qwen puts before it.
+    let limits = SideQueryLimits { answer_chars_max: 1_000_000, ..LIMITS };
+    let answer = side_query(&environment, &query("say hello"), limits).await.unwrap().unwrap();
+    assert!(answer.starts_with("You said: ") && answer.contains("User: my name is Ada"), "{answer}");
+    // A tool that it calls all the same is refused.
+    let _ = side_query(&environment, &query("[[run:echo tool-was-here > made.txt]]"), limits).await;
+    assert!(!fixture.created_file().exists());
+    assert_eq!(fixture.storage.path().read_dir().unwrap().count(), 0, "the session's own account is not touched");
+    let wrong = fixture.home("wrong-key");
+    let denied = BackendEnvironment { home: Some(wrong.path().to_owned()), ..environment };
+    let failed = side_query(&denied, &query("say hello"), LIMITS).await.unwrap_err();
+    assert_eq!(failed.failure_kind, Some(FailureKind::ProviderAuthFailed), "{failed:?}");
 }
 
 #[tokio::test]
@@ -185,4 +226,30 @@ async fn qwen_is_interrupted_and_a_second_runner_resumes_its_session() {
     fixture.start(&home, 0).await.unwrap();
     assert_eq!(fixture.wait_for_end(turn).await.failure_kind, Some(FailureKind::ProviderAuthFailed));
     assert!(!fixture.events().contains(KEY), "the key was reported");
+}
+
+#[tokio::test]
+async fn qwen_starts_the_mcp_servers_that_it_gets_and_has_no_disabled_tools() {
+    let mut fixture = QwenFixture::new("untrusted");
+    let files = tempfile::tempdir().unwrap();
+    let mark = files.path().join("started");
+    let script = files.path().join("mcp_server.py");
+    std::fs::write(&script, MCP_SERVER).unwrap();
+    let args = [script, "marks".into(), mark.clone()].map(|path| path.display().to_string());
+    let python = std::env::var("OSTLER_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
+    let secret = NamedSecret { name: "SECRET".into(), value: "pl4nted-mcp-secret-93ab".to_owned().into() };
+    let transport = OfferedTransport::Stdio { command: python, args: args.into(), env: vec![secret] };
+    fixture.mcp_servers = vec![OfferedMcpServer { name: "notes".into(), transport }];
+    fixture.disabled_tools = vec!["run_shell_command".into()];
+    let home = fixture.home(KEY);
+    let runner = fixture.start(&home, 120_000);
+    let turn = fixture.submit("say hello");
+    assert_eq!(fixture.wait_for_end(turn).await.status, TerminalStatus::Completed);
+    assert!(mark.exists(), "the server was not started");
+    let turn = fixture.submit("[[run:echo tool-was-here > made.txt]]");
+    fixture.wait_for_end(turn).await;
+    assert!(!fixture.created_file().exists(), "it was disabled and done anyway");
+    assert!(fixture.kernel.permissions().is_empty(), "nobody was asked");
+    assert!(!fixture.events().contains("pl4nted-mcp-secret"), "a secret was reported");
+    runner.abort();
 }

@@ -27,7 +27,8 @@ const CALLERS_REMEMBERED: usize = 1_024;
 const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct Authenticator {
-    operator_hash: String,
+    /// The operator may have several tokens.
+    operator_hashes: Vec<String>,
     pub issuers: Issuers,
     /// Kinds of tokens that belong to dialects.
     kinds: Vec<TokenKind>,
@@ -40,9 +41,9 @@ pub struct Authenticator {
 }
 
 impl Authenticator {
-    pub fn new(operator: &SecretString, issuers: Issuers, kinds: Vec<TokenKind>) -> Self {
+    pub fn new(operator: &[SecretString], issuers: Issuers, kinds: Vec<TokenKind>) -> Self {
         Self {
-            operator_hash: token_hash(operator.expose_secret()),
+            operator_hashes: operator.iter().map(|token| token_hash(token.expose_secret())).collect(),
             issuers,
             kinds,
             callers: Cache::new(CALLERS_REMEMBERED),
@@ -57,7 +58,8 @@ impl Authenticator {
             return Err(not_valid());
         }
         let hash = token_hash(token);
-        if ostler_crypto::equal(hash.as_bytes(), self.operator_hash.as_bytes()) {
+        let is_operators = |own: &String| ostler_crypto::equal(hash.as_bytes(), own.as_bytes());
+        if self.operator_hashes.iter().any(is_operators) {
             return Ok(Principal::Operator);
         }
         if let Some(principal) = self.residents.lock().get(&hash) {

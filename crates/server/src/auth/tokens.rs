@@ -40,6 +40,27 @@ pub fn operator_token(data_dir: &Path) -> Result<(SecretString, PathBuf), Failur
     Ok((secret_file(&path, || mint(OPERATOR))?, path))
 }
 
+/// Characters of a token that an operator has chosen. A shorter one could be guessed.
+const CHOSEN_CHARS_MIN: usize = 16;
+const CHOSEN_CHARS_MAX: usize = 512;
+
+/// A token of the operator from a variable, without the space around it. `None` if the variable holds none.
+pub fn token_of_variable(variable: &str, value: Option<String>) -> Result<Option<SecretString>, Failure> {
+    let value = value.unwrap_or_default();
+    let token = value.trim();
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let is_graphic = token.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_graphic || !(CHOSEN_CHARS_MIN..=CHOSEN_CHARS_MAX).contains(&token.len()) {
+        let message = format!(
+            "{variable} must be a token of {CHOSEN_CHARS_MIN} to {CHOSEN_CHARS_MAX} printable ASCII characters without spaces"
+        );
+        return Err(Failure::invalid(Rule::Config, message));
+    }
+    Ok(Some(SecretString::from(token.to_owned())))
+}
+
 /// The key with which this server signs users' tokens, stored in the same way. It never leaves this machine: other servers of
 /// the same store get its public half. Also returns its text, which must be redacted everywhere.
 pub fn signing_key(data_dir: &Path) -> Result<(SigningKey, SecretString), Failure> {
@@ -107,6 +128,18 @@ fn write_new(path: &Path, secret: &SecretString) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chosen_token_is_trimmed_and_long_enough() {
+        let token = |value: &str| token_of_variable("TOKEN", Some(value.to_owned()));
+        let found = token(" 0123456789abcdef\n").unwrap().unwrap();
+        assert_eq!(found.expose_secret(), "0123456789abcdef");
+        assert!(token("  ").unwrap().is_none() && token_of_variable("TOKEN", None).unwrap().is_none());
+        for bad in ["short", "0123456789 abcdef", &"a".repeat(513)] {
+            let failure = token(bad).unwrap_err();
+            assert!(failure.message.starts_with("TOKEN must be") && !failure.message.contains(bad), "{bad:.20}");
+        }
+    }
 
     #[test]
     fn servers_that_start_at_once_on_one_directory_agree() {

@@ -55,6 +55,15 @@ impl Dialects {
         toggles
     }
 
+    /// The toggles that are on now in this server.
+    pub(crate) async fn current_toggles(&self, app: &App) -> Toggles {
+        let mut toggles = self.toggles(&app.config);
+        for read in self.iter().filter_map(|dialect| dialect.live_toggles.as_ref()) {
+            toggles.extend(read(app.clone()).await);
+        }
+        toggles
+    }
+
     /// Every table and file that a server with these dialects keeps.
     pub fn holdings(&self) -> impl Iterator<Item = &'static Holding> {
         holdings::ENGINE.iter().chain(self.iter().flat_map(|dialect| dialect.holdings))
@@ -91,6 +100,11 @@ impl Dialects {
             states.merge(open(opening()).await?);
         }
         Ok(states)
+    }
+
+    /// The tenant of the workspace that the server is bound to.
+    pub(crate) fn workspace_tenant(&self, config: &Config) -> Option<String> {
+        self.iter().find_map(|dialect| dialect.workspace_tenant).map(|tenant_of| tenant_of(config))
     }
 
     /// Whether runs of this tenant may work in the workspace that the server is bound to.

@@ -9,14 +9,23 @@ pub struct FailureEncoder {
     pub translate: fn(Failure) -> Failure,
     /// The body of the response, as JSON, made from the redacted problem.
     pub encode: fn(Problem) -> String,
+    /// The content type of the body.
+    pub content_type: &'static str,
     /// The name of the body's schema in the OpenAPI document.
     pub schema: &'static str,
 }
 
+/// The content type of problems of RFC 9457.
+pub const PROBLEM_JSON: &str = "application/problem+json";
+
 impl FailureEncoder {
     /// A problem of RFC 9457.
-    pub const PLAIN: Self =
-        Self { translate: |failure| failure, encode: |problem| encoded(&problem), schema: "Problem" };
+    pub const PLAIN: Self = Self {
+        translate: |failure| failure,
+        encode: |problem| encoded(&problem),
+        content_type: PROBLEM_JSON,
+        schema: "Problem",
+    };
 }
 
 /// A dialect's own body as JSON.

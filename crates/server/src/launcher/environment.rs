@@ -17,17 +17,14 @@ use ostler_protocol::{
         runner_jobs::{JobPhase, RunnerJob},
     },
 };
-use ostler_runner::{
-    BackendEnvironment,
-    guard::{Guard, Limits},
-};
+use ostler_runner::BackendEnvironment;
 use ostler_store::{self as store, failures::is_of_store};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{isolation, workspaces};
+use super::{guard::guard, shared_homes, workspaces};
 use crate::{
     app::{App, RunRef},
-    directories,
+    directories, mcp,
     service::{
         lookup,
         provider_profiles::{self, Furnishing},
@@ -36,7 +33,9 @@ use crate::{
 };
 
 /// The directory of homes, in the data directory.
-const HOMES: &str = "homes";
+pub(super) const HOMES: &str = "homes";
+/// How the names of homes begin that belong to no job. `outside` deletes them.
+pub(super) const OUTSIDE: &str = "outside-";
 
 /// The environment of a job's backend. If something is missing, the run's turns fail with the reason. Fails only if the store
 /// does not respond.
@@ -56,8 +55,31 @@ pub(super) async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Bac
 }
 
 async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvironment, Failure> {
-    let Furnishing { config, files, owner } =
-        provider_profiles::furnish(app, &run.tenant_id, &run.backend_profile).await?;
+    let (mut environment, files) = of_profile(app, &run.tenant_id, &run.backend_profile).await?;
+    if environment.backend.is_program() {
+        environment.storage = Some(session_storage::make(app, run.session).await?);
+        let workspace = workspaces::ready(app, &lookup::run_unchecked(app, run.run_id).await?).await?;
+        // MCP servers have the operator's credentials, so only agents in the operator's workspace get them.
+        if app.config.server.workspace.as_ref() == Some(&workspace.directory) {
+            environment.mcp_servers = mcp::offers::for_backend(app).await?;
+            environment.disabled_tools = mcp::disabled_tools(app).await?.into_iter().collect();
+        }
+        (environment.workspace, environment.changes) = (Some(workspace.directory), Some(workspace.changes));
+    }
+    let home = home(app, job.runner_job_id)?;
+    let path = home.clone();
+    aside(move || build(&path, &files)).await.map_err(unusable)?;
+    shared_homes::copy_into(app, &run.tenant_id, &run.backend_profile, &environment.backend, &home).await?;
+    Ok(BackendEnvironment { home: Some(home), ..environment })
+}
+
+/// What a backend of the profile gets wherever it runs, without directories, and the files of its home.
+pub(super) async fn of_profile(
+    app: &App,
+    tenant_id: &str,
+    profile: &str,
+) -> Result<(BackendEnvironment, BTreeMap<String, SecretString>), Failure> {
+    let Furnishing { config, files, owner } = provider_profiles::furnish(app, tenant_id, profile).await?;
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
     let bare = BackendEnvironment { prices: config.prices, ..BackendEnvironment::bare(config.agent) };
@@ -68,28 +90,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     }
     // It contains the operator's token, and the homes of other agents.
     environment.hidden = vec![app.config.data_dir()?];
-    if environment.backend.is_program() {
-        environment.storage = Some(session_storage::make(app, run.session).await?);
-        let workspace = workspaces::ready(app, &lookup::run_unchecked(app, run.run_id).await?).await?;
-        (environment.workspace, environment.changes) = (Some(workspace.directory), Some(workspace.changes));
-    }
-    let home = home(app, job.runner_job_id)?;
-    let path = home.clone();
-    aside(move || build(&path, &files)).await.map_err(unusable)?;
-    Ok(BackendEnvironment { home: Some(home), ..environment })
-}
-
-async fn guard(app: &App) -> Option<Guard> {
-    let program = app.config.runner.guard.clone()?;
-    let section = &app.config.confinement;
-    let limits = Limits {
-        memory_bytes: section.memory_bytes,
-        cpu_seconds: section.cpu_seconds,
-        file_bytes: section.file_bytes,
-        open_files: section.open_files,
-        processes: section.processes,
-    };
-    Some(Guard { program, limits, landlock: section.landlock, isolation: isolation::get(app).await })
+    Ok((environment, files))
 }
 
 /// Deletes the files that were made for a job, after its runner has ended.
@@ -107,7 +108,11 @@ pub(super) async fn clear(app: &App, job: &RunnerJob) {
 pub(super) async fn sweep(app: &App) {
     let Ok(homes) = app.config.data_dir().map(|data| data.join(HOMES)) else { return };
     for home in std::fs::read_dir(homes).into_iter().flatten().flatten().map(|entry| entry.path()) {
-        let job_id = home.file_name().and_then(|name| name.to_str()?.parse::<RunnerJobId>().ok());
+        let name = home.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.starts_with(OUTSIDE) {
+            continue;
+        }
+        let job_id = name.parse::<RunnerJobId>().ok();
         let job = match job_id {
             Some(job_id) => store::kernel::runner_jobs::get(&app.db, job_id).await,
             None => Ok(None),
@@ -124,11 +129,13 @@ fn home(app: &App, job_id: RunnerJobId) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join(HOMES).join(job_id.to_string()))
 }
 
-async fn aside(work: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> std::io::Result<()> {
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
 }
 
-fn unusable(error: std::io::Error) -> Failure {
+pub(super) fn unusable(error: std::io::Error) -> Failure {
     let mut failure = Failure::rule(Rule::AgentHome, "the agent's home could not be made");
     failure.cause = Some(error.to_string().into());
     failure
@@ -137,6 +144,11 @@ fn unusable(error: std::io::Error) -> Failure {
 /// A new home with these files, readable by its owner only.
 fn build(home: &Path, files: &BTreeMap<String, SecretString>) -> std::io::Result<()> {
     directories::remove(home)?;
+    fill(home, files)
+}
+
+/// Writes the files of a home into a directory.
+pub(super) fn fill(home: &Path, files: &BTreeMap<String, SecretString>) -> std::io::Result<()> {
     directories::create(home)?;
     for (path, text) in files {
         let path = home.join(path);

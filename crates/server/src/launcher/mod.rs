@@ -8,10 +8,14 @@
 mod ending;
 mod environment;
 mod git;
+mod guard;
 mod hand;
 pub(crate) mod isolation;
+pub(crate) mod outside;
 mod process;
 mod resident;
+pub(crate) mod shared_homes;
+pub(crate) mod shell;
 pub(crate) mod workspaces;
 
 use std::{sync::Arc, time::Duration};
@@ -41,6 +45,7 @@ use crate::{
     service::leases,
 };
 
+pub(crate) use guard::guard;
 pub(crate) use hand::InHand;
 
 /// Maximum number of jobs in one claim.
@@ -71,7 +76,7 @@ impl RunnerHost {
 
 /// Runs jobs until the server stops. While the server drains, no job is claimed, and this returns after the last runner.
 pub(crate) async fn run(app: App, router: Router) {
-    environment::sweep(&app).await;
+    sweep_homes(&app).await;
     if app.config.runner.slots == 0 {
         return;
     }
@@ -80,6 +85,11 @@ pub(crate) async fn run(app: App, router: Router) {
         () = run_jobs(&app, router, &owner) => {}
         () = keep_vouching(&app, &owner) => {}
     }
+}
+
+async fn sweep_homes(app: &App) {
+    environment::sweep(app).await;
+    outside::sweep(app).await;
 }
 
 #[expect(clippy::expect_used, reason = "never closed")]
@@ -116,7 +126,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         let mut recheck = Recheck::new(app);
         tokio::select! {
             _ = recheck.or_woken(None, app.hub.jobs.notified()) => {}
-            _ = homes.tick() => environment::sweep(app).await,
+            _ = homes.tick() => sweep_homes(app).await,
             Some(_) = runners.join_next(), if !runners.is_empty() => {}
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,

@@ -63,6 +63,11 @@ pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Res
     }
 }
 
+/// The canonical path of a directory in which a backend of the tenant may work, outside of a run.
+pub(super) fn check_directory(app: &App, tenant_id: &str, path: &Path) -> Result<PathBuf, Failure> {
+    check_local(app, tenant_id, &path.to_string_lossy())
+}
+
 /// The canonical path, if it is below one of the roots. Checked again when a runner starts, because a link may point elsewhere
 /// by then.
 fn check_local(app: &App, tenant_id: &str, path: &str) -> Result<PathBuf, Failure> {

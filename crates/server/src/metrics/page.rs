@@ -65,6 +65,7 @@ pub const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_runs_started_total", "counter", "", "Runs created through this server."),
     ("ostler_runs_ended_total", "counter", "outcome", "Runs that ended through this server, by outcome."),
     ("ostler_commands_ended_total", "counter", "outcome", "Commands that ended through this server, by outcome."),
+    ("ostler_side_queries_total", "counter", "end", "Questions beside sessions that ended on this server, by how."),
     (
         "ostler_decisions_repeated_total",
         "counter",
@@ -170,6 +171,10 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         }
         "ostler_commands_ended_total" => {
             write_labelled(out, name, "outcome", OUTCOMES.map(TerminalStatus::as_str), &metrics.commands_ended);
+        }
+        "ostler_side_queries_total" => {
+            let ends = SideQueryEnd::ALL.map(SideQueryEnd::as_str);
+            write_labelled(out, name, "end", ends, &metrics.side_queries_ended);
         }
         "ostler_decisions_repeated_total" => plain(out, metrics.decided_again.load(Relaxed) as i64),
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),

@@ -13,5 +13,5 @@ use crate::{app::App, service};
 #[utoipa::path(get, path = "/capabilities", tag = "capabilities", security(()),
     responses((status = 200, body = Capabilities), (status = "4XX", body = Problem)))]
 pub(super) async fn capabilities(State(app): State<App>, MaybeCaller(caller): MaybeCaller) -> Json<Capabilities> {
-    Json(service::capabilities::capabilities(&app, caller.as_ref()))
+    Json(service::capabilities::capabilities(&app, caller.as_ref()).await)
 }

@@ -9,7 +9,7 @@ use ostler_protocol::json::value_of;
 use serde_json::{Map, Value, json};
 use utoipa::openapi::OpenApi;
 
-use super::{access_table::AccessTable, problem};
+use super::access_table::AccessTable;
 use crate::dialect::Dialects;
 
 pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
@@ -32,8 +32,9 @@ pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &A
         }
     }
     for (path, item) in json["paths"].as_object_mut().into_iter().flatten() {
-        let schema = json!({"$ref": format!("#/components/schemas/{}", access_table.failures(Some(path)).schema)});
-        let failure = json!({"description": "", "content": {problem::CONTENT_TYPE: {"schema": schema}}});
+        let encoder = access_table.failures(Some(path));
+        let schema = json!({"$ref": format!("#/components/schemas/{}", encoder.schema)});
+        let failure = json!({"description": "", "content": {encoder.content_type: {"schema": schema}}});
         for (method, operation) in item.as_object_mut().into_iter().flatten() {
             operation["operationId"] = operation_id(method, path).into();
             for class in ["4XX", "5XX"] {

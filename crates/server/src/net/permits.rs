@@ -1,4 +1,4 @@
-//! Limits on event streams and uploads that are open at once: one for the whole server, and one per caller, so that no caller
+//! Limits on event streams, uploads and side queries that are open at once: one for the whole server, and one per caller, so that no caller
 //! can use all of them.
 
 use std::{collections::HashMap, sync::Arc};
@@ -28,6 +28,11 @@ pub const STREAMS: PermitKind =
     PermitKind { rule: Rule::Followers, per_caller_rule: Rule::FollowersPerCaller, plural: "event streams are open" };
 pub const UPLOADS: PermitKind =
     PermitKind { rule: Rule::Uploads, per_caller_rule: Rule::UploadsPerCaller, plural: "files are being uploaded" };
+pub const SIDE_QUERIES: PermitKind = PermitKind {
+    rule: Rule::SideQueries,
+    per_caller_rule: Rule::SideQueriesPerCaller,
+    plural: "side questions are being answered",
+};
 
 #[derive(Default)]
 struct OpenPermits {

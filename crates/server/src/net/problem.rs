@@ -8,8 +8,6 @@ use ostler_protocol::{Failure, FailureKind, Rule, failures::Problem, ids::TraceI
 
 use crate::{app::App, dialect::FailureEncoder};
 
-/// The content type of every failure: RFC 9457.
-pub const CONTENT_TYPE: &str = "application/problem+json";
 /// Maximum length of a failure's message in the log, because it may quote the caller.
 const LOGGED_CHARS_MAX: usize = 500;
 
@@ -82,7 +80,7 @@ pub fn encode(
     let body = (encoder.encode)(Problem::new(failure.kind, message, trace_id.to_string(), details));
     let mut encoded = (status(failure.kind), body).into_response();
     encoded.extensions_mut().insert(failure.kind);
-    encoded.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));
+    encoded.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(encoder.content_type));
     if failure.kind == FailureKind::Unauthenticated {
         encoded.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }

@@ -153,7 +153,7 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
 pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, request: Cancel) -> Result<Command, Failure> {
     let run = app.visible_command(caller, command_id).await?;
     caller.may_cancel(&run)?;
-    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, request)? };
+    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, request)?, origin: None };
     app.submit(&run, op).await
 }
 

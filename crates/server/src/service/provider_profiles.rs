@@ -39,7 +39,9 @@ use crate::{
 use changes::AuditedChange;
 pub use changes::list as list_changes;
 pub use external::{is_external, note as external_note, set_external_profile};
-pub use readiness::{Furnishing, check_named, check_ready, check_turn, furnish, has_credential};
+pub use readiness::{
+    Furnishing, ModelFacts, check_named, check_ready, check_turn, furnish, has_credential, model_facts,
+};
 pub use trials::{get_validation, validate};
 
 /// Pause between two attempts to dismiss runners while the store does not respond: the first, and the longest.

@@ -147,7 +147,7 @@ pub async fn update(app: &App, caller: &Principal, id: &str, request: UpdateSess
     let tenant_id = request.tenant_id.as_deref();
     let update = match (title, labels) {
         (title, Some(labels)) => SessionChange::Label { labels, title },
-        (Some(title), None) => SessionChange::Rename(title),
+        (Some(title), None) => SessionChange::Rename { title, origin: None },
         (None, None) => return Err(Failure::invalid(Rule::TitleRequired, "a title or labels are required")),
     };
     change(app, caller, id, tenant_id, update).await

@@ -1,5 +1,6 @@
 //! What clients read and set of a session beside its prompts.
 
+use ostler_daemon::config::DaemonSection;
 use serde_json::{Value, json};
 
 use super::scene::{Attached, attached};
@@ -39,6 +40,27 @@ async fn another_model_handles_the_next_prompt(engine: Engine) {
     assert_eq!(session.get("context").await.with_status(200)["state"]["models"]["currentModelId"], "scripted");
 }
 
+/// A credential that is pasted where a model belongs reaches neither the caller nor the clients that follow.
+#[one_engine]
+async fn a_credential_in_place_of_a_model_is_not_shown(engine: Engine) {
+    const KEY: &str = "pl4nted-key-0123456789abcdef";
+    let server = TestServer::with(engine, |setup| drop(setup.bind_workspace())).await;
+    let body = json!({"providerId": "deepseek", "apiKey": KEY});
+    server.post("/workspace/auth/provider", &body).await.with_status(200);
+    let session = attached(&server).await;
+    let long = format!("{KEY}{}", "x".repeat(500));
+    for model_id in [KEY, &format!("models/{KEY}"), &long] {
+        let refused = session.post("model", &json!({"modelId": model_id})).await;
+        assert!(!refused.text.contains(KEY), "{}", refused.text);
+        assert_eq!(refused.with_status(400)["code"], "invalid_model");
+    }
+    let body = json!({"sessionScope": "thread", "modelServiceId": KEY});
+    let opened = server.post("/session", &body).await.with_status(200);
+    let notes = json!([session.notes(&server).await, server.logged(opened["sessionId"].as_str().unwrap()).await]);
+    assert_eq!(notes[0].as_array().unwrap().len(), 3);
+    assert!(notes.to_string().contains("model_switch_failed") && !notes.to_string().contains(KEY), "{notes}");
+}
+
 #[both_engines]
 async fn the_language_of_a_session_is_one_of_the_list(engine: Engine) {
     let server = server(engine).await;
@@ -55,7 +77,8 @@ async fn the_language_of_a_session_is_one_of_the_list(engine: Engine) {
     assert_eq!(session.post("language", &body).await.with_status(400)["code"], "invalid_sync_flag");
     let notes = session.notes(&server).await;
     assert_eq!(notes.len(), 2, "a refused change is not recorded");
-    assert_eq!(notes[1]["data"]["data"], json!({"sessionId": session.id, "language": "fr", "outputLanguage": "fr"}));
+    let changed = json!({"sessionId": session.id, "language": "fr", "outputLanguage": "fr", "refreshed": true});
+    assert_eq!(notes[1]["data"]["data"], changed);
 }
 
 #[both_engines]
@@ -138,7 +161,8 @@ pub async fn proof(server: &TestServer, tag: &str) {
         }
         "session_context" => {
             let context = session.get("context").await.with_status(200);
-            assert_eq!(context["state"]["models"]["currentModelId"], "scripted");
+            let profile = server.config.section::<DaemonSection>().profile;
+            assert_eq!(context["state"]["models"]["currentModelId"], profile.as_str());
         }
         "session_stats" => assert_eq!(session.get("stats").await.with_status(200)["promptCount"], 0),
         "session_tasks" => {

@@ -2,7 +2,7 @@
 
 use ostler_daemon::config::DaemonSection;
 use ostler_protocol::FailureKind::{OriginDenied, RateLimited, Unauthenticated};
-use ostler_server::net::rates::Rates;
+use ostler_server::{config::Environment, net::rates::Rates};
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Engine, Setup, TestServer, both_engines, id, one_engine, query};
@@ -23,6 +23,19 @@ async fn bound(engine: Engine, choose: impl FnOnce(&mut Setup)) -> TestServer {
 /// A request with one more header.
 async fn send_with(server: &TestServer, (method, path): (&str, &str), header: (&str, &str)) -> Answer {
     server.send(server.request(method, path).header(header.0, header.1)).await
+}
+
+#[one_engine]
+async fn the_variable_of_the_published_daemon_holds_a_token_too(engine: Engine) {
+    const CHOSEN: &str = "a-token-of-my-own-choice";
+    let server = bound(engine, |setup| {
+        let variable = ("QWEN_SERVER_TOKEN".into(), format!(" {CHOSEN}\n").into());
+        setup.config.environment = Environment::with_taken([variable]);
+    })
+    .await;
+    server.with_token(Some(CHOSEN)).get(PATH).await.with_status(404);
+    server.get(PATH).await.with_status(404);
+    server.with_token(Some("a-token-of-another-choice")).get(PATH).await.with_status(401);
 }
 
 #[one_engine]

@@ -3,20 +3,32 @@
 
 use std::collections::BTreeSet;
 
-use ostler_protocol::daemon::files::content_hash;
+use ostler_protocol::{daemon::files::content_hash, mcp::config::McpServer};
+use ostler_stand_ins::IdentityProvider;
 use serde_json::{Value, json};
 
-use super::{CLIENT, configure, segment};
-use crate::harness::{Answer, Caller, Engine, TestServer, both_engines, check_request, id, openapi};
+use super::{CLIENT, acted_agent, auth, configure, segment};
+use crate::{
+    harness::{Answer, Caller, Engine, TestServer, both_engines, check_request, id, openapi},
+    mcp::configure_servers,
+};
 
 /// What the calls of the table can name.
 pub struct Scene {
     session_id: String,
     client_id: String,
     prompt_id: String,
+    /// A session without a prompt that waits or runs, and its client.
+    idle: (String, String),
     /// Permission requests that are open, one for each route that answers one.
     permissions: [String; 2],
     cwd: String,
+    /// A device flow that is pending.
+    device_flow_id: String,
+    /// An MCP server that is configured.
+    mcp: McpServer,
+    /// A change of extensions that has ended.
+    operation_id: String,
 }
 
 /// Method, path and body of an operation.
@@ -34,6 +46,8 @@ fn allow(_: &Scene) -> Value {
 const FILE: &str = "notes.txt";
 const TEXT: &[u8] = b"one\ntwo\n";
 
+/// No MCP server of this build has a login.
+const NO_LOGIN: &str = "/workspace/mcp/{server}/authenticate";
 /// Streams do not end by themselves.
 const STREAM: &str = "/session/{sessionId}/events";
 
@@ -63,6 +77,59 @@ const OPERATIONS: &[Row] = &[
     ("GET", "/workspace/env", none),
     ("GET", "/workspace/preflight", none),
     ("GET", "/workspace/providers", none),
+    ("GET", "/workspace/auth/providers", none),
+    (
+        "POST",
+        "/workspace/auth/provider",
+        |_| json!({"providerId": "deepseek", "apiKey": "a-key-0123456789", "modelIds": ["m"]}),
+    ),
+    ("POST", "/workspace/auth/device-flow", |_| json!({"providerId": "other-id"})),
+    ("GET", "/workspace/auth/device-flow/{deviceFlowId}", none),
+    ("DELETE", "/workspace/auth/device-flow/{deviceFlowId}", none),
+    ("GET", "/workspace/auth/status", none),
+    ("GET", "/workspace/mcp", none),
+    ("GET", "/workspace/mcp/{server}/tools", none),
+    ("POST", "/workspace/mcp/{server}/disable", none),
+    ("POST", "/workspace/mcp/{server}/enable", none),
+    ("POST", "/workspace/mcp/{server}/clear-auth", none),
+    ("POST", "/workspace/mcp/{server}/authenticate", none),
+    ("POST", "/workspace/mcp/{server}/restart", none),
+    ("POST", "/workspace/mcp/servers", |scene| {
+        json!({"name": "added", "config": {"command": scene.mcp.command,
+        "args": scene.mcp.args}})
+    }),
+    ("DELETE", "/workspace/mcp/servers/{name}", none),
+    ("POST", "/workspace/tools/{name}/enable", |_| json!({"enabled": false})),
+    // What only a coding agent has.
+    ("GET", "/session/{sessionId}/supported-commands", none),
+    ("GET", "/session/{sessionId}/lsp", none),
+    ("GET", "/session/{sessionId}/hooks", none),
+    ("POST", "/session/{sessionId}/approval-mode", |_| json!({"mode": "plan", "persist": true})),
+    ("GET", "/workspace/skills", none),
+    ("GET", "/workspace/hooks", none),
+    (
+        "POST",
+        "/workspace/agents",
+        |_| json!({"scope": "workspace", "name": "tester", "description": "Tests", "systemPrompt": "You test."}),
+    ),
+    ("GET", "/workspace/agents", none),
+    ("POST", "/workspace/agents/generate", |_| json!({"description": "a tester"})),
+    ("GET", "/workspace/agents/{agentType}", none),
+    ("POST", "/workspace/agents/{agentType}", |_| json!({"description": "Tests all"})),
+    ("DELETE", "/workspace/agents/{agentType}", none),
+    (
+        "POST",
+        "/workspace/extensions/install",
+        |scene| json!({"source": scene.cwd, "ref": "main", "autoUpdate": false, "allowPreRelease": false, "consent": true}),
+    ),
+    ("POST", "/workspace/extensions/{name}/enable", |_| json!({"scope": "workspace"})),
+    ("POST", "/workspace/extensions/{name}/disable", |_| json!({"scope": "user"})),
+    ("POST", "/workspace/extensions/{name}/update", none),
+    ("DELETE", "/workspace/extensions/{name}", none),
+    ("GET", "/workspace/extensions/operations/{operationId}", none),
+    ("GET", "/workspace/extensions", none),
+    ("POST", "/workspace/extensions/check-updates", none),
+    ("POST", "/workspace/extensions/refresh", none),
     ("POST", "/session/{sessionId}/load", |scene| json!({"cwd": scene.cwd})),
     ("POST", "/session/{sessionId}/resume", |scene| json!({"cwd": scene.cwd})),
     ("GET", "/workspace/{cwd}/sessions", none),
@@ -73,6 +140,9 @@ const OPERATIONS: &[Row] = &[
     ("GET", "/session/{sessionId}/tasks", none),
     ("POST", "/session/{sessionId}/model", |_| json!({"modelId": "scripted"})),
     ("POST", "/session/{sessionId}/language", |_| json!({"language": "en", "syncOutputLanguage": true})),
+    ("POST", "/session/{sessionId}/recap", none),
+    ("POST", "/session/{sessionId}/btw", |_| json!({"question": "why?"})),
+    ("GET", "/session/{sessionId}/context-usage", none),
     ("GET", STREAM, none),
     ("POST", "/session/{sessionId}/permission/{requestId}", allow),
     ("POST", "/permission/{requestId}", allow),
@@ -83,6 +153,14 @@ const OPERATIONS: &[Row] = &[
     ),
     ("POST", "/session/{sessionId}/tasks/{taskId}/cancel", |_| json!({"kind": "agent"})),
     ("POST", "/session/{sessionId}/cancel", none),
+    ("GET", "/session/{sessionId}/rewind/snapshots", none),
+    ("POST", "/session/{sessionId}/shell", |_| json!({"command": "true"})),
+    ("POST", "/session/{sessionId}/branch", |_| json!({"name": "Another way"})),
+    (
+        "POST",
+        "/session/{sessionId}/rewind",
+        |scene| json!({"promptId": format!("{}########1", scene.idle.0), "rewindFiles": true}),
+    ),
     ("DELETE", "/session/{sessionId}", none),
 ];
 
@@ -94,12 +172,18 @@ pub fn documented() -> BTreeSet<(String, String)> {
     of_daemon.map(|(path, (method, _))| (method.to_uppercase(), path.clone())).collect()
 }
 
-async fn server(engine: Engine) -> TestServer {
+async fn server(engine: Engine, identity: &IdentityProvider) -> TestServer {
     TestServer::with(engine, |setup| {
-        setup.bind_workspace();
+        acted_agent::choose(setup);
+        for provider_id in ["example-id", "other-id"] {
+            auth::configure_flow(setup, provider_id, auth::section(identity));
+        }
+        configure_servers(setup, &[("good", "good")]);
         setup.token("stranger", "client", &["hwlab"]);
         setup.token("runner", "runner", &["local"]);
-        configure(setup, |section| section.prompt_deadline_ms = Some(60_000));
+        configure(setup, |section| {
+            (section.prompt_deadline_ms, section.session_shell) = (Some(60_000), true);
+        });
     })
     .await
 }
@@ -107,6 +191,7 @@ async fn server(engine: Engine) -> TestServer {
 impl Scene {
     /// A session with a client, whose prompt has asked for two permissions.
     async fn set(server: &TestServer) -> Self {
+        acted_agent::install(server).await;
         let opened = server.post("/session", &json!({"sessionScope": "thread"})).await.with_status(200);
         let session_id = id(&opened, "sessionId");
         let prompt_id = id(&server.prompt(&session_id, "hi").await, "promptId");
@@ -118,9 +203,30 @@ impl Scene {
         for permission in &permissions {
             runner.ask(&command_id, permission, crate::operations::DIGEST).await;
         }
+        let idle = server.post("/session", &json!({"sessionScope": "thread"})).await.with_status(200);
+        let idle = (id(&idle, "sessionId"), id(&idle, "clientId"));
+        server.prompt(&idle.0, "hi").await;
+        server.post(&format!("/session/{}/cancel", idle.0), &json!({})).await.with_status(204);
         let cwd = server.config.server.workspace.as_ref().unwrap().to_str().unwrap().to_owned();
         std::fs::write(std::path::Path::new(&cwd).join(FILE), TEXT).unwrap();
-        Self { session_id, client_id: id(&opened, "clientId"), prompt_id, permissions, cwd }
+        auth::set_profile(server).await;
+        let flow = json!({"providerId": "example-id"});
+        let flow = server.post("/workspace/auth/device-flow", &flow).await.with_status(201);
+        let (client_id, device_flow_id) = (id(&opened, "clientId"), id(&flow, "deviceFlowId"));
+        let mcp = server.config.mcp.servers["good"].clone();
+        let refused = json!({"source": "/nowhere", "consent": true});
+        let operation = server.post("/workspace/extensions/install", &refused).await.with_status(202);
+        let operation_id = id(&operation, "operationId");
+        acted_agent::ended(server, &operation_id).await;
+        Self { session_id, client_id, prompt_id, idle, permissions, cwd, device_flow_id, mcp, operation_id }
+    }
+
+    /// The session that an operation is about, and its client.
+    fn session(&self, template: &str) -> (&str, &str) {
+        match ["/rewind", "/branch"].iter().any(|part| template.contains(part)) {
+            true => (&self.idle.0, &self.idle.1),
+            false => (&self.session_id, &self.client_id),
+        }
     }
 
     fn path(&self, template: &str) -> String {
@@ -132,10 +238,15 @@ impl Scene {
             _ => {}
         }
         template
-            .replace("{sessionId}", &self.session_id)
+            .replace("{sessionId}", self.session(template).0)
             .replace("{id}", &self.session_id)
             .replace("{taskId}", &self.prompt_id)
+            .replace("{deviceFlowId}", &self.device_flow_id)
+            .replace("{server}", "good")
             .replace("{requestId}", &self.permissions[permission])
+            .replace("{agentType}", "tester")
+            .replace("{name}", if template.contains("extensions") { "demo" } else { "added" })
+            .replace("{operationId}", &self.operation_id)
             .replace("{cwd}", &segment(std::path::Path::new(&self.cwd)))
     }
 
@@ -150,7 +261,8 @@ impl Scene {
 async fn every_operation_of_the_daemon_succeeds(engine: Engine) {
     let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
     assert_eq!(documented(), listed, "the table here and the document name the same operations");
-    let server = server(engine).await;
+    let identity = IdentityProvider::start();
+    let server = server(engine, &identity).await;
     let scene = Scene::set(&server).await;
     for row @ (method, template, body) in OPERATIONS {
         let (path, body) = (scene.path(template), body(&scene));
@@ -164,15 +276,20 @@ async fn every_operation_of_the_daemon_succeeds(engine: Engine) {
         }
         let request = server.with_body(server.request(method, &path), template, &body);
         // Anonymous clients are admitted; a client that is registered is recognised.
-        let request = if *template == "/session" { request } else { request.header(CLIENT, &scene.client_id) };
+        let request = if *template == "/session" { request } else { request.header(CLIENT, scene.session(template).1) };
         let answer = server.send(request).await;
+        if *template == NO_LOGIN {
+            assert_eq!(answer.body["code"], "mcp_auth_unsupported");
+            continue;
+        }
         assert!((200..300).contains(&answer.status), "{row:?}: {} {}", answer.status, answer.text);
     }
 }
 
 #[both_engines]
 async fn callers_who_are_wrong_for_an_operation_get_nowhere(engine: Engine) {
-    let server = server(engine).await;
+    let identity = IdentityProvider::start();
+    let server = server(engine, &identity).await;
     let scene = Scene::set(&server).await;
     let before = server.logged(&scene.session_id).await;
     for row @ (method, template, _) in OPERATIONS {

@@ -171,3 +171,24 @@ async fn a_deadline_is_ignored_if_the_server_sets_none(engine: Engine) {
     server.post(&format!("/session/{session_id}/prompt"), &body).await.with_status(202);
     states(&server, &session_id, &["completed"]).await;
 }
+
+/// Whichever comes first: a prompt that was accepted after all is cancelled, so that nothing runs in a session that no client follows.
+#[both_engines]
+async fn a_prompt_that_races_with_a_close_does_not_run(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for _ in 0..8 {
+        let session_id = server.open_own().await;
+        let prompt = || server.try_prompt(&session_id, "hi");
+        let path = format!("/session/{session_id}");
+        let (first, closed, second, third) = tokio::join!(prompt(), server.remove(&path), prompt(), prompt());
+        closed.with_status(204);
+        for answer in [first, second, third] {
+            assert!([202, 404].contains(&answer.status), "{}", answer.text);
+        }
+        eventually("every prompt is cancelled", async || {
+            let commands = server.commands_of(&session_id).await;
+            commands.iter().all(|(_, state)| state == "cancelled").then_some(())
+        })
+        .await;
+    }
+}

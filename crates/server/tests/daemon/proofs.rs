@@ -93,3 +93,34 @@ async fn has_deadlines(server: &TestServer) -> bool {
     close(server, &session_id).await;
     stored.last().is_some_and(|deadline| !deadline.is_empty())
 }
+
+/// Whether the behaviour behind a tag about a session's history is there.
+pub async fn history(server: &TestServer, tag: &str) -> bool {
+    let opened = server.post("/session", &json!({"sessionScope": "thread"})).await.with_status(200);
+    let (session_id, client_id) = (id(&opened, "sessionId"), id(&opened, "clientId"));
+    let path = |verb: &str| format!("/session/{session_id}/{verb}");
+    let is_there = match tag {
+        "session_rewind" => {
+            server.prompt(&session_id, "one").await;
+            server.post(&path("cancel"), &json!({})).await.with_status(204);
+            let listed = server.get(&path("rewind/snapshots")).await.with_status(200);
+            let body = json!({"promptId": listed["snapshots"][0]["promptId"]});
+            assert_eq!(server.post(&path("rewind"), &body).await.with_status(200)["targetTurnIndex"], 0);
+            true
+        }
+        "session_branch" => {
+            let branched = server.post(&path("branch"), &json!({})).await.with_status(201);
+            assert_eq!(branched["forkedFrom"]["sessionId"], session_id.as_str());
+            close(server, &id(&branched, "sessionId")).await;
+            true
+        }
+        "session_shell_command" => {
+            let body = json!({"command": "echo proof"});
+            let answer = server.as_client(&client_id, "POST", &path("shell"), &body).await;
+            answer.status == 200 && answer.body["output"] == "proof\n"
+        }
+        other => panic!("{other} is not a tag about history"),
+    };
+    close(server, &session_id).await;
+    is_there
+}

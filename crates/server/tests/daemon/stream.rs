@@ -2,6 +2,7 @@
 
 mod bounds;
 mod ends;
+mod replies;
 
 use serde_json::{Value, json};
 

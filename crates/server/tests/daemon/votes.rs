@@ -67,6 +67,26 @@ async fn the_first_valid_vote_decides_and_later_ones_are_reported(engine: Engine
 }
 
 #[both_engines]
+async fn a_late_vote_learns_what_was_really_decided(engine: Engine) {
+    let server = server(engine, PermissionStrategy::FirstResponder).await;
+    let cancelled = json!({"outcome": {"outcome": "cancelled"}});
+    for (first, late) in [("allow", selected("deny")), ("deny", selected("allow")), ("allow", cancelled.clone())] {
+        let session = attached(&server).await;
+        let vote = format!("permission/{}", request_of(&server, &session).await);
+        session.post(&vote, &selected(first)).await.with_status(200);
+        session.post(&vote, &late).await.with_status(404);
+        let note = session.notes(&server).await.pop().unwrap();
+        assert_eq!(note["note"], "daemon.permission_already_resolved");
+        assert_eq!(note["data"]["data"]["outcome"], selected(first)["outcome"], "{late}");
+    }
+    let session = attached(&server).await;
+    let vote = format!("permission/{}", request_of(&server, &session).await);
+    session.post(&vote, &cancelled).await.with_status(200);
+    session.post(&vote, &selected("allow")).await.with_status(404);
+    assert_eq!(session.notes(&server).await.pop().unwrap()["data"]["data"]["outcome"], cancelled["outcome"]);
+}
+
+#[both_engines]
 async fn a_vote_needs_no_session_in_its_path(engine: Engine) {
     let server = server(engine, PermissionStrategy::FirstResponder).await;
     let session = attached(&server).await;

@@ -18,6 +18,17 @@ fn other(key: &Key) -> (String, Value) {
             let issuer = json!([{"issuer": "i", "audience": "a", "jwks_url": "https://x", "jwks_file": null}]);
             (issuer.to_string(), issuer)
         }
+        Value::Object(_) if key.name == "daemon.device_flows" => {
+            let flow = json!({"id": {"device_authorization_url": "https://x/d", "token_url": "https://x/t",
+                "client_id": "c", "scope": null, "profile": "p", "pkce": true}});
+            (flow.to_string(), flow)
+        }
+        Value::Object(_) if key.name == "mcp.servers" => {
+            let server = json!({"notes": {"command": "notes-mcp"}});
+            let read = read(key, &server.to_string()).unwrap();
+            assert_eq!(read["notes"]["command"], "notes-mcp");
+            (server.to_string(), read)
+        }
         Value::Object(_) => {
             let own = json!({"events_ms": 7, "threads_ms": null, "webhook_deliveries_ms": null, "attachments_ms": null,
                 "storage_ms": null});
@@ -30,7 +41,9 @@ fn other(key: &Key) -> (String, Value) {
             ("postgres://x".into(), json!("(hidden)"))
         }
         // Of the few words such a key takes, one that is not the default.
-        _ if key.schema["$ref"].is_string() || key.name == "store.sqlite_synchronous" => {
+        _ if key.schema["$ref"].is_string()
+            || ["store.sqlite_synchronous", "mcp.budget_mode"].contains(&key.name.as_str()) =>
+        {
             let words =
                 ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite", "local-only"];
             let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");

@@ -92,7 +92,7 @@ fn strict(mut document: Value) -> Value {
     let parts: BTreeSet<String> = schemas.values().flat_map(parts).collect();
     for (name, schema) in schemas {
         let schema = schema.as_object_mut().unwrap();
-        if schema.contains_key("allOf") {
+        if schema.contains_key("allOf") && !parts.contains(name) {
             schema.insert("unevaluatedProperties".into(), json!(false));
         } else if schema.contains_key("properties")
             && !parts.contains(name)

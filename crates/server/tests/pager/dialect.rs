@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     config::{Config, Section},
-    dialect::{Dialect, FailureEncoder, Metric, States, Topic},
+    dialect::{Dialect, FailureEncoder, Metric, PROBLEM_JSON, States, Topic},
     net::{
         extract::{Body, Caller},
         problem::Refusal,
@@ -37,7 +37,12 @@ const CAPABILITIES: &[Capability] =
 pub fn dialect() -> Dialect {
     Dialect::new("pager")
         .routes(|| OpenApiRouter::new().routes(routes!(create, list)))
-        .failures(FailureEncoder { translate: |failure| failure, encode, schema: "PagerFailure" })
+        .failures(FailureEncoder {
+            translate: |failure| failure,
+            encode,
+            content_type: PROBLEM_JSON,
+            schema: "PagerFailure",
+        })
         .section::<PagerSection>()
         .capabilities(CAPABILITIES)
         .open(|opening| async move { Ok(States::new().with(Pager::new(opening.config.section()))) })

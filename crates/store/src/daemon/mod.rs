@@ -4,3 +4,4 @@ pub mod clients;
 pub mod frames;
 pub mod sessions;
 pub mod turns;
+pub mod workspaces;

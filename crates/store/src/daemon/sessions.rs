@@ -28,6 +28,7 @@ record! {
         model_id: opt_text;
         language: opt_text;
         output_language: opt_text;
+        approval_mode: opt_text;
         opened_at: time;
         closed_at: opt_time;
     }
@@ -37,18 +38,19 @@ pub async fn get(db: &Db, session: SessionId) -> Result<Option<DaemonSession>, S
     Ok(db.select::<DaemonSession>("WHERE t.session_id = $1", vec![text(session)]).await?.pop())
 }
 
-/// The open sessions of a workspace, in the order of their ids. A session that was closed for good or erased is not open.
+/// The open sessions of a tenant in a workspace, in the order of their ids. A session that was closed for good or erased is not open.
 pub async fn list_open(
     db: &Db,
-    workspace: &str,
+    (tenant_id, workspace): (&str, &str),
     after: Option<SessionId>,
     limit: u32,
 ) -> Result<Vec<SessionId>, StoreError> {
     let sql = "SELECT d.session_id FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
-        WHERE d.workspace = $1 AND d.closed_at IS NULL AND d.session_id > $2 AND s.closed_at IS NULL AND s.erased_at IS NULL
-        ORDER BY d.session_id LIMIT $3";
+        WHERE d.workspace = $1 AND d.closed_at IS NULL AND d.session_id > $2 AND s.tenant_id = $3 AND s.closed_at IS NULL
+        AND s.erased_at IS NULL ORDER BY d.session_id LIMIT $4";
     let after = after.map(|session| session.to_string()).unwrap_or_default();
-    db.read(sql, vec![workspace.into(), after.into(), i64::from(limit).into()], |row| row.id()).await
+    let args = vec![workspace.into(), after.into(), tenant_id.into(), i64::from(limit).into()];
+    db.read(sql, args, |row| row.id()).await
 }
 
 /// Counts over all open sessions.
@@ -103,10 +105,11 @@ pub async fn insert(db: &Db, new: &DaemonSession, sessions_max: u32) -> Result<b
             ("model_id", "$7"),
             ("language", "$8"),
             ("output_language", "$9"),
+            ("approval_mode", "$10"),
         ];
         let rest = format!(
             "WHERE (SELECT COUNT(*) FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
-             WHERE d.tenant_id = $2 AND d.owner = $3 AND d.workspace = $4 AND {IS_OPEN}) < $10 ON CONFLICT DO NOTHING RETURNING 1"
+             WHERE d.tenant_id = $2 AND d.owner = $3 AND d.workspace = $4 AND {IS_OPEN}) < $11 ON CONFLICT DO NOTHING RETURNING 1"
         );
         insert_select::<DaemonSession>(&columns, &rest)
     });
@@ -120,6 +123,7 @@ pub async fn insert(db: &Db, new: &DaemonSession, sessions_max: u32) -> Result<b
         opt_text(new.model_id.as_deref()),
         opt_text(new.language.as_deref()),
         opt_text(new.output_language.as_deref()),
+        opt_text(new.approval_mode.as_deref()),
         i64::from(sessions_max).into(),
     ];
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
@@ -220,6 +224,26 @@ pub async fn list(
     db.read(sql, args, decode_row).await
 }
 
+/// Names of an owner's sessions in a workspace that begin with this text, at most `limit` of them.
+pub async fn list_titles(
+    db: &Db,
+    session: &DaemonSession,
+    beginning: &str,
+    limit: u32,
+) -> Result<Vec<String>, StoreError> {
+    let sql = "SELECT s.title FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
+        WHERE d.workspace = $1 AND d.tenant_id = $2 AND d.owner = $3 AND s.erased_at IS NULL
+        AND SUBSTR(s.title, 1, LENGTH($4)) = $4 ORDER BY d.session_id DESC LIMIT $5";
+    let args = vec![
+        session.workspace.as_str().into(),
+        session.tenant_id.as_str().into(),
+        session.owner.as_str().into(),
+        beginning.into(),
+        i64::from(limit).into(),
+    ];
+    db.read(sql, args, |row| row.text()).await
+}
+
 pub async fn update_language(
     db: &Db,
     session: SessionId,
@@ -229,4 +253,9 @@ pub async fn update_language(
     let sql = "UPDATE daemon_sessions SET language = $1, output_language = $2 WHERE session_id = $3 RETURNING 1";
     let args = vec![language.into(), opt_text(output_language), text(session)];
     db.write(sql, args, |_| Ok(())).await.map(drop)
+}
+
+pub async fn update_approval_mode(db: &Db, session: SessionId, mode: &str) -> Result<(), StoreError> {
+    let sql = "UPDATE daemon_sessions SET approval_mode = $1 WHERE session_id = $2 RETURNING 1";
+    db.write(sql, vec![mode.into(), text(session)], |_| Ok(())).await.map(drop)
 }

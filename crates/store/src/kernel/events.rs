@@ -3,6 +3,7 @@
 use ostler_protocol::{
     ids::{RunId, SessionId},
     kernel::{
+        conversation::{CHANGES, SAID},
         events::{Event, EventType},
         operations::Batch,
     },
@@ -155,16 +156,50 @@ pub async fn list_newest(
     within: i64,
     limit: usize,
 ) -> Result<Newest, StoreError> {
+    newest(db, session, &of_types(types), i64::MAX, within, limit).await
+}
+
+/// The newest events up to `last` of which a conversation is folded, among the newest `within` up to it: so many, and as many as
+/// a page has bytes.
+pub async fn list_conversation(
+    db: &Db,
+    session: SessionId,
+    last: i64,
+    within: i64,
+    limit: usize,
+) -> Result<Newest, StoreError> {
+    let wanted = format!("({} OR {})", of_types(&SAID), is_change(&CHANGES));
+    newest(db, session, &wanted, last.saturating_add(1), within, limit).await
+}
+
+fn of_types(types: &[EventType]) -> String {
     let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
+    format!("type IN ({})", names.join(", "))
+}
+
+/// A condition: the session's own fact may be one of these changes. Whether it is one is for its reader to check.
+pub(super) fn is_change(changes: &[&str]) -> String {
+    let like = |change: &&str| format!("CAST(payload AS TEXT) LIKE '%\"change\":\"{change}\"%'");
+    let any: Vec<_> = changes.iter().map(like).collect();
+    format!("type = 'session' AND run_id IS NULL AND ({})", any.join(" OR "))
+}
+
+async fn newest(
+    db: &Db,
+    session: SessionId,
+    wanted: &str,
+    end: i64,
+    within: i64,
+    limit: usize,
+) -> Result<Newest, StoreError> {
     let sql = format!(
         "SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq < $2
-         AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1) - $3
-         AND type IN ({}) ORDER BY session_seq DESC LIMIT $4",
-        names.join(", ")
+         AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1 AND session_seq < $3) - $4
+         AND {wanted} ORDER BY session_seq DESC LIMIT $5"
     );
-    let (mut found, mut bytes, mut before) = (Newest::default(), 0, i64::MAX);
+    let (mut found, mut bytes, mut before) = (Newest::default(), 0, end);
     loop {
-        let args = vec![text(session), before.into(), within.into(), (NEWEST_CHUNK as i64).into()];
+        let args = vec![text(session), before.into(), end.into(), within.into(), (NEWEST_CHUNK as i64).into()];
         let chunk = db.read(sql.clone(), args, Event::decode).await?;
         let is_last = chunk.len() < NEWEST_CHUNK;
         for event in chunk {

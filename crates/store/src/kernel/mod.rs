@@ -17,7 +17,9 @@ pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
 pub mod sessions;
+pub mod turns;
 pub mod usage;
+pub mod workspace_switches;
 
 use ostler_protocol::ids::{RunId, SessionId};
 

@@ -8,7 +8,7 @@ use ostler_protocol::{
         labels::Labels,
         runs::RunState,
         session_storage::{SessionStorage, StorageKind},
-        sessions::{ExecutionState, Session},
+        sessions::{ExecutionState, ParentSession, Session},
     },
 };
 
@@ -38,6 +38,8 @@ record! {
         idempotency_key: opt_text;
         request_hash: opt_text;
         owner: opt_text;
+        parent_id: opt_id from session.parent.map(|parent| parent.session);
+        parent_seq: opt_int from session.parent.map(|parent| parent.seq);
         created_at: time;
     }
     state {
@@ -74,6 +76,7 @@ record! {
         idempotency_key,
         request_hash,
         owner,
+        parent: parent(parent_id, parent_seq)?,
         created_at,
         backend_profile,
         title,
@@ -97,6 +100,15 @@ record! {
         revision,
         updated_at,
     };
+}
+
+/// The session that another one continues: both columns, or neither.
+fn parent(session: Option<SessionId>, seq: Option<i64>) -> Result<Option<ParentSession>, StoreError> {
+    match (session, seq) {
+        (Some(session), Some(seq)) => Ok(Some(ParentSession { session, seq })),
+        (None, None) => Ok(None),
+        _ => Err(StoreError::corrupt("a session has half a parent")),
+    }
 }
 
 pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreError> {

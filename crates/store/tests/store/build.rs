@@ -233,6 +233,7 @@ fn policy() -> ExecutionPolicy {
         secret_scope: SecretScope::default(),
         permission_strategy: None,
         permission_timeout_ms: None,
+        max_open_permissions: None,
         budgets: Budgets::default(),
     }
 }

@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes. Triggers keep the labels.
-const WITHOUT_A_NOUN: [&str; 9] = [
+const WITHOUT_A_NOUN: [&str; 11] = [
+    "daemon_workspaces",
     "retention_gate",
     "run_labels",
     "schema_migrations",
@@ -21,6 +22,7 @@ const WITHOUT_A_NOUN: [&str; 9] = [
     "store_clock",
     "store_probe",
     "wakeups",
+    "workspace_switches",
 ];
 
 /// Tables that only a store with several servers needs.

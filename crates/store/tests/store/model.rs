@@ -155,7 +155,7 @@ impl Model {
             }
             Ask::Rename { session, title } => {
                 let session = self.known_session(*session)?;
-                let change = SessionChange::Rename(numbered_title(*title));
+                let change = SessionChange::Rename { title: numbered_title(*title), origin: None };
                 Some(submission(change_session(session, change), Memo::Other("rename session")))
             }
             Ask::Label { run, number } => {
@@ -231,7 +231,7 @@ impl Model {
             Ask::CancelCommand { command } => {
                 let (run, command_id) =
                     *pick_likely(&self.commands, *command, |(_, id)| self.seen.unfinished.contains(id))?;
-                let op = CancelCommandOp { command_id, by: "test".into(), reason: None };
+                let op = CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None };
                 submit(run, Op::CancelCommand(op), Memo::Other("cancel command"))
             }
             Ask::Answer { permission, right_digest, option } => {

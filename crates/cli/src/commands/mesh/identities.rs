@@ -123,8 +123,7 @@ pub(crate) async fn identities(connection: &Connection, args: &IdentitiesArgs) -
 }
 
 pub(crate) async fn list(connection: &Connection, args: &ListIdentitiesArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let page = connection.client()?.list_identities(&ListIdentities { limit: Some(limit), cursor: None }).await?;
     IDENTITIES.print(&page.identities, page.next_cursor.is_some(), times, output)
 }

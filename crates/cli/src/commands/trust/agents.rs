@@ -175,8 +175,7 @@ async fn show(connection: &Connection, args: &ShowAgentArgs) -> Result<u8, Failu
 }
 
 async fn list(connection: &Connection, args: &ListAgentsArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let query = ListAgents { name: args.name.clone(), limit: Some(limit), cursor: None };
     let page = connection.client()?.list_agents(&query).await?;
     AGENTS.print(&page.agents, page.next_cursor.is_some(), times, output)

@@ -204,8 +204,7 @@ async fn test(connection: &Connection, args: &TestWebhookArgs) -> Result<u8, Fai
 }
 
 async fn list(connection: &Connection, args: &ListWebhooksArgs) -> Result<u8, Failure> {
-    let ListFlags { limit, times, output } = &args.list;
-    let (limit, times) = (*limit, *times);
+    let (limit, times, output) = args.list.parts();
     let query = ListDeliveries { status: args.status.map(Into::into), limit: Some(limit), cursor: None };
     let client = connection.client()?;
     let page = client.list_deliveries(agents::find_id(&client, &args.agent).await?, &query).await?;

@@ -1,5 +1,6 @@
 //! What a person sees at a terminal while things change.
 
+mod agreement;
 mod answering;
 mod attach;
 mod ps;

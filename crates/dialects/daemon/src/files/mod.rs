@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 pub(crate) use self::{
     read::{ByteWindow, Entries, EntryStat, TextFile},
     walk::Matches,
-    write::{Expected, WrittenText},
+    write::{Expected, PastContent, PastFile, WrittenText},
 };
 use self::{
     root::Root,
@@ -65,6 +65,11 @@ impl Workspace {
     pub(crate) fn open(app: &App) -> Result<Self, Failure> {
         let path = DaemonState::of(app).workspace()?.clone();
         Ok(Self { app: app.clone(), path })
+    }
+
+    /// Another directory of this server that is used in the same way, by its path without symbolic links.
+    pub(crate) fn at(app: &App, path: PathBuf) -> Self {
+        Self { app: app.clone(), path }
     }
 
     /// Reads the path of a request: relative to the workspace, or absolute and inside it.
@@ -165,6 +170,18 @@ impl Workspace {
             write::edit(root, locks, &path, (&hash, &temporary), |text| replace_once(text, edit))
         })
         .await
+    }
+
+    /// Deletes a regular file. False if there is none.
+    pub(crate) async fn remove_file(&self, path: &WorkspacePath) -> Result<bool, Failure> {
+        let path = path.clone();
+        self.with_root(move |root, locks| write::remove(root, locks, &path)).await
+    }
+
+    /// Makes a file what it was `before`, if it is what it was `after`.
+    pub(crate) async fn restore(&self, path: &WorkspacePath, before: PastFile, after: PastFile) -> Result<(), Failure> {
+        let (path, temporary) = (path.clone(), self.temporary_name());
+        self.with_root(move |root, locks| write::restore(root, locks, &path, (&before, &after), &temporary)).await
     }
 
     /// Creates a directory and those above it, as far as they do not exist.

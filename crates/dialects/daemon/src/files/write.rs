@@ -24,6 +24,8 @@ use super::{
 const LOCKS: usize = 64;
 /// A new file is for its owner alone.
 const NEW_FILE_MODE: u32 = 0o600;
+/// As a checkout would create it.
+const RESTORED_FILE_MODE: u32 = 0o644;
 /// Bits of a replaced file's mode that its successor gets. It never runs with other rights than those of its user.
 const KEPT_MODE: u32 = 0o777;
 
@@ -111,6 +113,22 @@ pub(super) fn text(
     })
 }
 
+/// Deletes a regular file. False if there is none.
+pub(super) fn remove(root: &Root, locks: &WriteLocks, path: &WorkspacePath) -> Result<bool, Failure> {
+    let place = root.place(path)?;
+    locks.while_locked(path, &place, || {
+        // Looks at what the name stands for, and refuses links and directories.
+        if place.open(path)?.is_none() {
+            return Ok(false);
+        }
+        match unlinkat(&place.directory, place.name.as_str(), AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(failed(path, error.into())),
+        }
+    })
+}
+
 /// Changes the text of a file with this digest.
 pub(super) fn edit(
     root: &Root,
@@ -130,6 +148,45 @@ pub(super) fn edit(
         replace(path, &place, &Replacement { bytes: changed.as_bytes(), mode, expected: &expected, temporary })?;
         let (size_bytes, hash) = (changed.len() as u64, content_hash(changed.as_bytes()));
         Ok(WrittenText { created: false, size_bytes, hash, profile: FileProfile::of(&changed).0 })
+    })
+}
+
+/// A file as it was at some time. `None`: there was none.
+pub(crate) type PastFile = Option<PastContent>;
+
+#[derive(Clone, Debug)]
+pub(crate) struct PastContent {
+    pub bytes: Vec<u8>,
+    pub is_executable: bool,
+}
+
+/// Makes a file what it was `before`, if it is what it was `after`.
+pub(super) fn restore(
+    root: &Root,
+    locks: &WriteLocks,
+    path: &WorkspacePath,
+    (before, after): (&PastFile, &PastFile),
+    temporary: &str,
+) -> Result<(), Failure> {
+    if let (Some((above, _)), Some(_)) = (path.split(), before) {
+        root.create_directories(&above)?;
+    }
+    let place = root.place(path)?;
+    let expected = match after {
+        Some(after) => Expected::Hash(content_hash(&after.bytes)),
+        None => Expected::Absent,
+    };
+    locks.while_locked(path, &place, || {
+        let existing = existing(path, &place)?;
+        check_expected(path, existing.as_ref().map(|existing| existing.hash.as_str()), &expected)?;
+        let Some(before) = before else {
+            return unlinkat(&place.directory, place.name.as_str(), AtFlags::empty())
+                .map_err(|error| failed(path, error.into()));
+        };
+        let mode = existing.map_or(RESTORED_FILE_MODE, |existing| existing.mode & KEPT_MODE);
+        // Those who can read it can run it.
+        let mode = if before.is_executable { mode | ((mode & 0o444) >> 2) } else { mode & !0o111 };
+        replace(path, &place, &Replacement { bytes: &before.bytes, mode, expected: &expected, temporary })
     })
 }
 

@@ -65,13 +65,23 @@ fn last_event_id(headers: &HeaderMap) -> Option<i64> {
     text.map(|text| text.parse().unwrap_or(i64::MAX))
 }
 
-/// The bytes of the response. A heartbeat is sent when nothing else was for a while.
+/// The bytes of the response.
 fn sent(events: EventStream, heartbeat: Duration) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
     let mark_written = events.write_mark();
     let frames = stream::unfold(events, |mut events| async move {
         let bytes = events.next().await?;
         Some((bytes, events))
     });
+    with_heartbeats(frames, mark_written, heartbeat)
+}
+
+/// The frames, and a heartbeat when nothing else was sent for a while. `mark_written` is called whenever the connection has taken
+/// what was sent before.
+fn with_heartbeats(
+    frames: impl Stream<Item = Bytes> + Send + 'static,
+    mark_written: impl Fn() + Send + Sync + 'static,
+    heartbeat: Duration,
+) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
     let rest = stream::unfold((Box::pin(frames), mark_written), move |(mut frames, mark_written)| async move {
         // The next bytes are only asked for when the connection has taken those before.
         mark_written();
@@ -81,4 +91,39 @@ fn sent(events: EventStream, heartbeat: Duration) -> impl Stream<Item = Result<B
         }
     });
     stream::once(async { Ok(RETRY) }).chain(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(15);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_heartbeat_follows_every_interval_without_frames() {
+        let frames = stream::iter([5, 40]).then(|second| async move {
+            sleep(Duration::from_secs(second)).await;
+            Bytes::from_static(b"frame")
+        });
+        let taken = Arc::new(AtomicUsize::new(0));
+        let counter = taken.clone();
+        let mark_written = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        let (started, mut sent) = (Instant::now(), vec![]);
+        let mut bytes = Box::pin(with_heartbeats(frames, mark_written, EVERY));
+        while let Some(Ok(bytes)) = bytes.next().await {
+            sent.push((started.elapsed().as_secs(), String::from_utf8_lossy(&bytes).trim().to_owned()));
+        }
+        let expected = [(0, "retry: 3000"), (5, "frame"), (20, ": heartbeat"), (35, ": heartbeat"), (45, "frame")];
+        assert_eq!(sent, expected.map(|(second, text)| (second, text.to_owned())));
+        assert_eq!(taken.load(Ordering::Relaxed), expected.len(), "all that was sent was taken");
+    }
 }

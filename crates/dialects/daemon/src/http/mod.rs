@@ -1,11 +1,18 @@
 //! Routes of the daemon dialect, for editors and SDKs.
 
+mod agent_status;
+mod approval_modes;
+mod asides;
+mod branches;
 mod callers;
 mod details;
 mod events;
 mod files;
+mod mcp;
 mod prompts;
+mod rewinds;
 mod sessions;
+mod shell;
 mod votes;
 mod workspace;
 
@@ -22,9 +29,16 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(sessions::routes())
         .merge(prompts::routes())
         .merge(details::routes())
+        .merge(agent_status::routes())
+        .merge(approval_modes::routes())
         .merge(votes::routes())
         .merge(events::routes())
         .merge(files::routes())
         .merge(workspace::routes())
+        .merge(asides::routes())
+        .merge(mcp::routes())
+        .merge(rewinds::routes())
+        .merge(branches::routes())
+        .merge(shell::routes())
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
 }

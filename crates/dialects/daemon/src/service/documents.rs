@@ -111,7 +111,7 @@ pub(crate) async fn write(
 }
 
 /// A failure of the workspace's files, as clients of its documents know it.
-fn as_document_failure(failure: Failure) -> Failure {
+pub(super) fn as_document_failure(failure: Failure) -> Failure {
     match failure.broken_rule() {
         Some(Rule::FilePath) => Failure::invalid(Rule::PathEscape, failure.message),
         _ => Failure { cause: failure.cause, ..file_error(failure.message) },

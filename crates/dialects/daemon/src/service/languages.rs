@@ -27,7 +27,8 @@ pub(crate) async fn set(
     let output_language = sync.then(|| language.to_owned());
     let stored = output_language.as_deref().or(open.daemon.output_language.as_deref());
     store::daemon::sessions::update_language(&app.db, session, language, stored).await?;
-    let data = json!({"sessionId": id, "language": language, "outputLanguage": output_language});
+    let data = json!({"sessionId": id, "language": language, "outputLanguage": output_language,
+        "refreshed": sync});
     let note = Note { frame: "language_changed", data, client: client.map(str::to_owned) };
     notes::record(app, caller, session, &note).await?;
     Ok(LanguageSet { language: language.to_owned(), output_language, refreshed: sync })

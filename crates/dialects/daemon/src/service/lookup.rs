@@ -56,7 +56,9 @@ pub(crate) async fn check_client(
         return Ok(());
     }
     let message = "this client is not registered in the session";
-    Err(Failure::invalid(Rule::InvalidClientId, message).detail("sessionId", session.public_id()))
+    Err(Failure::invalid(Rule::InvalidClientId, message)
+        .detail("sessionId", session.public_id())
+        .detail("clientId", client_id))
 }
 
 /// Rejects a client id that this caller has registered in no session. For routes that are about the workspace and no session.
@@ -66,5 +68,6 @@ pub(crate) async fn check_any_client(app: &App, caller: &Principal, client: Opti
     if found.is_some_and(|found| found.principal == caller.name()) {
         return Ok(());
     }
-    Err(Failure::invalid(Rule::InvalidClientId, "this client is registered in no session"))
+    let message = "this client is registered in no session";
+    Err(Failure::invalid(Rule::InvalidClientId, message).detail("clientId", client_id))
 }

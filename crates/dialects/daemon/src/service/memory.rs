@@ -135,6 +135,18 @@ pub(super) async fn current(app: &App) -> Result<(DocumentPlace, Option<Document
 /// What precedes a prompt in the workspace: the memory files, unless the settings switch them off. A file that cannot be read is
 /// left out, so that it does not prevent prompts.
 pub(crate) async fn context(app: &App) -> Vec<context::Note> {
+    notes_of(texts(app).await)
+}
+
+/// The memory files that precede a prompt, with the bytes of each that an agent gets.
+pub(super) async fn sizes(app: &App) -> Vec<(String, u64)> {
+    let texts = texts(app).await;
+    let names: Vec<String> = texts.iter().map(|(name, _)| name.clone()).collect();
+    names.into_iter().zip(notes_of(texts).into_iter().map(|note| note.value.len() as u64)).collect()
+}
+
+/// The texts of the memory files by name.
+async fn texts(app: &App) -> Vec<(String, String)> {
     if workspace::cwd(app).is_err() || !settings::effective(app).await.memory_enabled {
         return vec![];
     }
@@ -150,7 +162,7 @@ pub(crate) async fn context(app: &App) -> Vec<context::Note> {
             texts.push((place.name().to_owned(), document.text));
         }
     }
-    notes_of(texts)
+    texts
 }
 
 fn notes_of(texts: Vec<(String, String)>) -> Vec<context::Note> {

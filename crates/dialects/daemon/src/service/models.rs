@@ -48,9 +48,11 @@ pub(crate) async fn set(
             return Err(failure);
         }
         let requested = clip(&app.redactor.redact(model_id), NAME_BYTES_MAX);
-        let data = json!({"sessionId": id, "requestedModelId": requested, "error": failure.message});
+        // The message may name the model.
+        let error = app.redactor.redact(&failure.message).into_owned();
+        let data = json!({"sessionId": id, "requestedModelId": requested, "error": error});
         notes::record(app, caller, open.session.session, &note("model_switch_failed", data)).await?;
-        return Err(Failure::invalid(Rule::InvalidModel, failure.message).detail("modelId", requested));
+        return Err(Failure::invalid(Rule::InvalidModel, error).detail("modelId", requested));
     }
     store::daemon::sessions::update_model(&app.db, open.session.session, model_id).await?;
     let data = json!({"sessionId": id, "modelId": model_id});

@@ -36,9 +36,10 @@ pub(crate) async fn record(app: &App, caller: &Principal, session: SessionId, no
 /// Records a note in every open session of the workspace.
 pub(crate) async fn record_everywhere(app: &App, caller: &Principal, note: &Note) -> Result<(), Failure> {
     let workspace = DaemonState::of(app).workspace()?.to_string_lossy().into_owned();
+    let place = (DaemonState::of(app).config.tenant.as_str(), workspace.as_str());
     let mut after = None;
     loop {
-        let sessions = store::daemon::sessions::list_open(&app.db, &workspace, after, PAGE).await?;
+        let sessions = store::daemon::sessions::list_open(&app.db, place, after, PAGE).await?;
         for session in &sessions {
             record(app, caller, *session, note).await?;
         }

@@ -13,12 +13,14 @@ use ostler_protocol::{
     kernel::{
         commands::{CommandType, CreateCommand, check_payload},
         context::{Context, Note as ContextNote},
+        modes::ApprovalMode,
         operations::{CancelCommandOp, DismissOp, Submission, SubmitOp, UNFINISHED_TURNS},
         policy::Approval,
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
     },
+    limits::PERMISSIONS_OPEN_CEILING,
 };
 use ostler_server::{
     app::App,
@@ -52,7 +54,8 @@ pub(crate) async fn submit(
     let (blocks, config) = (request.blocks()?, &DaemonState::of(app).config);
     let deadline_ms = request.deadline_ms(config.prompt_deadline_ms)?;
     let open = lookup::controlled_session(app, caller, id, client).await?;
-    let payload = payload(&blocks, deadline_ms, context(app, &open).await);
+    let mode = open.daemon.approval_mode.as_ref().map(|_| open.daemon.approval_mode());
+    let payload = payload(&blocks, deadline_ms, context(app, &open).await, mode);
     check_payload(CommandType::Turn, &payload)?;
     clients::seen(app, client).await?;
     let prompt_id = app.ids.body().to_string();
@@ -103,7 +106,7 @@ async fn cancel_if_closed(
     }
     let run = app.command_ref(command_id).await?;
     let reason = Some("the session was closed".to_owned());
-    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason }).await?;
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason, origin: None }).await?;
     Err(not_found(&open.session.public_id()))
 }
 
@@ -116,8 +119,9 @@ fn queue_failure(id: &str, limit: u32, failure: Failure) -> Failure {
     failure.detail("pendingCount", count).detail("retryAfterMs", RETRY_AFTER_MS)
 }
 
-/// Dismisses a runner of another backend profile that waits for work in the session, so that the prompt's own can start.
-async fn dismiss_idle(app: &App, session: &Session, failure: Failure) -> Result<(), Failure> {
+/// Dismisses a runner that waits for work in the session: one of another backend profile, so that the prompt's own can start, or
+/// one that knows turns which the session is rewound over.
+pub(super) async fn dismiss_idle(app: &App, session: &Session, failure: Failure) -> Result<(), Failure> {
     let Some(run_id) = session.active_run_id else { return Err(failure) };
     let run = app.run_ref(run_id).await?;
     app.submit(&run, DismissOp { only_if_idle: true }).await
@@ -153,16 +157,28 @@ async fn context(app: &App, open: &OpenSession) -> Context {
 }
 
 /// The payload of the prompt's command.
-fn payload(blocks: &[PromptBlock], deadline_ms: Option<u64>, context: Context) -> RawJson {
+fn payload(blocks: &[PromptBlock], deadline_ms: Option<u64>, context: Context, mode: Option<ApprovalMode>) -> RawJson {
     let content: Vec<_> = blocks.iter().map(PromptBlock::stored).collect();
     let mut payload = json!({"prompt": prompt_text(blocks), "content": content});
     if !context.is_empty() {
         payload["context"] = json!(context);
     }
+    if let Some(mode) = mode {
+        payload["mode"] = mode.as_str().into();
+    }
     if let Some(deadline_ms) = deadline_ms {
         payload["budgets"] = json!({"deadlineMs": deadline_ms});
     }
     RawJson::of(&payload)
+}
+
+/// The policy of the run that a prompt waits in. `None` if it starts one. A mode that needs more than that run allows is used by
+/// later prompts.
+async fn policy_of_run(app: &App, open: &OpenSession) -> Result<Option<RawJson>, Failure> {
+    let Some(run_id) = open.session.active_run_id.filter(|_| open.session.active_unfinished > 0) else {
+        return Ok(None);
+    };
+    Ok(store::kernel::runs::get(&app.db, run_id).await?.map(|run| RawJson::of(&run.execution_policy)))
 }
 
 /// The request for a session's run: with the session's model, in the workspace that the server is bound to.
@@ -174,8 +190,10 @@ async fn run_request(app: &App, open: &OpenSession, payload: RawJson) -> Result<
         0 => current_model(app, open),
         _ => open.session.backend_profile.clone(),
     };
-    let mut execution = json!({"approval": Approval::OnRequest.min(policy.ceiling.approval),
-        "permissionTimeoutMs": DaemonState::of(app).config.permission_timeout_ms});
+    let approval = Approval::OnRequest.max(open.daemon.approval_mode().needs()).min(policy.ceiling.approval);
+    let mut execution = json!({"approval": approval,
+        "permissionTimeoutMs": DaemonState::of(app).config.permission_timeout_ms,
+        "maxOpenPermissions": PERMISSIONS_OPEN_CEILING});
     if provider_profiles::has_credential(app, &open.session.tenant_id, &profile).await? {
         let credential = json!({"profile": profile, "secretRef": secret_ref(&profile)});
         execution["secretScope"] = json!({"providerCredentials": [credential]});
@@ -190,7 +208,7 @@ async fn run_request(app: &App, open: &OpenSession, payload: RawJson) -> Result<
         workspace_ref: Some(RawJson::of(&workspace)),
         provider_id: Some(first(&policy.providers, PROVIDER)),
         backend_profile: Some(profile),
-        execution_policy: Some(RawJson::of(&execution)),
+        execution_policy: Some(policy_of_run(app, open).await?.unwrap_or_else(|| RawJson::of(&execution))),
         trace_sink: Some(RawJson::null()),
         command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
         ..CreateRun::default()
@@ -204,5 +222,6 @@ pub(crate) async fn cancel(app: &App, caller: &Principal, id: &str, client: Opti
     lookup::check_client(app, caller, &open.session, client).await?;
     let Some(command_id) = open.session.active_command_id else { return Ok(()) };
     let run = app.command_ref(command_id).await?;
-    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason: None }).await.map(drop)
+    let origin = client.map(str::to_owned);
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason: None, origin }).await.map(drop)
 }

@@ -9,24 +9,29 @@ use std::time::Duration;
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
-    daemon::sessions::{
-        AttachedSession, DaemonSession, OpenDaemonSession, RestoreSession, RestoredSession, SessionHeartbeat,
-        SessionMetadata, SessionScope, UpdateMetadata, check_cwd, display_name, frame_id,
+    daemon::{
+        frames::message_frames,
+        sessions::{
+            AttachedSession, DaemonSession, OpenDaemonSession, RestoreSession, RestoredSession, SessionHeartbeat,
+            SessionMetadata, SessionScope, UpdateMetadata, check_cwd, display_name, frame_id,
+        },
     },
     ids::SessionId,
     kernel::{
+        modes::ApprovalMode,
         operations::{ChangeSessionOp, CreateSessionOp, SessionChange},
         sessions::Session,
     },
 };
-use ostler_server::{app::App, auth::Principal};
+use ostler_server::{app::App, auth::Principal, service::conversation};
 use ostler_store as store;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
     clients,
     lookup::{self, OpenSession, not_found},
+    mcp,
     notes::{self, Note},
     settings,
 };
@@ -58,6 +63,9 @@ pub(crate) async fn create(
     let client_id = clients::register(app, caller, &open.session, client).await?;
     if let Some(model_id) = &request.model_service_id {
         choose_model(app, caller, &open, model_id, &client_id).await?;
+    }
+    if is_new {
+        mcp::discover(app, &open.session.public_id());
     }
     Ok(attached(&open, client_id, is_new))
 }
@@ -127,6 +135,7 @@ async fn open_or_attach(
             model_id: settings.model.clone(),
             language: Some(settings.language.clone()),
             output_language: Some(settings.output_language.clone()),
+            approval_mode: default_mode(app, tenant_id, &workspace).await?,
             opened_at: app.now(),
             closed_at: None,
         };
@@ -139,8 +148,16 @@ async fn open_or_attach(
     }
 }
 
+/// The mode that a new session of the workspace starts with. `None` if none was chosen, or if the policy no longer allows it.
+async fn default_mode(app: &App, tenant_id: &str, workspace: &str) -> Result<Option<String>, Failure> {
+    let stored = store::daemon::workspaces::get_approval_mode(&app.db, tenant_id, workspace).await?;
+    let mode = stored.as_deref().and_then(ApprovalMode::parse);
+    let allowed = mode.filter(|mode| mode.needs() <= app.config.policy.ceiling.approval);
+    Ok(allowed.map(|mode| mode.as_str().to_owned()))
+}
+
 /// Fails if the owner has as many open sessions in the workspace as may be.
-async fn check_room(app: &App, tenant_id: &str, owner: &str, workspace: &str) -> Result<(), Failure> {
+pub(crate) async fn check_room(app: &App, tenant_id: &str, owner: &str, workspace: &str) -> Result<(), Failure> {
     let limit = DaemonState::of(app).config.sessions_max;
     if store::daemon::sessions::count_open(&app.db, tenant_id, owner, workspace).await? < i64::from(limit) {
         return Ok(());
@@ -208,7 +225,27 @@ pub(crate) async fn load(
     client: Option<&str>,
     request: &RestoreSession,
 ) -> Result<RestoredSession, Failure> {
-    Ok(RestoredSession { last_event_id: 0, ..resume(app, caller, id, client, request).await? })
+    let restored = resume(app, caller, id, client, request).await?;
+    let open = lookup::open_session(app, caller, id).await?;
+    Ok(RestoredSession { last_event_id: 0, compacted_replay: inherited(app, &open.session).await?, ..restored })
+}
+
+/// Attaches a client to a session that its request has just opened, as if it were loaded.
+pub(crate) async fn attach_new(app: &App, caller: &Principal, open: &OpenSession) -> Result<RestoredSession, Failure> {
+    let client_id = clients::register(app, caller, &open.session, None).await?;
+    Ok(RestoredSession {
+        attached: attached(open, client_id, true),
+        state: state(app, open).await?,
+        compacted_replay: inherited(app, &open.session).await?,
+        last_event_id: 0,
+    })
+}
+
+/// The messages of the session that this one continues, which are not on its own stream.
+async fn inherited(app: &App, session: &Session) -> Result<Option<Vec<Value>>, Failure> {
+    let Some(conversation) = conversation::inherited(app, session).await? else { return Ok(None) };
+    let (session_id, at) = (session.public_id(), session.created_at);
+    Ok(Some(message_frames(&conversation.messages, &session_id, at)))
 }
 
 /// As [`load`], for a client that needs no history.
@@ -233,9 +270,13 @@ pub(crate) async fn resume(
         && store::daemon::sessions::update_opened(&app.db, &found.daemon, app.now()).await?;
     let open = lookup::open_session(app, caller, id).await?;
     let client_id = clients::register(app, caller, &open.session, client).await?;
+    if reopened {
+        mcp::discover(app, &open.session.public_id());
+    }
     Ok(RestoredSession {
         attached: attached(&open, client_id, reopened),
         state: state(app, &open).await?,
+        compacted_replay: None,
         last_event_id: frame_id(open.session.last_seq),
     })
 }
@@ -263,7 +304,8 @@ pub(crate) async fn update_metadata(
     let mut title = open.session.title.clone();
     if let Some(text) = &request.display_name {
         title = display_name(&app.redactor.redact(text))?;
-        let op = ChangeSessionOp { change: SessionChange::Rename(title.clone()), by: caller.name() };
+        let change = SessionChange::Rename { title: title.clone(), origin: client.map(str::to_owned) };
+        let op = ChangeSessionOp { change, by: caller.name() };
         app.try_submit(open.session.session, None, op).await?;
     }
     Ok(SessionMetadata { session_id: open.session.public_id(), display_name: title })

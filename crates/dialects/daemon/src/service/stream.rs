@@ -93,7 +93,7 @@ pub(crate) async fn open(
 ) -> Result<EventStream, Failure> {
     app.accepting()?;
     let open = open_session(app, caller, id).await?;
-    let current_model = current_model(app, &open);
+    let (current_model, mode) = (current_model(app, &open), open.daemon.approval_mode());
     let session = open.session;
     let config = &DaemonState::of(app).config;
     let limits = &app.config.limits;
@@ -105,7 +105,8 @@ pub(crate) async fn open(
         None => None,
     };
     let snapshot = request.wants_snapshot.then(|| {
-        let data = json!({"sessionId": session_id, "currentModelId": current_model, "currentApprovalMode": "default"});
+        let data =
+            json!({"sessionId": session_id, "currentModelId": current_model, "currentApprovalMode": mode.as_str()});
         Frame::new("session_snapshot", data, app.now())
     });
     let queue = Arc::new(FrameQueue::new(request.max_queued, frames::last_id(session.last_seq)));
@@ -255,19 +256,71 @@ impl EventStream {
 /// Ends the stream if its client takes nothing for too long, also if it takes nothing because nothing is sent. Bytes that were
 /// written before stay with the connection, which has a limit of its own.
 async fn evict_idle_writer(app: App, queue: Weak<FrameQueue>, timeout_ms: u64) {
-    let timeout = Duration::from_millis(timeout_ms);
+    let idle = tokio::select! {
+        idle = idle_writer(queue, Duration::from_millis(timeout_ms)) => idle,
+        () = app.drained() => return,
+    };
+    if let Some((queue, idle)) = idle {
+        let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
+        queue.abandon(frames::evicted_for_idle_writer(idle_ms, timeout_ms, app.now()).to_sse().into());
+    }
+}
+
+/// Waits until the client of a queue has taken nothing for `timeout`. Returns the queue and how long it was. `None` if the stream
+/// ends before.
+async fn idle_writer(queue: Weak<FrameQueue>, timeout: Duration) -> Option<(Arc<FrameQueue>, Duration)> {
     let mut checks = interval((timeout / IDLE_CHECKS).clamp(IDLE_CHECK_MIN, IDLE_CHECK_MAX));
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        tokio::select! {
-            _ = checks.tick() => {}
-            () = app.drained() => return,
-        }
-        let Some(queue) = queue.upgrade().filter(|queue| !queue.has_ended()) else { return };
+        checks.tick().await;
+        let queue = queue.upgrade().filter(|queue| !queue.has_ended())?;
         let idle = queue.written_at().elapsed();
         if idle >= timeout {
-            let idle_ms = u64::try_from(idle.as_millis()).unwrap_or(u64::MAX);
-            return queue.abandon(frames::evicted_for_idle_writer(idle_ms, timeout_ms, app.now()).to_sse().into());
+            return Some((queue, idle));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+    const CHECK: Duration = Duration::from_millis(2_500);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_nothing_is_idle_within_a_check_of_the_timeout() {
+        let (queue, started) = (Arc::new(FrameQueue::new(16, 0)), Instant::now());
+        sleep(Duration::from_secs(1)).await;
+        queue.mark_written();
+        let (_, idle) = idle_writer(Arc::downgrade(&queue), TIMEOUT).await.expect("the stream is open");
+        assert_eq!((idle, started.elapsed()), (TIMEOUT, Duration::from_secs(1) + TIMEOUT));
+        assert!(idle < TIMEOUT + CHECK);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_takes_something_in_time_is_not_idle() {
+        let queue = Arc::new(FrameQueue::new(16, 0));
+        let mut waiting = Box::pin(idle_writer(Arc::downgrade(&queue), TIMEOUT));
+        for _ in 0..100 {
+            tokio::select! {
+                _ = &mut waiting => panic!("it took something a second before the timeout"),
+                () = sleep(TIMEOUT - Duration::from_secs(1)) => queue.mark_written(),
+            }
+        }
+        let taken = Instant::now();
+        waiting.await.expect("the stream is open");
+        assert!((TIMEOUT..TIMEOUT + CHECK).contains(&taken.elapsed()), "{:?}", taken.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nothing_waits_for_a_stream_that_has_ended_or_was_dropped() {
+        let queue = Arc::new(FrameQueue::new(16, 0));
+        queue.finish();
+        assert!(idle_writer(Arc::downgrade(&queue), TIMEOUT).await.is_none());
+        let dropped = Arc::downgrade(&Arc::new(FrameQueue::new(16, 0)));
+        assert!(idle_writer(dropped, TIMEOUT).await.is_none());
     }
 }

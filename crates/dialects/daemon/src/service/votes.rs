@@ -28,9 +28,13 @@ pub(crate) struct VoteCaller<'a> {
     pub locality: Locality,
 }
 
-fn unknown(request_id: &str) -> Failure {
-    Failure::new(FailureKind::NotFound, "no such permission request, or it was resolved")
-        .detail("requestId", request_id)
+fn unknown(request_id: &str, session_id: Option<&str>) -> Failure {
+    let message = "no such permission request, or it was resolved";
+    let failure = Failure::new(FailureKind::NotFound, message).detail("requestId", request_id);
+    match session_id {
+        Some(session_id) => failure.detail("sessionId", session_id),
+        None => failure,
+    }
 }
 
 /// Votes on a request of one session, or of any open session that the caller may control.
@@ -42,11 +46,13 @@ pub(crate) async fn cast(
     vote: &CastVote,
 ) -> Result<(), Failure> {
     let VoteCaller { caller, client, locality } = vote_caller;
+    vote.outcome()?;
+    let unknown = || unknown(request_id, session_id);
     let (open, request) = find(app, &vote_caller, session_id, request_id).await?;
-    let choice = vote.choice(&request.options)?;
+    let choice = vote.choice(&request.options).map_err(|failure| failure.detail("requestId", request_id))?;
     if request.status != PermissionStatus::Pending {
         report_late(app, &vote_caller, &open, &request).await?;
-        return Err(unknown(request_id));
+        return Err(unknown());
     }
     let voter = permissions::voter(caller, client.map(str::to_owned), locality);
     let op = AnswerPermissionOp { permission_id: request.permission_id, choice, digest: None, voter };
@@ -55,7 +61,7 @@ pub(crate) async fn cast(
         Err(failure) if failure.broken_rule() == Some(Rule::PermissionResolved) => {
             let (open, request) = find(app, &vote_caller, session_id, request_id).await?;
             report_late(app, &vote_caller, &open, &request).await?;
-            Err(unknown(request_id))
+            Err(unknown())
         }
         Err(failure) => Err(failure),
     }
@@ -72,11 +78,11 @@ async fn find(
         Some(id) => Some(lookup::controlled_session(app, vote_caller.caller, id, vote_caller.client).await?),
         None => None,
     };
-    let permission_id: PermissionId = request_id.parse().map_err(|_| unknown(request_id))?;
+    let permission_id: PermissionId = request_id.parse().map_err(|_| unknown(request_id, session_id))?;
     if let Some(open) = named {
         let session = open.session.session;
         let request = store::kernel::permissions::find_in_session(&app.db, session, permission_id).await?;
-        return Ok((open, request.ok_or_else(|| unknown(request_id))?));
+        return Ok((open, request.ok_or_else(|| unknown(request_id, session_id))?));
     }
     let requests = store::kernel::permissions::find_by_id(&app.db, permission_id, SAME_ID_MAX).await?;
     for request in requests {
@@ -91,7 +97,7 @@ async fn find(
             Err(failure) => return Err(failure),
         }
     }
-    Err(unknown(request_id))
+    Err(unknown(request_id, session_id))
 }
 
 /// Shows the session's clients that a vote came too late.

@@ -57,7 +57,7 @@ pub(crate) fn cwd(app: &App) -> Result<String, Failure> {
     Ok(DaemonState::of(app).workspace()?.to_string_lossy().into_owned())
 }
 
-fn tenant(app: &App) -> &str {
+pub(crate) fn tenant(app: &App) -> &str {
     &DaemonState::of(app).config.tenant
 }
 
@@ -80,6 +80,29 @@ pub(crate) async fn check_configure(app: &App, caller: &Principal, client: Optio
     caller.may_provide(&ProfileOwner::of(Some(tenant(app))))?;
     cwd(app)?;
     lookup::check_any_client(app, caller, client).await
+}
+
+/// Checks that the caller may change provider profiles for sessions of the workspace, and returns their owner: the workspace's
+/// tenant, or the operator if the caller may change the operator's profiles only.
+pub(crate) async fn check_provide(
+    app: &App,
+    caller: &Principal,
+    client: Option<&str>,
+) -> Result<ProfileOwner, Failure> {
+    let owner = provided_owner(app, caller)?;
+    cwd(app)?;
+    lookup::check_any_client(app, caller, client).await?;
+    Ok(owner)
+}
+
+fn provided_owner(app: &App, caller: &Principal) -> Result<ProfileOwner, Failure> {
+    let owner = ProfileOwner::of(Some(tenant(app)));
+    match caller.may_provide(&owner) {
+        Ok(()) => Ok(owner),
+        Err(failure) => {
+            caller.may_provide(&ProfileOwner::Operator).map(|()| ProfileOwner::Operator).map_err(|_| failure)
+        }
+    }
 }
 
 /// The failure of routes that the configuration switches off.

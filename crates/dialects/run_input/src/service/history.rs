@@ -38,7 +38,7 @@ pub(crate) async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> R
         return Ok(HistorySnapshot::default());
     };
     let mut before = before.map_or(Timestamp::MAX, |day| start_of(day, &zone));
-    let thread_id = session.external_id.clone();
+    let thread_id = session.external_id.clone().or(query.thread_id);
     // All messages of a day may be steers that no agent received; then the day is skipped.
     for _ in 0..HISTORY_DAYS_MAX {
         let last = store::run_input::history::find_last(&app.db, session.session, before).await?;
@@ -57,7 +57,7 @@ pub(crate) async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> R
 
 async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Result<Option<Session>, Failure> {
     match thread_id {
-        Some(thread_id) => threads::find(app, caller, &read_thread_id(thread_id)?).await,
+        Some(thread_id) => threads::find_any(app, caller, &read_thread_id(thread_id)?).await,
         None => threads::find_newest(app, caller).await,
     }
 }

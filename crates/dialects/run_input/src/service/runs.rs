@@ -271,9 +271,9 @@ pub(crate) async fn cancel(
 ) -> Result<CancelAccepted, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let command = app.command_ref(alias.command_id).await?;
-    let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None };
+    let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None, origin: None };
     app.submit(&command, op).await?;
-    Ok(CancelAccepted { thread_id: session.public_id(), run_id: alias.alias, accepted: true })
+    Ok(CancelAccepted { thread_id: name_of(&session, thread_id), run_id: alias.alias, accepted: true })
 }
 
 /// A run of the caller's own thread, by the client's names for both.
@@ -300,7 +300,12 @@ pub(crate) async fn follow(
 ) -> Result<RunStream, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let permit = stream::permit(app, caller)?;
-    stream::open(app, permit, &session.public_id(), alias, None, after).await
+    stream::open(app, permit, &name_of(&session, thread_id), alias, None, after).await
+}
+
+/// The name of a thread that was found by `thread_id`.
+fn name_of(session: &Session, thread_id: &str) -> String {
+    session.external_id.clone().unwrap_or_else(|| thread_id.to_owned())
 }
 
 /// Accepts a run and follows it. A client that disconnects does not stop the run.

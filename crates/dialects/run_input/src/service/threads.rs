@@ -65,9 +65,25 @@ pub(crate) async fn find_newest(app: &App, caller: &Principal) -> Result<Option<
     Ok(store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await?)
 }
 
-/// As [`find`], but fails if the thread does not exist.
+/// As [`find`], also for the caller's sessions that another dialect opened without a name: the UUID of their id is their thread
+/// id. They can be followed, cancelled and read here. They are continued where they were opened.
+pub(crate) async fn find_any(app: &App, caller: &Principal, thread_id: &str) -> Result<Option<Session>, Failure> {
+    if let Some(thread) = find(app, caller, thread_id).await? {
+        return Ok(Some(thread));
+    }
+    let (owner, id) = (owner(caller)?, format!("{}{}", SessionId::PREFIX, thread_id.replace('-', "")));
+    let Ok(id) = id.parse::<SessionId>() else { return Ok(None) };
+    let found = store::kernel::sessions::get(&app.db, id).await?;
+    let is_own = |session: &Session| session.external_id.is_none() && session.owner.as_ref() == Some(&owner);
+    let Some(own) = found.filter(is_own) else { return Ok(None) };
+    caller.may_submit(&own.tenant_id)?;
+    note_session(&own.tenant_id, own.session);
+    Ok(Some(own))
+}
+
+/// As [`find_any`], but fails if the thread does not exist.
 pub(crate) async fn get(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
-    find(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
+    find_any(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
 }
 
 /// Erases the caller's thread: its run ends, and only the digests of its events remain. Idempotent; another user's thread is

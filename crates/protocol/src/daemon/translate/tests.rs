@@ -333,6 +333,19 @@ fn changes_of_the_session_have_frames() {
 }
 
 #[test]
+fn cancels_and_renames_name_the_client_that_caused_them() {
+    let cancel = json!({"action": "command.cancel", "by": "x", "reason": null, "origin": "client_7"});
+    let renamed = json!({"change": "renamed", "title": "T", "by": "x", "origin": "client_7"});
+    for (event_type, payload) in [(EventType::Audit, cancel), (EventType::Session, renamed)] {
+        let sent = translated(&event(3, event_type, &payload), None);
+        assert_eq!(sent[0].originator_client_id.as_deref(), Some("client_7"), "{payload}");
+    }
+    // What an agent reports cannot name a client.
+    let custom = translated(&event(3, EventType::Custom, &json!({"origin": "client_7"})), None);
+    assert_eq!(custom[0].originator_client_id.as_deref(), Some("client_1"), "the client that submitted the prompt");
+}
+
+#[test]
 fn notes_of_the_daemon_are_frames() {
     let note = |note: &str| {
         json!({"change": "noted", "note": note, "by": "x",

@@ -57,6 +57,8 @@ impl EventType {
 pub const PHASE_ATTEMPT_RESTARTED: &str = "attempt-restarted";
 /// The phase a runner writes when the backend accepted a steer.
 pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
+/// The backend reported a change of its own session: `notification` names it, `data` has its parts.
+pub const PHASE_NOTIFIED: &str = "notified";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
 /// A runner is gone before it was done; the event records how it ended.
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";

@@ -20,7 +20,6 @@ use crate::{
         permissions::VotingRules,
         runs::{Terminal, TerminalStatus},
     },
-    limits::PERMISSIONS_OPEN_MAX,
 };
 
 #[derive(Clone, Debug)]
@@ -155,8 +154,9 @@ fn check_ask(rows: &RunDesk, id: PermissionId, requested: &[PermissionId]) -> Re
     if rows.permissions.contains_key(&id) || requested.contains(&id) {
         return Err(Failure::invalid(Rule::PermissionIdUsed, "this permissionId was used before"));
     }
-    if rows.run.open_permissions as usize + requested.len() >= PERMISSIONS_OPEN_MAX {
-        let message = format!("run {} has {PERMISSIONS_OPEN_MAX} open permission requests", rows.run.run_id);
+    let open_max = rows.run.execution_policy.open_permissions_max();
+    if rows.run.open_permissions as usize + requested.len() >= open_max {
+        let message = format!("run {} has {open_max} open permission requests", rows.run.run_id);
         return Err(Failure::rule(Rule::PermissionsOpen, message).with_kind(FailureKind::Overloaded));
     }
     Ok(())

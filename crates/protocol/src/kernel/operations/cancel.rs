@@ -32,6 +32,8 @@ pub struct CancelCommandOp {
     pub command_id: CommandId,
     pub by: String,
     pub reason: Option<String>,
+    /// The dialect's name for the client that requested it, for other clients to see.
+    pub origin: Option<String>,
 }
 
 pub(super) fn cancel_run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
@@ -59,7 +61,12 @@ pub(super) fn cancel_command(
     let rows = desk.run(run_id)?;
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
-        request_cancel(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), now);
+        let mut fact = json!({"action": "command.cancel", "by": op.by, "reason": op.reason});
+        if let Some(origin) = &op.origin {
+            fact["origin"] = origin.as_str().into();
+        }
+        desk.append(run_id, NewEvent::written(EventType::Audit, Some(op.command_id), &fact), now);
+        stop(desk, run_id, op.command_id, op.reason.as_deref(), now);
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();

@@ -198,6 +198,7 @@ impl Replay {
             Some("joined") => self.participants.extend(labels.participant),
             Some("left") => self.participants.retain(|other| Some(other) != labels.participant.as_ref()),
             Some("closed") => self.closed_at = Some(event.created_at),
+            Some("rewound") => self.thread_id = None,
             Some("storage-made") => self.storage_kind = StorageKind::Local,
             Some("storage-evicted") => self.storage_kind = StorageKind::Evicted,
             _ => {}

@@ -109,6 +109,10 @@ impl Request {
             Op::Append(op) => op.events.iter().map(|event| event.payload.len() + ROW).sum(),
             Op::CreateCommand(op) => op.command.payload.as_str().len() * 2 + ROW,
             Op::Submit(op) => op.bytes() + 4 * ROW,
+            Op::ChangeSession(ChangeSessionOp { change: SessionChange::AddMessage { text }, .. }) => text.len() + ROW,
+            Op::ChangeSession(ChangeSessionOp { change: SessionChange::Note { data, .. }, .. }) => {
+                data.to_string().len() + ROW
+            }
             _ => ROW,
         }
     }

@@ -11,13 +11,13 @@ use super::{
 };
 use crate::{
     Failure, FailureKind, Rule, Timestamp,
-    ids::name,
+    ids::{CommandId, name},
     kernel::{
         events::{EventType, NewEvent},
         labels::LabelPatch,
         runs::TerminalStatus,
         session_storage::{RefreshStorage, StorageKind},
-        sessions::Session,
+        sessions::{ParentSession, Session},
     },
     limits::SESSION_PARTICIPANTS_MAX,
 };
@@ -37,7 +37,11 @@ pub struct ChangeSessionOp {
 #[derive(Clone, Debug, PartialEq)]
 pub enum SessionChange {
     /// `None` removes the title.
-    Rename(Option<String>),
+    Rename {
+        title: Option<String>,
+        /// The dialect's name for the client that renamed it, for other clients to see.
+        origin: Option<String>,
+    },
     /// Other labels and, if there is one, another title.
     Label { labels: LabelPatch, title: Option<Option<String>> },
     /// A client joins the session.
@@ -56,6 +60,11 @@ pub enum SessionChange {
     EraseUnchanged { since: Timestamp },
     /// Its storage is deleted permanently.
     EvictStorage { reason: &'static str },
+    /// The conversation continues before this turn. The turn and those after it stay in the log, but agents no longer get
+    /// them, and the agent's own thread is given up. `at_seq` is the session's last number when the turn was chosen.
+    Rewind { before: CommandId, at_seq: i64 },
+    /// A message that belongs to the conversation, but to no turn. The agent gets it with the next turn.
+    AddMessage { text: String },
     /// Something that a dialect records for the session's followers. It changes nothing else.
     Note { note: String, data: serde_json::Value },
 }
@@ -66,7 +75,16 @@ pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
     let Session { title, labels, backend_profile, storage, .. } = &*desk.session;
     let fact = json!({"change": "created", "title": title, "labels": labels, "backendProfile": backend_profile,
         "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
+    let fact = with_parent(fact, desk.session.parent);
     state(desk, &fact, now)
+}
+
+/// The fact of a session that continues another one names it.
+fn with_parent(mut fact: serde_json::Value, parent: Option<ParentSession>) -> serde_json::Value {
+    if let Some(parent) = parent {
+        fact["parent"] = json!({"session": parent.session, "seq": parent.seq});
+    }
+    fact
 }
 
 /// A change that changes nothing is not recorded.
@@ -75,16 +93,20 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
         return Ok(Reply::Session(Box::new((*desk.session).clone())));
     }
     let fact = match op.change {
-        SessionChange::Rename(title) => {
+        SessionChange::Rename { title, origin } => {
             check_session_open(&desk.session)?;
-            let fact = json!({"change": "renamed", "title": title, "by": op.by});
+            let mut fact = json!({"change": "renamed", "title": title, "by": op.by});
+            if let Some(origin) = origin {
+                fact["origin"] = origin.into();
+            }
             desk.session.title = title;
             fact
         }
         SessionChange::Label { labels, title } => {
             let labels = desk.session.labels.patched(&labels)?;
             if let Some(title) = title {
-                change(desk, ChangeSessionOp { change: SessionChange::Rename(title), by: op.by.clone() }, now)?;
+                let change_title = SessionChange::Rename { title, origin: None };
+                change(desk, ChangeSessionOp { change: change_title, by: op.by.clone() }, now)?;
             }
             if labels == desk.session.labels {
                 return Ok(Reply::Session(Box::new((*desk.session).clone())));
@@ -123,6 +145,14 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             evict_storage(&mut desk.session, now)?;
             json!({"change": "storage-evicted", "reason": reason, "by": op.by})
         }
+        SessionChange::Rewind { before, at_seq } => {
+            rewind(&mut desk.session, at_seq, now)?;
+            json!({"change": "rewound", "beforeCommandId": before, "by": op.by})
+        }
+        SessionChange::AddMessage { text } => {
+            check_session_open(&desk.session)?;
+            json!({"change": "message-added", "text": text, "by": op.by})
+        }
         SessionChange::Note { note, data } => json!({"change": "noted", "note": note, "data": data, "by": op.by}),
         SessionChange::Erase => erase(desk, now)?,
         SessionChange::EraseUnchanged { since } => {
@@ -138,7 +168,7 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
 /// Whether the change would change nothing.
 fn is_so(session: &Session, change: &SessionChange) -> Result<bool, Failure> {
     Ok(match change {
-        SessionChange::Rename(title) => session.title == *title,
+        SessionChange::Rename { title, .. } => session.title == *title,
         SessionChange::Label { labels, title } => {
             let has_title = title.as_ref().is_none_or(|title| *title == session.title);
             has_title && session.labels.patched(labels)? == session.labels
@@ -150,7 +180,7 @@ fn is_so(session: &Session, change: &SessionChange) -> Result<bool, Failure> {
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(session, found, *expires_at),
         SessionChange::EvictStorage { .. } => session.storage.storage_kind == StorageKind::Evicted,
         SessionChange::Erase | SessionChange::EraseUnchanged { .. } => session.erased_at.is_some(),
-        SessionChange::Note { .. } => false,
+        SessionChange::Rewind { .. } | SessionChange::AddMessage { .. } | SessionChange::Note { .. } => false,
     })
 }
 
@@ -161,6 +191,19 @@ fn check_participant(session: &Session, participant: &str) -> Result<(), Failure
         let message = format!("a session has at most {SESSION_PARTICIPANTS_MAX} participants");
         return Err(Failure::rule(Rule::SessionParticipants, message));
     }
+    Ok(())
+}
+
+/// A runner that holds the lease would continue the thread that it knows, so it must have left before.
+fn rewind(session: &mut Session, at_seq: i64, now: Timestamp) -> Result<(), Failure> {
+    check_session_open(session)?;
+    if let Some(active) = session.busy_with_other(None, now) {
+        return Err(session_busy(active));
+    }
+    if session.last_seq != at_seq {
+        return Err(Failure::rule(Rule::SessionMovedOn, "the session has changed since the turn was chosen"));
+    }
+    session.thread_id = None;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::kernel::permissions::PermissionStrategy;
+use crate::{kernel::permissions::PermissionStrategy, limits::PERMISSIONS_OPEN_MAX};
 
 /// From narrow to wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
@@ -47,8 +47,19 @@ pub struct ExecutionPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub permission_timeout_ms: Option<i64>,
+    /// How many permission requests may be open at once. Absent: 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_open_permissions: Option<i64>,
     #[serde(flatten)]
     pub budgets: Budgets,
+}
+
+impl ExecutionPolicy {
+    /// How many permission requests of the run may be open at once.
+    pub fn open_permissions_max(&self) -> usize {
+        self.max_open_permissions.and_then(|max| usize::try_from(max).ok()).unwrap_or(PERMISSIONS_OPEN_MAX)
+    }
 }
 
 /// Ceilings that interrupt the agent when they are reached. Absent means no ceiling.
@@ -113,6 +124,8 @@ pub struct AskedPolicy {
     /// Only where the server's own strategy is `first-responder`.
     pub(super) permission_strategy: Option<PermissionStrategy>,
     pub(super) permission_timeout_ms: Option<i64>,
+    /// At most 64.
+    pub(super) max_open_permissions: Option<i64>,
     pub(super) max_turns: Option<i64>,
     pub(super) max_tokens: Option<i64>,
     pub(super) max_tool_calls: Option<i64>,

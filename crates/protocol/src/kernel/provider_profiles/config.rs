@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{AgentConfig, Prices};
+use super::{AgentConfig, AgentExtensions, Prices};
 use crate::{
     Failure, Rule,
     limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
@@ -18,6 +18,8 @@ pub struct ProfileConfig {
     pub agent: AgentConfig,
     /// Of the models it calls, for whichever agent.
     pub prices: Prices,
+    /// Tokens that the model can take in at once, its input and its output together. `None` if it is not stated.
+    pub context_window: Option<u64>,
     /// Codex's own config.
     pub own: toml::Table,
     /// Files for the agent's home, by relative path, with `${NAME}` where a field of `auth.json` goes.
@@ -34,16 +36,24 @@ struct OurTable {
     command: Option<Vec<String>>,
     #[serde(default)]
     keep: Vec<String>,
+    extensions: Option<AgentExtensions>,
     #[serde(default)]
     files: BTreeMap<String, String>,
     #[serde(default)]
     prices: Prices,
+    context_window: Option<u64>,
 }
+
+/// The largest context window that a config can state, in tokens.
+const CONTEXT_WINDOW_MAX: u64 = 1_000_000_000;
+/// Codex's own name of the setting.
+const CODEX_CONTEXT_WINDOW: &str = "model_context_window";
 
 impl ProfileConfig {
     /// An agent without any other settings.
     pub fn of(agent: AgentConfig, own: toml::Table) -> Self {
-        Self { agent, prices: Prices::default(), own, files: BTreeMap::new() }
+        let context_window = own.get(CODEX_CONTEXT_WINDOW).and_then(|value| value.as_integer()?.try_into().ok());
+        Self { agent, prices: Prices::default(), context_window, own, files: BTreeMap::new() }
     }
 
     /// Reads a config that a user sends. Codex ignores a top-level `base_url`, so it is a forgotten table `[ostler]`.
@@ -73,24 +83,32 @@ impl ProfileConfig {
         let (files, prices) = (ours.files.clone(), ours.prices.clone());
         check_files(&files)?;
         prices.check()?;
-        Ok(Self { prices, files, ..Self::of(agent(ours)?, own) })
+        let stated = ours.context_window;
+        if stated.is_some_and(|tokens| !(1..=CONTEXT_WINDOW_MAX).contains(&tokens)) {
+            return Err(refused(&format!("ostler.context_window must be 1 to {CONTEXT_WINDOW_MAX} tokens")));
+        }
+        let config = Self::of(agent(ours)?, own);
+        Ok(Self { prices, files, context_window: stated.or(config.context_window), ..config })
     }
 }
 
 /// Each agent takes its own settings; one of another agent's is a mistake that would change nothing.
 fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
-    let OurTable { agent, base_url, model, command, keep, files, prices: _ } = ours;
+    let OurTable { agent, base_url, model, command, keep, extensions, files, prices: _, context_window: _ } = ours;
+    if extensions.is_some() && agent.as_deref() != Some("acp") {
+        return Err(refused("ostler.extensions is for acp only"));
+    }
     match (agent.as_deref().unwrap_or("codex"), base_url, model, command) {
         ("codex", None, None, None) if files.is_empty() && keep.is_empty() => Ok(AgentConfig::Codex),
         ("codex", ..) => Err(refused("for codex the table [ostler] names the agent and prices, and nothing else")),
         ("acp", None, None, Some(command)) => {
             check_paths("ostler.keep", keep.iter().map(String::as_str))?;
-            Ok(AgentConfig::Acp { command: checked_command(command)?, keep })
+            Ok(AgentConfig::Acp { command: checked_command(command)?, keep, extensions })
         }
         ("acp", _, _, Some(_)) => {
             Err(refused("for acp the table [ostler] takes no base_url or model: those are model's"))
         }
-        ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files and keep")),
+        ("acp", ..) => Err(refused("for acp the table [ostler] needs command, and takes files, keep and extensions")),
         ("model", Some(base_url), Some(model), None) if files.is_empty() && keep.is_empty() => {
             check_url(&base_url)?;
             crate::ids::name("ostler.model", &model)?;
@@ -188,8 +206,21 @@ mod tests {
         assert_eq!(ProfileConfig::read(model).unwrap().agent, AgentConfig::Model { base_url, model: name });
         let acp = "[ostler]\nagent = \"acp\"\ncommand = [\"qwen\", \"--acp\"]\n[ostler.files]\n\".q/s.json\" = '{\"k\":\"${K}\"}'\n";
         let acp = ProfileConfig::read(acp).unwrap();
-        assert_eq!(acp.agent, AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()], keep: vec![] });
+        assert_eq!(
+            acp.agent,
+            AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()], keep: vec![], extensions: None }
+        );
         assert_eq!(acp.files[".q/s.json"], r#"{"k":"${K}"}"#);
+    }
+
+    #[test]
+    fn context_window_is_ours_or_that_of_codex() {
+        let window = |text: &str| ProfileConfig::read(text).unwrap().context_window;
+        assert_eq!(window("model = \"gpt\"\n"), None);
+        assert_eq!(window("model_context_window = 272000\n"), Some(272_000));
+        assert_eq!(window("model_context_window = 1\n[ostler]\ncontext_window = 32768\n"), Some(32_768));
+        let refused = ProfileConfig::read("[ostler]\ncontext_window = 0\n").unwrap_err();
+        assert!(refused.message.contains("context_window"), "{}", refused.message);
     }
 
     #[test]

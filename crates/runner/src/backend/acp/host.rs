@@ -46,18 +46,26 @@ pub(super) struct AcpHost {
     may_write: bool,
     files: Option<Files>,
     terminals: Terminals,
+    /// Tools that are switched off.
+    disabled_tools: Vec<String>,
     waiting: FuturesUnordered<BoxFuture<'static, LateReply>>,
     /// Permission requests without a decision.
     undecided: Vec<RpcId>,
 }
 
 impl AcpHost {
-    pub(super) fn new(policy: &ExecutionPolicy, files: Option<Files>, terminals: Terminals) -> Self {
+    pub(super) fn new(
+        policy: &ExecutionPolicy,
+        files: Option<Files>,
+        terminals: Terminals,
+        disabled_tools: &[String],
+    ) -> Self {
         Self {
             approval: policy.approval,
             may_write: policy.sandbox > Sandbox::ReadOnly,
             files,
             terminals,
+            disabled_tools: disabled_tools.to_vec(),
             waiting: FuturesUnordered::new(),
             undecided: vec![],
         }
@@ -122,8 +130,10 @@ impl AcpHost {
         };
         let reported = updates.report_for_permission(sink, &requested.tool_call.call).await;
         let request = permission_request(sink, params, &requested, reported);
+        let is_disabled = self.disabled_tools.iter().any(|tool| requested.tool_call.call.is_of(tool));
         let backend_id = requested.tool_call.call.tool_call_id;
         let declined = match self.approval {
+            _ if is_disabled => Some("this tool is switched off in the workspace"),
             Approval::Never => Some(NEVER_ASKS),
             _ if !request.options.iter().any(|option| option.kind.allows()) => Some("there is nothing to allow"),
             _ if !request.can_be_asked() => Some(NOT_DISPLAYABLE),
@@ -244,12 +254,12 @@ fn selected_outcome(option_id: String) -> Value {
     json!({"outcome": {"outcome": "selected", "optionId": option_id}})
 }
 
-fn cancelled_outcome() -> Value {
+pub(super) fn cancelled_outcome() -> Value {
     json!({"outcome": {"outcome": "cancelled"}})
 }
 
 /// The outcome of a denied request: the backend's own option to reject, or a cancel if it offers none.
-fn rejected_outcome(offers: &[PermissionOffer], chosen: Option<String>) -> Value {
+pub(super) fn rejected_outcome(offers: &[PermissionOffer], chosen: Option<String>) -> Value {
     let of_kind = |kind| offers.iter().find(|offer| offer.kind == kind).map(|offer| offer.option_id.clone());
     let option = chosen.or_else(|| of_kind(OptionKind::RejectOnce)).or_else(|| of_kind(OptionKind::RejectAlways));
     option.map_or_else(cancelled_outcome, selected_outcome)

@@ -4,14 +4,19 @@
 //! Updates of the backend are turned into events. A turn ends as the reply to its prompt says, or for our own reason to
 //! stop it. A session that cannot be resumed is never replaced by a new one.
 
+pub mod companion;
 mod failures;
 mod files;
 mod host;
+mod modes;
+mod notifications;
 pub mod program;
 mod session;
+pub(super) mod side_query;
 mod terminals;
 mod turn;
 mod updates;
+pub mod verbs;
 mod wire;
 
 use futures_util::future::BoxFuture;
@@ -27,8 +32,8 @@ use super::{
     process::Program,
     turn::{Turn, TurnEnd, TurnResult},
 };
-use crate::{environment::BackendEnvironment, turn_sink::TurnSink};
-use session::{OpenSession, open_session};
+use crate::{environment::BackendEnvironment, tools::disable_in_home, turn_sink::TurnSink};
+use session::{OpenSession, OpenedSession, open_session};
 use turn::AcpTurn;
 
 pub(crate) struct AcpBackend {
@@ -64,6 +69,11 @@ impl AcpBackend {
             },
         };
         self.session_id = Some(session.session_id.clone());
+        if let Err(end) = unless_stopped(sink.stopped(), session.select_mode(turn)).await? {
+            report_process_end(&sink, &session.process).await;
+            session.process.close().await;
+            return Ok(end);
+        }
         let mut acp_turn = AcpTurn::new(&mut session, &self.environment, turn, sink);
         let result = acp_turn.run(has_prompt).await;
         match acp_turn.is_reusable {
@@ -83,8 +93,8 @@ impl AcpBackend {
         let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
         match open_session(&mut process, session_id, &self.environment, turn, sink).await {
             Ok(opened) => {
-                let session = OpenSession { process, session_id: opened.session_id, model: opened.model };
-                Ok((session, opened.has_prompt))
+                let OpenedSession { session_id, model, modes, has_prompt, is_new } = opened;
+                Ok((OpenSession { process, session_id, model, modes, is_new }, has_prompt))
             }
             Err(end) => {
                 report_process_end(sink, &process).await;
@@ -94,12 +104,16 @@ impl AcpBackend {
         }
     }
 
-    fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
+    pub(in crate::backend::acp) fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(&self.command, std::env::var_os("PATH").as_deref())
             .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
         let arguments = self.command.iter().skip(1);
         let home = self.environment.require_home()?;
         self.environment.link_storage(self.keep.iter().map(AsRef::as_ref))?;
+        disable_in_home(home, &self.environment.disabled_tools).map_err(|error| {
+            let message = format!("the agent's settings cannot be changed: {}", error.kind());
+            TurnEnd::failed(FailureKind::InfraFailed, message)
+        })?;
         Ok(Program {
             path,
             arguments: arguments.map(Into::into).collect(),
@@ -121,6 +135,10 @@ impl Backend for AcpBackend {
     }
 
     fn keeps_lease(&self) -> bool {
+        true
+    }
+
+    fn keeps_thread(&self) -> bool {
         true
     }
 

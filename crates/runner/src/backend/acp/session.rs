@@ -2,10 +2,7 @@
 
 use ostler_protocol::{
     FailureKind,
-    kernel::{
-        events::EventType,
-        policy::{Approval, Sandbox},
-    },
+    kernel::{events::EventType, policy::Sandbox},
     limits::NAME_BYTES_MAX,
     rpc::RpcFrame,
     text::clip,
@@ -15,7 +12,8 @@ use tokio::time::Duration;
 
 use super::{
     failures::{call_failed, login_required, resume_failed},
-    wire::{AUTH_REQUIRED, AcpInitialized, Modes, PROTOCOL_VERSION, SessionReply, SessionUpdate},
+    modes::SessionModes,
+    wire::{AUTH_REQUIRED, AcpInitialized, PROTOCOL_VERSION, SessionReply, SessionUpdate},
 };
 use crate::{
     backend::{
@@ -24,28 +22,32 @@ use crate::{
         turn::{Turn, TurnEnd},
     },
     environment::BackendEnvironment,
+    tools::acp_servers,
     turn_sink::TurnSink,
 };
 
 /// Starting a program that is itself run by an interpreter takes a while.
-const START_MS: u64 = 60_000;
-const CALL_MS: u64 = 60_000;
-/// The mode, by its usual name, in which a backend asks before it acts.
-const ASKING_MODE: &str = "default";
+pub(super) const START_MS: u64 = 60_000;
+pub(super) const CALL_MS: u64 = 60_000;
 
 /// A process with its session open.
 pub(super) struct OpenSession {
     pub(super) process: Process,
     pub(super) session_id: String,
     pub(super) model: String,
+    pub(super) modes: SessionModes,
+    /// Whether it was just created, and no prompt was sent to it.
+    pub(super) is_new: bool,
 }
 
 /// A session that was just created or resumed.
 pub(super) struct OpenedSession {
     pub(super) session_id: String,
     pub(super) model: String,
+    pub(super) modes: SessionModes,
     /// Whether an earlier attempt has sent the prompt to this session.
     pub(super) has_prompt: bool,
+    pub(super) is_new: bool,
 }
 
 /// Initializes a new process and opens the session: the known one, else a new one.
@@ -57,24 +59,24 @@ pub(super) async fn open_session(
     sink: &TurnSink,
 ) -> Result<OpenedSession, TurnEnd> {
     let initialized = initialize(process, environment, turn, sink).await?;
-    let params = session_params(environment, existing)?;
-    let (method, session_id, reply, has_prompt) = match existing {
+    let params = session_params(environment, &initialized, existing)?;
+    let (method, session_id, reply, has_prompt, is_new) = match existing {
         Some(session_id) => {
             let (method, reply) = resume_session(process, &initialized, &params, turn).await?;
             let last_prompt = take_last_prompt(process, session_id);
+            // An earlier attempt created it and sent no prompt.
+            let is_new = method == "session/load" && last_prompt.is_none();
             let has_prompt = last_prompt.is_some_and(|text| text.contains(turn.prompt.trim()));
-            (method, session_id.clone(), reply, has_prompt)
+            (method, session_id.clone(), reply, has_prompt, is_new)
         }
         None => {
             let reply: SessionReply = call(process, "session/new", &params, CALL_MS, call_failed).await?;
             let fits = |id: &String| (1..=NAME_BYTES_MAX).contains(&id.len());
             let id = reply.session_id.clone().filter(fits).ok_or_else(|| unreadable_reply("session/new"))?;
-            ("session/new", id, reply, false)
+            ("session/new", id, reply, false, true)
         }
     };
-    if turn.run.execution_policy.approval != Approval::Never {
-        select_asking_mode(process, &session_id, reply.modes.as_ref()).await?;
-    }
+    let modes = reply.modes.map(SessionModes::from).unwrap_or_default();
     let name = initialized.agent_info.map(|info| info.name).unwrap_or_default();
     let model = reply.models.map(|models| models.current_model_id).filter(|model| !model.is_empty());
     let model = clip(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
@@ -85,7 +87,7 @@ pub(super) async fn open_session(
         // The server must know the session before anything is done in it.
         sink.flush().await;
     }
-    Ok(OpenedSession { session_id, model, has_prompt })
+    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new })
 }
 
 async fn initialize(
@@ -99,16 +101,22 @@ async fn initialize(
     let params = json!({"protocolVersion": PROTOCOL_VERSION, "clientInfo": client_info(),
         "clientCapabilities": {"fs": {"readTextFile": has_files, "writeTextFile": may_write}, "terminal": may_write}});
     let reply: AcpInitialized = call(process, "initialize", &params, START_MS, call_failed).await?;
-    if reply.protocol_version != PROTOCOL_VERSION {
-        let message =
-            format!("the agent speaks version {} of the protocol, not {PROTOCOL_VERSION}", reply.protocol_version);
-        return Err(TurnEnd::failed(FailureKind::BackendFailed, message));
-    }
+    check_version(&reply)?;
     let info = reply.agent_info.as_ref().map(|info| format!("{} {}", info.name, info.version)).unwrap_or_default();
     let phase =
         json!({"phase": "initialize:completed", "userAgent": clip(&info, NAME_BYTES_MAX), "processId": process.id()});
     sink.emit(EventType::BackendStatus, &phase).await;
     Ok(reply)
+}
+
+/// Rejects a backend that speaks another version of the protocol.
+pub(super) fn check_version(reply: &AcpInitialized) -> Result<(), TurnEnd> {
+    if reply.protocol_version == PROTOCOL_VERSION {
+        return Ok(());
+    }
+    let message =
+        format!("the agent speaks version {} of the protocol, not {PROTOCOL_VERSION}", reply.protocol_version);
+    Err(TurnEnd::failed(FailureKind::BackendFailed, message))
 }
 
 /// Resumes a session. After an interrupted turn it must be known what the session contains, so it is loaded with its
@@ -136,24 +144,19 @@ async fn resume_session(
     }
 }
 
-fn session_params(environment: &BackendEnvironment, session_id: Option<&String>) -> Result<Value, TurnEnd> {
-    let mut params = json!({"cwd": environment.require_workspace()?, "mcpServers": []});
+fn session_params(
+    environment: &BackendEnvironment,
+    initialized: &AcpInitialized,
+    session_id: Option<&String>,
+) -> Result<Value, TurnEnd> {
+    let capabilities = initialized.agent_capabilities.as_ref();
+    let has_http = capabilities.and_then(|can| can.mcp_capabilities.as_ref()).is_some_and(|can| can.http);
+    let servers = acp_servers(&environment.mcp_servers, has_http);
+    let mut params = json!({"cwd": environment.require_workspace()?, "mcpServers": servers});
     if let Some(session_id) = session_id {
         params["sessionId"] = session_id.as_str().into();
     }
     Ok(params)
-}
-
-/// Selects the mode in which the backend asks, so that it does not decide alone what the run's policy wants to be asked.
-async fn select_asking_mode(process: &mut Process, session_id: &str, modes: Option<&Modes>) -> Result<(), TurnEnd> {
-    let Some(modes) = modes else { return Ok(()) };
-    let can_ask = modes.available_modes.iter().any(|mode| mode.id == ASKING_MODE);
-    if !can_ask || [ASKING_MODE, "plan"].contains(&modes.current_mode_id.as_str()) {
-        return Ok(());
-    }
-    let params = json!({"sessionId": session_id, "modeId": ASKING_MODE});
-    let _: Value = call(process, "session/set_mode", &params, CALL_MS, call_failed).await?;
-    Ok(())
 }
 
 /// The last user message in the history that arrived while the session was loaded. Removes the whole history from the

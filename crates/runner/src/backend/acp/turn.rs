@@ -16,6 +16,7 @@ use super::{
     failures::{error_text, prompt_failure_kind},
     files::Files,
     host::{AcpHost, LateReply},
+    notifications::Notifications,
     session::OpenSession,
     terminals::Terminals,
     updates::Updates,
@@ -49,6 +50,7 @@ pub(super) struct AcpTurn<'a> {
     sink: TurnSink,
     host: AcpHost,
     updates: Updates,
+    notifications: Notifications,
     steers: VecDeque<Steer>,
     invalid_lines: u32,
     /// Whether the backend has done something since the prompt was sent.
@@ -93,7 +95,8 @@ impl<'a> AcpTurn<'a> {
         let policy = &turn.run.execution_policy;
         // Programs in a terminal have no access to the backend's own directories.
         let tools = BackendEnvironment { home: None, storage: None, ..environment.clone() };
-        let host = AcpHost::new(policy, files, Terminals::new(tools.guarded(policy.sandbox)));
+        let terminals = Terminals::new(tools.guarded(policy.sandbox));
+        let host = AcpHost::new(policy, files, terminals, &environment.disabled_tools);
         let updates = Updates::new(session.model.clone());
         Self {
             session,
@@ -101,6 +104,7 @@ impl<'a> AcpTurn<'a> {
             sink,
             host,
             updates,
+            notifications: Notifications::default(),
             steers: VecDeque::new(),
             invalid_lines: 0,
             is_working: false,
@@ -112,11 +116,12 @@ impl<'a> AcpTurn<'a> {
     /// Runs the turn. If the session already contains the prompt, the backend is only told to continue.
     pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
         self.skip_stale().await;
+        let thread_prompt = self.turn.thread_prompt(std::mem::take(&mut self.session.is_new));
         let mut prompt = match (has_prompt, self.turn.is_repeat) {
             (true, _) => CUT_OFF.to_owned(),
             // The backend may have started although its session does not contain the prompt: not all store it at once.
-            (false, true) => format!("{CUT_OFF} This was asked:\n\n{}", self.turn.full_prompt()),
-            (false, false) => self.turn.full_prompt(),
+            (false, true) => format!("{CUT_OFF} This was asked:\n\n{thread_prompt}"),
+            (false, false) => thread_prompt,
         };
         for _ in 0..PROMPTS_MAX {
             let reply = match self.prompt(&prompt).await {
@@ -138,11 +143,17 @@ impl<'a> AcpTurn<'a> {
         self.give_up(PromptError::backend_failed("the turn has no end")).await
     }
 
-    /// Drops what arrived between two turns. Requests get an error.
+    /// Handles what arrived between two turns: requests get an error, changes of the session are reported, the rest is dropped.
     async fn skip_stale(&mut self) {
         while let Some(Some(incoming)) = self.session.process.next().now_or_never() {
-            if let Incoming::Frame(RpcFrame::Request { id, method, .. }) = incoming {
-                let _ = self.reply(id, Err(RpcError::unknown_method(&method))).await;
+            match incoming {
+                Incoming::Frame(RpcFrame::Request { id, method, .. }) => {
+                    let _ = self.reply(id, Err(RpcError::unknown_method(&method))).await;
+                }
+                Incoming::Frame(RpcFrame::Notification { method, params }) => {
+                    self.notifications.report_late(&self.sink, self.session, &method, &params).await;
+                }
+                Incoming::Frame(_) | Incoming::Invalid(_) => {}
             }
         }
     }
@@ -223,7 +234,9 @@ impl<'a> AcpTurn<'a> {
             Incoming::Frame(RpcFrame::Notification { method, params }) if method == "session/update" => {
                 self.handle_update(&params).await?;
             }
-            Incoming::Frame(RpcFrame::Notification { .. }) => {}
+            Incoming::Frame(RpcFrame::Notification { method, params }) => {
+                self.notifications.report(&self.sink, self.session, &method, &params).await;
+            }
             Incoming::Frame(RpcFrame::Request { id, method, params }) => {
                 self.is_working = true;
                 let reply = self.host.handle(&mut self.sink, &mut self.updates, &id, &method, &params).await;

@@ -29,6 +29,14 @@ pub(crate) struct AgentInfo {
 pub(crate) struct AgentCapabilities {
     pub(crate) load_session: bool,
     pub(crate) session_capabilities: Option<SessionCapabilities>,
+    pub(crate) mcp_capabilities: Option<McpCapabilities>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct McpCapabilities {
+    /// The backend connects to MCP servers over streamable HTTP.
+    pub(crate) http: bool,
 }
 
 #[derive(Default, Deserialize)]
@@ -154,6 +162,19 @@ pub(crate) struct AcpToolCall {
     pub(crate) status: Option<String>,
     pub(crate) raw_input: Option<Value>,
     pub(crate) raw_output: Option<Value>,
+    /// Extensions. Some backends name the tool here.
+    #[serde(rename = "_meta")]
+    pub(crate) meta: Option<Value>,
+}
+
+impl AcpToolCall {
+    /// Whether it is a call of this tool: by the name that the backend gives, or by the title if it gives none.
+    pub(crate) fn is_of(&self, tool: &str) -> bool {
+        match self.meta.as_ref().and_then(|meta| meta["toolName"].as_str()) {
+            Some(name) => name == tool,
+            None => self.title.as_deref().and_then(|title| title.split([' ', ':', '(']).next()) == Some(tool),
+        }
+    }
 }
 
 /// A tool call that needs permission, with its changes of files.

@@ -153,6 +153,10 @@ impl Backend for CodexBackend {
         true
     }
 
+    fn keeps_thread(&self) -> bool {
+        true
+    }
+
     fn close(&mut self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(thread) = self.open.take() {

@@ -102,19 +102,25 @@ pub(super) async fn open_thread(
         sink.emit(EventType::BackendStatus, &phase).await;
     }
     let settings = thread_settings(&turn.run.execution_policy, environment)?;
+    let command_id = turn.command.command_id.to_string();
+    let has_storage = environment.storage.is_some();
     let unreported = match thread_id {
         None if turn.is_repeat => find_unreported_thread(process).await?,
         _ => None,
     };
-    if let Some(thread_id) = &unreported {
-        sink.emit(EventType::Session, &json!({"threadId": thread_id})).await;
+    let resumed = match thread_id.or(unreported.as_ref()) {
+        Some(thread_id) => Some(resume_thread(process, thread_id, settings.clone(), has_storage, sink).await?),
+        None => None,
+    };
+    // A thread without this prompt is none that this command started: after a rewind, the storage also has the one that
+    // was given up.
+    let resumed = resumed.filter(|reply| thread_id.is_some() || prompt_state(reply, &command_id) != PromptState::New);
+    if let Some(reply) = resumed.as_ref().filter(|_| unreported.is_some()) {
+        sink.emit(EventType::Session, &json!({"threadId": reply.thread.id})).await;
     }
-    let existing = thread_id.or(unreported.as_ref());
-    let (method, reply) = match existing {
-        Some(thread_id) => {
-            let has_storage = environment.storage.is_some();
-            ("thread/resume", resume_thread(process, thread_id, settings, has_storage, sink).await?)
-        }
+    let is_on_disk = resumed.is_some();
+    let (method, reply) = match resumed {
+        Some(reply) => ("thread/resume", reply),
         None => ("thread/start", call(process, "thread/start", &settings, CALL_MS, call_failed).await?),
     };
     reject_default_config(process, sink).await?;
@@ -122,9 +128,7 @@ pub(super) async fn open_thread(
     let phase = json!({"phase": format!("{method}:completed"), "threadId": reply.thread.id, "model": reply.model,
         "modelProvider": reply.model_provider});
     sink.emit(EventType::BackendStatus, &phase).await;
-    let command_id = turn.command.command_id.to_string();
     let prompt = if turn.is_repeat { prompt_state(&reply, &command_id) } else { PromptState::New };
-    let is_on_disk = existing.is_some();
     Ok(OpenedThread { thread_id: reply.thread.id, model: reply.model, is_on_disk, prompt })
 }
 

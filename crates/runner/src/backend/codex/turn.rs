@@ -135,7 +135,7 @@ impl<'a> CodexTurn<'a> {
 
     /// Runs the turn. If the thread already contains the prompt, Codex is only told to continue.
     pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
-        let prompt = self.turn.full_prompt();
+        let prompt = self.turn.thread_prompt(!self.thread.is_on_disk);
         let mut text = if has_prompt { CONTINUE } else { prompt.as_str() };
         loop {
             if let Err(error) = self.start(text).await {

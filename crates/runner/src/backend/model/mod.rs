@@ -5,6 +5,7 @@
 
 mod endpoint;
 mod error;
+pub(super) mod side_query;
 mod stream;
 mod tools;
 mod wire;

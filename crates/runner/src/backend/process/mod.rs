@@ -9,7 +9,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     ffi::OsString,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -69,23 +69,30 @@ pub(crate) struct Program {
 
 impl Program {
     /// The command that starts the program. All programs are started by it.
-    pub(super) fn command(&self) -> Command {
-        let mut command = match &self.guarded {
-            None => Command::new(&self.path),
-            Some(guarded) => Command::new(&guarded.guard),
-        };
-        match &self.guarded {
-            None => command.args(&self.arguments),
-            Some(guarded) => command.arg0("ostler").args(guarded.arguments(&self.path, &self.arguments)),
-        };
-        command.env_clear().process_group(0);
-        command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    pub(crate) fn command(&self) -> Command {
+        let mut command = guarded_command(&self.path, &self.arguments, self.guarded.as_ref());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         if let Some(directory) = &self.directory {
             command.current_dir(directory);
         }
         command
     }
+}
+
+/// The command that starts a program with its guard, in a process group of its own and with none of our variables that could
+/// hold a secret.
+pub fn guarded_command(path: &Path, arguments: &[OsString], guarded: Option<&Guarded>) -> Command {
+    let mut command = match guarded {
+        None => Command::new(path),
+        Some(guarded) => Command::new(&guarded.guard),
+    };
+    match guarded {
+        None => command.args(arguments),
+        Some(guarded) => command.arg0("ostler").args(guarded.arguments(path, arguments)),
+    };
+    command.env_clear().process_group(0);
+    command.envs(ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
+    command
 }
 
 /// Something that the child sent.

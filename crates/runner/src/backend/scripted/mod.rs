@@ -13,7 +13,7 @@ use super::{
     interface::{AfterCrash, Backend},
     turn::{Turn, TurnEnd, TurnResult},
 };
-use crate::turn_sink::TurnSink;
+use crate::{side_queries::SideQuery, turn_sink::TurnSink};
 use play::Player;
 use script::{Script, ScriptStep};
 
@@ -38,6 +38,19 @@ impl Backend for ScriptedBackend {
     fn keeps_lease(&self) -> bool {
         false
     }
+}
+
+/// The answer to a side query: the number of messages, the last line of the question, and the end of the conversation. Inside
+/// the first `<tag>` of the question, if it names one. `None` if the conversation is empty.
+pub(super) fn answer_aside(query: &SideQuery) -> Option<String> {
+    let last = query.conversation.last()?;
+    let line = |text: &str| text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().to_owned();
+    let tag = query.question.split_once('<').and_then(|(_, rest)| Some(rest.split_once('>')?.0));
+    let (count, last) = (query.conversation.len(), line(&last.text));
+    Some(match tag {
+        Some(tag) => format!("<{tag}>{count} messages; the last one: {last}</{tag}>"),
+        None => format!("{}: {count} messages; the last one: {last}", line(&query.question)),
+    })
 }
 
 #[cfg(test)]

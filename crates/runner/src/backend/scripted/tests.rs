@@ -36,6 +36,8 @@ fn turn(prompt: &str) -> Turn {
         attempt_id: "att_00000000000000000000000000000001".parse().unwrap(),
         is_repeat: false,
         conversation: vec![],
+        unsent: 0,
+        truncated: false,
         images: vec![],
         images_unseen: 0,
     }
@@ -289,4 +291,24 @@ fn the_prompt_mentions_images_that_the_backend_cannot_see() {
     let prompt = |images_unseen| Turn { images_unseen, ..turn("hi") }.full_prompt();
     assert_eq!(prompt(1), "hi\n\n[The message came with an image that you cannot see.]");
     assert_eq!(prompt(2), "hi\n\n[The message came with 2 images that you cannot see.]");
+}
+
+#[test]
+fn a_thread_gets_the_messages_that_it_lacks_before_the_prompt() {
+    use ostler_protocol::kernel::conversation::{ConversationMessage, Role};
+    let message = |role, text: &str| ConversationMessage { role, text: text.to_owned() };
+    let conversation =
+        vec![message(Role::User, "one"), message(Role::Assistant, "eins"), message(Role::User, "I ran ls")];
+    let turn = Turn { conversation, unsent: 1, ..turn("next") };
+    let new = turn.thread_prompt(true);
+    assert!(new.contains("<user>\none\n</user>\n\n<assistant>\neins\n</assistant>"), "{new}");
+    assert!(new.ends_with("The message to respond to:\n\nnext"), "{new}");
+    let existing = turn.thread_prompt(false);
+    assert!(existing.contains("I ran ls") && !existing.contains("eins"), "{existing}");
+    let known = Turn { unsent: 0, ..turn };
+    assert_eq!(known.thread_prompt(false), "next");
+    let long = message(Role::User, &"x".repeat(70_000));
+    let cut = Turn { conversation: vec![long, message(Role::Assistant, "short")], ..known };
+    let prompt = cut.thread_prompt(true);
+    assert!(prompt.contains("[Earlier messages are left out.]") && prompt.len() < 1_000, "{}", prompt.len());
 }

@@ -10,6 +10,7 @@ use ostler_protocol::{
         provider_profiles::{AUTH, AgentConfig, ProfileConfig, ProfileOwner},
     },
 };
+use ostler_store::failures::is_of_store;
 use secrecy::SecretString;
 
 use super::{learn, owners};
@@ -95,6 +96,29 @@ pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnis
     check_allowed(app, &owner, &config)?;
     check_addresses(app, &owner, &config).await?;
     Ok(Furnishing { config, files, owner })
+}
+
+/// What a profile's config states about its model.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    pub name: Option<String>,
+    /// Tokens that the model can take in at once.
+    pub context_window: Option<u64>,
+}
+
+/// What is known of the model behind a profile. Nothing if the profile cannot be used. Fails only if the store does not respond.
+pub async fn model_facts(app: &App, tenant_id: &str, profile: &str) -> Result<ModelFacts, Failure> {
+    let config = match furnish(app, tenant_id, profile).await {
+        Ok(furnishing) => furnishing.config,
+        Err(failure) if is_of_store(&failure) => return Err(failure),
+        Err(_) => return Ok(ModelFacts::default()),
+    };
+    let name = match &config.agent {
+        AgentConfig::Model { model, .. } => Some(model.clone()),
+        AgentConfig::Codex => config.own.get("model").and_then(|model| Some(model.as_str()?.to_owned())),
+        AgentConfig::Scripted | AgentConfig::Acp { .. } => None,
+    };
+    Ok(ModelFacts { name, context_window: config.context_window })
 }
 
 /// The config of a profile and the files of its agent's home.

@@ -4,7 +4,10 @@ use ostler_daemon::config::DaemonSection;
 use serde_json::{Value, json};
 
 use super::{Bound, refused};
-use crate::harness::{Engine, both_engines, one_engine};
+use crate::{
+    daemon::scene::attached,
+    harness::{Engine, both_engines, one_engine},
+};
 
 const SETTINGS: &str = "/workspace/settings";
 const RELOAD: &str = "/workspace/reload";
@@ -64,6 +67,29 @@ async fn the_default_model_is_a_profile_that_can_be_used(engine: Engine) {
     bound.server.post(SETTINGS, &set("model.default", json!("scripted"))).await.with_status(200);
     let providers = bound.server.get("/workspace/providers").await.with_status(200);
     assert_eq!(providers["current"], json!({"authType": "scripted", "modelId": "scripted"}));
+}
+
+/// What a setting changes in sessions that are opened after it, and in none that were open before.
+#[both_engines]
+async fn new_sessions_start_with_the_default_model_and_language(engine: Engine) {
+    let bound = Bound::start(engine).await;
+    let before = attached(&bound.server).await;
+    let install = json!({"providerId": "deepseek", "apiKey": "a-key-0123456789", "modelIds": ["m"]});
+    bound.server.post("/workspace/auth/provider", &install).await.with_status(200);
+    bound.server.post(SETTINGS, &set("model.default", json!("deepseek-m"))).await.with_status(200);
+    bound.server.post(SETTINGS, &set("general.outputLanguage", json!("de"))).await.with_status(200);
+    let after = attached(&bound.server).await;
+    for (session, model, instruction) in
+        [(&before, "scripted", Value::Null), (&after, "deepseek-m", json!("Reply in German."))]
+    {
+        let context = session.get("context").await.with_status(200);
+        assert_eq!(context["state"]["models"]["currentModelId"], model);
+        session.prompt("hi").await;
+        let (run_id, command_id) = session.prompted(&bound.server).await;
+        assert_eq!(bound.server.run(&run_id).await["backendProfile"], model);
+        let command = bound.server.command(&run_id, &command_id).await;
+        assert_eq!(command["payload"]["context"]["notes"][0]["value"], instruction, "{command}");
+    }
 }
 
 #[one_engine]

@@ -3,7 +3,7 @@
 
 use super::daemon_files;
 use crate::{
-    daemon::{details, proofs, stream, votes, workspace},
+    daemon::{agents, asides, auth, details, mcp, proofs, stream, votes, workspace},
     harness::TestServer,
 };
 
@@ -13,7 +13,11 @@ pub async fn is_there(server: &TestServer, tag: &str) -> bool {
         "workspace_file_read" => return daemon_files::reads(server).await,
         "workspace_file_bytes" => return daemon_files::reads_bytes(server).await,
         "workspace_file_write" => return daemon_files::writes(server).await,
+        tag if agents::TAGS.contains(&tag) => return agents::is_there(server, tag).await,
         tag if workspace::proofs::TAGS.contains(&tag) => return workspace::proofs::is_there(server, tag).await,
+        "auth_provider_install" => return auth::installs(server).await,
+        "auth_device_flow" => return auth::has_device_flows(server).await,
+        tag if mcp::TAGS.contains(&tag) => return mcp::is_there(server, tag).await,
         "session_events" | "slow_client_warning" | "typed_event_schema" => stream::proof(server).await,
         "writer_idle_timeout" => return stream::evicts_idle_writers(server).await,
         "session_create"
@@ -34,6 +38,8 @@ pub async fn is_there(server: &TestServer, tag: &str) -> bool {
             details::proof(server, tag).await;
         }
         "session_permission_vote" | "permission_vote" | "permission_mediation" => votes::proof(server, tag).await,
+        "session_recap" | "session_btw" | "session_context_usage" => asides::proof(server, tag).await,
+        "session_rewind" | "session_branch" | "session_shell_command" => return proofs::history(server, tag).await,
         other => panic!("{other} is a tag without a proof: give it one here"),
     }
     true

@@ -6,7 +6,16 @@ use ostler_protocol::capabilities::Toggle;
 use serde_json::{Value, json};
 
 use super::toggles::{switch_off_defaults, switch_on};
-use crate::harness::{Engine, TestServer, one_engine};
+use crate::{
+    daemon::acted_agent,
+    harness::{Engine, TestServer, one_engine},
+};
+
+/// How many tags are those of the protocol. Our own begin with our name.
+fn of_protocol(envelope: &Value) -> usize {
+    let tags = envelope["features"].as_array().unwrap().iter();
+    tags.filter(|tag| !tag.as_str().unwrap().starts_with("ostler_")).count()
+}
 
 #[one_engine]
 async fn the_envelope_is_what_published_clients_read(engine: Engine) {
@@ -21,9 +30,20 @@ async fn the_envelope_is_what_published_clients_read(engine: Engine) {
     assert_eq!(features[0], "health");
     let versions = json!({"current": "v1", "supported": ["v1"]});
     let expected = json!({"v": 1, "mode": "http-bridge", "features": null, "workspaceCwd": null, "modelServices": [],
+        "transports": ["rest"], "limits": {"maxPendingPromptsPerSession": 5},
+        "supportedLanguages": ["auto", "ca", "de", "en", "fr", "ja", "pt", "ru", "zh", "zh-TW"],
         "protocol": versions, "protocolVersions": versions, "policy": {"permission": "first-responder"},
         "eventSchemaVersion": 1, "ostlerVersion": env!("CARGO_PKG_VERSION")});
     assert_eq!(envelope, expected);
+}
+
+#[one_engine]
+async fn most_tags_do_not_need_a_coding_agent(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        Toggle::ALL.iter().filter(|toggle| **toggle != Toggle::Agent).for_each(|toggle| switch_on(setup, *toggle));
+    })
+    .await;
+    assert_eq!(of_protocol(&server.get("/capabilities").await.with_status(200)), 58);
 }
 
 /// The whole envelope with every toggle off, and with every toggle on. `OSTLER_BLESS=1` writes it again.
@@ -36,8 +56,12 @@ async fn the_kept_envelopes_are_up_to_date(engine: Engine) {
             on.iter().for_each(|toggle| switch_on(setup, *toggle));
         })
         .await;
+        if !on.is_empty() {
+            acted_agent::install(&server).await;
+        }
         let mut envelope: Value = server.get("/capabilities").await.with_status(200);
         assert_eq!(envelope["workspaceCwd"] == "", on.is_empty());
+        assert!(on.is_empty() || of_protocol(&envelope) == 67, "all tags of the protocol: {envelope}");
         // What differs between machines and releases.
         (envelope["workspaceCwd"], envelope["ostlerVersion"]) = (json!("(workspace)"), json!("(version)"));
         envelopes[name] = envelope;

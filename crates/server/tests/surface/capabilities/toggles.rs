@@ -5,11 +5,12 @@ use ostler_protocol::capabilities::Toggle;
 use ostler_server::net::rates::Rates;
 
 use super::gate::PAGE_ORIGIN;
-use crate::harness::Setup;
+use crate::{daemon::acted_agent, harness::Setup};
 
 /// Switches off what is on by default.
 pub fn switch_off_defaults(setup: &mut Setup) {
     setup.config.change(|daemon: &mut DaemonSection| (daemon.settings, daemon.reload) = (false, false));
+    setup.config.mcp.no_pool = true;
 }
 
 pub fn switch_on(setup: &mut Setup, toggle: Toggle) {
@@ -35,16 +36,23 @@ pub fn switch_on(setup: &mut Setup, toggle: Toggle) {
             setup.bind_workspace();
             setup.config.change(|daemon: &mut DaemonSection| daemon.settings = true);
         }
+        Toggle::Agent => acted_agent::choose(setup),
         Toggle::Reload => {
             setup.bind_workspace();
             setup.config.change(|daemon: &mut DaemonSection| daemon.reload = true);
+        }
+        Toggle::McpPool => setup.config.mcp.no_pool = false,
+        Toggle::SessionShell => {
+            setup.bind_workspace();
+            setup.config.change(|daemon: &mut DaemonSection| daemon.session_shell = true);
         }
     }
 }
 
 /// These toggles, and those without which they cannot be on.
 pub fn with_implied(on: &[Toggle]) -> Vec<Toggle> {
-    let needs_workspace = on.contains(&Toggle::Settings) || on.contains(&Toggle::Reload);
+    let bound = [Toggle::Settings, Toggle::Reload, Toggle::Agent, Toggle::SessionShell];
+    let needs_workspace = bound.iter().any(|toggle| on.contains(toggle));
     let implied = needs_workspace.then_some(Toggle::Workspace);
     on.iter().copied().chain(implied).collect()
 }

@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 18] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 22] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -34,6 +34,10 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 18] = [
     "ALTER TABLE commands DROP COLUMN submitted_by",
     "DROP TABLE daemon_sessions",
     "DROP TABLE daemon_clients",
+    "DROP TABLE daemon_workspaces",
+    "DROP TABLE workspace_switches",
+    "ALTER TABLE sessions DROP COLUMN parent_id",
+    "ALTER TABLE sessions DROP COLUMN parent_seq",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

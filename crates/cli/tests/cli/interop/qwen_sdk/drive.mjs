@@ -3,9 +3,12 @@
 // the server returned.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
-const { sdk, server, token, workspace, scenario } = JSON.parse(process.argv[2]);
+import { auth } from "./auth.mjs";
+
+const { sdk, server, token, workspace, scenario, mcp } = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const { DaemonClient, DaemonSessionClient, asKnownDaemonEvent } = await import(pathToFileURL(sdk));
 
 /** How long one step may take. */
@@ -349,6 +352,37 @@ const scenarios = {
     await step("workspaceProviders", async () => isList((await client.workspaceProviders()).providers, "providers"));
   },
 
+  async asides() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const asked = { clientId };
+    await step("recapSession of an empty session", async () => has(await client.recapSession(sessionId, asked), { sessionId, recap: null }, "the recap"));
+    await step("prompt", () => client.prompt(sessionId, text("hello"), undefined, clientId));
+    await step("recapSession", async () => {
+      const { recap } = await client.recapSession(sessionId, asked);
+      isText(recap, "recap");
+      assert.ok(!recap.includes("<recap>"), `expected no tags, got ${recap}`);
+    });
+    await step("btwSession", async () => {
+      const reply = await client.btwSession(sessionId, "What did I say?", asked);
+      has(reply, { sessionId }, "the answer");
+      assert.match(reply.answer, /hello/);
+    });
+    await step("btwSession without a question is refused", () => assert.rejects(client.btwSession(sessionId, " ", asked), (error) => error.status === 400));
+    await step("sessionContextUsage", async () => {
+      const context = await client.sessionContextUsage(sessionId, { detail: true }, clientId);
+      has(context, { v: 1, sessionId, workspaceCwd: workspace }, "the context usage");
+      isText(context.formattedText, "formattedText");
+      const { usage } = context;
+      isText(usage.modelName, "modelName");
+      for (const name of ["totalTokens", "contextWindowSize"]) assert.equal(typeof usage[name], "number", `expected the number ${name}, got ${JSON.stringify(usage)}`);
+      for (const name of ["systemPrompt", "builtinTools", "mcpTools", "memoryFiles", "skills", "messages", "freeSpace", "autocompactBuffer"]) {
+        assert.equal(typeof usage.breakdown[name], "number", `expected the number ${name}, got ${JSON.stringify(usage.breakdown)}`);
+      }
+      for (const name of ["builtinTools", "mcpTools", "memoryFiles", "skills"]) isList(usage[name], name);
+    });
+  },
+
   async files() {
     const client = newClient();
     const path = "notes/hello.txt";
@@ -439,6 +473,108 @@ const scenarios = {
       const reloaded = await client.reload({ clientId });
       isList(reloaded.changedKeys, "changedKeys");
       assert.equal(typeof reloaded.childReloaded, "boolean");
+    });
+    await follower.stop();
+  },
+
+  auth: () => auth({ newClient, session, following, step, has, isText, described, workspace }),
+
+  async mcp() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    const framed = async (type) => {
+      const frame = await follower.first(type, (event) => event.type === type);
+      const known = asKnownDaemonEvent(frame);
+      assert.ok(known, `expected a frame that the SDK knows, got ${JSON.stringify(frame)}`);
+      return frame;
+    };
+    await step("workspaceMcp", async () => {
+      const status = await client.workspaceMcp();
+      has(status, { v: 1, workspaceCwd: workspace, budgetMode: "off", servers: [], budgets: [] }, "the snapshot");
+    });
+    await step("addRuntimeMcpServer", async () => {
+      const added = await client.addRuntimeMcpServer({ name: "notes", config: mcp }, { clientId });
+      has(added, { name: "notes", transport: "stdio", replaced: false, shadowedSettings: false, toolCount: 2 }, "the server");
+      has((await framed("mcp_server_added")).data, { name: "notes", originatorClientId: clientId }, "the frame");
+      const [server] = (await client.workspaceMcp()).servers;
+      has(server, { name: "notes", status: "ok", mcpStatus: "connected", configOrigin: "runtime" }, "the snapshot");
+    });
+    await step("workspaceMcpTools", async () => {
+      const { tools } = await client.workspaceMcpTools("notes");
+      assert.deepEqual(tools.map(({ name }) => name), ["mcp__notes__echo", "mcp__notes__env"]);
+      has(tools[0], { serverToolName: "echo", isValid: true }, "the tool");
+    });
+    await step("restartMcpServer", async () => {
+      has(await client.restartMcpServer("notes", { clientId }), { serverName: "notes", restarted: true }, "the restart");
+      has((await framed("mcp_server_restarted")).data, { serverName: "notes" }, "the frame");
+      const one = await client.restartMcpServer("notes", { clientId, entryIndex: 0 });
+      has(one.entries[0], { entryIndex: 0, restarted: true }, "the restart of one connection");
+    });
+    await step("manageMcpServer", async () => {
+      has(await client.manageMcpServer("notes", "disable", { clientId }), { serverName: "notes", action: "disable", ok: true }, "the switch");
+      has((await framed("mcp_server_changed")).data, { serverName: "notes", action: "disable" }, "the frame");
+      has(await client.restartMcpServer("notes", { clientId }), { restarted: false, skipped: true, reason: "disabled" }, "the restart");
+      has((await framed("mcp_server_restart_refused")).data, { reason: "disabled" }, "the frame");
+      has(await client.manageMcpServer("notes", "enable", { clientId }), { ok: true, changed: true }, "the switch");
+    });
+    await step("setWorkspaceToolEnabled", async () => {
+      has(await client.setWorkspaceToolEnabled("mcp__notes__env", false, { clientId }), { toolName: "mcp__notes__env", enabled: false }, "the switch");
+      has((await framed("tool_toggled")).data, { toolName: "mcp__notes__env", enabled: false }, "the frame");
+    });
+    await step("removeRuntimeMcpServer", async () => {
+      has(await client.removeRuntimeMcpServer("notes", { clientId }), { name: "notes", removed: true, wasShadowingSettings: false }, "the removal");
+      has((await framed("mcp_server_removed")).data, { name: "notes" }, "the frame");
+      has(await client.removeRuntimeMcpServer("notes", { clientId }), { skipped: true, reason: "not_present" }, "the second removal");
+    });
+    await follower.stop();
+  },
+
+  /** Going back in a conversation, continuing it in another session, and commands that the agent learns of. */
+  async history() {
+    const client = newClient();
+    const { sessionId, clientId } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    for (const words of ["one", "two"]) {
+      await step(`prompt ${words}`, () => client.prompt(sessionId, text(words), undefined, clientId));
+    }
+    const snapshots = await step("getRewindSnapshots", async () => {
+      const { snapshots } = await client.getRewindSnapshots(sessionId);
+      assert.deepEqual(snapshots.map(({ turnIndex }) => turnIndex), [0, 1]);
+      has(snapshots[1], { promptId: `${sessionId}########2`, diffStats: { filesChanged: 0, insertions: 0, deletions: 0 } }, "a snapshot");
+      assert.ok(!Number.isNaN(Date.parse(snapshots[1].timestamp)), `expected a time, got ${JSON.stringify(snapshots[1])}`);
+      return snapshots;
+    });
+    await step("rewindSession", async () => {
+      const { promptId } = snapshots[1];
+      const rewound = await client.rewindSession(sessionId, promptId, { clientId });
+      assert.deepEqual(rewound, { rewound: true, targetTurnIndex: 1, filesChanged: [], filesFailed: [] });
+      const frame = await follower.first("session_rewound", ({ type }) => type === "session_rewound");
+      assert.ok(asKnownDaemonEvent(frame), `expected a frame that the SDK knows, got ${JSON.stringify(frame)}`);
+      has(frame.data, { sessionId, promptId, targetTurnIndex: 1 }, "the frame");
+      assert.equal((await client.getRewindSnapshots(sessionId)).snapshots.length, 1);
+    });
+    await step("shellCommand", async () => {
+      const result = await client.shellCommand(sessionId, "echo made > made; cat made", { clientId });
+      assert.deepEqual(result, { exitCode: 0, output: "made\n", aborted: false });
+      const frame = await follower.first("user_shell_result", ({ type }) => type === "user_shell_result");
+      has(frame.data, { sessionId, exitCode: 0, aborted: false }, "the frame");
+      const hidden = await client.shellCommand(sessionId, "cat ../data/token; touch ../outside", { clientId });
+      assert.notEqual(hidden.exitCode, 0, `expected a command that cannot leave the workspace, got ${JSON.stringify(hidden)}`);
+      assert.ok(!hidden.output.includes(token), "expected no token");
+    });
+    await step("branchSession", async () => {
+      const branched = await client.branchSession(sessionId, { name: "Another way" }, clientId);
+      has(branched, { displayName: "Another way(1)", attached: false, workspaceCwd: workspace }, "the branch");
+      assert.equal(branched.forkedFrom.sessionId, sessionId);
+      const texts = branched.compactedReplay.map(({ data }) => data.update.content.text);
+      assert.deepEqual(texts.slice(0, 2), ["one", "one"]);
+      assert.ok(texts[2].includes("cat made"), `expected the command, got ${JSON.stringify(texts)}`);
+      const branch = following(client, branched.sessionId, { lastEventId: 0, clientId: branched.clientId });
+      const frame = await branch.first("session_branched", ({ type }) => type === "session_branched");
+      has(frame.data, { sourceSessionId: sessionId, newSessionId: branched.sessionId }, "the frame");
+      await client.prompt(branched.sessionId, text("three"), undefined, branched.clientId);
+      await branch.stop();
     });
     await follower.stop();
   },

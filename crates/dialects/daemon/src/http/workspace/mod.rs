@@ -1,12 +1,17 @@
 //! `/workspace…`: documents and snapshots of the workspace that the server is bound to.
 
+mod agents;
+mod auth;
 mod env;
+mod extensions;
+mod hooks;
 mod init;
 mod memory;
 mod preflight;
 mod providers;
 mod reload;
 mod settings;
+mod skills;
 
 use ostler_server::app::App;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -20,4 +25,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(env::get))
         .routes(routes!(preflight::get))
         .routes(routes!(providers::get))
+        .merge(auth::routes())
+        .routes(routes!(skills::get))
+        .routes(routes!(hooks::get))
+        .merge(agents::routes())
+        .merge(extensions::routes())
 }

@@ -2,9 +2,16 @@
 
 use ostler_protocol::{
     Failure,
-    daemon::models::{SessionModel, SessionModels, SessionState},
+    daemon::{
+        approval_modes::session_modes,
+        models::{SessionModel, SessionModels, SessionState},
+    },
 };
-use ostler_server::{app::App, auth::Principal, service::backends};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    service::{backends, companions},
+};
 
 use crate::{service::lookup::OpenSession, state::DaemonState};
 
@@ -19,7 +26,9 @@ pub(crate) async fn state(app: &App, open: &OpenSession) -> Result<SessionState,
     if !available_models.iter().any(|model| model.model_id == current_model_id) {
         available_models.push(model(current_model_id.clone()));
     }
-    Ok(SessionState { models: SessionModels { current_model_id, available_models }, modes: None, config_options: None })
+    let extensions = companions::extensions(app, &open.session.tenant_id, &current_model_id).await?;
+    let modes = extensions.map(|_| session_modes(open.daemon.approval_mode()));
+    Ok(SessionState { models: SessionModels { current_model_id, available_models }, modes, config_options: None })
 }
 
 fn model(profile: String) -> SessionModel {

@@ -92,6 +92,7 @@ impl Scene {
                 secret_scope: SecretScope::default(),
                 permission_strategy: None,
                 permission_timeout_ms: None,
+                max_open_permissions: None,
                 budgets: Budgets::default(),
             },
             trace_sink: RawJson::null(),
@@ -208,7 +209,7 @@ impl Scene {
     }
 
     pub(super) fn cancel(&mut self, run_id: RunId, command_id: CommandId) {
-        let op = CancelCommandOp { command_id, by: "test".into(), reason: None };
+        let op = CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None };
         self.apply(run_id, Op::CancelCommand(op)).unwrap();
     }
 

@@ -159,6 +159,16 @@ fn a_question_belongs_to_a_command_and_only_so_many_are_open() {
 }
 
 #[test]
+fn a_policy_decides_how_many_questions_are_open() {
+    let (mut scene, run, turn, _) = asking();
+    scene.desk.run_mut(run).run.execution_policy.max_open_permissions = Some(64);
+    let many: Vec<_> = (1..64).map(|_| asks(turn, PermissionId::new(scene.body()))).collect();
+    scene.append(run, many).unwrap();
+    let op = Scene::append_op("runner", 1, None, vec![asks(turn, PermissionId::new(scene.body()))]);
+    assert_eq!(scene.refused(run, op), "permissions-open");
+}
+
+#[test]
 fn a_question_after_a_cancel_is_not_left_open() {
     let (mut scene, run, turn, _) = asking();
     scene.cancel(run, turn);

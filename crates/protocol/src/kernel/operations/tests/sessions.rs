@@ -1,7 +1,13 @@
 //! A session's own facts: numbered in the session, of no run, once each, and none after the close.
 
 use super::*;
-use crate::kernel::session_storage::{RefreshStorage, StorageKind};
+use crate::{
+    ids::CommandId,
+    kernel::{
+        session_storage::{RefreshStorage, StorageKind},
+        sessions::ParentSession,
+    },
+};
 
 fn change(scene: &mut Scene, change: SessionChange) -> Result<Session, Failure> {
     let (session, op) = (scene.desk.session.session, Op::ChangeSession(ChangeSessionOp { change, by: "me".into() }));
@@ -11,8 +17,12 @@ fn change(scene: &mut Scene, change: SessionChange) -> Result<Session, Failure> 
     }
 }
 
+fn renamed_to(title: Option<&str>) -> SessionChange {
+    SessionChange::Rename { title: title.map(str::to_owned), origin: None }
+}
+
 fn rename(scene: &mut Scene, title: &str) -> Session {
-    change(scene, SessionChange::Rename(Some(title.into()))).unwrap()
+    change(scene, renamed_to(Some(title))).unwrap()
 }
 
 #[test]
@@ -32,8 +42,8 @@ fn what_is_so_already_is_no_fact() {
     let mut scene = Scene::new();
     assert_eq!(rename(&mut scene, "mine").title.as_deref(), Some("mine"));
     rename(&mut scene, "mine");
-    assert_eq!(change(&mut scene, SessionChange::Rename(None)).unwrap().title, None);
-    change(&mut scene, SessionChange::Rename(None)).unwrap();
+    assert_eq!(change(&mut scene, renamed_to(None)).unwrap().title, None);
+    change(&mut scene, renamed_to(None)).unwrap();
     change(&mut scene, SessionChange::Close).unwrap();
     change(&mut scene, SessionChange::Close).unwrap();
     assert_eq!(scene.facts(EventType::Session).len(), 3);
@@ -52,7 +62,7 @@ fn a_closed_session_takes_no_run_no_command_and_no_other_name() {
     assert_eq!(scene.refused(run, command), "session-closed");
     let op = Op::CreateRun(Box::new(scene.new_run()));
     assert_eq!(scene.refused(run, op), "session-closed");
-    let renamed = change(&mut scene, SessionChange::Rename(Some("late".into()))).unwrap_err();
+    let renamed = change(&mut scene, renamed_to(Some("late"))).unwrap_err();
     assert_eq!(renamed.rule_name(), Some("session-closed"));
 }
 
@@ -118,4 +128,86 @@ fn each_use_keeps_storage_at_least_as_long_as_before() {
     let found = RefreshStorage { sha256: Some("aa".into()), ..RefreshStorage::default() };
     let used = SessionChange::MeasureStorage { found, expires_at: Some(soon) };
     assert_eq!(change(&mut scene, used).unwrap().storage.expires_at, Some(late));
+}
+
+fn rewind(scene: &mut Scene, before: CommandId) -> Result<Session, Failure> {
+    let at_seq = scene.desk.session.last_seq;
+    change(scene, SessionChange::Rewind { before, at_seq })
+}
+
+#[test]
+fn a_rewind_gives_up_the_agents_thread_and_nothing_else() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let busy = rewind(&mut scene, turn).unwrap_err();
+    assert_eq!(busy.kind, FailureKind::SessionBusy);
+    scene.cancel(run, turn);
+    scene.desk.session.thread_id = Some("thread".into());
+    let before = (*scene.desk.session).clone();
+    let after = rewind(&mut scene, turn).unwrap();
+    let (last_seq, chain_head) = (after.last_seq, after.chain_head);
+    assert_eq!(last_seq, before.last_seq + 1);
+    assert_eq!(after, Session { thread_id: None, last_seq, chain_head, ..before });
+    let fact = scene.facts(EventType::Session).pop().unwrap();
+    assert_eq!((&fact["change"], &fact["beforeCommandId"]), (&json!("rewound"), &json!(turn)));
+}
+
+/// Whether the events determine another thread than the row has.
+fn differs_in_thread(scene: &Scene) -> bool {
+    let mut replay = Replay::default();
+    scene.desk.events.iter().for_each(|event| replay.apply(event));
+    let rows = Rows { session: &scene.desk.session, runs: &[], commands: &[], leases: &[], usage: &[] };
+    replay.differences(&rows).iter().any(|difference| difference.contains("thread_id"))
+}
+
+#[test]
+fn a_replay_gives_up_the_thread_where_the_session_was_rewound() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.cancel(run, turn);
+    let now = scene.now;
+    scene.desk.append(run, NewEvent::written(EventType::Session, None, &json!({"threadId": "thread"})), now);
+    assert!(differs_in_thread(&scene));
+    scene.desk.session.thread_id = Some("thread".into());
+    assert!(!differs_in_thread(&scene));
+    rewind(&mut scene, turn).unwrap();
+    assert!(!differs_in_thread(&scene));
+    scene.desk.session.thread_id = Some("thread".into());
+    assert!(differs_in_thread(&scene));
+}
+
+#[test]
+fn a_rewind_is_refused_if_the_session_has_changed_or_a_runner_may_continue_it() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.cancel(run, turn);
+    let at_seq = scene.desk.session.last_seq;
+    rename(&mut scene, "changed");
+    let failure = change(&mut scene, SessionChange::Rewind { before: turn, at_seq }).unwrap_err();
+    assert_eq!(failure.rule_name(), Some("session-moved-on"));
+    scene.desk.session.active_run_id = Some(run);
+    scene.desk.session.active_lease_until = Some(Timestamp::MAX);
+    assert_eq!(rewind(&mut scene, turn).unwrap_err().kind, FailureKind::SessionBusy);
+    scene.desk.session.active_lease_until = Some(scene.now);
+    rewind(&mut scene, turn).unwrap();
+    change(&mut scene, SessionChange::Close).unwrap();
+    assert_eq!(rewind(&mut scene, turn).unwrap_err().rule_name(), Some("session-closed"));
+    let message = SessionChange::AddMessage { text: "late".into() };
+    assert_eq!(change(&mut scene, message).unwrap_err().rule_name(), Some("session-closed"));
+}
+
+#[test]
+fn the_parent_of_a_session_is_part_of_its_record() {
+    let mut scene = Scene::new();
+    let alone = scene.desk.session.record_digest();
+    let parent = |seq| Some(ParentSession { session: scene.desk.session.session, seq });
+    let (first, second) = (parent(7), parent(8));
+    scene.desk.session.parent = first;
+    let digest = scene.desk.session.record_digest();
+    assert_ne!(digest, alone);
+    scene.desk.session.parent = second;
+    assert_ne!(scene.desk.session.record_digest(), digest);
 }

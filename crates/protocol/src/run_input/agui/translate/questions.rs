@@ -11,7 +11,7 @@ use crate::{
         operations::ACTION_VOTED,
         permissions::{AskPermission, Asked},
     },
-    limits::PERMISSIONS_OPEN_MAX,
+    limits::PERMISSIONS_OPEN_CEILING,
     run_input::agui::events::Interrupt,
 };
 
@@ -37,7 +37,7 @@ impl Questions {
         let Some(Asked::Well(ask)) = payload.map(|payload| AskPermission::read(&payload)) else { return };
         let until = ask.waits_until(event.created_at, None);
         let is_new = self.open.iter().all(|question| question.interrupt.id != ask.permission_id.to_string());
-        if self.to_stop || until <= event.created_at || self.open.len() == PERMISSIONS_OPEN_MAX || !is_new {
+        if self.to_stop || until <= event.created_at || self.open.len() == PERMISSIONS_OPEN_CEILING || !is_new {
             return;
         }
         let options: Vec<&str> = ask.options.iter().map(|option| option.option_id.as_str()).collect();

@@ -239,6 +239,8 @@ impl CodexFixture {
             attempt_id: attempt_id(),
             is_repeat: self.is_repeat,
             conversation: vec![],
+            unsent: 0,
+            truncated: false,
             images: self.images.clone(),
             images_unseen: 0,
         }

@@ -1,0 +1,156 @@
+// The differences of our server from the published daemon that are intended: the name of the call or `frame KIND`, the path or
+// the whole difference, and the reason. `*` in a name or a path stands for anything. Where the published program differs from the
+// protocol of its capabilities page, we follow the page (ADR 53).
+
+/** Objects whose members are named by data, not by the protocol. */
+export const maps = ["body.models", ".byName", ".rawInput"];
+
+/** A fourth member of differences that depend on what happens when. */
+export const SOMETIMES = "sometimes";
+
+const OURS = "more than the protocol asks for";
+const LATER = "a field of the published program that its capabilities page does not have";
+const AGENT = "a detail of the agent, which our scripted backend does not report";
+const EPOCH = "frame ids follow from the log and never start again, so that there is no epoch";
+const STATE = "our backends report no modes and no options";
+const QWEN = "about the published program itself";
+
+export const differences = [
+  ["health", "body.serviceId", OURS],
+  ["health", "body.version", OURS],
+  ["health", "body.sourceCommit", OURS],
+  ["capabilities", "body.eventSchemaVersion", OURS],
+  ["capabilities", "body.ostlerVersion", OURS],
+  ["capabilities", "body.protocol", "the name of the capabilities page; the published program sends only protocolVersions"],
+  ["capabilities", "body.limits.maxChannelControlWorkspaces", LATER],
+  ["capabilities", "body.limits.maxRegisteredWorkspaces", LATER],
+  ["capabilities", "body.limits.maxSessionsPerWorkspace", LATER],
+  ["capabilities", "body.limits.maxTotalSessions", LATER],
+  ["capabilities", "body.limits.sessionRestoreTimeoutMs", LATER],
+  ["capabilities", "body.supportedLanguages", "a field of the protocol that the published program no longer sends"],
+  ["capabilities", "body.qwenCodeVersion", QWEN],
+
+  // Every failure of ours has a code.
+  ["createOrAttachSession in a relative directory", "body.code", OURS],
+  ["promptNonBlocking without blocks", "body.code", OURS],
+  ["promptNonBlocking with a block that is a text", "body.code", OURS],
+  ["respondToSessionPermission too late", "body.code", OURS],
+  ["respondToPermission to an unknown request", "body.code", OURS],
+  ["respondToPermission without an outcome", "body.code", OURS],
+  ["sessionTaskCancel of an unknown kind", "body.code", OURS],
+  ["sessionTaskCancel of an unknown kind", "body.allowed", OURS],
+  ["respondToSessionPermission with an unknown option", "body.allowed", OURS],
+  ["setWorkspaceSetting of an unknown key", "body.key", OURS],
+  ["setWorkspaceSetting with a value of another type", "body.key", OURS],
+  ["writeWorkspaceFile of an existing file", "body.hint", OURS],
+  ["editWorkspaceFile without the text", "body.hint", "the published program repeats the text, which may be secret"],
+
+  ["btwSession without a question", "body.code", OURS],
+  ["installAuthProvider of an unknown provider", "body.supportedProviders", OURS],
+
+  ["sessionContextUsage", "body.usage.breakdown.currentTier", AGENT],
+  ["sessionContextUsage", "body.usage.breakdown.startupContext", AGENT],
+  ["sessionContextUsage", "body.usage.breakdown.thresholds", AGENT],
+  ["branchSession", "body.hasActivePrompt", LATER],
+  ["branchSession", "body.liveJournal", LATER],
+  ["workspaceMcp", "body.runtimeEpoch", LATER],
+  ["workspaceMcp", "body.source", LATER],
+  ["workspaceMcpTools of an unknown server", "status", "an unknown server is not found, as with the other routes"],
+  ["manageMcpServer of an unknown server", "status", "404, as the capabilities page has it"],
+  ["manageMcpServer of an unknown server", "body.*", "404, as the capabilities page has it"],
+  ["addRuntimeMcpServer that does not start", "body.reason", OURS],
+  ["addRuntimeMcpServer that does not start", "body.stderr", "what a program writes may be secret"],
+  ["addRuntimeMcpServer that does not start", "body.timeout", LATER],
+  ["getAuthProviders", "body.providers[].apiKeyPlaceholder", LATER],
+  ["getAuthProviders", "body.providers[].baseUrl[].documentationUrl", LATER],
+  ["getAuthProviders", "body.providers[].envKey", "keys are sealed, not read from variables"],
+  ["getAuthProviders", "body.providers[].models[].contextWindowSize", LATER],
+  ["getAuthProviders", "body.providers[].models[].description", LATER],
+  ["getAuthProviders", "body.providers[].models[].enableThinking", LATER],
+  ["getAuthProviders", "body.providers[].models[].modalities", LATER],
+  ["getAuthProviders", "body.providers[].uiLabels", LATER],
+  ["frame slow_client_warning", "only theirs sends it", "depends on how fast the test reads", SOMETIMES],
+  ["frame tool_toggled", "only theirs sends it", "a switch that changes nothing is not announced"],
+
+  ["promptNonBlocking", "body.eventEpoch", EPOCH],
+  ["updateSessionMetadata clears the name", "status", "an empty name removes the name, as the capabilities page has it"],
+  ["listWorkspaceSessions", "body.sessions[].activeWorkState", LATER],
+  ["listWorkspaceSessions", "body.sessions[].hasRunningBackgroundTasks", LATER],
+  ["listWorkspaceSessions", "body.sessions[].hasTurnError", LATER],
+  ["listWorkspaceSessions", "body.sessions[].isArchived", LATER],
+  ["listWorkspaceSessions", "body.sessions[].isWaitingForPermission", LATER],
+  ["listWorkspaceSessions", "body.sessions[].isWaitingForUserQuestion", LATER],
+  ["listWorkspaceSessions", "body.sessions[].pendingInteractionCount", LATER],
+  ["listWorkspaceSessions", "body.sessions[].pendingInteractions", LATER],
+  ["listWorkspaceSessions", "body.sessions[].titleSource", LATER, SOMETIMES],
+
+  ["*ession*", "body.state.models.availableModels[]._meta", AGENT],
+  ["*ession*", "body.state.models.availableModels[].description", AGENT],
+  ["*ession*", "body.state.modes", STATE],
+  ["*ession*", "body.state.configOptions", STATE],
+  ["*Session", "body.state._meta", STATE],
+  ["sessionContext", "body.recovery", LATER],
+  ["loadSession", "body.compactedReplay", "optional: our history is on the event stream"],
+  ["loadSession", "body.liveJournal", "optional: our history is on the event stream"],
+  ["loadSession", "body.promptTerminals", LATER],
+  ["loadSession", "body.hasActivePrompt", "only for a client that attaches to an open session"],
+  ["*Session", "body.hasRunningBackgroundTasks", LATER],
+  ["*Session", "body.eventEpoch", EPOCH],
+
+  ["setSessionModel", "body._meta", QWEN],
+  ["setSessionModel", "body.modelId", OURS],
+  ["setSessionModel of an unknown model", "*", "a mistake of the caller, not of the server: 400 with a code of ours"],
+  ["sessionStats", "body.sources", LATER],
+  ["sessionTaskCancel of an unknown task", "body.reason", LATER],
+  ["sessionTaskCancel of an unknown task", "body.sessionId", OURS],
+  ["sessionTaskCancel of an unknown task", "body.taskId", OURS],
+
+  ["workspacePreflight", "body.cells[].detail.*", "the cells are about other programs"],
+  ["workspaceProviders", "body.acpChannelLive", LATER],
+  ["workspaceProviders", "body.approvalMode", LATER],
+  ["workspaceProviders", "body.providers[].error", "ours also lists providers that are not set up"],
+  ["workspaceProviders", "body.providers[].models[].baseUrl", "optional: our profiles do not know it of their models"],
+  ["workspaceProviders", "body.providers[].models[].contextLimit", "optional: our profiles do not know it of their models"],
+  ["workspaceProviders", "body.providers[].models[].modalities", "optional: our profiles do not know it of their models"],
+  ["workspaceSettings", "body.settings[].default", "the settings are other ones, with other types"],
+  ["workspaceSettings", "body.settings[].values.effective", "the settings are other ones, with other types"],
+  ["workspaceSettings", "body.settings[].values.user", "optional: a user has no settings here"],
+  ["reload", "body.runtimeEnvironmentApplied", LATER],
+  ["reload", "body.sessionsRefreshed", "no agent of ours is reloaded"],
+  ["reload", "body.sessionsSkipped", "no agent of ours is reloaded"],
+
+  ["readWorkspaceFile", "body.hasMore", LATER],
+  ["readWorkspaceFile", "body.nextCursor", LATER],
+  ["readWorkspaceFile", "body.originalLineCount", "the lines of a whole file are not counted"],
+  ["readWorkspaceFile by lines", "body.hasMore", LATER],
+  ["readWorkspaceFile by lines", "body.nextCursor", LATER],
+
+  ["frame replay_complete", "frame.data.lastEventId", LATER, SOMETIMES],
+  ["frame replay_complete", "frame.data.lastReplayedEventId", LATER, SOMETIMES],
+  ["frame session_update:user_message_chunk", "frame.data.update._meta.serverTimestamp", LATER],
+  ["frame session_update:agent_message_chunk", "frame.data.update._meta.*", AGENT],
+  ["frame session_update:tool_call", "frame.data.update._meta.*", AGENT],
+  ["frame session_update:tool_call", "frame.data.update.content", AGENT],
+  ["frame session_update:tool_call", "frame.data.update.locations", AGENT],
+  ["frame session_update:tool_call_update", "frame.data.update._meta.*", AGENT],
+  ["frame session_update:tool_call_update", "frame.data.update.rawOutput.*", AGENT],
+  ["frame session_update:tool_call_update", "frame.data.update.kind", OURS],
+  ["frame session_update:tool_call_update", "frame.data.update.rawInput", OURS],
+  ["frame session_update:tool_call_update", "frame.data.update.title", OURS],
+  ["frame permission_request", "frame.data.toolCall._meta", AGENT],
+  ["frame permission_request", "frame.data.toolCall.content", AGENT],
+  ["frame permission_request", "frame.data.toolCall.rawInput.*", AGENT],
+  ["frame permission_request", "frame.data.toolCall.kind", AGENT],
+  ["frame permission_request", "frame.data.toolCall.locations", AGENT],
+  ["frame permission_already_resolved", "frame.originatorClientId", "the client whose vote came too late"],
+  ["frame permission_already_resolved", "frame.promptId", "a late vote may follow the end of the prompt"],
+  ["frame prompt_cancelled", "frame.data.promptId", OURS],
+  ["frame session_metadata_updated", "frame.data.titleSource", LATER],
+  ["frame turn_complete", "frame.data.branchPoint", LATER],
+  ["frame turn_complete", "frame.data.promptCancelled", LATER],
+
+  ["frame session_update:notice", "only ours sends it", "events of the log that the protocol has no frame for"],
+  ["frame session_update:available_commands_update", "only theirs sends it", AGENT],
+  ["frame session_update:session_info_update", "only theirs sends it", "session_metadata_updated has the name"],
+  ["frame settings_reloaded", "only theirs sends it", "ours is sent if a key has changed"],
+];

@@ -1,0 +1,38 @@
+//! `/session/{sessionId}/branch`: continue a conversation in another session.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use ostler_protocol::daemon::{
+    branches::{BranchSession, BranchedSession},
+    failures::DaemonProblem,
+};
+use ostler_server::{
+    app::App,
+    net::{
+        extract::{At, Caller, OptionalBody},
+        problem::Refusal,
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::callers::ClientId;
+use crate::service;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(branch))
+}
+
+/// Open a session that continues the conversation of this one.
+#[utoipa::path(post, path = "/session/{sessionId}/branch", tag = "daemon", security(("token" = ["submit"])),
+    params(("sessionId" = String, Path)), request_body = BranchSession,
+    responses((status = 201, body = BranchedSession), (status = "4XX", body = DaemonProblem)))]
+async fn branch(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At(session_id): At<String>,
+    ClientId(client): ClientId,
+    OptionalBody(request): OptionalBody<BranchSession>,
+) -> Result<(StatusCode, Json<BranchedSession>), Refusal> {
+    let branched = service::branches::create(&app, &caller, &session_id, client.as_deref(), &request).await?;
+    Ok((StatusCode::CREATED, Json(branched)))
+}

@@ -1,0 +1,457 @@
+//! One connection to a server, maintained by a task of its own: it is made, made again when it is lost, and closed when nobody
+//! has used it for a while. Users hold leases.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use ostler_protocol::{
+    json::value_of,
+    mcp::{
+        config::McpServer,
+        states::{ConnectionState, reconnect_pause_ms},
+        tools::McpTool,
+    },
+};
+use parking_lot::Mutex;
+use rmcp::{
+    Peer, RoleClient,
+    model::{CallToolRequestParams, CallToolResponse},
+};
+use serde_json::{Map, Value};
+use tokio::{
+    sync::{Notify, mpsc, oneshot, watch},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+
+use super::{
+    connect::{self, Link},
+    problem::McpProblem,
+    slots::Slot,
+};
+use crate::app::App;
+
+/// Most restarts that wait for the task of a connection.
+const RESTARTS_MAX: usize = 8;
+
+/// Receives the outcome of a restart.
+type RestartReply = oneshot::Sender<Result<(), McpProblem>>;
+
+/// When idle connections are closed, and lost ones are made again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    pub drain: Duration,
+    pub idle: Duration,
+    pub reconnect_ms: u64,
+}
+
+/// What a connection is for. Connections of the same name differ in their configuration, or in the session that they are for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EntryKey {
+    pub name: String,
+    /// Of the configuration.
+    pub fingerprint: String,
+    /// The session that it is for. Empty if it is shared.
+    pub scope: String,
+}
+
+/// What is known of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectionView {
+    pub state: ConnectionState,
+    /// The tools that were listed last. They stay when the connection is closed.
+    pub tools: Arc<Vec<McpTool>>,
+    pub problem: Option<McpProblem>,
+    peer: Option<Peer<RoleClient>>,
+}
+
+/// Why a connection is not maintained as it is.
+enum Ending {
+    Idle,
+    Stopped,
+    Lost {
+        /// How long the connection had lasted. Zero if it could not be made again.
+        lasted: Duration,
+    },
+    Restart(RestartReply),
+}
+
+pub(crate) struct Entry {
+    pub key: EntryKey,
+    pub server: McpServer,
+    /// A caller chose its address.
+    pub is_restricted: bool,
+    timing: Timing,
+    view: watch::Sender<ConnectionView>,
+    restarts: mpsc::Sender<RestartReply>,
+    /// Whether it was stopped, and closes.
+    is_stopping: watch::Sender<bool>,
+    leases: AtomicUsize,
+    calls: AtomicUsize,
+    last_use: Mutex<Instant>,
+    /// Notified when a lease or a call begins or ends.
+    used: Notify,
+}
+
+/// The right to use a connection. It is not closed for want of use before its last lease is gone, unless it is idle for long.
+pub struct Lease(Arc<Entry>);
+
+impl Entry {
+    /// Makes a connection, and returns the first lease of it.
+    pub(super) fn start(
+        app: &App,
+        key: EntryKey,
+        server: McpServer,
+        is_restricted: bool,
+        timing: Timing,
+        slot: Slot,
+    ) -> (Arc<Self>, Lease) {
+        let (restarts, received) = mpsc::channel(RESTARTS_MAX);
+        let connecting = ConnectionView { state: ConnectionState::Connecting, ..ConnectionView::default() };
+        let entry = Arc::new(Self {
+            key,
+            server,
+            is_restricted,
+            timing,
+            view: watch::Sender::new(connecting),
+            restarts,
+            is_stopping: watch::Sender::new(false),
+            leases: AtomicUsize::new(0),
+            calls: AtomicUsize::new(0),
+            last_use: Mutex::new(Instant::now()),
+            used: Notify::new(),
+        });
+        let lease = entry.lease();
+        tokio::spawn(maintain(app.clone(), entry.clone(), received, slot));
+        (entry, lease)
+    }
+
+    pub(super) fn lease(self: &Arc<Self>) -> Lease {
+        self.leases.fetch_add(1, SeqCst);
+        self.touch();
+        Lease(self.clone())
+    }
+
+    pub(super) fn view(&self) -> ConnectionView {
+        ConnectionView { state: self.state(), ..self.view.borrow().clone() }
+    }
+
+    /// A connection that closes counts as closed: it cannot be used again.
+    pub(super) fn state(&self) -> ConnectionState {
+        let state = self.view.borrow().state;
+        if *self.is_stopping.borrow() && state.is_live() { ConnectionState::Disconnected } else { state }
+    }
+
+    /// Makes the connection again. Fails at once if it has ended.
+    pub(super) async fn restart(&self) -> Result<(), McpProblem> {
+        let (done, restarted) = oneshot::channel();
+        self.restarts.try_send(done).map_err(|_| McpProblem::Stopped)?;
+        restarted.await.unwrap_or(Err(McpProblem::Stopped))
+    }
+
+    pub(super) fn stop(&self) {
+        self.is_stopping.send_replace(true);
+    }
+
+    /// Resolves when it was stopped.
+    async fn stopped(&self) {
+        let mut is_stopping = self.is_stopping.subscribe();
+        // An error means that the sender is gone, which `self` owns.
+        let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
+    }
+
+    fn touch(&self) {
+        *self.last_use.lock() = Instant::now();
+        self.used.notify_one();
+    }
+
+    fn set(&self, change: impl FnOnce(&mut ConnectionView)) {
+        self.view.send_modify(change);
+    }
+
+    /// When the connection is closed if it is not used again. `None` while a call runs.
+    fn idle_at(&self) -> Option<Instant> {
+        let limit = match (self.calls.load(SeqCst), self.leases.load(SeqCst)) {
+            (1.., _) => return None,
+            (0, 0) => self.timing.drain,
+            (0, _) => self.timing.idle,
+        };
+        Some(*self.last_use.lock() + limit)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.idle_at().is_some_and(|at| at <= Instant::now())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.0.leases.fetch_sub(1, SeqCst);
+        self.0.touch();
+    }
+}
+
+/// Counts a call while it runs.
+struct RunningCall<'a>(&'a Entry);
+
+impl<'a> RunningCall<'a> {
+    fn begin(entry: &'a Entry) -> Self {
+        entry.calls.fetch_add(1, SeqCst);
+        entry.touch();
+        Self(entry)
+    }
+}
+
+impl Drop for RunningCall<'_> {
+    fn drop(&mut self) {
+        self.0.calls.fetch_sub(1, SeqCst);
+        self.0.touch();
+    }
+}
+
+impl Lease {
+    /// Waits until the connection is made, or fails. Bounded by the server's deadline.
+    pub async fn ready(&self) -> Result<ConnectionView, McpProblem> {
+        let mut view = self.0.view.subscribe();
+        let limit = Duration::from_millis(self.0.server.timeout_ms);
+        let settled = timeout(limit, view.wait_for(|view| view.state != ConnectionState::Connecting)).await;
+        let view = match settled {
+            Ok(Ok(view)) => view.clone(),
+            Ok(Err(_)) => return Err(McpProblem::Stopped),
+            Err(_) => return Err(McpProblem::TimedOut),
+        };
+        match view.state {
+            ConnectionState::Connected => Ok(view),
+            _ => Err(view.problem.unwrap_or(McpProblem::Stopped)),
+        }
+    }
+
+    /// Calls a tool by the server's own name, within the server's deadline. Returns the result as the server sent it. Agents do
+    /// not call tools through this server: they connect to MCP servers themselves.
+    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, McpProblem> {
+        let peer = self.ready().await?.peer.ok_or(McpProblem::Lost)?;
+        let _running = RunningCall::begin(&self.0);
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        let limit = Duration::from_millis(self.0.server.timeout_ms);
+        match timeout(limit, peer.call_tool_once(params)).await {
+            Ok(Ok(CallToolResponse::Complete(result))) => Ok(value_of(&result)),
+            Ok(Ok(_)) => Err(McpProblem::Protocol),
+            Ok(Err(rmcp::ServiceError::McpError(_))) => Err(McpProblem::CallRefused),
+            Ok(Err(_)) => Err(McpProblem::Lost),
+            Err(_) => Err(McpProblem::TimedOut),
+        }
+    }
+}
+
+/// The task of one connection. It holds a slot of the budget until it ends.
+async fn maintain(app: App, entry: Arc<Entry>, mut restarts: mpsc::Receiver<RestartReply>, slot: Slot) {
+    let outcome = keep_connected(&app, &entry, &mut restarts).await;
+    // The slot is free before the end can be seen.
+    drop(slot);
+    entry.set(|view| {
+        view.peer = None;
+        view.state = if outcome.is_err() { ConnectionState::Failed } else { ConnectionState::Disconnected };
+        view.problem = outcome.err();
+    });
+}
+
+/// Makes the connection, and makes it again when it is lost, until it is idle or stopped. Fails if it cannot be made.
+async fn keep_connected(
+    app: &App,
+    entry: &Entry,
+    restarts: &mut mpsc::Receiver<RestartReply>,
+) -> Result<(), McpProblem> {
+    let mut reply: Option<RestartReply> = None;
+    // How often a lost connection was made again. `None` before the first one.
+    let mut attempt: Option<u32> = None;
+    loop {
+        entry.set(|view| (view.state, view.peer) = (ConnectionState::Connecting, None));
+        let stopped = until_stopped(app, entry, restarts);
+        let connected = connect::connect(app, &entry.key.name, &entry.server, entry.is_restricted, stopped).await;
+        let ending = match connected {
+            Ok(link) => {
+                if attempt.is_none() || reply.is_some() {
+                    // Only these count as a use. A program that ends again and again would otherwise never be idle.
+                    entry.touch();
+                    attempt = Some(0);
+                }
+                let ending = serve(app, entry, link, restarts, reply.take()).await;
+                entry.set(|view| view.peer = None);
+                ending
+            }
+            Err(McpProblem::Stopped) => return Ok(()),
+            Err(problem) if reply.is_some() || attempt.is_none() => {
+                reply.take().map(|reply| reply.send(Err(problem.clone())));
+                return Err(problem);
+            }
+            Err(_) => Ending::Lost { lasted: Duration::ZERO },
+        };
+        match ending {
+            Ending::Idle | Ending::Stopped => return Ok(()),
+            Ending::Restart(restarted) => reply = Some(restarted),
+            Ending::Lost { lasted } => {
+                let tried = attempts_after(attempt.unwrap_or_default(), lasted, entry.timing.drain);
+                attempt = Some(tried + 1);
+                if !wait_to_reconnect(app, entry, restarts, tried).await? {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// How many attempts count when a connection is lost after `tried` ones. A connection that lasted starts the count again.
+fn attempts_after(tried: u32, lasted: Duration, drain: Duration) -> u32 {
+    if lasted > drain { 0 } else { tried }
+}
+
+/// Waits before a lost connection is made again. Returns whether to make it, which is not the case if it is idle or was
+/// stopped. Fails after the last attempt.
+async fn wait_to_reconnect(
+    app: &App,
+    entry: &Entry,
+    restarts: &mut mpsc::Receiver<RestartReply>,
+    tried: u32,
+) -> Result<bool, McpProblem> {
+    if entry.is_idle() {
+        return Ok(false);
+    }
+    let pause = reconnect_pause_ms(entry.server.transport(), tried, entry.timing.reconnect_ms);
+    let pause = pause.map(Duration::from_millis).ok_or(McpProblem::Lost)?;
+    tracing::info!(server = entry.key.name, tried, "the connection to an MCP server was lost");
+    entry.set(|view| view.state = ConnectionState::Connecting);
+    tokio::select! {
+        () = sleep(pause) => Ok(!entry.is_idle()),
+        () = until_stopped(app, entry, restarts) => Ok(false),
+    }
+}
+
+/// Resolves when the connection is not wanted any more. A restart while it is being made is refused.
+async fn until_stopped(app: &App, entry: &Entry, restarts: &mut mpsc::Receiver<RestartReply>) {
+    let refuse_restarts = async {
+        while let Some(refused) = restarts.recv().await {
+            let _ = refused.send(Err(McpProblem::Stopped));
+        }
+    };
+    tokio::select! {
+        () = refuse_restarts => {}
+        () = entry.stopped() => {}
+        () = app.stopped() => {}
+    }
+}
+
+/// Publishes the connection, and serves it until it ends.
+async fn serve(
+    app: &App,
+    entry: &Entry,
+    mut link: Link,
+    restarts: &mut mpsc::Receiver<RestartReply>,
+    reply: Option<RestartReply>,
+) -> Ending {
+    publish(app, entry, &link.peer, &link.tools);
+    reply.map(|reply| reply.send(Ok(())));
+    let connected_at = Instant::now();
+    let ending = {
+        let listing = list_changed_tools(app, entry, link.peer.clone(), link.changed.clone());
+        tokio::pin!(listing);
+        loop {
+            tokio::select! {
+                () = link.ended() => break Ending::Lost { lasted: connected_at.elapsed() },
+                () = entry.stopped() => break Ending::Stopped,
+                () = app.stopped() => break Ending::Stopped,
+                () = entry.used.notified() => {}
+                () = sleep_until_idle(entry) => {
+                    if entry.is_idle() {
+                        break Ending::Idle;
+                    }
+                }
+                restart = restarts.recv() => match restart {
+                    Some(restarted) => break Ending::Restart(restarted),
+                    None => break Ending::Stopped,
+                },
+                () = &mut listing => {}
+            }
+        }
+    };
+    link.close().await;
+    ending
+}
+
+/// Resolves when the connection has not been used for long enough. Never resolves while a call runs: its end is a use.
+async fn sleep_until_idle(entry: &Entry) {
+    match entry.idle_at() {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Lists the tools again whenever the server sends that they have changed. Never resolves.
+async fn list_changed_tools(app: &App, entry: &Entry, peer: Peer<RoleClient>, changed: Arc<Notify>) {
+    let limit = Duration::from_millis(entry.server.timeout_ms);
+    loop {
+        changed.notified().await;
+        match timeout(limit, connect::list_tools(&entry.key.name, &peer)).await {
+            Ok(Ok(tools)) => publish(app, entry, &peer, &tools),
+            // The last list stays. If the connection is gone, `serve` notices it.
+            _ => tracing::warn!(server = entry.key.name, "an MCP server did not list its changed tools"),
+        }
+    }
+}
+
+fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool]) {
+    let tools = tools.iter().map(|tool| redacted(app, tool)).collect();
+    entry.set(|view| {
+        *view = ConnectionView {
+            state: ConnectionState::Connected,
+            tools: Arc::new(tools),
+            problem: None,
+            peer: Some(peer.clone()),
+        };
+    });
+}
+
+/// The tool without the server's secrets, which it may repeat in its texts.
+fn redacted(app: &App, tool: &McpTool) -> McpTool {
+    let object = |members: &Map<String, Value>| -> Option<Map<String, Value>> {
+        let text = ostler_protocol::json::text_of(members);
+        serde_json::from_str(&app.redactor.redact_json(&text)).ok()
+    };
+    McpTool {
+        name: app.redactor.redact(&tool.name).into_owned(),
+        server_tool_name: app.redactor.redact(&tool.server_tool_name).into_owned(),
+        description: tool.description.as_ref().map(|text| app.redactor.redact(text).into_owned()),
+        schema: tool.schema.as_ref().and_then(object),
+        annotations: tool.annotations.as_ref().and_then(object),
+        invalid_reason: tool.invalid_reason.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::mcp::config::McpTransport;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_ends_by_itself_is_started_again_a_few_times_only() {
+        let drain = Duration::from_secs(30);
+        let starts = |lasted: Duration| {
+            let (mut tried, mut starts) = (0, 1);
+            while starts < 100 {
+                tried = attempts_after(tried, lasted, drain);
+                if reconnect_pause_ms(McpTransport::Stdio, tried, 1).is_none() {
+                    break;
+                }
+                (tried, starts) = (tried + 1, starts + 1);
+            }
+            starts
+        };
+        assert_eq!(starts(Duration::from_secs(1)), 4);
+        assert_eq!(starts(drain), 4, "a connection has to last longer than the drain time");
+        assert_eq!(starts(Duration::from_secs(31)), 100, "until it is idle");
+    }
+}

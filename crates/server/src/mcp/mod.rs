@@ -1,0 +1,22 @@
+//! MCP servers: programs and services whose tools agents can use. Some are configured by the operator, and callers with the
+//! right to do so can add others until this process ends. A connection is made on first use, shared, and closed when it is
+//! idle. A server may be slow, huge, wrong or gone; every step has a bound and a deadline, and none blocks another server.
+
+mod connect;
+mod entry;
+mod events;
+mod known;
+pub(crate) mod offers;
+mod pool;
+mod problem;
+mod process;
+mod servers;
+mod slots;
+mod values;
+
+pub use entry::{ConnectionView, Lease};
+pub use events::{BudgetUse, McpNotice};
+pub use known::{KnownServer, ServerOrigin};
+pub use pool::{Mcp, McpConnection, Refused};
+pub use problem::McpProblem;
+pub use servers::{RestartSkipped, Restarted, disabled_tools, switch_tool};

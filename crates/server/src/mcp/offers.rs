@@ -1,0 +1,53 @@
+//! The servers that a backend gets, to connect to them itself.
+
+use ostler_protocol::{Failure, json::text_of, mcp::config::McpTransport};
+use ostler_runner::{NamedSecret, OfferedMcpServer, OfferedTransport, backend::acp::program};
+use secrecy::SecretString;
+
+use super::{known::KnownServer, pool::Mcp, problem::McpProblem, values};
+use crate::app::App;
+
+/// Most bytes of all offers of a job. They reach the runner in one line, with everything else that it needs.
+const OFFERS_BYTES_MAX: usize = 32 * 1024;
+
+/// The enabled servers, in order, as far as the budget allows. One that cannot be used is left out and logged.
+pub(crate) async fn for_backend(app: &App) -> Result<Vec<OfferedMcpServer>, Failure> {
+    let (mut offers, mut bytes) = (vec![], 0);
+    for known in Mcp::of(app).for_agents(app).await? {
+        match offer(app, &known).await {
+            Ok(offer) => {
+                bytes += text_of(&offer).len();
+                if bytes > OFFERS_BYTES_MAX {
+                    tracing::warn!("the configurations of MCP servers are too large; the last ones are left out");
+                    break;
+                }
+                offers.push(offer);
+            }
+            Err(problem) => tracing::warn!(server = known.name, %problem, "an agent does not get an MCP server"),
+        }
+    }
+    Ok(offers)
+}
+
+async fn offer(app: &App, known: &KnownServer) -> Result<OfferedMcpServer, McpProblem> {
+    let server = &known.server;
+    let transport = match server.transport() {
+        McpTransport::Stdio => {
+            let command = server.command.clone().unwrap_or_default();
+            let search_path = std::env::var_os("PATH");
+            let path = program::find(std::slice::from_ref(&command), search_path.as_deref());
+            let path = path.map_err(|_| McpProblem::Missing)?;
+            let env = named(values::resolve(app, &server.env).await?);
+            OfferedTransport::Stdio { command: path.to_string_lossy().into_owned(), args: server.args.clone(), env }
+        }
+        McpTransport::Http => {
+            let headers = named(values::resolve(app, &server.headers).await?);
+            OfferedTransport::Http { url: server.url.clone().unwrap_or_default(), headers }
+        }
+    };
+    Ok(OfferedMcpServer { name: known.name.clone(), transport })
+}
+
+fn named(values: Vec<(String, SecretString)>) -> Vec<NamedSecret> {
+    values.into_iter().map(|(name, value)| NamedSecret { name, value }).collect()
+}

@@ -1,0 +1,251 @@
+//! The connections of this process, and the budget that they count against.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ostler_protocol::mcp::{
+    budget::{McpBudget, Reservation},
+    config::{McpServer, McpTransport},
+    states::ConnectionState,
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{MutexGuard, OnceCell, broadcast},
+    time::Instant,
+};
+
+use super::{
+    entry::{ConnectionView, Entry, EntryKey, Lease, Timing},
+    events::{BudgetUse, McpNotice},
+    known::{KnownServer, ServerOrigin},
+    problem::McpProblem,
+    process,
+    slots::Slot,
+};
+use crate::{app::App, config::McpSection};
+
+/// How many notices a slow receiver may be behind.
+const NOTICES_MAX: usize = 256;
+/// Most connections that are remembered after they have ended.
+const ENDED_MAX: usize = 256;
+
+/// The MCP servers of this process, and its connections to them.
+pub struct Mcp {
+    /// Servers that callers have added, by their names.
+    pub(super) added: Mutex<BTreeMap<String, McpServer>>,
+    /// Held while a server is added and connected.
+    adding: tokio::sync::Mutex<()>,
+    /// In the order in which they were made. Those that have ended stay until another one of the same name replaces them.
+    entries: Mutex<Vec<Arc<Entry>>>,
+    budget: Arc<Mutex<McpBudget>>,
+    /// Names that the last attempt to connect them found no slot for.
+    refused: Mutex<BTreeSet<String>>,
+    timing: Timing,
+    notices: broadcast::Sender<McpNotice>,
+    /// Done once, before the first process is started.
+    swept: OnceCell<()>,
+}
+
+/// No slot of the budget is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+/// One connection of a server.
+#[derive(Clone, Debug)]
+pub struct McpConnection {
+    /// Its place among the connections of its name.
+    pub index: usize,
+    pub view: ConnectionView,
+}
+
+/// What became of the restart of one connection.
+pub(super) struct Restart {
+    pub index: usize,
+    pub outcome: Result<Duration, McpProblem>,
+}
+
+impl Mcp {
+    pub(crate) fn new(section: &McpSection) -> Self {
+        let timing = Timing {
+            drain: Duration::from_millis(section.drain_ms),
+            idle: Duration::from_millis(section.idle_ms),
+            reconnect_ms: section.reconnect_ms,
+        };
+        Self {
+            added: Mutex::default(),
+            adding: tokio::sync::Mutex::default(),
+            entries: Mutex::default(),
+            budget: Arc::new(Mutex::new(McpBudget::new(section.mode(), section.client_budget))),
+            refused: Mutex::default(),
+            timing,
+            notices: broadcast::Sender::new(NOTICES_MAX),
+            swept: OnceCell::new(),
+        }
+    }
+
+    /// The MCP servers of this server.
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+
+    /// The right to add a server, for one caller at a time. Two additions of the same name would otherwise undo each other when
+    /// one of them cannot be connected.
+    pub async fn lock_additions(&self) -> MutexGuard<'_, ()> {
+        self.adding.lock().await
+    }
+
+    /// What happens to the budget from now on.
+    pub fn notices(&self) -> broadcast::Receiver<McpNotice> {
+        self.notices.subscribe()
+    }
+
+    fn usage(&self, entries: &[Arc<Entry>]) -> BudgetUse {
+        let live: BTreeSet<_> = entries
+            .iter()
+            .filter(|entry| entry.state() == ConnectionState::Connected)
+            .map(|entry| entry.key.name.as_str())
+            .collect();
+        let budget = self.budget.lock();
+        BudgetUse {
+            mode: budget.mode(),
+            slots_max: budget.slots_max(),
+            live: u32::try_from(live.len()).unwrap_or(u32::MAX),
+            reserved: budget.reserved(),
+        }
+    }
+
+    /// A lease of the connection to a server, which is made if there is none.
+    async fn lease_in_scope(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
+        self.swept.get_or_init(|| process::sweep(app)).await;
+        let key =
+            EntryKey { name: known.name.clone(), fingerprint: known.server.fingerprint(), scope: scope.to_owned() };
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.iter().find(|entry| entry.key == key && entry.state().is_live()) {
+            return Ok(entry.lease());
+        }
+        let reservation = self.budget.lock().reserve(&known.name);
+        let Reservation::Granted { warns } = reservation else {
+            self.refused.lock().insert(known.name.clone());
+            return Err(Refused);
+        };
+        self.refused.lock().remove(&known.name);
+        let slot = Slot { budget: self.budget.clone(), name: known.name.clone() };
+        let is_replaced = |entry: &Entry| entry.key.name == key.name && entry.key.scope == key.scope;
+        entries.retain(|entry| entry.state().is_live() || !is_replaced(entry));
+        if entries.len() >= ENDED_MAX {
+            entries.retain(|entry| entry.state().is_live());
+        }
+        let is_restricted = matches!(known.origin, ServerOrigin::Added { .. });
+        let (entry, lease) = Entry::start(app, key, known.server.clone(), is_restricted, self.timing, slot);
+        entries.push(entry);
+        if warns {
+            let _ = self.notices.send(McpNotice::Warning(self.usage(&entries)));
+        }
+        Ok(lease)
+    }
+
+    fn of_name(&self, name: &str) -> Vec<Arc<Entry>> {
+        self.entries.lock().iter().filter(|entry| entry.key.name == name).cloned().collect()
+    }
+
+    /// A lease of the connection to a server. `scope` is the session that it is for, if connections are not shared.
+    /// A refusal is a pass of its own.
+    pub async fn lease(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
+        let leased = self.lease_in_scope(app, known, self.scope(app, scope)).await;
+        if leased.is_err() {
+            self.notify_refused(vec![(known.name.clone(), known.server.transport())]);
+        }
+        leased
+    }
+
+    /// Connects servers in this order, as far as the budget allows. Does not wait for them.
+    pub async fn connect_all(&self, app: &App, servers: &[KnownServer], scope: &str) {
+        let mut refused = vec![];
+        for known in servers.iter().filter(|known| known.is_enabled) {
+            match self.lease_in_scope(app, known, self.scope(app, scope)).await {
+                // The connection is made without a user, and closed if none comes.
+                Ok(lease) => drop(lease),
+                Err(Refused) => refused.push((known.name.clone(), known.server.transport())),
+            }
+        }
+        if !refused.is_empty() {
+            self.notify_refused(refused);
+        }
+    }
+
+    fn scope<'a>(&self, app: &App, scope: &'a str) -> &'a str {
+        if app.config.mcp.no_pool { scope } else { "" }
+    }
+
+    fn notify_refused(&self, servers: Vec<(String, McpTransport)>) {
+        let budget = self.budget();
+        let _ = self.notices.send(McpNotice::Refused { servers, budget });
+    }
+
+    pub fn budget(&self) -> BudgetUse {
+        self.usage(&self.entries.lock())
+    }
+
+    /// Whether a new connection of this server would be refused now.
+    pub fn would_refuse(&self, name: &str) -> bool {
+        self.budget.lock().would_refuse(name)
+    }
+
+    /// Whether a new connection of this server would need a slot beyond the budget.
+    pub fn would_exceed(&self, name: &str) -> bool {
+        self.budget.lock().would_exceed(name)
+    }
+
+    /// Whether the last attempt to connect the server found no slot.
+    pub fn is_refused(&self, name: &str) -> bool {
+        self.refused.lock().contains(name)
+    }
+
+    /// The connections of a server, in the order in which they were made.
+    pub fn connections(&self, name: &str) -> Vec<McpConnection> {
+        let entries = self.of_name(name).into_iter().enumerate();
+        entries.map(|(index, entry)| McpConnection { index, view: entry.view() }).collect()
+    }
+
+    /// Makes connections of a server again, one after the other: the one with this index, or all.
+    pub(super) async fn restart_connections(
+        &self,
+        app: &App,
+        known: &KnownServer,
+        index: Option<usize>,
+    ) -> Vec<Restart> {
+        let entries = self.of_name(&known.name).into_iter().enumerate();
+        let mut restarts = vec![];
+        for (index, entry) in entries.filter(|(place, _)| index.is_none_or(|index| index == *place)) {
+            let began = Instant::now();
+            let restarted = if entry.state().is_live() { entry.restart().await } else { Err(McpProblem::Stopped) };
+            let outcome = match restarted {
+                // It has ended, perhaps just now.
+                Err(McpProblem::Stopped) => self.restart_ended(app, known, &entry).await,
+                outcome => outcome,
+            };
+            restarts.push(Restart { index, outcome: outcome.map(|()| began.elapsed()) });
+        }
+        restarts
+    }
+
+    async fn restart_ended(&self, app: &App, known: &KnownServer, entry: &Entry) -> Result<(), McpProblem> {
+        let lease = self.lease_in_scope(app, known, &entry.key.scope).await.map_err(|Refused| McpProblem::Stopped)?;
+        lease.ready().await.map(drop)
+    }
+
+    /// Ends all connections of a server.
+    pub fn disconnect(&self, name: &str) {
+        self.of_name(name).iter().for_each(|entry| entry.stop());
+        self.refused.lock().remove(name);
+    }
+
+    /// Forgets the connections of a server that does not exist any more.
+    pub(super) fn forget(&self, name: &str) {
+        self.disconnect(name);
+        self.entries.lock().retain(|entry| entry.key.name != name);
+    }
+}

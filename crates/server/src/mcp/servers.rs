@@ -1,0 +1,183 @@
+//! The servers that there are: those of the configuration in its order, then those that callers have added. An added one takes
+//! the place of a configured one of the same name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use ostler_protocol::{
+    Failure, Rule,
+    mcp::config::{McpServer, SERVERS_MAX},
+};
+use ostler_store::{
+    self as store,
+    kernel::workspace_switches::{SwitchNoun, SwitchPlace},
+};
+
+use super::{
+    known::{KnownServer, ServerOrigin},
+    pool::Mcp,
+    problem::McpProblem,
+};
+use crate::{app::App, dialect::Dialects};
+
+/// Most tools of a workspace that can be switched off.
+const DISABLED_TOOLS_MAX: usize = 1_000;
+
+/// Why a restart was not tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartSkipped {
+    InFlight,
+    Disabled,
+    BudgetWouldExceed,
+}
+
+/// What became of a restart: for each connection how long it took, or why it failed.
+pub type Restarted = Vec<(usize, Result<Duration, McpProblem>)>;
+
+/// The workspace whose switches apply. Its path is empty if the server is bound to none.
+fn place(app: &App) -> SwitchPlace {
+    let path = app.config.server.workspace.as_ref();
+    let workspace = path.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+    SwitchPlace { tenant_id: Dialects::of(app).workspace_tenant(&app.config).unwrap_or_default(), workspace }
+}
+
+impl Mcp {
+    /// Every server, whether it is enabled or not.
+    pub async fn servers(&self, app: &App) -> Result<Vec<KnownServer>, Failure> {
+        let switches = store::kernel::workspace_switches::list(&app.db, &place(app), SwitchNoun::McpServer).await?;
+        let switches: BTreeMap<_, _> = switches.into_iter().collect();
+        let configured = &app.config.mcp.servers;
+        let added = self.added.lock().clone();
+        let only_added = added.keys().filter(|name| !configured.contains_key(*name));
+        let names: Vec<_> = configured.keys().chain(only_added).cloned().collect();
+        let known = names.into_iter().filter_map(|name| {
+            let (server, origin) = match (added.get(&name), configured.get(&name)) {
+                (Some(server), shadowed) => (server, ServerOrigin::Added { shadows: shadowed.is_some() }),
+                (None, server) => (server?, ServerOrigin::Configured),
+            };
+            let is_enabled = switches.get(&name).copied().unwrap_or(server.enabled);
+            Some(KnownServer { server: server.clone(), origin, is_enabled, name })
+        });
+        Ok(known.collect())
+    }
+
+    pub async fn server(&self, app: &App, name: &str) -> Result<Option<KnownServer>, Failure> {
+        Ok(self.servers(app).await?.into_iter().find(|known| known.name == name))
+    }
+
+    /// The servers that agents get, in order: those that are enabled, as many as an enforced budget allows.
+    pub async fn for_agents(&self, app: &App) -> Result<Vec<KnownServer>, Failure> {
+        let budget = self.budget();
+        let is_enforced = budget.mode == ostler_protocol::mcp::budget::BudgetMode::Enforce;
+        let count = budget.slots_max.filter(|_| is_enforced).map_or(usize::MAX, |slots| slots as usize);
+        let servers = self.servers(app).await?.into_iter().filter(|known| known.is_enabled);
+        Ok(servers.take(count).collect())
+    }
+
+    /// Adds a server until this process ends. Returns the one of the same name that was added before. Callers hold
+    /// [`Mcp::lock_additions`] until the server is connected or [`Mcp::undo_add`] was called.
+    pub fn add(&self, name: &str, server: McpServer) -> Result<Option<McpServer>, Failure> {
+        let mut added = self.added.lock();
+        if added.len() >= SERVERS_MAX && !added.contains_key(name) {
+            let message = format!("at most {SERVERS_MAX} servers can be added");
+            return Err(Failure::rule(Rule::McpServerLimit, message));
+        }
+        let before = added.insert(name.to_owned(), server);
+        drop(added);
+        // Connections of the one that was in force end; its users connect to the new one.
+        self.forget(name);
+        Ok(before)
+    }
+
+    /// Undoes [`Mcp::add`] for a server that could not be connected. `before`: the server that it replaced. Does nothing if the
+    /// server was removed since, so that a removed one does not come back.
+    pub fn undo_add(&self, name: &str, before: Option<McpServer>) {
+        let mut added = self.added.lock();
+        if added.remove(name).is_none() {
+            return;
+        }
+        added.extend(before.map(|before| (name.to_owned(), before)));
+        drop(added);
+        self.forget(name);
+    }
+
+    /// Deletes the switch of a server that was just added, so that it is enabled as configured. The switch was for an earlier
+    /// server of the same name.
+    pub async fn delete_switch(&self, app: &App, name: &str) -> Result<(), Failure> {
+        store::kernel::workspace_switches::delete(&app.db, &place(app), SwitchNoun::McpServer, name).await?;
+        Ok(())
+    }
+
+    /// Removes a server that was added. Returns whether there was one.
+    pub fn remove(&self, name: &str) -> bool {
+        let removed = self.added.lock().remove(name);
+        if removed.is_some() {
+            self.forget(name);
+        }
+        removed.is_some()
+    }
+
+    /// Switches a server on or off, also for later processes. Returns whether that changed something.
+    pub async fn switch(&self, app: &App, known: &KnownServer, enabled: bool) -> Result<bool, Failure> {
+        let (db, place) = (&app.db, place(app));
+        if enabled == known.server.enabled {
+            store::kernel::workspace_switches::delete(db, &place, SwitchNoun::McpServer, &known.name).await?;
+        } else {
+            let (noun, now) = (SwitchNoun::McpServer, app.now());
+            store::kernel::workspace_switches::update(db, &place, noun, &known.name, enabled, now).await?;
+        }
+        if !enabled {
+            self.disconnect(&known.name);
+        }
+        Ok(known.is_enabled != enabled)
+    }
+
+    /// Makes the connections of a server again. If it has none, one is made.
+    pub async fn restart(
+        &self,
+        app: &App,
+        known: &KnownServer,
+        index: Option<usize>,
+    ) -> Result<Restarted, RestartSkipped> {
+        use ostler_protocol::mcp::states::ConnectionState::Connecting;
+        if !known.is_enabled {
+            return Err(RestartSkipped::Disabled);
+        }
+        let connections = self.connections(&known.name);
+        if connections.iter().any(|connection| connection.view.state == Connecting) {
+            return Err(RestartSkipped::InFlight);
+        }
+        if self.would_refuse(&known.name) {
+            return Err(RestartSkipped::BudgetWouldExceed);
+        }
+        if connections.is_empty() {
+            let began = tokio::time::Instant::now();
+            let lease = self.lease(app, known, "").await.map_err(|_| RestartSkipped::BudgetWouldExceed)?;
+            return Ok(vec![(0, lease.ready().await.map(|_| began.elapsed()))]);
+        }
+        let restarts = self.restart_connections(app, known, index).await;
+        Ok(restarts.into_iter().map(|restart| (restart.index, restart.outcome)).collect())
+    }
+}
+
+/// The tools of the workspace that are switched off, by the names under which agents call them.
+pub async fn disabled_tools(app: &App) -> Result<BTreeSet<String>, Failure> {
+    let switches = store::kernel::workspace_switches::list(&app.db, &place(app), SwitchNoun::Tool).await?;
+    Ok(switches.into_iter().filter(|(_, enabled)| !enabled).map(|(name, _)| name).collect())
+}
+
+/// Switches a tool on or off, for agents that are started later. Returns whether that changed something.
+pub async fn switch_tool(app: &App, name: &str, enabled: bool) -> Result<bool, Failure> {
+    let (db, place) = (&app.db, place(app));
+    if enabled {
+        return Ok(store::kernel::workspace_switches::delete(db, &place, SwitchNoun::Tool, name).await?);
+    }
+    let disabled = disabled_tools(app).await?;
+    if disabled.len() >= DISABLED_TOOLS_MAX && !disabled.contains(name) {
+        let message = format!("at most {DISABLED_TOOLS_MAX} tools of a workspace can be switched off");
+        return Err(Failure::rule(Rule::ToolLimit, message));
+    }
+    Ok(store::kernel::workspace_switches::update(db, &place, SwitchNoun::Tool, name, false, app.now()).await?)
+}

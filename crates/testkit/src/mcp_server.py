@@ -1,0 +1,128 @@
+"""An MCP server for tests, over stdio or streamable HTTP. Its first argument says how it behaves.
+
+good     lists two tools; `echo` returns its arguments, `env` the names of its variables and its working directory
+silent   never replies
+huge     sends a line of 8 MB, then lists 2000 tools with large schemas
+lying    lists tools with broken schemas, names twice, and its own secret
+garbage  sends lines that are no messages, then behaves well
+dies     ends in the middle of a call of `die`
+changes  a call of `change` adds a tool and says that the list has changed
+asks     sends requests of its own before it replies to a call
+marks    creates the file that is its second argument when it starts, then behaves well
+http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires
+"""
+
+import json
+import os
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "good"
+EMPTY = {"type": "object", "properties": {}}
+extra = []
+
+
+def send(message):
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def tools():
+    listed = [
+        {"name": "echo", "description": "Returns its arguments.", "inputSchema": EMPTY,
+         "annotations": {"readOnlyHint": True}},
+        {"name": "env", "description": "Says where it runs.", "inputSchema": EMPTY},
+    ]
+    if BEHAVIOUR == "huge":
+        big = {"type": "object", "description": "x" * 70_000}
+        listed += [{"name": f"tool-{number}", "inputSchema": big if number < 20 else EMPTY} for number in range(2000)]
+    if BEHAVIOUR == "lying":
+        secret = os.environ.get("SECRET", "")
+        listed += [
+            {"name": "text", "inputSchema": {"type": "string"}},
+            {"name": "echo", "inputSchema": EMPTY},
+            {"name": "odd", "inputSchema": {"type": "object", "properties": 7}},
+            {"name": "", "inputSchema": EMPTY},
+            {"name": "leak", "description": f"my token is {secret}", "inputSchema": {"type": "object", "title": secret}},
+        ]
+    return listed + extra
+
+
+def called(params):
+    name, arguments = params["name"], params.get("arguments", {})
+    if name == "die":
+        os._exit(3)
+    if name == "change":
+        extra.append({"name": f"new-{len(extra)}", "inputSchema": EMPTY})
+        send({"method": "notifications/tools/list_changed"})
+    if name == "env":
+        text = json.dumps({"variables": sorted(os.environ), "cwd": os.getcwd(), "home": os.environ.get("HOME")})
+    else:
+        text = json.dumps(arguments)
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def reply(message):
+    method, params = message.get("method"), message.get("params", {})
+    if method == "initialize":
+        capabilities = {"tools": {"listChanged": True}}
+        info = {"name": "test", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": info}
+    if method == "tools/list":
+        return {"tools": tools()}
+    if method == "tools/call":
+        return called(params)
+    return {}
+
+
+class Http(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def respond(self, status, body=b""):
+        self.send_response(status)
+        if body:
+            self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.respond(405)
+
+    do_DELETE = do_GET
+
+    def do_POST(self):
+        message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if len(sys.argv) > 2 and self.headers.get("Authorization") != sys.argv[2]:
+            return self.respond(401)
+        if "id" not in message:
+            return self.respond(202)
+        body = {"jsonrpc": "2.0", "id": message["id"], "result": reply(message)}
+        self.respond(200, json.dumps(body).encode())
+
+
+def main():
+    if BEHAVIOUR == "http":
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Http)
+        print(server.server_address[1], flush=True)
+        return server.serve_forever()
+    if BEHAVIOUR == "marks":
+        open(sys.argv[2], "w").close()
+    if BEHAVIOUR == "huge":
+        sys.stdout.write("x" * 8_000_000 + "\n")
+    print("the secret of this log is", os.environ.get("SECRET", "none"), file=sys.stderr, flush=True)
+    for line in sys.stdin:
+        message = json.loads(line)
+        if BEHAVIOUR == "silent" or "id" not in message or "method" not in message:
+            continue
+        if BEHAVIOUR == "garbage":
+            sys.stdout.write('nonsense\n{"jsonrpc": "2.0"}\n[]\n')
+        if BEHAVIOUR == "asks" and message["method"] == "tools/call":
+            send({"id": "mine", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}})
+        send({"id": message["id"], "result": reply(message)})
+
+
+main()
