@@ -118,7 +118,7 @@ fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
     let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
     if failure.kind == FailureKind::Draining {
         tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, "request left to the next server");
-    } else if failure.kind.row().status >= 500 {
+    } else if failure.kind.row().status >= 500 && failure.kind != FailureKind::NotImplemented {
         tracing::error!(%trace_id, path, kind = %failure.kind, reason = message, cause, "request failed");
     } else {
         tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, rule = failure.rule_name(), "request refused");
