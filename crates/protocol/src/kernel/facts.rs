@@ -41,9 +41,9 @@ pub struct ChangeFacts {
     pub bytes_added: i64,
     pub bytes_removed: i64,
     /// Left out where there are none, as `unknown` is.
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub lines_added: i64,
-    #[serde(skip_serializing_if = "is_none")]
+    #[serde(skip_serializing_if = "is_zero")]
     pub lines_removed: i64,
     pub truncated: bool,
     /// The changes could not be determined. Left out where it is false, so that older folds read and write the same.
@@ -51,7 +51,7 @@ pub struct ChangeFacts {
     pub unknown: bool,
 }
 
-fn is_none(count: &i64) -> bool {
+fn is_zero(count: &i64) -> bool {
     *count == 0
 }
 

@@ -73,7 +73,7 @@ fn cancel_late(desk: &mut Desk, run_id: RunId, now: Timestamp) {
             end_command(desk, run_id, command_id, cancelled(), now);
         } else {
             command.deadline_at = Some(after(now, BUDGET_GRACE_MS));
-            request_cancel(desk, run_id, command_id, resolved_by::DEADLINE, Some(DEADLINE_EXCEEDED), now);
+            request_cancel(desk, run_id, command_id, resolved_by::DEADLINE, Some(DEADLINE_EXCEEDED), None, now);
         }
     }
 }

@@ -61,12 +61,7 @@ pub(super) fn cancel_command(
     let rows = desk.run(run_id)?;
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
-        let mut fact = json!({"action": "command.cancel", "by": op.by, "reason": op.reason});
-        if let Some(origin) = &op.origin {
-            fact["origin"] = origin.as_str().into();
-        }
-        desk.append(run_id, NewEvent::written(EventType::Audit, Some(op.command_id), &fact), now);
-        stop(desk, run_id, op.command_id, op.reason.as_deref(), now);
+        request_cancel(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), op.origin.as_deref(), now);
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
@@ -80,10 +75,15 @@ pub(super) fn request_cancel(
     command_id: CommandId,
     by: &str,
     reason: Option<&str>,
+    origin: Option<&str>,
     now: Timestamp,
 ) {
     if desk.run_mut(run_id).commands[&command_id].cancel_requested_at.is_none() {
-        desk.append(run_id, audit("command.cancel", Some(command_id), by, reason), now);
+        let mut fact = json!({"action": "command.cancel", "by": by, "reason": reason});
+        if let Some(origin) = origin {
+            fact["origin"] = origin.into();
+        }
+        desk.append(run_id, NewEvent::written(EventType::Audit, Some(command_id), &fact), now);
         stop(desk, run_id, command_id, reason, now);
     }
 }

@@ -166,7 +166,7 @@ fn replace_turn(desk: &mut Desk, run_id: RunId, command_id: CommandId, on_busy: 
             desk.append(run_id, NewEvent::written(EventType::BackendStatus, Some(command_id), &fact), now);
         }
     }
-    cancel::request_cancel(desk, run_id, command_id, by, Some("another message took its place"), now);
+    cancel::request_cancel(desk, run_id, command_id, by, Some("another message took its place"), None, now);
 }
 
 /// The detail of a rejection that counts the turns which are unfinished.
