@@ -19,7 +19,7 @@ const AT_ONCE_MAX: usize = 8;
 const AT_ONCE_PER_CALLER_MAX: usize = 4;
 
 /// The backend that a question is for.
-pub struct AskedBackend<'a> {
+pub struct QueriedBackend<'a> {
     pub tenant_id: &'a str,
     pub profile: &'a str,
     /// The directory that the backend works in. `None` if it gets an empty one of its own.
@@ -40,7 +40,7 @@ pub enum SideAnswer {
 pub async fn ask(
     app: &App,
     caller: &Principal,
-    backend: AskedBackend<'_>,
+    backend: QueriedBackend<'_>,
     query: &SideQuery,
 ) -> Result<SideAnswer, Failure> {
     let _permit = app.side_queries.admit(caller, AT_ONCE_MAX, AT_ONCE_PER_CALLER_MAX)?;
@@ -54,8 +54,8 @@ pub async fn ask(
     Ok(answer)
 }
 
-async fn answer(app: &App, backend: AskedBackend<'_>, query: &SideQuery) -> Result<SideAnswer, Failure> {
-    let AskedBackend { tenant_id, profile, workspace } = backend;
+async fn answer(app: &App, backend: QueriedBackend<'_>, query: &SideQuery) -> Result<SideAnswer, Failure> {
+    let QueriedBackend { tenant_id, profile, workspace } = backend;
     // Its program and its credential are elsewhere.
     if provider_profiles::is_external(app, profile) {
         return Ok(SideAnswer::Answered(None));

@@ -4,7 +4,7 @@
 use ostler_daemon::config::DaemonSection;
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, Setup, eventually};
+use crate::harness::{Caller, Engine, Setup, TestServer, eventually};
 
 pub const PROFILE: &str = "acted";
 
@@ -61,6 +61,24 @@ done
 pub fn choose(setup: &mut Setup) {
     setup.bind_workspace();
     setup.config.change(|daemon: &mut DaemonSection| daemon.profile = PROFILE.into());
+}
+
+/// A server with the agent, and with tokens of a client and of a provider.
+pub async fn server(engine: Engine) -> TestServer {
+    server_with(engine, |_| ()).await
+}
+
+/// As [`server`], with other settings.
+pub async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
+    let server = TestServer::with(engine, |setup| {
+        choose(setup);
+        setup.token("client", "client", &["local"]);
+        setup.token("provider", "provide", &["local"]);
+        change(setup);
+    })
+    .await;
+    install(&server).await;
+    server
 }
 
 /// Stores the profile.

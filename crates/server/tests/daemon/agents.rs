@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    acted_agent, refused,
+    acted_agent::{self, server, server_with},
+    refused,
     scene::{Attached, attached},
 };
-use crate::harness::{Engine, Setup, TestServer, both_engines, id, one_engine};
+use crate::harness::{Engine, TestServer, both_engines, id, one_engine};
 
 pub const TAGS: [&str; 9] = [
     "session_supported_commands",
@@ -53,22 +54,6 @@ pub async fn is_there(server: &TestServer, tag: &str) -> bool {
         _ => assert!(body["initialized"].is_boolean()),
     }
     true
-}
-
-async fn server(engine: Engine) -> TestServer {
-    server_with(engine, |_| ()).await
-}
-
-async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
-    let server = TestServer::with(engine, |setup| {
-        acted_agent::choose(setup);
-        setup.token("client", "client", &["local"]);
-        setup.token("provider", "provide", &["local"]);
-        change(setup);
-    })
-    .await;
-    acted_agent::install(&server).await;
-    server
 }
 
 fn agent(name: &str, scope: &str) -> Value {

@@ -3,27 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    acted_agent::{self, ended},
+    acted_agent::{self, ended, server, server_with},
     refused,
     scene::attached,
 };
-use crate::harness::{Engine, Setup, TestServer, id, one_engine};
-
-async fn server(engine: Engine) -> TestServer {
-    server_with(engine, |_| ()).await
-}
-
-async fn server_with(engine: Engine, change: impl FnOnce(&mut Setup)) -> TestServer {
-    let server = TestServer::with(engine, |setup| {
-        acted_agent::choose(setup);
-        setup.token("client", "client", &["local"]);
-        setup.token("provider", "provide", &["local"]);
-        change(setup);
-    })
-    .await;
-    acted_agent::install(&server).await;
-    server
-}
+use crate::harness::{Engine, TestServer, id, one_engine};
 
 /// Submits a change and waits for its end.
 async fn change(server: &TestServer, method: &str, path: &str, body: &Value) -> Value {

@@ -14,7 +14,7 @@ use ostler_server::{
     auth::Principal,
     service::{
         conversation,
-        side_queries::{self, AskedBackend, SideAnswer, SideQuery},
+        side_queries::{self, QueriedBackend, SideAnswer, SideQuery},
     },
 };
 
@@ -74,6 +74,6 @@ pub(crate) async fn btw(
 async fn ask(app: &App, caller: &Principal, open: &OpenSession, query: &SideQuery) -> Result<SideAnswer, Failure> {
     let profile = current_model(app, open);
     let workspace = Some(open.daemon.workspace.as_str()).filter(|path| !path.is_empty()).map(Path::new);
-    let backend = AskedBackend { tenant_id: &open.session.tenant_id, profile: &profile, workspace };
+    let backend = QueriedBackend { tenant_id: &open.session.tenant_id, profile: &profile, workspace };
     side_queries::ask(app, caller, backend, query).await
 }

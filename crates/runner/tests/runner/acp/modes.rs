@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{Fixture, phases};
 
-/// An agent with modes that writes down what it is told to select.
+/// An agent with modes that records which mode the host selects.
 const WITH_MODES: &str = r#"hello; read -r l
     reply 2 '{"sessionId":"s1","modes":{"currentModeId":"yolo","availableModes":[{"id":"plan"},{"id":"default"},{"id":"yolo"}]}}'
     n=3
