@@ -205,6 +205,10 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         };
         return hint.to_owned();
     }
+    if kind == FailureKind::SecretUnavailable {
+        let page = if result.backend_profile == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
+        return format!("{page} shows what to write and store; `--profile scripted` needs neither");
+    }
     let run = result.run_id;
     ["result", "trace", "retry"].iter().fold(hint(kind).to_owned(), |hint, verb| {
         hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
@@ -252,7 +256,11 @@ fn parser_hint(error: &clap::Error, words: &[String]) -> Option<String> {
             let quoted = text(ContextKind::InvalidArg).and_then(|extra| quoted_prompt(extra, words));
             Some(quoted.unwrap_or_else(|| GENERAL_PARSER_HINT.to_owned()))
         }
-        ErrorKind::InvalidValue if has(ContextKind::ValidValue) => None,
+        ErrorKind::InvalidValue if has(ContextKind::ValidValue) => {
+            let is_state = text(ContextKind::InvalidArg).is_some_and(|arg| arg.ends_with("<STATE>"));
+            let invalid = text(ContextKind::InvalidValue).filter(|_| is_state);
+            invalid.and_then(foreign_words::state_for).map(str::to_owned)
+        }
         ErrorKind::ValueValidation | ErrorKind::ArgumentConflict | ErrorKind::MissingRequiredArgument => None,
         _ => Some(GENERAL_PARSER_HINT.to_owned()),
     }

@@ -22,6 +22,7 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
             "there is no login: set OSTLER_TOKEN, or `ostler contexts add NAME --server URL --token-file FILE`; \
              `ostler whoami` shows whose token is used"
         }
+        "tenants" | "tenant" => "`ostler whoami` lists the tenants that you can name with `--tenant`",
         "id" | "me" => "`ostler whoami` shows whose token is used",
         "server" | "up" => "`ostler serve` runs a server",
         "check" | "health" | "ping" => "`ostler doctor` checks the installation",
@@ -32,10 +33,33 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
         "open" | "connect" => {
             "`ostler attach` opens a session of a workspace live, `ostler trace -f RUN` follows a run"
         }
+        "apply" | "edit" | "patch" => {
+            "`ostler agents update NAME --manifest FILE` changes an agent, `ostler profiles set` and `profiles config` a profile"
+        }
+        "explain" => {
+            "`ostler agents init NAME` writes a manifest, /guide/agents explains its fields; `ostler COMMAND --help` explains commands"
+        }
         "version" => "`ostler --version` prints the version, `ostler doctor` also that of the server",
         "init" => "`ostler agents init NAME` writes a first manifest; `ostler serve` needs no preparation",
         "guide" | "docs" | "manual" => "the server shows its guides under /guide and its API under /docs",
         "todo" | "pending" | "requests" => "`ostler inbox` lists everything that waits for you",
+        _ => return None,
+    };
+    Some(hint)
+}
+
+/// The state of a run for a word that other tools use.
+pub(crate) fn state_for(word: &str) -> Option<&'static str> {
+    let hint = match word {
+        "idle" | "ended" | "finished" | "terminal" => {
+            "a run that has ended a turn is `completed`, `failed`, `blocked` or `cancelled`; several fit between commas"
+        }
+        "done" | "success" | "succeeded" | "ok" => "the state is `completed`",
+        "error" | "errored" | "failure" => "the state is `failed`",
+        "canceled" | "aborted" | "stopped" | "killed" => "the state is `cancelled`",
+        "denied" | "refused" => "the state is `blocked`",
+        "queued" | "open" | "new" | "created" | "asking" => "the state is `waiting`",
+        "active" | "working" | "in-progress" | "started" => "the state is `running`",
         _ => return None,
     };
     Some(hint)
@@ -57,6 +81,9 @@ mod tests {
             ("describe", "ostler result"),
             ("stop", "ostler cancel"),
             ("login", "ostler contexts add"),
+            ("tenants", "ostler whoami"),
+            ("apply", "ostler agents update"),
+            ("explain", "ostler agents init"),
             ("history", "ostler runs list"),
             ("resume", "ostler run --session"),
             ("version", "ostler --version"),
@@ -65,5 +92,8 @@ mod tests {
             assert!(command_for(word).is_some_and(|hint| hint.contains(command)), "{word}");
         }
         assert_eq!(command_for("frobnicate"), None);
+        assert!(state_for("idle").is_some_and(|hint| hint.contains("`completed`")));
+        assert!(state_for("canceled").is_some_and(|hint| hint.contains("`cancelled`")));
+        assert_eq!(state_for("frobnicated"), None);
     }
 }

@@ -161,6 +161,12 @@ impl Finder {
         if word.parse::<CommandId>().is_ok() {
             return Ok(word.to_owned());
         }
+        // What a script reads from the `commandId` of a run's state when nothing is unfinished.
+        if word == "null" {
+            let message = "the run has no unfinished command";
+            let hint = format!("`ostler result {run}` shows the outcome of its latest command");
+            return Err(errors::hinted(FailureKind::NotFound, message, hint));
+        }
         let unknown = || {
             let hint = format!("`ostler trace {run} -o jsonl` names the command of each event");
             errors::with_hint(unknown("command of this run", word), hint)

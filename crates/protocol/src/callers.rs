@@ -42,6 +42,9 @@ pub struct CallerView {
     pub role: Option<TokenRole>,
     /// The tenants that the caller may see; null for all.
     pub tenants: Option<Vec<String>>,
+    /// The tenants of this server that the caller may name, in the order of the configuration.
+    #[serde(default)]
+    pub known_tenants: Vec<String>,
     /// The tenant of new work if the caller names none: `local` if it is one of the caller's, else the caller's only one.
     /// Null if the caller has no tenant, or several without `local`; then new work has to name its tenant.
     pub default_tenant: Option<String>,

@@ -17,6 +17,8 @@ pub const JSON_VALUES_MAX: usize = 20_000;
 pub const PROMPT_BYTES_MAX: usize = 256 * 1024;
 /// A command's whole payload: the prompt, and as much again for what is sent with it.
 pub const COMMAND_PAYLOAD_BYTES_MAX: usize = 512 * 1024;
+/// What a dialect may store beside a command: a prompt of 10 MiB as text and again in blocks, and what is sent with it.
+pub const WHOLE_PAYLOAD_BYTES_MAX: usize = 24 * 1024 * 1024;
 pub const PAGE_ITEMS_MAX: u32 = 1_000;
 pub const PAGE_ITEMS_DEFAULT: u32 = 100;
 /// A page also ends once its payloads reach this size, so that no page can take the server's memory.

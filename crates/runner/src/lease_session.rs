@@ -17,6 +17,7 @@ use ostler_protocol::{
         results::RunResult,
         runs::Run,
         session_storage::RefreshStorage,
+        whole_payloads::WholePayload,
     },
 };
 use tokio::time::{Duration, Instant, sleep};
@@ -201,6 +202,16 @@ impl LeaseSession {
     pub(crate) async fn result(&self, command_id: CommandId) -> Result<RunResult, Failure> {
         let command_id = command_id.to_string();
         retry(self.retry_for(), || self.client.command_result(&self.run_id, &command_id)).await
+    }
+
+    /// The command with its whole payload, if its own is a short form.
+    pub(crate) async fn with_whole_payload(&self, command: Command) -> Result<Command, Failure> {
+        if WholePayload::of(&command.payload).is_none() {
+            return Ok(command);
+        }
+        let command_id = command.command_id.to_string();
+        let whole = retry(self.retry_for(), || self.client.command_payload(&self.run_id, &command_id)).await?;
+        Ok(Command { payload: whole.payload, ..command })
     }
 
     /// The messages of the session before a command.

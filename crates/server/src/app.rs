@@ -19,7 +19,7 @@ use ostler_protocol::{
 use ostler_runner::guard::Isolation;
 use ostler_store::{
     Db,
-    lane::{Committed, Host, LaneError, Lanes},
+    lane::{AttachedRows, Committed, Host, LaneError, Lanes},
 };
 use quick_cache::sync::Cache;
 use serde::Deserialize;
@@ -302,7 +302,20 @@ impl App {
         run_id: impl Into<Option<RunId>>,
         op: O,
     ) -> Result<Option<O::Reply>, Failure> {
-        match self.lanes.submit(Request { session, run_id: run_id.into(), op: op.into_op() }).await {
+        self.try_submit_with(session, run_id, op, AttachedRows::default()).await
+    }
+
+    /// As [`App::try_submit`], with rows of a dialect that become durable together with the operation. `None` also if one of
+    /// them cannot be written.
+    pub async fn try_submit_with<O: Operation>(
+        &self,
+        session: SessionId,
+        run_id: impl Into<Option<RunId>>,
+        op: O,
+        rows: AttachedRows,
+    ) -> Result<Option<O::Reply>, Failure> {
+        let request = Request { session, run_id: run_id.into(), op: op.into_op() };
+        match self.lanes.submit_with(request, rows).await {
             Ok(reply) => match O::read(reply) {
                 Some(reply) => Ok(Some(reply)),
                 None => Err(Failure::internal("the kernel gave the reply of another operation")),

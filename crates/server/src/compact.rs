@@ -2,7 +2,7 @@
 
 use ostler_protocol::{Failure, Rule};
 use ostler_store::{
-    StoreConfig,
+    StoreConfig, StoreError,
     retention::space::{self, Compacted},
 };
 
@@ -16,5 +16,8 @@ pub async fn compact(config: &Config, dialects: &Dialects) -> Result<Compacted, 
     {
         return Err(Failure::rule(Rule::StoreAbsent, format!("there is no store at {}", file.display())));
     }
-    space::compact(&store, &retention::tables(dialects)).await.map_err(|error| not_opened(error, &store))
+    space::compact(&store, &retention::tables(dialects)).await.map_err(|error| match error {
+        StoreError::Locked(_) => Failure::rule(Rule::StoreCompacted, "the server of this store is running"),
+        error => not_opened(error, &store),
+    })
 }

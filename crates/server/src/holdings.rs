@@ -15,6 +15,7 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("sessions", Copied, Kept, ContentsOnly),
     Holding::table("runs", Copied, Retention::WithSession, WithSession),
     Holding::table("commands", Copied, Retention::WithSession, WithSession),
+    Holding::table("command_payloads", Copied, Retention::WithSession, WithSession),
     Holding::table("command_aliases", Copied, Retention::WithSession, WithSession),
     // Digests stay, so that the chain can be verified after payloads are erased.
     Holding::table("events", Copied, Proof, ContentsOnly),
@@ -38,6 +39,7 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("retention_gate", LeftOut, Kept, Untouched),
     // Says which payloads may be missing.
     Holding::table("payload_removals", Copied, Proof, WithSession),
+    Holding::table("session_payload_removals", Copied, Proof, WithSession),
     Holding::table("users", Copied, Kept, WithOwner),
     Holding::table("tokens", Copied, Kept, WithOwner),
     Holding::table("signing_keys", Copied, Kept, Untouched),

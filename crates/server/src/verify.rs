@@ -15,7 +15,10 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_store::{self as store, Db, StoreConfig, StoreError, kernel::payloads::PayloadRemoval};
+use ostler_store::{
+    self as store, Db, StoreConfig, StoreError,
+    kernel::{payloads::PayloadRemoval, session_payloads::SessionPayloadRemoval},
+};
 
 use crate::{
     clock::{Clock, SystemClock},
@@ -130,7 +133,10 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     };
     let (mut head, mut seq) = (chain::GENESIS, 0);
     let mut replay = Replay::default();
-    let removals = store::kernel::payloads::list_by_session(db, session.session).await?;
+    let removals = Removals {
+        runs: store::kernel::payloads::list_by_session(db, session.session).await?,
+        session: store::kernel::session_payloads::get(db, session.session).await?,
+    };
     // Starts below the first number, because a row that was inserted there is not part of the log either.
     let mut after = i64::MIN;
     loop {
@@ -157,7 +163,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
             if let Err(reason) = check_event(&head, seq, event) {
                 return Ok(broken(seq + 1, reason));
             }
-            if is_missing && session.erased_at.is_none() && !was_removed(&removals, event) {
+            if is_missing && session.erased_at.is_none() && !removals.cover(event) {
                 return Ok(broken(seq + 1, "the payload is missing, and neither erasure nor retention removed it"));
             }
             replay.apply(event);
@@ -179,10 +185,22 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     Ok(if differences.is_empty() { None } else { broken(seq, &differences.join("; ")) })
 }
 
-/// Whether retention has removed the payload of this event.
-fn was_removed(removals: &[PayloadRemoval], event: &Event) -> bool {
-    let removal = event.run.and_then(|(run_id, seq)| Some((removals.iter().find(|one| one.run_id == run_id)?, seq)));
-    removal.is_some_and(|(removal, seq)| seq <= removal.through_seq)
+/// What retention has removed of a session and its runs.
+struct Removals {
+    runs: Vec<PayloadRemoval>,
+    session: Option<SessionPayloadRemoval>,
+}
+
+impl Removals {
+    /// Whether retention has removed the payload of this event.
+    fn cover(&self, event: &Event) -> bool {
+        match event.run {
+            Some((run_id, seq)) => {
+                self.runs.iter().any(|removal| removal.run_id == run_id && seq <= removal.through_seq)
+            }
+            None => self.session.as_ref().is_some_and(|removal| event.session_seq <= removal.through_seq),
+        }
+    }
 }
 
 /// The columns of the session's rows that its events contradict.

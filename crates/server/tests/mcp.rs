@@ -3,7 +3,6 @@
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,7 +14,6 @@ use ostler_protocol::mcp::{
 };
 use ostler_server::{
     app::App,
-    dialect::Dialect,
     mcp::{ConnectionView, KnownServer, Lease, Mcp, McpNotice, McpProblem, Refused},
 };
 use ostler_testkit::mcp_server::{HttpMcpServer, python, write_script};
@@ -92,18 +90,11 @@ struct Bench {
 
 impl Bench {
     async fn start(engine: Engine, choose: impl FnOnce(&mut Setup)) -> Self {
-        let found = Arc::<Mutex<Option<App>>>::default();
-        let probe = found.clone();
-        let server = TestServer::with(engine, |setup| {
+        let (server, app) = TestServer::with_app(engine, |setup| {
             setup.bind_workspace();
             choose(setup);
-            setup.dialects = std::mem::take(&mut setup.dialects).with(Dialect::new("probe").worker(move |app| {
-                *probe.lock().unwrap() = Some(app);
-                std::future::ready(())
-            }));
         })
         .await;
-        let app = eventually("the worker runs", async || found.lock().unwrap().take()).await;
         Self { server, app }
     }
 
@@ -375,6 +366,30 @@ async fn servers_are_reached_over_http_with_their_headers(engine: Engine) {
     assert_eq!(text(&lease, "echo", json!({"d": 4})).await.unwrap(), json!({"d": 4}));
     let closed = bench.lease("closed").await.unwrap().ready().await.unwrap_err();
     assert!([McpProblem::LoginRequired, McpProblem::Protocol].contains(&closed), "{closed}");
+}
+
+#[one_engine]
+async fn a_reply_over_http_that_is_too_large_ends_its_call_only(engine: Engine) {
+    const BYTES_MAX: usize = 4 * 1024 * 1024;
+    let directory = tempfile::tempdir().unwrap();
+    let remote = HttpMcpServer::start(directory.path(), None);
+    let bench = Bench::start(engine, |setup| {
+        let server = |headers: Value| serde_json::from_value(json!({"url": remote.url, "headers": headers})).unwrap();
+        setup.config.mcp.servers.insert("length".into(), server(json!({})));
+        setup.config.mcp.servers.insert("chunks".into(), server(json!({"X-Reply": "chunks"})));
+        setup.config.mcp.servers.insert("events".into(), server(json!({"X-Reply": "events"})));
+    })
+    .await;
+    for name in ["length", "chunks", "events"] {
+        let (lease, _) = bench.connected(name).await;
+        let large = async |bytes: usize| text(&lease, "large", json!({"bytes": bytes})).await;
+        assert_eq!(large(BYTES_MAX / 2).await.unwrap().as_str().map(str::len), Some(BYTES_MAX / 2), "{name}");
+        if name != "events" {
+            assert_eq!(large(BYTES_MAX + 1).await.unwrap_err(), McpProblem::TooLarge, "{name}");
+        }
+        let echoed = eventually("it replies again", async || text(&lease, "echo", json!({"e": 5})).await.ok()).await;
+        assert_eq!(echoed, json!({"e": 5}), "{name}");
+    }
 }
 
 #[both_engines]

@@ -121,6 +121,7 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/result", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/conversation", none),
+    ("GET", "/api/v1/runs/{runId}/commands/{commandId}/payload", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/diff", none),
     ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id, "standing": false})),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),

@@ -3,6 +3,7 @@
 mod holds;
 mod nouns;
 mod space;
+mod whole_payloads;
 
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use crate::harness::{Engine, Played, Setup, TestServer, both_engines, id};
 
 /// Everything here is older than its limit after a day.
-const DAY_MS: i64 = 86_400_000;
+pub const DAY_MS: i64 = 86_400_000;
 
 /// A server on which payloads of finished runs are kept for an hour.
 async fn hourly(engine: Engine) -> TestServer {
@@ -24,7 +25,7 @@ fn in_single_steps(setup: &mut Setup) {
     setup.config.retention.pause_ms = 0;
 }
 
-async fn sweep(server: &TestServer, body: Value) -> Value {
+pub async fn sweep(server: &TestServer, body: Value) -> Value {
     server.post("/api/v1/retention/sweeps", &body).await.with_status(200)
 }
 
@@ -82,16 +83,16 @@ async fn payloads(server: &TestServer, run_id: &str) -> usize {
     server.events(run_id).await.iter().filter(|event| !event["payload"].is_null()).count()
 }
 
-async fn hold(server: &TestServer, body: Value) -> String {
+pub async fn hold(server: &TestServer, body: Value) -> String {
     id(&server.post("/api/v1/retention/holds", &body).await.with_status(201), "holdId")
 }
 
-async fn release(server: &TestServer, hold_id: &str) -> Value {
+pub async fn release(server: &TestServer, hold_id: &str) -> Value {
     let request = server.request("DELETE", &format!("/api/v1/retention/holds/{hold_id}"));
     server.send(request).await.with_status(200)
 }
 
-async fn verify(server: &TestServer, engine: Engine) -> ostler_server::verify::Report {
+pub async fn verify(server: &TestServer, engine: Engine) -> ostler_server::verify::Report {
     let mut config = server.config.clone();
     if engine == Engine::Sqlite {
         // A store in use has one owner; a copy has none.

@@ -1,6 +1,6 @@
 //! The run input dialect: threads, messages, attachments and history.
 
 pub mod attachments;
-mod erasing;
+pub mod erasing;
 mod history;
 pub mod runs;

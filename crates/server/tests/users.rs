@@ -164,6 +164,54 @@ async fn a_users_marks_are_their_own(engine: Engine) {
 }
 
 #[both_engines]
+async fn what_ended_before_a_user_was_added_is_not_unread(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("service", "client", &["hwlab"])).await;
+    let play = async |prompt: &str| {
+        let run_id = server.create_run().await;
+        let command_id = server.turn(&run_id, prompt).await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        runner.end(&command_id, "completed").await;
+        runner.release().await;
+        server.clock.advance_ms(1);
+        id(&server.run(&run_id).await, "sessionId")
+    };
+    let old = play("before").await;
+    let ada = user(&server, "ada", &["hwlab"]).await;
+    let open = async || {
+        let page = ada.get("/api/v1/sessions").await.ok();
+        page["sessions"].as_array().unwrap().iter().map(|session| id(session, "sessionId")).collect::<Vec<_>>()
+    };
+    let shown = async |session: &str| ada.get(&format!("/api/v1/sessions/{session}")).await.ok()["unread"].clone();
+    assert_eq!(open().await, Vec::<String>::new());
+    assert_eq!(shown(&old).await, false);
+    let all = ada.get("/api/v1/sessions?state=all").await.ok();
+    assert_eq!(all["sessions"][0]["unread"], false);
+    let new = play("after").await;
+    for _ in 0..2 {
+        assert_eq!(open().await, [new.as_str()]);
+        assert_eq!((shown(&old).await, shown(&new).await), (json!(false), json!(true)));
+        // Long enough for the marks to be written.
+        server.clock.advance_ms(120_000);
+    }
+    // Other readers have not read it.
+    let of_service = server.caller("service").get("/api/v1/sessions").await.ok();
+    assert_eq!(of_service["sessions"].as_array().unwrap().len(), 2);
+    // A repeated request does not reset it.
+    let body = json!({"name": "ada", "timezone": "Europe/Berlin", "tenants": ["hwlab"]});
+    server.post("/api/v1/users", &body).await.with_status(200);
+    assert_eq!(open().await, [new.as_str()]);
+    // A new end in an old session is news.
+    let run_id = server.get(&format!("/api/v1/sessions/{old}")).await.ok()["lastRunId"].as_str().unwrap().to_owned();
+    let command_id = server.turn(&run_id, "more").await;
+    let runner = server.claim(&run_id, "runner-b").await;
+    runner.ack(&command_id).await;
+    runner.end(&command_id, "completed").await;
+    assert_eq!(shown(&old).await, true);
+    assert_eq!(open().await.len(), 2);
+}
+
+#[both_engines]
 async fn a_users_token_ends_by_itself(engine: Engine) {
     let server = TestServer::start(engine).await;
     let short = user(&server, "ada", &["hwlab"]).await;

@@ -17,7 +17,9 @@ use ostler_protocol::kernel::operations::Request;
 use tokio::sync::{mpsc, oneshot};
 
 use self::job::{Answer, Job, offer, overloaded};
-pub use self::job::{Committed, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, LaneError, QUEUE_REQUESTS_MAX};
+pub use self::job::{
+    AttachedRows, Committed, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, LaneError, QUEUE_REQUESTS_MAX,
+};
 use crate::{
     db::{Db, Engine},
     error::StoreError,
@@ -76,12 +78,17 @@ impl Lanes {
 
     /// Submits a request and waits until it is durable, or refused.
     pub async fn submit(&self, request: Request) -> Answer {
-        let weight = Weight::take(&self.queued, request.bytes());
+        self.submit_with(request, AttachedRows::default()).await
+    }
+
+    /// As [`Lanes::submit`], with rows that become durable together with the request.
+    pub async fn submit_with(&self, request: Request, rows: AttachedRows) -> Answer {
+        let (answer, answered) = oneshot::channel();
+        let job = Job { request, rows, answer };
+        let weight = Weight::take(&self.queued, job.bytes());
         if weight.total > QUEUE_BYTES_MAX {
             return Err(overloaded());
         }
-        let (answer, answered) = oneshot::channel();
-        let job = Job { request, answer };
         let queued = match &self.way {
             Way::Sqlite(sqlite) => sqlite.submit(job),
             Way::Postgres { requests, .. } => offer(requests, job),

@@ -25,6 +25,8 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0012_agents", sql: include_str!("../migrations/sqlite/0012_agents.sql") },
     Migration { id: "0013_parent_sessions", sql: include_str!("../migrations/sqlite/0013_parent_sessions.sql") },
     Migration { id: "0014_workspace_switches", sql: include_str!("../migrations/sqlite/0014_workspace_switches.sql") },
+    Migration { id: "0015_command_payloads", sql: include_str!("../migrations/sqlite/0015_command_payloads.sql") },
+    Migration { id: "0016_daemon_lifetimes", sql: include_str!("../migrations/sqlite/0016_daemon_lifetimes.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -48,6 +50,8 @@ pub const POSTGRES: &[Migration] = &[
         id: "0014_workspace_switches",
         sql: include_str!("../migrations/postgres/0014_workspace_switches.sql"),
     },
+    Migration { id: "0015_command_payloads", sql: include_str!("../migrations/postgres/0015_command_payloads.sql") },
+    Migration { id: "0016_daemon_lifetimes", sql: include_str!("../migrations/postgres/0016_daemon_lifetimes.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

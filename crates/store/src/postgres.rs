@@ -17,10 +17,10 @@ use ostler_protocol::{
     kernel::operations::{self, Desk, Request},
 };
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use self::{
-    connections::{ANSWER_MAX, Connections, KeptConnection, connect},
+    connections::{ANSWER_MAX, Connections, KeptConnection, connect, fetch},
     load::Hold,
     save::Statements,
 };
@@ -30,9 +30,10 @@ use crate::{
     health::{FlushLog, WriteHealth},
     lane::{
         desks::{Changes, Desks, Warm},
-        job::{Answer, FLUSH_REQUESTS_MAX, Host, Job, LaneError, apart, gather, refused},
+        job::{Answer, AttachedRows, FLUSH_REQUESTS_MAX, Host, Job, LaneError, apart, gather, refused},
     },
     migrate,
+    record::Statement,
 };
 
 /// Servers starting together take turns at the ledger. Any number will do; this one is ours.
@@ -117,7 +118,7 @@ impl Lane {
 
     pub(crate) async fn run(mut self, mut inbox: mpsc::Receiver<Job>, host: Arc<dyn Host>) {
         while let Some(first) = inbox.recv().await {
-            let jobs = gather(first, &mut inbox, FLUSH_REQUESTS_MAX, |job| job.request.bytes());
+            let jobs = gather(first, &mut inbox, FLUSH_REQUESTS_MAX, Job::bytes);
             // A fault of ours in one flush must not end the lane. Its connection went with it, and the next flush
             // makes a new one.
             if AssertUnwindSafe(self.flush(jobs, &*host)).catch_unwind().await.is_err() {
@@ -130,11 +131,27 @@ impl Lane {
         }
     }
 
-    #[expect(clippy::expect_used, reason = "one request, one reply")]
+    /// Requests with rows of a dialect have a transaction each, which is given up if either part of it is refused.
     async fn flush(&mut self, jobs: Vec<Job>, host: &dyn Host) {
-        let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
+        let (plain, with_rows): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.rows.is_empty());
+        if !plain.is_empty() {
+            let jobs = plain.into_iter().map(|job| (job.request, job.answer));
+            self.flush_together(jobs.unzip(), &AttachedRows::default(), host).await;
+        }
+        for Job { request, rows, answer } in with_rows {
+            self.flush_together((vec![request], vec![answer]), &rows, host).await;
+        }
+    }
+
+    #[expect(clippy::expect_used, reason = "one request, one reply")]
+    async fn flush_together(
+        &mut self,
+        (requests, answers): (Vec<Request>, Vec<oneshot::Sender<Answer>>),
+        rows: &AttachedRows,
+        host: &dyn Host,
+    ) {
         let now = host.now();
-        let error = match self.flush_once(&requests, now).await {
+        let error = match self.flush_once(&requests, rows, now).await {
             Ok((replies, desks)) => {
                 self.flush_log.succeeded();
                 host.committed(self.warm.keep(desks, requests.len(), now));
@@ -146,7 +163,7 @@ impl Lane {
         if apart(&requests, &error) {
             for (request, answer) in requests.into_iter().zip(answers) {
                 let now = host.now();
-                let outcome = self.flush_once(std::slice::from_ref(&request), now).await;
+                let outcome = self.flush_once(std::slice::from_ref(&request), rows, now).await;
                 let reply = match outcome {
                     Ok((mut replies, desks)) => {
                         host.committed(self.warm.keep(desks, 1, now));
@@ -166,12 +183,17 @@ impl Lane {
         }
     }
 
-    async fn flush_once(&mut self, requests: &[Request], now: Timestamp) -> Result<(Vec<Answer>, Desks), StoreError> {
+    async fn flush_once(
+        &mut self,
+        requests: &[Request],
+        rows: &AttachedRows,
+        now: Timestamp,
+    ) -> Result<(Vec<Answer>, Desks), StoreError> {
         // Launchers claim pending jobs without changing the session's revision, so only locks protect these.
         let changes_pending_jobs = requests.iter().any(|request| request.needs().pending_jobs);
         let hold = if changes_pending_jobs { Hold::Locks } else { Hold::Revisions };
-        let outcome = match self.attempt(requests, now, hold).await {
-            Err(error) if refused(&error) => self.attempt(requests, now, Hold::Locks).await,
+        let outcome = match self.attempt(requests, rows, now, hold).await {
+            Err(error) if refused(&error) => self.attempt(requests, rows, now, Hold::Locks).await,
             outcome => outcome,
         };
         self.health.record_flush(&outcome);
@@ -181,6 +203,7 @@ impl Lane {
     async fn attempt(
         &mut self,
         requests: &[Request],
+        rows: &AttachedRows,
         now: Timestamp,
         hold: Hold,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
@@ -194,8 +217,8 @@ impl Lane {
         };
         let decided = async {
             match hold {
-                Hold::Revisions => self.decide(&mut connection, requests, now, hold).await,
-                Hold::Locks => self.decide_under_locks(&mut connection, requests, now).await,
+                Hold::Revisions if rows.is_empty() => self.decide(&mut connection, requests, now, hold).await,
+                _ => self.decide_in_transaction(&mut connection, requests, rows, now, hold).await,
             }
         };
         let outcome = tokio::time::timeout(ANSWER_MAX, decided).await.unwrap_or_else(|_| {
@@ -210,16 +233,28 @@ impl Lane {
         outcome
     }
 
-    async fn decide_under_locks(
+    async fn decide_in_transaction(
         &mut self,
         connection: &mut PgConnection,
         requests: &[Request],
+        rows: &AttachedRows,
         now: Timestamp,
+        hold: Hold,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
         let mut tx = connection.begin().await?;
-        let decided = self.decide(&mut tx, requests, now, Hold::Locks).await?;
+        for Statement { sql, args, must_touch } in &rows.0 {
+            if fetch(&mut tx, sql.clone(), args).await?.is_empty() && *must_touch {
+                tx.rollback().await?;
+                return Ok((requests.iter().map(|_| Err(LaneError::Taken)).collect(), Desks::new()));
+            }
+        }
+        let (replies, desks) = self.decide(&mut tx, requests, now, hold).await?;
+        if !rows.is_empty() && replies.iter().any(Result::is_err) {
+            tx.rollback().await?;
+            return Ok((replies, Desks::new()));
+        }
         tx.commit().await?;
-        Ok(decided)
+        Ok((replies, desks))
     }
 
     async fn decide(

@@ -27,7 +27,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::{
     query::query,
-    writes::{Plain, Write, answer_all, is_lost, run_writes},
+    writes::{Plain, Write, answer_all, each, run_writes, together, together_returning},
 };
 use crate::{
     config::{Durability, Synchronous},
@@ -35,7 +35,9 @@ use crate::{
     health::{FlushLog, WriteHealth},
     lane::{
         desks::{Changes, Desks, Warm},
-        job::{self, Answer, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX},
+        job::{
+            self, Answer, AttachedRows, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
+        },
     },
     migrate,
     record::{Reader, Sql, Statement, Value},
@@ -177,52 +179,6 @@ impl Sqlite {
         works.send(Work::Plain(Box::new(Plain { work, answer }))).await.map_err(|_| StoreError::Stopped)?;
         answered.await.map_err(|_| StoreError::Stopped)?
     }
-}
-
-fn together(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
-    // No statement has that index, so there are no rows to return.
-    let written = together_returning(connection, statements, statements.len(), |_| Ok(()))?;
-    Ok(written.is_some())
-}
-
-/// Others share the transaction, so what is given up goes back to where these statements began.
-fn together_returning<T>(
-    connection: &Connection,
-    statements: &[Statement],
-    answering: usize,
-    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
-) -> Result<Option<Vec<T>>, StoreError> {
-    connection.prepare_cached("SAVEPOINT together")?.execute([])?;
-    let written = each(connection, statements, answering, decode);
-    if is_lost(connection) {
-        return written;
-    }
-    if !matches!(written, Ok(Some(_))) {
-        connection.prepare_cached("ROLLBACK TO together")?.execute([])?;
-    }
-    connection.prepare_cached("RELEASE together")?.execute([])?;
-    written
-}
-
-fn each<T>(
-    connection: &Connection,
-    statements: &[Statement],
-    answering: usize,
-    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
-) -> Result<Option<Vec<T>>, StoreError> {
-    let mut answer = vec![];
-    for (index, Statement { sql, args, must_touch }) in statements.iter().enumerate() {
-        let touched = if index == answering {
-            answer = query(connection, sql, args, decode)?;
-            answer.len()
-        } else {
-            query(connection, sql, args, |_| Ok(()))?.len()
-        };
-        if *must_touch && touched == 0 {
-            return Ok(None);
-        }
-    }
-    Ok(Some(answer))
 }
 
 /// Rewrites the file without its free pages, and so that later ones can be returned in steps. Fails while a server has it open.
@@ -379,7 +335,7 @@ impl Lane {
             while let Some(work) = next {
                 match work {
                     Work::Op(job) => {
-                        bytes += job.request.bytes();
+                        bytes += job.bytes();
                         jobs.push(job);
                     }
                     Work::Plain(write) => writes.push(write),
@@ -399,11 +355,13 @@ impl Lane {
     fn flush(&mut self, jobs: Vec<Job>, writes: Vec<Box<dyn Write>>) {
         let Some(host) = self.host.get().cloned() else {
             // Before the lanes have started there are only plain writes.
-            return drop(self.flush_once(&[], writes, Timestamp::UNIX_EPOCH));
+            return drop(self.flush_once(&[], &[], writes, Timestamp::UNIX_EPOCH));
         };
         let now = host.now();
-        let (requests, answers): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.request, job.answer)).unzip();
-        let outcome = self.flush_once(&requests, writes, now);
+        let (requests, rest): (Vec<_>, Vec<_>) =
+            jobs.into_iter().map(|job| (job.request, (job.rows, job.answer))).unzip();
+        let (rows, answers): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
+        let outcome = self.flush_once(&requests, &rows, writes, now);
         self.health.record_flush(&outcome);
         match outcome {
             Ok((replies, desks)) => {
@@ -412,8 +370,8 @@ impl Lane {
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
             Err(error) if job::apart(&requests, &error) => {
-                for (request, answer) in requests.into_iter().zip(answers) {
-                    self.flush(vec![Job { request, answer }], vec![]);
+                for ((request, rows), answer) in requests.into_iter().zip(rows).zip(answers) {
+                    self.flush(vec![Job { request, rows, answer }], vec![]);
                 }
             }
             Err(error) => {
@@ -430,6 +388,7 @@ impl Lane {
     fn flush_once(
         &mut self,
         requests: &[Request],
+        rows: &[AttachedRows],
         writes: Vec<Box<dyn Write>>,
         now: Timestamp,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
@@ -443,7 +402,7 @@ impl Lane {
         };
         // Plain writes first: rows loaded for the requests below must already show what they did.
         let written = run_writes(&tx, &self.health, writes)?;
-        let outcome = match Self::decide(&tx, &mut self.warm, requests, now, !written.is_empty()) {
+        let outcome = match Self::decide(&tx, &mut self.warm, (requests, rows), now, !written.is_empty()) {
             Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
             // What one caller sent takes nothing else with it: the plain writes stay.
             Err(error) if !written.is_empty() && job::refused(&error) => {
@@ -463,7 +422,7 @@ impl Lane {
     fn decide(
         tx: &Connection,
         warm: &mut Warm,
-        requests: &[Request],
+        (requests, rows): (&[Request], &[AttachedRows]),
         now: Timestamp,
         apart: bool,
     ) -> Result<(Vec<Answer>, Desks), StoreError> {
@@ -472,16 +431,51 @@ impl Lane {
         }
         let mut desks = Desks::new();
         let mut replies = Vec::with_capacity(requests.len());
-        for request in requests {
-            replies.push(match desks::load(tx, warm, &mut desks, request)? {
-                Some(desk) => operations::apply(desk, request.clone(), now).map_err(LaneError::Refused),
-                None => Err(LaneError::Refused(Failure::not_found("session"))),
+        for (request, rows) in requests.iter().zip(rows) {
+            replies.push(match rows.is_empty() {
+                true => apply(tx, warm, &mut desks, request, now)?,
+                false => apply_with_rows(tx, warm, &mut desks, (request, rows), now)?,
             });
         }
         desks.values_mut().for_each(Desk::seal);
         desks::save(tx, &Changes::of(&desks))?;
         Ok((replies, desks))
     }
+}
+
+fn apply(
+    tx: &Connection,
+    warm: &mut Warm,
+    desks: &mut Desks,
+    request: &Request,
+    now: Timestamp,
+) -> Result<Answer, StoreError> {
+    Ok(match desks::load(tx, warm, desks, request)? {
+        Some(desk) => operations::apply(desk, request.clone(), now).map_err(LaneError::Refused),
+        None => Err(LaneError::Refused(Failure::not_found("session"))),
+    })
+}
+
+/// As [`apply`], with rows of a dialect. If they cannot be written, or the request is refused, neither leaves anything behind.
+fn apply_with_rows(
+    tx: &Connection,
+    warm: &mut Warm,
+    desks: &mut Desks,
+    (request, rows): (&Request, &AttachedRows),
+    now: Timestamp,
+) -> Result<Answer, StoreError> {
+    tx.prepare_cached("SAVEPOINT attached")?.execute([])?;
+    // No statement has that index, so there are no rows to return.
+    let answer = match each(tx, &rows.0, rows.0.len(), |_| Ok(()))? {
+        Some(_) => apply(tx, warm, desks, request, now)?,
+        None => Err(LaneError::Taken),
+    };
+    if answer.is_err() {
+        tx.prepare_cached("ROLLBACK TO attached")?.execute([])?;
+        request.new_session().and_then(|session| desks.remove(&session.session));
+    }
+    tx.prepare_cached("RELEASE attached")?.execute([])?;
+    Ok(answer)
 }
 
 #[cfg(test)]

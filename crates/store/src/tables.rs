@@ -28,10 +28,13 @@ use ostler_protocol::{
 };
 
 use crate::{
+    daemon::restores::Restore,
     kernel::{
         backends::StoredBackend,
         payloads::PayloadRemoval,
         readers::{ReadCursor, SessionReader},
+        session_payloads::SessionPayloadRemoval,
+        whole_payloads::StoredPayload,
     },
     mesh::{
         agent_md::StoredAgentMd,
@@ -82,6 +85,8 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<ProfileChange>(),
         DeclaredTable::of::<Hold>(),
         DeclaredTable::of::<PayloadRemoval>(),
+        DeclaredTable::of::<StoredPayload>(),
+        DeclaredTable::of::<SessionPayloadRemoval>(),
         DeclaredTable::of::<ServiceToken>(),
         DeclaredTable::of::<User>(),
         DeclaredTable::of::<Agent>(),
@@ -111,5 +116,6 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<Queued>(),
         DeclaredTable::of::<DaemonSession>(),
         DeclaredTable::of::<DaemonClient>(),
+        DeclaredTable::of::<Restore>(),
     ]
 }

@@ -9,7 +9,9 @@ dies     ends in the middle of a call of `die`
 changes  a call of `change` adds a tool and says that the list has changed
 asks     sends requests of its own before it replies to a call
 marks    creates the file that is its second argument when it starts, then behaves well
-http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires
+http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires. A call of `large`
+         returns as many bytes as it asks for; a client with the header `X-Reply: chunks` gets JSON without a length, and one
+         with `X-Reply: events` gets an event stream
 """
 
 import json
@@ -55,7 +57,9 @@ def called(params):
     if name == "change":
         extra.append({"name": f"new-{len(extra)}", "inputSchema": EMPTY})
         send({"method": "notifications/tools/list_changed"})
-    if name == "env":
+    if name == "large":
+        text = json.dumps("x" * arguments["bytes"])
+    elif name == "env":
         text = json.dumps({"variables": sorted(os.environ), "cwd": os.getcwd(), "home": os.environ.get("HOME")})
     else:
         text = json.dumps(arguments)
@@ -101,7 +105,18 @@ class Http(BaseHTTPRequestHandler):
         if "id" not in message:
             return self.respond(202)
         body = {"jsonrpc": "2.0", "id": message["id"], "result": reply(message)}
-        self.respond(200, json.dumps(body).encode())
+        body, kind = json.dumps(body).encode(), self.headers.get("X-Reply")
+        if kind is None:
+            return self.respond(200, body)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if kind == "events" else "application/json")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            self.wfile.write(b"data: " + body + b"\n\n" if kind == "events" else body)
+        except OSError:
+            pass  # The client has read enough.
 
 
 def main():

@@ -52,7 +52,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::{
     commands::{
-        daemon::{attach, server as daemon_server},
+        daemon::{attach, mcp, server as daemon_server},
         mesh::{identities, pki},
         trust::{agents, consent, webhooks},
     },
@@ -89,6 +89,7 @@ pub(crate) enum CliCommand {
     Jobs(jobs::JobsArgs),
     Agents(agents::AgentsArgs),
     Backends(backends::BackendsArgs),
+    Mcp(mcp::McpArgs),
     Profiles(profiles::ProfilesArgs),
     #[command(alias = "context")]
     Contexts(contexts::ContextsArgs),
@@ -147,6 +148,8 @@ impl CliCommand {
             // The mesh negotiates a version of its own at the start of a session.
             Self::Mesh(_) => return None,
             Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
+            // A server without a workspace lacks the capability, and explains it.
+            Self::Mcp(_) => return None,
             // The keys of the authorities are on this machine.
             Self::Pki(args) if !args.is_remote() => return None,
             // The launcher is of the same build: it starts its own program.
@@ -230,6 +233,7 @@ impl CliCommand {
             Self::Jobs(args) => jobs::jobs(connection, args).await,
             Self::Agents(args) => agents::agents(connection, args).await,
             Self::Backends(args) => backends::backends(connection, args).await,
+            Self::Mcp(args) => mcp::mcp(connection, args).await,
             Self::Profiles(args) => profiles::profiles(connection, args).await,
             Self::Contexts(args) => contexts::contexts(connection, args),
             Self::Config(args) => config::config(connection, args),

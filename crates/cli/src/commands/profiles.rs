@@ -453,7 +453,8 @@ fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String
         ("tried", tried(profile)),
         ("note", profile.message.as_deref().map_or("-".into(), |message| line(message, 300))),
     ];
-    rows.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+    let text: String = rows.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
+    output::folded(&text, output::width())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use ostler_protocol::{
     kernel::{
         commands::{Command, CommandType, CreateCommand},
         runs::{CreateRun, CreatedRun, Run, SessionRef},
+        whole_payloads::WholePayload,
     },
 };
 
@@ -68,7 +69,11 @@ pub(crate) async fn retry(connection: &Connection, args: &RetryArgs) -> Result<u
         let message = "the run has no turn that could be repeated";
         return Err(errors::hinted(FailureKind::NotFound, message, "start one: ostler run \"say hello\""));
     };
-    let turn = client.get_command(&word, &command_id.to_string()).await?;
+    let mut turn = client.get_command(&word, &command_id.to_string()).await?;
+    // Never a part of a prompt: a whole that is too large for a run is refused by the server.
+    if WholePayload::of(&turn.payload).is_some() {
+        turn.payload = client.command_payload(&word, &command_id.to_string()).await?.payload;
+    }
     // Retention leaves an empty object in place of the input.
     if let Some(at) = result.payloads_removed_at.filter(|_| turn.payload.as_str() == "{}") {
         return Err(CreateRun::input_removed(run.run_id, at));

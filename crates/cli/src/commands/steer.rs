@@ -15,6 +15,9 @@ use crate::{
     terminal::output::{self, Output, line},
 };
 
+/// The prefix of an id and 16 of its digits: the time in milliseconds and 16 bits more.
+const SHORT_ID_CHARS: usize = 20;
+
 /// Send a message to the running turn
 ///
 /// A submitted steer has not necessarily been read by the agent: `ostler result RUN --command CMD` shows its delivery.
@@ -67,8 +70,14 @@ fn render(command: &Command, session: &str, invocation: &str) -> String {
             line(session, 200)
         );
     }
-    let (run, id) = (command.run_id, command.command_id);
-    format!("sent to the running turn; did the agent take it? {invocation} result {run} --command {id}\n")
+    // Short enough for a line of 80 columns, so that it can be copied whole.
+    let (run, id) = (short(&command.run_id), short(&command.command_id));
+    format!("sent to the running turn; did the agent take it?\n  {invocation} result {run} --command {id}\n")
+}
+
+/// The beginning of an id, which every command takes.
+fn short(id: &impl ToString) -> String {
+    id.to_string().chars().take(SHORT_ID_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -89,9 +98,11 @@ mod tests {
     #[test]
     fn a_steer_shows_how_to_check_its_delivery() {
         let steer = command(|_| ());
-        let (run, id) = (steer.run_id, steer.command_id);
-        let expected = format!("sent to the running turn; did the agent take it? ostler result {run} --command {id}\n");
-        assert_eq!(render(&steer, "review", "ostler"), expected);
+        let shown = render(&steer, "review", "ostler");
+        let expected = "sent to the running turn; did the agent take it?\n  \
+            ostler result run_0000000000000000 --command cmd_0000000000000000\n";
+        assert_eq!(shown, expected);
+        assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
         assert_eq!(exit_code(steer.state, &steer), 0);
     }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::{
     connection::{Connection, Settings},
     exit_codes,
-    terminal::output::{Output, line},
+    terminal::output::{self, Output, line},
 };
 
 /// Show whose token is used, what it may do, and which server it is for
@@ -60,7 +60,8 @@ fn identification(caller: CallerView, settings: &Settings) -> Identification {
 fn render(found: &Identification) -> String {
     let caller = &found.caller;
     let tenants = match &caller.tenants {
-        None => "every tenant".to_owned(),
+        None if caller.known_tenants.is_empty() => "every tenant".to_owned(),
+        None => format!("every tenant: {}", line(&caller.known_tenants.join(", "), 400)),
         Some(tenants) if tenants.is_empty() => "none".to_owned(),
         Some(tenants) => line(&tenants.join(", "), 400),
     };
@@ -74,7 +75,8 @@ fn render(found: &Identification) -> String {
         ("token", found.token_from.as_ref().map_or_else(|| "none".to_owned(), |from| format!("from {from}"))),
         ("new runs", new_runs(found)),
     ];
-    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+    let text: String = fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect();
+    output::folded(&text, output::width())
 }
 
 /// Which tenant a new run gets, or why it would be rejected.

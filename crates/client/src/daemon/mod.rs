@@ -1,6 +1,7 @@
 //! The daemon dialect: a client attaches to a session, prompts it, follows its frames and votes on its permission requests.
 
 mod events;
+mod mcp;
 mod permissions;
 mod sessions;
 

@@ -6,6 +6,7 @@ use ostler_protocol::{
         commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
         results::RunResult,
         runs::Cancel,
+        whole_payloads::CommandPayload,
         workspaces::CommandDiff,
     },
 };
@@ -38,6 +39,11 @@ impl Client {
     /// The news for a runner. With `waitMs`, waits until there is some.
     pub async fn poll_commands(&self, run_id: &str, query: &PollCommands) -> Result<CommandPage, Failure> {
         self.get(Path::api(&["runs", run_id, "commands"]).query(query)?).await
+    }
+
+    /// The whole payload of a command whose own is a short form.
+    pub async fn command_payload(&self, run_id: &str, command_id: &str) -> Result<CommandPayload, Failure> {
+        self.get(Path::api(&["runs", run_id, "commands", command_id, "payload"])).await
     }
 
     pub async fn ack_command(&self, command_id: &str, ack: &AckCommand) -> Result<Command, Failure> {

@@ -35,6 +35,12 @@ pub struct DaemonSection {
     pub prompt_deadline_ms: Option<u64>,
     /// Close an event stream to which nothing could be written for this long. Unset: never.
     pub writer_idle_timeout_ms: Option<u64>,
+    /// How long a client without an event stream counts as attached after its last request. Then its votes do not count, until it is
+    /// seen again.
+    pub client_idle_ms: u64,
+    /// Close a session that no client is attached to, and that works on no prompt, after this long. Clients can load it again.
+    /// Unset: never.
+    pub session_idle_ms: Option<u64>,
     /// How long a permission request waits for votes.
     pub permission_timeout_ms: u64,
     /// How many prompts one client may submit within `rate_window_ms`, while `rate_limit.on`.
@@ -66,6 +72,8 @@ impl Default for DaemonSection {
             streams_max: 64,
             prompt_deadline_ms: None,
             writer_idle_timeout_ms: None,
+            client_idle_ms: 600_000,
+            session_idle_ms: Some(IDLE_MS_DEFAULT),
             permission_timeout_ms: 300_000,
             rate_prompts_max: 10,
             rate_mutations_max: 30,
@@ -79,6 +87,10 @@ impl Default for DaemonSection {
     }
 }
 
+/// How long an abandoned session stays open by default: a week.
+const IDLE_MS_DEFAULT: u64 = 7 * 86_400_000;
+/// The longest idle time that can be configured: ten years.
+const IDLE_MS_MAX: u64 = 3_650 * 86_400_000;
 /// The longest wait that can be configured: a day.
 const WAIT_MS_MAX: u64 = 86_400_000;
 /// The most requests that can be configured for one window.
@@ -109,6 +121,8 @@ impl Section for DaemonSection {
             check_range("daemon.streams_max", self.streams_max as u64, 1..=100_000),
             check_range("daemon.prompt_deadline_ms", self.prompt_deadline_ms.unwrap_or(1), 1..=WAIT_MS_MAX),
             check_range("daemon.writer_idle_timeout_ms", self.writer_idle_timeout_ms.unwrap_or(1), 1..=WAIT_MS_MAX),
+            check_range("daemon.client_idle_ms", self.client_idle_ms, 1_000..=WAIT_MS_MAX),
+            check_range("daemon.session_idle_ms", self.session_idle_ms.unwrap_or(1_000), 1_000..=IDLE_MS_MAX),
             check_range("daemon.permission_timeout_ms", self.permission_timeout_ms, 1..=WAIT_MS_MAX),
             check_range("daemon.rate_prompts_max", u64::from(self.rate_prompts_max), 1..=RATE_MAX),
             check_range("daemon.rate_mutations_max", u64::from(self.rate_mutations_max), 1..=RATE_MAX),

@@ -1,10 +1,15 @@
 //! The tables and files of the daemon dialect. The conversations are sessions of the kernel.
 
-use ostler_server::dialect::{Backup::Copied, Erasure, Holding, Retention};
+use ostler_server::dialect::{
+    Backup::{Copied, LeftOut},
+    Erasure, Holding, Retention,
+};
 
 pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("daemon_sessions", Copied, Retention::WithSession, Erasure::WithSession),
     Holding::table("daemon_clients", Copied, Retention::WithSession, Erasure::WithSession),
+    // Locks that expire by themselves.
+    Holding::table("daemon_restores", LeftOut, Retention::Expires, Erasure::WithSession),
     // What clients chose for new sessions in a workspace.
     Holding::table("daemon_workspaces", Copied, Retention::Kept, Erasure::Untouched),
     // The server's own memory, for every workspace that it is bound to.

@@ -66,8 +66,14 @@ pub fn dialect() -> Dialect {
             let states = states.with(ExtensionOperations::default()).with(WorkspaceState::default());
             Ok(states.with(DeviceFlowStates::open(&opening.config)))
         })
+        .worker(service::presence::watch)
+        .user_chore(
+            "erasing sessions of removed users",
+            |app| async move { service::erasures::erase_orphaned(&app).await },
+        )
         .worker(service::mcp::announce_budget)
         .worker(service::device_flows::finish_at_shutdown)
+        .retention(service::retention::notes())
         .holdings(holdings::HOLDINGS);
     capabilities::TABLES.iter().fold(dialect, |dialect, rows| dialect.capabilities(rows))
 }

@@ -20,6 +20,9 @@ const REPLY_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Shell commands of clients that run at once.
 const SHELLS_MAX: usize = 8;
 
+/// Large prompts that are being stored at once.
+const LARGE_PROMPTS_MAX: usize = 8;
+
 pub(crate) struct DaemonState {
     pub config: DaemonSection,
     /// The directory that the server is bound to, without symbolic links. `None` if it is bound to none.
@@ -29,6 +32,8 @@ pub(crate) struct DaemonState {
     pub last_counts: LastCounts,
     /// Shell commands of clients that may run at once.
     pub shells: Arc<Semaphore>,
+    /// Large prompts that may be stored at once.
+    pub large_prompts: Semaphore,
 }
 
 impl DaemonState {
@@ -46,6 +51,7 @@ impl DaemonState {
             replies: PendingReplies::default(),
             last_counts: LastCounts::default(),
             shells: Arc::new(Semaphore::new(SHELLS_MAX)),
+            large_prompts: Semaphore::new(LARGE_PROMPTS_MAX),
         })
     }
 

@@ -64,6 +64,11 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         "What was said in a session before a command, for agents that keep no account of their own.",
     ),
     capability(
+        "ostler_whole_payloads",
+        &["GET /api/v1/runs/{runId}/commands/{commandId}/payload"],
+        "The whole payload of a command whose own is a short form, because its prompt is large.",
+    ),
+    capability(
         "ostler_diffs",
         &["GET /api/v1/runs/{runId}/commands/{commandId}/diff"],
         "What an agent changed in its workspace in one turn, as a unified diff.",

@@ -20,6 +20,8 @@ pub struct DaemonClient {
     pub principal: String,
     pub registered_at: Timestamp,
     pub last_seen_at: Timestamp,
+    /// When it was found absent. `None` while it is attached.
+    pub left_at: Option<Timestamp>,
 }
 
 /// Checks the form of a client id.

@@ -9,6 +9,9 @@ use crate::{Failure, Rule, text::is_blank_text};
 /// Maximum number of blocks of a prompt.
 pub const BLOCKS_MAX: usize = 256;
 
+/// The text that an event and a command's own payload contain of a prompt whose whole is stored beside the command.
+const SHORT_TEXT_BYTES_MAX: usize = 64 * 1024;
+
 /// The body of `POST /session/{sessionId}/prompt`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -150,7 +153,7 @@ impl PromptBlock {
 
     /// The block as the event of the message stores it. `redact` removes secrets from text. The bytes of an image are only in the
     /// command.
-    pub fn noted(&self, redact: impl Fn(&str) -> String) -> Value {
+    pub fn noted(&self, mut redact: impl FnMut(&str) -> String) -> Value {
         match self {
             Self::Text(text) => json!({"type": "text", "text": redact(text)}),
             Self::Image { mime_type, data } => {
@@ -166,6 +169,16 @@ impl PromptBlock {
         }
     }
 
+    /// Bytes of its text or image.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Image { data, .. } => data.len(),
+            Self::ResourceLink { uri, name } => uri.len() + name.len(),
+            Self::Resource { uri, text } => uri.len() + text.len(),
+        }
+    }
+
     fn shown(&self) -> Value {
         self.noted(str::to_owned)
     }
@@ -175,6 +188,29 @@ impl PromptBlock {
 pub fn prompt_text(blocks: &[PromptBlock]) -> String {
     let text = blocks.iter().filter_map(PromptBlock::text).collect::<Vec<_>>().join("\n");
     if is_blank_text(&text) { "(an image)".to_owned() } else { text }
+}
+
+/// The beginning of a large prompt's text.
+pub fn short_text(text: &str) -> String {
+    take_text(text, &mut { SHORT_TEXT_BYTES_MAX })
+}
+
+/// The blocks of a large prompt as [`PromptBlock::noted`], with only the beginning of their text.
+pub fn short_blocks(blocks: &[PromptBlock], redact: impl Fn(&str) -> String) -> Vec<Value> {
+    let mut room = SHORT_TEXT_BYTES_MAX;
+    // Redacted before it is cut: half a secret would not be recognised.
+    blocks.iter().map(|block| block.noted(|text| take_text(&redact(text), &mut room))).collect()
+}
+
+/// As much of the text as there is room for.
+fn take_text(text: &str, room: &mut usize) -> String {
+    if text.len() <= *room {
+        *room -= text.len();
+        return text.to_owned();
+    }
+    let end = (0..=*room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    *room = 0;
+    format!("{}…", &text[..end])
 }
 
 #[cfg(test)]
@@ -197,6 +233,26 @@ mod tests {
         assert_eq!(prompt_text(&blocks), "look\n[a](file:///a)\nfile:///b:\nB");
         assert_eq!(blocks[1].stored()["url"], "data:image/png;base64,AAAA");
         assert_eq!(blocks[1].noted(str::to_owned), json!({"type": "image", "mimeType": "image/png", "bytes": 3}));
+    }
+
+    #[test]
+    fn a_large_prompt_has_a_short_form_with_the_beginning_of_its_text() {
+        let long = "ä".repeat(SHORT_TEXT_BYTES_MAX);
+        let blocks = [
+            PromptBlock::Text("look".into()),
+            PromptBlock::Resource { uri: "file:///a".into(), text: long.clone() },
+            PromptBlock::ResourceLink { uri: long.clone(), name: long.clone() },
+            PromptBlock::Image { mime_type: "image/png".into(), data: "A".repeat(4_000_000) },
+        ];
+        let short = short_blocks(&blocks, str::to_owned);
+        assert_eq!(short[0], json!({"type": "text", "text": "look"}));
+        let text = short[1]["text"].as_str().unwrap();
+        assert!(text.ends_with("ä…") && long.starts_with(text.trim_end_matches('…')), "{}", text.len());
+        assert_eq!(short[2]["uri"], "…");
+        assert_eq!(short[3], json!({"type": "image", "mimeType": "image/png", "bytes": 3_000_000}));
+        assert!(Value::from(short).to_string().len() < SHORT_TEXT_BYTES_MAX + 1_000);
+        assert_eq!(short_text("short"), "short");
+        assert!(short_text(&long).len() <= SHORT_TEXT_BYTES_MAX + '…'.len_utf8());
     }
 
     #[test]

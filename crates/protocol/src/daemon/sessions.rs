@@ -57,6 +57,8 @@ pub struct DaemonSession {
     pub opened_at: Timestamp,
     /// When a client closed it. A closed session can be loaded again.
     pub closed_at: Option<Timestamp>,
+    /// When a server last had an event stream of it open.
+    pub followed_at: Option<Timestamp>,
 }
 
 impl DaemonSession {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Timestamp, kernel::fold::CommandFold};
+use crate::{RawJson, Timestamp, kernel::fold::CommandFold};
 
 /// `GET /session/{sessionId}/stats`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -39,7 +39,7 @@ pub struct ApiStats {
     pub total_latency_ms: i64,
 }
 
-/// Backends report totals to the kernel; the parts are not kept.
+/// The total is that of the turns; the parts are those of the session's newest reports of usage whose payloads are there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenStats {
     pub prompt: i64,
@@ -94,6 +94,24 @@ pub struct SkillStats {
     pub by_name: BTreeMap<String, i64>,
 }
 
+/// One report of usage in the session's log.
+#[derive(Clone, Debug)]
+pub struct TokenReport {
+    pub backend_profile: String,
+    /// The payload of the event.
+    pub payload: RawJson,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct UsageParts {
+    input_tokens: Option<i64>,
+    output_tokens: Option<i64>,
+    cached_input_tokens: Option<i64>,
+    #[serde(alias = "reasoningOutputTokens")]
+    reasoning_tokens: Option<i64>,
+}
+
 /// One turn of the session.
 #[derive(Clone, Debug)]
 pub struct TurnUsage {
@@ -108,6 +126,20 @@ pub struct TurnUsage {
 const FAILED: [&str; 4] = ["failed", "error", "declined", "rejected"];
 
 impl SessionStats {
+    /// Adds the parts of the tokens that one report has.
+    pub fn add_parts(&mut self, report: &TokenReport) {
+        let Some(parts) = report.payload.view::<UsageParts>() else { return };
+        let tokens = &mut self.models.entry(report.backend_profile.clone()).or_default().tokens;
+        for (sum, part) in [
+            (&mut tokens.prompt, parts.input_tokens),
+            (&mut tokens.candidates, parts.output_tokens),
+            (&mut tokens.cached, parts.cached_input_tokens),
+            (&mut tokens.thoughts, parts.reasoning_tokens),
+        ] {
+            *sum = sum.saturating_add(part.unwrap_or(0).max(0));
+        }
+    }
+
     /// Adds one turn.
     pub fn add(&mut self, turn: &TurnUsage) {
         self.prompt_count += 1;

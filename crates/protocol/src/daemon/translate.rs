@@ -16,9 +16,12 @@ use serde_json::{Map, Value, json};
 
 use self::context::{is_deadline, picked};
 use super::frames::{Frame, SESSION_CLOSED, first_id};
-use crate::kernel::{
-    chain,
-    events::{Event, EventType},
+use crate::{
+    kernel::{
+        chain,
+        events::{Event, EventType},
+    },
+    text::clip,
 };
 
 /// Bytes of the type of a noted frame.
@@ -69,8 +72,7 @@ fn numbered(event: &Event, mut frame: Frame, n: i64) -> Frame {
 fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
     let event_type = event.event_type;
     match event_type {
-        EventType::UserMessage => context.update(json!({"sessionUpdate": "user_message_chunk",
-            "content": {"type": "text", "text": user_text(payload)}, "_meta": {"source": "bridge-echo"}})),
+        EventType::UserMessage => context.update(echo(payload)),
         EventType::AssistantDelta | EventType::AssistantMessage => {
             context.update(message(payload, context.is_streamed))
         }
@@ -101,6 +103,39 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
 }
 
 /// The text of a message's parts.
+/// Parts of a prompt, beside its text, that its echo lists, and characters of each of their texts.
+const ECHO_PARTS_MAX: usize = 32;
+const ECHO_CHARS_MAX: usize = 512;
+
+/// The echo of a prompt. Its content is the text, or the first part of a prompt without text. All parts that are no text are listed
+/// beside it, without the bytes of images: those are only in the command.
+fn echo(payload: &Value) -> Value {
+    let parts = payload["content"].as_array().into_iter().flatten();
+    let parts: Vec<Value> = parts.filter_map(echoed_part).take(ECHO_PARTS_MAX).collect();
+    let text = user_text(payload);
+    let content = match parts.first() {
+        Some(part) if text.is_empty() => part.clone(),
+        _ => json!({"type": "text", "text": text}),
+    };
+    let mut meta = json!({"source": "bridge-echo"});
+    if !parts.is_empty() {
+        meta["parts"] = parts.into();
+    }
+    json!({"sessionUpdate": "user_message_chunk", "content": content, "_meta": meta})
+}
+
+/// A part that is no text. `None` if it is text.
+fn echoed_part(part: &Value) -> Option<Value> {
+    let text = |name: &str| part[name].as_str().map(|text| clip(text, ECHO_CHARS_MAX)).unwrap_or_default();
+    match part["type"].as_str()? {
+        "image" => {
+            Some(json!({"type": "image", "mimeType": text("mimeType"), "data": "", "_meta": {"bytes": part["bytes"]}}))
+        }
+        "resource_link" => Some(json!({"type": "resource_link", "uri": text("uri"), "name": text("name")})),
+        _ => None,
+    }
+}
+
 fn user_text(payload: &Value) -> String {
     let parts = payload["content"].as_array().into_iter().flatten();
     let texts: Vec<&str> = parts.filter_map(|part| part["text"].as_str()).chain(payload["text"].as_str()).collect();

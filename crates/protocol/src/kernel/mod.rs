@@ -29,4 +29,5 @@ pub mod session_storage;
 pub mod sessions;
 pub mod turns;
 pub mod usage;
+pub mod whole_payloads;
 pub mod workspaces;

@@ -138,6 +138,9 @@ pub struct RunnerJob {
     pub heartbeat_at: Option<Timestamp>,
     #[serde(skip)]
     pub token_hash: Option<String>,
+    /// The workspace that a launcher must serve to start its runner. `None`: any launcher may.
+    #[serde(skip)]
+    pub placement: Option<String>,
     pub poll: JobPoll,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,

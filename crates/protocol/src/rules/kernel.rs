@@ -42,7 +42,7 @@ macro_rules! kernel_rules {
         TenantIdRequired "tenant-id-required" SchemaInvalid "The request must name its tenant.",
             hint: Some("name the tenant with `--tenant`, OSTLER_TENANT or a context");
         TenantAllowList "tenant-allow-list" TenantPolicyDenied "The tenant is not on the allow-list of this server.",
-            hint: Some("check the spelling; the operator lists the tenants in `policy.tenants` of the server's config");
+            hint: Some("`ostler whoami` lists the tenants that you can name; the operator adds others to `policy.tenants` of the server's config");
         TenantAmbiguous "tenant-ambiguous" StateConflict "Several tenants have a session of this id, and the request names none of them.",
             hint: Some("name the tenant with `--tenant`");
         ProjectIdRequired "project-id-required" SchemaInvalid "The request must name its project.";

@@ -8,6 +8,7 @@ use crate::{
     Failure, RawJson, Rule, Timestamp,
     ids::{AgentId, TokenId, name, slug},
     json::present,
+    problems::Problems,
     text::is_plain,
     tokens::check_life,
     trust::manifest::{Checked, Manifest, ManifestDiff, Warning},
@@ -86,8 +87,10 @@ pub struct CreateAgent {
 
 impl CreateAgent {
     pub fn check(&self) -> Result<(), Failure> {
-        shown_name(&self.name)?;
-        self.backend_profile.as_deref().map(|profile| slug("backend_profile", profile)).transpose().map(drop)
+        let mut problems = Problems::default();
+        problems.note(shown_name(&self.name));
+        problems.note(self.backend_profile.as_deref().map(|profile| slug("backend_profile", profile)).transpose());
+        problems.check()
     }
 }
 
@@ -125,9 +128,11 @@ impl UpdateAgent {
                 "name, backend_profile or capability_manifest must be given",
             ));
         }
-        self.name.as_deref().map(shown_name).transpose()?;
+        let mut problems = Problems::default();
+        problems.note(self.name.as_deref().map(shown_name).transpose());
         let profile = self.backend_profile.as_ref().and_then(Option::as_deref);
-        profile.map(|profile| slug("backend_profile", profile)).transpose().map(drop)
+        problems.note(profile.map(|profile| slug("backend_profile", profile)).transpose());
+        problems.check()
     }
 }
 
@@ -244,8 +249,10 @@ pub struct CreateAgentToken {
 
 impl CreateAgentToken {
     pub fn check(&self) -> Result<(), Failure> {
-        shown_name(&self.name)?;
-        self.expires_in_ms.map(check_life).transpose().map(drop)
+        let mut problems = Problems::default();
+        problems.note(shown_name(&self.name));
+        problems.note(self.expires_in_ms.map(check_life).transpose());
+        problems.check()
     }
 }
 

@@ -40,8 +40,13 @@ impl Turn {
     /// The prompt as the backend receives it: with the context that the front end sent, and a note about images that
     /// the backend does not receive.
     pub fn full_prompt(&self) -> String {
+        self.prompt_without(self.images_unseen)
+    }
+
+    /// As [`Turn::full_prompt`], for a backend that does not receive this number of images.
+    fn prompt_without(&self, images_unseen: usize) -> String {
         let prompt = Context::of(&self.command.payload).before(&self.prompt);
-        match self.images_unseen {
+        match images_unseen {
             0 => prompt,
             1 => prompt + "\n\n[The message came with an image that you cannot see.]",
             many => prompt + &format!("\n\n[The message came with {many} images that you cannot see.]"),
@@ -56,6 +61,11 @@ impl Turn {
     /// As [`Turn::full_prompt`], for a backend with a thread of its own: preceded by the messages that the thread lacks. A new
     /// thread lacks them all.
     pub(crate) fn thread_prompt(&self, is_new_thread: bool) -> String {
+        self.thread_prompt_without(is_new_thread, self.images_unseen)
+    }
+
+    /// As [`Turn::thread_prompt`], for a backend that does not receive this number of images.
+    pub(crate) fn thread_prompt_without(&self, is_new_thread: bool, images_unseen: usize) -> String {
         let known = if is_new_thread { 0 } else { self.conversation.len().saturating_sub(self.unsent) };
         let mut bytes = 0;
         let mut fits = |message: &&ConversationMessage| {
@@ -65,7 +75,7 @@ impl Turn {
         let lacking = &self.conversation[known..];
         let mut messages: Vec<_> = lacking.iter().rev().take_while(|message| fits(message)).map(quote).collect();
         if messages.is_empty() {
-            return self.full_prompt();
+            return self.prompt_without(images_unseen);
         }
         if messages.len() < lacking.len() || is_new_thread && self.truncated {
             messages.push("[Earlier messages are left out.]".to_owned());
@@ -75,7 +85,11 @@ impl Turn {
             true => "These messages were exchanged before, in this conversation:",
             false => "This was added to the conversation since your last reply:",
         };
-        format!("{intro}\n\n{}\n\nThe message to respond to:\n\n{}", messages.join("\n\n"), self.full_prompt())
+        format!(
+            "{intro}\n\n{}\n\nThe message to respond to:\n\n{}",
+            messages.join("\n\n"),
+            self.prompt_without(images_unseen)
+        )
     }
 }
 

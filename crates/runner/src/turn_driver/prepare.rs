@@ -9,6 +9,7 @@ use ostler_protocol::{
         commands::{Command, CommandState},
         conversation::Conversation,
         events::{AppendEvent, EventType},
+        whole_payloads::WholePayload,
     },
     run_input::history,
 };
@@ -54,6 +55,8 @@ pub(super) async fn prepare_turn(
         let message = "the turn's runner died, and this agent can neither resume nor repeat a turn";
         return Ok(Start::EndNow(id, TurnEnd::failed(FailureKind::InfraFailed, message)));
     }
+    let is_short = WholePayload::of(&command.payload).is_some();
+    let command = lease.with_whole_payload(command).await?;
     let allowance = match Allowance::of(&lease.run.execution_policy, &command.payload) {
         Ok(allowance) => allowance,
         Err(failure) => return Ok(Start::EndNow(id, TurnEnd::failed(failure.kind, failure.message))),
@@ -62,13 +65,20 @@ pub(super) async fn prepare_turn(
     if let Some(result) = &earlier {
         meter.add_earlier_usage(result);
     }
-    let image_count = history::pictures(command.payload.as_str()).len();
+    let pictures = history::pictures(command.payload.as_str());
+    let image_count = pictures.len();
     let wants_images = image_count > 0 && backend.sees_images();
     let wants_conversation = backend.wants_conversation() || backend.keeps_thread();
     let mut earlier_messages =
         if wants_images || wants_conversation { lease.conversation(id).await? } else { Conversation::default() };
-    let images =
-        if wants_images { lease.load_images(std::mem::take(&mut earlier_messages.images)).await } else { vec![] };
+    let images = match wants_images {
+        // The server knows the images of the short form only.
+        true if is_short => {
+            pictures.into_iter().filter_map(|picture| picture.url).filter(|url| url.starts_with("data:")).collect()
+        }
+        true => lease.load_images(std::mem::take(&mut earlier_messages.images)).await,
+        false => vec![],
+    };
     let Conversation { messages, unsent, truncated, .. } = earlier_messages;
     let conversation = if wants_conversation { messages } else { vec![] };
     let images_unseen = image_count - images.len();

@@ -9,7 +9,7 @@ use std::{
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, RawJson, Rule,
     ids::{RunId, SessionId},
     json::canonical_hash,
     kernel::{
@@ -61,6 +61,20 @@ pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Res
             credential(app, tenant_id, wanted).map(drop)
         }
     }
+}
+
+/// The name of the workspace that this server is bound to, by which launchers find their jobs: its canonical path. Servers that are
+/// bound to the same path of different machines must not share a store.
+pub(crate) fn placement(app: &App) -> Option<String> {
+    let bound = app.config.server.workspace.as_deref()?.canonicalize().ok()?;
+    Some(bound.to_string_lossy().into_owned())
+}
+
+/// The workspace that a launcher must serve to start a runner of the run. `None`: any launcher may.
+pub(crate) fn placement_of(app: &App, workspace_ref: &RawJson) -> Option<String> {
+    let WorkspaceRef::Local { path } = WorkspaceRef::read(workspace_ref).ok()? else { return None };
+    let real = Path::new(&path).canonicalize().ok()?;
+    placement(app).filter(|bound| Path::new(bound) == real)
 }
 
 /// The canonical path of a directory in which a backend of the tenant may work, outside of a run.

@@ -1,7 +1,7 @@
 //! Connects to an MCP server and lists its tools. Only bounded parts of what the server sends are kept, and its own texts are
 //! never part of a message to callers: they could repeat its secrets.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue};
 use ostler_client::{outgoing, restricted_web_client, web_client};
@@ -12,7 +12,9 @@ use ostler_protocol::mcp::{
 use rmcp::{
     ClientHandler, Peer, RoleClient,
     model::{PaginatedRequestParams, Tool},
-    service::{NotificationContext, RunningService, RunningServiceCancellationToken, serve_client},
+    service::{
+        ClientInitializeError, NotificationContext, RunningService, RunningServiceCancellationToken, serve_client,
+    },
     transport::{
         async_rw::AsyncRwTransport,
         streamable_http_client::{StreamableHttpClientTransport, StreamableHttpClientTransportConfig},
@@ -22,10 +24,15 @@ use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
-use super::{problem::McpProblem, process::McpProcess, values};
+use super::{
+    http_client::{BoundedHttpClient, is_reply_too_large, is_too_large},
+    problem::McpProblem,
+    process::McpProcess,
+    values,
+};
 use crate::app::App;
 
-/// Most bytes of one message of a server. A longer one is dropped.
+/// Most bytes of one message of a server. A longer one is dropped, or ends the request that it replies to.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most pages of a list of tools.
 const PAGES_MAX: usize = 64;
@@ -134,14 +141,27 @@ async fn connect_http(app: &App, name: &str, server: &McpServer, is_restricted: 
     let config = StreamableHttpClientTransportConfig::with_uri(url)
         .custom_headers(headers)
         .max_sse_event_size(MESSAGE_BYTES_MAX);
-    let transport = StreamableHttpClientTransport::with_client(client, config);
+    let transport = StreamableHttpClientTransport::with_client(
+        BoundedHttpClient { client, message_bytes_max: MESSAGE_BYTES_MAX },
+        config,
+    );
     let changed = Arc::new(Notify::new());
     let service = serve_client(Receiver { changed: changed.clone() }, transport).await.map_err(|error| match () {
         () if error.is_authorization_required() => McpProblem::LoginRequired,
-        () if outgoing::is_refused(&error) => McpProblem::AddressRefused,
+        () if outgoing::is_refused(cause(&error)) => McpProblem::AddressRefused,
+        () if is_too_large(cause(&error)) => McpProblem::TooLarge,
         () => McpProblem::Protocol,
     });
     finish(name, service?, changed).await
+}
+
+/// Why the connection failed. The failure of the library does not report it as its source.
+fn cause(error: &ClientInitializeError) -> &(dyn Error + 'static) {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => error,
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => cause(fallback),
+        other => other,
+    }
 }
 
 async fn finish(
@@ -166,7 +186,10 @@ pub(super) async fn list_tools(name: &str, peer: &Peer<RoleClient>) -> Result<Ve
     let (mut listed, mut cursor) = (vec![], None);
     for _ in 0..PAGES_MAX {
         let params = PaginatedRequestParams::default().with_cursor(cursor);
-        let page = peer.list_tools(Some(params)).await.map_err(|_| McpProblem::Protocol)?;
+        let page = peer.list_tools(Some(params)).await.map_err(|error| match is_reply_too_large(&error) {
+            true => McpProblem::TooLarge,
+            false => McpProblem::Protocol,
+        })?;
         listed.extend(page.tools.into_iter().map(read_tool));
         cursor = page.next_cursor;
         if cursor.is_none() || listed.len() > TOOLS_MAX {

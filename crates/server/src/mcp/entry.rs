@@ -30,6 +30,7 @@ use tokio::{
 
 use super::{
     connect::{self, Link},
+    http_client::is_reply_too_large,
     problem::McpProblem,
     slots::Slot,
 };
@@ -241,6 +242,7 @@ impl Lease {
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(value_of(&result)),
             Ok(Ok(_)) => Err(McpProblem::Protocol),
             Ok(Err(rmcp::ServiceError::McpError(_))) => Err(McpProblem::CallRefused),
+            Ok(Err(error)) if is_reply_too_large(&error) => Err(McpProblem::TooLarge),
             Ok(Err(_)) => Err(McpProblem::Lost),
             Err(_) => Err(McpProblem::TimedOut),
         }

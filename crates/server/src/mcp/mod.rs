@@ -5,6 +5,7 @@
 mod connect;
 mod entry;
 mod events;
+mod http_client;
 mod known;
 pub(crate) mod offers;
 mod pool;

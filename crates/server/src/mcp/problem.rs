@@ -21,6 +21,8 @@ pub enum McpProblem {
     TimedOut,
     /// It did not speak the protocol, or ended while it was connected.
     Protocol,
+    /// It sent a message that is larger than allowed.
+    TooLarge,
     /// The connection was lost, and could not be made again.
     Lost,
     /// It was stopped.
@@ -44,6 +46,7 @@ impl fmt::Display for McpProblem {
             Self::LoginRequired => "it requires a login",
             Self::TimedOut => "it did not answer in time",
             Self::Protocol => "it ended, or did not speak the protocol",
+            Self::TooLarge => "it sent a message of more than 4 MiB",
             Self::Lost => "the connection was lost",
             Self::Stopped => "it was stopped",
             Self::CallRefused => "it refused the call",

@@ -132,13 +132,15 @@ fn is_same(first: &Value, problem: &Value) -> bool {
     let field = problem["field"].as_str().unwrap_or_default();
     let last = field.rsplit(['.', '[']).next().unwrap_or_default();
     let message = first["message"].as_str().unwrap_or_default();
+    // About an unknown field the message lists the known ones.
+    let named = message.split(" expected ").next().unwrap_or_default();
     // A part of the body that has rules of its own names its places by pointers.
     let inner = first["pointer"].as_str().map(field_of).filter(|inner| !inner.is_empty());
     first["field"] == problem["field"]
         || inner.is_some_and(|inner| field.ends_with(&format!(".{inner}")))
         || message.starts_with(&format!("{field}:"))
         || message.starts_with(&format!("{field} "))
-        || (!last.is_empty() && message.contains(&format!("`{last}`")))
+        || (!last.is_empty() && named.contains(&format!("`{last}`")))
 }
 
 /// The problems that an error of the schema stands for, each with its field.
@@ -176,12 +178,31 @@ fn described(error: &ValidationError<'_>) -> Vec<Value> {
         ValidationErrorKind::Maximum { limit } => format!("must be at most {limit}"),
         ValidationErrorKind::Minimum { limit } => format!("must be at least {limit}"),
         ValidationErrorKind::Pattern { pattern } => format!("must match {}", clip(pattern, 200)),
+        ValidationErrorKind::OneOfNotValid { context } | ValidationErrorKind::AnyOf { context } => {
+            match intended(context, error) {
+                Some(errors) => return errors.iter().flat_map(described).take(PROBLEMS_MAX).collect(),
+                None => "has none of the forms that it may have".to_owned(),
+            }
+        }
         // What holds for the body as a whole is reported by the handler.
         _ if at.is_empty() => return vec![],
         // The value is not quoted: it may be a secret.
         _ => clip(&error.masked().to_string(), 200),
     };
     vec![problem(at.clone(), text)]
+}
+
+/// The errors of the only alternative that allows a value of this type: of a field that may be null, those of its other form.
+fn intended<'e>(
+    alternatives: &'e [Vec<ValidationError<'static>>],
+    error: &ValidationError<'_>,
+) -> Option<&'e [ValidationError<'static>]> {
+    let is_about_type = |inner: &ValidationError<'_>| {
+        matches!(inner.kind(), ValidationErrorKind::Type { .. })
+            && inner.instance_path().as_str() == error.instance_path().as_str()
+    };
+    let mut left = alternatives.iter().filter(|errors| !errors.iter().any(is_about_type));
+    left.next().filter(|errors| !errors.is_empty() && left.next().is_none()).map(Vec::as_slice)
 }
 
 fn in_words(kind: JsonType) -> &'static str {
@@ -240,6 +261,19 @@ mod tests {
         let alone = Failure::invalid(Rule::BodyShape, "missing field `b`").detail("field", "the body");
         let alone = validators.complete(alone, &Method::POST, "/x", br#"{"a": "x"}"#);
         assert!(!alone.details.unwrap().contains_key(PROBLEMS));
+        let document = json!({"paths": {"/y": {"post": {"requestBody": {"content": {"application/json": {"schema":
+            {"properties": {"m": {"oneOf": [{"type": "null"}, {"type": "object", "required": ["v", "w"]}]}}}}}}}}}});
+        let validators_of_optional = BodyValidators::new(move |method, path| body_schema(&document, method, path));
+        let optional = Failure::invalid(Rule::BodyShape, "name: no").detail("field", "name");
+        let optional = validators_of_optional.complete(optional, &Method::POST, "/y", br#"{"m": {}}"#);
+        let listed = optional.details.unwrap()["problems"].clone();
+        let messages: Vec<_> = listed.as_array().unwrap().iter().map(|one| one["message"].as_str().unwrap()).collect();
+        assert_eq!(messages, ["name: no", "m.v: is missing", "m.w: is missing"]);
+        let unknown = "d: unknown field `d`, expected one of `a`, `b`, `c`";
+        let unknown = Failure::invalid(Rule::BodyShape, unknown).detail("field", "d");
+        let unknown = validators.complete(unknown, &Method::POST, "/x", br#"{"a": 1, "b": [], "d": 5}"#);
+        let listed = unknown.details.unwrap()["problems"].clone();
+        assert_eq!(listed[1]["message"], "a: must be a string");
         let other = Failure::invalid(Rule::BodyShape, "no");
         let other = validators.complete(other, &Method::POST, "/nowhere", b"{}");
         assert!(!other.details.unwrap().contains_key(PROBLEMS));

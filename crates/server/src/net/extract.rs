@@ -279,8 +279,14 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
         let query = Query::<T>::try_from_uri(&parts.uri);
         query
             .map(|Query(params)| Self(params))
-            .map_err(|error| Refusal(Failure::invalid(Rule::QueryShape, error.body_text())))
+            .map_err(|error| Refusal(Failure::invalid(Rule::QueryShape, query_problem(&error.body_text()))))
     }
+}
+
+/// What is wrong with a parameter, in words of people who call the API.
+fn query_problem(text: &str) -> String {
+    let problem = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
+    format!("the query: {}", problem.replace("invalid digit found in string", "must be a whole number"))
 }
 
 /// The idempotency key of a create: from the body, or else from the header. Two different keys are rejected.
@@ -294,5 +300,17 @@ pub fn idempotency_key(headers: &HeaderMap, body: Option<String>) -> Result<Opti
             "the Idempotency-Key header and the body's idempotencyKey differ",
         )),
         _ => Ok(Some(header.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_parameter_is_named_in_plain_words() {
+        let text = "Failed to deserialize query string: limit: invalid digit found in string";
+        assert_eq!(query_problem(text), "the query: limit: must be a whole number");
+        assert_eq!(query_problem("missing field `by`"), "the query: missing field `by`");
     }
 }

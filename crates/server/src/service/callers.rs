@@ -22,22 +22,28 @@ pub fn get(app: &App, caller: &Principal) -> CallerView {
     // Access that needs no token says nothing about the caller.
     let open = [Access::Public, Access::Signed, Access::Anonymous, Access::Identify];
     let granted = Access::ALL.into_iter().filter(|access| !open.contains(access) && access.admit(caller).is_ok());
+    let known_tenants = own_tenants(&app.config.policy.tenants, caller);
     CallerView {
         kind,
         name: caller.name(),
         role,
         tenants: caller.tenants().map(<[String]>::to_vec),
-        default_tenant: default_tenant(&app.config.policy.tenants, caller),
+        default_tenant: default_tenant(&known_tenants),
+        known_tenants,
         access: granted.map(|access| access.as_str().to_owned()).collect(),
     }
 }
 
+/// The tenants of this server that the caller may name.
+fn own_tenants(all: &[String], caller: &Principal) -> Vec<String> {
+    all.iter().filter(|tenant| caller.tenants().is_none_or(|own| own.contains(tenant))).cloned().collect()
+}
+
 /// The tenant that work of this caller is for if the client names none. Only an unambiguous one is chosen: work of one tenant
 /// is visible to all its members.
-fn default_tenant(all: &[String], caller: &Principal) -> Option<String> {
-    let own: Vec<_> = all.iter().filter(|tenant| caller.tenants().is_none_or(|own| own.contains(tenant))).collect();
-    match own[..] {
+fn default_tenant(own: &[String]) -> Option<String> {
+    match own {
         [only] => Some(only.clone()),
-        _ => own.into_iter().find(|tenant| *tenant == LOCAL).cloned(),
+        _ => own.iter().find(|tenant| *tenant == LOCAL).cloned(),
     }
 }

@@ -18,6 +18,7 @@ use ostler_protocol::{
         fold::CommandFold,
         operations::{AckOp, CancelCommandOp, CreateCommandOp},
         runs::Cancel,
+        whole_payloads::{CommandPayload, WholePayload},
     },
 };
 use ostler_store as store;
@@ -147,6 +148,21 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
     app.visible_run(caller, run_id).await?;
     let command = store::kernel::commands::get(&app.db, command_id).await?;
     command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
+}
+
+/// The whole payload of a command. If it was removed, or nothing is stored beside the command, this is the command's own.
+pub async fn payload(
+    app: &App,
+    caller: &Principal,
+    run_id: RunId,
+    command_id: CommandId,
+) -> Result<CommandPayload, Failure> {
+    let command = get(app, caller, run_id, command_id).await?;
+    let whole = match WholePayload::of(&command.payload) {
+        Some(_) => store::kernel::whole_payloads::get(&app.db, command_id).await?,
+        None => None,
+    };
+    Ok(CommandPayload { command_id, payload: whole.unwrap_or(command.payload) })
 }
 
 /// Idempotent: cancelling a finished command returns how it ended.

@@ -183,8 +183,21 @@ impl<'a> Sweep<'a> {
                 break;
             }
         }
-        self.counts.push(count);
+        self.add(count);
         Ok(())
+    }
+
+    /// A noun may have several steps, which are counted together.
+    fn add(&mut self, count: RetentionCount) {
+        let same = |other: &&mut RetentionCount| other.noun == count.noun && other.tenant_id == count.tenant_id;
+        match self.counts.iter_mut().find(same) {
+            Some(other) => {
+                other.items += count.items;
+                other.bytes += count.bytes;
+                other.held += count.held;
+            }
+            None => self.counts.push(count),
+        }
     }
 
     async fn remove(&mut self, target: &Target) -> Result<(), Failure> {
@@ -193,7 +206,7 @@ impl<'a> Sweep<'a> {
         if count.items > 0 {
             self.touched.extend(target.step.tables);
         }
-        self.counts.push(count);
+        self.add(count);
         outcome
     }
 

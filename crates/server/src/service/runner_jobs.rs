@@ -82,6 +82,7 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         owner: None,
         heartbeat_at: None,
         token_hash: None,
+        placement: None,
         poll: JobPoll::of(run.run_id, runner_job_id, placeholder),
         created_at: now,
         updated_at: now,

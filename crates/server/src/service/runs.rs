@@ -255,7 +255,9 @@ pub fn create_op(
                 message => commands::compose(app, caller, &run_ref, first.clone(), message)?,
             };
             let command = Box::new(command);
-            Some((command, Box::new(runner_jobs::create_op(app, &run_ref, &order)?)))
+            let mut job = runner_jobs::create_op(app, &run_ref, &order)?;
+            job.job.placement = workspaces::placement_of(app, &run.workspace_ref);
+            Some((command, Box::new(job)))
         }
     };
     Ok(CreateRunOp {

@@ -81,7 +81,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             storage: storage.clone(),
             ..new
         };
-        let op = CreateSessionOp { session, by: caller.name() };
+        let op = CreateSessionOp { session, by: caller.name(), participant: None };
         if let Some(session) = app.try_submit(id, None, op).await? {
             note_session(tenant_id, id);
             if storage.storage_kind == StorageKind::Local {

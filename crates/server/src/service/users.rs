@@ -46,13 +46,22 @@ pub async fn create(app: &App, caller: &Principal, request: CreateUser) -> Resul
     };
     if store::users::insert(&app.db, &user).await? {
         tracing::info!(%user_id, by = caller.name(), "a user was added");
+        begin_reading(app, &user).await?;
         return Ok((user, true));
     }
     let existing = store::users::find_by_name(&app.db, &user.name).await?;
-    existing.filter(|existing| is_same(existing, &user)).map(|existing| (existing, false)).ok_or_else(|| {
+    let existing = existing.filter(|existing| is_same(existing, &user)).ok_or_else(|| {
         let message = "another user has this name, or this issuer's subject";
         Failure::rule(Rule::UserTaken, message)
-    })
+    })?;
+    // The first attempt may have ended before this was done.
+    begin_reading(app, &existing).await?;
+    Ok((existing, false))
+}
+
+/// What ended before there was the user is not unread: an inbox begins empty.
+async fn begin_reading(app: &App, user: &User) -> Result<(), Failure> {
+    Ok(store::kernel::readers::begin(&app.db, &user.user_id.to_string(), user.created_at).await?)
 }
 
 fn is_same(existing: &User, new: &User) -> bool {

@@ -5,9 +5,12 @@ use serde_json::{Value, json};
 use super::{
     configure, refused,
     rewinds::conversation,
-    scene::{Attached, attached},
+    scene::{Attached, at_rest, attached},
 };
-use crate::harness::{Engine, TestServer, both_engines, id};
+use crate::{
+    harness::{Engine, TestServer, both_engines, id},
+    retention::{DAY_MS, hold, release, sweep},
+};
 
 async fn branch(session: &Attached, body: &Value) -> (Attached, Value) {
     let branched = session.post("branch", body).await.with_status(201);
@@ -92,4 +95,31 @@ async fn a_branch_is_refused_while_a_prompt_runs_and_at_the_limit(engine: Engine
     assert_eq!(full.headers["retry-after"], "5");
     refused(full, 503, "session_limit_exceeded");
     refused(server.post("/session/ses_0/branch", &json!({})).await, 404, "session_not_found");
+}
+
+#[both_engines]
+async fn a_hold_of_a_branch_holds_the_events_of_its_source(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.config.retention.events_ms = Some(3_600_000);
+    })
+    .await;
+    let session = attached(&server).await;
+    session.prompt_to_end("planted-text").await;
+    at_rest(&server).await;
+    let (child, _) = branch(&session, &json!({})).await;
+    let (grandchild, _) = branch(&child, &json!({})).await;
+    server.clock.advance_ms(DAY_MS);
+    let planted = async || {
+        let events = server.logged(&session.id).await;
+        events.iter().filter(|event| event["payload"].to_string().contains("planted-text")).count()
+    };
+    let before = planted().await;
+    assert!(before > 0);
+    let hold_id = hold(&server, json!({"sessionId": grandchild.id, "reason": "case 7"})).await;
+    sweep(&server, json!({})).await;
+    assert_eq!(planted().await, before);
+    release(&server, &hold_id).await;
+    sweep(&server, json!({})).await;
+    assert_eq!(planted().await, 0);
 }

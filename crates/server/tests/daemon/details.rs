@@ -88,14 +88,16 @@ async fn stats_count_prompts_tokens_and_tools(engine: Engine) {
     let script = json!({"script": [
         {"tool": {"name": "shell", "command": "ls", "output": "a\n", "exitCode": 0}},
         {"tool": {"name": "shell", "command": "false", "exitCode": 1}},
-        {"usage": {"inputTokens": 30, "outputTokens": 12}},
+        {"usage": {"inputTokens": 20, "outputTokens": 10, "cachedInputTokens": 5, "reasoningTokens": 4}},
+        {"usage": {"inputTokens": 10, "outputTokens": 2}},
         {"say": "done"},
     ]});
     session.prompt_to_end(&script.to_string()).await;
     session.prompt_to_end("hello").await;
     let stats = session.get("stats").await.with_status(200);
     assert_eq!(stats["promptCount"], 2);
-    assert_eq!(stats["models"]["scripted"]["tokens"]["total"], 42);
+    let tokens = json!({"prompt": 30, "candidates": 12, "total": 42, "cached": 5, "thoughts": 4});
+    assert_eq!(stats["models"]["scripted"]["tokens"], tokens);
     let tools = &stats["tools"];
     assert_eq!((&tools["totalCalls"], &tools["totalSuccess"], &tools["totalFail"]), (&json!(2), &json!(1), &json!(1)));
     assert_eq!(tools["byName"]["shell"]["count"], 2);

@@ -116,9 +116,6 @@ async fn a_prompt_that_cannot_be_read_is_refused_and_changes_nothing(engine: Eng
     }
     let foreign = server.as_client("client_other", "POST", &path, &json!({"prompt": text})).await;
     refused(foreign, 400, "invalid_client_id");
-    assert_eq!(server.try_prompt(&session_id, &"x".repeat(300 * 1024)).await.status, 413);
-    let image = json!([{"type": "image", "mimeType": "image/png", "data": "A".repeat(600 * 1024)}]);
-    assert_eq!(server.post(&path, &json!({"prompt": image})).await.status, 413);
     refused(server.try_prompt("ses_0", "hi").await, 404, "session_not_found");
     assert_eq!(server.logged(&session_id).await, before);
 }

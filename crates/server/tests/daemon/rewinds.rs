@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
+use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
 use super::{
     configure, refused,
     scene::{Attached, attached},
 };
-use crate::harness::{Engine, TestServer, both_engines};
+use crate::harness::{Engine, TestServer, both_engines, eventually};
 
 /// The texts of the conversation that the agent gets with the last prompt.
 pub async fn conversation(server: &TestServer, session: &Attached) -> Vec<String> {
@@ -85,11 +86,13 @@ async fn a_rewind_that_cannot_be_done_changes_nothing(engine: Engine) {
     assert_eq!(snapshots(&session).await.len(), 2);
 }
 
-/// An ACP agent that stores each prompt beside its script, and changes files if a prompt says so.
+/// An ACP agent that stores each prompt beside its script, and changes files if a prompt says so. It dies before its first prompt if
+/// the file `crash` is there.
 const AGENT: &str = r#"
 say() { printf '%s\n' "$1"; }
 read -r l; say '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"played"},"agentCapabilities":{"loadSession":true}}}'
 read -r l; say '{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s'$$'"}}'
+[ -e PLACE/crash ] && { rm PLACE/crash; exit 1; }
 n=2
 while read -r l; do
   n=$((n + 1))
@@ -97,6 +100,7 @@ while read -r l; do
   case "$l" in
     *do-nothing*) ;;
     *change-first*) printf 'one\n' > a.txt; rm gone.txt; printf 'x\n' > mine.txt ;;
+    *change-many*) i=0; while [ $i -lt 120 ]; do echo $i > many-$i.txt; i=$((i + 1)); done ;;
     *change-second*) printf 'two\n' > a.txt; mkdir d; printf 'new\n' > d/b.txt ;;
   esac
   say '{"jsonrpc":"2.0","id":'$n',"result":{"stopReason":"end_turn"}}'
@@ -169,4 +173,96 @@ async fn a_rewind_without_files_leaves_them(engine: Engine) {
     let rewound = session.post("rewind", &body).await.with_status(200);
     assert_eq!(rewound, json!({"rewound": true, "targetTurnIndex": 0, "filesChanged": [], "filesFailed": []}));
     assert_eq!(read(&workspace, "a.txt").as_deref(), Some("one\n"));
+}
+
+#[both_engines]
+async fn prompts_are_refused_while_files_are_restored(engine: Engine) {
+    let (server, workspace) = acp_server(engine).await;
+    let session = attached(&server).await;
+    session.prompt_to_end("change-many").await;
+    let target = json!({"promptId": snapshots(&session).await[0]["promptId"]});
+    let refusals = async {
+        eventually("the conversation is rewound", async || {
+            let mut events = server.logged(&session.id).await.into_iter();
+            events.any(|event| event["payload"]["change"] == "rewound").then_some(())
+        })
+        .await;
+        let prompt = session.post("prompt", &json!({"prompt": [{"type": "text", "text": "too early"}]})).await;
+        let second = session.post("rewind", &target).await;
+        (prompt, second)
+    };
+    let (rewound, (prompt, second)) = tokio::join!(session.post("rewind", &target), refusals);
+    refused(prompt, 409, "session_busy");
+    refused(second, 409, "session_busy");
+    let rewound = rewound.with_status(200);
+    assert_eq!((&rewound["rewound"], rewound["filesChanged"].as_array().unwrap().len()), (&json!(true), 120));
+    assert_eq!(read(&workspace, "many-0.txt"), None);
+    session.prompt_to_end("do-nothing").await;
+    assert!(server.store("SELECT restore_id FROM daemon_restores").await.is_empty());
+}
+
+#[both_engines]
+async fn a_server_that_stopped_while_it_restored_files_locks_the_session_for_a_while_only(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.bind_workspace();
+        configure(setup, |section| section.session_shell = true);
+    })
+    .await;
+    let session = attached(&server).await;
+    session.prompt_to_end("one").await;
+    let target = json!({"promptId": snapshots(&session).await[0]["promptId"]});
+    // What such a server leaves behind.
+    let expires_at = (server.clock.now() + jiff::SignedDuration::from_secs(30)).as_microsecond();
+    let session_id = server.store("SELECT session_id FROM daemon_sessions").await.pop().unwrap();
+    server.store(&format!("INSERT INTO daemon_restores VALUES ('{session_id}', 'stopped', {expires_at})")).await;
+    let prompt = json!({"prompt": [{"type": "text", "text": "two"}]});
+    let requests =
+        [("prompt", &prompt), ("rewind", &target), ("branch", &json!({})), ("shell", &json!({"command": "true"}))];
+    for (what, body) in requests {
+        let busy = session.post(what, body).await;
+        assert_eq!(busy.headers["retry-after"], "5", "{what}");
+        refused(busy, 409, "session_busy");
+    }
+    server.clock.advance_ms(30_000);
+    session.prompt_to_end("two").await;
+    for (what, body) in &requests[1..] {
+        let status = session.post(what, body).await.status;
+        assert!((200..300).contains(&status), "{what}: {status}");
+    }
+}
+
+#[both_engines]
+async fn followers_learn_of_a_rewind_also_if_the_store_fails_while_files_are_restored(engine: Engine) {
+    let (server, workspace) = acp_server(engine).await;
+    let session = attached(&server).await;
+    session.prompt_to_end("change-first").await;
+    let target = json!({"promptId": format!("{}########1", session.id)});
+    // The row of what the turn has changed cannot be read.
+    server.store("UPDATE events SET type = 'nonsense' WHERE CAST(payload AS TEXT) LIKE '%\"trees\"%'").await;
+    assert!(session.post("rewind", &target).await.status >= 500);
+    assert_eq!(read(&workspace, "a.txt").as_deref(), Some("one\n"), "nothing is restored");
+    let noted = "SELECT CAST(payload AS TEXT) FROM events WHERE CAST(payload AS TEXT) LIKE '%daemon.session_rewound%'";
+    let noted: Value = serde_json::from_str(&server.store(noted).await[0]).unwrap();
+    assert_eq!(noted["data"]["data"]["targetTurnIndex"], 0);
+    assert!(server.store("SELECT restore_id FROM daemon_restores").await.is_empty(), "the session can be used");
+}
+
+#[both_engines]
+async fn an_agent_that_died_before_its_first_prompt_still_gets_the_conversation(engine: Engine) {
+    let (server, workspace) = acp_server(engine).await;
+    let session = attached(&server).await;
+    for text in ["do-nothing first", "do-nothing second"] {
+        session.prompt_to_end(text).await;
+    }
+    rewind(&session, 1).await;
+    let place = workspace.with_file_name("agent");
+    std::fs::write(place.join("crash"), "").unwrap();
+    for text in ["do-nothing third", "do-nothing fourth"] {
+        session.prompt_to_end(text).await;
+    }
+    assert!(!place.join("crash").exists(), "it has died");
+    let prompts = std::fs::read_to_string(place.join("prompts")).unwrap();
+    let next = prompts.lines().nth(2).unwrap();
+    assert!(next.contains("<user>\\ndo-nothing first\\n</user>") && !next.contains("second"), "{next}");
 }

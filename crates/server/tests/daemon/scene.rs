@@ -65,3 +65,11 @@ impl Attached {
         payloads.filter(|payload| payload["change"] == "noted").collect()
     }
 }
+
+/// Waits until every runner has left, so that nothing is written when the clock is moved.
+pub async fn at_rest(server: &TestServer) {
+    eventually("every runner has left", async || {
+        server.store("SELECT run_id FROM leases WHERE ended = 0").await.is_empty().then_some(())
+    })
+    .await;
+}

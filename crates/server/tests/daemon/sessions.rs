@@ -290,7 +290,7 @@ async fn of_too_many_clients_those_not_seen_for_longest_make_room(engine: Engine
     let path = format!("/session/{session_id}/heartbeat");
     server.as_client(&first, "POST", &path, &Value::Null).await.with_status(200);
     server.clock.advance_ms(1);
-    let insert = "INSERT INTO daemon_clients SELECT 'client_' || o.n, c.session_id, c.principal, c.registered_at,
+    let insert = "INSERT INTO daemon_clients (client_id, session_id, principal, registered_at, last_seen_at) SELECT 'client_' || o.n, c.session_id, c.principal, c.registered_at,
         c.last_seen_at + 10000 + o.n FROM daemon_clients c, (SELECT a.n * 16 + b.n AS n FROM
         (SELECT 0 AS n UNION SELECT 1 UNION SELECT 2 UNION SELECT 3 UNION SELECT 4 UNION SELECT 5 UNION SELECT 6
          UNION SELECT 7 UNION SELECT 8 UNION SELECT 9 UNION SELECT 10 UNION SELECT 11 UNION SELECT 12 UNION SELECT 13

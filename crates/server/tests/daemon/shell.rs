@@ -9,7 +9,10 @@ use super::{
     rewinds::conversation,
     scene::{Attached, attached},
 };
-use crate::harness::{Engine, TestServer, both_engines, eventually};
+use crate::{
+    harness::{Engine, TestServer, both_engines, eventually},
+    retention::{DAY_MS, hold, release, sweep, verify},
+};
 
 async fn server(engine: Engine) -> TestServer {
     TestServer::with(engine, |setup| {
@@ -91,4 +94,50 @@ async fn a_command_is_killed_when_its_client_hangs_up(engine: Engine) {
     })
     .await;
     assert_eq!((&end["data"]["data"]["aborted"], &end["data"]["data"]["exitCode"]), (&json!(true), &Value::Null));
+}
+
+#[both_engines]
+async fn commands_and_their_output_are_removed_after_the_limit_of_events_unless_they_are_held(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.bind_workspace();
+        configure(setup, |section| section.session_shell = true);
+        setup.config.retention.events_ms = Some(3_600_000);
+    })
+    .await;
+    let session = attached(&server).await;
+    run(&session, "echo planted-$((40 + 2))").await;
+    server.clock.advance_ms(DAY_MS);
+    run(&session, "echo later").await;
+    let planted = async || {
+        let events = server.logged(&session.id).await;
+        events.iter().filter(|event| event["payload"].to_string().contains("planted-")).count()
+    };
+    let hold_id = hold(&server, json!({"sessionId": session.id, "reason": "case 7"})).await;
+    let swept = sweep(&server, json!({"noun": "events"})).await;
+    assert!(swept["counts"].as_array().unwrap().iter().any(|count| count["held"] == 4), "{swept}");
+    assert_eq!(planted().await, 3, "the command, its output, and the message for the agent");
+    release(&server, &hold_id).await;
+    let swept = sweep(&server, json!({"noun": "events"})).await;
+    assert!(swept["counts"].as_array().unwrap().iter().any(|count| count["items"] == 4), "{swept}");
+    assert_eq!(planted().await, 0);
+    let report = verify(&server, engine).await;
+    assert_eq!((report.broken, report.removed), (vec![], 4));
+    // What is younger than the limit stays, and the agent still gets it.
+    session.prompt_to_end("two").await;
+    let told = conversation(&server, &session).await;
+    assert!(told.len() == 1 && told[0].contains("later"), "{told:?}");
+}
+
+#[both_engines]
+async fn a_signal_that_ended_a_command_is_reported(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    for (name, signal) in [("TERM", 15), ("KILL", 9)] {
+        let result = run(&session, &format!("echo before; kill -{name} $$; echo after")).await;
+        assert_eq!((&result["output"], &result["aborted"]), (&json!("before\n"), &json!(false)), "{name}");
+        let end = session.notes(&server).await.pop().unwrap();
+        let end = &end["data"]["data"];
+        assert_eq!((&end["exitCode"], &end["signal"]), (&Value::Null, &json!(signal)), "{name}");
+    }
 }

@@ -20,12 +20,12 @@ async fn server(engine: Engine, strategy: PermissionStrategy) -> TestServer {
     .await
 }
 
-fn selected(option: &str) -> Value {
+pub fn selected(option: &str) -> Value {
     json!({"outcome": {"outcome": "selected", "optionId": option}})
 }
 
 /// A permission request of a prompt of this client.
-async fn request_of(server: &TestServer, session: &Attached) -> String {
+pub async fn request_of(server: &TestServer, session: &Attached) -> String {
     session.prompt(r#"{"script": [{"ask": {"title": "Delete a?", "command": "rm a"}}, {"say": "done"}]}"#).await;
     eventually("the backend asks", async || {
         let path = format!("/api/v1/sessions/{}/trace?limit=200", session.id);
@@ -37,14 +37,14 @@ async fn request_of(server: &TestServer, session: &Attached) -> String {
     .await
 }
 
-async fn events_of(server: &TestServer, session: &Attached, kind: &str) -> Vec<Value> {
+pub async fn events_of(server: &TestServer, session: &Attached, kind: &str) -> Vec<Value> {
     let page = server.get(&format!("/api/v1/sessions/{}/trace?limit=200", session.id)).await.with_status(200);
     let events = page["events"].as_array().unwrap().iter().filter(|event| event["type"] == kind);
     events.map(|event| event["payload"].clone()).collect()
 }
 
 /// Another client of the same session.
-async fn joined(session: &Attached) -> Attached {
+pub async fn joined(session: &Attached) -> Attached {
     let loaded = session.caller.call("POST", &format!("/session/{}/load", session.id), &json!({})).await;
     let client = loaded.with_status(200)["clientId"].as_str().unwrap().to_owned();
     Attached { caller: session.caller.clone(), id: session.id.clone(), client }

@@ -17,7 +17,7 @@ use std::{
     ops::Deref,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -32,8 +32,9 @@ use ostler_protocol::{
 };
 use ostler_server::{
     Config, RunningServer, Server,
+    app::App,
     clock::{Clock, SystemClock, fill},
-    dialect::Dialects,
+    dialect::{Dialect, Dialects},
 };
 use ostler_store::{Db, tokens};
 use ostler_testkit::scratch;
@@ -198,6 +199,22 @@ impl TestServer {
             tokens.into_iter().map(|(name, ..)| (name.clone(), operator.with_token(Some(&token_of(&name))))).collect();
         let server = Some(server);
         Self { operator, callers, server, clock, own_clock, config, dialects, _database: database, _data_dir: data_dir }
+    }
+
+    /// As [`TestServer::with`], and the server's state for calls inside the process.
+    pub async fn with_app(engine: Engine, choose: impl FnOnce(&mut Setup)) -> (Self, App) {
+        let found = Arc::<Mutex<Option<App>>>::default();
+        let probe = found.clone();
+        let server = Self::with(engine, |setup| {
+            choose(setup);
+            setup.dialects = std::mem::take(&mut setup.dialects).with(Dialect::new("probe").worker(move |app| {
+                *probe.lock().unwrap() = Some(app);
+                std::future::ready(())
+            }));
+        })
+        .await;
+        let app = eventually("the worker runs", async || found.lock().unwrap().take()).await;
+        (server, app)
     }
 
     async fn start_server(config: &Config, dialects: &Dialects, clock: Arc<dyn Clock>) -> RunningServer {

@@ -41,7 +41,7 @@ async fn lively(server: &TestServer) -> (crate::harness::Played, String, Value) 
 const COLUMNS_PER_STATEMENT: usize = 100;
 
 /// The columns of all tables in which a row contains the text, once per row.
-async fn rows_with(server: &TestServer, engine: Engine, text: &str) -> Vec<String> {
+pub async fn rows_with(server: &TestServer, engine: Engine, text: &str) -> Vec<String> {
     let columns = match engine {
         Engine::Sqlite => {
             "SELECT m.name || '.' || p.name FROM sqlite_master m JOIN pragma_table_info(m.name) p WHERE m.type = 'table'"

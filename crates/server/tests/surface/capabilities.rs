@@ -84,6 +84,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_run_events" => run_events(server).await,
         "ostler_results" => results(server).await,
         "ostler_conversation" => conversation(server).await,
+        "ostler_whole_payloads" => whole_payloads(server).await,
         "ostler_diffs" => diffs(server).await,
         "ostler_permissions" => permissions(server).await,
         "ostler_runner_jobs" => runner_jobs(server).await,
@@ -241,6 +242,14 @@ async fn results(server: &TestServer) {
     assert_eq!((&result["terminalStatus"], &result["finalResponse"]["text"]), (&json!("completed"), &json!("done")));
     let whole = server.get(&format!("/api/v1/runs/{run_id}/result")).await.with_status(200);
     assert_eq!(whole["finalResponse"]["text"], "done");
+}
+
+/// The short forms are made by the daemon dialect; its tests show what is left out of them.
+async fn whole_payloads(server: &TestServer) {
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "hi").await;
+    let path = format!("/api/v1/runs/{run_id}/commands/{turn}/payload");
+    assert_eq!(server.get(&path).await.ok()["payload"], json!({"prompt": "hi"}));
 }
 
 async fn conversation(server: &TestServer) {

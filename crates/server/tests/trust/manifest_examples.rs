@@ -118,6 +118,7 @@ async fn every_problem_of_a_manifest_is_in_one_answer(engine: Engine) {
             "/tools/1/permission_scope",
             "/agent_version",
             "/permission_scopes/0/sensitivity",
+            "/tools/0/permission_scope",
         ]
     );
     assert_eq!(answer.body["message"], problems[0]["message"]);
@@ -131,6 +132,13 @@ async fn every_problem_of_a_manifest_is_in_one_answer(engine: Engine) {
     let problems = answer.body["details"]["problems"].as_array().unwrap().clone();
     let rules: Vec<_> = problems.iter().map(|problem| problem["rule"].clone()).collect();
     assert_eq!(rules, ["manifest-invalid", "scope-unknown"]);
+    // So are the other fields of the body.
+    let body = json!({"name": "", "backend_profile": "A B", "capability_manifest": manifest});
+    let answer = server.post("/agents", &body).await;
+    let problems = answer.body["details"]["problems"].as_array().unwrap().clone();
+    let rules: Vec<_> = problems.iter().map(|problem| problem["rule"].clone()).collect();
+    assert_eq!(rules.len(), 4, "{rules:?}");
+    assert_eq!(rules[2..], ["manifest-invalid", "scope-unknown"]);
 }
 
 #[one_engine]

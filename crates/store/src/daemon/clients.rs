@@ -5,6 +5,7 @@ use ostler_protocol::{Timestamp, daemon::clients::DaemonClient, ids::SessionId};
 use crate::{
     db::Db,
     error::StoreError,
+    lane::AttachedRows,
     record::{self, record, text},
 };
 
@@ -23,6 +24,7 @@ record! {
     }
     state {
         last_seen_at: time;
+        left_at: opt_time;
     }
 }
 
@@ -30,9 +32,9 @@ pub async fn get(db: &Db, client_id: &str) -> Result<Option<DaemonClient>, Store
     Ok(db.select::<DaemonClient>("WHERE t.client_id = $1", vec![client_id.into()]).await?.pop())
 }
 
-/// Registers a client.
-pub async fn insert(db: &Db, client: &DaemonClient) -> Result<(), StoreError> {
-    db.write_together(vec![record::insert(client, vec![], "")]).await.map(drop)
+/// The row of a new client, to be written together with the request by which it joins the session.
+pub fn rows_of_new(client: &DaemonClient) -> AttachedRows {
+    AttachedRows(vec![record::insert(client, vec![], "")])
 }
 
 /// Unregisters the clients of a session beyond the `clients_max` that were seen last, and returns their ids.
@@ -44,9 +46,9 @@ pub async fn delete_beyond(db: &Db, session: SessionId, clients_max: u32) -> Res
     db.write(sql, args, |row| row.text()).await
 }
 
-/// The client was seen. False if it is not registered.
+/// The client was seen, and is attached. False if it is not registered.
 pub async fn update_seen(db: &Db, client_id: &str, at: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE daemon_clients SET last_seen_at = $1 WHERE client_id = $2 RETURNING 1";
+    let sql = "UPDATE daemon_clients SET last_seen_at = $1, left_at = NULL WHERE client_id = $2 RETURNING 1";
     Ok(!db.write(sql, vec![at.into(), client_id.into()], |_| Ok(())).await?.is_empty())
 }
 
@@ -54,4 +56,17 @@ pub async fn update_seen(db: &Db, client_id: &str, at: Timestamp) -> Result<bool
 pub async fn delete_by_session(db: &Db, session: SessionId, until: Timestamp) -> Result<Vec<String>, StoreError> {
     let sql = "DELETE FROM daemon_clients WHERE session_id = $1 AND registered_at <= $2 RETURNING client_id";
     db.write(sql, vec![text(session), until.into()], |row| row.text()).await
+}
+
+/// Attached clients that were not seen since then, the longest absent first.
+pub async fn list_absent(db: &Db, since: Timestamp, limit: u32) -> Result<Vec<DaemonClient>, StoreError> {
+    let absent = "WHERE t.left_at IS NULL AND t.last_seen_at <= $1 ORDER BY t.last_seen_at, t.client_id LIMIT $2";
+    db.select::<DaemonClient>(absent, vec![since.into(), i64::from(limit).into()]).await
+}
+
+/// The client has left, unless it was seen since then. False if it was.
+pub async fn update_left(db: &Db, client_id: &str, since: Timestamp, at: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE daemon_clients SET left_at = $1 WHERE client_id = $2 AND left_at IS NULL AND last_seen_at <= $3
+        RETURNING 1";
+    Ok(!db.write(sql, vec![at.into(), client_id.into(), since.into()], |_| Ok(())).await?.is_empty())
 }

@@ -1,13 +1,14 @@
 //! What the translation of events into frames reads beside the events themselves.
 
 use ostler_protocol::{
-    ids::{CommandId, SessionId},
+    ids::{CommandId, PermissionId, SessionId},
     kernel::events::Event,
 };
 
 use crate::{
     db::Db,
     error::StoreError,
+    kernel::events::is_change,
     record::{Record, text},
 };
 
@@ -35,4 +36,16 @@ pub async fn list_message_parts(
     );
     let args = vec![text(session), after.into(), before.into(), text(command_id), i64::from(limit).into()];
     db.read(sql, args, Event::decode).await
+}
+
+/// Whether a late vote on the permission request was recorded in the session.
+pub async fn has_late_vote(db: &Db, session: SessionId, permission_id: PermissionId) -> Result<bool, StoreError> {
+    let sql = format!(
+        "SELECT 1 FROM events WHERE session_id = $1 AND {}
+         AND CAST(payload AS TEXT) LIKE $2 AND CAST(payload AS TEXT) LIKE $3 LIMIT 1",
+        is_change(&["noted"])
+    );
+    let request = format!("%\"requestId\":\"{permission_id}\"%");
+    let args = vec![text(session), request.into(), "%\"daemon.permission_already_resolved\"%".into()];
+    Ok(!db.read(sql, args, |_| Ok(())).await?.is_empty())
 }

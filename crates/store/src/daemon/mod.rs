@@ -2,6 +2,8 @@
 
 pub mod clients;
 pub mod frames;
+pub mod notes;
+pub mod restores;
 pub mod sessions;
 pub mod turns;
 pub mod workspaces;

@@ -2,7 +2,10 @@
 
 use ostler_protocol::{
     Timestamp,
-    daemon::sessions::{DaemonSession, SessionScope},
+    daemon::{
+        clients::DaemonClient,
+        sessions::{DaemonSession, SessionScope},
+    },
     ids::SessionId,
     kernel::sessions::Session,
 };
@@ -10,7 +13,9 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{Reader, Record, Value, columns, insert_select, opt_text, record, sql, text},
+    lane::AttachedRows,
+    record::{Reader, Record, Statement, Value, columns, insert, insert_select, opt_text, record, sql, text},
+    retention::held_session,
 };
 
 record! {
@@ -31,6 +36,7 @@ record! {
         approval_mode: opt_text;
         opened_at: time;
         closed_at: opt_time;
+        followed_at: opt_time;
     }
 }
 
@@ -78,7 +84,7 @@ pub async fn update_closed(db: &Db, session: SessionId, at: Timestamp) -> Result
     Ok(!db.write(sql, vec![at.into(), text(session)], |_| Ok(())).await?.is_empty())
 }
 
-/// A condition for a row `d` of a session `s`: clients can use it.
+/// A condition for a row `d` of a session `s`: clients can use it. Requests of one commit do not see each other's `s` yet.
 const IS_OPEN: &str = "d.closed_at IS NULL AND s.closed_at IS NULL AND s.erased_at IS NULL";
 
 /// How many sessions of an owner are open in a workspace.
@@ -91,9 +97,10 @@ pub async fn count_open(db: &Db, tenant_id: &str, owner: &str, workspace: &str) 
     Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or_default())
 }
 
-/// Opens a new session. False if the owner has `sessions_max` open ones in the workspace, or if the owner has an open one that clients share and this were
-/// another. On Postgres, concurrent requests may exceed the limit by each other.
-pub async fn insert(db: &Db, new: &DaemonSession, sessions_max: u32) -> Result<bool, StoreError> {
+/// The rows of a new session and of the client that it is opened for, to be written together with the session of the kernel.
+/// They cannot be written if the owner has `sessions_max` open ones in the workspace, or has an open one that clients share and
+/// this were another. On Postgres, concurrent requests may exceed the limit by each other.
+pub fn rows_of_new(new: &DaemonSession, client: Option<&DaemonClient>, sessions_max: u32) -> AttachedRows {
     let sql = sql!({
         let columns = [
             ("session_id", "$1"),
@@ -108,7 +115,7 @@ pub async fn insert(db: &Db, new: &DaemonSession, sessions_max: u32) -> Result<b
             ("approval_mode", "$10"),
         ];
         let rest = format!(
-            "WHERE (SELECT COUNT(*) FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
+            "WHERE (SELECT COUNT(*) FROM daemon_sessions d LEFT JOIN sessions s ON s.session_id = d.session_id
              WHERE d.tenant_id = $2 AND d.owner = $3 AND d.workspace = $4 AND {IS_OPEN}) < $11 ON CONFLICT DO NOTHING RETURNING 1"
         );
         insert_select::<DaemonSession>(&columns, &rest)
@@ -126,7 +133,8 @@ pub async fn insert(db: &Db, new: &DaemonSession, sessions_max: u32) -> Result<b
         opt_text(new.approval_mode.as_deref()),
         i64::from(sessions_max).into(),
     ];
-    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
+    let client = client.map(|client| insert(client, vec![], ""));
+    AttachedRows([Statement::guard(sql, args)].into_iter().chain(client).collect())
 }
 
 /// The open session that the clients of an owner share in a workspace.
@@ -258,4 +266,66 @@ pub async fn update_language(
 pub async fn update_approval_mode(db: &Db, session: SessionId, mode: &str) -> Result<(), StoreError> {
     let sql = "UPDATE daemon_sessions SET approval_mode = $1 WHERE session_id = $2 RETURNING 1";
     db.write(sql, vec![mode.into(), text(session)], |_| Ok(())).await.map(drop)
+}
+
+/// A server has an event stream of the session open.
+pub async fn update_followed(db: &Db, session: SessionId, at: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE daemon_sessions SET followed_at = $1 WHERE session_id = $2 RETURNING 1";
+    db.write(sql, vec![at.into(), text(session)], |_| Ok(())).await.map(drop)
+}
+
+/// A condition for a row `d` of a session `s`: it is open, and nobody has used it since the time of this parameter. No prompt waits or
+/// runs, nothing was recorded, no client was seen, and no event stream was open.
+fn is_idle(before: &str) -> String {
+    format!(
+        "d.opened_at <= {before} AND s.updated_at <= {before} AND s.active_unfinished = 0 AND {IS_OPEN}
+         AND (d.followed_at IS NULL OR d.followed_at <= {before}) AND NOT EXISTS
+            (SELECT 1 FROM daemon_clients c WHERE c.session_id = d.session_id AND c.last_seen_at > {before})"
+    )
+}
+
+/// Sessions that nobody has used since then, in the order of their ids.
+pub async fn list_idle(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<SessionId>, StoreError> {
+    let sql = sql!(format!(
+        "SELECT d.session_id FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
+         WHERE {} ORDER BY d.session_id LIMIT $2",
+        is_idle("$1")
+    ));
+    db.read(sql, vec![before.into(), i64::from(limit).into()], |row| row.id()).await
+}
+
+/// Closes a session that nobody has used since then. False if it was used, or is not open.
+pub async fn update_closed_idle(
+    db: &Db,
+    session: SessionId,
+    before: Timestamp,
+    at: Timestamp,
+) -> Result<bool, StoreError> {
+    let sql = sql!(format!(
+        "UPDATE daemon_sessions SET closed_at = $1 WHERE session_id IN (SELECT d.session_id FROM daemon_sessions d
+            JOIN sessions s ON s.session_id = d.session_id WHERE {} AND d.session_id = $3) RETURNING 1",
+        is_idle("$2")
+    ));
+    Ok(!db.write(sql, vec![at.into(), before.into(), text(session)], |_| Ok(())).await?.is_empty())
+}
+
+/// Sessions of users who were removed, without those under a hold.
+pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<SessionId>, StoreError> {
+    let sql = format!(
+        "SELECT d.session_id FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
+         WHERE s.erased_at IS NULL AND d.owner IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL)
+         AND NOT {} ORDER BY d.session_id LIMIT $1",
+        held_session("s.session_id", "s.tenant_id")
+    );
+    db.read(sql, vec![i64::from(limit).into()], |row| row.id()).await
+}
+
+/// Sessions that were marked as erased and are not erased completely, without those under a hold.
+pub async fn list_half_erased(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {
+    let marked = format!(
+        "WHERE t.erased_at IS NOT NULL AND t.external_id IS NULL
+         AND t.session_id IN (SELECT session_id FROM daemon_sessions) AND NOT {} ORDER BY t.erased_at LIMIT $1",
+        held_session("t.session_id", "t.tenant_id")
+    );
+    db.select::<Session>(&marked, vec![i64::from(limit).into()]).await
 }

@@ -1,7 +1,8 @@
 //! The turns of a session, across its runs.
 
 use ostler_protocol::{
-    daemon::stats::TurnUsage,
+    RawJson,
+    daemon::stats::{TokenReport, TurnUsage},
     kernel::{commands::Command, sessions::Session},
 };
 
@@ -9,7 +10,7 @@ use crate::{
     db::Db,
     error::StoreError,
     kernel::conditions::unfinished,
-    record::{Record, columns, text},
+    record::{Reader, Record, columns, text},
 };
 
 /// What the newest turns of the session have used, newest first.
@@ -29,6 +30,19 @@ pub async fn list_usage(db: &Db, session: &Session, limit: u32) -> Result<Vec<Tu
         })
     })
     .await
+}
+
+/// The newest reports of usage in the session's log that have their payload, newest first.
+pub async fn list_usage_reports(db: &Db, session: &Session, limit: u32) -> Result<Vec<TokenReport>, StoreError> {
+    let sql = "SELECT r.backend_profile AS backend_profile, CAST(e.payload AS TEXT) AS payload
+        FROM events e JOIN runs r ON r.run_id = e.run_id
+        WHERE e.session_id = $1 AND e.type = 'usage' AND e.payload IS NOT NULL ORDER BY e.session_seq DESC LIMIT $2";
+    let read = |row: &mut Reader<'_>| Ok((row.at("backend_profile")?.text()?, row.at("payload")?.text()?));
+    let rows = db.read(sql, vec![text(session.session), i64::from(limit).into()], read).await?;
+    let report = |(backend_profile, payload): (String, String)| {
+        Some(TokenReport { backend_profile, payload: RawJson::parse(payload).ok()? })
+    };
+    Ok(rows.into_iter().filter_map(report).collect())
 }
 
 /// The unfinished turns of the session, in the order in which they are worked on, each with the id under which it was submitted.

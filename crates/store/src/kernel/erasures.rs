@@ -19,7 +19,15 @@ const CHUNK: i64 = 500;
 /// Rows of a run, each found by its key or an index.
 const OF_A_RUN: [&str; 7] =
     ["permissions", "runner_jobs", "append_batches", "leases", "commands", "payload_removals", "runs"];
-const OF_A_SESSION: [&str; 4] = ["command_aliases", "session_read_cursors", "daemon_clients", "daemon_sessions"];
+const OF_A_SESSION: [&str; 7] = [
+    "command_aliases",
+    "command_payloads",
+    "session_read_cursors",
+    "session_payload_removals",
+    "daemon_clients",
+    "daemon_restores",
+    "daemon_sessions",
+];
 
 /// Sessions that were marked, are not erased completely and are under no hold.
 pub async fn list_unfinished(db: &Db, limit: u32) -> Result<Vec<Session>, StoreError> {

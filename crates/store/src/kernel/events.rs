@@ -178,7 +178,7 @@ fn of_types(types: &[EventType]) -> String {
 }
 
 /// A condition: the session's own fact may be one of these changes. Whether it is one is for its reader to check.
-pub(super) fn is_change(changes: &[&str]) -> String {
+pub(crate) fn is_change(changes: &[&str]) -> String {
     let like = |change: &&str| format!("CAST(payload AS TEXT) LIKE '%\"change\":\"{change}\"%'");
     let any: Vec<_> = changes.iter().map(like).collect();
     format!("type = 'session' AND run_id IS NULL AND ({})", any.join(" OR "))

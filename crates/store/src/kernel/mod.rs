@@ -16,9 +16,11 @@ pub mod results;
 pub mod runner_jobs;
 pub mod runners;
 pub mod runs;
+pub mod session_payloads;
 pub mod sessions;
 pub mod turns;
 pub mod usage;
+pub mod whole_payloads;
 pub mod workspace_switches;
 
 use ostler_protocol::ids::{RunId, SessionId};

@@ -127,7 +127,13 @@ pub async fn remove(
         // A run that idled may have received another turn meanwhile.
         let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {}", unfinished(""));
         let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1 AND status <> 'pending'";
-        statements.extend([commands, permissions.to_owned()].map(|sql| Statement::new(sql, vec![text(run_id)])));
+        let whole = format!(
+            "DELETE FROM command_payloads WHERE command_id IN
+             (SELECT command_id FROM commands WHERE run_id = $1 AND NOT {})",
+            unfinished("")
+        );
+        let rest = [commands, permissions.to_owned(), whole];
+        statements.extend(rest.map(|sql| Statement::new(sql, vec![text(run_id)])));
     }
     let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
     let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };

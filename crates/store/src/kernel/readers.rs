@@ -1,7 +1,7 @@
 //! Readers of sessions: which version each has seen, and which sessions it has not read.
 //!
-//! Most sessions have been read, or will never be, so the few unread ones must be found without a scan. A reader who has
-//! marked anything is *settled* step by step: every session gets a mark of the reader, including the unread ones, which are
+//! Most sessions have been read, or will never be, so the few unread ones must be found without a scan. A user, and any reader who
+//! has marked anything, is *settled* step by step: every session gets a mark of the reader, including the unread ones, which are
 //! found by an index. A mark is right until another command of its session ends; sessions in which one has ended since the
 //! reader was settled are read separately. Nothing of this is done when a command ends.
 
@@ -55,7 +55,7 @@ record! {
     }
 }
 
-/// A reader who has marked anything.
+/// A reader who has marked anything, or who has a beginning.
 pub(crate) struct SessionReader {
     reader_id: String,
     settled_until: Timestamp,
@@ -72,11 +72,25 @@ record! {
     }
 }
 
+/// The version of the session `t` that the reader `$1` has seen. Lookups, where joins might be planned as a walk over all marks.
+///
+/// Up to where a reader is settled, every session has a mark of the reader, except those that ended before [`begin`]: these count
+/// as read.
+pub(crate) const READ_VERSION: &str = "COALESCE((SELECT m.version FROM session_read_cursors m
+     WHERE m.session_id = t.session_id AND m.reader_id = $1),
+     CASE WHEN t.ended_at < (SELECT r.settled_until FROM session_readers r WHERE r.reader_id = $1) THEN t.version ELSE 0 END)";
+
 /// The version this reader has seen.
 pub async fn get_version(db: &Db, session: SessionId, reader_id: &str) -> Result<i64, StoreError> {
-    let rest = "WHERE session_id = $1 AND reader_id = $2";
-    let found: Vec<ReadCursor> = db.select(rest, vec![text(session), reader_id.into()]).await?;
-    Ok(found.first().map_or(0, |cursor| cursor.version))
+    let sql = format!("SELECT {READ_VERSION} FROM sessions t WHERE t.session_id = $2");
+    let found = db.read(sql, vec![reader_id.into(), text(session)], |row| row.int()).await?;
+    Ok(found.first().copied().unwrap_or(0))
+}
+
+/// Makes a reader for whom every session that ended before this time counts as read. Does nothing if the reader exists.
+pub async fn begin(db: &Db, reader_id: &str, time: Timestamp) -> Result<(), StoreError> {
+    let reader = SessionReader { reader_id: reader_id.to_owned(), settled_until: time };
+    db.execute_statement(record::insert(&reader, vec![], "ON CONFLICT (reader_id) DO NOTHING")).await
 }
 
 /// A reader's mark never moves back.
@@ -103,8 +117,7 @@ pub async fn update_version(
         insert_select::<ReadCursor>(&columns, &rest)
     });
     db.execute(sql, vec![reader_id.into(), version.into(), now.into(), text(session)]).await?;
-    let reader = SessionReader { reader_id: reader_id.to_owned(), settled_until: Timestamp::UNIX_EPOCH };
-    db.execute_statement(record::insert(&reader, vec![], "ON CONFLICT (reader_id) DO NOTHING")).await?;
+    begin(db, reader_id, Timestamp::UNIX_EPOCH).await?;
     settle(db, reader_id, now).await.map(drop)
 }
 

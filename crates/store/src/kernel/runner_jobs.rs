@@ -32,6 +32,7 @@ record! {
         standing: flag;
         idempotency_key: opt_text;
         request_hash: text;
+        placement: opt_text;
         created_at: time;
     }
     state {
@@ -58,6 +59,7 @@ record! {
         standing,
         idempotency_key,
         request_hash,
+        placement,
         created_at,
         attempt,
         phase,
@@ -129,19 +131,42 @@ fn is_of_profile(db: &Db, profiles: &str) -> String {
     )
 }
 
-/// How many jobs wait for a launcher, without those of the profiles that runners elsewhere drive.
-pub async fn count_waiting(db: &Db, external: &[String], now: Timestamp) -> Result<i64, StoreError> {
-    let (mut sql, mut args) =
-        (format!("SELECT COUNT(*) FROM runner_jobs WHERE {}", is_waiting("$1")), vec![now.into()]);
-    if !external.is_empty() {
-        args.push(json(&external));
-        sql += &format!(" AND NOT {}", is_of_profile(db, "$2"));
+/// The jobs that a launcher may claim.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaunchableJobs<'a> {
+    /// Profiles that runners elsewhere drive. Their jobs are left to those.
+    pub external: &'a [String],
+    /// The workspace that the launcher's server is bound to. Jobs that need another one are left to other servers.
+    pub placement: Option<&'a str>,
+}
+
+impl LaunchableJobs<'_> {
+    /// A condition, whose parameters are added to the arguments.
+    fn condition(&self, db: &Db, args: &mut Vec<Value>) -> String {
+        let mut condition = match self.placement {
+            Some(placement) => {
+                args.push(placement.into());
+                format!(" AND (placement IS NULL OR placement = ${})", args.len())
+            }
+            None => " AND placement IS NULL".to_owned(),
+        };
+        if !self.external.is_empty() {
+            args.push(json(&self.external));
+            condition += &format!(" AND NOT {}", is_of_profile(db, &format!("${}", args.len())));
+        }
+        condition
     }
+}
+
+/// How many of these jobs wait for a launcher.
+pub async fn count_waiting(db: &Db, jobs: LaunchableJobs<'_>, now: Timestamp) -> Result<i64, StoreError> {
+    let mut args = vec![now.into()];
+    let condition = jobs.condition(db, &mut args);
+    let sql = format!("SELECT COUNT(*) FROM runner_jobs WHERE {}{condition}", is_waiting("$1"));
     Ok(db.read_one(sql, args, |row| row.int()).await?.unwrap_or_default())
 }
 
-/// Claims pending jobs for a launcher, oldest first, except those named and those of the profiles that runners elsewhere
-/// drive. No two launchers get the same one.
+/// Claims pending jobs for a launcher, oldest first, except those named. No two launchers get the same one.
 pub async fn claim(
     db: &Db,
     launcher: Launcher,
@@ -149,19 +174,16 @@ pub async fn claim(
     now: Timestamp,
     limit: u32,
     except: &[RunnerJobId],
-    external: &[String],
+    jobs: LaunchableJobs<'_>,
 ) -> Result<Vec<RunnerJob>, StoreError> {
     let mut args = vec![owner.into(), now.into(), launcher.as_str().into()];
     let mut excluded = String::new();
     if !except.is_empty() {
         args.push(json(&except));
-        let jobs = db.list(&format!("${}", args.len()));
-        excluded += &format!(" AND runner_job_id NOT IN (SELECT one FROM {jobs})");
+        let named = db.list(&format!("${}", args.len()));
+        excluded += &format!(" AND runner_job_id NOT IN (SELECT one FROM {named})");
     }
-    if !external.is_empty() {
-        args.push(json(&external));
-        excluded += &format!(" AND NOT {}", is_of_profile(db, &format!("${}", args.len())));
-    }
+    excluded += &jobs.condition(db, &mut args);
     claim_where(db, "", &excluded, args, limit).await
 }
 

@@ -17,7 +17,7 @@ use crate::{
     error::StoreError,
     kernel::{
         labels,
-        readers::Settled,
+        readers::{READ_VERSION, Settled},
         runs::{is_in_states, state_sql},
     },
     record::{Reader, Record, Value, columns, record, text},
@@ -272,23 +272,20 @@ fn pages(db: &Db, filter: &SessionFilter, after: Option<&Cursor>, limit: u32) ->
 }
 
 fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, limit: u32) -> (String, Vec<Value>) {
-    // A lookup, where a join might be planned as a walk over all marks.
-    const READ: &str = "COALESCE((SELECT m.version FROM session_read_cursors m
-         WHERE m.session_id = t.session_id AND m.reader_id = $1), 0)";
     let mut args: Vec<Value> = vec![filter.reader_id.as_str().into()];
     let mut mark = marker(&mut args);
     // Where the order is taken from. A plus keeps an index of that order from being walked for a few rows.
     let (from, wanted, by) = match kind {
         Kind::All => ("sessions t", "TRUE".into(), "t."),
         Kind::Running => ("sessions t", "t.execution_state = 'running'".into(), "t."),
-        Kind::Unread => ("sessions t", format!("t.version > 0 AND t.version > {READ}"), "t."),
+        Kind::Unread => ("sessions t", format!("t.version > 0 AND t.version > {READ_VERSION}"), "t."),
         Kind::MarkedUnread => (
             "session_read_cursors c JOIN sessions t ON t.session_id = c.session_id",
             "c.reader_id = $1 AND c.unread = 1 AND t.version > c.version".into(),
             "c.",
         ),
         Kind::UnreadSince(time) => {
-            ("sessions t", format!("t.ended_at >= {} AND t.version > {READ}", mark(time.into())), "+t.")
+            ("sessions t", format!("t.ended_at >= {} AND t.version > {READ_VERSION}", mark(time.into())), "+t.")
         }
     };
     let mut wanted: String = wanted;
@@ -323,7 +320,7 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     drop(mark);
     let columns = columns::<Session>("t");
     let sql = format!(
-        "SELECT {columns}, {READ}, {state} FROM {from}
+        "SELECT {columns}, {READ_VERSION}, {state} FROM {from}
          WHERE {wanted} ORDER BY {by}created_at DESC, {id}session_id{order} DESC LIMIT {limit}"
     );
     (sql, args)

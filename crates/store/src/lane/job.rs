@@ -9,7 +9,10 @@ use ostler_protocol::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-use crate::error::{StoreError, StoreFault, is_refusal};
+use crate::{
+    error::{StoreError, StoreFault, is_refusal},
+    record::{ColumnValue, Statement},
+};
 
 /// Requests that may wait for one lane. One more is refused as overloaded.
 pub const QUEUE_REQUESTS_MAX: usize = 8_192;
@@ -52,9 +55,33 @@ impl From<StoreError> for LaneError {
 
 pub(crate) type Answer = Result<Reply, LaneError>;
 
+/// Rows of a dialect that are written in the transaction of a request to the kernel, or not at all. If a row that must be
+/// written finds its place taken, the request ends as [`LaneError::Taken`].
+#[derive(Default)]
+pub struct AttachedRows(pub(crate) Vec<Statement>);
+
+impl AttachedRows {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Roughly what they weigh in memory.
+    fn bytes(&self) -> usize {
+        let text = |value: &ColumnValue<'_>| if let ColumnValue::Text(Some(text)) = value { text.len() } else { 0 };
+        self.0.iter().flat_map(|statement| &statement.args).map(text).sum()
+    }
+}
+
 pub(crate) struct Job {
     pub request: Request,
+    pub rows: AttachedRows,
     pub answer: oneshot::Sender<Answer>,
+}
+
+impl Job {
+    pub(crate) fn bytes(&self) -> usize {
+        self.request.bytes() + self.rows.bytes()
+    }
 }
 
 pub(crate) fn offer<T>(lane: &mpsc::Sender<T>, job: T) -> Result<(), LaneError> {

@@ -212,7 +212,7 @@ async fn together(
     fetch(connection, "COMMIT".into(), &[]).await.map(|_| Some(answer))
 }
 
-async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {
+pub(super) async fn fetch(connection: &mut PgConnection, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, sqlx::Error> {
     let query = sqlx::query(AssertSqlSafe(sql.into_owned()));
     within(ANSWER_MAX, "no answer", args.iter().fold(query, bind).fetch_all(connection)).await
 }

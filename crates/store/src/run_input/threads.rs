@@ -20,7 +20,7 @@ pub async fn list_removable(
     let columns = removable_columns("s.session_id", "1", BYTES, &held_session("s.session_id", "s.tenant_id"));
     let sql = format!(
         "SELECT {columns} FROM sessions s WHERE s.session_id > $1 AND s.tenant_id = $2 AND s.owner IS NOT NULL
-         AND s.external_id IS NOT NULL AND s.erased_at IS NULL AND s.execution_state <> 'running' AND s.updated_at <= $3
+         AND s.erased_at IS NULL AND s.execution_state <> 'running' AND s.updated_at <= $3
          ORDER BY s.session_id LIMIT $4"
     );
     let tenant_id = scope.tenant_id.as_deref().unwrap_or_default();

@@ -3,9 +3,11 @@
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
+use super::query::query;
 use crate::{
     error::{StoreError, StoreFault},
     health::WriteHealth,
+    record::{Reader, Statement},
 };
 
 /// A write beside the kernel's requests.
@@ -78,4 +80,52 @@ pub(crate) fn answer_all(written: Vec<Written>, error: Option<&StoreError>) {
     for one in written {
         (one.answer)(error.map_or(Ok(()), |error| Err(error.shared())));
     }
+}
+
+/// Statements that are written together or not at all. False if one that had to touch a row touched none.
+pub(super) fn together(connection: &Connection, statements: &[Statement]) -> Result<bool, StoreError> {
+    // No statement has that index, so there are no rows to return.
+    let written = together_returning(connection, statements, statements.len(), |_| Ok(()))?;
+    Ok(written.is_some())
+}
+
+/// Others share the transaction, so what is given up goes back to where these statements began.
+pub(super) fn together_returning<T>(
+    connection: &Connection,
+    statements: &[Statement],
+    answering: usize,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Option<Vec<T>>, StoreError> {
+    connection.prepare_cached("SAVEPOINT together")?.execute([])?;
+    let written = each(connection, statements, answering, decode);
+    if is_lost(connection) {
+        return written;
+    }
+    if !matches!(written, Ok(Some(_))) {
+        connection.prepare_cached("ROLLBACK TO together")?.execute([])?;
+    }
+    connection.prepare_cached("RELEASE together")?.execute([])?;
+    written
+}
+
+/// Statements one after the other. `None` if one that had to touch a row touched none.
+pub(super) fn each<T>(
+    connection: &Connection,
+    statements: &[Statement],
+    answering: usize,
+    decode: fn(&mut Reader<'_>) -> Result<T, StoreError>,
+) -> Result<Option<Vec<T>>, StoreError> {
+    let mut answer = vec![];
+    for (index, Statement { sql, args, must_touch }) in statements.iter().enumerate() {
+        let touched = if index == answering {
+            answer = query(connection, sql, args, decode)?;
+            answer.len()
+        } else {
+            query(connection, sql, args, |_| Ok(()))?.len()
+        };
+        if *must_touch && touched == 0 {
+            return Ok(None);
+        }
+    }
+    Ok(Some(answer))
 }

@@ -163,6 +163,7 @@ impl Mint {
             owner: None,
             heartbeat_at: None,
             token_hash: None,
+            placement: None,
             poll: JobPoll::of(run.run_id, runner_job_id, nobody),
             created_at: now,
             updated_at: now,
@@ -211,7 +212,7 @@ pub fn create_run(op: CreateRunOp) -> Request {
 
 /// A session before its first run.
 pub fn create_session(session: Session) -> Request {
-    let op = CreateSessionOp { session, by: "test".into() };
+    let op = CreateSessionOp { session, by: "test".into(), participant: None };
     Request { session: op.session.session, run_id: None, op: Op::CreateSession(Box::new(op)) }
 }
 

@@ -43,9 +43,17 @@ async fn in_one_flush(
     };
     let claim = async {
         tokio::time::sleep(QUEUED).await;
-        runner_jobs::claim(db, LAUNCHER, "launcher", workshop.now(), 9, &[], &[])
-            .await
-            .expect("a plain write stands alone")
+        runner_jobs::claim(
+            db,
+            LAUNCHER,
+            "launcher",
+            workshop.now(),
+            9,
+            &[],
+            ostler_store::kernel::runner_jobs::LaunchableJobs::default(),
+        )
+        .await
+        .expect("a plain write stands alone")
     };
     let open = async {
         tokio::time::sleep(2 * QUEUED).await;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test program: a failed unwrap is a failed test")]
 
+mod attached_rows;
 mod build;
 mod columns;
 mod equivalence;

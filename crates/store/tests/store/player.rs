@@ -86,7 +86,17 @@ impl Process {
         match prepared {
             Prepared::Submit(request, _) => Outcome::Replied(self.lanes.submit((**request).clone()).await),
             Prepared::ClaimJobs { owner, limit } => Outcome::Jobs(
-                runner_jobs::claim(&self.db, LAUNCHER, owner, host.now(), *limit, &[], &[]).await.unwrap(),
+                runner_jobs::claim(
+                    &self.db,
+                    LAUNCHER,
+                    owner,
+                    host.now(),
+                    *limit,
+                    &[],
+                    ostler_store::kernel::runner_jobs::LaunchableJobs::default(),
+                )
+                .await
+                .unwrap(),
             ),
         }
     }

@@ -189,7 +189,17 @@ async fn no_two_launchers_get_the_same_job() {
         let workshop = if number % 2 == 0 { &one } else { &two };
         async move {
             let owner = format!("launcher-{number}");
-            runner_jobs::claim(&workshop.db, LAUNCHER, &owner, workshop.now(), 2, &[], &[]).await.unwrap()
+            runner_jobs::claim(
+                &workshop.db,
+                LAUNCHER,
+                &owner,
+                workshop.now(),
+                2,
+                &[],
+                ostler_store::kernel::runner_jobs::LaunchableJobs::default(),
+            )
+            .await
+            .unwrap()
         }
     });
     let taken: Vec<_> = join_all(takes).await.into_iter().flatten().map(|job| job.runner_job_id).collect();

@@ -23,7 +23,17 @@ async fn jobs(workshop: &mut Workshop, count: usize) {
 }
 
 async fn claimed(workshop: &Workshop, limit: u32, except: &[RunnerJobId]) -> Vec<RunnerJobId> {
-    let jobs = claim(&workshop.db, LAUNCHER, "us", workshop.now(), limit, except, &[]).await.unwrap();
+    let jobs = claim(
+        &workshop.db,
+        LAUNCHER,
+        "us",
+        workshop.now(),
+        limit,
+        except,
+        ostler_store::kernel::runner_jobs::LaunchableJobs::default(),
+    )
+    .await
+    .unwrap();
     ids(jobs)
 }
 

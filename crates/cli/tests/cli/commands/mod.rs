@@ -5,6 +5,7 @@ mod daemon;
 mod dist;
 mod idle_runs;
 mod mesh;
+mod messages;
 mod preflight;
 mod profiles;
 mod readme;

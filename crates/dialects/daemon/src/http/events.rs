@@ -17,6 +17,7 @@ use ostler_server::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+use super::callers::ClientId;
 use crate::service::stream::{self as service, EventStream, StreamRequest};
 
 /// What a stream begins with: how long a client waits before it reconnects.
@@ -39,6 +40,7 @@ async fn events(
     State(app): State<App>,
     Caller(caller): Caller,
     At(session_id): At<String>,
+    ClientId(client): ClientId,
     Params(query): Params<EventStreamQuery>,
     headers: HeaderMap,
 ) -> Result<Response, Refusal> {
@@ -47,7 +49,7 @@ async fn events(
         max_queued: query.max_queued()?,
         wants_snapshot: query.wants_snapshot(),
     };
-    let events = service::open(&app, &caller, &session_id, request).await?;
+    let events = service::open(&app, &caller, &session_id, client.as_deref(), request).await?;
     let heartbeat = Duration::from_millis(app.config.limits.heartbeat_ms);
     let mut response = streamed(&app, caller, &headers, sent(events, heartbeat));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));

@@ -20,7 +20,7 @@ use serde_json::json;
 use super::{
     lookup::{self, OpenSession},
     notes::{self, Note},
-    sessions,
+    restores, sessions,
 };
 use crate::state::DaemonState;
 
@@ -43,6 +43,7 @@ pub(crate) async fn create(
         let failure = Failure::rule(Rule::BranchWhilePromptActive, "the session works on a prompt");
         return Err(failure.detail("sessionId", source_id));
     }
+    restores::check_none(app, &open.session).await?;
     let requested = request.name.as_deref().map(|name| app.redactor.redact(name));
     let base = base_name(requested.as_deref(), open.session.title.as_deref(), &source_id);
     let taken = store::daemon::sessions::list_titles(&app.db, &open.daemon, &format!("{base}("), TITLES_MAX).await?;
@@ -72,13 +73,9 @@ async fn open_branch(
         scope: SessionScope::Thread,
         opened_at: app.now(),
         closed_at: None,
+        followed_at: None,
         ..from.daemon.clone()
     };
-    let sessions_max = DaemonState::of(app).config.sessions_max;
-    if !store::daemon::sessions::insert(&app.db, &daemon, sessions_max).await? {
-        sessions::check_room(app, &daemon.tenant_id, &daemon.owner, &daemon.workspace).await?;
-        return Err(Failure::internal("a new session has the id of another one"));
-    }
     let (source, profile) = (&from.session, from.session.backend_profile.clone());
     let session = Session {
         owner: source.owner.clone(),
@@ -86,8 +83,11 @@ async fn open_branch(
         parent: Some(ParentSession { session: source.session, seq: source.last_seq }),
         ..Session::new(daemon.session, source.tenant_id.clone(), None, profile, app.now())
     };
-    let op = CreateSessionOp { session, by: caller.name() };
-    let created = app.try_submit(daemon.session, None, op).await?;
-    let session = created.ok_or_else(|| Failure::internal("a new session has the id of another one"))?;
-    Ok(OpenSession { daemon, session })
+    let op = CreateSessionOp { session, by: caller.name(), participant: None };
+    let rows = store::daemon::sessions::rows_of_new(&daemon, None, DaemonState::of(app).config.sessions_max);
+    if let Some(session) = app.try_submit_with(daemon.session, None, op, rows).await? {
+        return Ok(OpenSession { daemon, session });
+    }
+    sessions::check_room(app, &daemon.tenant_id, &daemon.owner, &daemon.workspace).await?;
+    Err(Failure::internal("a new session has the id of another one"))
 }

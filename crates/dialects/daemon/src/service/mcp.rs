@@ -113,9 +113,11 @@ pub(super) fn error_kind(problem: &McpProblem) -> CellErrorKind {
         McpProblem::AddressRefused => CellErrorKind::BlockedEgress,
         McpProblem::TimedOut => CellErrorKind::InitTimeout,
         McpProblem::NotStarted => CellErrorKind::McpServerSpawnFailed,
-        McpProblem::Protocol | McpProblem::Lost | McpProblem::Stopped | McpProblem::CallRefused => {
-            CellErrorKind::ProtocolError
-        }
+        McpProblem::Protocol
+        | McpProblem::TooLarge
+        | McpProblem::Lost
+        | McpProblem::Stopped
+        | McpProblem::CallRefused => CellErrorKind::ProtocolError,
     }
 }
 

@@ -27,9 +27,14 @@ pub(crate) struct Note {
 
 /// Records a note in one session.
 pub(crate) async fn record(app: &App, caller: &Principal, session: SessionId, note: &Note) -> Result<(), Failure> {
+    record_by(app, &caller.name(), session, note).await
+}
+
+/// As [`record`], also for what the server does by itself.
+pub(crate) async fn record_by(app: &App, by: &str, session: SessionId, note: &Note) -> Result<(), Failure> {
     let data = json!({"data": note.data, "clientId": note.client});
     let change = SessionChange::Note { note: format!("daemon.{}", note.frame), data };
-    let op = ChangeSessionOp { change, by: caller.name() };
+    let op = ChangeSessionOp { change, by: by.to_owned() };
     app.try_submit(session, None, op).await.map(drop)
 }
 

@@ -5,35 +5,37 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
     daemon::{
         languages::reply_instruction,
-        prompts::{PromptAccepted, PromptBlock, SubmitPrompt, prompt_text},
+        prompts::{PromptAccepted, PromptBlock, SubmitPrompt, prompt_text, short_blocks, short_text},
         sessions::frame_id,
     },
     ids::CommandId,
     json::canonical_hash,
     kernel::{
-        commands::{CommandType, CreateCommand, check_payload},
+        commands::{Command, CommandType, CreateCommand, check_payload},
         context::{Context, Note as ContextNote},
         modes::ApprovalMode,
-        operations::{CancelCommandOp, DismissOp, Submission, SubmitOp, UNFINISHED_TURNS},
+        operations::{CancelCommandOp, CreateRunOp, DismissOp, Submission, SubmitOp, UNFINISHED_TURNS},
         policy::Approval,
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
+        whole_payloads::{WHOLE_PAYLOAD, WholePayload},
     },
-    limits::PERMISSIONS_OPEN_CEILING,
+    limits::{COMMAND_PAYLOAD_BYTES_MAX, PERMISSIONS_OPEN_CEILING, PROMPT_BYTES_MAX, WHOLE_PAYLOAD_BYTES_MAX},
 };
 use ostler_server::{
     app::App,
     auth::Principal,
     service::{commands::Said, provider_profiles, runs, session_storage},
 };
-use ostler_store as store;
+use ostler_store::{self as store, lane::AttachedRows};
 use serde_json::{Value, json};
+use tokio::sync::SemaphorePermit;
 
 use super::{
     clients,
     lookup::{self, OpenSession, not_found},
-    memory,
+    memory, restores,
     sessions::{RETRY_AFTER_MS, current_model},
 };
 use crate::{replies::PendingReply, state::DaemonState};
@@ -51,12 +53,15 @@ pub(crate) async fn submit(
     request: &SubmitPrompt,
 ) -> Result<(PromptAccepted, PendingReply), Failure> {
     app.accepting()?;
-    let (blocks, config) = (request.blocks()?, &DaemonState::of(app).config);
+    let (blocks, state) = (request.blocks()?, DaemonState::of(app));
+    let config = &state.config;
     let deadline_ms = request.deadline_ms(config.prompt_deadline_ms)?;
     let open = lookup::controlled_session(app, caller, id, client).await?;
     let mode = open.daemon.approval_mode.as_ref().map(|_| open.daemon.approval_mode());
-    let payload = payload(&blocks, deadline_ms, context(app, &open).await, mode);
-    check_payload(CommandType::Turn, &payload)?;
+    let bytes: usize = blocks.iter().map(PromptBlock::bytes).sum();
+    let _permit = admit_large(state, bytes)?;
+    let context = context(app, &open).await;
+    let prompt = app.compute(bytes, || PreparedPrompt::new(app, &blocks, deadline_ms, context, mode)).await?;
     clients::seen(app, client).await?;
     let prompt_id = app.ids.body().to_string();
     let pending = DaemonState::of(app).replies.begin(&prompt_id);
@@ -66,12 +71,16 @@ pub(crate) async fn submit(
         attempts.start_next()?;
         let session = store::kernel::sessions::get(&app.db, open.session.session).await?;
         let open = OpenSession { session: session.ok_or_else(|| not_found(id))?, daemon: open.daemon.clone() };
-        let fresh = turn(app, caller, &open, client, (&blocks, &payload)).await?;
-        let work = Submission::QueuedTurn { fresh, turns_max: config.prompts_max as usize };
-        let request_hash = canonical_hash(&payload.to_value());
+        // A rewind that begins after this check changes the session, and the submission is rejected.
+        restores::check_none(app, &open.session).await?;
+        let fresh = turn(app, caller, &open, client, &prompt).await?;
+        let rows = prompt.rows(&fresh);
+        let at_seq = open.session.last_seq;
+        let work = Submission::QueuedTurn { fresh, turns_max: config.prompts_max as usize, at_seq };
+        let request_hash = canonical_hash(&prompt.payload.to_value());
         let op = SubmitOp { alias: prompt_id.clone(), request_hash, work, by: caller.name() };
         let session = &open.session;
-        match app.try_submit(session.session, session.last_run_id, op).await {
+        match app.try_submit_with(session.session, session.last_run_id, op, rows).await {
             Ok(Some(accepted)) => {
                 if let Some(run) = &accepted.started {
                     app.metrics.run_started();
@@ -133,17 +142,15 @@ async fn turn(
     caller: &Principal,
     open: &OpenSession,
     client: Option<&str>,
-    (blocks, payload): (&[PromptBlock], &RawJson),
-) -> Result<Box<ostler_protocol::kernel::operations::CreateRunOp>, Failure> {
+    prompt: &PreparedPrompt,
+) -> Result<Box<CreateRunOp>, Failure> {
     session_storage::check_there(app, &open.session).await?;
-    let request = run_request(app, open, payload.clone()).await?;
+    let request = run_request(app, open, prompt.payload.clone()).await?;
     let admitted = runs::admit(app, caller, &request).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
-    let redact = |text: &str| app.redactor.redact(text).into_owned();
-    let content: Value = blocks.iter().map(|block| block.noted(redact)).collect();
-    let message =
-        Said { message_id: format!("msg_{}", app.ids.body().simple()), content, origin: client.map(str::to_owned) };
-    let (session, hash) = ((open.session.clone(), false), canonical_hash(&payload.to_value()));
+    let message_id = format!("msg_{}", app.ids.body().simple());
+    let message = Said { message_id, content: prompt.content.clone(), origin: client.map(str::to_owned) };
+    let (session, hash) = ((open.session.clone(), false), canonical_hash(&prompt.payload.to_value()));
     runs::create_op(app, caller, &request, &admitted, &hash, &session, Some(message)).map(Box::new)
 }
 
@@ -156,20 +163,93 @@ async fn context(app: &App, open: &OpenSession) -> Context {
     Context { notes, ..Context::default() }
 }
 
+/// Fails if too many large prompts are being stored, because each is in memory several times until it is.
+fn admit_large(state: &DaemonState, bytes: usize) -> Result<Option<SemaphorePermit<'_>>, Failure> {
+    if bytes <= PROMPT_BYTES_MAX {
+        return Ok(None);
+    }
+    let message = "too many large prompts are being stored at once";
+    let full = |_| Failure::new(FailureKind::Overloaded, message).detail("retryAfterMs", RETRY_AFTER_MS);
+    state.large_prompts.try_acquire().map(Some).map_err(full)
+}
+
+/// A prompt as it is stored.
+struct PreparedPrompt {
+    /// The payload of its command: all of the prompt, or a short form of it.
+    payload: RawJson,
+    /// The payload that the agent gets, if the command has a short form.
+    whole: Option<RawJson>,
+    /// The content of its event.
+    content: Value,
+}
+
+impl PreparedPrompt {
+    fn new(
+        app: &App,
+        blocks: &[PromptBlock],
+        deadline_ms: Option<u64>,
+        context: Context,
+        mode: Option<ApprovalMode>,
+    ) -> Result<Self, Failure> {
+        let redact = |text: &str| app.redactor.redact(text).into_owned();
+        let text = prompt_text(blocks);
+        let is_long = text.len() > PROMPT_BYTES_MAX;
+        let content: Value = match is_long {
+            true => short_blocks(blocks, redact).into(),
+            false => blocks.iter().map(|block| block.noted(redact)).collect(),
+        };
+        let stored = blocks.iter().map(PromptBlock::stored).collect();
+        let payload = payload((text, stored), deadline_ms, context, mode);
+        if !is_long && payload.size() <= COMMAND_PAYLOAD_BYTES_MAX {
+            check_payload(CommandType::Turn, &payload)?;
+            return Ok(Self { payload, whole: None, content });
+        }
+        let whole = app.redacted(&payload)?;
+        drop(payload);
+        let bytes = whole.as_str().len();
+        if bytes > WHOLE_PAYLOAD_BYTES_MAX {
+            return Err(Failure::too_large(Rule::PayloadSize, "the prompt", bytes, WHOLE_PAYLOAD_BYTES_MAX));
+        }
+        let text = short_text(&redact(&prompt_text(blocks)));
+        let mut short = short_form((text, short_blocks(blocks, redact)), deadline_ms, mode);
+        short[WHOLE_PAYLOAD] = json!(WholePayload::describe(&whole));
+        let payload = RawJson::of(&short);
+        check_payload(CommandType::Turn, &payload)?;
+        Ok(Self { payload, whole: Some(whole), content })
+    }
+
+    /// The rows that are stored together with the prompt's command.
+    fn rows(&self, fresh: &CreateRunOp) -> AttachedRows {
+        let (Some(whole), Some((first, _))) = (&self.whole, &fresh.start) else { return AttachedRows::default() };
+        let Command { command_id, session, .. } = first.command;
+        store::kernel::whole_payloads::rows_of_new(command_id, session, whole.clone())
+    }
+}
+
 /// The payload of the prompt's command.
-fn payload(blocks: &[PromptBlock], deadline_ms: Option<u64>, context: Context, mode: Option<ApprovalMode>) -> RawJson {
-    let content: Vec<_> = blocks.iter().map(PromptBlock::stored).collect();
-    let mut payload = json!({"prompt": prompt_text(blocks), "content": content});
+fn payload(
+    said: (String, Vec<Value>),
+    deadline_ms: Option<u64>,
+    context: Context,
+    mode: Option<ApprovalMode>,
+) -> RawJson {
+    let mut payload = short_form(said, deadline_ms, mode);
     if !context.is_empty() {
         payload["context"] = json!(context);
     }
+    RawJson::of(&payload)
+}
+
+/// The part of the payload that the server itself needs.
+fn short_form((text, content): (String, Vec<Value>), deadline_ms: Option<u64>, mode: Option<ApprovalMode>) -> Value {
+    let mut payload = json!({"prompt": text, "content": content});
     if let Some(mode) = mode {
         payload["mode"] = mode.as_str().into();
     }
     if let Some(deadline_ms) = deadline_ms {
         payload["budgets"] = json!({"deadlineMs": deadline_ms});
     }
-    RawJson::of(&payload)
+    payload
 }
 
 /// The policy of the run that a prompt waits in. `None` if it starts one. A mode that needs more than that run allows is used by

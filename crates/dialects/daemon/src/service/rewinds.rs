@@ -28,6 +28,7 @@ use super::{
     lookup::{self, OpenSession, not_found},
     notes::{self, Note},
     prompts::dismiss_idle,
+    restores::RestoreLock,
     sessions::RETRY_AFTER_MS,
 };
 
@@ -74,26 +75,41 @@ pub(crate) async fn rewind(
     let (caller, client) = (caller.clone(), client.map(str::to_owned));
     // Once the conversation is rewound, files and followers must follow, also if the client hangs up.
     app.to_the_end(move |app| async move {
-        let (target_turn_index, undone) = rewind_conversation(&app, &caller, &open, &prompt_id).await?;
-        let restored = match restores_files {
-            true => files::restore(&app, &open, &undone).await,
-            false => Ok(files::Restored::default()),
-        };
-        // Followers learn of the rewind also if the store failed while files were restored.
-        let (restored, failure) = match restored {
-            Ok(restored) => (restored, None),
-            Err(failure) => (files::Restored::default(), Some(failure)),
-        };
-        let files::Restored { changed: files_changed, failed: files_failed } = restored;
-        let data = json!({"sessionId": open.session.public_id(), "promptId": prompt_id,
-            "targetTurnIndex": target_turn_index, "filesChanged": files_changed, "filesFailed": files_failed});
-        notes::record(&app, &caller, open.session.session, &Note { frame: "session_rewound", data, client }).await?;
-        if let Some(failure) = failure {
-            return Err(failure);
-        }
-        Ok(SessionRewound { rewound: files_failed.is_empty(), target_turn_index, files_changed, files_failed })
+        let mut lock = RestoreLock::take(&app, &open.session).await?;
+        let by = (&caller, client);
+        let outcome = rewind_locked(&app, by, &open, &prompt_id, restores_files.then_some(&mut lock)).await;
+        lock.release(&app).await;
+        outcome
     })
     .await
+}
+
+/// Rewinds the session while it is locked. `lock`: files are restored, too.
+async fn rewind_locked(
+    app: &App,
+    (caller, client): (&Principal, Option<String>),
+    open: &OpenSession,
+    prompt_id: &str,
+    lock: Option<&mut RestoreLock>,
+) -> Result<SessionRewound, Failure> {
+    let (target_turn_index, undone) = rewind_conversation(app, caller, open, prompt_id).await?;
+    let restored = match lock {
+        Some(lock) => files::restore(app, open, &undone, lock).await,
+        None => Ok(files::Restored::default()),
+    };
+    // Followers learn of the rewind also if the store failed while files were restored.
+    let (restored, failure) = match restored {
+        Ok(restored) => (restored, None),
+        Err(failure) => (files::Restored::default(), Some(failure)),
+    };
+    let files::Restored { changed: files_changed, failed: files_failed } = restored;
+    let data = json!({"sessionId": open.session.public_id(), "promptId": prompt_id,
+        "targetTurnIndex": target_turn_index, "filesChanged": files_changed, "filesFailed": files_failed});
+    notes::record(app, caller, open.session.session, &Note { frame: "session_rewound", data, client }).await?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    Ok(SessionRewound { rewound: files_failed.is_empty(), target_turn_index, files_changed, files_failed })
 }
 
 /// The index of the turn in the conversation, and the turns that no longer belong to it.

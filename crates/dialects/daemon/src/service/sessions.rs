@@ -5,11 +5,10 @@ mod close;
 mod list;
 mod state;
 
-use std::time::Duration;
-
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     daemon::{
+        clients::DaemonClient,
         frames::message_frames,
         sessions::{
             AttachedSession, DaemonSession, OpenDaemonSession, RestoreSession, RestoredSession, SessionHeartbeat,
@@ -26,7 +25,6 @@ use ostler_protocol::{
 use ostler_server::{app::App, auth::Principal, service::conversation};
 use ostler_store as store;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use super::{
     clients,
@@ -37,13 +35,10 @@ use super::{
 };
 use crate::state::DaemonState;
 
-pub(crate) use close::close;
+pub(crate) use close::{CloseReason, close, close_for};
 pub(crate) use list::list;
 pub(crate) use state::{current_model, state};
 
-/// How long a request waits for the session that a concurrent one opens, and how often it looks for it.
-const OPENING_TIME: Duration = Duration::from_secs(1);
-const OPENING_PAUSE: Duration = Duration::from_millis(10);
 /// When a client should try again to open a session or to submit a prompt.
 pub(crate) const RETRY_AFTER_MS: i64 = 5_000;
 
@@ -59,8 +54,12 @@ pub(crate) async fn create(
     let workspace = requested_workspace(app, request.cwd.as_deref()).await?;
     let tenant_id = app.config.policy.tenant(&DaemonState::of(app).config.tenant)?;
     caller.may_submit(tenant_id)?;
-    let (open, is_new) = open_or_attach(app, caller, tenant_id, workspace, scope).await?;
-    let client_id = clients::register(app, caller, &open.session, client).await?;
+    let (open, first_client) = open_or_attach(app, caller, tenant_id, workspace, scope).await?;
+    let is_new = first_client.is_some();
+    let client_id = match first_client {
+        Some(client) => client.client_id,
+        None => clients::register(app, caller, &open.session, client).await?,
+    };
     if let Some(model_id) = &request.model_service_id {
         choose_model(app, caller, &open, model_id, &client_id).await?;
     }
@@ -88,6 +87,9 @@ pub(crate) async fn requested_workspace(app: &App, cwd: Option<&str>) -> Result<
     let bound_text = bound.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
     let Some(cwd) = cwd else { return Ok(bound_text) };
     let path = check_cwd(cwd)?;
+    if bound.is_some_and(|bound| bound == path) {
+        return Ok(bound_text);
+    }
     let real = tokio::fs::canonicalize(path).await.unwrap_or_else(|_| path.to_owned());
     if bound.is_some_and(|bound| *bound == real) {
         return Ok(bound_text);
@@ -102,14 +104,15 @@ fn owner(caller: &Principal) -> String {
     caller.owner().unwrap_or_default()
 }
 
-/// The session, and whether this request has opened it.
+/// The session, and the client that was registered in it if this request has opened it. The session of the kernel, the daemon's
+/// row and the client are stored by one commit, so that a crash leaves all of them or none.
 async fn open_or_attach(
     app: &App,
     caller: &Principal,
     tenant_id: &str,
     workspace: String,
     scope: SessionScope,
-) -> Result<(OpenSession, bool), Failure> {
+) -> Result<(OpenSession, Option<DaemonClient>), Failure> {
     let (owner, sessions_max) = (owner(caller), DaemonState::of(app).config.sessions_max);
     let mut attempts =
         app.attempts(|| Failure::new(FailureKind::Overloaded, "too many sessions were opened and closed at once"));
@@ -119,8 +122,9 @@ async fn open_or_attach(
         if scope == SessionScope::Single
             && let Some(daemon) = store::daemon::sessions::find_single(&app.db, tenant_id, &owner, &workspace).await?
         {
-            match opened_session(app, caller, &daemon).await? {
-                Some(session) => return Ok((OpenSession { daemon, session }, false)),
+            let session = store::kernel::sessions::get(&app.db, daemon.session).await?;
+            match session.filter(|session| session.closed_at.is_none()) {
+                Some(session) => return Ok((OpenSession { daemon, session }, None)),
                 // It was closed for good, or erased, by another dialect.
                 None => drop(store::daemon::sessions::update_closed(&app.db, daemon.session, app.now()).await?),
             }
@@ -138,11 +142,17 @@ async fn open_or_attach(
             approval_mode: default_mode(app, tenant_id, &workspace).await?,
             opened_at: app.now(),
             closed_at: None,
+            followed_at: None,
         };
-        if store::daemon::sessions::insert(&app.db, &daemon, sessions_max).await? {
-            let session = ensure_session(app, caller, &daemon).await?;
-            let session = session.ok_or_else(|| Failure::internal("a new session was closed by another request"))?;
-            return Ok((OpenSession { daemon, session }, true));
+        let client = clients::new_client(app, caller, daemon.session);
+        let rows = store::daemon::sessions::rows_of_new(&daemon, Some(&client), sessions_max);
+        let op = CreateSessionOp {
+            session: new_session(app, &daemon),
+            by: caller.name(),
+            participant: Some(client.client_id.clone()),
+        };
+        if let Some(session) = app.try_submit_with(daemon.session, None, op, rows).await? {
+            return Ok((OpenSession { daemon, session }, Some(client)));
         }
         check_room(app, tenant_id, &owner, &workspace).await?;
     }
@@ -166,30 +176,11 @@ pub(crate) async fn check_room(app: &App, tenant_id: &str, owner: &str, workspac
     Err(failure.detail("limit", limit).detail("retryAfterMs", RETRY_AFTER_MS))
 }
 
-/// The session that another request has opened, or opens just now. A server that stopped may have left the row without its
-/// session, which is then created here. `None` if it was closed for good, or erased.
-async fn opened_session(app: &App, caller: &Principal, daemon: &DaemonSession) -> Result<Option<Session>, Failure> {
-    let until = Instant::now() + OPENING_TIME;
-    while store::kernel::sessions::get(&app.db, daemon.session).await?.is_none() && Instant::now() < until {
-        tokio::time::sleep(OPENING_PAUSE).await;
-    }
-    ensure_session(app, caller, daemon).await
-}
-
-/// The session of the kernel, which is created if it does not exist. `None` if it was closed for good, or erased.
-async fn ensure_session(app: &App, caller: &Principal, daemon: &DaemonSession) -> Result<Option<Session>, Failure> {
-    let usable = |session: &Session| session.closed_at.is_none();
-    if let Some(session) = store::kernel::sessions::get(&app.db, daemon.session).await? {
-        return Ok(Some(session).filter(usable));
-    }
+/// The session of the kernel for a session of the daemon.
+fn new_session(app: &App, daemon: &DaemonSession) -> Session {
     let profile = DaemonState::of(app).config.profile.clone();
     let new = Session::new(daemon.session, daemon.tenant_id.clone(), None, profile, app.now());
-    let session = Session { owner: daemon.owner().map(str::to_owned), ..new };
-    let op = CreateSessionOp { session, by: caller.name() };
-    match app.try_submit(daemon.session, None, op).await? {
-        Some(session) => Ok(Some(session)),
-        None => Ok(store::kernel::sessions::get(&app.db, daemon.session).await?.filter(usable)),
-    }
+    Session { owner: daemon.owner().map(str::to_owned), ..new }
 }
 
 /// Gives the session the model that a client named. Followers receive a failure, and the session is opened in any case.

@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    lookup,
+    clients, lookup,
     notes::{self, Note},
+    restores,
     sessions::RETRY_AFTER_MS,
 };
 use crate::state::DaemonState;
@@ -51,6 +52,8 @@ pub(crate) async fn run(
     let client = client.ok_or_else(required)?;
     let open = lookup::controlled_session(app, caller, id, Some(client)).await?;
     let command = request.command()?.to_owned();
+    restores::check_none(app, &open.session).await?;
+    clients::seen(app, Some(client)).await?;
     let full =
         || Failure::new(FailureKind::Overloaded, "too many shell commands run").detail("retryAfterMs", RETRY_AFTER_MS);
     let permit = state.shells.clone().try_acquire_owned().map_err(|_| full())?;

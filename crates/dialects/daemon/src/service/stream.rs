@@ -33,7 +33,11 @@ use self::{
     translator::SessionTranslator,
 };
 use crate::{
-    service::{lookup::open_session, sessions::current_model},
+    service::{
+        clients,
+        lookup::{check_client, open_session},
+        sessions::current_model,
+    },
     state::DaemonState,
 };
 
@@ -89,15 +93,22 @@ pub(crate) async fn open(
     app: &App,
     caller: &Principal,
     id: &str,
+    client: Option<&str>,
     request: StreamRequest,
 ) -> Result<EventStream, Failure> {
     app.accepting()?;
     let open = open_session(app, caller, id).await?;
+    // Anyone who may see the session may follow it. Only a client of it counts as attached.
+    let client = match check_client(app, caller, &open.session, client).await {
+        Ok(()) => client.map(str::to_owned),
+        Err(_) => None,
+    };
+    clients::seen(app, client.as_deref()).await?;
     let (current_model, mode) = (current_model(app, &open), open.daemon.approval_mode());
     let session = open.session;
     let config = &DaemonState::of(app).config;
     let limits = &app.config.limits;
-    let slot = app.state::<Streams>().admit(session.session, config.streams_max)?;
+    let slot = app.state::<Streams>().admit(session.session, client.clone(), config.streams_max)?;
     let permit = app.followers.admit(caller, limits.followers_max, limits.followers_per_caller_max)?;
     let session_id = session.public_id();
     let plan = match request.last_event_id {

@@ -6,7 +6,7 @@ use ostler_protocol::{
     ids::PermissionId,
     kernel::{
         operations::AnswerPermissionOp,
-        permissions::{PermissionRequest, PermissionStatus},
+        permissions::{Choice, PermissionRequest, PermissionStatus, PermissionStrategy, VoteRefusal},
     },
 };
 use ostler_server::{app::App, auth::Principal, net::Locality, service::permissions};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::{
     lookup::{self, OpenSession},
     notes::{self, Note},
+    presence,
 };
 
 /// How many requests of one id are looked at. Runners choose the ids, so that runs may have the same.
@@ -53,6 +54,9 @@ pub(crate) async fn cast(
     if request.status != PermissionStatus::Pending {
         report_late(app, &vote_caller, &open, &request).await?;
         return Err(unknown());
+    }
+    if choice != Choice::Cancel {
+        check_attached(app, &request, client).await?;
     }
     let voter = permissions::voter(caller, client.map(str::to_owned), locality);
     let op = AnswerPermissionOp { permission_id: request.permission_id, choice, digest: None, voter };
@@ -100,13 +104,32 @@ async fn find(
     Err(unknown(request_id, session_id))
 }
 
-/// Shows the session's clients that a vote came too late.
+/// Refuses a client that has left where only certain clients may vote. It votes on later requests when it has attached again.
+async fn check_attached(app: &App, request: &PermissionRequest, client: Option<&str>) -> Result<(), Failure> {
+    let refusal = match request.ballot.strategy {
+        PermissionStrategy::Designated => VoteRefusal::DesignatedMismatch,
+        PermissionStrategy::Consensus => VoteRefusal::NotAVoter,
+        PermissionStrategy::FirstResponder | PermissionStrategy::LocalOnly => return Ok(()),
+    };
+    let Some(client_id) = client else { return Ok(()) };
+    let found = store::daemon::clients::get(&app.db, client_id).await?;
+    if found.is_some_and(|found| !presence::has_left(app, &found)) {
+        return Ok(());
+    }
+    let failure = Failure::rule(Rule::PermissionForbidden, "this client has left the session; attach again");
+    Err(failure.detail("reason", refusal.as_str()))
+}
+
+/// Shows the session's clients that a vote came too late. Of several late votes on a request, only the first is recorded.
 async fn report_late(
     app: &App,
     vote_caller: &VoteCaller<'_>,
     open: &OpenSession,
     request: &PermissionRequest,
 ) -> Result<(), Failure> {
+    if store::daemon::frames::has_late_vote(&app.db, open.session.session, request.permission_id).await? {
+        return Ok(());
+    }
     let data = json!({"requestId": request.permission_id, "sessionId": open.session.public_id(),
         "outcome": outcome(request)});
     let client = vote_caller.client.map(str::to_owned);

@@ -9,6 +9,7 @@ use ostler_protocol::{
         commands::{AckCommand, Command, CommandPage, CreateCommand, PatchStatus, PollCommands},
         results::RunResult,
         runs::Cancel,
+        whole_payloads::CommandPayload,
         workspaces::CommandDiff,
     },
 };
@@ -66,6 +67,22 @@ pub(crate) async fn get(
     At((run_id, command_id)): At<(RunId, CommandId)>,
 ) -> Result<Json<Command>, Refusal> {
     Ok(Json(service::commands::get(&app, &caller, run_id, command_id).await?))
+}
+
+/// Get the whole payload of a command.
+///
+/// The payload of a command with a large prompt is a short form, with a member `wholePayload`. A runner fetches the whole before
+/// it begins the turn.
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/commands/{commandId}/payload", tag = "commands",
+    security(("token" = ["read"])),
+    params(("runId" = RunId, Path), ("commandId" = CommandId, Path)),
+    responses((status = 200, body = CommandPayload), (status = "4XX", body = Problem)))]
+pub(crate) async fn payload(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At((run_id, command_id)): At<(RunId, CommandId)>,
+) -> Result<Json<CommandPayload>, Refusal> {
+    Ok(Json(service::commands::payload(&app, &caller, run_id, command_id).await?))
 }
 
 /// Get the result of a command.

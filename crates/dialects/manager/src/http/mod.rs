@@ -33,6 +33,7 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(commands::get))
         .routes(routes!(commands::result))
         .routes(routes!(conversation::get))
+        .routes(routes!(commands::payload))
         .routes(routes!(commands::diff))
         .routes(routes!(commands::cancel))
         .routes(routes!(commands::ack))

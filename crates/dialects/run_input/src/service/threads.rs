@@ -86,11 +86,11 @@ pub(crate) async fn get(app: &App, caller: &Principal, thread_id: &str) -> Resul
     find_any(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
 }
 
-/// Erases the caller's thread: its run ends, and only the digests of its events remain. Idempotent; another user's thread is
+/// Erases the caller's thread, also a session that another dialect opened: its run ends, and only the digests of its events remain. Idempotent; another user's thread is
 /// rejected.
 pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
-    if let Some(session) = find(app, caller, &thread_id).await?
+    if let Some(session) = find_any(app, caller, &thread_id).await?
         && store::retention::is_held(&app.db, session.session).await?
     {
         return Err(held("this thread"));
@@ -112,7 +112,7 @@ async fn mark_erased(app: &App, caller: &Principal, thread_id: &str) -> Result<O
         app.attempts(|| Failure::new(FailureKind::Overloaded, "the thread did not come to rest; try again"));
     loop {
         attempts.start_next()?;
-        let Some(session) = find(app, caller, thread_id).await? else {
+        let Some(session) = find_any(app, caller, thread_id).await? else {
             // A server that then stopped may have marked it before.
             let marked = store::kernel::erasures::find_by_name(&app.db, &owner(caller)?, thread_id).await;
             return Ok(marked?);

@@ -7,6 +7,7 @@ use ostler_protocol::{
     cursors::{Cursor, PageRequest},
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
+    problems::Problems,
     trust::{
         agents::{
             AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
@@ -43,16 +44,17 @@ const RETIRED_AT_ONCE: u32 = 100;
 
 pub(crate) async fn create(app: &App, caller: &Principal, request: CreateAgent) -> Result<SavedAgent, Failure> {
     Access::Own.admit(caller)?;
-    request.check()?;
-    app.name("name", &request.name)?;
     let owner_id = caller.owner()?;
+    let mut problems = Problems::default();
+    problems.note(request.check().and_then(|()| app.name("name", &request.name)));
     // Concurrent calls may exceed the limit by their number.
     let has = store::trust::agents::count(&app.db, &owner_id, AGENTS_PER_OWNER_MAX).await?;
     check_room(has, AGENTS_PER_OWNER_MAX, "agents")?;
     let checked = match &request.capability_manifest {
-        Some(text) => Some(read(app, text).await?),
+        Some(text) => problems.note(read(app, text).await),
         None => None,
     };
+    problems.check()?;
     let now = app.now();
     let id = AgentId::new(app.ids.body());
     let mut agent = Agent::new(id, request.name, owner_id, request.backend_profile, now);
@@ -155,14 +157,16 @@ pub(crate) async fn update(
 
 async fn change(app: &App, caller: &Principal, id: AgentId, request: UpdateAgent) -> Result<SavedAgent, Failure> {
     let current = owned(app, caller, id).await?;
-    if request.name.is_some_and(|name| name != current.name) {
+    let mut problems = Problems::default();
+    if request.name.as_ref().is_some_and(|name| *name != current.name) {
         let message = "an agent keeps its name: people have granted it something under this one; make another agent";
-        return Err(Failure::rule(Rule::NameFixed, message));
+        problems.note::<()>(Err(Failure::rule(Rule::NameFixed, message)));
     }
     let checked = match &request.capability_manifest {
-        Some(text) => Some(Arc::new(read(app, text).await?)),
+        Some(text) => problems.note(read(app, text).await).map(Arc::new),
         None => None,
     };
+    problems.check()?;
     // Within this server an agent's updates take turns; only those of another server can interleave.
     let _turn = Trust::of(app).manifests.turn(id).await;
     let mut attempts = app.attempts(|| {

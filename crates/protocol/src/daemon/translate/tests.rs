@@ -170,6 +170,22 @@ fn plans_of_both_kinds_of_agents_are_plans() {
 }
 
 #[test]
+fn the_echo_of_a_prompt_has_its_parts_without_the_bytes_of_images() {
+    let image = json!({"type": "image", "mimeType": "image/png", "bytes": 3});
+    let link = json!({"type": "resource_link", "uri": format!("file:///{}", "x".repeat(2_000)), "name": "x"});
+    let only_image = update(EventType::UserMessage, &json!({"content": [image]}));
+    let echoed = json!({"type": "image", "mimeType": "image/png", "data": "", "_meta": {"bytes": 3}});
+    assert_eq!((&only_image["content"], &only_image["_meta"]["parts"]), (&echoed, &json!([echoed])));
+    let parts: Vec<_> = std::iter::repeat_n(link, 100).collect();
+    let content: Vec<_> = [json!({"type": "text", "text": "look"}), image].into_iter().chain(parts).collect();
+    let mixed = update(EventType::UserMessage, &json!({"content": content}));
+    assert_eq!(mixed["content"], json!({"type": "text", "text": "look"}));
+    let listed = mixed["_meta"]["parts"].as_array().unwrap();
+    assert_eq!((listed.len(), &listed[0], &listed[1]["name"]), (32, &echoed, &json!("x")));
+    assert!(listed[1]["uri"].as_str().unwrap().chars().count() <= 513);
+}
+
+#[test]
 fn usage_is_counted() {
     let update = update(EventType::Usage, &json!({"model": "m", "inputTokens": 3, "outputTokens": 4, "costUsd": 0.5}));
     assert_eq!((&update["used"], &update["cost"]["amount"]), (&json!(7), &json!(0.5)));

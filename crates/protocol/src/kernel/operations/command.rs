@@ -12,6 +12,7 @@ use crate::{
         commands::{Command, CommandState, CommandType},
         events::NewEvent,
         runs::TerminalStatus,
+        whole_payloads::stored_bytes,
     },
     limits::{COMMANDS_UNFINISHED_BYTES_MAX, COMMANDS_UNFINISHED_MAX},
 };
@@ -74,7 +75,7 @@ pub(super) fn check_room(desk: &Desk, run_id: RunId, command: &Command, now: Tim
         let message = format!("the run has {COMMANDS_UNFINISHED_MAX} unfinished commands");
         return Err(Failure::rule(Rule::CommandsUnfinished, message));
     }
-    let bytes = |command: &Command| command.payload.as_str().len();
+    let bytes = |command: &Command| stored_bytes(&command.payload);
     if rows.unfinished().map(bytes).sum::<usize>() + bytes(command) > COMMANDS_UNFINISHED_BYTES_MAX {
         let message = format!("the run's unfinished commands would be over {COMMANDS_UNFINISHED_BYTES_MAX} bytes");
         return Err(Failure::rule(Rule::CommandsUnfinishedBytes, message));

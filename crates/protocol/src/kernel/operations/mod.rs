@@ -53,7 +53,7 @@ pub fn apply(desk: &mut Desk, request: Request, now: Timestamp) -> Result<Reply,
     }
     let run_id = request.run_id.ok_or_else(|| Failure::not_found("run"));
     match request.op {
-        Op::CreateSession(op) => Ok(session::create(desk, &op.by, now)),
+        Op::CreateSession(op) => session::create(desk, *op, now),
         Op::ChangeSession(op) => session::change(desk, op, now),
         Op::CreateRun(op) => run::create(desk, *op, now).map(|created| Reply::Run(Box::new(created))),
         Op::Submit(op) => submit::submit(desk, request.run_id, *op, now),

@@ -26,6 +26,8 @@ use crate::{
 pub struct CreateSessionOp {
     pub session: Session,
     pub by: String,
+    /// The client that it is created for, which joins it at once.
+    pub participant: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,13 +72,19 @@ pub enum SessionChange {
 }
 
 /// Its row is on the desk already: the operation brought it.
-pub(super) fn create(desk: &mut Desk, by: &str, now: Timestamp) -> Reply {
+pub(super) fn create(desk: &mut Desk, op: CreateSessionOp, now: Timestamp) -> Result<Reply, Failure> {
+    let CreateSessionOp { by, participant, .. } = op;
+    participant.iter().try_for_each(|participant| check_participant(&desk.session, participant))?;
     let digest = desk.session.record_digest();
     let Session { title, labels, backend_profile, storage, .. } = &*desk.session;
     let fact = json!({"change": "created", "title": title, "labels": labels, "backendProfile": backend_profile,
         "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
     let fact = with_parent(fact, desk.session.parent);
-    state(desk, &fact, now)
+    let created = state(desk, &fact, now);
+    match participant {
+        Some(participant) => change(desk, ChangeSessionOp { change: SessionChange::Join { participant }, by }, now),
+        None => Ok(created),
+    }
 }
 
 /// The fact of a session that continues another one names it.

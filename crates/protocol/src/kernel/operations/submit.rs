@@ -37,8 +37,9 @@ pub enum Submission {
     /// A turn. It comes with a run and a job, for a session without a run that accepts work.
     Turn { fresh: Box<CreateRunOp>, on_busy: OnBusy },
     /// As [`Submission::Turn`], but it waits for earlier turns, also while the agent waits for answers. It is rejected if the
-    /// session has `turns_max` unfinished turns.
-    QueuedTurn { fresh: Box<CreateRunOp>, turns_max: usize },
+    /// session has `turns_max` unfinished turns, or if it has none and was changed after `at_seq`, the session's last number when
+    /// the caller decided on it.
+    QueuedTurn { fresh: Box<CreateRunOp>, turns_max: usize, at_seq: i64 },
     /// Answers to every permission request that the session's agent waits for.
     Answers { answers: Vec<PermissionAnswer>, voter: Voter },
 }
@@ -88,7 +89,10 @@ pub(super) fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Ti
             check_nothing_open(desk, last)?;
             turn(desk, last, *fresh, on_busy, &op.by, now)?
         }
-        Submission::QueuedTurn { fresh, turns_max } => {
+        Submission::QueuedTurn { fresh, turns_max, at_seq } => {
+            if desk.session.active_unfinished == 0 && desk.session.last_seq != at_seq {
+                return Err(Failure::rule(Rule::SessionMovedOn, "the session has changed since it was read"));
+            }
             check_queue(desk, last, turns_max)?;
             turn(desk, last, *fresh, OnBusy::Enqueue, &op.by, now)?
         }

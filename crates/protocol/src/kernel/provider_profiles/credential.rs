@@ -185,7 +185,11 @@ impl Credential {
 /// The command that adds the missing files. A key alone is enough for `codex`: its config is written with it.
 fn next_command(profile: &str, missing: &[&str]) -> String {
     if missing == [CONFIG] {
-        return format!("it needs a {CONFIG}: ostler profiles config {profile} --file FILE");
+        let contents = match profile {
+            "model" => "write base_url and model to FILE",
+            _ => "it needs a config.toml",
+        };
+        return format!("{contents}: ostler profiles config {profile} --file FILE");
     }
     let config = if missing.contains(&CONFIG) && profile != "codex" { " --config FILE" } else { "" };
     let catalog = if missing.contains(&MODEL_CATALOG) { " --model-catalog FILE" } else { "" };
@@ -283,7 +287,7 @@ mod tests {
             (none(), "codex", "not set up: ostler profiles set codex < key.txt"),
             (none(), "deepseek", "ostler profiles set deepseek --config FILE < key.txt"),
             (none(), "dsflash-go", "ostler profiles set dsflash-go --config FILE --model-catalog FILE < key.txt"),
-            (none(), "model", "it needs a config.toml: ostler profiles config model --file FILE"),
+            (none(), "model", "write base_url and model to FILE: ostler profiles config model --file FILE"),
             (none().put("deepseek", &key("k")).unwrap(), "deepseek", "ostler profiles config deepseek --file FILE"),
         ] {
             assert!(message(credential, profile).ends_with(command), "{profile}");

@@ -11,11 +11,11 @@ use super::{
     Canonical, DESCRIPTION_BYTES_MAX, LABEL_BYTES_MAX, MANIFEST_BYTES_MAX, MANIFEST_BYTES_WARN, Manifest,
     SCHEMA_VERSION, SCOPE_ID_BYTES_MAX, SCOPES_MAX, Scope, TEXT_KEY_BYTES_MAX, TOOL_TIMEOUT_MS_MAX, TOOLS_MAX, Tool,
     extensions::Extensions,
-    fields::misfits,
+    fields::{self, misfits, with_stand_ins},
     outline::weight,
     pointer::Pointer,
     schema,
-    scopes::{is_reserved, preset},
+    scopes::{PRESETS, is_reserved, preset},
 };
 use crate::{Failure, Rule, failures::PROBLEMS_MAX, json::read_shape, text::is_plain};
 
@@ -155,16 +155,8 @@ fn shape(mut value: Value, text: &str) -> Result<(Manifest, Value), Failure> {
 
 fn check(manifest: &Manifest, warnings: &mut Vec<Warning>, problems: &mut Problems) {
     check_versions(Some(&manifest.schema_version), Some(&manifest.agent_version), problems);
-    let lists = [
-        ("permission_scopes", manifest.permission_scopes.len(), SCOPES_MAX),
-        ("tools", manifest.tools.len(), TOOLS_MAX),
-    ];
-    let is_too_long = lists.iter().any(|(_, count, max)| count > max);
-    for (list, count, max) in lists.into_iter().filter(|(_, count, max)| count > max) {
-        problems.add(invalid(&format!("/{list}"), format!("there are {count}; at most {max} may be declared")));
-    }
     // What is in a list that is too long is not looked at.
-    if is_too_long {
+    if !check_counts(manifest.permission_scopes.len(), manifest.tools.len(), problems) {
         return;
     }
     let ids = manifest.permission_scopes.iter().map(|scope| scope.id.as_str()).collect();
@@ -172,18 +164,52 @@ fn check(manifest: &Manifest, warnings: &mut Vec<Warning>, problems: &mut Proble
     check_tools(manifest.tools.iter().enumerate(), &ids, warnings, problems);
 }
 
-/// Checks what can be read of a manifest that has misfits, so that one answer names the other problems, too.
+/// Returns whether both lists are short enough.
+fn check_counts(scopes: usize, tools: usize, problems: &mut Problems) -> bool {
+    let lists = [("permission_scopes", scopes, SCOPES_MAX), ("tools", tools, TOOLS_MAX)];
+    for (list, count, max) in lists.into_iter().filter(|(_, count, max)| count > max) {
+        problems.add(invalid(&format!("/{list}"), format!("there are {count}; at most {max} may be declared")));
+    }
+    scopes <= SCOPES_MAX && tools <= TOOLS_MAX
+}
+
+/// Checks the fields that do fit of a manifest that has misfits, so that one answer names all problems. A misfit is replaced by a
+/// stand-in, and what is found at its place is left out: the misfit was reported.
 fn check_parts(value: &Value, problems: &mut Problems) {
+    let misfits: HashSet<_> = problems.0.iter().filter_map(pointer_of).map(str::to_owned).collect();
     let text = |field: &str| value.get(field).and_then(Value::as_str);
-    check_versions(text("schema_version"), text("agent_version"), problems);
+    let mut found = Problems::default();
+    check_versions(text("schema_version"), text("agent_version"), &mut found);
+    let count = |list: &str| value.get(list).and_then(Value::as_array).map_or(0, Vec::len);
+    check_counts(count("permission_scopes"), count("tools"), &mut found);
     let items = |list: &str, max| value.get(list).and_then(Value::as_array).into_iter().flatten().take(max);
-    let scopes: Vec<_> = items("permission_scopes", SCOPES_MAX).map(|scope| Scope::deserialize(scope).ok()).collect();
-    let tools: Vec<_> = items("tools", TOOLS_MAX).map(|tool| Tool::deserialize(tool).ok()).collect();
+    let scopes: Vec<_> = items("permission_scopes", SCOPES_MAX).map(scope_with_stand_ins).collect();
+    let tools: Vec<_> = items("tools", TOOLS_MAX).map(tool_with_stand_ins).collect();
     // A scope with another problem counts as declared, so that tools that use it are not reported, too.
     let ids = items("permission_scopes", SCOPES_MAX).filter_map(|scope| scope.get("id")?.as_str()).collect();
     let mut warnings = vec![];
-    check_scopes(numbered(&scopes), &mut warnings, problems);
-    check_tools(numbered(&tools), &ids, &mut warnings, problems);
+    check_scopes(numbered(&scopes), &mut warnings, &mut found);
+    check_tools(numbered(&tools), &ids, &mut warnings, &mut found);
+    let is_new = |problem: &Failure| pointer_of(problem).is_none_or(|pointer| !misfits.contains(pointer));
+    problems.0.extend(found.0.into_iter().filter(is_new));
+}
+
+fn pointer_of(problem: &Failure) -> Option<&str> {
+    problem.details.as_ref()?.get("pointer")?.as_str()
+}
+
+/// `None` if it is not an object.
+fn tool_with_stand_ins(tool: &Value) -> Option<Tool> {
+    Tool::deserialize(with_stand_ins(tool, fields::TOOL)?).ok()
+}
+
+/// A scope without a readable id is checked as a preset one, which needs no texts.
+fn scope_with_stand_ins(scope: &Value) -> Option<Scope> {
+    let mut read = Scope::deserialize(with_stand_ins(scope, fields::SCOPE)?).ok()?;
+    if !scope.get("id").is_some_and(Value::is_string) {
+        PRESETS[0].id.clone_into(&mut read.id);
+    }
+    Some(read)
 }
 
 fn numbered<T>(items: &[Option<T>]) -> impl Iterator<Item = (usize, &T)> {
@@ -242,7 +268,7 @@ fn check_tools<'a>(
             let message = format!("{:?} is not among permission_scopes", tool.permission_scope);
             problems.add(refused(Rule::ScopeUnknown, &format!("{at}/permission_scope"), message));
         }
-        problems.add_all([check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings)]);
+        check_schema(&tool.input_schema, &format!("{at}/input_schema"), &mut left, warnings, problems);
         if preset(&tool.permission_scope).is_none() && tool.description_fallback.is_none() {
             let message = "no text of ours describes this tool; give it a description_fallback";
             warnings.push(Warning::new("tool-fallback", &format!("{at}/description_fallback"), message));
@@ -255,17 +281,21 @@ fn check_schema<'a>(
     at: &str,
     left: &mut schema::SchemaAllowance<'a>,
     warnings: &mut Vec<Warning>,
-) -> Result<(), Failure> {
-    schema::check(input, &Pointer::from(at), left)
-        .map_err(|fault| refused(Rule::SchemaInvalid, &fault.pointer, fault.message))?;
-    if input.get("type") != Some(&Value::from("object")) {
-        return Err(refused(Rule::SchemaInvalid, at, "arguments are an object: `type` must be \"object\""));
+    problems: &mut Problems,
+) {
+    let faults = schema::check(input, &Pointer::from(at), left).err().unwrap_or_default();
+    let type_at = format!("{at}/type");
+    let is_type_reported = faults.iter().any(|fault| fault.pointer == type_at || fault.pointer == at);
+    for fault in faults {
+        problems.add(refused(Rule::SchemaInvalid, &fault.pointer, fault.message));
+    }
+    if input.get("type") != Some(&Value::from("object")) && !is_type_reported {
+        problems.add(refused(Rule::SchemaInvalid, at, "arguments are an object: `type` must be \"object\""));
     }
     if input.get("additionalProperties") != Some(&Value::Bool(false)) {
         let message = "additionalProperties is not false: any argument is accepted";
         warnings.push(Warning::new("schema-open", at, message));
     }
-    Ok(())
 }
 
 fn check_scope(scope: &Scope, at: &str, problems: &mut Problems) {

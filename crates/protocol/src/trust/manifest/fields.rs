@@ -1,7 +1,7 @@
 //! The fields of a manifest with their types, for a list of everything that does not fit. The types themselves report only the
 //! first misfit.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// What a field holds.
 #[derive(Clone, Copy)]
@@ -90,30 +90,60 @@ fn check_field(
         Some(Value::Null) if !field.is_required && matches!(field.kind, FieldKind::Text) => return true,
         Some(value) => value,
     };
-    let expected = match field.kind {
-        FieldKind::Any => return true,
-        FieldKind::Object(fields) => return object(value, fields, &at, report),
-        FieldKind::List(fields) => match value {
-            Value::Array(items) => {
-                return items.iter().enumerate().all(|(n, item)| object(item, fields, &format!("{at}/{n}"), report));
-            }
-            _ => "must be an array",
-        },
+    match (field.kind, value) {
+        (FieldKind::Object(fields), _) => object(value, fields, &at, report),
+        (FieldKind::List(fields), Value::Array(items)) => {
+            items.iter().enumerate().all(|(n, item)| object(item, fields, &format!("{at}/{n}"), report))
+        }
+        _ => scalar_misfit(value, field.kind).is_none_or(|expected| report(at, expected)),
+    }
+}
+
+/// What a value that is not of its field's type must be. `None` if it is.
+fn scalar_misfit(value: &Value, kind: FieldKind) -> Option<String> {
+    let (fits, expected) = match kind {
+        FieldKind::Any => return None,
         FieldKind::OneOf(texts) => {
             let is_listed = value.as_str().is_some_and(|text| texts.contains(&text));
-            return is_listed || report(at, format!("must be one of {}", texts.join(", ")));
+            return (!is_listed).then(|| format!("must be one of {}", texts.join(", ")));
         }
-        FieldKind::Text if !value.is_string() => "must be a string",
-        FieldKind::Number if !value.is_u64() => "must be a whole number, 1 or more",
-        FieldKind::Flag if !value.is_boolean() => "must be true or false",
-        _ => return true,
+        FieldKind::Text => (value.is_string(), "must be a string"),
+        FieldKind::Number => (value.is_u64(), "must be a whole number, 1 or more"),
+        FieldKind::Flag => (value.is_boolean(), "must be true or false"),
+        FieldKind::Object(_) => (value.is_object(), "must be an object"),
+        FieldKind::List(_) => (value.is_array(), "must be an array"),
     };
-    report(at, expected.to_owned())
+    (!fits).then(|| expected.to_owned())
+}
+
+/// A tool or scope with a stand-in for each field that is missing or of another type, so that the rest of it can be checked.
+/// `None` if it is not an object.
+pub(super) fn with_stand_ins(item: &Value, fields: &[Field]) -> Option<Value> {
+    let members = item.as_object()?;
+    let read = |field: &Field| {
+        let value = members.get(field.name).filter(|value| scalar_misfit(value, field.kind).is_none());
+        let value = value.cloned().or_else(|| field.is_required.then(|| stand_in(field.kind)))?;
+        Some((field.name.to_owned(), value))
+    };
+    Some(Value::Object(fields.iter().filter_map(read).collect()))
+}
+
+/// A value that violates no rule of another field.
+fn stand_in(kind: FieldKind) -> Value {
+    match kind {
+        FieldKind::Text => "".into(),
+        FieldKind::Number => 1.into(),
+        FieldKind::Flag => false.into(),
+        // The last one is the strictest.
+        FieldKind::OneOf(texts) => texts.last().copied().into(),
+        FieldKind::Any => json!({"type": "object"}),
+        FieldKind::Object(_) => json!({}),
+        FieldKind::List(_) => json!([]),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
     use utoipa::PartialSchema;
 
     use super::*;

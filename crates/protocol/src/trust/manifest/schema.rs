@@ -12,6 +12,7 @@ use super::{
     outline::Outline,
     pointer::Pointer,
 };
+use crate::failures::PROBLEMS_MAX;
 
 /// How deep subschemas may be nested.
 pub(super) const SCHEMA_DEPTH_MAX: usize = 32;
@@ -66,8 +67,13 @@ impl Default for SchemaAllowance<'_> {
     }
 }
 
-/// Checks one schema. `left` is what the manifest may still have.
-pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut SchemaAllowance<'a>) -> Result<(), SchemaFault> {
+/// Checks one schema. `left` is what the manifest may still have. Returns the faults that were found, at most [`PROBLEMS_MAX`] of
+/// them.
+pub(super) fn check<'a>(
+    root: &'a Value,
+    at: &Pointer<'_>,
+    left: &mut SchemaAllowance<'a>,
+) -> Result<(), Vec<SchemaFault>> {
     let mut survey = Survey {
         left,
         places: vec![],
@@ -75,18 +81,39 @@ pub(super) fn check<'a>(root: &'a Value, at: &Pointer<'_>, left: &mut SchemaAllo
         anchors: HashSet::new(),
         references: vec![],
         named: vec![],
+        faults: vec![],
     };
-    survey.visit(root, at, 0)?;
-    survey.follow_references(root, at)?;
-    survey.check_cost(at)?;
+    let visited = survey.visit(root, at, 0).map(drop);
+    survey.note(visited);
+    if survey.faults.is_empty() {
+        survey.follow_references(root, at);
+    }
+    let faults = std::mem::take(&mut survey.faults);
+    if !faults.is_empty() {
+        return Err(with_dialect_faults(faults, root, at));
+    }
+    survey.check_cost(at).map_err(|fault| vec![fault])?;
     // Every pattern was compiled once, however often it occurs.
     let mut root = root.clone();
     forget_patterns(&mut root);
     build(&root, at).map_err(|fault| {
         // If the fault is in one of the patterns that stayed, it can be reported more precisely.
         let refused = survey.named.into_iter().find_map(|(pattern, place)| build_pattern(pattern, place).err());
-        refused.unwrap_or(fault)
+        with_dialect_faults(vec![refused.unwrap_or(fault)], &root, at)
     })
+}
+
+/// These faults of a schema, and what else in it the dialect does not allow.
+fn with_dialect_faults(mut faults: Vec<SchemaFault>, schema: &Value, at: &Pointer<'_>) -> Vec<SchemaFault> {
+    let mut known: HashSet<_> = faults.iter().map(|fault| fault.pointer.clone()).collect();
+    let validator = jsonschema::draft202012::meta::validator();
+    let others = validator.iter_errors(schema).take(PROBLEMS_MAX).map(|error| SchemaFault {
+        pointer: format!("{at}{}", error.instance_path()),
+        message: error.masked().to_string(),
+    });
+    faults.extend(others.filter(|fault| known.insert(fault.pointer.clone())));
+    faults.truncate(PROBLEMS_MAX);
+    faults
 }
 
 /// Whether this is a schema as the dialect has it.
@@ -186,9 +213,16 @@ struct Survey<'a, 'b> {
     references: Vec<(usize, &'a str)>,
     /// Patterns that are names, and their locations.
     named: Vec<(&'a str, String)>,
+    faults: Vec<SchemaFault>,
 }
 
 impl<'a> Survey<'a, '_> {
+    /// Records a fault, so that the rest of the schema is checked as well.
+    fn note(&mut self, checked: Result<(), SchemaFault>) {
+        self.faults.extend(checked.err());
+    }
+
+    /// Visits a schema and everything in it. The visit ends when more faults were found than are reported.
     fn visit(&mut self, schema: &'a Value, at: &Pointer<'_>, depth: usize) -> Result<usize, SchemaFault> {
         if depth > SCHEMA_DEPTH_MAX {
             return Err(SchemaFault::at(at, format!("schemas are nested at most {SCHEMA_DEPTH_MAX} deep")));
@@ -204,21 +238,28 @@ impl<'a> Survey<'a, '_> {
             Value::Object(object) => object,
             _ => return Err(SchemaFault::at(at, "a schema is an object or a boolean")),
         };
-        self.check_keywords(object, at, depth == 0)?;
-        self.check_anchors(object, at)?;
+        let keywords = self.check_keywords(object, at, depth == 0);
+        self.note(keywords);
+        let anchors = self.check_anchors(object, at);
+        self.note(anchors);
         for keyword in REFERENCES {
             match object.get(keyword) {
                 Some(Value::String(reference)) if reference.starts_with('#') => {
                     self.references.push((place, reference));
                 }
-                Some(_) => return Err(SchemaFault::at(&at.key(keyword), "a reference stays inside its schema: `#…`")),
+                Some(_) => {
+                    let message = "a reference stays inside its schema: `#…`";
+                    self.note(Err(SchemaFault::at(&at.key(keyword), message)));
+                }
                 None => {}
             }
         }
         each_subschema(object, at, &mut |about, child, at| {
-            let child = self.visit(child, at, depth + 1)?;
-            if about == About::Same {
-                self.places[place].push(child);
+            match self.visit(child, at, depth + 1) {
+                Ok(child) if about == About::Same => self.places[place].push(child),
+                Ok(_) => {}
+                Err(fault) if self.faults.len() >= PROBLEMS_MAX => return Err(fault),
+                Err(fault) => self.note(Err(fault)),
             }
             Ok(())
         })?;
@@ -288,14 +329,18 @@ impl<'a> Survey<'a, '_> {
         Ok(())
     }
 
-    fn follow_references(&mut self, root: &'a Value, at: &Pointer<'_>) -> Result<(), SchemaFault> {
+    fn follow_references(&mut self, root: &'a Value, at: &Pointer<'_>) {
         let targets = Outline::of(root, at.to_string());
         for (place, reference) in &self.references {
             let found = targets.find(reference).and_then(|(target, _)| self.by_address.get(&(target as *const Value)));
-            let target = *found.ok_or_else(|| SchemaFault::at(at, format!("{reference:?} leads to no schema")))?;
-            self.places[*place].push(target);
+            match found {
+                Some(target) => self.places[*place].push(*target),
+                None if self.faults.len() < PROBLEMS_MAX => {
+                    self.faults.push(SchemaFault::at(at, format!("{reference:?} leads to no schema")));
+                }
+                None => return,
+            }
         }
-        Ok(())
     }
 
     /// How much work one value can make. A schema that leads back to itself for the same value would never end.

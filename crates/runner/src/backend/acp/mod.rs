@@ -93,8 +93,8 @@ impl AcpBackend {
         let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
         match open_session(&mut process, session_id, &self.environment, turn, sink).await {
             Ok(opened) => {
-                let OpenedSession { session_id, model, modes, has_prompt, is_new } = opened;
-                Ok((OpenSession { process, session_id, model, modes, is_new }, has_prompt))
+                let OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images } = opened;
+                Ok((OpenSession { process, session_id, model, modes, is_new, sees_images }, has_prompt))
             }
             Err(end) => {
                 report_process_end(sink, &process).await;
@@ -139,6 +139,11 @@ impl Backend for AcpBackend {
     }
 
     fn keeps_thread(&self) -> bool {
+        true
+    }
+
+    /// Whether the program does is only known once it has started. If not, the turn notes how many it does not see.
+    fn sees_images(&self) -> bool {
         true
     }
 

@@ -38,6 +38,7 @@ pub(super) struct OpenSession {
     pub(super) modes: SessionModes,
     /// Whether it was just created, and no prompt was sent to it.
     pub(super) is_new: bool,
+    pub(super) sees_images: bool,
 }
 
 /// A session that was just created or resumed.
@@ -48,6 +49,8 @@ pub(super) struct OpenedSession {
     /// Whether an earlier attempt has sent the prompt to this session.
     pub(super) has_prompt: bool,
     pub(super) is_new: bool,
+    /// Whether the backend accepts images in prompts.
+    pub(super) sees_images: bool,
 }
 
 /// Initializes a new process and opens the session: the known one, else a new one.
@@ -77,6 +80,8 @@ pub(super) async fn open_session(
         }
     };
     let modes = reply.modes.map(SessionModes::from).unwrap_or_default();
+    let capabilities = initialized.agent_capabilities.as_ref();
+    let sees_images = capabilities.and_then(|can| can.prompt_capabilities.as_ref()).is_some_and(|can| can.image);
     let name = initialized.agent_info.map(|info| info.name).unwrap_or_default();
     let model = reply.models.map(|models| models.current_model_id).filter(|model| !model.is_empty());
     let model = clip(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
@@ -87,7 +92,7 @@ pub(super) async fn open_session(
         // The server must know the session before anything is done in it.
         sink.flush().await;
     }
-    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new })
+    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images })
 }
 
 async fn initialize(

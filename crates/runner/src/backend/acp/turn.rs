@@ -9,7 +9,7 @@ use ostler_protocol::{
     kernel::events::EventType,
     rpc::{RpcError, RpcFrame, RpcId},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep_until};
 
 use super::{
@@ -84,6 +84,12 @@ impl PromptError {
     }
 }
 
+/// An image as a block of a prompt. `None` if the URL does not contain the image.
+fn image_block(url: &str) -> Option<Value> {
+    let (mime_type, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
+    Some(json!({"type": "image", "mimeType": mime_type, "data": data}))
+}
+
 impl<'a> AcpTurn<'a> {
     pub(super) fn new(
         session: &'a mut OpenSession,
@@ -116,7 +122,15 @@ impl<'a> AcpTurn<'a> {
     /// Runs the turn. If the session already contains the prompt, the backend is only told to continue.
     pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
         self.skip_stale().await;
-        let thread_prompt = self.turn.thread_prompt(std::mem::take(&mut self.session.is_new));
+        let mut images: Vec<_> = match self.session.sees_images {
+            true => self.turn.images.iter().filter_map(|url| image_block(url)).collect(),
+            false => vec![],
+        };
+        let unseen = self.turn.images_unseen + self.turn.images.len() - images.len();
+        let thread_prompt = self.turn.thread_prompt_without(std::mem::take(&mut self.session.is_new), unseen);
+        if has_prompt {
+            images.clear();
+        }
         let mut prompt = match (has_prompt, self.turn.is_repeat) {
             (true, _) => CUT_OFF.to_owned(),
             // The backend may have started although its session does not contain the prompt: not all store it at once.
@@ -124,7 +138,7 @@ impl<'a> AcpTurn<'a> {
             (false, false) => thread_prompt,
         };
         for _ in 0..PROMPTS_MAX {
-            let reply = match self.prompt(&prompt).await {
+            let reply = match self.prompt(&prompt, std::mem::take(&mut images)).await {
                 Ok(reply) => reply,
                 Err(error) => return self.give_up(error).await,
             };
@@ -158,8 +172,10 @@ impl<'a> AcpTurn<'a> {
         }
     }
 
-    async fn prompt(&mut self, text: &str) -> Result<PromptReply, PromptError> {
-        let params = json!({"sessionId": self.session.session_id, "prompt": [{"type": "text", "text": text}]});
+    async fn prompt(&mut self, text: &str, images: Vec<Value>) -> Result<PromptReply, PromptError> {
+        let mut blocks = vec![json!({"type": "text", "text": text})];
+        blocks.extend(images);
+        let params = json!({"sessionId": self.session.session_id, "prompt": blocks});
         let call = self.session.process.start_call("session/prompt", &params).await.map_err(|_| PromptError::Gone)?;
         self.is_working = false;
         let prompted_at = Instant::now();

@@ -30,6 +30,14 @@ pub(crate) struct AgentCapabilities {
     pub(crate) load_session: bool,
     pub(crate) session_capabilities: Option<SessionCapabilities>,
     pub(crate) mcp_capabilities: Option<McpCapabilities>,
+    pub(crate) prompt_capabilities: Option<PromptCapabilities>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct PromptCapabilities {
+    /// Prompts may contain images.
+    pub(crate) image: bool,
 }
 
 #[derive(Default, Deserialize)]

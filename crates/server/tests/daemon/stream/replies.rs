@@ -1,80 +1,109 @@
-//! The response to a prompt is on its socket before the end of its turn is on another one.
+//! The frames of a turn are sent after the response to its prompt. The prompt is submitted inside the process, because only there
+//! can a test decide when the response is read: a socket takes it at once.
 
-use std::{
-    io::{ErrorKind, Read, Write},
-    net::TcpStream as BlockingStream,
+use std::time::{Duration, Instant};
+
+use axum::{
+    body::{Body, to_bytes},
+    http::{Request, StatusCode, header},
 };
-
-use futures_util::future::join_all;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::timeout,
+use ostler_server::{
+    app::App,
+    net::{self, InProcess},
 };
+use serde_json::Value;
+use tower::ServiceExt;
 
-use super::session;
-use crate::harness::{Engine, PATIENCE, TestServer, one_engine};
+use super::{Scene, next, session, until};
+use crate::harness::{Engine, Follow, TestServer, eventually, id, one_engine};
 
-const SESSIONS: usize = 10;
-const PROMPTS_PER_SESSION: usize = 20;
+/// How long the server holds frames back at most if the response to their prompt is not read.
+const REPLY_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Attempts on a machine that may take longer for a turn than the server holds its frames back.
+const ATTEMPTS: usize = 20;
 
-/// The bytes of a request with the operator's token.
-fn request(server: &TestServer, method: &str, path: &str, body: &str) -> Vec<u8> {
-    let (host, token) = (server.address(), server.operator_token());
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nauthorization: Bearer {token}\r\n");
-    format!("{head}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+/// A prompt whose response is not read yet.
+struct UnreadPrompt {
+    submitted_at: Instant,
+    body: Body,
 }
 
-/// Reads from a stream of frames until it has this text. Returns what is before it.
-async fn read_past(stream: &mut TcpStream, buffer: &mut String, text: &str) -> String {
+impl UnreadPrompt {
+    async fn submit(server: &TestServer, app: &App, scene: &Scene) -> Self {
+        let request = Request::post(format!("/session/{}/prompt", scene.session_id))
+            .header(header::HOST, server.address().to_string())
+            .header(header::AUTHORIZATION, format!("Bearer {}", server.operator_token()))
+            .header(header::CONTENT_TYPE, "application/json");
+        let mut request = request.body(Body::from(r#"{"prompt": [{"type": "text", "text": "hello"}]}"#)).unwrap();
+        request.extensions_mut().insert(InProcess);
+        let submitted_at = Instant::now();
+        let response = net::router(app.clone()).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::ACCEPTED);
+        Self { submitted_at, body: response.into_body() }
+    }
+
+    /// Reads the response to its end, and returns the prompt's id.
+    async fn read(self) -> String {
+        let bytes = to_bytes(self.body, usize::MAX).await.unwrap();
+        id(&serde_json::from_slice(&bytes).unwrap(), "promptId")
+    }
+}
+
+/// Waits until the session's turn has ended, as its log shows.
+async fn turn_ended(server: &TestServer, scene: &Scene) {
+    let path = format!("/api/v1/sessions/{}/trace?limit=1000", scene.session_id);
+    eventually("the turn ends", async || {
+        let page = server.get(&path).await.ok();
+        let ends = |event: &Value| event["type"] == "terminal_status" && event["commandId"].is_string();
+        page["events"].as_array().unwrap().iter().any(ends).then_some(())
+    })
+    .await;
+}
+
+/// The next frame of a prompt, and when it arrived.
+async fn next_of_prompt(follow: &mut Follow) -> (Instant, Value) {
     loop {
-        if let Some(at) = buffer.find(text) {
-            let before = buffer[..at].to_owned();
-            buffer.drain(..at + text.len());
-            return before;
+        let frame = next(follow).await.expect("the stream goes on");
+        if frame["promptId"].is_string() {
+            return (Instant::now(), frame);
         }
-        let mut bytes = [0; 16 * 1024];
-        let count = timeout(PATIENCE, stream.read(&mut bytes)).await.expect("bytes in time").unwrap();
-        assert_ne!(count, 0, "the stream ended before {text}: {buffer}");
-        buffer.push_str(&String::from_utf8_lossy(&bytes[..count]));
-    }
-}
-
-/// What has arrived on a connection that does not block, without waiting for more.
-fn arrived(connection: &mut BlockingStream) -> String {
-    let mut bytes = [0; 16 * 1024];
-    match connection.read(&mut bytes) {
-        Ok(count) => String::from_utf8_lossy(&bytes[..count]).into_owned(),
-        Err(error) if error.kind() == ErrorKind::WouldBlock => String::new(),
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Sends prompts one after the other. The responses are not read until the end of the turn has arrived on the other connection:
-/// whatever is then not yet there was sent after it.
-async fn prompt_in_a_session(server: &TestServer) {
-    let scene = session(server).await;
-    let mut frames = TcpStream::connect(server.address()).await.unwrap();
-    let mut prompts = BlockingStream::connect(server.address()).unwrap();
-    prompts.set_nonblocking(true).unwrap();
-    frames.write_all(&request(server, "GET", &scene.path(), "")).await.unwrap();
-    let mut received = String::new();
-    read_past(&mut frames, &mut received, "retry: 3000").await;
-    let body = r#"{"prompt":[{"type":"text","text":"hello"}]}"#;
-    let submit = request(server, "POST", &format!("/session/{}/prompt", scene.session_id), body);
-    for number in 0..PROMPTS_PER_SESSION {
-        prompts.write_all(&submit).unwrap();
-        read_past(&mut frames, &mut received, "event: turn_complete\n").await;
-        let response = arrived(&mut prompts);
-        assert!(response.starts_with("HTTP/1.1 202 ") && response.ends_with('}'), "prompt {number}: {response:?}");
-        let prompt_id = response.split(r#""promptId":""#).nth(1).and_then(|rest| rest.get(..36)).unwrap();
-        let frame = read_past(&mut frames, &mut received, "\n\n").await;
-        assert!(frame.contains(prompt_id), "the end of this prompt: {frame}");
     }
 }
 
 #[one_engine]
-async fn a_turn_ends_after_its_prompt_was_answered(engine: Engine) {
-    let server = TestServer::with(engine, |setup| setup.config.runner.slots = SESSIONS).await;
-    join_all((0..SESSIONS).map(|_| prompt_in_a_session(&server))).await;
+async fn no_frame_of_a_turn_is_sent_before_its_prompt_was_answered(engine: Engine) {
+    let (server, app) = TestServer::with_app(engine, |setup| setup.config.runner.slots = 4).await;
+    for _ in 0..ATTEMPTS {
+        let scene = session(&server).await;
+        let mut follow = scene.follow(&server).await;
+        assert_eq!(follow.frame().await.unwrap().retry_ms, Some(3_000));
+        let following = tokio::spawn(async move { (next_of_prompt(&mut follow).await, follow) });
+        let prompt = UnreadPrompt::submit(&server, &app, &scene).await;
+        turn_ended(&server, &scene).await;
+        let (read_at, held_for) = (Instant::now(), prompt.submitted_at.elapsed());
+        let prompt_id = prompt.read().await;
+        let ((arrived_at, first), mut follow) = following.await.unwrap();
+        // The server may have given up before.
+        if held_for < REPLY_WAIT_MAX {
+            assert!(arrived_at > read_at, "sent {:?} too early: {first}", read_at - arrived_at);
+            assert_eq!(first["promptId"], prompt_id.as_str());
+            let frames = until(&mut follow, "turn_complete").await;
+            assert_eq!(frames.last().unwrap()["data"]["promptId"], prompt_id.as_str());
+            return;
+        }
+    }
+    panic!("no turn of {ATTEMPTS} ended within {REPLY_WAIT_MAX:?}");
+}
+
+#[one_engine]
+async fn frames_wait_only_for_a_time_if_nobody_reads_the_response(engine: Engine) {
+    let (server, app) = TestServer::with_app(engine, |setup| setup.config.runner.slots = 4).await;
+    let scene = session(&server).await;
+    let mut follow = scene.follow(&server).await;
+    let prompt = UnreadPrompt::submit(&server, &app, &scene).await;
+    turn_ended(&server, &scene).await;
+    let (arrived_at, first) = next_of_prompt(&mut follow).await;
+    let waited = arrived_at - prompt.submitted_at;
+    assert!(waited >= REPLY_WAIT_MAX, "sent after {waited:?}: {first}");
+    until(&mut follow, "turn_complete").await;
 }

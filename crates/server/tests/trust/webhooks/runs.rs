@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 22] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 26] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -34,8 +34,12 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 22] = [
     "ALTER TABLE commands DROP COLUMN submitted_by",
     "DROP TABLE daemon_sessions",
     "DROP TABLE daemon_clients",
+    "DROP TABLE daemon_restores",
+    "DROP TABLE session_payload_removals",
+    "ALTER TABLE runner_jobs DROP COLUMN placement",
     "DROP TABLE daemon_workspaces",
     "DROP TABLE workspace_switches",
+    "DROP TABLE command_payloads",
     "ALTER TABLE sessions DROP COLUMN parent_id",
     "ALTER TABLE sessions DROP COLUMN parent_seq",
     "DELETE FROM schema_migrations WHERE id >= '0008'",

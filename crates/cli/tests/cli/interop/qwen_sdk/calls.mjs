@@ -1,8 +1,7 @@
-// The calls whose responses are compared, in this order, each with the tag of the behaviour. A call whose tag our server does not
-// advertise is left out.
+// The calls whose responses are compared, in this order, each with the tag of the behaviour. A call whose tag none of our servers
+// advertises is left out. `like`: another call with the same response.
 
-
-const call = (tag, name, run) => ({ tag, name, run });
+const call = (tag, name, run, like) => ({ tag, name, run, like });
 const script = (words) => ({ prompt: [{ type: "text", text: words }] });
 
 /** A session of its own, whose frames are collected. */
@@ -44,6 +43,15 @@ const sessions = [
     const [sessionId, clientId] = main(it);
     await it.turn(sessionId, script(it.prompts.hello), clientId);
   }),
+  // Before a prompt with a marker: our server sends the whole conversation to the model, which follows the last marker of it.
+  call("session_recap", "recapSession", (it) => it.client.recapSession(id(it), by(it))),
+  call("session_btw", "btwSession", (it) => it.client.btwSession(id(it), "What is this?", by(it))),
+  call("session_btw", "btwSession without a question", (it) => it.client.btwSession(id(it), "", by(it))),
+  call("session_load", "DaemonSessionClient.load", async (it) => {
+    it.state.attached = await it.attach("load", id(it), { workspaceCwd: it.workspace });
+  }, "loadSession"),
+  call("session_recap", "DaemonSessionClient.recap", (it) => it.state.attached.recap(), "recapSession"),
+  call("session_btw", "DaemonSessionClient.btw", (it) => it.state.attached.btw(""), "btwSession without a question"),
   call("session_prompt", "promptNonBlocking without blocks", (it) => it.client.promptNonBlocking(id(it), { prompt: [] })),
   call("session_prompt", "promptNonBlocking with a block that is a text", (it) => it.client.promptNonBlocking(id(it), { prompt: ["hello"] })),
   call("session_prompt", "promptNonBlocking in an unknown session", (it) => it.client.promptNonBlocking("no-such-session", script("hello"))),
@@ -119,9 +127,6 @@ const details = [
   call("session_approval_mode_control", "setSessionApprovalMode", (it) => it.client.setSessionApprovalMode(id(it), "auto-edit", by(it))),
   call("session_approval_mode_control", "setSessionApprovalMode back", (it) => it.client.setSessionApprovalMode(id(it), "default", by(it))),
   call("session_approval_mode_control", "setSessionApprovalMode of an unknown mode", (it) => it.client.setSessionApprovalMode(id(it), "reckless", by(it))),
-  call("session_recap", "recapSession", (it) => it.client.recapSession(id(it), by(it))),
-  call("session_btw", "btwSession", (it) => it.client.btwSession(id(it), "What is this?", by(it))),
-  call("session_btw", "btwSession without a question", (it) => it.client.btwSession(id(it), "", by(it))),
   call("session_shell_command", "shellCommand", (it) => it.client.shellCommand(id(it), "echo here", by(it))),
   call("session_shell_command", "shellCommand of an empty command", (it) => it.client.shellCommand(id(it), "", by(it))),
 ];
@@ -135,6 +140,59 @@ const history = [
   call("session_rewind", "rewindSession to an unknown prompt", (it) => it.client.rewindSession(id(it), "no-such-prompt", by(it))),
   call("session_branch", "branchSession", (it) => it.client.branchSession(id(it), { name: "Another way" }, it.state.main.clientId)),
   call("session_branch", "branchSession of an unknown session", (it) => it.client.branchSession("no-such-session", {})),
+];
+
+/** What `DaemonSessionClient` has for the calls above. */
+const attached = [
+  call("session_create", "DaemonSessionClient.createOrAttach", (it) => it.attach("createOrAttach", { workspaceCwd: it.workspace }), "createOrAttachSession attaches"),
+  call("session_resume", "DaemonSessionClient.resume", (it) => it.attach("resume", id(it), { workspaceCwd: it.workspace }), "resumeSession"),
+  call("session_events", "DaemonSessionClient.subscribeEvents", async (it) => {
+    const stop = new AbortController();
+    for await (const { type } of it.state.attached.subscribeEvents({ lastEventId: 0, signal: stop.signal })) if (type === "replay_complete") break;
+    stop.abort();
+  }),
+  call("session_prompt", "DaemonSessionClient.prompt", async (it) => {
+    const stop = new AbortController();
+    const reading = (async () => {
+      for await (const _ of it.state.attached.events({ signal: stop.signal }));
+    })().catch(() => {});
+    // It waits for the end only once it has read the response: the turn must take a moment.
+    await it.state.attached.prompt(script(it.prompts.slow));
+    stop.abort();
+    await reading;
+  }, "promptNonBlocking"),
+  call("session_prompt", "prompt", (it) => it.client.prompt(id(it), script(it.prompts.hello), undefined, it.state.main.clientId), "promptNonBlocking"),
+  call("session_prompt", "DaemonSessionClient.submitPrompt", async (it) => {
+    const after = it.frames.length;
+    await it.state.attached.submitPrompt(script(it.prompts.hello));
+    const [{ status, body }] = it.exchanges.slice(-1);
+    await ended(it, after);
+    it.exchanges.push({ status, body });
+  }, "promptNonBlocking"),
+  call("session_cancel", "DaemonSessionClient.cancel", (it) => it.state.attached.cancel(), "cancel without a prompt"),
+  call("client_heartbeat", "DaemonSessionClient.heartbeat", (it) => it.state.attached.heartbeat(), "heartbeat"),
+  call("session_permission_vote", "DaemonSessionClient.respondToSessionPermission", (it) =>
+    it.state.attached.respondToSessionPermission(it.state.voted.requestId, selected(it.state.voted, "allow_once")), "respondToSessionPermission too late"),
+  call("permission_vote", "DaemonSessionClient.respondToPermission", (it) => it.state.attached.respondToPermission("no-such-request", { outcome: { outcome: "cancelled" } }), "respondToPermission to an unknown request"),
+  call("session_set_model", "DaemonSessionClient.setModel", async (it) => {
+    const { state } = await it.client.sessionContext(...main(it));
+    await it.state.attached.setModel(state.models.currentModelId);
+  }, "setSessionModel"),
+  call("session_context", "DaemonSessionClient.context", (it) => it.state.attached.context(), "sessionContext"),
+  call("session_context_usage", "DaemonSessionClient.contextUsage", (it) => it.state.attached.contextUsage({ detail: true }), "sessionContextUsage"),
+  call("session_stats", "DaemonSessionClient.stats", (it) => it.state.attached.stats(), "sessionStats"),
+  call("session_tasks", "DaemonSessionClient.tasks", (it) => it.state.attached.tasks(), "sessionTasks"),
+  call("session_tasks", "DaemonSessionClient.cancelTask", (it) => it.state.attached.cancelTask("no-such-task", "agent"), "sessionTaskCancel of an unknown task"),
+  call("session_supported_commands", "DaemonSessionClient.supportedCommands", (it) => it.state.attached.supportedCommands(), "sessionSupportedCommands"),
+  call("session_lsp", "DaemonSessionClient.lspStatus", (it) => it.state.attached.lspStatus(), "sessionLspStatus"),
+  call("session_shell_command", "DaemonSessionClient.shellCommand", (it) => it.state.attached.shellCommand("echo here"), "shellCommand"),
+  call("session_rewind", "DaemonSessionClient.getRewindSnapshots", (it) => it.state.attached.getRewindSnapshots(), "getRewindSnapshots"),
+  call("session_rewind", "DaemonSessionClient.rewind", (it) => it.state.attached.rewind("no-such-prompt"), "rewindSession to an unknown prompt"),
+  call("session_metadata", "DaemonSessionClient.updateMetadata", (it) => it.state.attached.updateMetadata({ displayName: "Review" }), "updateSessionMetadata"),
+  call("session_close", "DaemonSessionClient.close", async (it) => {
+    const other = await it.attach("createOrAttach", { workspaceCwd: it.workspace, sessionScope: "thread" });
+    await other.close();
+  }, "closeSession"),
 ];
 
 const workspace = [
@@ -161,6 +219,10 @@ const workspace = [
   call("workspace_extensions", "workspaceExtensions", (it) => it.client.workspaceExtensions()),
   call("workspace_extensions", "checkExtensionUpdates", (it) => it.client.checkExtensionUpdates(it.state.main.clientId)),
   call("workspace_extensions", "refreshExtensions", (it) => it.client.refreshExtensions(it.state.main.clientId)),
+  call("workspace_extensions", "installExtension of an absent directory", (it) => it.client.installExtension({ source: "/no/such/directory", consent: true }, it.state.main.clientId)),
+  call("workspace_extensions", "disableExtension of an unknown one", (it) => it.client.disableExtension("no-such-extension", { scope: "workspace" }, it.state.main.clientId)),
+  call("workspace_extensions", "updateExtension of an unknown one", (it) => it.client.updateExtension("no-such-extension", it.state.main.clientId)),
+  call("workspace_extensions", "uninstallExtension of an unknown one", (it) => it.client.uninstallExtension("no-such-extension", it.state.main.clientId)),
   call("workspace_extensions", "enableExtension of an unknown one", (it) => it.client.enableExtension("no-such-extension", { scope: "workspace" }, it.state.main.clientId)),
   call("workspace_extensions", "extensionOperationStatus of an unknown one", (it) => it.client.extensionOperationStatus("no-such-operation")),
 ];
@@ -239,4 +301,4 @@ const endings = [
   call("session_resume", "resumeSession", (it) => it.client.resumeSession(id(it), { workspaceCwd: it.workspace })),
 ];
 
-export const calls = [...sessions, ...details, ...history, ...workspace, ...agents, ...mcp, ...auth, ...files, ...endings];
+export const calls = [...sessions, ...details, ...attached, ...history, ...workspace, ...agents, ...mcp, ...auth, ...files, ...endings];

@@ -1,20 +1,24 @@
-// The same calls of the published SDK against our server and against the published daemon. For every call, the status and the
+// The same calls of the published SDK against servers of ours and against the published daemon. For every call, the status and the
 // shape of the response are compared: the same fields, with the same JSON types. The calls are in `calls.mjs`; the differences
 // that are intended are in `differences.mjs`, each with its reason. Every other difference is printed and fails the run, and so
-// does an entry of `differences.mjs` that no longer applies.
+// does an entry of `differences.mjs` that no longer applies. Each of our servers has another backend: the scripted one, or the
+// agent of the published daemon. Every public method of the SDK must be called, or be listed in `methods.mjs`.
 
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 import { calls } from "./calls.mjs";
 import { SOMETIMES, differences, maps } from "./differences.mjs";
+import { methodProblems, recording } from "./methods.mjs";
 
 const { sdk, ours, theirs, dump } = JSON.parse(readFileSync(process.argv[2], "utf8"));
-const { DaemonClient } = await import(pathToFileURL(sdk));
+const modules = await import(pathToFileURL(sdk));
+const { DaemonClient, DaemonSessionClient } = modules;
+const called = { DaemonClient: new Set(), DaemonSessionClient: new Set() };
 
 /** How long one call may take. The published daemon starts its agent with the first session. */
 const CALL_MS_MAX = 60_000;
 
-/** One of the two servers, with a client that records what the server returned. */
+/** One of the servers, with a client that records what the server returned. */
 class Side {
   constructor(name, { url, token, workspace, prompts }) {
     this.name = name;
@@ -38,7 +42,10 @@ class Side {
       this.exchanges.push({ status: response.status, body });
       return response;
     };
-    this.client = new DaemonClient({ baseUrl: url, token, fetch: recorded, fetchTimeoutMs: CALL_MS_MAX });
+    /** The client, and the same one for classes of the SDK, which are not the calls of a test. */
+    this.unrecorded = new DaemonClient({ baseUrl: url, token, fetch: recorded, fetchTimeoutMs: CALL_MS_MAX });
+    this.client = recording(this.unrecorded, called.DaemonClient);
+    this.Session = recording(DaemonSessionClient, called.DaemonSessionClient);
     // A prompt that is followed by the SDK itself opens streams of its own; the table needs only the response.
     this.stop = new AbortController();
   }
@@ -48,12 +55,25 @@ class Side {
     if (this.followed.has(sessionId)) return;
     this.followed.add(sessionId);
     void (async () => {
-      try {
-        for await (const frame of this.client.subscribeEvents(sessionId, { lastEventId: 0, clientId, signal: this.stop.signal })) this.frames.push(frame);
-      } catch (error) {
-        if (!this.stop.signal.aborted) this.frames.push({ type: "subscription failed", data: { message: error.message } });
+      // The published daemon sends a frame for each word, and evicts a client that is slower than that.
+      for (let [isOpen, lastEventId] = [true, 0]; isOpen; ) {
+        isOpen = false;
+        try {
+          for await (const frame of this.client.subscribeEvents(sessionId, { lastEventId, maxQueued: 2048, clientId, signal: this.stop.signal })) {
+            if (frame.type === "client_evicted") isOpen = true;
+            else this.frames.push(frame);
+            lastEventId = frame.id ?? lastEventId;
+          }
+        } catch (error) {
+          if (!this.stop.signal.aborted) this.frames.push({ type: "subscription failed", data: { message: error.message } });
+        }
       }
     })();
+  }
+
+  /** A client of one session. */
+  async attach(how, ...parameters) {
+    return recording(await this.Session[how](this.unrecorded, ...parameters), called.DaemonSessionClient);
   }
 
   /** Waits for a frame of a session that fits. */
@@ -130,13 +150,13 @@ function compareShapes(mine, other) {
 
 const used = new Set();
 
-/** Whether `differences.mjs` names this difference of a call or of a kind of frame. */
-function isIntended(name, difference) {
+/** Whether `differences.mjs` has this difference of a call or of a kind of frame, under one of these names. */
+function isIntended(names, difference) {
   let intended = false;
   for (const entry of differences) {
     const [where, pattern] = entry;
     const fits = (whole, glob) => new RegExp(`^${glob.replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replaceAll("\\*", ".*")}$`).test(whole);
-    if (fits(name, where) && (difference === pattern || difference.startsWith(`${pattern}:`) || fits(difference.split(": ")[0], pattern))) {
+    if (names.some((name) => fits(name, where)) && (difference === pattern || difference.startsWith(`${pattern}:`) || fits(difference.split(": ")[0], pattern))) {
       used.add(entry);
       intended = true;
     }
@@ -148,49 +168,57 @@ const problems = [];
 let compared = 0;
 const names = new Set();
 
-/** Records the differences of one call that nothing explains. */
-function judge(name, found, mine, other) {
+/** Records the differences of one call that nothing explains: with any backend, with this one, or of the call that it is like. */
+function judge(backend, name, found, mine, other, like = name) {
   compared += 1;
-  names.add(name);
-  const unexplained = found.filter((difference) => !isIntended(name, difference));
+  const aliases = [name, like, `${backend}: ${name}`, `${backend}: ${like}`];
+  for (const alias of aliases) names.add(alias);
+  const unexplained = found.filter((difference) => !isIntended(aliases, difference));
   if (unexplained.length === 0) return;
-  problems.push(`${name}:\n${unexplained.map((difference) => `    ${difference}`).join("\n")}`);
+  problems.push(`${backend}: ${name}:\n${unexplained.map((difference) => `    ${difference}`).join("\n")}`);
   if (dump) problems.push(`    ours ${JSON.stringify(mine)}\n    theirs ${JSON.stringify(other)}`);
 }
 
-const sides = [new Side("ours", ours), new Side("theirs", theirs)];
-const features = (await sides[0].client.capabilities()).features;
+const published = new Side("theirs", theirs);
+const servers = ours.map((server) => new Side(server.backend, server));
+const features = new Map();
+for (const side of servers) features.set(side, (await side.unrecorded.capabilities()).features);
 const inTime = (promise, name) =>
   Promise.race([promise, new Promise((_, reject) => setTimeout(() => reject(new Error(`${name}: no result within ${CALL_MS_MAX} ms`)), CALL_MS_MAX).unref())]);
 const skipped = [];
 for (const call of calls) {
-  if (!features.includes(call.tag)) {
+  const able = servers.filter((side) => features.get(side).includes(call.tag));
+  if (able.length === 0) {
     skipped.push(call.name);
     continue;
   }
   try {
     const started = Date.now();
-    const [mine, other] = await inTime(Promise.all(sides.map((side) => side.call(call))), call.name);
-    if (dump) console.error(`${call.name}: ours ${mine.status}, theirs ${other.status}, ${Date.now() - started} ms`);
-    const found = mine.status === other.status ? [] : [`status: ours ${mine.status}, theirs ${other.status}`];
-    if (mine.status < 400 === other.status < 400) found.push(...compareShapes(shapeOf([mine.body], "body"), shapeOf([other.body], "body")));
-    judge(call.name, found, mine, other);
+    const [other, ...own] = await inTime(Promise.all([published, ...able].map((side) => side.call(call))), call.name);
+    if (dump) console.error(`${call.name}: ours ${own.map(({ status }) => status)}, theirs ${other.status}, ${Date.now() - started} ms`);
+    own.forEach((mine, at) => {
+      const found = mine.status === other.status ? [] : [`status: ours ${mine.status}, theirs ${other.status}`];
+      if (mine.status < 400 === other.status < 400) found.push(...compareShapes(shapeOf([mine.body], "body"), shapeOf([other.body], "body")));
+      judge(able[at].name, call.name, found, mine, other, call.like);
+    });
   } catch (error) {
     problems.push(`${call.name}: ${error.message}`);
   }
 }
 
 /** The kinds of frames that both sent must have the same fields. */
-const kinds = sides.map(({ frames }) => Map.groupBy(frames, kindOf));
-for (const kind of [...kinds[0].keys()].filter((kind) => kinds[1].has(kind))) {
-  const [mine, other] = kinds.map((frames) => frames.get(kind));
-  judge(`frame ${kind}`, compareShapes(shapeOf(mine, "frame"), shapeOf(other, "frame")), mine[0], other[0]);
-}
-for (const [at, label] of [[0, "only ours sends it"], [1, "only theirs sends it"]]) {
-  for (const kind of kinds[at].keys()) if (!kinds[1 - at].has(kind)) judge(`frame ${kind}`, [label], kinds[at].get(kind)[0]);
+const theirKinds = Map.groupBy(published.frames, kindOf);
+for (const side of servers) {
+  const kinds = Map.groupBy(side.frames, kindOf);
+  for (const kind of new Set([...kinds.keys(), ...theirKinds.keys()])) {
+    const [mine, other] = [kinds.get(kind), theirKinds.get(kind)];
+    const found = !other ? ["only ours sends it"] : !mine ? ["only theirs sends it"] : compareShapes(shapeOf(mine, "frame"), shapeOf(other, "frame"));
+    judge(side.name, `frame ${kind}`, found, mine?.[0], other?.[0]);
+  }
 }
 
-for (const side of sides) side.stop.abort();
+problems.push(...methodProblems(modules, sdk, called));
+for (const side of [published, ...servers]) side.stop.abort();
 for (const entry of differences) {
   const applies = [...names].some((name) => name === entry[0]) || (entry[0].includes("*") && skipped.length === 0);
   if (applies && !used.has(entry) && entry[3] !== SOMETIMES) problems.push(`the difference ${JSON.stringify(entry.slice(0, 2))} is listed, but not found`);

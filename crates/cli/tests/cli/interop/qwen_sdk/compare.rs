@@ -1,7 +1,8 @@
 //! The published daemon beside ours: the same calls of the published SDK to both, and the same shapes of their responses and
 //! frames. The calls are in `calls.mjs`, the differences that are intended in `differences.mjs`.
 //!
-//! The published daemon is started once, with a stand-in for its model. It can reach nothing but loopback.
+//! The published daemon is started once, with a stand-in for its model. It can reach nothing but loopback. Two servers of ours are
+//! compared with it: one with the scripted backend, and one with the published daemon's own agent.
 
 use std::{
     fs::File,
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use super::installed;
 use crate::fixtures::{
+    backend_server::{BackendServer, QWEN},
     process::PATIENCE,
     test_home::{Engine, TestHome},
 };
@@ -84,21 +86,38 @@ fn directory(home: &TestHome, name: &str) -> PathBuf {
     home.path(name).canonicalize().unwrap()
 }
 
-#[test]
-fn our_responses_and_frames_have_the_shapes_of_the_published_daemons() {
+mod qwen {
+    #[test]
+    fn our_responses_and_frames_have_the_shapes_of_the_published_daemons() {
+        super::compare();
+    }
+}
+
+fn compare() {
     let mut home = TestHome::on_disk(Engine::Sqlite);
     let workspace = directory(&home, "workspace");
     home.flags = vec!["--workspace".into(), workspace.display().to_string()];
     let (their_home, their_workspace) = (directory(&home, "qwen"), directory(&home, "their-workspace"));
     let theirs = PublishedDaemon::start(&their_home, &their_workspace);
     let server = home.serve();
+    let agent_workspace = directory(&home, "agent-workspace");
+    let variables = [
+        ("OSTLER_SERVER__WORKSPACE", agent_workspace.to_str().unwrap()),
+        ("OSTLER_DAEMON__PROFILE", QWEN.profile),
+        ("OSTLER_DAEMON__SESSION_SHELL", "true"),
+        ("OSTLER_AGENTS__PROVIDER_UNREACHABLE_MS", "60000"),
+    ];
+    let agent = BackendServer::open_on(Engine::Sqlite, &QWEN, "resident", &variables);
     let tool = json!({"name": "run_shell_command", "command": "touch made", "output": "made"});
     let our_prompts = json!({"hello": "hello",
         "ask": script(json!([{"ask": {"title": "touch made", "command": "touch made"}}, {"tool": tool}, {"say": "Done."}])),
-        "hold": script(json!([{"say": "Working"}, {"wait": 60_000}]))});
-    let their_prompts = json!({"hello": "hello", "ask": "[[run:touch made]]", "hold": "[[hold]]"});
+        "hold": script(json!([{"say": "Working"}, {"wait": 60_000}])), "slow": script(json!([{"wait": 300}, {"say": "late"}]))});
+    let their_prompts =
+        json!({"hello": "hello", "ask": "[[run:touch made]]", "hold": "[[hold]]", "slow": "[[slow:6]]"});
     let request = json!({"sdk": installed("OSTLER_TEST_QWEN_SDK"),
-        "ours": {"url": server.url(), "token": server.token, "workspace": workspace, "prompts": our_prompts},
+        "ours": [{"backend": "scripted", "url": server.url(), "token": server.token, "workspace": workspace, "prompts": our_prompts},
+            {"backend": "qwen", "url": agent.server.url(), "token": agent.server.token, "workspace": agent_workspace,
+            "prompts": their_prompts}],
         "theirs": {"url": theirs.url, "token": TOKEN, "workspace": their_workspace, "prompts": their_prompts}});
     let mut node = Command::new(installed("OSTLER_TEST_NODE"));
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/interop/qwen_sdk/compare.mjs");
@@ -108,8 +127,10 @@ fn our_responses_and_frames_have_the_shapes_of_the_published_daemons() {
     node.env_clear().arg(script).arg(file);
     let compared = node.stdin(Stdio::null()).output().unwrap();
     let words = String::from_utf8_lossy(&compared.stderr);
-    assert!(compared.status.success(), "{words}\n{}", home.log());
+    assert!(compared.status.success(), "{words}\n{}\n{}", home.log(), agent.home.log());
     let result: Value = serde_json::from_slice(&compared.stdout).unwrap();
-    assert!(result["compared"].as_u64().unwrap() > 80, "{result}");
+    assert!(result["compared"].as_u64().unwrap() > 250, "{result}");
+    assert_eq!(result["skipped"], json!([]));
     server.stop();
+    agent.close();
 }

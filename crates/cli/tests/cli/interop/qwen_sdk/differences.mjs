@@ -1,5 +1,6 @@
-// The differences of our server from the published daemon that are intended: the name of the call or `frame KIND`, the path or
-// the whole difference, and the reason. `*` in a name or a path stands for anything. Where the published program differs from the
+// The differences of our servers from the published daemon that are intended: the name of the call or `frame KIND`, the path or
+// the whole difference, and the reason. `*` in a name or a path stands for anything. `BACKEND: ` before a name limits an entry to
+// one of our servers. Where the published program differs from the
 // protocol of its capabilities page, we follow the page (ADR 53).
 
 /** Objects whose members are named by data, not by the protocol. */
@@ -148,6 +149,30 @@ export const differences = [
   ["frame session_metadata_updated", "frame.data.titleSource", LATER],
   ["frame turn_complete", "frame.data.branchPoint", LATER],
   ["frame turn_complete", "frame.data.promptCancelled", LATER],
+
+  // The agent of the published daemon behind our server.
+  ["qwen: sessionSupportedCommands", "body.savedWorkflows", LATER],
+  ["qwen: sessionSupportedCommands", "body.workflowToolFeatures", LATER],
+  ["qwen: sessionSupportedCommands", "body.workflowsEnabled", LATER],
+  ["qwen: shellCommand of an empty command", "body.code", OURS],
+  ["DaemonSessionClient.createOrAttach", "body.hasRunningBackgroundTasks", LATER, SOMETIMES],
+  ["DaemonSessionClient.load", "body.state.models", "the state of an open session is the same as that of a closed one"],
+  ["DaemonSessionClient.resume", "body.state.models", "the state of an open session is the same as that of a closed one"],
+  ["qwen: workspaceSkills", "body.runtimeEpoch", LATER],
+  ["qwen: installExtension of an absent directory", "status", "only the agent reads the source, so the operation fails, not the request"],
+  ["qwen: *WorkspaceAgent", "*filePath", "paths of the server are not shown"],
+  ["qwen: listWorkspaceAgents", "body.agents[].*", "optional: details of agents that the program itself has"],
+  ["qwen: frame session_update:usage_update", "only ours sends it", OURS],
+  ["qwen: frame session_update:shell_output", "frame.data.update._meta.serverTimestamp", LATER],
+  ["qwen: frame user_shell_result", "frame.data._meta", LATER],
+  ["qwen: frame extensions_changed", "frame.data.*", "details of operations, which have a route of their own"],
+  ["qwen: frame extensions_changed", "frame.originatorClientId", OURS],
+  ["scripted: frame agent_changed", "only theirs sends it", AGENT],
+  ["scripted: frame approval_mode_changed", "only theirs sends it", AGENT],
+  ["scripted: frame extensions_changed", "only theirs sends it", AGENT],
+  ["scripted: frame session_update:shell_output", "only theirs sends it", "the shell is switched off there"],
+  ["scripted: frame user_shell_command", "only theirs sends it", "the shell is switched off there"],
+  ["scripted: frame user_shell_result", "only theirs sends it", "the shell is switched off there"],
 
   ["frame session_update:notice", "only ours sends it", "events of the log that the protocol has no frame for"],
   ["frame session_update:available_commands_update", "only theirs sends it", AGENT],

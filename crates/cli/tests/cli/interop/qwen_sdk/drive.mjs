@@ -1,21 +1,44 @@
-// The published SDK of the daemon dialect, unmodified, against a real server. Every scenario is a list of named steps. A step
-// that fails does not end the scenario: at the end each failure is printed with the step's name, what was expected and what
-// the server returned.
+// The published SDK of the daemon dialect, unmodified, against real servers with one of the backends of `backends.mjs`. Every
+// scenario is a list of named steps. A step that fails does not end the scenario: at the end each failure is printed with the
+// step's name, what was expected and what the server returned.
+//
+// The request has lists of scenarios. The lists are played at once, the scenarios of a list one after the other, and in the same
+// session unless they need one of their own: real agents start slowly.
 
 import assert from "node:assert/strict";
+import { AsyncLocalStorage } from "node:async_hooks";
 import { readFileSync } from "node:fs";
 import { pathToFileURL } from "node:url";
 
 import { auth } from "./auth.mjs";
+import { backends, exceptions } from "./backends.mjs";
+import { evictions, replicas, shutdown, votes } from "./clients.mjs";
 
-const { sdk, server, token, workspace, scenario, mcp } = JSON.parse(readFileSync(process.argv[2], "utf8"));
+const request = JSON.parse(readFileSync(process.argv[2], "utf8"));
+const { sdk, servers, workspace, lists, mcp } = request;
+const { url: server, token } = servers[0];
+const backend = backends[request.backend];
 const { DaemonClient, DaemonSessionClient, asKnownDaemonEvent } = await import(pathToFileURL(sdk));
 
-/** How long one step may take. */
-const STEP_MS_MAX = 20_000;
+/** How long one step may take. Real agents start slowly. */
+const STEP_MS_MAX = request.backend === "qwen" ? 90_000 : 20_000;
+
+/** A command that agents ask a permission for. It changes no file: another scenario looks at the changes of its turns. */
+const COMMAND = "rm -f absent";
 
 const failures = [];
-const results = {};
+let passed = 0;
+
+/** The list that is played: its scenario, and the session that its scenarios share. */
+const playing = new AsyncLocalStorage();
+const used = new Set();
+
+/** The reason why a step of the current scenario fails with this backend. */
+function exception(name) {
+  const entry = exceptions.find(([of, scenario, step]) => of === request.backend && scenario === playing.getStore().scenario && step === name);
+  used.add(entry);
+  return entry;
+}
 
 /** What an error says: the SDK's HTTP errors carry the server's status and body. */
 function described(error) {
@@ -23,17 +46,21 @@ function described(error) {
   return `HTTP ${error.status} ${JSON.stringify(error.body)}`;
 }
 
-/** One step by name. Returns its result, or undefined after a failure. */
+/** One step by name. Returns its result, or undefined after a failure, also after one that is expected. */
 async function step(name, work) {
   let timer;
   const late = new Promise((_, reject) => {
     timer = setTimeout(() => reject(new Error(`no result within ${STEP_MS_MAX} ms`)), STEP_MS_MAX);
   });
+  const { scenario } = playing.getStore();
+  const expected = exception(name);
   try {
-    results[name] = await Promise.race([work(), late]);
-    return results[name];
+    const result = await Promise.race([work(), late]);
+    if (expected) failures.push(`${scenario}: ${name}: works now, but is listed as an exception`);
+    passed += 1;
+    return result;
   } catch (error) {
-    failures.push(`${name}: ${described(error)}`);
+    if (!expected) failures.push(`${scenario}: ${name}: ${described(error)}`);
     return undefined;
   } finally {
     clearTimeout(timer);
@@ -49,14 +76,14 @@ const isText = (value, what) => assert.ok(typeof value === "string" && value.len
 const isList = (value, what) => assert.ok(Array.isArray(value), `${what}: expected a list, got ${JSON.stringify(value)}`);
 
 const text = (words) => ({ prompt: [{ type: "text", text: words }] });
-const script = (...steps) => text(JSON.stringify({ script: steps }));
-const newClient = () => new DaemonClient({ baseUrl: server, token });
+const newClient = (options = {}) => new DaemonClient({ baseUrl: server, token, fetchTimeoutMs: STEP_MS_MAX, ...options });
 const update = (event) => (event.type === "session_update" ? event.data.update : undefined);
 const spoken = (events) =>
   events.map(update).filter((it) => it?.sessionUpdate === "agent_message_chunk").map((it) => it.content.text).join("");
 
 /** Follows a session in the background. */
 function following(client, sessionId, options = {}) {
+  const { shared } = playing.getStore();
   const stop = new AbortController();
   const events = [];
   const waiting = new Set();
@@ -64,6 +91,7 @@ function following(client, sessionId, options = {}) {
     try {
       for await (const event of client.subscribeEvents(sessionId, { ...options, signal: stop.signal })) {
         events.push(event);
+        if (sessionId === shared?.sessionId) shared.lastEventId = Math.max(shared.lastEventId, event.id ?? 0);
         for (const wake of [...waiting]) wake();
       }
     } catch (error) {
@@ -95,8 +123,29 @@ function following(client, sessionId, options = {}) {
 
 const ends = (promptId) => (event) => ["turn_complete", "turn_error"].includes(event.type) && event.data.promptId === promptId;
 
-/** A session of its own for a scenario. */
+/** Submits a prompt that needs a permission. Returns the prompt's id and the request, of which the follower gets a frame. */
+async function ask(client, { sessionId, clientId }, follower, command) {
+  const { promptId } = await client.promptNonBlocking(sessionId, text(backend.asks(command)), undefined, clientId);
+  const asksOrEnds = (event) => ends(promptId)(event) || (event.type === "permission_request" && event.promptId === promptId);
+  const frame = await follower.first("a permission request", asksOrEnds);
+  if (frame.type === "permission_request") return { promptId, request: frame.data };
+  throw new Error(`the turn ended without a permission request: ${JSON.stringify(frame.data)}`);
+}
+
+/** The session of a list of scenarios: the first one creates it, the others attach to it. Frames of the scenario are those after `since`. */
 async function session(client) {
+  const list = playing.getStore();
+  if (!request.share) return await ownSession(client);
+  if (!list.shared) {
+    list.shared = { ...(await ownSession(client)), lastEventId: 0 };
+    return list.shared;
+  }
+  const { clientId } = await client.loadSession(list.shared.sessionId, { workspaceCwd: workspace });
+  return { sessionId: list.shared.sessionId, clientId, since: list.shared.lastEventId };
+}
+
+/** A session of its own for a scenario. */
+async function ownSession(client) {
   const created = await step("createOrAttachSession", async () => {
     const created = await client.createOrAttachSession({ workspaceCwd: workspace, sessionScope: "thread" });
     isText(created.sessionId, "sessionId");
@@ -105,8 +154,10 @@ async function session(client) {
     return created;
   });
   if (!created) throw new Error("no session");
-  return created;
+  return { ...created, since: 0 };
 }
+
+const context = { COMMAND, ask, backend, described, ends, following, has, newClient, ownSession, servers, session, spoken, step, text, update, workspace };
 
 const scenarios = {
   async foundation() {
@@ -150,7 +201,7 @@ const scenarios = {
     await step("subscribeEvents replays", async () => {
       const replayed = await follower.first("replay_complete", ({ type }) => type === "replay_complete");
       assert.equal(replayed.id, undefined, "replay_complete has no id");
-      assert.equal(spoken(follower.events), "hello", `expected the reply "hello", got ${JSON.stringify(follower.events.map(({ type }) => type))}`);
+      assert.match(spoken(follower.events), backend.reply("hello"), `expected a reply, got ${JSON.stringify(follower.events.map(({ type }) => type))}`);
     });
     await step("promptNonBlocking", async () => {
       const accepted = await client.promptNonBlocking(sessionId, text("second"), undefined, clientId);
@@ -160,7 +211,8 @@ const scenarios = {
       const end = await follower.first("the end of the turn", ends(accepted.promptId));
       has(end, { type: "turn_complete" }, "the end");
       has(end.data, { stopReason: "end_turn", sessionId }, "the end");
-      assert.ok(spoken(follower.events).endsWith("second"), `expected the reply "second", got ${spoken(follower.events)}`);
+      const reply = spoken(follower.events.filter((event) => event.promptId === accepted.promptId));
+      assert.match(reply, backend.reply("second"));
     });
     await step("frames are numbered and known to the SDK", async () => {
       const numbered = follower.events.filter(({ id }) => id !== undefined);
@@ -210,10 +262,10 @@ const scenarios = {
 
   async cancel() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
-    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    const { sessionId, clientId, since } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: since, clientId });
     await step("cancel", async () => {
-      const accepted = await client.promptNonBlocking(sessionId, script({ say: "Working…" }, { wait: 60_000 }, { say: "never" }), undefined, clientId);
+      const accepted = await client.promptNonBlocking(sessionId, text(backend.holds), undefined, clientId);
       await follower.first("the first words", (event) => update(event)?.sessionUpdate === "agent_message_chunk");
       await client.cancel(sessionId, clientId);
       await follower.first("prompt_cancelled", ({ type }) => type === "prompt_cancelled");
@@ -222,50 +274,53 @@ const scenarios = {
       has(end.data, { stopReason: "cancelled" }, "the end");
       assert.ok(!spoken(follower.events).includes("never"));
     });
-    await step("the next prompt works", async () => has(await client.prompt(sessionId, text("next"), undefined, clientId), { stopReason: "end_turn" }, "the turn"));
+    await step("the next prompt works", async () => has(await client.prompt(sessionId, text(backend.next), undefined, clientId), { stopReason: "end_turn" }, "the turn"));
     await step("a failed turn is an error", async () => {
-      const accepted = await client.promptNonBlocking(sessionId, script({ fail: { kind: "backend-failed", message: "it fell over" } }), undefined, clientId);
+      const accepted = await client.promptNonBlocking(sessionId, text(backend.fails.prompt), undefined, clientId);
       const end = await follower.first("the end of the turn", ends(accepted.promptId));
       has(end, { type: "turn_error" }, "the end");
-      has(end.data, { message: "it fell over" }, "the end");
+      assert.match(end.data.message, backend.fails.message);
     });
     await follower.stop();
   },
 
   async permissions() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
-    const follower = following(client, sessionId, { lastEventId: 0, clientId });
-    const asks = (title) => script({ ask: { title, command: "rm -r logs" } }, { say: "Done." });
-    const asked = (title) => follower.first(`the request ${title}`, ({ type, data }) => type === "permission_request" && data.toolCall.title === title);
-    for (const [title, wanted, reason] of [["Delete?", "allow", "end_turn"], ["Again?", "reject", "refusal"]]) {
+    const { sessionId, clientId, since } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: since, clientId });
+    const asked = (command) => ask(client, { sessionId, clientId }, follower, command);
+    const first = await step("the agent asks", async () => {
+      const { promptId, request } = await asked(COMMAND);
+      has(request, { sessionId }, "the request");
+      assert.ok(JSON.stringify(request.toolCall).includes(COMMAND), "the request shows what will run");
+      return { promptId, request };
+    });
+    if (!first) return await follower.stop();
+    for (const [wanted, reason] of [["allow", "end_turn"], ["reject", backend.rejected]]) {
       await step(`respondToSessionPermission: ${wanted}`, async () => {
-        const accepted = await client.promptNonBlocking(sessionId, asks(title), undefined, clientId);
-        const { data } = await asked(title);
-        has(data, { sessionId }, "the request");
-        assert.match(JSON.stringify(data.toolCall), /rm -r logs/, "the request shows what will run");
-        const option = data.options.find(({ kind }) => kind.startsWith(wanted));
+        const { promptId, request } = wanted === "allow" ? first : await asked(COMMAND);
+        const option = request.options.find(({ kind }) => kind === `${wanted}_once`);
         const vote = { outcome: { outcome: "selected", optionId: option.optionId } };
-        assert.equal(await client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), true, "the vote counts");
-        const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === data.requestId);
+        assert.equal(await client.respondToSessionPermission(sessionId, request.requestId, vote, clientId), true, "the vote counts");
+        const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === request.requestId);
         assert.deepEqual(resolved.data.outcome, vote.outcome);
-        const end = await follower.first("the end of the turn", ends(accepted.promptId));
+        const end = await follower.first("the end of the turn", ends(promptId));
         has(end.data, { stopReason: reason }, "the end");
-        assert.equal(await client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), false, "a late vote does not count");
+        assert.equal(await client.respondToSessionPermission(sessionId, request.requestId, vote, clientId), false, "a late vote does not count");
       });
     }
     await step("an unknown option is refused", async () => {
-      await client.promptNonBlocking(sessionId, asks("Which?"), undefined, clientId);
-      const { data } = await asked("Which?");
+      const { promptId, request } = await asked(COMMAND);
       const vote = { outcome: { outcome: "selected", optionId: "no-such-option" } };
-      await assert.rejects(client.respondToSessionPermission(sessionId, data.requestId, vote, clientId), (error) => {
+      await assert.rejects(client.respondToSessionPermission(sessionId, request.requestId, vote, clientId), (error) => {
         assert.equal(error.status, 400, `expected 400, got ${described(error)}`);
         has(error.body, { code: "invalid_option_id" }, "the failure");
         return true;
       });
-      assert.equal(await client.respondToPermission(data.requestId, { outcome: { outcome: "cancelled" } }, clientId), true, "a cancel counts");
-      const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === data.requestId);
+      assert.equal(await client.respondToPermission(request.requestId, { outcome: { outcome: "cancelled" } }, clientId), true, "a cancel counts");
+      const resolved = await follower.first("permission_resolved", (event) => event.type === "permission_resolved" && event.data.requestId === request.requestId);
       assert.deepEqual(resolved.data.outcome, { outcome: "cancelled" });
+      await follower.first("the end of the turn", ends(promptId));
     });
     await follower.stop();
   },
@@ -273,12 +328,11 @@ const scenarios = {
   /** A client that loses its connection gets every frame exactly once. */
   async reconnect() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
-    const whole = following(client, sessionId, { lastEventId: 0, clientId });
+    const { sessionId, clientId, since } = await session(client);
+    const whole = following(client, sessionId, { lastEventId: since, clientId });
     await step("frames across two connections", async () => {
-      const first = following(client, sessionId, { lastEventId: 0, clientId });
-      const said = script({ say: "one two three four five six", pieces: 6, everyMs: 50 }, { say: "seven" });
-      const accepted = await client.promptNonBlocking(sessionId, said, undefined, clientId);
+      const first = following(client, sessionId, { lastEventId: since, clientId });
+      const accepted = await client.promptNonBlocking(sessionId, text(backend.streams), undefined, clientId);
       await first.first("the first words", (event) => update(event)?.sessionUpdate === "agent_message_chunk");
       await first.stop();
       const lastEventId = Math.max(...first.events.map(({ id }) => id ?? 0));
@@ -308,7 +362,7 @@ const scenarios = {
         for await (const event of attached.events({ signal: stop.signal })) events.push(event);
       })().catch(() => {});
       // It registers its waiter only after it has read the response, so the turn must not end before.
-      has(await attached.prompt(script({ wait: 300 }, { say: "eight" })), { stopReason: "end_turn" }, "the turn");
+      has(await attached.prompt(text(backend.streams)), { stopReason: "end_turn" }, "the turn");
       stop.abort();
       await reading;
     });
@@ -318,7 +372,7 @@ const scenarios = {
   async reads() {
     const client = newClient();
     const { sessionId, clientId } = await session(client);
-    await step("prompt", () => client.prompt(sessionId, text("hello"), undefined, clientId));
+    await step("prompt", () => client.prompt(sessionId, text(backend.next), undefined, clientId));
     await step("sessionContext", async () => {
       const context = await client.sessionContext(sessionId, clientId);
       has(context, { v: 1, sessionId, workspaceCwd: workspace }, "the context");
@@ -333,12 +387,13 @@ const scenarios = {
       await client.setSessionModel(sessionId, modelId, clientId);
       const after = await client.sessionContext(sessionId, clientId);
       assert.equal(after.state.models.currentModelId, modelId, `expected the model ${modelId}, got ${JSON.stringify(after.state.models)}`);
+      await client.setSessionModel(sessionId, state.models.currentModelId, clientId);
       await follower.stop();
     });
     await step("setSessionModel of an unknown model fails", () => assert.rejects(client.setSessionModel(sessionId, "no such model", clientId)));
     await step("sessionStats", async () => {
       const stats = await client.sessionStats(sessionId, clientId);
-      has(stats, { promptCount: 1 }, "the stats");
+      assert.ok(stats.promptCount >= 1, `expected prompts, got ${JSON.stringify(stats)}`);
       for (const name of ["sessionStartTimeMs", "durationMs"]) assert.equal(typeof stats[name], "number", `expected the number ${name}, got ${JSON.stringify(stats)}`);
     });
     await step("sessionTasks", async () => isList((await client.sessionTasks(sessionId, clientId)).tasks, "tasks"));
@@ -354,7 +409,7 @@ const scenarios = {
 
   async asides() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
+    const { sessionId, clientId } = await ownSession(client);
     const asked = { clientId };
     await step("recapSession of an empty session", async () => has(await client.recapSession(sessionId, asked), { sessionId, recap: null }, "the recap"));
     await step("prompt", () => client.prompt(sessionId, text("hello"), undefined, clientId));
@@ -364,9 +419,10 @@ const scenarios = {
       assert.ok(!recap.includes("<recap>"), `expected no tags, got ${recap}`);
     });
     await step("btwSession", async () => {
-      const reply = await client.btwSession(sessionId, "What did I say?", asked);
+      const [question, answer] = backend.question;
+      const reply = await client.btwSession(sessionId, question, asked);
       has(reply, { sessionId }, "the answer");
-      assert.match(reply.answer, /hello/);
+      assert.match(reply.answer, answer);
     });
     await step("btwSession without a question is refused", () => assert.rejects(client.btwSession(sessionId, " ", asked), (error) => error.status === 400));
     await step("sessionContextUsage", async () => {
@@ -436,8 +492,8 @@ const scenarios = {
 
   async workspace() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
-    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    const { sessionId, clientId, since } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: since, clientId });
     await step("workspaceMemory", async () => {
       const memory = await client.workspaceMemory();
       has(memory, { v: 1, workspaceCwd: workspace }, "the memory");
@@ -477,12 +533,17 @@ const scenarios = {
     await follower.stop();
   },
 
+  evictions: () => evictions(context),
+  votes: () => votes(context),
+  shutdown: () => shutdown(context),
+  replicas: () => replicas(context),
+
   auth: () => auth({ newClient, session, following, step, has, isText, described, workspace }),
 
   async mcp() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
-    const follower = following(client, sessionId, { lastEventId: 0, clientId });
+    const { sessionId, clientId, since } = await session(client);
+    const follower = following(client, sessionId, { lastEventId: since, clientId });
     const framed = async (type) => {
       const frame = await follower.first(type, (event) => event.type === type);
       const known = asKnownDaemonEvent(frame);
@@ -533,7 +594,7 @@ const scenarios = {
   /** Going back in a conversation, continuing it in another session, and commands that the agent learns of. */
   async history() {
     const client = newClient();
-    const { sessionId, clientId } = await session(client);
+    const { sessionId, clientId } = await ownSession(client);
     const follower = following(client, sessionId, { lastEventId: 0, clientId });
     for (const words of ["one", "two"]) {
       await step(`prompt ${words}`, () => client.prompt(sessionId, text(words), undefined, clientId));
@@ -568,7 +629,8 @@ const scenarios = {
       has(branched, { displayName: "Another way(1)", attached: false, workspaceCwd: workspace }, "the branch");
       assert.equal(branched.forkedFrom.sessionId, sessionId);
       const texts = branched.compactedReplay.map(({ data }) => data.update.content.text);
-      assert.deepEqual(texts.slice(0, 2), ["one", "one"]);
+      assert.equal(texts[0], "one");
+      assert.match(texts[1], backend.reply("one"));
       assert.ok(texts[2].includes("cat made"), `expected the command, got ${JSON.stringify(texts)}`);
       const branch = following(client, branched.sessionId, { lastEventId: 0, clientId: branched.clientId });
       const frame = await branch.first("session_branched", ({ type }) => type === "session_branched");
@@ -580,16 +642,33 @@ const scenarios = {
   },
 };
 
-try {
-  await scenarios[scenario]();
-} catch (error) {
-  failures.push(`${scenario}: ${described(error)}`);
+/** Plays scenarios one after the other, in the session that earlier ones of the same list share. */
+async function play(names, list) {
+  for (const scenario of names) {
+    list.scenario = scenario;
+    const started = Date.now();
+    try {
+      await playing.run(list, scenarios[scenario]);
+    } catch (error) {
+      failures.push(`${scenario}: ${described(error)}`);
+    }
+    if (request.times) console.error(`${scenario}: ${Date.now() - started} ms`);
+  }
+}
+
+const stores = lists.map(() => ({}));
+await Promise.all(lists.map((names, at) => play(names, stores[at])));
+// It ends the server of the others.
+await play(request.last, stores[0]);
+const played = new Set([...lists.flat(), ...request.last]);
+for (const entry of exceptions) {
+  if (entry[0] === request.backend && played.has(entry[1]) && !used.has(entry)) failures.push(`${entry.slice(1, 3).join(": ")}: is listed as an exception, but there is no such step`);
 }
 if (failures.length > 0) {
-  console.error(`${failures.length} of ${Object.keys(results).length + failures.length} steps failed:`);
+  console.error(`${failures.length} of ${passed + failures.length} steps failed:`);
   failures.forEach((failure) => console.error(`- ${failure}`));
   process.exit(1);
 }
-console.log(Object.keys(results).length);
+console.log(passed);
 // Open connections of a client would keep the process alive.
 process.exit(0);

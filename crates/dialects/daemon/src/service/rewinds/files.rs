@@ -16,7 +16,7 @@ use ostler_server::{
 
 use crate::{
     files::{PastContent, PastFile, Workspace},
-    service::lookup::OpenSession,
+    service::{lookup::OpenSession, restores::RestoreLock},
     state::DaemonState,
 };
 
@@ -33,9 +33,15 @@ pub(super) struct Restored {
 }
 
 /// Undoes what the turns have changed in the workspace.
-pub(super) async fn restore(app: &App, open: &OpenSession, undone: &[NumberedTurn]) -> Result<Restored, Failure> {
+pub(super) async fn restore(
+    app: &App,
+    open: &OpenSession,
+    undone: &[NumberedTurn],
+    lock: &mut RestoreLock,
+) -> Result<Restored, Failure> {
     let (mut restored, mut changes) = (Restored::default(), vec![]);
     for numbered in undone {
+        lock.extend(app).await?;
         let Some(recorded) = snapshots::changes(app, &numbered.turn).await? else { continue };
         match snapshots::files(app, &numbered.turn, &recorded).await? {
             Some(files) => changes.extend(files.into_iter().map(|file| (file.path, file.before, file.after))),
@@ -53,7 +59,8 @@ pub(super) async fn restore(app: &App, open: &OpenSession, undone: &[NumberedTur
     let is_bound = DaemonState::of(app).workspace().is_ok_and(|bound| bound.to_string_lossy() == open.daemon.workspace);
     for (number, file) in changes.into_iter().enumerate() {
         let path = clip(&file.path, LISTED_CHARS_MAX);
-        let is_restored = is_bound && number < RESTORED_FILES_MAX && restore_file(app, file).await;
+        let is_wanted = is_bound && number < RESTORED_FILES_MAX && lock.extend(app).await?;
+        let is_restored = is_wanted && restore_file(app, file).await;
         let list = if is_restored { &mut restored.changed } else { &mut restored.failed };
         if list.len() < LISTED_MAX {
             list.push(path);

@@ -2,7 +2,7 @@
 //! the frame's bytes are added to the queue of every stream. The follower ends with the last stream.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Weak},
 };
 
@@ -29,21 +29,27 @@ pub(crate) struct Streams {
     pub(super) prompts: Prompts,
     sessions: Mutex<HashMap<SessionId, Arc<Broadcast>>>,
     /// How many streams each session has, also those that are not yet up to date.
-    open: Arc<Mutex<HashMap<SessionId, usize>>>,
+    open: Arc<Mutex<OpenStreams>>,
 }
+
+/// The streams of each session, by their clients. A client that is not registered in the session is `None`.
+type OpenStreams = HashMap<SessionId, Vec<Option<String>>>;
 
 /// One of a session's streams. Dropping it lets another client have one.
 pub(crate) struct StreamSlot {
-    open: Arc<Mutex<HashMap<SessionId, usize>>>,
+    open: Arc<Mutex<OpenStreams>>,
     session: SessionId,
+    client: Option<String>,
 }
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
         let mut open = self.open.lock();
-        if let Some(count) = open.get_mut(&self.session) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(clients) = open.get_mut(&self.session) {
+            if let Some(place) = clients.iter().position(|client| *client == self.client) {
+                clients.swap_remove(place);
+            }
+            if clients.is_empty() {
                 open.remove(&self.session);
             }
         }
@@ -96,18 +102,35 @@ pub(super) struct Joining<'a> {
 
 impl Streams {
     /// Admits one more stream of the session.
-    pub(super) fn admit(&self, session: SessionId, streams_max: usize) -> Result<StreamSlot, Failure> {
+    pub(super) fn admit(
+        &self,
+        session: SessionId,
+        client: Option<String>,
+        streams_max: usize,
+    ) -> Result<StreamSlot, Failure> {
         let mut open = self.open.lock();
-        let count = open.entry(session).or_default();
-        if *count >= streams_max {
+        let clients = open.entry(session).or_default();
+        if clients.len() >= streams_max {
             let message = format!("the session has {streams_max} event streams");
             return Err(Failure::rule(Rule::SubscriberLimitExceeded, message)
                 .detail("limit", streams_max)
                 .detail("retryAfterMs", RETRY_AFTER_MS));
         }
-        *count += 1;
+        clients.push(client.clone());
         drop(open);
-        Ok(StreamSlot { open: self.open.clone(), session })
+        Ok(StreamSlot { open: self.open.clone(), session, client })
+    }
+
+    /// The sessions with streams of this process, and the clients that follow each.
+    pub(crate) fn followed(&self) -> Vec<(SessionId, BTreeSet<String>)> {
+        let open = self.open.lock();
+        open.iter().map(|(session, clients)| (*session, clients.iter().flatten().cloned().collect())).collect()
+    }
+
+    /// Whether the client has a stream of this process.
+    pub(crate) fn is_followed_by(&self, session: SessionId, client_id: &str) -> bool {
+        let open = self.open.lock();
+        open.get(&session).is_some_and(|clients| clients.iter().flatten().any(|client| client == client_id))
     }
 
     /// Adds a queue to the session's subscribers. `None` if events after `joining.after` were already published: the stream must

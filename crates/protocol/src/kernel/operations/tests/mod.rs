@@ -261,6 +261,7 @@ impl Scene {
             owner: None,
             heartbeat_at: None,
             token_hash: None,
+            placement: None,
             poll: JobPoll::of(run_id, runner_job_id, unknown),
             created_at: self.now,
             updated_at: self.now,

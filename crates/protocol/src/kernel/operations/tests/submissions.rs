@@ -259,7 +259,7 @@ fn a_queued_turn_waits_for_answers_too_and_only_so_many_wait() {
     let queued = |scene: &mut Scene, name: &str| {
         let mut op = scene.message(name, name, OnBusy::Enqueue);
         let Submission::Turn { fresh, .. } = op.work else { unreachable!() };
-        op.work = Submission::QueuedTurn { fresh, turns_max: 2 };
+        op.work = Submission::QueuedTurn { fresh, turns_max: 2, at_seq: 0 };
         op
     };
     let op = queued(&mut scene, "two");

@@ -92,6 +92,72 @@ fn every_field_is_held_to_its_constraint() {
     }
 }
 
+/// The pointer of every problem.
+fn pointers(manifest: &Value) -> Vec<String> {
+    let failure = Checked::read(&manifest.to_string()).unwrap_err();
+    let problems = failure.details.unwrap()["problems"].as_array().cloned().unwrap_or_default();
+    problems.iter().map(|problem| problem["pointer"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn one_answer_names_every_problem_whatever_its_kind() {
+    let manifest = json!({
+        "schema_version": "2.0",
+        "agent_version": 1,
+        "tools": [
+            {
+                "name": "Bad Name",
+                "permission_scope": "no:where",
+                "timeout_ms": 0,
+                "input_schema": {"properties": {
+                    "a": {"pattern": "(?i)x"}, "b": {"$ref": "other.json"}, "c": {"dependencies": {}}}},
+            },
+            {"description_i18n_key": "a.b", "permission_scope": "own:scope", "input_schema": {"type": "object"}},
+            7,
+        ],
+        "permission_scopes": [
+            {"id": "own:scope", "sensitivity": "extreme"},
+            {"label_i18n_key": "Not A Key", "sensitivity": "low"},
+        ],
+    });
+    let mut found = pointers(&manifest);
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            "/agent_version",
+            "/permission_scopes/0/description_fallback",
+            "/permission_scopes/0/label_fallback",
+            "/permission_scopes/0/label_i18n_key",
+            "/permission_scopes/0/sensitivity",
+            "/permission_scopes/1/id",
+            "/permission_scopes/1/label_i18n_key",
+            "/schema_version",
+            "/tools/0/description_i18n_key",
+            "/tools/0/input_schema",
+            "/tools/0/input_schema/properties/a/pattern",
+            "/tools/0/input_schema/properties/b/$ref",
+            "/tools/0/input_schema/properties/c/dependencies",
+            "/tools/0/name",
+            "/tools/0/permission_scope",
+            "/tools/0/timeout_ms",
+            "/tools/1/name",
+            "/tools/2",
+        ]
+    );
+}
+
+#[test]
+fn a_schema_lists_everything_that_the_dialect_rejects() {
+    let schema = json!({"type": "object", "properties": {"a": {"type": "nope"}, "b": {"required": "x"}, "c": {"maxLength": -1}}});
+    let mut found = pointers(&with("/tools/0/input_schema", schema));
+    found.sort_unstable();
+    let of = |place: &str| format!("/tools/0/input_schema/properties/{place}");
+    assert_eq!(found, [of("a/type"), of("b/required"), of("c/maxLength")]);
+    let schema = json!({"type": "object", "properties": {"a": {"type": "nope"}, "b": {"pattern": "(?i)x"}}});
+    assert_eq!(pointers(&with("/tools/0/input_schema", schema)), [of("b/pattern"), of("a/type")]);
+}
+
 #[test]
 fn names_are_declared_once() {
     let sample = sample();
