@@ -1,4 +1,4 @@
-//! What strangers send, bent and broken at random: the parsers of the mesh and the daemon must neither panic nor take what they should not.
+//! What strangers send, bent and broken at random: the parsers of the mesh, the daemon and the MCP server must neither panic nor take what they should not.
 //!
 //! It runs on the stable compiler, so nothing guides it through the code; it starts from good inputs instead, knows the words
 //! of each language, and cuts, repeats and splices them. Cases follow from a number, so that a failure can be had again.
@@ -6,6 +6,7 @@
 mod certificates;
 mod domain;
 mod files;
+mod mcp_messages;
 mod mutate;
 mod prompts;
 mod text;
@@ -23,7 +24,7 @@ pub struct Target {
     pub attempt: fn(&[u8]),
 }
 
-pub const TARGETS: [&Target; 7] = [
+pub const TARGETS: [&Target; 8] = [
     &text::FRAME,
     &certificates::ENVELOPE,
     &text::AGENT_MD,
@@ -31,6 +32,7 @@ pub const TARGETS: [&Target; 7] = [
     &files::PATH,
     &files::GLOB,
     &prompts::PROMPT,
+    &mcp_messages::MESSAGE,
 ];
 
 impl Target {

@@ -9,6 +9,8 @@
 //! | `run:COMMAND` | a call of `run_shell_command` |
 //! | `once:COMMAND` | the same for the first request; afterwards the user's text |
 //! | `loop` | a call of an unknown tool, again and again |
+//! | `call:NAME ARGUMENTS` | a call of this tool; several at once between `\|\|` |
+//! | `rounds:N` | N calls of `time_now`, one after the other |
 //! | `think` | a thought, then a text |
 //! | `recall` | all earlier messages |
 //! | `slow:N` | N words, one every 50 ms; 600 by default |
@@ -85,6 +87,10 @@ fn streamed_reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
             // Each call has a different id, like a real provider's.
             stream(call(&format!("call_{}", before.len()), "run_shell_command", &arguments), Then::End)
         }
+        ("call", None) => stream(calls(argument), Then::End),
+        ("rounds", _) if history.tool_results() < argument.parse().unwrap_or(1) => {
+            stream(call(&format!("call_{}", before.len()), "time_now", &json!({})), Then::End)
+        }
         (_, Some(result)) => text_reply(&format!("The tool said: {result}")),
         ("think", _) => {
             stream([vec![thought("let me "), thought("see"), text("thought")], end("stop")].concat(), Then::End)
@@ -148,9 +154,18 @@ impl<'a> History<'a> {
         self.messages.iter().rev().find(|message| message["role"] == "user").map(text_of).unwrap_or_default()
     }
 
-    /// The result of a tool, if that is the last message.
+    /// The results of tools, if those are the last messages.
     fn tool_result(&self) -> Option<String> {
-        self.messages.last().filter(|message| message["role"] == "tool").map(text_of)
+        let last = self.messages.iter().rev().take_while(|message| message["role"] == "tool");
+        let mut results: Vec<_> = last.map(text_of).collect();
+        results.reverse();
+        Some(results.join(" | ")).filter(|_| !results.is_empty())
+    }
+
+    /// How many results of tools follow the last prompt.
+    fn tool_results(&self) -> usize {
+        let turn = self.messages.iter().rev().take_while(|message| message["role"] != "user");
+        turn.filter(|message| message["role"] == "tool").count()
     }
 
     fn earlier(&self) -> String {
@@ -190,6 +205,21 @@ fn call(id: &str, name: &str, arguments: &Value) -> Vec<Value> {
         "function": {"name": name, "arguments": first}}]});
     let rest = json!({"tool_calls": [{"index": 0, "function": {"arguments": second}}]});
     [vec![chunk(begin, Value::Null), chunk(rest, Value::Null)], end("tool_calls")].concat()
+}
+
+/// Several tool calls of one reply, each with its name and then its arguments in pieces, which alternate.
+fn calls(wanted: &str) -> Vec<Value> {
+    let wanted = wanted.split("||").map(|call| call.trim().split_once(' ').unwrap_or((call.trim(), "{}")));
+    let (mut begins, mut rests) = (vec![], vec![]);
+    for (index, (name, arguments)) in wanted.enumerate() {
+        let (first, second) = arguments.split_at(arguments.floor_char_boundary(arguments.len() / 2));
+        let begin = json!([{"index": index, "id": format!("call_{index}"), "type": "function",
+            "function": {"name": name, "arguments": first}}]);
+        begins.push(chunk(json!({"role": "assistant", "content": null, "tool_calls": begin}), Value::Null));
+        let rest = json!([{"index": index, "function": {"arguments": second}}]);
+        rests.push(chunk(json!({"tool_calls": rest}), Value::Null));
+    }
+    [begins, rests, end("tool_calls")].concat()
 }
 
 fn end(reason: &str) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! Stand-ins for model providers, an identity provider and a bucket: endpoints on loopback that speak the real wire protocol over a real
+//! Stand-ins for model and speech providers, an identity provider and a bucket: endpoints on loopback that speak the real wire protocol over a real
 //! socket. For tests and measurements only: what passes with them is a self-test with a real agent, not acceptance with a
 //! real provider.
 //!
@@ -13,9 +13,11 @@ mod endpoint;
 mod identity;
 pub mod marker;
 mod responses;
+mod speech;
 
 pub use bucket::Bucket;
 pub use chat::{chat, chat_with_key};
 pub use endpoint::{Endpoint, RecordedRequest};
 pub use identity::{IdentityProvider, IdentityReply, IdentityRequest};
 pub use responses::responses;
+pub use speech::speech;

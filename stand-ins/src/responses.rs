@@ -7,6 +7,7 @@
 //! | `delta-only` | pieces of a text that is never finished |
 //! | `think` | a reasoning summary, then a text |
 //! | `tool:COMMAND`, `escalate:COMMAND` | a shell command, the second outside the sandbox; afterwards a text |
+//! | `call:SERVER NAME ARGUMENTS` | a call of a tool of this MCP server; afterwards its result |
 //! | `loop:COMMAND` | a shell command, again and again |
 //! | `background:COMMAND` | a shell command that is not awaited; afterwards a text |
 //! | `spawn:PROMPT` | a sub-agent with this prompt, which is awaited; afterwards a text |
@@ -73,6 +74,13 @@ fn reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
             }
             history.call(before.len(), json!({"name": "exec_command", "arguments": arguments.to_string()}))
         }
+        "call" if history.outputs.is_empty() => {
+            let mut words = marker.argument.splitn(3, ' ');
+            let [server, name, arguments] = std::array::from_fn(|_| words.next().unwrap_or("{}"));
+            let namespace = format!("mcp__{server}");
+            history.call(before.len(), json!({"namespace": namespace, "name": name, "arguments": arguments}))
+        }
+        "call" => history.results_reply(),
         "spawn" if history.outputs.len() < 2 => {
             let (name, arguments) = match history.outputs[..] {
                 [] => ("spawn_agent", json!({"message": marker.argument})),
@@ -106,14 +114,18 @@ struct History<'a> {
     last: &'a str,
     /// The outputs of tools after it.
     outputs: Vec<&'a str>,
+    /// The texts in outputs that have parts.
+    parts: Vec<&'a str>,
 }
 
 impl<'a> History<'a> {
     fn read(body: &'a Value) -> Self {
-        let mut history = Self { texts: vec![], last: "", outputs: vec![] };
+        let mut history = Self { texts: vec![], last: "", outputs: vec![], parts: vec![] };
         for item in body["input"].as_array().into_iter().flatten() {
             if item["type"] == "function_call_output" {
                 history.outputs.push(item["output"].as_str().unwrap_or_default());
+                let parts = item["output"].as_array().into_iter().flatten();
+                history.parts.extend(parts.filter_map(|part| part["text"].as_str()));
             }
             if item["role"] != "user" {
                 continue;
@@ -123,6 +135,7 @@ impl<'a> History<'a> {
                 history.texts.push(text);
                 history.last = text;
                 history.outputs.clear();
+                history.parts.clear();
             }
         }
         history
@@ -145,6 +158,12 @@ impl<'a> History<'a> {
             .into_iter()
             .for_each(|call| call.extend(function.as_object().cloned().unwrap_or_default()));
         stream(vec![done(&call), completed(Some(self.usage()))])
+    }
+
+    /// A text that repeats the results of tools.
+    fn results_reply(&self) -> Reply {
+        let results = self.outputs.iter().chain(&self.parts).copied().collect::<Vec<_>>().join(" ");
+        stream(vec![done(&message(&format!("The tool said: {results}"))), completed(Some(self.usage()))])
     }
 
     fn text_reply(&self, pieces: usize, every_ms: u64) -> Reply {

@@ -1,4 +1,4 @@
-//! The real agents, the real clients (AG-UI, the SDK of the daemon dialect) and the other implementation of age that the tests drive, and the Node that
+//! The real agents, the real clients (AG-UI, MCP, the SDK of the daemon dialect) and the other implementation of age that the tests drive, and the Node that
 //! some of them run on: from npm. No package's install script is run.
 
 use std::fs;
@@ -17,7 +17,7 @@ apt-get install -q -y --no-install-recommends npm
 
 /// Where the programs are, each under the variable by which the tests find it.
 pub struct Agents {
-    pub variables: [(&'static str, PathBuf); 7],
+    pub variables: [(&'static str, PathBuf); 8],
 }
 
 impl Agents {
@@ -48,6 +48,17 @@ impl Agents {
                 "OSTLER_TEST_QWEN_SDK",
                 modules.join("@qwen-code").join("sdk").join("dist").join("daemon").join("index.js"),
             ),
+            // The official client of MCP.
+            (
+                "OSTLER_TEST_MCP_SDK",
+                modules
+                    .join("@modelcontextprotocol")
+                    .join("sdk")
+                    .join("dist")
+                    .join("esm")
+                    .join("client")
+                    .join("index.js"),
+            ),
             // Another implementation of the format of encrypted backups.
             ("OSTLER_TEST_AGE", modules.join("age-encryption").join("dist").join("index.js")),
             // For the example page, which a front-end developer would bundle too.
@@ -60,7 +71,7 @@ impl Agents {
 pub fn find_or_install() -> Result<Agents, String> {
     let wanted = workspace_root()?.join("xtask").join("npm");
     let is_good = |directory: &Path| Agents::in_directory(directory).is_some();
-    let what = "Codex, Qwen Code and its SDK, the AG-UI client, age and Node";
+    let what = "Codex, Qwen Code and its SDK, the clients of AG-UI and MCP, age and Node";
     let directory = find_or_install_packages("node", &wanted, is_good, what).map_err(|reason| {
         format!(
             "the tests drive real agents, and they cannot be had: {reason}\n\

@@ -43,9 +43,15 @@ use crate::{
         BODY_BYTES_MAX, COMMAND_PAYLOAD_BYTES_MAX, JSON_DEPTH_MAX, JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX,
         WORK_BODY_BYTES_MAX,
     },
+    mcp_server::messages::McpMessage,
     mesh::identities::{CreateInvite, IssueCertificate, RevokeIdentity},
     retention::{PlaceHold, SweepRetention},
+    run_input::{
+        automations::{CreateAutomation, StartAutomation, UpdateAutomation},
+        calendar::{CreateCalendarEvent, UpdateCalendarEvent},
+    },
     tokens::CreateToken,
+    tools::wire::{CallTool, TryTool},
     trust::{
         agents::{CreateAgent, CreateAgentToken, DiffManifest, UpdateAgent},
         relations::{Answers, CreateRelation, UseScope},
@@ -147,6 +153,14 @@ bodies! {
     RewindSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     BranchSession: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
     RunShell: 2 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CallTool: 8 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    TryTool: 2 * SMALL_BODY_BYTES_MAX, JSON_VALUES_MAX;
+    CreateAutomation: 2 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    UpdateAutomation: 2 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    StartAutomation: SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    CreateCalendarEvent: 4 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    UpdateCalendarEvent: 4 * SMALL_BODY_BYTES_MAX, SMALL_VALUES_MAX;
+    McpMessage: WORK_BODY_BYTES_MAX, JSON_VALUES_MAX;
 }
 
 /// Most bytes of a string as it is sent. Few fields accept more than a command's payload, and no escape is longer than six bytes.

@@ -117,6 +117,14 @@ ids! {
     ProfileChangeId "chg_";
     /// A legal hold.
     HoldId "hld_";
+    /// A job that starts runs on a schedule.
+    AutomationId "aut_";
+    /// One start of an automation.
+    AutomationStartId "ast_";
+    /// An event of a calendar.
+    CalendarEventId "cal_";
+    /// A client's session with the MCP server. It has no state: it only tells the calls of one client from those of others.
+    McpSessionId "mcp_";
     /// Correlates one request with the log.
     TraceId "trc_";
 }

@@ -18,6 +18,7 @@ pub mod json;
 pub mod kernel;
 pub mod limits;
 pub mod mcp;
+pub mod mcp_server;
 pub mod mesh;
 pub mod outgoing;
 pub mod problems;
@@ -28,6 +29,7 @@ pub mod rules;
 pub mod run_input;
 pub mod text;
 pub mod tokens;
+pub mod tools;
 pub mod trust;
 pub mod users;
 

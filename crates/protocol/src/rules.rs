@@ -18,7 +18,11 @@ mod trust;
 #[macro_use]
 mod daemon;
 #[macro_use]
+mod mcp_server;
+#[macro_use]
 mod client;
+#[macro_use]
+mod tools;
 
 /// Makes the enum and the table. Each file of rows is a macro that adds its rows and calls the next one of the list in
 /// brackets, so that the rows of all files reach this macro in one piece.
@@ -82,7 +86,7 @@ impl RuleRow {
     }
 }
 
-kernel_rules! { [engine_rules run_input_rules mesh_rules trust_rules daemon_rules client_rules rules] }
+kernel_rules! { [engine_rules run_input_rules mesh_rules trust_rules daemon_rules mcp_server_rules client_rules tools_rules rules] }
 
 impl Rule {
     pub fn row(self) -> &'static RuleRow {

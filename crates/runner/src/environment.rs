@@ -11,7 +11,8 @@ use ostler_protocol::{
     },
     outgoing::OutgoingRules,
 };
-use serde::{Deserialize, Serialize};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     backend::turn::TurnEnd,
@@ -54,6 +55,17 @@ pub struct BackendEnvironment {
     /// Tools that the backend must not use, by the names under which its model calls them.
     #[serde(default)]
     pub disabled_tools: Vec<String>,
+    /// With which a program of this run calls the server's tools. `None` if it gets none of them.
+    #[serde(default, serialize_with = "expose_token")]
+    pub tool_token: Option<SecretString>,
+}
+
+/// The token is serialised in clear: the reader is the runner that it is for.
+fn expose_token<S: Serializer>(token: &Option<SecretString>, out: S) -> Result<S::Ok, S::Error> {
+    match token {
+        Some(token) => out.serialize_some(token.expose_secret()),
+        None => out.serialize_none(),
+    }
 }
 
 /// How long a backend retries a model provider that is unavailable.
@@ -108,6 +120,7 @@ impl BackendEnvironment {
             outgoing: None,
             mcp_servers: vec![],
             disabled_tools: vec![],
+            tool_token: None,
         }
     }
 

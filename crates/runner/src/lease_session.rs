@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
-use ostler_client::{Client, is_transient};
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{AttemptId, CommandId},
@@ -20,12 +20,16 @@ use ostler_protocol::{
         whole_payloads::WholePayload,
     },
 };
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant};
 
-use crate::{backend::turn::TurnEnd, pending_commands::PendingCommands, rules};
+use crate::{
+    backend::turn::TurnEnd,
+    pending_commands::PendingCommands,
+    retries::{RETRY_MS_MAX, retry},
+    rules,
+    tool_port::ToolPort,
+};
 
-const RETRY_FIRST_MS: u64 = 50;
-const RETRY_MS_MAX: u64 = 2_000;
 /// A write is retried for as long as the lease could last, within these bounds.
 const RETRY_FOR_MS: (u64, u64) = (1_000, 60_000);
 
@@ -220,6 +224,19 @@ impl LeaseSession {
         retry(self.retry_for(), || self.client.conversation(&self.run_id, &command_id)).await
     }
 
+    /// The server's tools, for the time of a command.
+    pub(crate) fn tool_port(&self, command_id: CommandId) -> ToolPort {
+        ToolPort {
+            client: self.client.clone(),
+            run_id: self.run_id.clone(),
+            runner_id: self.runner_id.clone(),
+            lease_epoch: self.lease_epoch,
+            attempt_id: self.attempt_id.to_string(),
+            command_id,
+            retry_for: self.retry_for(),
+        }
+    }
+
     /// Images in the form that models accept: our own as data URLs, others by their URLs. One that cannot be loaded is left
     /// out.
     pub(crate) fn load_images(&self, images: Vec<HistoryAttachment>) -> BoxFuture<'static, Vec<String>> {
@@ -259,24 +276,5 @@ impl LeaseSession {
 
     fn retry_for(&self) -> Duration {
         Duration::from_millis(self.lease_ms.unsigned_abs().clamp(RETRY_FOR_MS.0, RETRY_FOR_MS.1))
-    }
-}
-
-/// Repeats a call until the server replies or `limit` has passed. Only for calls that may be repeated.
-pub(crate) async fn retry<T, F: Future<Output = Result<T, Failure>>>(
-    limit: Duration,
-    mut call: impl FnMut() -> F,
-) -> Result<T, Failure> {
-    let until = Instant::now() + limit;
-    let mut pause = Duration::from_millis(RETRY_FIRST_MS);
-    loop {
-        match call().await {
-            Err(failure) if is_transient(&failure) && Instant::now() + pause < until => {
-                tracing::debug!(%failure, "the call failed; retrying");
-                sleep(pause).await;
-                pause = (pause * 2).min(Duration::from_millis(RETRY_MS_MAX));
-            }
-            result => return result,
-        }
     }
 }

@@ -18,7 +18,8 @@ use tokio::time::{Duration, Instant, sleep};
 use crate::{
     backend::{self, interface::Backend, turn::TurnEnd},
     environment::BackendEnvironment,
-    lease_session::{Halt, LeaseSession, retry},
+    lease_session::{Halt, LeaseSession},
+    retries::retry,
     session_storage, turn_driver,
 };
 

@@ -52,6 +52,8 @@ use crate::{
 
 /// When to retry: by then another replica, or this one after a restart, is likely to respond.
 const DRAINING_RETRY_MS: i64 = 1_000;
+/// Whole payloads of commands that are read at once. Each has up to 24 MiB.
+const WHOLE_PAYLOADS_MAX: usize = 8;
 const RUNS_REMEMBERED: usize = 16_384;
 /// Parsing and redacting this much takes less than a millisecond or two.
 const INLINE_BYTES_MAX: usize = 32 * 1024;
@@ -82,6 +84,12 @@ pub struct AppInner {
     pub refusals: Arc<Refusals>,
     /// Held by long computations, so that no more of them run at once than there are cores.
     computing: Semaphore,
+    /// Held while the whole payload of a command is read and checked.
+    pub whole_payloads: Semaphore,
+    /// The name of the workspace that this server is bound to, by which launchers find their jobs: its canonical path. `None` if it
+    /// is bound to none, or the store has no other server. Servers that are bound to the same path of different machines must not
+    /// share a store.
+    pub placement: Option<String>,
     /// The dialects and the state that they have opened.
     states: States,
     /// This server's number among those of the store.
@@ -186,6 +194,9 @@ impl App {
             parts;
         let body_budget = BodyBudget::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
+        let placement = config.server.workspace.as_deref().filter(|_| db.multi_replica());
+        let placement = placement.and_then(|bound| bound.canonicalize().ok());
+        let placement = placement.map(|bound| bound.to_string_lossy().into_owned());
         let mut server_number = [0; 8];
         fill(&mut server_number);
         Self(Arc::new(AppInner {
@@ -204,6 +215,8 @@ impl App {
             body_budget,
             refusals: Arc::default(),
             computing: Semaphore::new(cores()),
+            whole_payloads: Semaphore::new(WHOLE_PAYLOADS_MAX),
+            placement,
             states,
             server_number: i64::from_ne_bytes(server_number),
             fresh_sockets,

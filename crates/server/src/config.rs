@@ -14,6 +14,7 @@ mod retention;
 mod sections;
 pub mod settings;
 mod tls;
+mod tools;
 
 use std::{ops::RangeInclusive, path::PathBuf};
 
@@ -40,6 +41,7 @@ pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use reading::Overrides;
 pub use retention::{RetentionSection, TenantRetention};
 pub use sections::{Section, SectionType, Sections};
+pub use tools::{ALL_TOOLS, HttpRequestSection, RunAgentSection, ToolsSection, WebFetchSection};
 
 /// Milliseconds of a day, the longest that most times may be.
 pub const MS_MAX: u64 = 86_400_000;
@@ -66,6 +68,7 @@ pub struct Config {
     pub limits: LimitsSection,
     pub outgoing: OutgoingSection,
     pub mcp: McpSection,
+    pub tools: ToolsSection,
     pub log: LogSection,
     pub rate_limit: Rates,
     /// The sections of dialects.
@@ -274,6 +277,7 @@ impl Config {
         problems.extend(self.sections.problems(self));
         problems.extend(self.outgoing.rules().err());
         problems.extend(self.mcp.problems());
+        problems.extend(self.tools.problems());
         problems.extend(TrustedProxies::read(&self.server.trusted_proxies).err());
         let requires_tokens = self.server.require_auth;
         let origins = self.server.allow_origins.iter();

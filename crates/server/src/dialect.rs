@@ -9,7 +9,7 @@ mod retention;
 mod states;
 mod topics;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::routing::MethodRouter;
 use futures_util::future::BoxFuture;
@@ -34,6 +34,7 @@ use crate::{
     auth::{Access, Principal, TokenKind},
     config::{Config, Section, SectionType},
     net::shapes::Shapes,
+    tools::ToolSource,
 };
 
 pub use dialects::Dialects;
@@ -55,6 +56,9 @@ type LiveToggles = Arc<dyn Fn(App) -> BoxFuture<'static, Vec<Toggle>> + Send + S
 type Opener = Arc<dyn Fn(Opening) -> BoxFuture<'static, Result<States, Failure>> + Send + Sync>;
 type Pictures = Arc<dyn Fn(App, Command) -> BoxFuture<'static, Result<Vec<HistoryAttachment>, Failure>> + Send + Sync>;
 type ProfileOf = Arc<dyn Fn(App, AgentId) -> BoxFuture<'static, Result<Option<String>, Failure>> + Send + Sync>;
+
+type GrantedScopes =
+    Arc<dyn Fn(App, AgentId, String) -> BoxFuture<'static, Result<BTreeSet<String>, Failure>> + Send + Sync>;
 
 /// Everything that the engine needs to know of a dialect.
 #[derive(Clone)]
@@ -86,6 +90,8 @@ pub struct Dialect {
     pub(crate) hosts: Option<fn(&App, &str) -> bool>,
     pub(crate) workspace_tenant: Option<fn(&Config) -> String>,
     pub(crate) profile_of_agent: Option<ProfileOf>,
+    pub(crate) granted_scopes: Option<GrantedScopes>,
+    pub(crate) tool_sources: Vec<Arc<dyn ToolSource>>,
     pub(crate) pictures: Option<Pictures>,
     pub(crate) holdings: &'static [Holding],
     pub(crate) retention: Vec<RetentionStep>,
@@ -162,6 +168,8 @@ impl Dialect {
             hosts: None,
             workspace_tenant: None,
             profile_of_agent: None,
+            granted_scopes: None,
+            tool_sources: vec![],
             pictures: None,
             holdings: &[],
             retention: vec![],
@@ -363,6 +371,21 @@ impl Dialect {
         F: Future<Output = Result<Option<String>, Failure>> + Send + 'static,
     {
         self.profile_of_agent = Some(Arc::new(move |app, agent_id| Box::pin(find(app, agent_id))));
+        self
+    }
+
+    /// The scopes that a user has granted to an agent and that are in force now, for runs that name an agent.
+    pub fn granted_scopes<F>(mut self, read: impl Fn(App, AgentId, String) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<BTreeSet<String>, Failure>> + Send + 'static,
+    {
+        self.granted_scopes = Some(Arc::new(move |app, agent_id, user_id| Box::pin(read(app, agent_id, user_id))));
+        self
+    }
+
+    /// Tools that it offers to agents.
+    pub fn tool_source(mut self, source: impl ToolSource) -> Self {
+        self.tool_sources.push(Arc::new(source));
         self
     }
 

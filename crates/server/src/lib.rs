@@ -26,6 +26,7 @@ pub mod secrets;
 pub mod server;
 pub mod service;
 pub mod startup;
+pub mod tools;
 pub mod traces;
 pub mod verify;
 mod worker;

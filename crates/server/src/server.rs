@@ -32,6 +32,7 @@ use crate::{
     secrets::SecretStore,
     service,
     startup::not_started,
+    tools::Toolkit,
     traces::Traces,
     worker::{self, wakeups::Pending},
 };
@@ -119,7 +120,8 @@ impl Server {
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&operator, issuers, dialects.tokens());
-        let states = states.with(Mcp::new(&config.mcp)).with(dialects);
+        let toolkit = Toolkit::new(&config, &dialects);
+        let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(dialects);
         let parts = Parts {
             db,
             lanes,

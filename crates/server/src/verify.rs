@@ -9,10 +9,12 @@ use ostler_protocol::{
     ids::SessionId,
     kernel::{
         chain::{self, Hash},
-        events::Event,
+        commands::Command,
+        events::{Event, EventType},
         operations::{Replay, Rows, RowsBeside},
         runs::Run,
         sessions::Session,
+        whole_payloads::WholePayload,
     },
 };
 use ostler_store::{
@@ -198,7 +200,11 @@ impl Removals {
             Some((run_id, seq)) => {
                 self.runs.iter().any(|removal| removal.run_id == run_id && seq <= removal.through_seq)
             }
-            None => self.session.as_ref().is_some_and(|removal| event.session_seq <= removal.through_seq),
+            // Which fact it was is not known without its payload. A fact that changed the session is missed by the replay.
+            None => {
+                let is_before = |removal: &SessionPayloadRemoval| event.session_seq <= removal.through_seq;
+                event.event_type == EventType::Session && self.session.as_ref().is_some_and(is_before)
+            }
         }
     }
 }
@@ -222,6 +228,7 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
         let (runs, commands, permissions) = (&runs, &commands, &permissions);
         let beside = RowsBeside { session, runs, commands, permissions, jobs: &jobs, reply_seqs: &reply_seqs };
         differences.extend(replay.differences_beside(&beside));
+        differences.extend(whole_payload_differences(db, commands).await?);
         Ok::<_, store::StoreError>(differences)
     };
     match read.await {
@@ -229,6 +236,21 @@ async fn compare(db: &Db, session: &Session, replay: &Replay) -> Result<Vec<Stri
         Err(error) if error.is_corrupt() => Ok(vec![format!("a row does not read back: {error}")]),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The commands whose stored payload is not the one that their short form describes.
+async fn whole_payload_differences(db: &Db, commands: &[Command]) -> Result<Vec<String>, StoreError> {
+    let mut differences = vec![];
+    for command in commands {
+        let Some(described) = WholePayload::of(&command.payload) else { continue };
+        let id = command.command_id;
+        match store::kernel::whole_payloads::get(db, id).await? {
+            Some(whole) if WholePayload::describe(&whole) == described => {}
+            Some(_) => differences.push(format!("command {id}: the whole payload is not the one that was written")),
+            None => differences.push(format!("command {id}: the whole payload is missing")),
+        }
+    }
+    Ok(differences)
 }
 
 /// One of the next events cannot be read. Reads them one by one, to name it or an earlier mismatch.

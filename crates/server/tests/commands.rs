@@ -135,6 +135,10 @@ async fn a_turn_or_steer_needs_words(engine: Engine) {
         (json!({"type": "turn", "payload": "words"}), "payload-object"),
         (json!({"type": "turn", "payload": null}), "payload-object"),
         (json!({"type": "turn", "payload": ["words"]}), "payload-object"),
+        (
+            json!({"type": "turn", "payload": {"prompt": "x", "wholePayload": {"bytes": 1, "sha256": ""}}}),
+            "payload-reserved",
+        ),
         (json!({"type": "dance", "payload": {"prompt": "x"}}), "body-shape"),
         (json!({"payload": {"prompt": "x"}}), "body-shape"),
         (json!({"type": "turn", "payload": {"prompt": "x"}, "idempotencyKey": " "}), "name-shape"),

@@ -23,6 +23,7 @@ pub mod scene;
 mod sessions;
 mod shell;
 pub mod stream;
+mod toolkit;
 pub mod votes;
 pub mod workspace;
 

@@ -17,12 +17,22 @@ const AGENT_RULE: &str = "AGENT_RUN_INPUT_INVALID";
 
 /// What a body that makes no sense is called at this path.
 fn invalid(path: &str) -> FailureKind {
-    if path.starts_with("/api/v1/agent/") { RunInputInvalid } else { SchemaInvalid }
+    let run_input = ["/api/v1/agent/", "/api/v1/automations", "/api/v1/calendar-events"];
+    if run_input.iter().any(|prefix| path.starts_with(prefix)) { RunInputInvalid } else { SchemaInvalid }
+}
+
+/// The rule that such a body breaks. Chat front ends get a code of their protocol.
+fn rule_of<'a>(path: &str, rule: &'a str) -> &'a str {
+    if path.starts_with("/api/v1/agent/") { AGENT_RULE } else { rule }
 }
 
 /// Operations that reject a field that they do not know: a body that grants something is taken as it was meant, or not at
 /// all. The others ignore it, for clients of a later version.
-const CLOSED: [(&str, &str); 12] = [
+const CLOSED: [(&str, &str); 16] = [
+    ("POST", "/api/v1/automations"),
+    ("PATCH", "/api/v1/automations/{automationId}"),
+    ("POST", "/api/v1/calendar-events"),
+    ("PATCH", "/api/v1/calendar-events/{eventId}"),
     ("POST", "/api/v1/retention/sweeps"),
     ("POST", "/api/v1/retention/holds"),
     ("POST", "/api/v1/tokens"),
@@ -68,8 +78,7 @@ async fn a_body_of_another_type_is_refused_everywhere(engine: Engine) {
         let values: Vec<Value> = body.as_object().unwrap().values().cloned().collect();
         for wrong in [json!([]), json!(values), json!("text"), json!(7), json!(true), Value::Null] {
             let answer = scene.server.call(method, &path, &wrong).await;
-            let (kind, rule) =
-                (invalid(&path), if invalid(&path) == SchemaInvalid { "body-shape" } else { AGENT_RULE });
+            let (kind, rule) = (invalid(&path), rule_of(&path, "body-shape"));
             assert_eq!(answer.status, kind.row().status, "{method} {path} {wrong}: {}", answer.text);
             answer.refused_by(kind, rule);
         }
@@ -160,14 +169,24 @@ async fn unknown_ids_are_not_found_everywhere(engine: Engine) {
 async fn a_missing_body_is_refused_where_one_is_needed(engine: Engine) {
     let scene = Scene::set(engine).await;
     for Write { method, path, .. } in scene.writes() {
-        let optional =
-            ["/revoke", "/invites", "/cancel", "/runner-jobs", "/read", "/token", "/validate", "/gc", "/sweeps"];
+        let optional = [
+            "/revoke",
+            "/invites",
+            "/cancel",
+            "/runner-jobs",
+            "/read",
+            "/token",
+            "/validate",
+            "/gc",
+            "/sweeps",
+            "/start",
+        ];
         if optional.iter().any(|optional| path.ends_with(optional)) {
             continue;
         }
         let bare = scene.server.send(scene.server.request(method, &path)).await;
         bare.refused(UnsupportedMediaType);
-        let rule = if invalid(&path) == SchemaInvalid { "json-malformed" } else { AGENT_RULE };
+        let rule = rule_of(&path, "json-malformed");
         scene.server.send_text(method, &path, "").await.refused_by(invalid(&path), rule);
         scene.server.send_text(method, &path, "{}").await.refused(invalid(&path));
     }
@@ -261,7 +280,7 @@ async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine:
         body["someday"] = json!({"a": [1]});
         let answer = scene.server.call(method, &path, &body).await;
         assert!(answer.text.contains("`someday`"), "{method} {path}: {}", answer.text);
-        answer.refused_by(SchemaInvalid, "body-shape");
+        answer.refused_by(invalid(&path), "body-shape");
     }
     assert_eq!(scene.state().await, before);
     for Write { method, path, mut body, .. } in open {
@@ -289,6 +308,7 @@ async fn unknown_parameters_are_refused(engine: Engine) {
         if !is_open && parameters.iter().any(|parameter| parameter["in"] == "query") {
             let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
             let path = path.replace("{relationId}", &format!("rel_{:032x}", 0)).replace("{agentId}", &agent_id);
+            let path = path.replace("{automationId}", &format!("aut_{:032x}", 0));
             let refused = server.get(&format!("{path}?someday=1")).await;
             if item["get"]["tags"][0] == "daemon" {
                 // Its failures have another form.

@@ -80,8 +80,8 @@ fn operations() -> Vec<Operation> {
             Operation { method, template, body: *body, access, streams }
         })
         .collect();
-    // The daemon has a table of its own.
-    declared.retain(|_, operation| operation["tags"] != json!(["daemon"]));
+    // The daemon and the MCP server have tables of their own.
+    declared.retain(|_, operation| operation["tags"] != json!(["daemon"]) && operation["tags"] != json!(["mcp"]));
     assert!(declared.is_empty(), "nobody knows how to call {:?}", declared.keys());
     operations
 }
@@ -123,7 +123,16 @@ impl Operation {
     fn is_everywhere(&self) -> bool {
         match self.access.as_str() {
             "public" | "signed" | "mesh" | "identify" | "inspect" => true,
-            "own" => ["/agents", "/h2a/relations"].contains(&self.template),
+            "own" => {
+                let nouns = [
+                    "/agents",
+                    "/h2a/relations",
+                    "/api/v1/agent/transcribe",
+                    "/api/v1/automations",
+                    "/api/v1/calendar-events",
+                ];
+                nouns.contains(&self.template)
+            }
             _ => false,
         }
     }
@@ -281,6 +290,8 @@ async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value>
         "/api/v1/provider-profiles",
         "/agents",
         "/h2a/relations",
+        "/api/v1/automations",
+        "/api/v1/calendar-events",
     ] {
         state.push(server.get(path).await.ok());
     }
@@ -356,6 +367,12 @@ async fn hand_over(server: &TestServer, scene: &mut Scene, user: &Caller) {
     server.store(&format!("UPDATE agents SET owner_id = ({owner}) WHERE agent_id = '{}'", scene.agent_id)).await;
     let relation = &scene.relation_id;
     server.store(&format!("UPDATE relations SET user_id = ({owner}) WHERE relation_id = '{relation}'")).await;
+    for (table, key, id) in
+        [("automations", "automation_id", &scene.automation_id), ("calendar_events", "event_id", &scene.event_id)]
+    {
+        let sql = format!("UPDATE {table} SET owner_id = ({owner}), tenant_id = 'hwlab' WHERE {key} = '{id}'");
+        server.store(&sql).await;
+    }
     scene.picture = Picture::upload(user, &scene.thread_id).await;
 }
 

@@ -33,6 +33,8 @@ pub struct Scene {
     pub picture: Picture,
     /// A dead one.
     delivery_id: String,
+    pub automation_id: String,
+    pub event_id: String,
 }
 
 /// A picture that was uploaded for the thread.
@@ -56,6 +58,21 @@ impl Picture {
 pub fn agent_run(thread_id: &str, run_id: &str) -> Value {
     json!({"threadId": thread_id, "runId": run_id, "messages": [{"id": "m", "role": "user", "content": "hi"}],
         "forwardedProps": {"runtime_mode": "chat"}})
+}
+
+/// An automation with every field that it can have.
+pub fn automation() -> Value {
+    json!({"title": "Digest", "bootstrap_key": null, "timezone": "Europe/Berlin", "status": "active", "config": {
+        "input_template": "Summarise {{date}}.", "enabled_tools": ["calendar_write"],
+        "context": {"source": "latest_chat", "window_mode": "day", "window_count": 1},
+        "schedule": {"type": "weekly", "run_at": {"hour": 7, "minute": 30}, "weekdays": [1, 5]}}})
+}
+
+/// An event of a calendar with every field that it can have.
+pub fn calendar_event() -> Value {
+    json!({"title": "Standup", "description": "d", "location": "Room 7", "starts_at": "2026-03-16T09:00",
+        "ends_at": "2026-03-16T09:30", "all_day": false, "event_timezone": "Europe/Berlin",
+        "recurrence": "FREQ=WEEKLY"})
 }
 
 pub const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -140,6 +157,16 @@ pub const OPERATIONS: &[Row] = &[
     }),
     ("GET", "/api/v1/runs/{runId}/events", none),
     ("GET", "/api/v1/runs/{runId}/permissions", none),
+    ("GET", "/api/v1/tools", none),
+    ("POST", "/api/v1/tools/{tool}/calls", |_| json!({"arguments": {"timezone": "UTC"}})),
+    ("GET", "/api/v1/runs/{runId}/tools", none),
+    ("POST", "/api/v1/runs/{runId}/tools/calls", |scene| {
+        signed(
+            scene,
+            json!({"attemptId": scene.runner.attempt_id, "commandId": scene.command_id, "callId": "call_1",
+            "name": "time_now", "arguments": "{}", "repeated": false, "waitMs": 20_000}),
+        )
+    }),
     ("POST", "/api/v1/sessions", |_| {
         json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
             "labels": {"team": "search"}, "idempotencyKey": "k"})
@@ -239,11 +266,30 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/agent/runs/{threadId}/cancel", none),
     ("GET", "/api/v1/agent/runs/{threadId}/events", none),
     ("POST", "/api/v1/agent/attachments", |scene| json!({"threadId": scene.thread_id, "runId": "run-2"})),
+    ("POST", "/api/v1/agent/transcribe", |_| json!({})),
     ("GET", "/api/v1/agent/attachments/signed-url", none),
     ("GET", PICTURE, none),
     ("GET", "/api/v1/agent/history", none),
     ("POST", "/api/v1/agent/runs", |scene| agent_run(&scene.thread_id, "run-2")),
     ("DELETE", "/api/v1/agent/sessions/{threadId}", none),
+    ("POST", "/api/v1/automations", |_| automation()),
+    ("GET", "/api/v1/automations", none),
+    ("GET", "/api/v1/automations/{automationId}", none),
+    ("PATCH", "/api/v1/automations/{automationId}", |_| {
+        let made = automation();
+        json!({"title": "Other", "config": made["config"], "timezone": "UTC", "status": "disabled"})
+    }),
+    ("POST", "/api/v1/automations/{automationId}/start", |_| json!({"idempotencyKey": "k"})),
+    ("GET", "/api/v1/automations/{automationId}/runs", none),
+    ("GET", "/api/v1/automations/{automationId}/next", none),
+    ("DELETE", "/api/v1/automations/{automationId}", none),
+    ("POST", "/api/v1/calendar-events", |_| calendar_event()),
+    ("GET", "/api/v1/calendar-events", none),
+    ("GET", "/api/v1/calendar-events/occurrences", none),
+    ("GET", "/api/v1/calendar-events/export", none),
+    ("GET", "/api/v1/calendar-events/{eventId}", none),
+    ("PATCH", "/api/v1/calendar-events/{eventId}", |_| calendar_event()),
+    ("DELETE", "/api/v1/calendar-events/{eventId}", none),
     ("POST", "/agents", whole_agent),
     ("GET", "/agents", none),
     ("GET", "/agents/{agentId}", none),
@@ -283,7 +329,7 @@ pub const OPERATIONS: &[Row] = &[
 ];
 
 /// Operations whose bodies are no JSON.
-pub const NOT_JSON: [&str; 3] = ["/api/v1/agent/attachments", "/pki/ocsp", "/agent.md"];
+pub const NOT_JSON: [&str; 4] = ["/api/v1/agent/attachments", "/api/v1/agent/transcribe", "/pki/ocsp", "/agent.md"];
 
 /// What an agent of the mesh says of itself, as its host and with its token.
 fn agent_md(scene: &Scene) -> Value {
@@ -339,6 +385,8 @@ impl Scene {
         server.call("PUT", &webhook, &json!({"url": UNREACHABLE})).await.with_status(200);
         let delivery = server.send(server.request("POST", &format!("{webhook}/test"))).await.with_status(202);
         server.send(server.request("DELETE", &webhook)).await.with_status(200);
+        let automation = server.post("/api/v1/automations", &automation()).await.with_status(201);
+        let event = server.post("/api/v1/calendar-events", &calendar_event()).await.with_status(201);
         let peer = Agent::register(server, &format!("peer-{}", &job_id[job_id.len() - 8..])).await;
         let peer_token = peer.login(server).await.access;
         let scene = Self {
@@ -363,6 +411,8 @@ impl Scene {
             thread_id,
             picture,
             delivery_id: id(&delivery, "delivery_id"),
+            automation_id: id(&automation, "id"),
+            event_id: id(&event, "id"),
         };
         let request = server.with_body(server.request("PUT", "/agent.md"), "/agent.md", &agent_md(&scene));
         server.send(request).await;
@@ -395,5 +445,9 @@ impl Scene {
             .replace("{threadId}/events", &format!("{}/events?runId=run-1&idle_limit=1", self.thread_id))
             .replace("{threadId}/cancel", &format!("{}/cancel?runId=run-1", self.thread_id))
             .replace("{deliveryId}", &self.delivery_id)
+            .replace("{tool}", "time_now")
+            .replace("{automationId}", &self.automation_id)
+            .replace("{eventId}", &self.event_id)
+            .replace("/occurrences", "/occurrences?from=2026-03-01T00:00:00Z&to=2026-04-01T00:00:00Z")
     }
 }

@@ -1,6 +1,10 @@
-//! The run input dialect: threads, messages, attachments and history.
+//! The run input dialect: threads, messages, attachments and history; automations and calendars.
 
 pub mod attachments;
+mod automations;
+mod calendar;
+mod calendar_tools;
 pub mod erasing;
 mod history;
 pub mod runs;
+pub mod transcription;

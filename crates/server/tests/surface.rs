@@ -8,11 +8,13 @@ mod promises;
 
 use std::collections::BTreeSet;
 
+use ostler_run_input::config::transcription::TranscriptionSection;
 use serde_json::Value;
 
 use crate::{
     daemon,
     harness::{Caller, Engine, TestServer, both_engines, check_request, one_engine, openapi},
+    mcp_server,
     operations::{NOT_JSON, OPERATIONS, Scene},
 };
 
@@ -32,10 +34,15 @@ fn documented() -> BTreeSet<(String, String)> {
 
 #[both_engines]
 async fn every_operation_of_the_document_succeeds(engine: Engine) {
-    let server = TestServer::start(engine).await;
+    let speech = ostler_stand_ins::speech();
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|section: &mut TranscriptionSection| section.base_url = Some(speech.base_url()));
+    })
+    .await;
     let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string()));
-    // The daemon has a table and a scene of its own.
-    let listed = listed.chain(daemon::operations::documented()).collect();
+    // The daemon and the MCP server have tables and scenes of their own.
+    let listed = listed.chain(daemon::operations::documented());
+    let listed = listed.chain(mcp_server::operations::documented()).collect();
     assert_eq!(documented(), listed, "the table here and the document name the same operations");
     let scene = Scene::set(&server, "ada").await;
     for (method, path, body) in OPERATIONS {
@@ -54,6 +61,7 @@ async fn call(caller: &Caller, method: &str, path: &str, body: &Value) -> (u16, 
         "/metrics" => "text/plain",
         stream if stream.contains("/agent/") && stream.contains("/events") => "text/event-stream",
         picture if picture.contains("/object/") => "image/png",
+        "/api/v1/calendar-events/export" => "text/calendar",
         "/pki/crl" => "application/pkix-crl",
         "/pki/ocsp" => "application/ocsp-response",
         "/agent.md" if method == "GET" => "text/markdown",

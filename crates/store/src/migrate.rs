@@ -27,6 +27,8 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0014_workspace_switches", sql: include_str!("../migrations/sqlite/0014_workspace_switches.sql") },
     Migration { id: "0015_command_payloads", sql: include_str!("../migrations/sqlite/0015_command_payloads.sql") },
     Migration { id: "0016_daemon_lifetimes", sql: include_str!("../migrations/sqlite/0016_daemon_lifetimes.sql") },
+    Migration { id: "0018_automations", sql: include_str!("../migrations/sqlite/0018_automations.sql") },
+    Migration { id: "0019_front_end", sql: include_str!("../migrations/sqlite/0019_front_end.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -52,6 +54,8 @@ pub const POSTGRES: &[Migration] = &[
     },
     Migration { id: "0015_command_payloads", sql: include_str!("../migrations/postgres/0015_command_payloads.sql") },
     Migration { id: "0016_daemon_lifetimes", sql: include_str!("../migrations/postgres/0016_daemon_lifetimes.sql") },
+    Migration { id: "0018_automations", sql: include_str!("../migrations/postgres/0018_automations.sql") },
+    Migration { id: "0019_front_end", sql: include_str!("../migrations/postgres/0019_front_end.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

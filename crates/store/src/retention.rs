@@ -102,6 +102,20 @@ pub(crate) fn unless_held(db: &Db, session: SessionId) -> [Statement; 2] {
     [gate(db), Statement::guard(sql, vec![text(session)])]
 }
 
+/// Guards: the tenant is under no hold until the transaction has ended.
+pub(crate) fn unless_tenant_held(db: &Db, tenant_id: &str) -> [Statement; 2] {
+    let sql = format!("SELECT 1 WHERE NOT {}", held_tenant("$1"));
+    [gate(db), Statement::guard(sql, vec![tenant_id.into()])]
+}
+
+/// A condition: a hold covers the tenant in a column.
+pub(crate) fn held_tenant(tenant: &str) -> String {
+    format!(
+        "EXISTS (SELECT 1 FROM retention_holds h WHERE h.released_at IS NULL AND h.session_id IS NULL
+         AND h.tenant_id = {tenant})"
+    )
+}
+
 /// A condition: a hold covers the session, by itself or with its tenant, or covers a session that continues its conversation.
 pub(crate) fn held_session(session: &str, tenant: &str) -> String {
     format!(
@@ -164,6 +178,12 @@ pub async fn list_holds(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<V
     args.push(i64::from(limit).into());
     let last = args.len();
     db.select(&format!("{filter} ORDER BY placed_at DESC, hold_id{order} DESC LIMIT ${last}"), args).await
+}
+
+/// Whether a hold covers the tenant.
+pub async fn is_tenant_held(db: &Db, tenant_id: &str) -> Result<bool, StoreError> {
+    let sql = format!("SELECT 1 WHERE {}", held_tenant("$1"));
+    Ok(db.read_one(sql, vec![tenant_id.into()], |_| Ok(())).await?.is_some())
 }
 
 /// Whether a hold covers the session.

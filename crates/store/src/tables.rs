@@ -18,6 +18,10 @@ use ostler_protocol::{
     },
     mesh::mailbox::StoredMessage,
     retention::Hold,
+    run_input::{
+        automations::{Automation, AutomationStart},
+        calendar::CalendarEvent,
+    },
     tokens::ServiceToken,
     trust::{
         agents::{Agent, AgentToken},
@@ -101,6 +105,9 @@ pub fn declared_tables() -> Vec<DeclaredTable> {
         DeclaredTable::of::<ReadCursor>(),
         DeclaredTable::of::<SessionReader>(),
         DeclaredTable::of::<Attachment>(),
+        DeclaredTable::of::<Automation>(),
+        DeclaredTable::of::<AutomationStart>(),
+        DeclaredTable::of::<CalendarEvent>(),
         DeclaredTable::of::<SigningKey>(),
         DeclaredTable::of::<StoredAgentMd>(),
         DeclaredTable::of::<CertificateRow>(),

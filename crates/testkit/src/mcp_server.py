@@ -6,6 +6,7 @@ huge     sends a line of 8 MB, then lists 2000 tools with large schemas
 lying    lists tools with broken schemas, names twice, and its own secret
 garbage  sends lines that are no messages, then behaves well
 dies     ends in the middle of a call of `die`
+leaks    a call of `tell` returns its secret
 changes  a call of `change` adds a tool and says that the list has changed
 asks     sends requests of its own before it replies to a call
 marks    creates the file that is its second argument when it starts, then behaves well
@@ -47,7 +48,8 @@ def tools():
             {"name": "", "inputSchema": EMPTY},
             {"name": "leak", "description": f"my token is {secret}", "inputSchema": {"type": "object", "title": secret}},
         ]
-    return listed + extra
+    more = {"dies": ["die"], "leaks": ["tell"]}.get(BEHAVIOUR, [])
+    return listed + extra + [{"name": name, "inputSchema": EMPTY} for name in more]
 
 
 def called(params):
@@ -59,6 +61,8 @@ def called(params):
         send({"method": "notifications/tools/list_changed"})
     if name == "large":
         text = json.dumps("x" * arguments["bytes"])
+    elif name == "tell":
+        text = "my secret is " + os.environ.get("SECRET", "")
     elif name == "env":
         text = json.dumps({"variables": sorted(os.environ), "cwd": os.getcwd(), "home": os.environ.get("HOME")})
     else:

@@ -20,7 +20,7 @@ const SET_UP: [&str; 2] = ["cargo xtask up", "cargo xtask test"];
 /// Names that say nothing, and so attract everything.
 const EMPTY_NAMES: [&str; 5] = ["utils", "common", "helpers", "types", "misc"];
 /// Folders of dialects. The kernel imports none of them.
-const DIALECTS: [&str; 4] = ["run_input", "mesh", "trust", "daemon"];
+const DIALECTS: [&str; 5] = ["run_input", "mesh", "trust", "daemon", "mcp_server"];
 
 /// What a dialect stands on. None uses another.
 const USED_BY_DIALECTS: &[&str] =

@@ -30,6 +30,7 @@ mod result;
 mod retention;
 mod retry;
 mod run;
+mod run_input;
 mod runner;
 mod runs;
 pub(crate) mod serve;
@@ -37,6 +38,7 @@ mod session_table;
 mod sessions;
 mod steer;
 mod tokens;
+mod tools;
 mod trace;
 mod trust;
 mod usage;
@@ -54,6 +56,7 @@ use crate::{
     commands::{
         daemon::{attach, mcp, server as daemon_server},
         mesh::{identities, pki},
+        run_input::{automations, calendar},
         trust::{agents, consent, webhooks},
     },
     connection::Connection,
@@ -87,9 +90,12 @@ pub(crate) enum CliCommand {
     Sessions(sessions::SessionsArgs),
     Usage(usage::UsageArgs),
     Jobs(jobs::JobsArgs),
+    Automations(automations::AutomationsArgs),
+    Calendar(calendar::CalendarArgs),
     Agents(agents::AgentsArgs),
     Backends(backends::BackendsArgs),
     Mcp(mcp::McpArgs),
+    Tools(tools::ToolsArgs),
     Profiles(profiles::ProfilesArgs),
     #[command(alias = "context")]
     Contexts(contexts::ContextsArgs),
@@ -185,9 +191,12 @@ impl CliCommand {
             }
             Self::Approve(_) | Self::Deny(_) => &["ostler_permissions", RUN_STATES],
             Self::Jobs(_) => &["ostler_runner_jobs"],
+            Self::Automations(_) => &["ostler_automations"],
+            Self::Calendar(_) => &["ostler_calendar"],
             Self::Agents(args) if args.is_offline() => return None,
             Self::Agents(_) => &["ostler_agents"],
             Self::Backends(_) => &["ostler_backends"],
+            Self::Tools(_) => &["ostler_tools"],
             Self::Profiles(_) => &[CALLER, "ostler_provider_profiles"],
             Self::Retention(args) if args.is_offline() => return None,
             Self::Retention(_) => &["ostler_retention"],
@@ -231,9 +240,12 @@ impl CliCommand {
             Self::Sessions(args) => sessions::sessions(connection, args).await,
             Self::Usage(args) => usage::usage(connection, args).await,
             Self::Jobs(args) => jobs::jobs(connection, args).await,
+            Self::Automations(args) => automations::automations(connection, args).await,
+            Self::Calendar(args) => calendar::calendar(connection, args).await,
             Self::Agents(args) => agents::agents(connection, args).await,
             Self::Backends(args) => backends::backends(connection, args).await,
             Self::Mcp(args) => mcp::mcp(connection, args).await,
+            Self::Tools(args) => tools::tools(connection, args).await,
             Self::Profiles(args) => profiles::profiles(connection, args).await,
             Self::Contexts(args) => contexts::contexts(connection, args),
             Self::Config(args) => config::config(connection, args),

@@ -198,6 +198,7 @@ pub(crate) fn dialects() -> Dialects {
         ostler_mesh::dialect(),
         ostler_trust::dialect(),
         ostler_daemon::dialect(),
+        ostler_mcp_server::dialect(),
     ])
 }
 

@@ -152,7 +152,7 @@ impl FrameView {
             "model_switched" => format!("{who} chose the model {}", field("modelId")),
             "model_switch_failed" => format!("the model could not be changed: {}", field("error")),
             "approval_mode_changed" => format!("{who} changed the approval mode to {}", field("mode")),
-            "permission_partial_vote" => format!("{} of {} votes", field("votesReceived"), field("votesNeeded")),
+            "permission_partial_vote" => format!("{} of {} votes", field("votesReceived"), field("quorum")),
             "permission_forbidden" => format!("a vote by {who} was refused: {}", field("reason")),
             "user_shell_command" => format!("{who} ran: {}", field("command")),
             _ => {

@@ -17,5 +17,6 @@ mod runs;
 mod session_storage;
 mod sessions;
 mod tokens;
+mod tools;
 mod usage;
 mod users;

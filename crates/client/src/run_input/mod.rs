@@ -1,3 +1,5 @@
-//! The run input dialect: attachments of chat messages.
+//! The run input dialect: attachments of chat messages, automations and calendars.
 
 mod attachments;
+mod automations;
+mod calendar_events;

@@ -27,7 +27,7 @@ pub(crate) const SHARED_FAILURES: FailureEncoder = FailureEncoder {
 };
 
 pub(crate) static RULES: GateRules = GateRules {
-    names_server,
+    names_server: Some(names_server),
     request_headers: &[CLIENT_HEADER],
     response_headers: &["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"],
     rates: Some(RateRules { tier, limit, client, rule: Rule::RateLimitExceeded }),

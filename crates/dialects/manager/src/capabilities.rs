@@ -185,6 +185,16 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     )
     .modes(&["codex", "acp", "model"]),
     capability(
+        "ostler_tools",
+        &["GET /api/v1/tools", "POST /api/v1/tools/{tool}/calls"],
+        "Tools that every backend can call: list them, and call one to try it.",
+    ),
+    capability(
+        "ostler_run_tools",
+        &["POST /api/v1/runs/{runId}/tools/calls", "GET /api/v1/runs/{runId}/tools"],
+        "The runner's side of tools: list those of a run, and call one. A call is checked, authorised, recorded and executed once.",
+    ),
+    capability(
         "ostler_retention",
         &[
             "POST /api/v1/retention/sweeps",

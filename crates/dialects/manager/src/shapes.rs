@@ -15,6 +15,7 @@ use ostler_protocol::{
         REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX,
         WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
     },
+    tools::{calls::CALL_ID_BYTES_MAX, schema::ARGUMENTS_BYTES_MAX},
 };
 use ostler_server::net::shapes::{
     self, PRINTABLE_PATTERN, Shapes, free, id, merge, name, slug, tenants, text, whole, words,
@@ -71,6 +72,12 @@ fn runner_fields() -> Vec<(&'static str, Value)> {
         ("AppendEvents.events", json!({"minItems": 1, "maxItems": APPEND_EVENTS_MAX})),
         ("AppendEvent.type", words(EventType::ALL.iter().filter(|t| !t.is_reserved()).map(|t| t.as_str()))),
         ("AppendEvent.commandId", id()),
+        ("CallTool.runnerId", name()),
+        ("CallTool.attemptId", id()),
+        ("CallTool.callId", json!({"minLength": 1, "maxLength": CALL_ID_BYTES_MAX, "pattern": "^[A-Za-z0-9_.:-]+$"})),
+        ("CallTool.name", text(NAME_BYTES_MAX)),
+        ("CallTool.arguments", text(ARGUMENTS_BYTES_MAX)),
+        ("CallTool.waitMs", whole(0, WAIT_MS_MAX as i64)),
         ("AppendEvent.payload", free(EVENT_BYTES_MAX)),
         ("ClaimRun.leaseMs", whole(LEASE_MS_MIN, LEASE_MS_MAX)),
         ("PatchLease.leaseMs", whole(LEASE_MS_MIN, LEASE_MS_MAX)),

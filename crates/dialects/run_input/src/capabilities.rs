@@ -22,10 +22,42 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         ],
         "Pictures for messages: uploaded once, shown by signed URLs that end.",
     ),
+    capability(
+        "ostler_agent_transcribe",
+        &["POST /api/v1/agent/transcribe"],
+        "Speech to text: a WAV recording, by the configured endpoint.",
+    ),
     capability("ostler_agent_history", &["GET /api/v1/agent/history"], "What was said in a thread, a day at a time."),
     capability(
         "ostler_agent_erase",
         &["DELETE /api/v1/agent/sessions/{threadId}"],
         "Erases a thread: nobody knows of it any more, and only digests stay.",
+    ),
+    capability(
+        "ostler_automations",
+        &[
+            "POST /api/v1/automations",
+            "GET /api/v1/automations",
+            "GET /api/v1/automations/{automationId}",
+            "PATCH /api/v1/automations/{automationId}",
+            "DELETE /api/v1/automations/{automationId}",
+            "POST /api/v1/automations/{automationId}/start",
+            "GET /api/v1/automations/{automationId}/runs",
+            "GET /api/v1/automations/{automationId}/next",
+        ],
+        "Jobs that start runs on a schedule of local times, each time exactly once.",
+    ),
+    capability(
+        "ostler_calendar",
+        &[
+            "POST /api/v1/calendar-events",
+            "GET /api/v1/calendar-events",
+            "GET /api/v1/calendar-events/occurrences",
+            "GET /api/v1/calendar-events/export",
+            "GET /api/v1/calendar-events/{eventId}",
+            "PATCH /api/v1/calendar-events/{eventId}",
+            "DELETE /api/v1/calendar-events/{eventId}",
+        ],
+        "A person's calendar: events with a zone that recur by RFC 5545, and an iCalendar export.",
     ),
 ];

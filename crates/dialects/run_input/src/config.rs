@@ -1,6 +1,8 @@
 //! Configuration of the run input dialect.
 
 pub mod attachments;
+pub mod automations;
+pub mod transcription;
 
 use ostler_protocol::{
     Failure,

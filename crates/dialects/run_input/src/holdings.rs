@@ -2,13 +2,23 @@
 
 use ostler_server::{
     config::Config,
-    dialect::{Backup::Copied, ConfiguredPlace, Erasure::WithSession, Holding, Retention::Expires},
+    dialect::{
+        Backup::Copied,
+        ConfiguredPlace,
+        Erasure::{WithOwner, WithSession},
+        Holding,
+        Retention::{Expires, Kept},
+    },
 };
 
 use crate::config::attachments::AttachmentsSection;
 
 pub(crate) const HOLDINGS: &[Holding] = &[
     Holding::table("attachments", Copied, Expires, WithSession),
+    Holding::table("automations", Copied, Kept, WithOwner),
+    // The newest of each automation are kept.
+    Holding::table("automation_starts", Copied, Expires, WithOwner),
+    Holding::table("calendar_events", Copied, Kept, WithOwner),
     Holding::path("attachments", Copied, Expires, WithSession).placed_by(attachments),
 ];
 

@@ -1,5 +1,5 @@
 //! The run input dialect: chats by AG-UI run input. A message of a person becomes a command in the person's thread, and the
-//! run's events are streamed as AG-UI events.
+//! run's events are streamed as AG-UI events. Automations start such runs on a schedule, and people have calendars.
 
 #![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
@@ -12,6 +12,8 @@ mod service;
 mod shapes;
 mod state;
 
+pub use service::calendar_tools::{CalendarCallContext, calendar_tools, read_calendar, write_calendar};
+
 use ostler_protocol::{
     failures::Problem,
     run_input::failures::{RunInputProblem, to_run_input},
@@ -19,8 +21,11 @@ use ostler_protocol::{
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 
 use self::{
-    config::{RunInputSection, attachments::AttachmentsSection},
-    service::{attachments, threads},
+    config::{
+        RunInputSection, attachments::AttachmentsSection, automations::AutomationsSection,
+        transcription::TranscriptionSection,
+    },
+    service::{attachments, automations, calendar_events, calendar_source::CalendarSource, threads},
     state::RunInputState,
 };
 use ostler_server::{
@@ -43,11 +48,23 @@ pub fn dialect() -> Dialect {
         .security(SIGNATURE, Access::Signed, security)
         .section::<RunInputSection>()
         .section::<AttachmentsSection>()
+        .section::<AutomationsSection>()
+        .section::<TranscriptionSection>()
         .capabilities(capabilities::CAPABILITIES)
         .shapes(shapes::SHAPES)
         .open(|opening| async move { Ok(States::new().with(RunInputState::open(&opening.config)?)) })
         .chore("erasing threads", |app| async move { threads::finish_all_erasing(&app).await })
         .chore("deleting unused attachments", |app| async move { attachments::sweep(&app).await.map(drop) })
+        .worker(automations::scheduler::run)
+        .tool_source(CalendarSource::new())
+        .user_chore(
+            "deleting automations of removed users",
+            |app| async move { automations::delete_orphaned(&app).await },
+        )
+        .user_chore(
+            "deleting calendars of removed users",
+            |app| async move { calendar_events::delete_orphaned(&app).await },
+        )
         .pictures(|app, command| async move { attachments::of_command(&app, &command).await })
         .holdings(holdings::HOLDINGS)
         .retention(threads::retention())

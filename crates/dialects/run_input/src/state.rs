@@ -1,9 +1,13 @@
 //! The state of the run input dialect in this process.
 
 use ostler_protocol::Failure;
+use tokio::sync::Notify;
 
 use super::{
-    config::{RunInputSection, attachments::AttachmentsSection},
+    config::{
+        RunInputSection, attachments::AttachmentsSection, automations::AutomationsSection,
+        transcription::TranscriptionSection,
+    },
     files::Attachments,
 };
 use ostler_server::{app::App, config::Config};
@@ -11,14 +15,20 @@ use ostler_server::{app::App, config::Config};
 pub(crate) struct RunInputState {
     pub config: RunInputSection,
     pub attachments: AttachmentsSection,
+    pub transcription: TranscriptionSection,
     pub files: Attachments,
+    pub automations: AutomationsSection,
+    /// Notified when an automation may be due earlier than the scheduler expects.
+    pub scheduler: Notify,
 }
 
 impl RunInputState {
     pub(crate) fn open(config: &Config) -> Result<Self, Failure> {
         let attachments: AttachmentsSection = config.section();
         let files = Attachments::open(config, &attachments)?;
-        Ok(Self { config: config.section(), attachments, files })
+        let (transcription, automations) = (config.section(), config.section());
+        let scheduler = Notify::new();
+        Ok(Self { config: config.section(), attachments, transcription, files, automations, scheduler })
     }
 
     /// The run input dialect of this server.

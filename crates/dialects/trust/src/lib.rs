@@ -54,6 +54,9 @@ pub fn dialect() -> Dialect {
         .user_chore("retiring agents of removed users", |app| async move { agents::retire_orphaned(&app).await })
         .user_chore("ending relations of removed users", |app| async move { relations::end_orphaned(&app).await })
         .profile_of_agent(|app, agent_id| async move { Ok(lookup::get(&app, agent_id).await?.backend_profile) })
+        .granted_scopes(
+            |app, agent_id, user_id| async move { relations::granted_scopes(&app, agent_id, &user_id).await },
+        )
         .topic(topics::LISTENER)
         .holdings(holdings::HOLDINGS)
         .retention(webhooks::retention());

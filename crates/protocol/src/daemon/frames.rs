@@ -152,23 +152,29 @@ pub fn seq_of(id: i64) -> i64 {
     id.max(0) / FRAMES_PER_EVENT + id.max(0) % FRAMES_PER_EVENT
 }
 
+/// The largest integer that every reader of JSON keeps exactly. A client may name a larger id.
+const JSON_INTEGER_MAX: i64 = (1 << 53) - 1;
+
 /// Why a client must load the session again: the stream does not continue where the client was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resync {
     /// The client was ahead of this log: it followed another one.
-    EpochReset,
+    EpochReset { last_delivered_id: i64, earliest_available_id: i64 },
     /// Frames between these ids can no longer be replayed.
     RingEvicted { last_delivered_id: i64, earliest_available_id: i64 },
 }
 
 pub fn resync_required(resync: Resync, at: Timestamp) -> Frame {
-    let data = match resync {
-        Resync::EpochReset => json!({"reason": "epoch_reset"}),
+    let (reason, last_delivered_id, earliest_available_id) = match resync {
+        Resync::EpochReset { last_delivered_id, earliest_available_id } => {
+            ("epoch_reset", last_delivered_id.min(JSON_INTEGER_MAX), earliest_available_id)
+        }
         Resync::RingEvicted { last_delivered_id, earliest_available_id } => {
-            json!({"reason": "ring_evicted", "lastDeliveredId": last_delivered_id,
-                "earliestAvailableId": earliest_available_id})
+            ("ring_evicted", last_delivered_id, earliest_available_id)
         }
     };
+    let data = json!({"reason": reason, "lastDeliveredId": last_delivered_id,
+        "earliestAvailableId": earliest_available_id});
     Frame::new("state_resync_required", data, at)
 }
 

@@ -102,7 +102,6 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
     }
 }
 
-/// The text of a message's parts.
 /// Parts of a prompt, beside its text, that its echo lists, and characters of each of their texts.
 const ECHO_PARTS_MAX: usize = 32;
 const ECHO_CHARS_MAX: usize = 512;
@@ -136,6 +135,7 @@ fn echoed_part(part: &Value) -> Option<Value> {
     }
 }
 
+/// The text of a message's parts.
 fn user_text(payload: &Value) -> String {
     let parts = payload["content"].as_array().into_iter().flatten();
     let texts: Vec<&str> = parts.filter_map(|part| part["text"].as_str()).chain(payload["text"].as_str()).collect();

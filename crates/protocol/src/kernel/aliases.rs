@@ -19,6 +19,8 @@ pub struct CommandAlias {
     pub request_hash: String,
     /// The session's sequence number after which the events of this submission come.
     pub after_seq: i64,
+    /// The alias of the submission that this one follows from, by the client's own account.
+    pub parent: Option<String>,
     pub created_at: Timestamp,
 }
 

@@ -125,7 +125,12 @@ pub struct Spent {
 
 impl Spent {
     pub fn of(fold: &CommandFold) -> Self {
-        Self { turns: fold.turns, tokens: fold.tokens, tool_calls: fold.tools.count, cost_usd: fold.cost_usd }
+        Self {
+            turns: fold.turns,
+            tokens: fold.tokens.saturating_add(fold.delegated.tokens),
+            tool_calls: fold.tools.count,
+            cost_usd: fold.cost_usd + fold.delegated.cost_usd,
+        }
     }
 
     /// Tokens and cost are used up when they are reached; turns when one more than granted has begun.

@@ -1,5 +1,9 @@
 //! A conversation: the messages of a session before one of its commands, folded from events for agents that store no
-//! history of their own. It holds the messages of users and the replies of agents, never tools, thoughts or failures.
+//! history of their own. It holds the messages of users, the replies of agents, and what tools of this server returned to them;
+//! never thoughts, failures or tools of the agents' own.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,8 +16,11 @@ use crate::{
     kernel::{
         commands::CommandType,
         events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_ROLLED_BACK, PHASE_STEER_ACCEPTED},
+        front_end::{TOOL_RESULT_PART, tool_result_text},
     },
     limits::CONVERSATION_BYTES_MAX,
+    text::clip,
+    tools::calls::{TOOLKIT, replayed_arguments},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -38,15 +45,30 @@ pub struct HistoryAttachment {
     pub url: String,
 }
 
+/// A call of a tool of this server that an agent made in an earlier turn.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PastCall {
+    pub name: String,
+    /// A JSON object, as text. Long arguments are cut, and are its only member `truncated`.
+    pub arguments: String,
+    /// A long one is cut.
+    pub result: String,
+    /// The place of the message that came after it.
+    pub before: usize,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Conversation {
     /// In the order in which the agent received or sent them. The first is a user's.
     pub messages: Vec<ConversationMessage>,
-    /// Earlier turns were left out, or were erased.
+    /// Earlier turns or calls were left out, or were erased.
     pub truncated: bool,
     /// How many of the last messages came after the last turn. An agent that stores the conversation itself has the others.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unsent: usize,
+    /// The calls of tools between the messages, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub calls: Vec<PastCall>,
     /// What the command's own message shows, each by a URL that ends.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub images: Vec<HistoryAttachment>,
@@ -56,7 +78,11 @@ fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// What the conversation is folded from, beside [`CHANGES`].
+/// Characters of a call's arguments and of its result that later turns get.
+const CALL_ARGUMENTS_CHARS_MAX: usize = 2_000;
+const CALL_RESULT_CHARS_MAX: usize = 8_000;
+
+/// What the conversation is folded from, beside [`CHANGES`] and the calls of this server's tools.
 pub const SAID: [EventType; 3] = [EventType::UserMessage, EventType::AssistantMessage, EventType::BackendStatus];
 /// Changes of a session that change its conversation.
 pub const CHANGES: [&str; 2] = [MESSAGE_ADDED, REWOUND];
@@ -75,9 +101,35 @@ struct MessageView {
     before_command_id: Option<CommandId>,
 }
 
+/// A `tool_call` event of this server's tools.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct CallView {
+    tool_call_id: String,
+    name: String,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    arguments: Option<serde_json::Value>,
+    result: Option<String>,
+}
+
 #[derive(Deserialize)]
 struct MessagePart {
+    #[serde(rename = "type", default)]
+    part_type: String,
     text: Option<String>,
+    /// Of a tool whose result this is.
+    name: Option<String>,
+    error: Option<String>,
+}
+
+impl MessagePart {
+    fn words(self) -> Option<String> {
+        match (self.part_type.as_str(), self.name) {
+            (TOOL_RESULT_PART, Some(name)) => Some(tool_result_text(&name, &self.text?, self.error.as_deref())),
+            _ => self.text,
+        }
+    }
 }
 
 impl MessageView {
@@ -86,7 +138,7 @@ impl MessageView {
     }
 
     fn words(self) -> String {
-        let parts: Vec<String> = self.content.into_iter().filter_map(|part| part.text).chain(self.text).collect();
+        let parts: Vec<String> = self.content.into_iter().filter_map(MessagePart::words).chain(self.text).collect();
         parts.join("\n")
     }
 }
@@ -95,6 +147,35 @@ impl MessageView {
 struct Entry {
     turn: Option<CommandId>,
     messages: Vec<ConversationMessage>,
+    /// Calls that have ended. Their places are those of the turn's own messages.
+    calls: Vec<PastCall>,
+}
+
+impl Entry {
+    fn new(turn: Option<CommandId>, messages: Vec<ConversationMessage>) -> Self {
+        Self { turn, messages, calls: vec![] }
+    }
+
+    fn message_bytes(&self) -> usize {
+        self.messages.iter().map(|message| message.text.len()).sum()
+    }
+
+    /// Keeps the newest calls that fit into `room`, and subtracts them from it. Returns whether it has dropped any. Then nothing is
+    /// left of the room: an older call without those that followed it would mislead.
+    fn drop_oldest_calls(&mut self, room: &mut usize) -> bool {
+        let mut dropped = self.calls.len();
+        for call in self.calls.iter().rev() {
+            match room.checked_sub(call.name.len() + call.arguments.len() + call.result.len()) {
+                Some(left) => (*room, dropped) = (left, dropped - 1),
+                None => {
+                    *room = 0;
+                    break;
+                }
+            }
+        }
+        self.calls.drain(..dropped);
+        dropped > 0
+    }
 }
 
 /// Conversations before one command, folded event by event.
@@ -105,6 +186,8 @@ struct ConversationFold {
     reached_command: bool,
     entries: Vec<Entry>,
     steers: HashMap<CommandId, String>,
+    /// The arguments of calls that have not ended, by their ids.
+    open_calls: HashMap<String, String>,
     /// A message was erased.
     has_gap: bool,
 }
@@ -115,7 +198,7 @@ impl ConversationFold {
     }
 
     fn push(&mut self, turn: Option<CommandId>, text: String) {
-        self.entries.push(Entry { turn, messages: vec![ConversationMessage { role: Role::User, text }] });
+        self.entries.push(Entry::new(turn, vec![ConversationMessage { role: Role::User, text }]));
     }
 
     fn apply(&mut self, event: &Event) {
@@ -123,14 +206,32 @@ impl ConversationFold {
             self.has_gap |= event.payload.is_none() && !self.reached_command;
             // The turn of an erased message keeps its place: the session may have been rewound to it.
             if event.event_type == EventType::UserMessage && !self.reached_command {
-                self.entries.extend(event.command_id.map(|id| Entry { turn: Some(id), messages: vec![] }));
+                self.entries.extend(event.command_id.map(|id| Entry::new(Some(id), vec![])));
             }
             return;
         };
         match event.command_id {
+            Some(id) if event.event_type == EventType::ToolCall => self.apply_call(id, event),
             Some(id) => self.apply_to_turn(event.event_type, id, view),
             None if event.event_type == EventType::Session => self.apply_change(view),
             None => {}
+        }
+    }
+
+    /// A call comes after its turn's messages so far.
+    fn apply_call(&mut self, id: CommandId, event: &Event) {
+        let view = event.payload.as_deref().and_then(|text| serde_json::from_str::<CallView>(text).ok());
+        let Some(view) = view.filter(|view| view.kind.as_deref() == Some(TOOLKIT)) else { return };
+        if let Some(arguments) = &view.arguments {
+            let arguments = replayed_arguments(arguments, CALL_ARGUMENTS_CHARS_MAX);
+            self.open_calls.insert(view.tool_call_id.clone(), arguments);
+        }
+        let Some(result) = view.result else { return };
+        let arguments = self.open_calls.remove(&view.tool_call_id).unwrap_or_else(|| "{}".into());
+        let result = clip(&result, CALL_RESULT_CHARS_MAX);
+        if let Some(entry) = self.turn(id) {
+            let before = entry.messages.len();
+            entry.calls.push(PastCall { name: view.name, arguments, result, before });
         }
     }
 
@@ -164,6 +265,8 @@ impl ConversationFold {
             EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ATTEMPT_RESTARTED) => {
                 if let Some(entry) = self.turn(id) {
                     entry.messages.truncate(1);
+                    // What they did is done.
+                    entry.calls.iter_mut().for_each(|call| call.before = call.before.min(1));
                 }
             }
             EventType::BackendStatus if view.phase.as_deref() == Some(PHASE_ROLLED_BACK) => {
@@ -202,199 +305,44 @@ impl Conversation {
         Self { truncated: newest.truncated || fold.has_gap, ..newest }
     }
 
-    /// Whole turns, as many of the newest as fit.
+    /// The messages of whole turns, as many of the newest as fit, and the newest calls in the room that the messages leave: a turn
+    /// that called many tools must not displace what was said.
     fn newest(entries: Vec<Entry>) -> Self {
-        let (mut kept, mut bytes, mut truncated, mut unsent) = (VecDeque::new(), 0, false, None);
+        let (mut kept, mut room, mut truncated) = (VecDeque::new(), CONVERSATION_BYTES_MAX, false);
         for entry in entries.into_iter().rev() {
-            bytes += entry.messages.iter().map(|message| message.text.len()).sum::<usize>();
-            if bytes > CONVERSATION_BYTES_MAX {
+            let Some(left) = room.checked_sub(entry.message_bytes()) else {
                 truncated = true;
                 break;
-            }
-            if entry.turn.is_some() {
-                unsent.get_or_insert(kept.len());
-            }
-            entry
-                .messages
-                .into_iter()
-                .rev()
-                .filter(|message| !message.text.is_empty())
-                .for_each(|m| kept.push_front(m));
+            };
+            room = left;
+            kept.push_front(entry);
         }
-        let unsent = unsent.unwrap_or(kept.len());
-        Self { messages: kept.into(), truncated, unsent, images: vec![] }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-    use uuid::Uuid;
-
-    use super::*;
-    use crate::{Timestamp, ids::SessionId};
-
-    fn id(number: u128) -> CommandId {
-        CommandId::new(Uuid::from_u128(number))
-    }
-
-    fn event(command: u128, event_type: EventType, payload: Value) -> Event {
-        Event {
-            session: SessionId::new(Uuid::nil()),
-            session_seq: 0,
-            run: None,
-            command_id: Some(id(command)),
-            event_type,
-            payload: Some(payload.to_string().into()),
-            digest: [0; 32],
-            hash: [0; 32],
-            created_at: Timestamp::UNIX_EPOCH,
+        for entry in kept.iter_mut().rev() {
+            truncated |= entry.drop_oldest_calls(&mut room);
         }
+        let (mut whole, mut sent) = (Self { truncated, ..Self::default() }, 0);
+        for entry in kept {
+            let is_turn = entry.turn.is_some();
+            whole.extend(entry);
+            if is_turn {
+                sent = whole.messages.len();
+            }
+        }
+        whole.unsent = whole.messages.len() - sent;
+        whole
     }
 
-    fn user_message(command: u128, text: &str) -> Event {
-        let payload = json!({"commandType": "turn", "content": [{"type": "text", "text": text}]});
-        event(command, EventType::UserMessage, payload)
-    }
-
-    fn steered(command: u128, text: &str) -> Event {
-        let payload = json!({"commandType": "steer", "content": [{"type": "text", "text": text}]});
-        event(command, EventType::UserMessage, payload)
-    }
-
-    fn assistant_message(command: u128, text: &str) -> Event {
-        event(command, EventType::AssistantMessage, json!({"messageId": "m", "text": text}))
-    }
-
-    fn phase(command: u128, phase: &str, target: u128) -> Event {
-        event(command, EventType::BackendStatus, json!({"phase": phase, "targetCommandId": id(target)}))
-    }
-
-    fn words(conversation: &Conversation) -> Vec<&str> {
-        conversation.messages.iter().map(|message| message.text.as_str()).collect()
-    }
-
-    #[test]
-    fn a_queued_turn_comes_after_the_one_it_waited_for_and_later_ones_are_left_out() {
-        let events = [
-            user_message(1, "one"),
-            user_message(2, "two"),
-            user_message(3, "three"),
-            user_message(4, "four"),
-            assistant_message(1, "eins"),
-            assistant_message(2, "zwei"),
-        ];
-        let before = Conversation::before(id(3), &events);
-        assert_eq!(words(&before), ["one", "eins", "two", "zwei"]);
-        assert_eq!(before.messages[1].role, Role::Assistant);
-        assert!(Conversation::before(id(1), &events).messages.is_empty());
-    }
-
-    #[test]
-    fn a_steer_counts_where_it_was_taken_and_not_at_all_where_it_was_not() {
-        let events = [
-            user_message(1, "one"),
-            steered(2, "left"),
-            steered(3, "never accepted"),
-            assistant_message(1, "half"),
-            phase(2, PHASE_STEER_ACCEPTED, 1),
-            assistant_message(1, "whole"),
-            user_message(4, "four"),
-        ];
-        assert_eq!(words(&Conversation::before(id(4), &events)), ["one", "half", "left", "whole"]);
-    }
-
-    #[test]
-    fn messages_of_a_dead_attempt_are_left_out() {
-        let events = [
-            user_message(1, "one"),
-            assistant_message(1, "half"),
-            phase(1, PHASE_ATTEMPT_RESTARTED, 1),
-            assistant_message(1, "whole"),
-            user_message(2, "two"),
-        ];
-        assert_eq!(words(&Conversation::before(id(2), &events)), ["one", "whole"]);
-    }
-
-    #[test]
-    fn a_turn_that_was_rolled_back_is_left_out() {
-        let events = [
-            user_message(1, "one"),
-            assistant_message(1, "eins"),
-            user_message(2, "two"),
-            assistant_message(2, "half of zwei"),
-            phase(2, PHASE_ROLLED_BACK, 2),
-            user_message(3, "three"),
-            assistant_message(2, "the rest, sent before it stopped"),
-        ];
-        assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins"]);
-    }
-
-    fn change(payload: Value) -> Event {
-        Event { command_id: None, ..event(0, EventType::Session, payload) }
-    }
-
-    fn rewound(before: u128) -> Event {
-        change(json!({"change": "rewound", "beforeCommandId": id(before)}))
-    }
-
-    fn added(text: &str) -> Event {
-        change(json!({"change": "message-added", "text": text}))
-    }
-
-    #[test]
-    fn turns_that_the_session_was_rewound_over_are_left_out() {
-        let mut events = vec![
-            user_message(1, "one"),
-            assistant_message(1, "eins"),
-            user_message(2, "two"),
-            assistant_message(2, "zwei"),
-            added("between"),
-            user_message(3, "three"),
-            rewound(2),
-            user_message(4, "four"),
-            assistant_message(4, "vier"),
-            user_message(5, "five"),
-        ];
-        assert_eq!(words(&Conversation::before(id(5), &events)), ["one", "eins", "four", "vier"]);
-        // A turn keeps the history that it had.
-        assert_eq!(words(&Conversation::before(id(3), &events)), ["one", "eins", "two", "zwei", "between"]);
-        // A target that is not among the events is older than they are, so that all of them were left.
-        let older = events.split_off(2);
-        let before = Conversation::before(id(5), &older);
-        assert_eq!((words(&before), before.truncated), (vec!["four", "vier"], false));
-        let newer = &older[1..];
-        let before = Conversation::before(id(5), newer);
-        assert_eq!((words(&before), before.truncated), (vec!["four", "vier"], true));
-    }
-
-    #[test]
-    fn messages_after_the_last_turn_are_counted() {
-        let mut events = vec![added("before"), user_message(1, "one"), added("during"), assistant_message(1, "eins")];
-        events.push(user_message(2, "two"));
-        let before = Conversation::before(id(2), &events);
-        assert_eq!((words(&before), before.unsent), (vec!["before", "one", "eins", "during"], 1));
-        let before = Conversation::before(id(1), &events);
-        assert_eq!((words(&before), before.unsent), (vec!["before"], 1));
-        let events = [user_message(1, "one"), assistant_message(1, "eins"), user_message(2, "two")];
-        assert_eq!(Conversation::before(id(2), &events).unsent, 0);
-    }
-
-    #[test]
-    fn a_conversation_with_an_erased_message_is_reported_as_truncated() {
-        let erased = Event { payload: None, ..user_message(1, "one") };
-        let events = [erased, user_message(2, "two"), user_message(3, "three")];
-        let before = Conversation::before(id(3), &events);
-        assert_eq!((words(&before), before.truncated), (vec!["two"], true));
-    }
-
-    #[test]
-    fn the_newest_whole_turns_that_fit_are_kept() {
-        let long = "x".repeat(CONVERSATION_BYTES_MAX / 2);
-        let events =
-            [user_message(1, &long), assistant_message(1, "a"), user_message(2, &long), user_message(3, "three")];
-        let before = Conversation::before(id(3), &events);
-        assert_eq!((before.messages.len(), before.truncated), (1, true));
-        assert_eq!(before.messages[0].role, Role::User);
+    /// Adds the messages and calls of a turn.
+    fn extend(&mut self, entry: Entry) {
+        let mut calls = entry.calls.into_iter().peekable();
+        for (place, message) in entry.messages.into_iter().enumerate() {
+            while let Some(call) = calls.next_if(|call| call.before <= place) {
+                self.calls.push(PastCall { before: self.messages.len(), ..call });
+            }
+            if !message.text.is_empty() {
+                self.messages.push(message);
+            }
+        }
+        self.calls.extend(calls.map(|call| PastCall { before: self.messages.len(), ..call }));
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     text::clip,
+    tools::calls::TOOLKIT,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +75,30 @@ pub struct ToolFacts {
     pub status: Option<String>,
     pub exit_code: Option<i64>,
     pub command: Option<String>,
+    /// A call of this server's tools whose first execution was lost, and which is executed again on purpose.
+    pub is_executed_again: bool,
+    /// What runs that a call of this server's tools started have used.
+    pub delegated: DelegatedUse,
+}
+
+/// What other runs have used on behalf of a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DelegatedUse {
+    pub tokens: i64,
+    pub cost_usd: f64,
+}
+
+impl DelegatedUse {
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.tokens = self.tokens.saturating_add(other.tokens);
+        // An infinite sum would not read back from JSON.
+        self.cost_usd = (self.cost_usd + other.cost_usd).min(f64::MAX);
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +116,8 @@ struct PayloadFields<'a> {
     command: Option<&'a RawValue>,
     #[serde(borrow)]
     cost_usd: Option<&'a RawValue>,
+    #[serde(borrow)]
+    executed_again: Option<&'a RawValue>,
     #[serde(borrow)]
     exit_code: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -143,6 +170,11 @@ fn flag(field: Option<&RawValue>) -> bool {
 
 fn words(field: Option<&RawValue>, max: usize) -> Option<String> {
     read::<Cow<str>>(field).map(|text| clip(&text, max))
+}
+
+/// A cost that can be added: 0 if it is not a positive number.
+fn cost(field: Option<&RawValue>) -> f64 {
+    read::<f64>(field).filter(|cost| cost.is_finite() && *cost > 0.0).unwrap_or(0.0)
 }
 
 /// Whole numbers, however they are written.
@@ -290,9 +322,8 @@ impl Facts {
             EventType::Usage => {
                 let sum =
                     || whole(fields.input_tokens).unwrap_or(0).saturating_add(whole(fields.output_tokens).unwrap_or(0));
-                let cost_usd =
-                    read::<f64>(fields.cost_usd).filter(|cost| cost.is_finite() && *cost > 0.0).unwrap_or(0.0);
-                Self::Usage { tokens: whole(fields.total_tokens).unwrap_or_else(sum).max(0), cost_usd }
+                let tokens = whole(fields.total_tokens).unwrap_or_else(sum).max(0);
+                Self::Usage { tokens, cost_usd: cost(fields.cost_usd) }
             }
             EventType::BackendStatus => {
                 let phase = words(fields.phase, TOOL_COMMAND_CHARS_MAX).unwrap_or_default();
@@ -335,14 +366,21 @@ impl AssistantFacts {
 impl ToolFacts {
     fn read(fields: &PayloadFields<'_>) -> Self {
         let bounded = |field| words(field, TOOL_COMMAND_CHARS_MAX);
+        let tool_type = bounded(fields.tool_type);
+        // Tools of the agents' own may report use that is already counted.
+        let is_own = tool_type.as_deref() == Some(TOOLKIT);
+        let tokens = whole(fields.total_tokens).unwrap_or(0).max(0);
+        let delegated = DelegatedUse { tokens, cost_usd: cost(fields.cost_usd) };
         Self {
             tool_call_id: bounded(fields.tool_call_id),
             name: bounded(fields.name).or_else(|| bounded(fields.tool_name)),
             method: bounded(fields.method),
-            tool_type: bounded(fields.tool_type),
+            tool_type,
             status: words(fields.status, 40),
             exit_code: whole(fields.exit_code),
             command: bounded(fields.command),
+            is_executed_again: is_own && flag(fields.executed_again),
+            delegated: if is_own { delegated } else { DelegatedUse::default() },
         }
     }
 }

@@ -12,9 +12,10 @@ use crate::{
             Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED, PHASE_TRANSPORT_DISCONNECTED,
             PHASE_WAITING_PROVIDER,
         },
-        facts::{AssistantFacts, ChangeFacts, Facts, ToolFacts},
+        facts::{AssistantFacts, ChangeFacts, DelegatedUse, Facts, ToolFacts},
     },
     limits::TOOL_ITEMS_KEPT,
+    tools::calls::TOOLKIT,
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,9 @@ pub struct CommandFold {
     pub tokens: i64,
     pub cost_usd: f64,
     pub turns: i64,
+    /// What runs that its calls started have used. It counts against the command's budgets, and is reported as their own use.
+    #[serde(skip_serializing_if = "DelegatedUse::is_none")]
+    pub delegated: DelegatedUse,
     pub standing: CommandStanding,
     pub resume_at: Option<Timestamp>,
     pub steer_accepted_seq: Option<i64>,
@@ -101,6 +105,20 @@ pub struct ChangeFold {
     pub session_seq: i64,
     #[serde(rename = "told")]
     pub facts: ChangeFacts,
+}
+
+impl ToolFold {
+    /// Whether a call of this server's tools is among the open or the last ones. Calls of agents' own tools may have the same ids.
+    pub fn has_toolkit_call(&self, call_id: &str) -> bool {
+        let items = self.items.iter().filter(|item| item.tool_call_id.as_deref() == Some(call_id));
+        let types: Vec<_> = items.map(|item| item.tool_type.as_deref()).collect();
+        if types.is_empty() { self.open.iter().any(|open| open == call_id) } else { types.contains(&Some(TOOLKIT)) }
+    }
+
+    /// Whether there were calls that `items` does not have any more.
+    pub fn has_dropped_items(&self) -> bool {
+        self.count > self.items.len() as i64
+    }
 }
 
 /// Distinct statuses and exit codes kept apart; the rest is counted together.
@@ -182,6 +200,7 @@ impl CommandFold {
 
     fn tool(&mut self, tool: &ToolFacts) {
         let status = tool.status.clone().unwrap_or_else(|| "unknown".into());
+        self.delegated.add(tool.delegated);
         let tools = &mut self.tools;
         let id = tool.tool_call_id.clone().unwrap_or_default();
         let was_open = tools.open.iter().position(|open| *open == id);
@@ -248,7 +267,7 @@ mod tests {
     use super::*;
     use crate::{
         ids::{CommandId, RunId, SessionId},
-        kernel::chain,
+        kernel::{budgets::Spent, chain},
     };
 
     fn event(seq: i64, event_type: EventType, payload: &Value) -> Event {
@@ -323,6 +342,19 @@ mod tests {
         assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
         assert_eq!(fold.tools.statuses["started"], 1);
         assert_eq!(fold.standing, CommandStanding::AfterTool);
+    }
+
+    #[test]
+    fn what_a_call_has_delegated_is_counted_apart() {
+        let ended = |kind: &str| {
+            let payload =
+                json!({"toolCallId": "a", "type": kind, "status": "completed", "totalTokens": 7, "costUsd": 0.5});
+            (EventType::ToolCall, payload)
+        };
+        let fold = fold(&[ended(TOOLKIT), ended("command"), (EventType::Usage, json!({"totalTokens": 3}))]);
+        assert_eq!(fold.delegated, DelegatedUse { tokens: 7, cost_usd: 0.5 });
+        assert_eq!((fold.tokens, fold.turns), (3, 1));
+        assert_eq!(Spent::of(&fold).tokens, 10);
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod conversation;
 pub mod events;
 pub mod facts;
 pub mod fold;
+pub mod front_end;
 pub mod labels;
 pub mod launching;
 pub mod leases;

@@ -1,8 +1,10 @@
 //! Permission requests: the agent asks, and a person with the right answers once. The digest names exactly what will
 //! run.
 
+mod edits;
 mod votes;
 
+pub use edits::{EditableArguments, EditedArguments};
 pub use votes::{Ballot, Choice, EligibleVoter, PermissionStrategy, Vote, VoteRefusal, Voter, VotingRules};
 
 use jiff::SignedDuration;
@@ -81,6 +83,9 @@ pub struct AskPermission {
     pub options: Vec<PermissionOption>,
     /// SHA-256, in hex, of exactly what will run.
     pub digest: String,
+    /// The arguments of what will run, if an answer may replace them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub editable: Option<EditableArguments>,
     /// How long an answer is waited for; or until when, in `deadline`.
     #[serde(default)]
     pub wait_ms: Option<i64>,
@@ -137,7 +142,8 @@ impl AskPermission {
             && is_plain(&ask.title)
             && ask.command.as_deref().is_none_or(is_plain_lines)
             && ask.options.iter().all(|o| is_name(&o.name));
-        (digest_fits && options_fit && words_fit).then_some(ask)
+        let edits_fit = ask.editable.as_ref().is_none_or(EditableArguments::is_well_formed);
+        (digest_fits && options_fit && words_fit && edits_fit).then_some(ask)
     }
 
     /// Whether it names what will run, in full and within the limits: a person must not agree to a truncated command.
@@ -173,6 +179,14 @@ pub struct PermissionRequest {
     pub tool_call_id: Option<String>,
     pub options: Vec<PermissionOption>,
     pub digest: String,
+    /// The arguments that an answer may replace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub editable: Option<EditableArguments>,
+    /// The arguments with which the request was allowed, if an answer replaced them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub edited: Option<EditedArguments>,
     #[schema(value_type = String, format = DateTime)]
     pub deadline: Timestamp,
     /// Requests of one command that are put to people together: those of the lowest round that is open.

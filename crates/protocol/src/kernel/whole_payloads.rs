@@ -11,8 +11,7 @@ use crate::{RawJson, ids::CommandId, json::hex, limits::WHOLE_PAYLOAD_BYTES_MAX}
 /// The member of a short form that names the whole.
 pub const WHOLE_PAYLOAD: &str = "wholePayload";
 
-/// What a short form says of the whole. Callers may write such a member themselves: then nothing is stored beside the command,
-/// and its payload is the whole.
+/// What a short form says of the whole. Callers cannot write such a member themselves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholePayload {
     pub bytes: u64,

@@ -29,6 +29,17 @@ pub enum McpTransport {
     Http,
 }
 
+/// Who calls the tools of a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum McpExposure {
+    /// This server, for every backend: calls are authorised and recorded here.
+    #[default]
+    Toolkit,
+    /// Backends that can connect to MCP servers themselves. They get the credentials.
+    Direct,
+}
+
 /// An MCP server: either `command` or `url`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -51,6 +62,10 @@ pub struct McpServer {
     pub timeout_ms: u64,
     /// What clients show of it.
     pub description: Option<String>,
+    /// `toolkit`: this server calls its tools, for every backend. `direct`: agents connect to it themselves, if they can.
+    pub expose: McpExposure,
+    /// Whether its statements that a tool only reads, or uses no network, count for runs that may only read or have no network.
+    pub trust_hints: bool,
 }
 
 impl Default for McpServer {
@@ -65,6 +80,8 @@ impl Default for McpServer {
             enabled: true,
             timeout_ms: TIMEOUT_MS,
             description: None,
+            expose: McpExposure::default(),
+            trust_hints: false,
         }
     }
 }

@@ -188,6 +188,8 @@ macro_rules! kernel_rules {
         CommandsUnfinishedBytes "commands-unfinished-bytes" Overloaded "The unfinished commands of the run are too large together.",
             hint: Some("wait until some of them have ended, or cancel them");
         PayloadObject "payload-object" SchemaInvalid "The payload is not a JSON object.";
+        PayloadReserved "payload-reserved" SchemaInvalid "The payload has a member that is reserved for the server.",
+            hint: Some("leave out wholePayload");
         PayloadSize "payload-size" PayloadTooLarge "The payload is too large.",
             hint: Some("shorten the prompt, or put the material into a file of the workspace");
         PromptRequired "prompt-required" SchemaInvalid "The command has no prompt.",
@@ -231,6 +233,7 @@ macro_rules! kernel_rules {
         PermissionUnknown "permission-unknown" StateConflict "The session has no such permission request, or the requests are of different turns.";
         PermissionTwice "permission-twice" StateConflict "A permission request is answered twice.";
         PermissionOption "permission-option" SchemaInvalid "The permission request has no such option.";
+        PermissionEdits "permission-edits" SchemaInvalid "The edited arguments do not fit what the permission request lets people edit.";
         PermissionVoted "permission-voted" StateConflict "The voter has already voted for another option of the permission request.";
         PermissionResolved "permission-resolved" StateConflict "The permission request was resolved before, with another answer.",
             hint: Some("it was answered before; `ostler trace` shows how");

@@ -23,9 +23,18 @@ impl From<Problem> for RunInputProblem {
     }
 }
 
-/// A failure in this dialect's encoding: a body of the wrong shape breaks a rule of the input, and that is a 422.
+/// A failure in this dialect's encoding: a body of the wrong shape breaks a rule of the input, and that is a 422. The protocol
+/// has a 400 for recordings.
 pub fn to_run_input(failure: Failure) -> Failure {
+    use Rule::{AgentAudioEmpty, AgentAudioTooLarge, AgentAudioUnsupportedFormat};
     match failure.kind {
+        _ if matches!(
+            failure.broken_rule(),
+            Some(AgentAudioEmpty | AgentAudioTooLarge | AgentAudioUnsupportedFormat)
+        ) =>
+        {
+            failure
+        }
         FailureKind::SchemaInvalid => Failure { kind: FailureKind::RunInputInvalid, ..failure },
         _ => failure,
     }
@@ -33,6 +42,9 @@ pub fn to_run_input(failure: Failure) -> Failure {
 
 /// A failure of the kernel to accept a submission, in the terms of this dialect.
 pub fn submission_failure(failure: Failure) -> Failure {
+    if failure.broken_rule() == Some(Rule::PermissionEdits) {
+        return Failure::rule(Rule::InterruptAnswer, failure.message);
+    }
     let rule = INTERRUPT_RULES.iter().find(|(kernel_rule, ..)| failure.broken_rule() == Some(*kernel_rule));
     let Some((_, rule, message)) = rule else { return failure };
     let ids = failure.details.as_ref().and_then(|details| details.get(OPEN_PERMISSIONS)).cloned();

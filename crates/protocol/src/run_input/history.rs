@@ -2,6 +2,10 @@
 //! messages of people and the replies of agents, placed where they were received; never tools, thoughts, context, or
 //! turns that were rolled back.
 
+mod stored_message;
+
+pub use stored_message::{TextOrPicture, ToolResultContent, UserContent, UserContentPart, user_content};
+
 use std::collections::{HashMap, HashSet};
 
 use jiff::{civil::Date, tz::TimeZone};
@@ -15,6 +19,7 @@ use crate::{
         commands::CommandType,
         conversation::HistoryAttachment,
         events::{Event, EventType, PHASE_ATTEMPT_RESTARTED, PHASE_STEER_ACCEPTED},
+        front_end::TOOL_RESULT_PART,
     },
     run_input::ui::{self, schema::UiSchemaRenderer},
 };
@@ -111,26 +116,6 @@ pub fn pictures(payload: &str) -> Vec<Picture> {
     view.content.into_iter().filter(|part| part.part_type == "image").map(|part| part.picture).collect()
 }
 
-/// A person's message, as its event keeps it.
-pub struct UserContent {
-    pub message_id: String,
-    pub command_type: Option<CommandType>,
-    pub texts: Vec<String>,
-    pub pictures: Vec<Picture>,
-}
-
-/// Reads the payload of a `user_message` event. `None` if it is not one.
-pub fn user_content(payload: &str) -> Option<UserContent> {
-    let view: View = serde_json::from_str(payload).ok()?;
-    let (pictures, words): (Vec<_>, Vec<_>) = view.content.into_iter().partition(|part| part.part_type == "image");
-    Some(UserContent {
-        message_id: view.message_id?,
-        command_type: view.command_type,
-        texts: words.into_iter().filter_map(|part| part.text).collect(),
-        pictures: pictures.into_iter().map(|part| part.picture).collect(),
-    })
-}
-
 /// Reads `YYYY-MM-DD`, and nothing that only resembles it.
 pub fn read_day(text: &str) -> Result<Date, Failure> {
     let shape = |(at, byte): (usize, u8)| if at == 4 || at == 7 { byte == b'-' } else { byte.is_ascii_digit() };
@@ -195,9 +180,9 @@ pub fn fold(events: &[Event], signed: impl Fn(&Picture) -> Option<String>) -> Ve
             match event.event_type {
                 // A steer is placed where the agent accepted it, and left out where it did not.
                 EventType::UserMessage if view.command_type == Some(CommandType::Steer) => {
-                    Some(user_message(event, view, *accepted.get(&command_id)?, &signed))
+                    user_message(event, view, *accepted.get(&command_id)?, &signed)
                 }
-                EventType::UserMessage => Some(user_message(event, view, event.session_seq, &signed)),
+                EventType::UserMessage => user_message(event, view, event.session_seq, &signed),
                 // A later attempt repeated the messages of a dead one.
                 EventType::AssistantMessage if restarted.get(&command_id) > Some(&event.session_seq) => None,
                 EventType::AssistantMessage => assistant_message(event, view),
@@ -216,19 +201,30 @@ fn last_phases(events: &[Event], phase: &str) -> HashMap<CommandId, i64> {
     so.filter_map(|event| Some((event.command_id?, event.session_seq))).collect()
 }
 
-fn user_message(event: &Event, view: View, seq: i64, signed: impl Fn(&Picture) -> Option<String>) -> HistoryMessage {
-    let (pictures, words): (Vec<_>, Vec<_>) = view.content.into_iter().partition(|part| part.part_type == "image");
+/// `None` if the message is results of tools and nothing else: history has no tools.
+fn user_message(
+    event: &Event,
+    view: View,
+    seq: i64,
+    signed: impl Fn(&Picture) -> Option<String>,
+) -> Option<HistoryMessage> {
+    let (results, content): (Vec<_>, Vec<_>) =
+        view.content.into_iter().partition(|part| part.part_type == TOOL_RESULT_PART);
+    if content.is_empty() && !results.is_empty() {
+        return None;
+    }
+    let (pictures, words): (Vec<_>, Vec<_>) = content.into_iter().partition(|part| part.part_type == "image");
     let attachments = pictures.into_iter().filter_map(|part| {
         let url = signed(&part.picture)?;
         Some(HistoryAttachment { mime_type: part.picture.mime_type, url })
     });
-    HistoryMessage::User {
+    Some(HistoryMessage::User {
         id: view.message_id.unwrap_or_default(),
         seq,
         content: words.into_iter().filter_map(|part| part.text).collect::<Vec<_>>().join("\n"),
         attachments: attachments.collect(),
         timestamp: event.created_at,
-    }
+    })
 }
 
 fn assistant_message(event: &Event, view: View) -> Option<HistoryMessage> {

@@ -86,11 +86,13 @@ pub struct RunAgentInput {
     pub parent_run_id: Option<String>,
     #[schema(value_type = Option<Object>)]
     pub state: Option<serde_json::Value>,
-    /// At most 200, of which exactly one is a user's, and that the first. On a stream, what comes before the last user
-    /// message is compared with the thread's history and dropped.
+    /// At most 200, of which exactly one is a user's, and that the first; none, if all of them are results of the front
+    /// end's tools. On a stream, what comes before the last user message, or before the results, is compared with the
+    /// thread's history and dropped.
     #[schema(value_type = Vec<Object>)]
     pub messages: Vec<serde_json::Value>,
-    /// The front end's own tools. They register nothing here.
+    /// The front end's own tools, at most 64. The agent is offered them in this run; a call ends the run, and the next run
+    /// answers it.
     #[schema(value_type = Option<Vec<Object>>, nullable = false)]
     pub tools: Option<Vec<serde_json::Value>>,
     /// Given to the agent with the message, and not kept as history.
@@ -105,7 +107,7 @@ pub struct RunAgentInput {
 /// Closed: other fields are refused.
 #[derive(ToSchema)]
 pub struct ForwardedProps {
-    /// `chat`.
+    /// `chat`, or `automation` in a thread that an automation of the user has started.
     pub runtime_mode: String,
     #[schema(value_type = Option<Object>, nullable = false)]
     pub client_time: Option<serde_json::Value>,

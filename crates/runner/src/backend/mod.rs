@@ -10,6 +10,7 @@ pub(crate) mod interface;
 mod model;
 pub(crate) mod process;
 mod scripted;
+mod toolkit;
 pub(crate) mod turn;
 
 use futures_util::future::BoxFuture;

@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         commands::Command,
         context::Context,
-        conversation::{ConversationMessage, Role},
+        conversation::{ConversationMessage, PastCall, Role},
         runs::{Run, TerminalStatus},
     },
 };
@@ -28,6 +28,8 @@ pub struct Turn {
     pub conversation: Vec<ConversationMessage>,
     /// How many of the last of them came after the session's last turn, so that an existing thread lacks them.
     pub unsent: usize,
+    /// Calls of the server's tools in earlier turns, between those messages.
+    pub past_calls: Vec<PastCall>,
     /// Messages before them were left out.
     pub truncated: bool,
     /// The images of the message, for a backend that accepts them: `https` and `data` URLs.

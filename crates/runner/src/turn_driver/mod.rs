@@ -57,7 +57,8 @@ pub(crate) async fn drive_turn(
         Ok(Start::EndNow(command_id, end)) => return end_command(lease, command_id, &end).await,
         Err(refusal) => return refusal.unless_command_ended(),
     };
-    let (sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter);
+    let (mut sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter);
+    sink.attach_tools(lease.tool_port(turn.command.command_id));
     let targeting = lease.pending.take_targeting(turn.command.command_id);
     let mut driver = TurnDriver::new(lease, &turn, side, &allowance);
     for command in targeting {

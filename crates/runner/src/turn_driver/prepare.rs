@@ -79,7 +79,8 @@ pub(super) async fn prepare_turn(
         true => lease.load_images(std::mem::take(&mut earlier_messages.images)).await,
         false => vec![],
     };
-    let Conversation { messages, unsent, truncated, .. } = earlier_messages;
+    let Conversation { messages, calls, unsent, truncated, .. } = earlier_messages;
+    let past_calls = if wants_conversation { calls } else { vec![] };
     let conversation = if wants_conversation { messages } else { vec![] };
     let images_unseen = image_count - images.len();
     let prompt = command.prompt().unwrap_or_default();
@@ -93,6 +94,7 @@ pub(super) async fn prepare_turn(
         is_repeat,
         conversation,
         unsent,
+        past_calls,
         truncated,
         images,
         images_unseen,

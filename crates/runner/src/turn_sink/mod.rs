@@ -10,6 +10,7 @@ mod runner_side;
 mod shared;
 mod sink;
 mod steer;
+mod turn_tools;
 
 use std::sync::Arc;
 

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use ostler_protocol::{
@@ -11,7 +14,7 @@ use ostler_protocol::{
     kernel::{events::EventType, permissions::PermissionRequest, runs::TerminalStatus},
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot, watch};
 
 use crate::{
@@ -30,6 +33,8 @@ pub(super) struct SinkShared {
     /// Notified when a batch was sent, or taken to be sent.
     pub(super) moved: Notify,
     stop: watch::Sender<Option<StopReason>>,
+    /// Calls of server tools that the backend made through the gateway.
+    gateway_calls: AtomicU32,
 }
 
 pub(super) struct SinkState {
@@ -60,6 +65,7 @@ impl SinkShared {
             queued: Notify::new(),
             moved: Notify::new(),
             stop,
+            gateway_calls: AtomicU32::new(0),
         }
     }
 
@@ -77,6 +83,47 @@ impl SinkShared {
         self.queued.notify_one();
         if let Some(spent) = spent {
             self.stop(spent);
+        }
+    }
+
+    /// Counts a call of a server's tool, which the server records. `false` if the budget has no room for it: then the backend stops.
+    pub(super) fn count_tool(&self) -> bool {
+        let mut state = self.state();
+        let spent = state.meter.check_next_tool();
+        if spent.is_none() {
+            state.meter.observe(EventType::ToolCall, &RawJson::of(&json!({"status": "started"})));
+        }
+        drop(state);
+        let has_room = spent.is_none();
+        if let Some(spent) = spent {
+            self.stop(spent);
+        }
+        has_room
+    }
+
+    /// The part of an id that names the turn: its command, and the claim of its runner.
+    pub(super) fn id_base(&self) -> String {
+        format!("{}_{}", self.command.trim_start_matches(CommandId::PREFIX), self.lease_epoch)
+    }
+
+    /// An id for a call through the gateway. It differs from all ids of the sink.
+    pub(super) fn new_gateway_call_id(&self) -> String {
+        let number = self.gateway_calls.fetch_add(1, Ordering::Relaxed) + 1;
+        format!("tool_{}_g{number}", self.id_base())
+    }
+
+    /// Waits until everything emitted so far is durable.
+    pub(super) async fn flush(&self) {
+        self.wait_until(|state| state.outbox.is_empty() && !state.in_flight).await;
+    }
+
+    pub(super) async fn wait_until(&self, holds: impl Fn(&SinkState) -> bool) {
+        loop {
+            let moved = self.moved.notified();
+            if holds(&self.state()) {
+                return;
+            }
+            moved.await;
         }
     }
 

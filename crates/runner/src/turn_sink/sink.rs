@@ -3,27 +3,25 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    RawJson,
+    Failure, RawJson, Rule,
     ids::{CommandId, PermissionId},
     json::canonical_hash,
     kernel::{
         events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_COST_UNKNOWN},
         permissions::{self, AskPermission},
     },
+    tools::wire::{CalledTool, RunTools},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{
-    permission::PendingPermission,
-    shared::{SinkShared, SinkState},
-    steer::Steer,
-};
+use super::{permission::PendingPermission, shared::SinkShared, steer::Steer, turn_tools::TurnTools};
 use crate::{
     backend::turn::TurnAbort,
     budgets::StopReason,
     text::{clip, fit_escaped},
+    tool_port::ToolPort,
 };
 
 /// Escaped bytes of the text of one message or output. The rest of the event's limit is for the fields around it.
@@ -42,6 +40,8 @@ pub struct TurnSink {
     stop: watch::Receiver<Option<StopReason>>,
     steers: mpsc::Receiver<Steer>,
     ids_issued: u32,
+    /// `None` if there is no server, in tests of backends.
+    tools: Option<ToolPort>,
 }
 
 #[derive(Serialize)]
@@ -64,7 +64,11 @@ impl TurnSink {
         stop: watch::Receiver<Option<StopReason>>,
         steers: mpsc::Receiver<Steer>,
     ) -> Self {
-        Self { shared, stop, steers, ids_issued: 0 }
+        Self { shared, stop, steers, ids_issued: 0, tools: None }
+    }
+
+    pub(crate) fn attach_tools(&mut self, tools: ToolPort) {
+        self.tools = Some(tools);
     }
 
     /// Emits one event of the turn's command. Waits only while the server is far behind.
@@ -138,11 +142,49 @@ impl TurnSink {
         Ok(())
     }
 
+    /// The tools of the server that the turn is offered, and the calls that earlier attempts made.
+    pub(crate) fn server_tools(&self) -> impl Future<Output = Result<RunTools, Failure>> + Send + 'static {
+        let tools = self.tools.clone();
+        async move {
+            match tools {
+                Some(tools) => tools.list().await,
+                None => Ok(RunTools::default()),
+            }
+        }
+    }
+
+    /// Counts a call of a server's tool, which the server records. If the budget has no room for it, the turn stops.
+    pub(crate) fn count_tool(&self) -> Result<(), TurnAbort> {
+        self.check_stop()?;
+        if self.shared.count_tool() { Ok(()) } else { Err(TurnAbort::Stopped) }
+    }
+
+    /// The server's tools, for a backend that calls them through the gateway. `None` if there is no server.
+    pub(crate) fn turn_tools(&self) -> Option<TurnTools> {
+        Some(TurnTools::new(self.shared.clone(), self.stop.clone(), self.tools.clone()?))
+    }
+
+    /// Calls a tool of the server, which checks, authorises, executes and records the call. Everything that was emitted before is
+    /// durable first, so that the log has it in order.
+    pub(crate) fn call_server_tool(
+        &self,
+        call_id: String,
+        name: String,
+        arguments: String,
+    ) -> impl Future<Output = Result<CalledTool, Failure>> + Send + 'static {
+        let tools = self.tools.clone();
+        async move {
+            match tools {
+                Some(tools) => tools.call(&call_id, &name, &arguments).await,
+                None => Err(Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"))),
+            }
+        }
+    }
+
     /// An id for a message or tool call. The same attempt that makes the same steps gets the same ids.
     pub fn new_id(&mut self, prefix: &str) -> String {
         self.ids_issued += 1;
-        let body = self.shared.command.trim_start_matches(CommandId::PREFIX);
-        format!("{prefix}_{body}_{}_{}", self.shared.lease_epoch, self.ids_issued)
+        format!("{prefix}_{}_{}", self.shared.id_base(), self.ids_issued)
     }
 
     /// An id for a permission request, sorted by time like its command.
@@ -165,7 +207,7 @@ impl TurnSink {
         self.wait_for_room().await;
         self.shared.push(EventType::PermissionRequest, payload);
         let wait_ms = ask.wait_ms().unsigned_abs() + DECISION_GRACE_MS;
-        PendingPermission::new(ask.permission_id, ask.digest.clone(), well_formed.then_some(resolved), wait_ms)
+        PendingPermission::new(ask, well_formed.then_some(resolved), wait_ms)
     }
 
     /// Reports that a request was declined without asking anyone.
@@ -202,20 +244,10 @@ impl TurnSink {
 
     /// Waits until everything emitted so far is durable.
     pub async fn flush(&self) {
-        self.wait_until(|state| state.outbox.is_empty() && !state.in_flight).await;
+        self.shared.flush().await;
     }
 
     async fn wait_for_room(&self) {
-        self.wait_until(|state| state.outbox.has_room()).await;
-    }
-
-    async fn wait_until(&self, holds: impl Fn(&SinkState) -> bool) {
-        loop {
-            let moved = self.shared.moved.notified();
-            if holds(&self.shared.state()) {
-                return;
-            }
-            moved.await;
-        }
+        self.shared.wait_until(|state| state.outbox.has_room()).await;
     }
 }

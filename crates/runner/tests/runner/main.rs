@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap in a test's own server is a failed test")]
 
 mod acp;
+mod front_end;
 mod kernel;
 mod model;
 mod qwen;

@@ -23,7 +23,7 @@ use crate::kernel::{Kernel, of_type};
 const LATER_MS: u64 = 20;
 const KEY: &str = "planted-key-of-the-model";
 
-fn environment(base_url: String) -> BackendEnvironment {
+pub fn environment(base_url: String) -> BackendEnvironment {
     let retry_policy = RetryPolicy { later_ms: LATER_MS, ..RetryPolicy::default() };
     BackendEnvironment {
         retry_policy,
@@ -38,7 +38,7 @@ fn home_with(auth: &str) -> TempDir {
     home
 }
 
-fn start(kernel: &Arc<Kernel>, environment: BackendEnvironment) -> JoinHandle<RunnerOutcome> {
+pub fn start(kernel: &Arc<Kernel>, environment: BackendEnvironment) -> JoinHandle<RunnerOutcome> {
     let order = RunnerOrder::resident(kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
     tokio::spawn(run(order, kernel.client()))
 }

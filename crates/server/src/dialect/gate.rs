@@ -11,8 +11,9 @@ use crate::config::Config;
 #[derive(Debug)]
 pub struct GateRules {
     /// Whether this Host header, with its port, names the server. Asked while the server listens on loopback, and in place of
-    /// the engine's rule. A page whose origin is one of these hosts is the server's own.
-    pub names_server: fn(&Config, &str) -> bool,
+    /// the engine's rule. A page whose origin is one of these hosts is the server's own. `None`: the engine's rule applies, and
+    /// no page is the server's own.
+    pub names_server: Option<fn(&Config, &str) -> bool>,
     /// Headers that pages of allowed origins may send, beside those of the engine.
     pub request_headers: &'static [&'static str],
     /// Headers that pages of allowed origins may read, beside those of the engine.

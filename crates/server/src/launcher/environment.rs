@@ -24,7 +24,7 @@ use secrecy::{ExposeSecret, SecretString};
 use super::{guard::guard, shared_homes, workspaces};
 use crate::{
     app::{App, RunRef},
-    directories, mcp,
+    auth, directories, mcp,
     service::{
         lookup,
         provider_profiles::{self, Furnishing},
@@ -32,6 +32,8 @@ use crate::{
     },
 };
 
+/// The kind of the token with which a program calls the tools of its run, at its own runner.
+const TOOLS: &str = "tool";
 /// The directory of homes, in the data directory.
 pub(super) const HOMES: &str = "homes";
 /// How the names of homes begin that belong to no job. `outside` deletes them.
@@ -58,6 +60,7 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     let (mut environment, files) = of_profile(app, &run.tenant_id, &run.backend_profile).await?;
     if environment.backend.is_program() {
         environment.storage = Some(session_storage::make(app, run.session).await?);
+        environment.tool_token = Some(auth::mint(TOOLS));
         let workspace = workspaces::ready(app, &lookup::run_unchecked(app, run.run_id).await?).await?;
         // MCP servers have the operator's credentials, so only agents in the operator's workspace get them.
         if app.config.server.workspace.as_ref() == Some(&workspace.directory) {

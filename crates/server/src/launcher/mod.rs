@@ -173,18 +173,9 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
         return jobs;
     }
     let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
-    let placement = workspaces::placement(app);
-    match store::kernel::runner_jobs::claim(
-        &app.db,
-        launcher,
-        owner,
-        now,
-        wanted,
-        &in_hand,
-        launchable(app, placement.as_deref()),
-    )
-    .await
-    .map_err(Failure::from)
+    match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand, launchable(app))
+        .await
+        .map_err(Failure::from)
     {
         Ok(claimed) => {
             if claimed.len() as u32 == wanted {
@@ -201,8 +192,8 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
 }
 
 /// The jobs that this server may start runners for.
-fn launchable<'a>(app: &'a App, placement: Option<&'a str>) -> LaunchableJobs<'a> {
-    LaunchableJobs { external: &app.config.runner.external_profiles, placement }
+fn launchable(app: &App) -> LaunchableJobs<'_> {
+    LaunchableJobs { external: &app.config.runner.external_profiles, placement: app.placement.as_deref() }
 }
 
 /// Jobs of earlier claims that the store carried out and whose response was lost.
@@ -233,11 +224,8 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
 
 /// If all places are in use, dismisses runners that only wait for another turn, in favour of jobs that wait for a runner.
 async fn make_room(app: &App, owner: &str) {
-    let placement = workspaces::placement(app);
     let counts = async {
-        let waiting =
-            store::kernel::runner_jobs::count_waiting(&app.db, launchable(app, placement.as_deref()), app.now())
-                .await?;
+        let waiting = store::kernel::runner_jobs::count_waiting(&app.db, launchable(app), app.now()).await?;
         Ok::<_, store::StoreError>(waiting - store::kernel::leases::count_leaving(&app.db, owner).await?)
     };
     match counts.await.map(u32::try_from) {

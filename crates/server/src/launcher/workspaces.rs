@@ -63,18 +63,22 @@ pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Res
     }
 }
 
-/// The name of the workspace that this server is bound to, by which launchers find their jobs: its canonical path. Servers that are
-/// bound to the same path of different machines must not share a store.
-pub(crate) fn placement(app: &App) -> Option<String> {
-    let bound = app.config.server.workspace.as_deref()?.canonicalize().ok()?;
-    Some(bound.to_string_lossy().into_owned())
-}
-
 /// The workspace that a launcher must serve to start a runner of the run. `None`: any launcher may.
 pub(crate) fn placement_of(app: &App, workspace_ref: &RawJson) -> Option<String> {
+    let bound = app.placement.as_deref()?;
     let WorkspaceRef::Local { path } = WorkspaceRef::read(workspace_ref).ok()? else { return None };
     let real = Path::new(&path).canonicalize().ok()?;
-    placement(app).filter(|bound| Path::new(bound) == real)
+    (Path::new(bound) == real).then(|| bound.to_owned())
+}
+
+/// Whether a run works in the workspace that the server is bound to.
+pub(crate) fn is_bound(app: &App, run: &Run) -> bool {
+    let (Some(bound), Ok(WorkspaceRef::Local { path })) =
+        (&app.config.server.workspace, WorkspaceRef::read(&run.workspace_ref))
+    else {
+        return false;
+    };
+    check_local(app, &run.tenant_id, &path).is_ok_and(|directory| directory == *bound)
 }
 
 /// The canonical path of a directory in which a backend of the tenant may work, outside of a run.

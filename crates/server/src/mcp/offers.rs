@@ -1,6 +1,11 @@
-//! The servers that a backend gets, to connect to them itself.
+//! The servers that a backend gets, to connect to them itself: those whose `expose` is `direct`. Tools of the others are part of the
+//! toolkit, so that no tool is offered twice.
 
-use ostler_protocol::{Failure, json::text_of, mcp::config::McpTransport};
+use ostler_protocol::{
+    Failure,
+    json::text_of,
+    mcp::config::{McpExposure, McpTransport},
+};
 use ostler_runner::{NamedSecret, OfferedMcpServer, OfferedTransport, backend::acp::program};
 use secrecy::SecretString;
 
@@ -10,10 +15,11 @@ use crate::app::App;
 /// Most bytes of all offers of a job. They reach the runner in one line, with everything else that it needs.
 const OFFERS_BYTES_MAX: usize = 32 * 1024;
 
-/// The enabled servers, in order, as far as the budget allows. One that cannot be used is left out and logged.
+/// The enabled servers that are exposed directly, in order, as far as the budget allows. One that cannot be used is left out and logged.
 pub(crate) async fn for_backend(app: &App) -> Result<Vec<OfferedMcpServer>, Failure> {
     let (mut offers, mut bytes) = (vec![], 0);
-    for known in Mcp::of(app).for_agents(app).await? {
+    let known = Mcp::of(app).for_agents(app).await?;
+    for known in known.into_iter().filter(|known| known.server.expose == McpExposure::Direct) {
         match offer(app, &known).await {
             Ok(offer) => {
                 bytes += text_of(&offer).len();

@@ -94,6 +94,8 @@ pub async fn gate(State(gate): State<Gate>, mut request: Request, next: Next) ->
             if let Some(principal) = principal {
                 request.extensions_mut().insert(principal);
             }
+            // For handlers that report failures inside a response.
+            request.extensions_mut().insert(trace_id);
             match &traced {
                 Some((_, subject)) => subject.clone().of(next.run(request)).await,
                 None => next.run(request).await,

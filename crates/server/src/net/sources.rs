@@ -86,9 +86,10 @@ pub(super) fn check_host(app: &App, request: &Request, route: RouteSources) -> R
         return Err(Failure::rule(Rule::HostMissing, "a Host header is required"));
     };
     let config = &app.config;
-    let names_server = match route.rules {
-        Some(RouteRules { gate, is_shared: false }) => (gate.names_server)(config, host),
-        Some(RouteRules { gate, is_shared: true }) => is_loopback_name(host) || (gate.names_server)(config, host),
+    let rule = route.rules.and_then(|rules| Some((rules.gate.names_server?, rules.is_shared)));
+    let names_server = match rule {
+        Some((names_server, false)) => names_server(config, host),
+        Some((names_server, true)) => is_loopback_name(host) || names_server(config, host),
         None => is_loopback_name(host),
     };
     if !is_bound_to_loopback(config)
@@ -142,7 +143,8 @@ fn is_own_origin(config: &Config, headers: &HeaderMap, rules: Option<RouteRules>
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     let scheme = if config.server.tls_cert.is_some() { "https://" } else { "http://" };
     let host = origin.and_then(|origin| origin.strip_prefix(scheme));
-    let names_server = |host| rules.is_some_and(|rules| (rules.gate.names_server)(config, host));
+    let rule = rules.and_then(|rules| rules.gate.names_server);
+    let names_server = |host| rule.is_some_and(|names_server| names_server(config, host));
     is_bound_to_loopback(config) && host.is_some_and(names_server)
 }
 

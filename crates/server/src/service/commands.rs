@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, RawJson, cursors,
+    Failure, FailureKind, RawJson, Rule, cursors,
     ids::{CommandId, RunId},
     json::canonical_hash,
     kernel::{
@@ -18,11 +18,11 @@ use ostler_protocol::{
         fold::CommandFold,
         operations::{AckOp, CancelCommandOp, CreateCommandOp},
         runs::Cancel,
-        whole_payloads::{CommandPayload, WholePayload},
+        whole_payloads::{CommandPayload, WHOLE_PAYLOAD, WholePayload},
     },
 };
 use ostler_store as store;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
@@ -61,12 +61,75 @@ pub async fn create(
     Ok((command, is_new))
 }
 
+/// The command that was submitted before with the request's key, to any run of the session that the tenant knows by this name.
+/// `None` if there is none. Fails if it was another command.
+pub async fn find_by_key(
+    app: &App,
+    caller: &Principal,
+    tenant_id: &str,
+    session_name: &str,
+    request: &CreateCommand,
+) -> Result<Option<Command>, Failure> {
+    let Some(key) = request.idempotency_key.as_deref() else { return Ok(None) };
+    check_key(app, key)?;
+    app.name("sessionId", session_name)?;
+    let Some(session) = store::kernel::sessions::find_by_name(&app.db, tenant_id, session_name).await? else {
+        return Ok(None);
+    };
+    caller.may_control(&session)?;
+    let found = store::kernel::commands::find_by_key(&app.db, session.session, &session.public_id(), key).await?;
+    let Some(found) = found else { return Ok(None) };
+    let bytes = request.payload.as_str().len();
+    let payload_hash = app.compute(bytes, || canonical_hash(&request.payload.to_value())).await;
+    if found.payload_hash == payload_hash && found.command_type == request.command_type {
+        return Ok(Some(found));
+    }
+    let message = "this idempotency key was used for another command";
+    Err(Failure::rule(Rule::PayloadHash, message).detail("commandId", found.command_id.to_string()))
+}
+
 /// The message of a user, as its event stores it: redacted, in parts.
 pub struct Said {
     pub message_id: String,
     pub content: Value,
     /// The client that submits it, where the dialect knows one.
     pub origin: Option<String>,
+    /// Other fields of the message, as the client sent them.
+    pub fields: Map<String, Value>,
+    /// More came with the message, which the command's payload has.
+    pub has_input: bool,
+    /// The state that the front end shares with the agent, if the message changes it.
+    pub state: Option<Value>,
+}
+
+impl Said {
+    pub fn new(message_id: String, content: Value) -> Self {
+        Self { message_id, content, origin: None, fields: Map::new(), has_input: false, state: None }
+    }
+
+    /// The message's event, and the events of what came with it.
+    fn into_events(
+        self,
+        command_id: CommandId,
+        command_type: CommandType,
+        record_digest: &str,
+    ) -> (NewEvent, Vec<NewEvent>) {
+        let Self { message_id, content, origin, fields, has_input, state } = self;
+        let mut payload = json!({"messageId": message_id, "commandType": command_type, "content": content,
+            "recordDigest": record_digest});
+        if let Some(origin) = origin {
+            payload["origin"] = origin.into();
+        }
+        if !fields.is_empty() {
+            payload["fields"] = fields.into();
+        }
+        if has_input {
+            payload["hasInput"] = true.into();
+        }
+        let snapshot = state.map(|state| json!({"snapshot": state}));
+        let facts = snapshot.iter().map(|snapshot| NewEvent::written(EventType::State, Some(command_id), snapshot));
+        (NewEvent::written(EventType::UserMessage, Some(command_id), &payload), facts.collect())
+    }
 }
 
 /// Checks a new command and completes it, except for its number and target.
@@ -77,6 +140,10 @@ pub fn create_op(
     request: CreateCommand,
 ) -> Result<CreateCommandOp, Failure> {
     check_payload(request.command_type, &request.payload)?;
+    if request.payload.to_value().get(WHOLE_PAYLOAD).is_some() {
+        let message = format!("the member {WHOLE_PAYLOAD:?} of a payload is reserved for the server");
+        return Err(Failure::invalid(Rule::PayloadReserved, message));
+    }
     if let Some(key) = &request.idempotency_key {
         check_key(app, key)?;
     }
@@ -97,7 +164,7 @@ pub fn compose(
     let command_id = CommandId::new(app.ids.body());
     let prompted = || {
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
-        Some(Said { message_id: format!("msg_{}", app.ids.body().simple()), content, origin: None })
+        Some(Said::new(format!("msg_{}", app.ids.body().simple()), content))
     };
     let message = message.or_else(prompted);
     let now = app.now();
@@ -126,22 +193,15 @@ pub fn compose(
         updated_at: now,
     };
     let record_digest = command.record_digest();
-    let message = match message {
-        Some(Said { message_id, content, origin }) => {
-            let mut content = json!({"messageId": message_id, "commandType": request.command_type, "content": content,
-                "recordDigest": record_digest});
-            if let Some(origin) = origin {
-                content["origin"] = origin.into();
-            }
-            NewEvent::written(EventType::UserMessage, Some(command_id), &content)
-        }
+    let (message, facts) = match message {
+        Some(said) => said.into_events(command_id, request.command_type, &record_digest),
         None => {
             let fact =
                 json!({"action": format!("command.{}", request.command_type.as_str()), "recordDigest": record_digest});
-            NewEvent::written(EventType::Audit, Some(command_id), &fact)
+            (NewEvent::written(EventType::Audit, Some(command_id), &fact), vec![])
         }
     };
-    Ok(CreateCommandOp { command, message, storage_missing: session_storage::is_absent(app, run.session)? })
+    Ok(CreateCommandOp { command, message, facts, storage_missing: session_storage::is_absent(app, run.session)? })
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
@@ -150,7 +210,8 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: Comma
     command.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
 }
 
-/// The whole payload of a command. If it was removed, or nothing is stored beside the command, this is the command's own.
+/// The whole payload of a command. If it was removed, or nothing is stored beside the command, this is the command's own. Fails if the
+/// stored payload is missing, or is not the one that the command was created with.
 pub async fn payload(
     app: &App,
     caller: &Principal,
@@ -158,11 +219,15 @@ pub async fn payload(
     command_id: CommandId,
 ) -> Result<CommandPayload, Failure> {
     let command = get(app, caller, run_id, command_id).await?;
-    let whole = match WholePayload::of(&command.payload) {
-        Some(_) => store::kernel::whole_payloads::get(&app.db, command_id).await?,
-        None => None,
+    let Some(described) = WholePayload::of(&command.payload) else {
+        return Ok(CommandPayload { command_id, payload: command.payload });
     };
-    Ok(CommandPayload { command_id, payload: whole.unwrap_or(command.payload) })
+    let _permit = app.whole_payloads.acquire().await;
+    let whole = store::kernel::whole_payloads::get(&app.db, command_id).await?;
+    let bytes = whole.as_ref().map_or(0, RawJson::size);
+    let intact = app.compute(bytes, || whole.filter(|whole| WholePayload::describe(whole) == described)).await;
+    let damaged = || Failure::new(FailureKind::Internal, "the stored payload of the command is missing or was changed");
+    Ok(CommandPayload { command_id, payload: intact.ok_or_else(damaged)? })
 }
 
 /// Idempotent: cancelling a finished command returns how it ended.

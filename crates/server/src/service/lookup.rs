@@ -2,8 +2,8 @@
 
 use ostler_protocol::{
     Failure, Rule,
-    ids::RunId,
-    kernel::{runs::Run, sessions::Session},
+    ids::{CommandId, RunId},
+    kernel::{commands::Command, runs::Run, sessions::Session},
 };
 use ostler_store as store;
 
@@ -12,6 +12,12 @@ use crate::{app::App, auth::Principal, traces::note_session};
 /// The run, without a check of the caller. For the server's own work.
 pub(crate) async fn run_unchecked(app: &App, run_id: RunId) -> Result<Run, Failure> {
     store::kernel::runs::get(&app.db, run_id).await?.ok_or_else(|| Failure::not_found("run"))
+}
+
+/// The run's command of this id, without a check of the caller. For the server's own work.
+pub(crate) async fn command_of(app: &App, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
+    let found = store::kernel::commands::get(&app.db, command_id).await?;
+    found.filter(|command| command.run_id == run_id).ok_or_else(|| Failure::not_found("command"))
 }
 
 /// The one session of this id that the caller may see.

@@ -31,5 +31,6 @@ pub mod shell;
 pub mod side_queries;
 pub mod snapshots;
 pub mod tokens;
+pub mod tools;
 pub mod usage;
 pub mod users;

@@ -195,15 +195,6 @@ async fn a_prompt_may_have_64_open_permission_requests(engine: Engine) {
     refused.refused_by(ostler_protocol::FailureKind::Overloaded, "permissions-open");
 }
 
-#[one_engine]
-async fn a_prompt_is_read_up_to_ten_mebibytes(engine: Engine) {
-    let server = TestServer::start(engine).await;
-    let session = attached(&server).await;
-    let prompt = |bytes: usize| json!({"prompt": [{"type": "text", "text": "a".repeat(bytes)}]});
-    refused(session.post("prompt", &prompt(5 * 1024 * 1024)).await, 413, "payload_size");
-    refused(session.post("prompt", &prompt(10 * 1024 * 1024)).await, 413, "body_size");
-}
-
 /// Proves one of the tags about questions beside a session.
 pub async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;

@@ -39,7 +39,7 @@ async fn a_branch_continues_the_conversation_and_neither_session_sees_the_others
     let notes = branch.notes(&server).await;
     let data = json!({"sourceSessionId": session.id, "newSessionId": branch.id, "displayName": "Try it(1)"});
     assert_eq!((&notes[0]["note"], &notes[0]["data"]["data"]), (&json!("daemon.session_branched"), &data));
-    assert!(session.notes(&server).await.is_empty(), "followers of the source are not told");
+    assert!(session.notes(&server).await.is_empty(), "followers of the source are not notified");
     branch.close().await;
     let loaded = branch.post("load", &json!({})).await.with_status(200);
     assert_eq!(loaded["compactedReplay"].as_array().unwrap().len(), 2);

@@ -5,7 +5,10 @@ use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
 use super::{acted_agent, configure, refused, scene::attached, states};
-use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
+use crate::{
+    harness::{Engine, TestServer, both_engines, eventually, one_engine},
+    retention::verify,
+};
 
 const MB: usize = 1_000_000;
 
@@ -99,6 +102,29 @@ async fn secrets_in_a_large_prompt_are_not_stored(engine: Engine) {
     server.prompt(&session_id, &format!("{} {secret}", "x ".repeat(150 * 1024))).await;
     let stored = server.store("SELECT payload FROM command_payloads").await.join("");
     assert!(stored.len() > 600 * 1024 && !stored.contains(secret));
+}
+
+#[both_engines]
+async fn a_stored_prompt_that_was_changed_or_is_missing_is_reported(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let session_id = server.open_own().await;
+    server.prompt(&session_id, &"x ".repeat(150 * 1024)).await;
+    let ids = server.store("SELECT run_id || '/commands/' || command_id FROM commands").await;
+    let path = format!("/api/v1/runs/{}/payload", ids[0]);
+    server.get(&path).await.with_status(200);
+    assert_eq!(verify(&server, engine).await.broken, vec![]);
+    for (damage, reason) in [
+        (
+            "UPDATE command_payloads SET payload = '{\"prompt\":\"y\"}' RETURNING command_id",
+            "is not the one that was written",
+        ),
+        ("DELETE FROM command_payloads RETURNING command_id", "is missing"),
+    ] {
+        server.store(damage).await;
+        server.get(&path).await.with_status(500);
+        let broken = verify(&server, engine).await.broken;
+        assert!(broken.len() == 1 && broken[0].reason.contains(reason), "{broken:?}");
+    }
 }
 
 /// An agent that accepts images and writes down the request with its prompt.

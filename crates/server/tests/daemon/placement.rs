@@ -10,6 +10,25 @@ mod postgres {
     }
 }
 
+mod sqlite {
+    #[test]
+    fn a_job_of_another_workspace_does_not_wait_for_a_server_that_cannot_exist() {
+        crate::harness::run(super::a_job_of_another_workspace_does_not_wait_for_a_server_that_cannot_exist());
+    }
+}
+
+async fn a_job_of_another_workspace_does_not_wait_for_a_server_that_cannot_exist() {
+    let mut server = TestServer::with(Engine::Sqlite, |setup| drop(setup.bind_workspace())).await;
+    let session = attached(&server).await;
+    session.prompt("here").await;
+    assert_eq!(server.store("SELECT placement FROM runner_jobs WHERE placement IS NOT NULL").await, [""; 0]);
+    // As a store that was moved has it.
+    server.store("UPDATE runner_jobs SET placement = '/elsewhere' RETURNING runner_job_id").await;
+    server.config.runner.slots = 4;
+    server.restart().await;
+    states(&server, &session.id, &["completed"]).await;
+}
+
 async fn a_prompt_is_only_worked_on_by_a_server_of_its_workspace() {
     let server = TestServer::with(Engine::Postgres, |setup| drop(setup.bind_workspace())).await;
     let session = attached(&server).await;

@@ -48,9 +48,12 @@ async fn a_command_runs_in_the_workspace_and_the_agent_gets_its_output(engine: E
     let end = json!({"sessionId": session.id, "exitCode": 3, "signal": null, "aborted": false});
     assert_eq!(notes[2]["data"]["data"], end);
     session.prompt_to_end("two").await;
-    let told = conversation(&server, &session).await;
-    assert_eq!(told.len(), 3);
-    assert!(told[2].contains("cat file") && told[2].contains("made\n") && told[2].contains("exit code 3"), "{told:?}");
+    let messages = conversation(&server, &session).await;
+    assert_eq!(messages.len(), 3);
+    assert!(
+        messages[2].contains("cat file") && messages[2].contains("made\n") && messages[2].contains("exit code 3"),
+        "{messages:?}"
+    );
 }
 
 #[both_engines]
@@ -125,8 +128,28 @@ async fn commands_and_their_output_are_removed_after_the_limit_of_events_unless_
     assert_eq!((report.broken, report.removed), (vec![], 4));
     // What is younger than the limit stays, and the agent still gets it.
     session.prompt_to_end("two").await;
-    let told = conversation(&server, &session).await;
-    assert!(told.len() == 1 && told[0].contains("later"), "{told:?}");
+    let messages = conversation(&server, &session).await;
+    assert!(messages.len() == 1 && messages[0].contains("later"), "{messages:?}");
+}
+
+#[both_engines]
+async fn a_label_with_the_name_of_a_removable_change_is_not_removed(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.bind_workspace();
+        configure(setup, |section| section.session_shell = true);
+        setup.config.retention.events_ms = Some(3_600_000);
+    })
+    .await;
+    let session = attached(&server).await;
+    let path = format!("/api/v1/sessions/{}", session.id);
+    server.patch(&path, &json!({"labels": {"change": "noted"}})).await.with_status(200);
+    run(&session, "echo planted").await;
+    server.clock.advance_ms(DAY_MS);
+    sweep(&server, json!({"noun": "events"})).await;
+    let events = server.logged(&session.id).await;
+    assert!(events.iter().any(|event| event["payload"]["change"] == "labelled"), "{events:?}");
+    assert!(!events.iter().any(|event| event["payload"]["change"] == "noted"), "{events:?}");
+    assert_eq!(verify(&server, engine).await.broken, vec![]);
 }
 
 #[both_engines]

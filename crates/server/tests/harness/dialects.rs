@@ -13,6 +13,7 @@ pub fn dialects() -> Dialects {
         ostler_mesh::dialect(),
         ostler_trust::dialect(),
         ostler_daemon::dialect(),
+        ostler_mcp_server::dialect(),
     ])
 }
 

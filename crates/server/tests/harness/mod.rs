@@ -44,7 +44,7 @@ use tempfile::TempDir;
 
 pub use agent::{Agent, Tokens, Wire, fresh, introduction};
 pub use cable::Cable;
-pub use caller::{Answer, Caller, PNG, id, of_program, run_body};
+pub use caller::{Answer, Caller, PNG, WAV, id, of_program, run_body};
 pub use database::query;
 pub use dialects::{dialects, openapi, start};
 pub use document::check_request;

@@ -2,7 +2,10 @@
 //! client stands, cancelled, and told apart when the thread is busy.
 
 mod busy;
+mod edits;
+mod fields;
 mod following;
+pub mod front_end;
 mod going_on;
 pub mod resuming;
 
@@ -302,7 +305,9 @@ async fn an_oversized_body_is_told_in_the_protocols_words(engine: Engine) {
         let refused = answer.refused_as(PayloadTooLarge, "AGENT_PAYLOAD_INVALID");
         assert_eq!(refused.message, "RunAgentInput payload exceeds size limit", "{form} {bytes}");
     }
-    server.post(RUNS, &sized(262_144)).await.with_status(202);
+    let mut padded = message("run-1", "hello").to_string();
+    padded.extend(std::iter::repeat_n(' ', 262_144 - padded.len()));
+    server.send_text("POST", RUNS, padded).await.with_status(202);
 }
 
 #[both_engines]
@@ -318,9 +323,9 @@ async fn context_reaches_the_command_and_never_the_history(engine: Engine) {
     let command = server.command(&run, &id(&accepted, "taskId")).await;
     assert_eq!(
         command["payload"]["context"],
-        json!({"messages": [{"role": "system", "text": "Be brief."}],
+        json!({"messages": [{"role": "system", "text": "Be brief.", "sent": {"id": "s"}}],
             "notes": [{"description": "page", "value": "/orders/7"}],
-            "clock": {"now": "2026-03-16T09:12:33-07:00", "timezone": "America/Los_Angeles"}})
+            "clock": {"now": "2026-03-16T09:12:33-07:00", "timezone": "America/Los_Angeles", "device": true}})
     );
     let events = json!(server.events(&run).await).to_string();
     assert!(events.contains("what is on this page?"));

@@ -7,6 +7,7 @@ mod dialects;
 mod envelope;
 mod gate;
 mod toggles;
+mod tools;
 
 use std::collections::BTreeSet;
 
@@ -22,6 +23,7 @@ use self::toggles::{switch_off_defaults, switch_on, with_implied};
 use crate::{
     daemon::acted_agent,
     harness::{self, Agent, Engine, Follow, TestServer, both_engines, eventually, id, run_body},
+    mcp_server,
     operations::DIGEST,
     trust::agents::sample_manifest,
 };
@@ -87,6 +89,8 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_whole_payloads" => whole_payloads(server).await,
         "ostler_diffs" => diffs(server).await,
         "ostler_permissions" => permissions(server).await,
+        "ostler_tools" => tools::listed(server).await,
+        "ostler_run_tools" => tools::of_run(server).await,
         "ostler_runner_jobs" => runner_jobs(server).await,
         "ostler_external_runners" => external_runners(server).await,
         "ostler_runners" => runners(server).await,
@@ -107,8 +111,11 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
         "ostler_consent" => dialects::consent(server).await,
         "ostler_provider_profiles" => provider_profiles(server).await,
         "ostler_agent_runs" => dialects::run_input(server).await,
+        "ostler_agent_transcribe" => dialects::transcription(server).await,
         "ostler_agent_attachments" => dialects::attachments(server).await,
         "ostler_agent_history" | "ostler_agent_erase" => dialects::history(server).await,
+        "ostler_automations" => dialects::automations(server).await,
+        "ostler_calendar" => dialects::calendar(server).await,
         "ostler_webhooks" => dialects::webhooks(server).await,
         "ostler_identities" => dialects::identities(server).await,
         "ostler_mesh_gateway" => {
@@ -124,6 +131,7 @@ async fn is_there(server: &TestServer, tag: &str) -> bool {
             server.get("/agent.md").await.refused(NotFound);
         }
         "ostler_hash_chain" => hash_chain(server).await,
+        "ostler_mcp_server" => mcp_server::proves(server).await,
         other => return daemon::is_there(server, other).await,
     }
     true

@@ -15,7 +15,7 @@ use ostler_protocol::{
     mcp,
     mesh::identities,
     retention,
-    run_input::{history, ui},
+    run_input::{automations, history, local_times, ui},
     tokens,
     trust::{i18n, manifest, receipts, relations, webhooks},
 };
@@ -82,6 +82,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("RunState", words::<runs::RunState>()),
         ("RunStatus", words::<runs::RunStatus>()),
         ("Sandbox", words::<policy::Sandbox>()),
+        ("CallStatus", words::<ostler_protocol::tools::wire::CallStatus>()),
         ("ScopeState", words::<relations::ScopeState>()),
         ("Sensitivity", words::<manifest::Sensitivity>()),
         ("StorageKind", words::<session_storage::StorageKind>()),
@@ -100,6 +101,14 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("UsageBy", words::<usage::UsageBy>()),
         ("ValidationStatus", words::<provider_profiles::ValidationStatus>()),
         ("WriteMode", words::<files::WriteMode>()),
+        ("AutomationStatus", words::<automations::AutomationStatus>()),
+        ("ContextSource", words::<automations::ContextSource>()),
+        ("DisabledReason", words::<automations::DisabledReason>()),
+        ("LocalTimeKind", words::<local_times::LocalTimeKind>()),
+        ("ScheduleType", words::<automations::schedule::ScheduleType>()),
+        ("StartStatus", words::<automations::StartStatus>()),
+        ("StartTrigger", words::<automations::StartTrigger>()),
+        ("WindowMode", words::<automations::WindowMode>()),
     ]);
     let document = openapi().clone();
     let schemas = document["components"]["schemas"].as_object().unwrap().iter();

@@ -20,3 +20,11 @@ ALTER TABLE daemon_sessions ADD COLUMN followed_at BIGINT;
 
 -- The workspace that a launcher must serve to start the job's runner. NULL: any launcher may.
 ALTER TABLE runner_jobs ADD COLUMN placement TEXT;
+
+-- The facts of sessions that belong to no run, and reports of usage: few of many events.
+CREATE INDEX events_of_session ON events (session_id, session_seq) WHERE type = 'session' AND run_id IS NULL;
+CREATE INDEX events_usage ON events (session_id, session_seq) WHERE type = 'usage';
+
+-- Earlier versions stored a session's row before the session itself, and a crash in between left the row.
+UPDATE daemon_sessions SET closed_at = opened_at
+    WHERE closed_at IS NULL AND session_id NOT IN (SELECT session_id FROM sessions);

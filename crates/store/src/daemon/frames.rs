@@ -38,14 +38,19 @@ pub async fn list_message_parts(
     db.read(sql, args, Event::decode).await
 }
 
-/// Whether a late vote on the permission request was recorded in the session.
-pub async fn has_late_vote(db: &Db, session: SessionId, permission_id: PermissionId) -> Result<bool, StoreError> {
+/// Whether a late vote on the permission request was recorded in the session. `after`: the event that resolved the request.
+pub async fn has_late_vote(
+    db: &Db,
+    session: SessionId,
+    permission_id: PermissionId,
+    after: i64,
+) -> Result<bool, StoreError> {
     let sql = format!(
-        "SELECT 1 FROM events WHERE session_id = $1 AND {}
-         AND CAST(payload AS TEXT) LIKE $2 AND CAST(payload AS TEXT) LIKE $3 LIMIT 1",
+        "SELECT 1 FROM events WHERE session_id = $1 AND session_seq > $2 AND {}
+         AND CAST(payload AS TEXT) LIKE $3 AND CAST(payload AS TEXT) LIKE $4 LIMIT 1",
         is_change(&["noted"])
     );
     let request = format!("%\"requestId\":\"{permission_id}\"%");
-    let args = vec![text(session), request.into(), "%\"daemon.permission_already_resolved\"%".into()];
+    let args = vec![text(session), after.into(), request.into(), "%\"daemon.permission_already_resolved\"%".into()];
     Ok(!db.read(sql, args, |_| Ok(())).await?.is_empty())
 }

@@ -40,10 +40,11 @@ pub async fn insert(db: &Db, new: &Restore, now: Timestamp) -> Result<bool, Stor
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
-/// Extends a restore. False if another one has taken its place.
-pub async fn update_expiry(db: &Db, restore: &Restore) -> Result<bool, StoreError> {
-    let sql = "UPDATE daemon_restores SET expires_at = $1 WHERE session_id = $2 AND restore_id = $3 RETURNING 1";
-    let args = vec![restore.expires_at.into(), text(restore.session), restore.restore_id.as_str().into()];
+/// Extends a restore. False if it has expired, or another one has taken its place.
+pub async fn update_expiry(db: &Db, restore: &Restore, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE daemon_restores SET expires_at = $1 WHERE session_id = $2 AND restore_id = $3 AND expires_at > $4
+        RETURNING 1";
+    let args = vec![restore.expires_at.into(), text(restore.session), restore.restore_id.as_str().into(), now.into()];
     Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 

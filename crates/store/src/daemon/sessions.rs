@@ -90,7 +90,7 @@ const IS_OPEN: &str = "d.closed_at IS NULL AND s.closed_at IS NULL AND s.erased_
 /// How many sessions of an owner are open in a workspace.
 pub async fn count_open(db: &Db, tenant_id: &str, owner: &str, workspace: &str) -> Result<i64, StoreError> {
     let sql = sql!(format!(
-        "SELECT COUNT(*) FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
+        "SELECT COUNT(*) FROM daemon_sessions d LEFT JOIN sessions s ON s.session_id = d.session_id
          WHERE d.tenant_id = $1 AND d.owner = $2 AND d.workspace = $3 AND {IS_OPEN}"
     ));
     let args = vec![tenant_id.into(), owner.into(), workspace.into()];
@@ -100,7 +100,7 @@ pub async fn count_open(db: &Db, tenant_id: &str, owner: &str, workspace: &str) 
 /// The rows of a new session and of the client that it is opened for, to be written together with the session of the kernel.
 /// They cannot be written if the owner has `sessions_max` open ones in the workspace, or has an open one that clients share and
 /// this were another. On Postgres, concurrent requests may exceed the limit by each other.
-pub fn rows_of_new(new: &DaemonSession, client: Option<&DaemonClient>, sessions_max: u32) -> AttachedRows {
+pub fn rows_of_new(new: &DaemonSession, client: &DaemonClient, sessions_max: u32) -> AttachedRows {
     let sql = sql!({
         let columns = [
             ("session_id", "$1"),
@@ -133,8 +133,7 @@ pub fn rows_of_new(new: &DaemonSession, client: Option<&DaemonClient>, sessions_
         opt_text(new.approval_mode.as_deref()),
         i64::from(sessions_max).into(),
     ];
-    let client = client.map(|client| insert(client, vec![], ""));
-    AttachedRows([Statement::guard(sql, args)].into_iter().chain(client).collect())
+    AttachedRows(vec![Statement::guard(sql, args), insert(client, vec![], "")])
 }
 
 /// The open session that the clients of an owner share in a workspace.
@@ -274,7 +273,7 @@ pub async fn update_followed(db: &Db, session: SessionId, at: Timestamp) -> Resu
     db.write(sql, vec![at.into(), text(session)], |_| Ok(())).await.map(drop)
 }
 
-/// A condition for a row `d` of a session `s`: it is open, and nobody has used it since the time of this parameter. No prompt waits or
+/// A condition for a row `d` of a session `s`: it is open, and it was not used since the time of this parameter. No prompt waits or
 /// runs, nothing was recorded, no client was seen, and no event stream was open.
 fn is_idle(before: &str) -> String {
     format!(
@@ -284,7 +283,7 @@ fn is_idle(before: &str) -> String {
     )
 }
 
-/// Sessions that nobody has used since then, in the order of their ids.
+/// Sessions that were not used since then, in the order of their ids.
 pub async fn list_idle(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<SessionId>, StoreError> {
     let sql = sql!(format!(
         "SELECT d.session_id FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
@@ -294,7 +293,7 @@ pub async fn list_idle(db: &Db, before: Timestamp, limit: u32) -> Result<Vec<Ses
     db.read(sql, vec![before.into(), i64::from(limit).into()], |row| row.id()).await
 }
 
-/// Closes a session that nobody has used since then. False if it was used, or is not open.
+/// Closes a session that was not used since then. False if it was used, or is not open.
 pub async fn update_closed_idle(
     db: &Db,
     session: SessionId,

@@ -32,13 +32,23 @@ pub async fn list_usage(db: &Db, session: &Session, limit: u32) -> Result<Vec<Tu
     .await
 }
 
-/// The newest reports of usage in the session's log that have their payload, newest first.
-pub async fn list_usage_reports(db: &Db, session: &Session, limit: u32) -> Result<Vec<TokenReport>, StoreError> {
+/// The newest reports of usage of the newest turns that have their payload, newest first. The turns are those of [`list_usage`].
+pub async fn list_usage_reports(
+    db: &Db,
+    session: &Session,
+    turns_max: u32,
+    limit: u32,
+) -> Result<Vec<TokenReport>, StoreError> {
     let sql = "SELECT r.backend_profile AS backend_profile, CAST(e.payload AS TEXT) AS payload
         FROM events e JOIN runs r ON r.run_id = e.run_id
-        WHERE e.session_id = $1 AND e.type = 'usage' AND e.payload IS NOT NULL ORDER BY e.session_seq DESC LIMIT $2";
+        WHERE e.session_id = $1 AND e.type = 'usage' AND e.payload IS NOT NULL AND e.command_id IN
+            (SELECT c.command_id FROM runs o JOIN commands c ON c.run_id = o.run_id
+            WHERE o.session_name = $2 AND o.session_id = $1 AND c.type = 'turn' ORDER BY c.created_at DESC LIMIT $3)
+        ORDER BY e.session_seq DESC LIMIT $4";
     let read = |row: &mut Reader<'_>| Ok((row.at("backend_profile")?.text()?, row.at("payload")?.text()?));
-    let rows = db.read(sql, vec![text(session.session), i64::from(limit).into()], read).await?;
+    let args =
+        vec![text(session.session), session.public_id().into(), i64::from(turns_max).into(), i64::from(limit).into()];
+    let rows = db.read(sql, args, read).await?;
     let report = |(backend_profile, payload): (String, String)| {
         Some(TokenReport { backend_profile, payload: RawJson::parse(payload).ok()? })
     };

@@ -21,6 +21,7 @@ record! {
         command_id: id;
         request_hash: text;
         after_seq: int;
+        parent: opt_text;
         created_at: time;
     }
     state {}

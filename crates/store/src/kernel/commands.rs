@@ -75,6 +75,19 @@ pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, Stor
     Ok(db.select::<Command>("WHERE t.command_id = $1", vec![text(command_id)]).await?.pop())
 }
 
+/// The command of a session that was submitted with this key to one of its runs. `None` if there is none.
+pub async fn find_by_key(
+    db: &Db,
+    session: SessionId,
+    session_name: &str,
+    key: &str,
+) -> Result<Option<Command>, StoreError> {
+    // The session's runs are found by its name, and their commands by run and key: both have an index.
+    let rest = "WHERE t.run_id IN (SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
+         AND t.idempotency_key = $3 LIMIT 1";
+    Ok(db.select::<Command>(rest, vec![session_name.into(), text(session), key.into()]).await?.pop())
+}
+
 /// Every command of a run, by number.
 pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<Command>, StoreError> {
     db.select::<Command>("WHERE t.run_id = $1 ORDER BY t.seq", vec![text(run_id)]).await

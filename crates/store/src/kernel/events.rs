@@ -1,13 +1,14 @@
 //! Events: read by run or by session, appended by the lanes only.
 
 use ostler_protocol::{
-    ids::{RunId, SessionId},
+    ids::{CommandId, RunId, SessionId},
     kernel::{
         conversation::{CHANGES, SAID},
         events::{Event, EventType},
         operations::Batch,
     },
-    limits::PAGE_BYTES_MAX,
+    limits::{CONVERSATION_EVENTS_MAX, PAGE_BYTES_MAX},
+    tools::calls::{TOOLKIT, is_call_id},
 };
 
 use crate::{
@@ -168,8 +169,36 @@ pub async fn list_conversation(
     within: i64,
     limit: usize,
 ) -> Result<Newest, StoreError> {
-    let wanted = format!("({} OR {})", of_types(&SAID), is_change(&CHANGES));
+    let calls = format!("type = 'tool_call' AND CAST(payload AS TEXT) LIKE '%\"type\":\"{TOOLKIT}\"%'");
+    let wanted = format!("({} OR {calls} OR {})", of_types(&SAID), is_change(&CHANGES));
     newest(db, session, &wanted, last.saturating_add(1), within, limit).await
+}
+
+/// Most events of one tool call.
+const CALL_EVENTS_MAX: usize = 8;
+
+/// The events of a tool call, in their order. `call_id` must be one that passed `is_call_id`. Events of calls whose ids look like
+/// it may be among them: whether one is of this call is for its reader to check.
+pub async fn list_tool_call(db: &Db, session: SessionId, call_id: &str) -> Result<Vec<Event>, StoreError> {
+    if !is_call_id(call_id) {
+        return Ok(vec![]);
+    }
+    let wanted =
+        format!("{} AND CAST(payload AS TEXT) LIKE '%\"toolCallId\":\"{call_id}\"%'", of_types(&[EventType::ToolCall]));
+    let found = newest(db, session, &wanted, i64::MAX, CONVERSATION_EVENTS_MAX, CALL_EVENTS_MAX).await?;
+    Ok(found.events)
+}
+
+/// The newest `tool_call` events of a command, in their order. Those before the newest `CONVERSATION_EVENTS_MAX` events of the session
+/// are left out, which `truncated` does not report.
+pub async fn list_tool_calls(
+    db: &Db,
+    session: SessionId,
+    command_id: CommandId,
+    limit: u32,
+) -> Result<Newest, StoreError> {
+    let wanted = format!("{} AND command_id = '{command_id}'", of_types(&[EventType::ToolCall]));
+    newest(db, session, &wanted, i64::MAX, CONVERSATION_EVENTS_MAX, limit as usize).await
 }
 
 fn of_types(types: &[EventType]) -> String {

@@ -126,7 +126,7 @@ pub async fn remove(
     if through_seq >= last_seq {
         // A run that idled may have received another turn meanwhile.
         let commands = format!("UPDATE commands SET payload = '{{}}' WHERE run_id = $1 AND NOT {}", unfinished(""));
-        let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]' WHERE run_id = $1 AND status <> 'pending'";
+        let permissions = "UPDATE permissions SET title = '', command = NULL, options = '[]', editable = NULL, edited = NULL WHERE run_id = $1 AND status <> 'pending'";
         let whole = format!(
             "DELETE FROM command_payloads WHERE command_id IN
              (SELECT command_id FROM commands WHERE run_id = $1 AND NOT {})",

@@ -28,6 +28,7 @@ record! {
         tool_call_id: opt_text;
         options: json;
         digest: text;
+        editable: opt_json;
         deadline: time;
         round: int;
         // Most requests have none of these: the first valid answer decides.
@@ -39,6 +40,7 @@ record! {
     state {
         status: named(PermissionStatus);
         option_id: opt_text;
+        edited: opt_json;
         resolved_by: opt_text;
         resolved_at: opt_time;
         resolved_seq: opt_int;
@@ -55,11 +57,13 @@ record! {
         tool_call_id,
         options,
         digest,
+        editable,
         deadline,
         round,
         created_at,
         status,
         option_id,
+        edited,
         resolved_by,
         resolved_at,
         resolved_seq,

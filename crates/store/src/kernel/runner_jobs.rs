@@ -144,6 +144,8 @@ impl LaunchableJobs<'_> {
     /// A condition, whose parameters are added to the arguments.
     fn condition(&self, db: &Db, args: &mut Vec<Value>) -> String {
         let mut condition = match self.placement {
+            // A store in a file has one server, so that a job must not wait for another one.
+            _ if !db.multi_replica() => String::new(),
             Some(placement) => {
                 args.push(placement.into());
                 format!(" AND (placement IS NULL OR placement = ${})", args.len())

@@ -5,15 +5,15 @@
 use ostler_protocol::{Timestamp, ids::SessionId};
 
 use crate::{
-    db::Db,
+    db::{Db, Engine},
     error::StoreError,
-    kernel::{events::is_change, payloads::blank},
+    kernel::payloads::blank,
     record::{Statement, insert, record, text},
     retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
 };
 
 /// Changes that carry contents, and change nothing of the session.
-const RECORDED: [&str; 2] = ["noted", "message-added"];
+const RECORDED: &str = "'noted', 'message-added'";
 /// Most bytes of payloads that one step removes, unless a single one is larger.
 const STEP_BYTES_MAX: i64 = 1024 * 1024;
 
@@ -37,6 +37,19 @@ record! {
     }
 }
 
+/// A condition for events: the session's own fact is one of these changes. Other facts may contain the same text, for example in a
+/// label, so that the member itself is compared. Postgres cannot read members of a fact with the escape of the null character; such a
+/// fact stays.
+fn is_recorded(db: &Db) -> String {
+    let is_readable = match db.engine {
+        Engine::Sqlite(_) => "payload IS NOT NULL",
+        Engine::Postgres(_) => r"strpos(payload, '\u0000') = 0",
+    };
+    let (change, is_fact) = (db.json_text("payload", "change"), "type = 'session' AND run_id IS NULL");
+    // Payloads of other events, which agents have written, are not parsed, in whatever order the conditions are evaluated.
+    format!("{is_fact} AND CASE WHEN {is_fact} AND {is_readable} THEN {change} IN ({RECORDED}) ELSE FALSE END")
+}
+
 pub async fn get(db: &Db, session: SessionId) -> Result<Option<SessionPayloadRemoval>, StoreError> {
     Ok(db.select("WHERE session_id = $1", vec![text(session)]).await?.pop())
 }
@@ -50,7 +63,7 @@ pub(crate) async fn list_removable(
     after: Option<&str>,
     limit: u32,
 ) -> Result<Vec<Removable>, StoreError> {
-    let recorded = is_change(&RECORDED);
+    let recorded = is_recorded(db);
     let payloads = |what: &str| {
         format!(
             "(SELECT {what} FROM events e WHERE e.session_id = d.session_id AND e.created_at <= $1
@@ -83,12 +96,14 @@ pub async fn remove(
     rows: u32,
     now: Timestamp,
 ) -> Result<RemovedItems, StoreError> {
-    let recorded = is_change(&RECORDED);
+    let recorded = is_recorded(db);
     let sql = format!(
         "SELECT session_seq, CAST(octet_length(payload) AS BIGINT) FROM events
-         WHERE session_id = $1 AND created_at <= $2 AND payload IS NOT NULL AND {recorded} ORDER BY session_seq LIMIT $3"
+         WHERE session_id = $1 AND session_seq > $2 AND created_at <= $3 AND payload IS NOT NULL AND {recorded}
+         ORDER BY session_seq LIMIT $4"
     );
-    let args = vec![text(session), scope.before.into(), i64::from(rows).into()];
+    let through_seq = get(db, session).await?.map_or(0, |removal| removal.through_seq);
+    let args = vec![text(session), through_seq.into(), scope.before.into(), i64::from(rows).into()];
     let sizes = db.read(sql, args, |row| Ok((row.int()?, row.int()?))).await?;
     let (mut bytes, mut step) = (0, vec![]);
     for (seq, size) in &sizes {

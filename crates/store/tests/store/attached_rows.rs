@@ -72,7 +72,7 @@ async fn rows_whose_place_is_taken_leave_no_session(place: Place) {
     let lanes = &workshop.lanes;
     let creates = new.iter().enumerate().map(|(number, session)| {
         let client = client(session, &format!("client_{number}"));
-        let rows = sessions::rows_of_new(&opened(session, SessionScope::Single), Some(&client), 3);
+        let rows = sessions::rows_of_new(&opened(session, SessionScope::Single), &client, 3);
         lanes.submit_with(create(session.clone(), &client), rows)
     });
     let answers = join_all(creates).await;
@@ -91,8 +91,9 @@ async fn rows_whose_place_is_taken_leave_no_session(place: Place) {
 async fn requests_of_one_commit_count_against_the_limit(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let new: Vec<_> = (0..6).map(|_| workshop.mint.session(None, workshop.now())).collect();
-    let creates = new.iter().map(|session| {
-        let rows = sessions::rows_of_new(&opened(session, SessionScope::Thread), None, 3);
+    let creates = new.iter().enumerate().map(|(number, session)| {
+        let client = client(session, &format!("client_{number}"));
+        let rows = sessions::rows_of_new(&opened(session, SessionScope::Thread), &client, 3);
         workshop.lanes.submit_with(create_session(session.clone()), rows)
     });
     let created = join_all(creates).await.iter().filter(|answer| answer.is_ok()).count();

@@ -129,7 +129,7 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateCommandOp { command, message, storage_missing: false }
+        CreateCommandOp { command, message, facts: vec![], storage_missing: false }
     }
 
     pub fn job(

@@ -18,6 +18,7 @@ mod place;
 mod player;
 mod processes;
 mod readers;
+mod restores;
 mod rows;
 mod run_input;
 mod runner_jobs;

@@ -10,6 +10,7 @@ mod preflight;
 mod profiles;
 mod readme;
 mod reads;
+mod run_input;
 mod runner;
 mod serve;
 mod serve_log;

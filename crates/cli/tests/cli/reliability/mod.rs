@@ -3,6 +3,7 @@
 mod backup;
 mod disk_full;
 mod drain;
+mod killed_automation;
 mod killed_replica;
 mod killed_runner;
 mod killed_server;

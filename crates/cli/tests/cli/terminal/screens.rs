@@ -39,8 +39,9 @@ fn framed(width: u16, home: &TestHome, shown: &str) -> String {
 fn masked(home: &TestHome, shown: &str) -> String {
     let masks = [
         (r"\bagt_[0-9a-f]{32}\b", "agt_ID"),
-        (r"\b(run|ses|prm|cmd|agt|rel)_[0-9a-f]{12,31}\b", "${1}_SHORT"),
-        (r"\b(run|ses|prm|cmd|agt|rel)_[0-9a-f]*…", "${1}_CUT…"),
+        (r"\b(run|ses|prm|cmd|agt|rel|aut|cal)_[0-9a-f]{12,31}\b", "${1}_SHORT"),
+        (r"\b(aut|cal)_[0-9a-f]{32}\b", "${1}_ID"),
+        (r"\b(run|ses|prm|cmd|agt|rel|aut|cal)_[0-9a-f]*…", "${1}_CUT…"),
         (r"\brunner-[0-9a-f]*…", "runner-CUT…"),
         (r"\b[0-9a-f]{8}-[0-9a-f]{3,4}\b", "DELIVERY"),
         // How long turns took.
@@ -215,6 +216,35 @@ fn lists_of_agents_fit_every_terminal() {
     // The beginning that a table shows is enough.
     let begun = &delivery.trim()[..12];
     assert!(stdout_of(cli(&["webhooks", "show", agent, begun])).starts_with("webhook.test dead"));
+}
+
+#[test]
+fn automations_and_calendars_fit_every_terminal() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let cli = |args: &[&str]| assert!(home.cli(Some(&server), args).status.success(), "{args:?}");
+    let digest = "A digest of everything that happened in the whole team";
+    cli(&[
+        "automations",
+        "create",
+        digest,
+        "--at",
+        "07:30",
+        "--on",
+        "mon,fri",
+        "--timezone",
+        "Europe/Berlin",
+        "-m",
+        "hi",
+    ]);
+    cli(&["automations", "create", "Review", "--at", "17:00", "--timezone", "UTC", "-m", "hi", "--paused"]);
+    // When it starts next depends on when this runs.
+    let next = Regex::new(r"\b20\d\d-\d\d-\d\dT07:30:00[+-]\d\d:\d\d").unwrap();
+    let text = screens(&home, &server, &["automations", "list"], &[]);
+    assert_snapshot("screens_automations", &home, &next.replace_all(&text, "NEXT"));
+    cli(&["calendar", "add", digest, "2030-03-18T09:00", "--timezone", "Europe/Berlin", "--location", "Room 7"]);
+    let window = ["calendar", "list", "--from", "2030-03-16T00:00:00Z"];
+    assert_snapshot("screens_calendar", &home, &screens(&home, &server, &window, &[]));
 }
 
 #[test]

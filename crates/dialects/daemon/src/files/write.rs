@@ -239,7 +239,7 @@ fn replace(path: &WorkspacePath, place: &Place, replacement: &Replacement<'_>) -
     let mut temporary = Temporary::create(place, replacement.temporary).map_err(io_failed)?;
     temporary.fill(replacement.bytes, replacement.mode).map_err(io_failed)?;
     if matches!(replacement.expected, Expected::Hash(_)) {
-        // Another process may have written the file meanwhile.
+        // Another process may have written the file concurrently.
         let found = existing(path, place)?.map(|existing| existing.hash);
         check_expected(path, found.as_deref(), replacement.expected)?;
     }

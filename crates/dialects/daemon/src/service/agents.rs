@@ -304,7 +304,7 @@ async fn read(
     }
     let window = match folder.read_bytes(&folder.path(&path)?, 0, AGENT_FILE_BYTES_MAX.min(*bytes_left)).await {
         Ok(window) => window,
-        // It was deleted meanwhile, or the system denies access.
+        // It was deleted concurrently, or the system denies access.
         Err(failure) => return Ok(Err(failure.message)),
     };
     *bytes_left = bytes_left.saturating_sub(window.bytes.len());

@@ -18,6 +18,7 @@ use ostler_store as store;
 use serde_json::json;
 
 use super::{
+    clients,
     lookup::{self, OpenSession},
     notes::{self, Note},
     restores, sessions,
@@ -48,26 +49,27 @@ pub(crate) async fn create(
     let base = base_name(requested.as_deref(), open.session.title.as_deref(), &source_id);
     let taken = store::daemon::sessions::list_titles(&app.db, &open.daemon, &format!("{base}("), TITLES_MAX).await?;
     let display_name = unique_name(&base, &taken);
-    let branch = open_branch(app, caller, &open, &display_name).await?;
+    let (branch, client_id) = open_branch(app, caller, &open, &display_name).await?;
     let data = json!({"sourceSessionId": source_id, "newSessionId": branch.session.public_id(),
         "displayName": display_name});
     let note = Note { frame: "session_branched", data, client: client.map(str::to_owned) };
     notes::record(app, caller, branch.session.session, &note).await?;
     let source_name = open.session.title.clone().unwrap_or_else(|| short_name(&source_id));
     Ok(BranchedSession {
-        restored: sessions::attach_new(app, caller, &branch).await?,
+        restored: sessions::attach_new(app, &branch, client_id).await?,
         display_name,
         forked_from: ForkedFrom { session_id: source_id, display_name: source_name },
     })
 }
 
-/// The session of the kernel belongs to the owner of the one that it continues: an erasure of the owner's data covers both.
+/// Opens the branch, and returns it with the id of its first client. The session of the kernel belongs to the owner of the one
+/// that it continues: an erasure of the owner's data covers both.
 async fn open_branch(
     app: &App,
     caller: &Principal,
     from: &OpenSession,
     display_name: &str,
-) -> Result<OpenSession, Failure> {
+) -> Result<(OpenSession, String), Failure> {
     let daemon = DaemonSession {
         session: SessionId::new(app.ids.body()),
         scope: SessionScope::Thread,
@@ -83,10 +85,11 @@ async fn open_branch(
         parent: Some(ParentSession { session: source.session, seq: source.last_seq }),
         ..Session::new(daemon.session, source.tenant_id.clone(), None, profile, app.now())
     };
-    let op = CreateSessionOp { session, by: caller.name(), participant: None };
-    let rows = store::daemon::sessions::rows_of_new(&daemon, None, DaemonState::of(app).config.sessions_max);
+    let client = clients::new_client(app, caller, daemon.session);
+    let op = CreateSessionOp { session, by: caller.name(), participant: Some(client.client_id.clone()) };
+    let rows = store::daemon::sessions::rows_of_new(&daemon, &client, DaemonState::of(app).config.sessions_max);
     if let Some(session) = app.try_submit_with(daemon.session, None, op, rows).await? {
-        return Ok(OpenSession { daemon, session });
+        return Ok((OpenSession { daemon, session }, client.client_id));
     }
     sessions::check_room(app, &daemon.tenant_id, &daemon.owner, &daemon.workspace).await?;
     Err(Failure::internal("a new session has the id of another one"))

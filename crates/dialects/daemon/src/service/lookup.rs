@@ -1,8 +1,14 @@
 //! Finding the session and the client that a request names.
 
-use ostler_protocol::{Failure, Rule, daemon::sessions::DaemonSession, kernel::sessions::Session};
+use ostler_protocol::{
+    Failure, Rule,
+    daemon::{clients::DaemonClient, sessions::DaemonSession},
+    kernel::sessions::Session,
+};
 use ostler_server::{app::App, auth::Principal, service::lookup};
 use ostler_store as store;
+
+use super::clients;
 
 /// A session that is open for the daemon's clients.
 #[derive(Clone, Debug)]
@@ -30,30 +36,45 @@ pub(crate) async fn open_session(app: &App, caller: &Principal, id: &str) -> Res
 }
 
 /// As [`open_session`], for a caller that changes something in it: the client that the request names, if it names one, must be
-/// registered in the session by this caller.
+/// registered in the session by this caller. It is attached from then on.
 pub(crate) async fn controlled_session(
     app: &App,
     caller: &Principal,
     id: &str,
     client: Option<&str>,
 ) -> Result<OpenSession, Failure> {
-    let open = open_session(app, caller, id).await?;
-    caller.may_control(&open.session)?;
-    check_client(app, caller, &open.session, client).await?;
+    let (open, client) = voted_session(app, caller, id, client).await?;
+    if let Some(client) = client {
+        clients::seen_again(app, &client).await?;
+    }
     Ok(open)
 }
 
-/// Rejects a client id that this caller has not registered in the session. A request may name none.
+/// As [`controlled_session`], for a caller that votes. A client that has left does not attach again by its vote.
+pub(crate) async fn voted_session(
+    app: &App,
+    caller: &Principal,
+    id: &str,
+    client: Option<&str>,
+) -> Result<(OpenSession, Option<DaemonClient>), Failure> {
+    let open = open_session(app, caller, id).await?;
+    caller.may_control(&open.session)?;
+    let client = check_client(app, caller, &open.session, client).await?;
+    Ok((open, client))
+}
+
+/// The client that the request names. Rejects a client id that this caller has not registered in the session. A request may name none.
 pub(crate) async fn check_client(
     app: &App,
     caller: &Principal,
     session: &Session,
     client: Option<&str>,
-) -> Result<(), Failure> {
-    let Some(client_id) = client else { return Ok(()) };
+) -> Result<Option<DaemonClient>, Failure> {
+    let Some(client_id) = client else { return Ok(None) };
     let found = store::daemon::clients::get(&app.db, client_id).await?;
-    if found.is_some_and(|found| found.session == session.session && found.principal == caller.name()) {
-        return Ok(());
+    let is_own = |found: &DaemonClient| found.session == session.session && found.principal == caller.name();
+    if let Some(found) = found.filter(is_own) {
+        return Ok(Some(found));
     }
     let message = "this client is not registered in the session";
     Err(Failure::invalid(Rule::InvalidClientId, message)

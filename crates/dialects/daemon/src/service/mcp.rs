@@ -214,7 +214,7 @@ pub(crate) async fn announce_budget(app: App) {
     }
 }
 
-/// `None` if nobody is to be notified: nothing is counted, or there is no workspace.
+/// `None` if no client is to be notified: nothing is counted, or there is no workspace.
 fn budget_note(app: &App, notice: &McpNotice) -> Option<Note> {
     workspace::cwd(app).ok()?;
     let usage = notice.budget();

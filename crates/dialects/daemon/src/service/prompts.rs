@@ -62,7 +62,6 @@ pub(crate) async fn submit(
     let _permit = admit_large(state, bytes)?;
     let context = context(app, &open).await;
     let prompt = app.compute(bytes, || PreparedPrompt::new(app, &blocks, deadline_ms, context, mode)).await?;
-    clients::seen(app, client).await?;
     let prompt_id = app.ids.body().to_string();
     let pending = DaemonState::of(app).replies.begin(&prompt_id);
     let mut attempts =
@@ -78,7 +77,7 @@ pub(crate) async fn submit(
         let at_seq = open.session.last_seq;
         let work = Submission::QueuedTurn { fresh, turns_max: config.prompts_max as usize, at_seq };
         let request_hash = canonical_hash(&prompt.payload.to_value());
-        let op = SubmitOp { alias: prompt_id.clone(), request_hash, work, by: caller.name() };
+        let op = SubmitOp { alias: prompt_id.clone(), parent: None, request_hash, work, by: caller.name() };
         let session = &open.session;
         match app.try_submit_with(session.session, session.last_run_id, op, rows).await {
             Ok(Some(accepted)) => {
@@ -149,7 +148,7 @@ async fn turn(
     let admitted = runs::admit(app, caller, &request).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
     let message_id = format!("msg_{}", app.ids.body().simple());
-    let message = Said { message_id, content: prompt.content.clone(), origin: client.map(str::to_owned) };
+    let message = Said { origin: client.map(str::to_owned), ..Said::new(message_id, prompt.content.clone()) };
     let (session, hash) = ((open.session.clone(), false), canonical_hash(&prompt.payload.to_value()));
     runs::create_op(app, caller, &request, &admitted, &hash, &session, Some(message)).map(Box::new)
 }
@@ -265,7 +264,7 @@ async fn policy_of_run(app: &App, open: &OpenSession) -> Result<Option<RawJson>,
 async fn run_request(app: &App, open: &OpenSession, payload: RawJson) -> Result<CreateRun, Failure> {
     let policy = &app.config.policy;
     let first = |list: &[String], default: &str| list.first().map_or(default, String::as_str).to_owned();
-    // A prompt that waits for others goes to their run. A model that was chosen meanwhile handles later ones.
+    // A prompt that waits for others goes to their run. A model that is chosen before that handles later ones.
     let profile = match open.session.active_unfinished {
         0 => current_model(app, open),
         _ => open.session.backend_profile.clone(),
@@ -299,7 +298,9 @@ async fn run_request(app: &App, open: &OpenSession, payload: RawJson) -> Result<
 pub(crate) async fn cancel(app: &App, caller: &Principal, id: &str, client: Option<&str>) -> Result<(), Failure> {
     let open = lookup::open_session(app, caller, id).await?;
     caller.may_cancel(&open.session)?;
-    lookup::check_client(app, caller, &open.session, client).await?;
+    if let Some(client) = lookup::check_client(app, caller, &open.session, client).await? {
+        clients::seen_again(app, &client).await?;
+    }
     let Some(command_id) = open.session.active_command_id else { return Ok(()) };
     let run = app.command_ref(command_id).await?;
     let origin = client.map(str::to_owned);

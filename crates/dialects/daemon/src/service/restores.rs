@@ -19,6 +19,7 @@ const EXTEND_EVERY: Duration = Duration::from_secs(5);
 pub(super) struct RestoreLock {
     restore: Restore,
     extended: Instant,
+    is_lost: bool,
 }
 
 fn busy(session_id: &str) -> Failure {
@@ -41,21 +42,25 @@ impl RestoreLock {
         if !store::daemon::restores::insert(&app.db, &restore, app.now()).await? {
             return Err(busy(&session.public_id()));
         }
-        Ok(Self { restore, extended: Instant::now() })
+        Ok(Self { restore, extended: Instant::now(), is_lost: false })
     }
 
     fn row(app: &App, session: SessionId, restore_id: String) -> Restore {
         Restore { session, restore_id, expires_at: app.now() + LOCK_TIME }
     }
 
-    /// Call before each step. False if the lock was lost to another request: the step must not be done.
+    /// Call before each step. False if the lock has expired, or was lost to another request: no further step must be done.
     pub(super) async fn extend(&mut self, app: &App) -> Result<bool, Failure> {
+        if self.is_lost {
+            return Ok(false);
+        }
         if self.extended.elapsed() < EXTEND_EVERY {
             return Ok(true);
         }
         self.extended = Instant::now();
         self.restore = Self::row(app, self.restore.session, self.restore.restore_id.clone());
-        Ok(store::daemon::restores::update_expiry(&app.db, &self.restore).await?)
+        self.is_lost = !store::daemon::restores::update_expiry(&app.db, &self.restore, app.now()).await?;
+        Ok(!self.is_lost)
     }
 
     /// Unlocks the session. If the store fails, the lock expires.

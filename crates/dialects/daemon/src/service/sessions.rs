@@ -145,7 +145,7 @@ async fn open_or_attach(
             followed_at: None,
         };
         let client = clients::new_client(app, caller, daemon.session);
-        let rows = store::daemon::sessions::rows_of_new(&daemon, Some(&client), sessions_max);
+        let rows = store::daemon::sessions::rows_of_new(&daemon, &client, sessions_max);
         let op = CreateSessionOp {
             session: new_session(app, &daemon),
             by: caller.name(),
@@ -221,9 +221,8 @@ pub(crate) async fn load(
     Ok(RestoredSession { last_event_id: 0, compacted_replay: inherited(app, &open.session).await?, ..restored })
 }
 
-/// Attaches a client to a session that its request has just opened, as if it were loaded.
-pub(crate) async fn attach_new(app: &App, caller: &Principal, open: &OpenSession) -> Result<RestoredSession, Failure> {
-    let client_id = clients::register(app, caller, &open.session, None).await?;
+/// The response for a client whose request has just opened the session, as if it were loaded.
+pub(crate) async fn attach_new(app: &App, open: &OpenSession, client_id: String) -> Result<RestoredSession, Failure> {
     Ok(RestoredSession {
         attached: attached(open, client_id, true),
         state: state(app, open).await?,

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    clients, lookup,
+    lookup,
     notes::{self, Note},
     restores,
     sessions::RETRY_AFTER_MS,
@@ -53,7 +53,6 @@ pub(crate) async fn run(
     let open = lookup::controlled_session(app, caller, id, Some(client)).await?;
     let command = request.command()?.to_owned();
     restores::check_none(app, &open.session).await?;
-    clients::seen(app, Some(client)).await?;
     let full =
         || Failure::new(FailureKind::Overloaded, "too many shell commands run").detail("retryAfterMs", RETRY_AFTER_MS);
     let permit = state.shells.clone().try_acquire_owned().map_err(|_| full())?;

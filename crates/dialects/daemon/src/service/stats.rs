@@ -11,7 +11,7 @@ use super::{lookup, models::STATUS_VERSION};
 
 /// How many of the newest turns are counted.
 const TURNS_MAX: u32 = 1_000;
-/// How many of the newest reports of usage are counted.
+/// How many of the newest reports of usage of these turns are counted.
 const REPORTS_MAX: u32 = 10_000;
 
 pub(crate) async fn get(app: &App, caller: &Principal, id: &str) -> Result<SessionStats, Failure> {
@@ -30,7 +30,7 @@ pub(crate) async fn get(app: &App, caller: &Principal, id: &str) -> Result<Sessi
         skills: SkillStats::default(),
     };
     turns.iter().for_each(|turn| stats.add(turn));
-    let reports = store::daemon::turns::list_usage_reports(&app.db, &open.session, REPORTS_MAX).await?;
+    let reports = store::daemon::turns::list_usage_reports(&app.db, &open.session, TURNS_MAX, REPORTS_MAX).await?;
     reports.iter().for_each(|report| stats.add_parts(report));
     Ok(stats)
 }

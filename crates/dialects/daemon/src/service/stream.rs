@@ -100,10 +100,11 @@ pub(crate) async fn open(
     let open = open_session(app, caller, id).await?;
     // Anyone who may see the session may follow it. Only a client of it counts as attached.
     let client = match check_client(app, caller, &open.session, client).await {
-        Ok(()) => client.map(str::to_owned),
+        Ok(client) => client.map(|client| client.client_id),
         Err(_) => None,
     };
     clients::seen(app, client.as_deref()).await?;
+    store::daemon::sessions::update_followed(&app.db, open.session.session, app.now()).await?;
     let (current_model, mode) = (current_model(app, &open), open.daemon.approval_mode());
     let session = open.session;
     let config = &DaemonState::of(app).config;

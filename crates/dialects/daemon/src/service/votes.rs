@@ -14,6 +14,7 @@ use ostler_store as store;
 use serde_json::{Value, json};
 
 use super::{
+    clients,
     lookup::{self, OpenSession},
     notes::{self, Note},
     presence,
@@ -79,7 +80,7 @@ async fn find(
     request_id: &str,
 ) -> Result<(OpenSession, PermissionRequest), Failure> {
     let named = match session_id {
-        Some(id) => Some(lookup::controlled_session(app, vote_caller.caller, id, vote_caller.client).await?),
+        Some(id) => Some(lookup::voted_session(app, vote_caller.caller, id, vote_caller.client).await?.0),
         None => None,
     };
     let permission_id: PermissionId = request_id.parse().map_err(|_| unknown(request_id, session_id))?;
@@ -92,9 +93,9 @@ async fn find(
     for request in requests {
         let session = store::kernel::sessions::get(&app.db, request.session).await?;
         let Some(session) = session else { continue };
-        let found = lookup::controlled_session(app, vote_caller.caller, &session.public_id(), vote_caller.client).await;
+        let found = lookup::voted_session(app, vote_caller.caller, &session.public_id(), vote_caller.client).await;
         match found {
-            Ok(open) if open.session.session == request.session => return Ok((open, request)),
+            Ok((open, _)) if open.session.session == request.session => return Ok((open, request)),
             Ok(_) => {}
             // A session of another caller is not revealed.
             Err(failure) if matches!(failure.kind, FailureKind::NotFound | FailureKind::Forbidden) => {}
@@ -113,8 +114,8 @@ async fn check_attached(app: &App, request: &PermissionRequest, client: Option<&
     };
     let Some(client_id) = client else { return Ok(()) };
     let found = store::daemon::clients::get(&app.db, client_id).await?;
-    if found.is_some_and(|found| !presence::has_left(app, &found)) {
-        return Ok(());
+    if let Some(found) = found.filter(|found| !presence::has_left(app, found)) {
+        return clients::seen_again(app, &found).await;
     }
     let failure = Failure::rule(Rule::PermissionForbidden, "this client has left the session; attach again");
     Err(failure.detail("reason", refusal.as_str()))
@@ -127,7 +128,8 @@ async fn report_late(
     open: &OpenSession,
     request: &PermissionRequest,
 ) -> Result<(), Failure> {
-    if store::daemon::frames::has_late_vote(&app.db, open.session.session, request.permission_id).await? {
+    let (session, resolved_seq) = (open.session.session, request.resolved_seq.unwrap_or_default());
+    if store::daemon::frames::has_late_vote(&app.db, session, request.permission_id, resolved_seq).await? {
         return Ok(());
     }
     let data = json!({"requestId": request.permission_id, "sessionId": open.session.public_id(),

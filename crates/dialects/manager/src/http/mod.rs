@@ -15,6 +15,7 @@ mod runs;
 mod session_storage;
 mod sessions;
 mod tokens;
+mod tools;
 mod usage;
 mod users;
 
@@ -70,6 +71,10 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(callers::get))
         .routes(routes!(tokens::create, tokens::list))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(tools::list))
+        .routes(routes!(tools::try_out))
+        .routes(routes!(tools::of_run))
+        .routes(routes!(tools::call))
         .routes(routes!(usage::get))
         .routes(routes!(users::create, users::list))
         .routes(routes!(users::update, users::remove))

@@ -40,7 +40,7 @@ use ostler_server::{
 /// How much of a form is read before the request is rejected.
 pub(crate) const FORM_BYTES_MAX: usize = 4 * ATTACHMENT_BYTES_MAX;
 /// How long a rejected client may continue to send, so that it receives the response.
-const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const REFUSED_PATIENCE: Duration = Duration::from_secs(2);
 /// The content security policy of a picture: no script in it runs.
 const CONTENT_POLICY: HeaderValue = HeaderValue::from_static("default-src 'none'; sandbox");
 
@@ -149,7 +149,13 @@ async fn read(mut form: Multipart, permit: Permit) -> Result<Upload, Failure> {
     Ok(Upload { thread_id: read_thread_id(&text(thread_id))?, run_id: read_run_id(&text(run_id))?, bytes, permit })
 }
 
-async fn read_field(mut field: Field<'_>, max: usize) -> Result<Bytes, Failure> {
+async fn read_field(field: Field<'_>, max: usize) -> Result<Bytes, Failure> {
+    let too_large = |size| Failure::too_large(Rule::AttachmentSize, "a field of the form", size, max);
+    read_within(field, max).await?.map_err(too_large)
+}
+
+/// The bytes of a field, or how many there are if that is more than `max`.
+pub(crate) async fn read_within(mut field: Field<'_>, max: usize) -> Result<Result<Bytes, usize>, Failure> {
     let (mut bytes, mut size) = (BytesMut::new(), 0);
     while let Some(chunk) = field.chunk().await.map_err(|_| malformed())? {
         size += chunk.len();
@@ -158,12 +164,9 @@ async fn read_field(mut field: Field<'_>, max: usize) -> Result<Bytes, Failure> 
             bytes.extend_from_slice(&chunk);
         }
     }
-    if size > max {
-        return Err(Failure::too_large(Rule::AttachmentSize, "a field of the form", size, max));
-    }
-    Ok(bytes.freeze())
+    Ok(if size > max { Err(size) } else { Ok(bytes.freeze()) })
 }
 
-fn malformed() -> Failure {
+pub(crate) fn malformed() -> Failure {
     Failure::invalid(Rule::FormMalformed, "the body is not a whole form")
 }

@@ -2,6 +2,7 @@
 //! first message; everything that a client then reads is translated from the thread's events.
 
 mod earlier;
+mod front_end;
 mod stream;
 mod transcript;
 
@@ -11,25 +12,28 @@ use ostler_protocol::{
     kernel::{
         aliases::CommandAlias,
         commands::{CommandType, CreateCommand},
-        context::{Context, Note, Remark, UsersClock},
+        context::{Context, UsersClock},
+        labels::Labels,
         operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
         permissions::Voter,
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
     },
+    limits::EVENT_BYTES_MAX,
     run_input::{
         agui::{
-            input::{ClientTime, RunInput, UserMessage, UserPart, read_run_id, read_thread_id},
-            messages::{InputContext as ContextEntry, InputMessage, ResumeEntry},
+            input::{ClientTime, RunInput, RuntimeMode, UserPart, read_run_id, read_thread_id},
+            messages::ResumeEntry,
         },
+        automations::{AUTOMATION_LABEL, Automation},
         failures::submission_failure,
         runs::{CancelAccepted, TaskAccepted},
     },
     text::is_blank_text,
 };
 use ostler_store as store;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{attachments, threads};
 use crate::state::RunInputState;
@@ -45,11 +49,14 @@ use ostler_server::{
     },
 };
 
+use front_end::AnsweredCall;
 pub(crate) use stream::{NextEvent, Position, RunStream};
 
 /// The project and provider of the kernel's runs of threads, unless the policy lists others.
 const PROJECT: &str = "ostler/agent-runs";
 const PROVIDER: &str = "local";
+/// The rest of the event's limit is for the fields around them.
+const MESSAGE_BYTES_MAX: usize = EVENT_BYTES_MAX - 16 * 1024;
 
 /// A run that was accepted, now or before.
 pub(crate) struct Accepted {
@@ -78,7 +85,11 @@ pub(crate) async fn accept(
     input: &RunInput,
 ) -> Result<Accepted, Failure> {
     app.accepting()?;
-    check_run_id(app, &input.run_id)?;
+    let automation = automation_of(app, caller, input).await?;
+    check_run_id(app, &input.run_id, "runId")?;
+    if let Some(parent) = &input.parent_run_id {
+        check_run_id(app, parent, "parentRunId")?;
+    }
     let mut attempts =
         app.attempts(|| Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"));
     loop {
@@ -88,19 +99,21 @@ pub(crate) async fn accept(
         if let Some(alias) = accepted_before(app, thread.as_ref(), input).await? {
             return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created: false });
         }
+        front_end::check_tools(app, caller, input).await?;
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
         let exists = thread.is_some();
         let thread = match thread {
             Some(session) => (session, false),
-            None => (new_thread(app, caller, &input.thread_id)?, true),
+            None => (new_thread(app, caller, &input.thread_id, automation.as_ref())?, true),
         };
         let work = match input.resume.as_slice() {
-            [] => turn(app, caller, input, &thread).await?,
-            answers => resume(answers, exists, permissions::voter(caller, None, locality))?,
+            [] => turn(app, caller, input, &thread, automation.as_ref()).await?,
+            answers => resume(app, answers, exists, permissions::voter(caller, None, locality))?,
         };
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
-        let op = SubmitOp { alias, request_hash, work, by: caller.name() };
+        let parent = input.parent_run_id.clone();
+        let op = SubmitOp { alias, parent, request_hash, work, by: caller.name() };
         match app.try_submit(session.session, session.last_run_id, op).await {
             Ok(Some(accepted)) => {
                 if let Some(run) = &accepted.started {
@@ -117,6 +130,18 @@ pub(crate) async fn accept(
             Err(failure) => return Err(with_active_run(app, submission_failure(failure)).await),
         }
     }
+}
+
+/// The automation whose tools a run has. `None` for a chat. A run is one of an automation if the caller's automation has started
+/// its thread.
+async fn automation_of(app: &App, caller: &Principal, input: &RunInput) -> Result<Option<Automation>, Failure> {
+    if input.mode == RuntimeMode::Chat {
+        return Ok(None);
+    }
+    let owner = threads::owner(caller)?;
+    let found = store::run_input::automations::find_by_thread(&app.db, &owner, &input.thread_id).await?;
+    let invalid = || Failure::rule(Rule::AgentRuntimeModeInvalid, "invalid RunAgentInput.forwardedProps");
+    found.map(Some).ok_or_else(invalid)
 }
 
 async fn accepted_before(
@@ -140,17 +165,29 @@ async fn with_active_run(app: &App, failure: Failure) -> Failure {
 }
 
 /// Checks a run's id, which is stored and displayed as it is.
-fn check_run_id(app: &App, run_id: &str) -> Result<(), Failure> {
+fn check_run_id(app: &App, run_id: &str, field: &str) -> Result<(), Failure> {
     let fits = !run_id.chars().any(char::is_control) && app.redactor.redact(run_id) == run_id;
     if fits {
         Ok(())
     } else {
-        Err(Failure::invalid(Rule::AgentInvalidRunId, "runId must be printable, and no credential"))
+        Err(Failure::invalid(Rule::AgentInvalidRunId, format!("{field} must be printable, and no credential")))
     }
 }
 
-fn new_thread(app: &App, caller: &Principal, thread_id: &str) -> Result<Session, Failure> {
-    let tenant = threads::tenant(app, caller)?.to_owned();
+fn new_thread(
+    app: &App,
+    caller: &Principal,
+    thread_id: &str,
+    automation: Option<&Automation>,
+) -> Result<Session, Failure> {
+    // An automation's threads are in its tenant, also if its owner's new chats are in another one.
+    let tenant = match automation {
+        Some(automation) => {
+            caller.may_submit(&automation.tenant_id)?;
+            automation.tenant_id.clone()
+        }
+        None => threads::tenant(app, caller)?.to_owned(),
+    };
     let profile = RunInputState::of(app).config.backend_profile.clone();
     let new = Session::new(SessionId::new(app.ids.body()), tenant, Some(thread_id.to_owned()), profile, app.now());
     Ok(Session { owner: Some(threads::owner(caller)?), ..new })
@@ -162,69 +199,112 @@ async fn turn(
     caller: &Principal,
     input: &RunInput,
     thread: &(Session, bool),
+    automation: Option<&Automation>,
 ) -> Result<Submission, Failure> {
-    let user = input.user.as_ref().ok_or_else(|| Failure::internal("an input without resume has a user message"))?;
     let (session, is_new) = thread;
+    let existing = (!is_new).then_some(session);
     if !is_new {
         session_storage::check_there(app, session).await?;
     }
-    let message = read_message(app, caller, &input.thread_id, user).await?;
-    let request = run_request(app, session, payload(user, &message, &context(app, caller, input).await?)).await?;
+    let answers = front_end::answers(app, existing, input).await?;
+    let (state, is_new_state) = front_end::state(app, existing, input).await?;
+    let clock = clock(app, caller, input.client_time.as_ref()).await?;
+    let context = Context { clock: Some(clock), ..front_end::context(input, &answers, state) };
+    let mut message = read_message(app, caller, input, &answers).await?;
+    message.has_input = front_end::has_input(input, &context);
+    message.state = context.state.clone().filter(|_| is_new_state);
+    check_size(&message)?;
+    let payload = payload(input, &answers, &message, &context, automation);
+    let mut request = run_request(app, session, payload).await?;
+    request.labels =
+        automation.map(|automation| Labels::from_iter([(AUTOMATION_LABEL.to_owned(), automation.id.to_string())]));
     let admitted = runs::admit(app, caller, &request).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
     let fresh = runs::create_op(app, caller, &request, &admitted, &input.hash, thread, Some(message))?;
     Ok(Submission::Turn { fresh: Box::new(fresh), on_busy: RunInputState::of(app).config.busy })
 }
 
-/// The user's message as it is stored in its event.
-async fn read_message(app: &App, caller: &Principal, thread_id: &str, user: &UserMessage) -> Result<Said, Failure> {
+/// The results of tools and the user's message, as they are stored in one event.
+async fn read_message(
+    app: &App,
+    caller: &Principal,
+    input: &RunInput,
+    answers: &[AnsweredCall],
+) -> Result<Said, Failure> {
+    let new_id = || format!("msg_{}", app.ids.body().simple());
+    let mut content = answers.iter().map(|answered| answered.part(app)).collect::<Result<Vec<_>, _>>()?;
+    let Some(user) = &input.user else { return Ok(Said::new(new_id(), content.into())) };
     let own = app.name("id", &user.id).ok().map(str::to_owned);
-    let message_id = own.unwrap_or_else(|| format!("msg_{}", app.ids.body().simple()));
-    let mut content: Vec<Value> = vec![];
-    for part in &user.parts {
-        content.push(match part {
+    for (at, part) in user.parts.iter().enumerate() {
+        let mut stored = match part {
             UserPart::Text(text) => json!({"type": "text", "text": app.redactor.redact(text)}),
             UserPart::Image { mime_type, url } => {
-                attachments::read_picture(app, caller, thread_id, mime_type.as_deref(), url).await?
+                attachments::read_picture(app, caller, &input.thread_id, mime_type.as_deref(), url).await?
             }
-        });
+        };
+        if let Some(fields) = user.part_fields.get(at).filter(|fields| !fields.is_empty()) {
+            stored["fields"] = app.redacted(&RawJson::of(fields))?.to_value();
+        }
+        content.push(stored);
     }
-    Ok(Said { message_id, content: content.into(), origin: None })
+    let fields = app.redacted(&RawJson::of(&user.fields))?.to_value();
+    let fields = fields.as_object().cloned().unwrap_or_default();
+    Ok(Said { fields, ..Said::new(own.unwrap_or_else(new_id), content.into()) })
 }
 
-/// The prompt: the text of the message, or a note if it is only images. A message with neither was rejected before.
-fn prompt(user: &UserMessage) -> String {
-    let text = user.text();
-    if is_blank_text(&text) { "(an image)".to_owned() } else { text }
+/// A message is stored as one event.
+fn check_size(message: &Said) -> Result<(), Failure> {
+    let bytes = RawJson::of(&json!([message.content, message.fields])).as_str().len();
+    if bytes <= MESSAGE_BYTES_MAX {
+        return Ok(());
+    }
+    let detail = format!("the run's message and results of tools exceed {MESSAGE_BYTES_MAX} bytes");
+    Err(Failure::invalid(Rule::AgentRunMessagesInvalid, detail))
 }
 
-/// The payload for the agent: the message, and the context that is in no event.
-fn payload(user: &UserMessage, message: &Said, context: &Context) -> RawJson {
-    let mut payload = json!({"prompt": prompt(user), "content": message.content});
+/// The prompt: the results of tools, then the text of the message, or a note if it is only images. A message with neither was
+/// rejected before.
+fn prompt(input: &RunInput, answers: &[AnsweredCall]) -> String {
+    let results = answers.iter().map(|answered| answered.answer.text());
+    let words = input.user.iter().map(|user| {
+        let text = user.text();
+        if is_blank_text(&text) { "(an image)".to_owned() } else { text }
+    });
+    results.chain(words).collect::<Vec<_>>().join("\n\n")
+}
+
+/// The payload for the agent: the message, the context that is in no event, and the tools of an automation.
+fn payload(
+    input: &RunInput,
+    answers: &[AnsweredCall],
+    message: &Said,
+    context: &Context,
+    automation: Option<&Automation>,
+) -> RawJson {
+    let mut payload = json!({"prompt": prompt(input, answers), "content": message.content});
     if !context.is_empty() {
         payload["context"] = json!(context);
     }
+    if let Some(automation) = automation {
+        payload["runtimeConfig"] = json!({"mode": "automation", "automationId": automation.id});
+        // Without a list, the run is offered all tools that its profile has.
+        if let Some(enabled) = &automation.config.enabled_tools {
+            payload["runtimeConfig"]["enabledTools"] = json!(enabled);
+        }
+    }
     RawJson::of(&payload)
-}
-
-async fn context(app: &App, caller: &Principal, input: &RunInput) -> Result<Context, Failure> {
-    let remark = |message: &InputMessage| Remark { role: message.role().to_owned(), text: message.text() };
-    let note = |note: &ContextEntry| Note { description: note.description.clone(), value: note.value.clone() };
-    Ok(Context {
-        messages: input.others.iter().map(remark).collect(),
-        notes: input.context.iter().map(note).collect(),
-        clock: Some(clock(app, caller, input.client_time.as_ref()).await?),
-    })
 }
 
 /// The time and zone of the client's device, if it sent them; else the server's time in the user's zone, or in UTC.
 async fn clock(app: &App, caller: &Principal, sent: Option<&ClientTime>) -> Result<UsersClock, Failure> {
     if let Some(sent) = sent {
-        return Ok(UsersClock { now: sent.client_now_iso.clone(), timezone: sent.device_timezone.clone() });
+        let (now, timezone) = (sent.client_now_iso.clone(), sent.device_timezone.clone());
+        return Ok(UsersClock { now, timezone, device: true });
     }
     let zone = users::time_zone(app, caller).await?;
     let timezone = zone.iana_name().unwrap_or("UTC").to_owned();
-    Ok(UsersClock { now: app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string(), timezone })
+    let now = app.wall().to_zoned(zone).strftime("%FT%T%:z").to_string();
+    Ok(UsersClock { now, timezone, device: false })
 }
 
 /// The request for a thread's run: with the configured backend profile, in an empty workspace.
@@ -250,11 +330,17 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
 }
 
 /// Answers to interrupts. Fails if the thread does not exist.
-fn resume(answers: &[ResumeEntry], exists: bool, voter: Voter) -> Result<Submission, Failure> {
+fn resume(app: &App, answers: &[ResumeEntry], exists: bool, voter: Voter) -> Result<Submission, Failure> {
     let unknown = || Failure::rule(Rule::InterruptUnknown, "the thread has no such interrupt");
     let resumed = |entry: &ResumeEntry| {
         let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
-        Ok(PermissionAnswer { permission_id, choice: entry.choice() })
+        let edited = entry.edited_args().map(RawJson::of);
+        // The agent runs exactly these arguments, so they are stored as they are.
+        if edited.as_ref().is_some_and(|edited| app.redactor.redact_json(edited.as_str()) != edited.as_str()) {
+            return Err(Failure::rule(Rule::InterruptAnswer, "editedArgs must not contain a credential"));
+        }
+        let edited = edited.map(|edited| edited.to_value());
+        Ok(PermissionAnswer { permission_id, choice: entry.choice(), edited })
     };
     if !exists {
         return Err(unknown());

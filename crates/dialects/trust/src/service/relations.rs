@@ -1,7 +1,7 @@
 //! Relations: people grant agents scopes, decide again when an agent has changed, and revoke grants. Every decision is stored
 //! together with its receipt.
 
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, ops::ControlFlow, sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
@@ -97,6 +97,14 @@ impl Decision {
             Act::Narrowed | Act::Revoked | Act::Ended => None,
         }
     }
+}
+
+/// The scopes that the user has granted to the agent and that are in force now.
+pub(crate) async fn granted_scopes(app: &App, agent_id: AgentId, user_id: &str) -> Result<BTreeSet<String>, Failure> {
+    let inputs = store::trust::decisions::find_grant_inputs(&app.db, user_id, agent_id).await?;
+    let Some(relation) = inputs.active else { return Ok(BTreeSet::new()) };
+    let context = RelationContext::under(app, relation, inputs.manifest_version).await?;
+    Ok(context.standing(app.wall()).view().granted_scopes.into_iter().collect())
 }
 
 /// Establishes a relation. Idempotent: the same request again returns the existing relation.

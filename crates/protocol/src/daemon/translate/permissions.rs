@@ -37,17 +37,24 @@ pub(super) fn resolved(payload: &Value) -> (&'static str, Value) {
     ("permission_resolved", data)
 }
 
-/// A vote that did not decide.
+/// A vote that did not decide. `votesNeeded` is how many more the leading option needs.
 pub(super) fn voted(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    let tallies = payload["optionTallies"].as_object();
+    let leading = tallies.and_then(|tallies| tallies.values().filter_map(Value::as_i64).max()).unwrap_or_default();
+    let votes_needed = payload["quorum"].as_i64().map(|quorum| (quorum - leading).max(1));
     let data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id,
-        "votesReceived": payload["votesReceived"], "votesNeeded": payload["votesNeeded"],
+        "votesReceived": payload["votesReceived"], "votesNeeded": votes_needed,
         "quorum": payload["quorum"], "optionTallies": payload["optionTallies"]});
     ("permission_partial_vote", data)
 }
 
 pub(super) fn forbidden(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
-    let mut data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id,
-        "reason": payload["reason"]});
+    // Clients know two reasons, and ignore a frame with another one.
+    let reason = match payload["reason"].as_str() {
+        Some("not_a_voter") => "designated_mismatch",
+        reason => reason.unwrap_or_default(),
+    };
+    let mut data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id, "reason": reason});
     if let Some(client) = client_of(payload) {
         data["clientId"] = client.into();
     }

@@ -251,11 +251,11 @@ fn votes_are_caused_by_their_voters() {
     );
     assert_eq!(
         sent[0].data,
-        json!({"requestId": "p", "sessionId": "s1", "votesReceived": 1, "votesNeeded": 2,
+        json!({"requestId": "p", "sessionId": "s1", "votesReceived": 1, "votesNeeded": 1,
         "quorum": 2, "optionTallies": {"allow": 1}})
     );
     let refusal = json!({"action": "permission.forbidden", "permissionId": "p", "voter": "client_3",
-        "reason": "designated_mismatch"});
+        "reason": "not_a_voter"});
     let (frame_type, data) = one(EventType::Audit, &refusal);
     assert_eq!(
         (frame_type.as_str(), &data["reason"], &data["clientId"]),

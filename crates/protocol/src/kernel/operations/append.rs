@@ -14,12 +14,13 @@ use crate::{
     ids::{AttemptId, CommandId, PermissionId, RunId},
     kernel::{
         chain,
-        commands::CommandState,
+        commands::{Command, CommandState},
         events::{Appended, EventType, NewEvent, unknown_command},
-        facts::Facts,
+        facts::{Facts, ToolFacts},
         permissions::VotingRules,
         runs::{Terminal, TerminalStatus},
     },
+    tools::calls::{CallState, TOOLKIT},
 };
 
 #[derive(Clone, Debug)]
@@ -128,6 +129,9 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
             if command.state.is_terminal() || ended.contains(&id) || ends_along && !is_end {
                 return Err(command_ended(command.terminal.as_ref()));
             }
+            if let Facts::Tool(call) = &event.facts {
+                check_call(command, call)?;
+            }
         }
         match &event.facts {
             Facts::Terminal(_) => match event.command_id {
@@ -147,6 +151,17 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A call of this server's tools is started once, although two servers may have got its request. One whose execution was lost may
+/// be executed again, if its tool is idempotent: the event states it.
+fn check_call(command: &Command, call: &ToolFacts) -> Result<(), Failure> {
+    let is_start = call.tool_type.as_deref() == Some(TOOLKIT) && call.status.as_deref() == CallState::Started.status();
+    let call_id = call.tool_call_id.as_deref().filter(|_| is_start && !call.is_executed_again);
+    match call_id.filter(|call_id| command.fold.tools.has_toolkit_call(call_id)) {
+        Some(call_id) => Err(Failure::rule(Rule::ToolCallReused, format!("callId {call_id:?} was used before"))),
+        None => Ok(()),
+    }
 }
 
 /// A request's id is used once in its run, and only so many are open at a time.

@@ -23,6 +23,8 @@ pub struct CreateCommandOp {
     pub command: Command,
     /// The request as an event: a `user_message`, or an audit event where there is no text.
     pub message: NewEvent,
+    /// Facts of the command that the request states, after the message.
+    pub facts: Vec<NewEvent>,
     /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
     ///
     /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
@@ -54,6 +56,9 @@ pub(super) fn create(
     rows.commands.insert(command_id, Tracked::new(Command { seq, target_command_id: target, ..op.command }));
     desk.session.last_command_id = Some(command_id);
     desk.append(run_id, op.message, now);
+    for fact in op.facts {
+        desk.append(run_id, fact, now);
+    }
     if aimed && target.is_none() {
         let end = End::manager(TerminalStatus::Blocked, FailureKind::StateConflict, "no turn is active");
         ending::end_command(desk, run_id, command_id, end, now);

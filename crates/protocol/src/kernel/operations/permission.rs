@@ -14,8 +14,8 @@ use crate::{
         events::{EventType, NewEvent},
         facts::Facts,
         permissions::{
-            Asked, Ballot, Choice, EligibleVoter, PermissionRequest, PermissionStatus, PermissionStrategy, Vote,
-            VoteRefusal, Voter, VotingRules, resolved_by,
+            Asked, Ballot, Choice, EditedArguments, EligibleVoter, PermissionRequest, PermissionStatus,
+            PermissionStrategy, Vote, VoteRefusal, Voter, VotingRules, resolved_by,
         },
     },
     limits::PERMISSION_REFUSALS_MAX,
@@ -66,6 +66,8 @@ pub(super) fn ask(
         tool_call_id: ask.tool_call_id,
         options: ask.options,
         digest: ask.digest.to_ascii_lowercase(),
+        editable: ask.editable,
+        edited: None,
         status: PermissionStatus::Pending,
         option_id: None,
         resolved_by: None,
@@ -148,6 +150,8 @@ fn deny_unread(
         tool_call_id: None,
         options: vec![],
         digest: String::new(),
+        editable: None,
+        edited: None,
         deadline: now,
         round: asked_seq,
         status: PermissionStatus::Denied,
@@ -185,7 +189,7 @@ pub(super) fn answer(desk: &mut Desk, run_id: RunId, op: AnswerPermissionOp, now
             let message = "this voter has already voted for another option; the request can still be cancelled";
             return Err(Failure::rule(Rule::PermissionVoted, message));
         }
-        vote(desk, run_id, op.permission_id, &option_id, &op.voter, now);
+        vote(desk, run_id, op.permission_id, &option_id, None, &op.voter, now);
     }
     desk.settle(run_id, now);
     let request = (*desk.run(run_id)?.permissions[&op.permission_id]).clone();
@@ -252,6 +256,7 @@ pub(super) fn vote(
     run_id: RunId,
     permission_id: PermissionId,
     option_id: &str,
+    edited: Option<EditedArguments>,
     voter: &Voter,
     now: Timestamp,
 ) {
@@ -267,7 +272,8 @@ pub(super) fn vote(
     if decides {
         let allows = request.options.iter().any(|option| option.option_id == option_id && option.kind.allows());
         let status = if allows { PermissionStatus::Allowed } else { PermissionStatus::Denied };
-        return resolve(desk, run_id, permission_id, Verdict::of(status, Some(option_id.to_owned()), voter), now);
+        let verdict = Verdict { edited, ..Verdict::of(status, Some(option_id.to_owned()), voter) };
+        return resolve(desk, run_id, permission_id, verdict, now);
     }
     let Ballot { quorum, votes, .. } = &request.ballot;
     let fact = json!({"action": ACTION_VOTED, "permissionId": permission_id, "optionId": option_id,
@@ -281,18 +287,19 @@ pub(super) fn vote(
 pub(super) struct Verdict<'a> {
     status: PermissionStatus,
     option_id: Option<String>,
+    edited: Option<EditedArguments>,
     by: &'a str,
     voter: Option<&'a Voter>,
 }
 
 impl<'a> Verdict<'a> {
     pub(super) fn of(status: PermissionStatus, option_id: Option<String>, voter: &'a Voter) -> Self {
-        Self { status, option_id, by: &voter.principal, voter: Some(voter) }
+        Self { status, option_id, edited: None, by: &voter.principal, voter: Some(voter) }
     }
 
     /// The server itself cancels it, for the reason that `by` names.
     pub(super) fn cancelled(by: &'a str) -> Self {
-        Self { status: PermissionStatus::Cancelled, option_id: None, by, voter: None }
+        Self { status: PermissionStatus::Cancelled, option_id: None, edited: None, by, voter: None }
     }
 }
 
@@ -317,7 +324,7 @@ pub(super) fn resolve(
     verdict: Verdict<'_>,
     now: Timestamp,
 ) {
-    let Verdict { status, option_id, by, voter } = verdict;
+    let Verdict { status, option_id, edited, by, voter } = verdict;
     let resolved_seq = desk.session.last_seq + 1;
     let rows = desk.run_mut(run_id);
     rows.run.open_permissions -= 1;
@@ -325,10 +332,14 @@ pub(super) fn resolve(
     request.resolved_seq = Some(resolved_seq);
     request.status = status;
     request.option_id = option_id;
+    request.edited = edited;
     request.resolved_by = Some(by.to_owned());
     request.resolved_at = Some(now);
     let mut fact = json!({"permissionId": permission_id, "status": status, "optionId": request.option_id,
         "digest": request.digest, "resolvedBy": by});
+    if let Some(edited) = &request.edited {
+        fact["edited"] = json!(edited);
+    }
     let is_vote = |voter: &&Voter| voter.client.is_some() || !request.ballot.strategy.is_first_responder();
     if let Some(voter) = voter.filter(is_vote) {
         fact["voter"] = voter.identity().into();

@@ -50,6 +50,9 @@ pub enum SessionChange {
     Join { participant: String },
     /// A client leaves the session.
     Leave { participant: String },
+    /// A client leaves the session, unless it is the last participant: without any, the first valid answer to a permission
+    /// request would decide under `consensus`.
+    LeaveUnlessLast { participant: String },
     /// Permanent: it accepts no further runs or commands, and can still be read.
     Close,
     /// It has storage now; kept at least until then.
@@ -127,7 +130,7 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             desk.session.participants.push(participant.clone());
             json!({"change": "joined", "participant": participant, "by": op.by})
         }
-        SessionChange::Leave { participant } => {
+        SessionChange::Leave { participant } | SessionChange::LeaveUnlessLast { participant } => {
             desk.session.participants.retain(|other| *other != participant);
             json!({"change": "left", "participant": participant, "by": op.by})
         }
@@ -183,6 +186,9 @@ fn is_so(session: &Session, change: &SessionChange) -> Result<bool, Failure> {
         }
         SessionChange::Join { participant } => session.participants.contains(participant),
         SessionChange::Leave { participant } => !session.participants.contains(participant),
+        SessionChange::LeaveUnlessLast { participant } => {
+            !session.participants.contains(participant) || session.participants.len() == 1
+        }
         SessionChange::Close => session.closed_at.is_some(),
         SessionChange::MakeStorage { .. } => session.storage.storage_kind == StorageKind::Local,
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(session, found, *expires_at),

@@ -1,7 +1,7 @@
 //! Submits work under an alias that the client chose. A turn goes to the session's run, or to a new one; answers resolve the
 //! permission requests that the session's agent waits for. The alias is written together with the work.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Reply,
@@ -19,7 +19,7 @@ use crate::{
         aliases::{CommandAlias, OnBusy},
         commands::{Command, CommandType},
         events::{EventType, NewEvent, PHASE_ROLLED_BACK},
-        permissions::{Choice, PermissionRequest, PermissionStatus, Voter},
+        permissions::{Choice, EditedArguments, PermissionRequest, PermissionStatus, Voter},
         runs::Run,
     },
 };
@@ -27,6 +27,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct SubmitOp {
     pub alias: String,
+    /// See [`CommandAlias::parent`].
+    pub parent: Option<String>,
     pub request_hash: String,
     pub work: Submission,
     pub by: String,
@@ -48,6 +50,8 @@ pub enum Submission {
 pub struct PermissionAnswer {
     pub permission_id: PermissionId,
     pub choice: Choice,
+    /// Arguments that replace those of the request.
+    pub edited: Option<Value>,
 }
 
 impl SubmitOp {
@@ -104,6 +108,7 @@ pub(super) fn submit(desk: &mut Desk, last: Option<RunId>, op: SubmitOp, now: Ti
         command_id,
         request_hash: op.request_hash,
         after_seq,
+        parent: op.parent,
         created_at: now,
     };
     desk.aliases.insert(alias.alias.clone(), Tracked::new(alias.clone()));
@@ -233,7 +238,9 @@ fn answer(
             Some((command_id, earliest)) => Some((command_id, after_seq.min(earliest))),
             None => Some((request.command_id, after_seq)),
         };
-        verdicts.extend(verdict(request, &answer.choice, now)?.map(|option_id| (answer, option_id)));
+        let edited = edits(request, answer)?;
+        let verdict = verdict(request, &answer.choice, edited.as_ref(), now)?;
+        verdicts.extend(verdict.map(|option_id| (answer, option_id, edited)));
     }
     let (command_id, after_seq) = placed.ok_or_else(unknown)?;
     let is_left = |open: &&PermissionRequest| answers.iter().all(|answer| answer.permission_id != open.permission_id);
@@ -247,13 +254,14 @@ fn answer(
     if !verdicts.iter().all(|(answer, ..)| is_put(answer)) {
         return Err(unknown());
     }
-    let votes = verdicts.into_iter().map(|(answer, option_id)| (answer.permission_id, option_id)).collect::<Vec<_>>();
-    for (permission_id, _) in votes.iter().filter(|(_, option_id)| option_id.is_some()) {
+    let of_id = |(answer, option_id, edited): (&PermissionAnswer, _, _)| (answer.permission_id, option_id, edited);
+    let votes: Vec<(_, Option<String>, _)> = verdicts.into_iter().map(of_id).collect();
+    for (permission_id, ..) in votes.iter().filter(|(_, option_id, _)| option_id.is_some()) {
         permission::check_voter(desk, run_id, *permission_id, voter, now)?;
     }
-    for (permission_id, option_id) in votes {
+    for (permission_id, option_id, edited) in votes {
         match option_id {
-            Some(option_id) => permission::vote(desk, run_id, permission_id, &option_id, voter, now),
+            Some(option_id) => permission::vote(desk, run_id, permission_id, &option_id, edited, voter, now),
             None => {
                 let verdict = permission::Verdict::of(PermissionStatus::Cancelled, None, voter);
                 permission::resolve(desk, run_id, permission_id, verdict, now);
@@ -264,8 +272,30 @@ fn answer(
     Ok((command_id, after_seq, None))
 }
 
+/// The arguments that replace those of the request, if the answer has some. Only an answer that decides alone may: other voters
+/// would not have seen them.
+fn edits(request: &PermissionRequest, answer: &PermissionAnswer) -> Result<Option<EditedArguments>, Failure> {
+    let Some(arguments) = &answer.edited else { return Ok(None) };
+    let rejected = |message: &str| Err(Failure::invalid(Rule::PermissionEdits, message));
+    let Some(editable) = &request.editable else {
+        return rejected("the permission request has no arguments that can be edited");
+    };
+    if !answer.choice.select(&request.options).is_some_and(|option| option.kind.allows()) {
+        return rejected("edited arguments need an answer that allows the request");
+    }
+    if !request.ballot.strategy.is_first_responder() {
+        return rejected("arguments cannot be edited where several voters decide");
+    }
+    editable.edit(arguments.clone()).map(Some)
+}
+
 /// The option to vote for, or `Some(None)` to cancel the request. `None` if the answer changes nothing.
-fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Result<Option<Option<String>>, Failure> {
+fn verdict(
+    request: &PermissionRequest,
+    choice: &Choice,
+    edited: Option<&EditedArguments>,
+    now: Timestamp,
+) -> Result<Option<Option<String>>, Failure> {
     let is_cancel = *choice == Choice::Cancel;
     let (status, option_id) = match choice.select(&request.options) {
         _ if is_cancel => (PermissionStatus::Cancelled, None),
@@ -280,7 +310,7 @@ fn verdict(request: &PermissionRequest, choice: &Choice, now: Timestamp) -> Resu
     match request.status {
         PermissionStatus::Pending if is_late && !is_cancel => Err(expired()),
         PermissionStatus::Pending => Ok(Some(option_id)),
-        current if current == status && request.option_id == option_id => Ok(None),
+        current if current == status && request.option_id == option_id && request.edited.as_ref() == edited => Ok(None),
         // Cancelling a request that was resolved elsewhere changes nothing, and shows the client how it was resolved. A
         // stock AG-UI client has no other way to drop a request that has expired.
         _ if is_cancel => Ok(None),

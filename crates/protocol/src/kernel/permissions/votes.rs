@@ -247,9 +247,9 @@ mod tests {
 
     #[test]
     fn a_strategy_without_voters_is_that_of_the_first_responder() {
-        let nobody = EligibleVoter::default();
+        let unknown = EligibleVoter::default();
         for strategy in [PermissionStrategy::Designated, PermissionStrategy::Consensus] {
-            assert_eq!(Ballot::issue(strategy, Some(3), nobody.clone(), &[]), Ballot::default());
+            assert_eq!(Ballot::issue(strategy, Some(3), unknown.clone(), &[]), Ballot::default());
         }
     }
 

@@ -4,7 +4,10 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::json::text_of;
+use crate::{
+    json::text_of,
+    kernel::{context::Note, front_end::FrontEndTool},
+};
 
 pub const PROTOCOL_VERSION: &str = "1.0";
 /// The largest count a JavaScript client holds exactly.
@@ -33,6 +36,11 @@ pub enum EventBody {
         thread_id: String,
         run_id: String,
         protocol_version: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        parent_run_id: Option<String>,
+        /// What the run was started with, if more than a message.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        input: Option<Box<ReplayedInput>>,
     },
     RunFinished {
         thread_id: String,
@@ -173,10 +181,30 @@ pub enum ReasoningRole {
     Reasoning,
 }
 
+/// The input of a run, as a client reads it back: what is stored of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
+#[serde(rename_all = "camelCase")]
+pub struct ReplayedInput {
+    pub thread_id: String,
+    pub run_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_run_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<Value>,
+    /// The run's own messages, without the transcript.
+    pub messages: Vec<Value>,
+    pub tools: Vec<FrontEndTool>,
+    pub context: Vec<Note>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase", rename_all_fields = "camelCase")]
 pub enum Outcome {
-    Success,
+    Success {
+        /// Calls of the front end's tools, which the next run answers.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        pending_tool_call_ids: Vec<String>,
+    },
     Interrupt {
         /// At least one.
         interrupts: Vec<Interrupt>,
@@ -226,6 +254,9 @@ pub enum SnapshotMessage {
         id: String,
         /// Text, or parts.
         content: Value,
+        /// Other fields, as the client sent them.
+        #[serde(flatten)]
+        fields: Map<String, Value>,
     },
     Assistant {
         id: String,
@@ -240,8 +271,13 @@ pub enum SnapshotMessage {
         id: String,
         tool_call_id: String,
         content: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
         #[serde(skip_serializing_if = "Map::is_empty")]
         metadata: Map<String, Value>,
+        /// Other fields, as the client sent them. Empty for a result of the server's own.
+        #[serde(flatten)]
+        fields: Map<String, Value>,
     },
 }
 

@@ -1,21 +1,36 @@
 //! `RunAgentInput`: what starts an agent's run. Its rules are checked in the order of the protocol's two tables, so
 //! that of two faults the one in the earlier row is reported, and in exactly the tables' words.
 
-use std::borrow::Cow;
-
 use jiff::tz::TimeZone;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, value::RawValue};
 use uuid::Uuid;
 
-use super::messages::{Content, InputContext, InputMessage, InputTool, Part, ResumeEntry, respell, spelled};
-use crate::{Failure, Rule, Timestamp, json::canonical_hash, limits::BODY_BYTES_MAX, text::is_blank_text};
+pub use super::refused::InputRefused;
+use super::{
+    fields,
+    messages::{
+        Content, InputMessage, Part, ResumeEntry, ResumeStatus, SentMessage, respell, respell_message, spelled,
+    },
+    refused::refuse_if,
+    replies::{self, ToolReply, split},
+    tools::{InputTool, read_tools},
+};
+use crate::{
+    Rule, Timestamp,
+    json::{canonical_hash, text_of},
+    kernel::{context::Note, front_end::FrontEndTool},
+    limits::BODY_BYTES_MAX,
+    text::is_blank_text,
+};
 
 pub const INPUT_BYTES_MAX: usize = 256 * 1024;
 pub const RUN_ID_CHARS_MAX: usize = 128;
 pub const MESSAGES_MAX: usize = 200;
 pub const USER_TEXT_CHARS_MAX: usize = 10_000;
 pub const ATTACHMENTS_MAX: usize = 3;
+/// The state is stored as one event.
+pub const STATE_BYTES_MAX: usize = 128 * 1024;
 
 /// The form of the response that the client requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +49,43 @@ pub struct RunInput {
     pub thread_id: String,
     pub run_id: String,
     pub parent_run_id: Option<String>,
-    /// What the run is about. `None` only with `resume`.
+    /// What the run is about. `None` only with `resume`, and if the run only answers calls of the front end's tools.
     pub user: Option<UserMessage>,
     /// The other messages, for the agent alone.
-    pub others: Vec<InputMessage>,
+    pub others: Vec<SentMessage>,
+    /// The results of tools among the messages, which answer the thread's pending calls.
+    pub replies: Vec<ToolReply>,
     /// What a stock client has sent along of earlier turns, and with `resume` all of it. Empty when queued.
     pub transcript: Vec<InputMessage>,
     pub state: Option<Value>,
-    pub tools: Vec<InputTool>,
-    pub context: Vec<InputContext>,
+    pub tools: Vec<FrontEndTool>,
+    pub context: Vec<Note>,
     /// `None` if the client sent no time. Its clock and its time are never compared with each other.
     pub client_time: Option<ClientTime>,
     pub resume: Vec<ResumeEntry>,
+    /// Where the tools and the context of the run come from.
+    pub mode: RuntimeMode,
     /// The same for bodies that mean the same.
     pub hash: String,
+}
+
+/// Where a run's tools and context come from. It changes nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuntimeMode {
+    /// From the server's configuration.
+    Chat,
+    /// From the automation that has started the thread.
+    Automation,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct UserMessage {
     pub id: String,
     pub parts: Vec<UserPart>,
+    /// The fields of the message that no rule reads, such as `name`: stored and replayed.
+    pub fields: Map<String, Value>,
+    /// The same for each of the parts. Empty if the content is text.
+    pub part_fields: Vec<Map<String, Value>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -70,41 +102,8 @@ pub struct ClientTime {
     pub client_epoch_ms: i64,
 }
 
-/// Why an input does not fit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputRefused {
-    pub rule: Rule,
-    pub detail: Cow<'static, str>,
-    /// An answer to an interrupt is malformed.
-    pub is_of_resume: bool,
-}
-
 const TOO_LARGE: &str = "RunAgentInput payload exceeds size limit";
 const FORWARDED_PROPS: &str = "invalid RunAgentInput.forwardedProps";
-
-impl InputRefused {
-    fn new(rule: Rule, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { rule, detail: detail.into(), is_of_resume: false }
-    }
-
-    fn resume(detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { is_of_resume: true, ..Self::new(Rule::AgentRunInputInvalid, detail) }
-    }
-}
-
-impl From<InputRefused> for Failure {
-    /// The code is the failure's rule, except for answers to interrupts, whose rules have names of their own.
-    fn from(refused: InputRefused) -> Self {
-        if refused.is_of_resume {
-            return Failure::rule(Rule::InterruptAnswer, refused.detail);
-        }
-        Failure::rule(refused.rule, refused.detail)
-    }
-}
-
-fn refuse_if(wrong: bool, rule: Rule, detail: &'static str) -> Result<(), InputRefused> {
-    if wrong { Err(InputRefused::new(rule, detail)) } else { Ok(()) }
-}
 
 impl RunInput {
     pub fn read(body: &[u8], form: Form) -> Result<Self, InputRefused> {
@@ -120,9 +119,17 @@ impl RunInput {
         let thread_id = thread_id(&body)?;
         let run_id = run_id(&body)?;
         let resume = resume(&mut body)?;
-        let (transcript, current) = messages(&mut body, form, !resume.is_empty())?;
+        let Messages { transcript, current, only_answers } = messages(&mut body, form, !resume.is_empty())?;
         let forwarded = RawForwardedProps::read(body.remove("forwardedProps"))?;
-        let (user, others) = one_user(current, !resume.is_empty())?;
+        let (user, others, replies) = match only_answers {
+            true => (None, vec![], replies::of_current(&current)?),
+            false => {
+                let replies = replies::of_messages(transcript.iter().chain(current.iter().map(|sent| &sent.message)));
+                let (user, others) = one_user(current, !resume.is_empty())?;
+                (user, others, replies)
+            }
+        };
+        let mode = forwarded.mode()?;
         let client_time = forwarded.client_time.map(ClientTime::read).transpose()?;
         let parent_run_id = match body.remove("parentRunId") {
             None => None,
@@ -137,20 +144,27 @@ impl RunInput {
                 ));
             }
         };
-        let (tools, context) = (list(&mut body, "tools")?, list(&mut body, "context")?);
-        let state = body.remove("state");
+        let (tools, context) = (list::<InputTool>(&mut body, "tools")?, list(&mut body, "context")?);
+        let tools = read_tools(tools)?;
+        let state = read_state(&mut body)?;
+        if body.get("protocolVersion").is_some_and(|version| !version.is_string()) {
+            let detail = "RunAgentInput.protocolVersion must be a string";
+            return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
+        }
         Ok(Self {
             thread_id,
             run_id,
             parent_run_id,
             user,
             others,
+            replies,
             transcript,
             state,
             tools,
             context,
             client_time,
             resume,
+            mode,
             hash,
         })
     }
@@ -181,11 +195,6 @@ fn check_size(body: &[u8], form: Form) -> Result<(), InputRefused> {
         #[serde(default)]
         resume: Option<Vec<Value>>,
     }
-    #[derive(Deserialize)]
-    struct Role<'a> {
-        #[serde(borrow)]
-        role: Cow<'a, str>,
-    }
     if body.len() <= INPUT_BYTES_MAX {
         return Ok(());
     }
@@ -194,11 +203,9 @@ fn check_size(body: &[u8], form: Form) -> Result<(), InputRefused> {
         return Err(too_large());
     }
     let Spans { messages, resume } = serde_json::from_slice(body).map_err(|_| too_large())?;
-    let is_user = |raw: &&RawValue| serde_json::from_str::<Role>(raw.get()).is_ok_and(|of| of.role == "user");
-    let aside = match resume.unwrap_or_default().is_empty() {
-        true => messages.iter().rposition(is_user).unwrap_or(0),
-        false => messages.len(),
-    };
+    let read = |raw: &&RawValue| serde_json::from_str::<Value>(raw.get()).unwrap_or_default();
+    let values: Vec<Value> = messages.iter().map(read).collect();
+    let (aside, _) = split(&values, form, !resume.unwrap_or_default().is_empty());
     let aside_bytes: usize = messages[..aside].iter().map(|raw| raw.get().len()).sum();
     if body.len() - aside_bytes > INPUT_BYTES_MAX { Err(too_large()) } else { Ok(()) }
 }
@@ -231,29 +238,33 @@ pub fn read_run_id(text: &str) -> Result<String, InputRefused> {
 
 /// The earlier transcript, and the messages that count. With `resume` there is no new message: the answers are all that
 /// counts.
-fn messages(
-    body: &mut Map<String, Value>,
-    form: Form,
-    resumes: bool,
-) -> Result<(Vec<InputMessage>, Vec<InputMessage>), InputRefused> {
+struct Messages {
+    transcript: Vec<InputMessage>,
+    current: Vec<SentMessage>,
+    /// The current messages are results of the front end's tools, and nothing else.
+    only_answers: bool,
+}
+
+fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<Messages, InputRefused> {
     let Some(Value::Array(mut aside)) = body.remove("messages") else {
         return Err(InputRefused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must be an array"));
     };
-    let is_user = |value: &Value| value["role"] == "user";
-    let from = match form {
-        Form::Queued => 0,
-        Form::Streamed if resumes => aside.len(),
-        Form::Streamed => aside.iter().rposition(is_user).unwrap_or(0),
-    };
-    let current = aside.split_off(from);
+    let (from, only_answers) = split(&aside, form, resumes);
+    let mut current = aside.split_off(from);
     refuse_if(current.len() > MESSAGES_MAX, Rule::AgentRunMessagesInvalid, "RunAgentInput.messages exceeds limit")?;
-    let current = read_messages(current, from)?;
-    let too_long = current.iter().any(|message| match message {
+    current.iter_mut().for_each(respell_message);
+    let sent: Vec<_> = current.iter().filter_map(Value::as_object).cloned().collect();
+    let read = read_messages(current.clone(), from)?;
+    let too_long = read.iter().any(|message| match message {
         InputMessage::User { content, .. } => content.text_chars() > USER_TEXT_CHARS_MAX,
         _ => false,
     });
     refuse_if(too_long, Rule::AgentRunMessagesInvalid, "RunAgentInput user message text exceeds limit")?;
-    Ok((read_messages(aside, 0)?, current))
+    for (index, message) in current.iter().enumerate() {
+        fields::check_message(message, from + index)?;
+    }
+    let current = read.into_iter().zip(sent).map(|(message, sent)| SentMessage { message, sent }).collect();
+    Ok(Messages { transcript: read_messages(aside, 0)?, current, only_answers })
 }
 
 fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<InputMessage>, InputRefused> {
@@ -266,10 +277,7 @@ fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<InputMessage>, I
     values.into_iter().enumerate().map(read).collect()
 }
 
-fn one_user(
-    current: Vec<InputMessage>,
-    resumes: bool,
-) -> Result<(Option<UserMessage>, Vec<InputMessage>), InputRefused> {
+fn one_user(current: Vec<SentMessage>, resumes: bool) -> Result<(Option<UserMessage>, Vec<SentMessage>), InputRefused> {
     if resumes {
         refuse_if(
             !current.is_empty(),
@@ -278,12 +286,16 @@ fn one_user(
         )?;
         return Ok((None, vec![]));
     }
-    let users = current.iter().filter(|message| matches!(message, InputMessage::User { .. })).count();
+    let users = current.iter().filter(|sent| matches!(sent.message, InputMessage::User { .. })).count();
     let detail = "RunAgentInput.messages must contain exactly one user message";
     refuse_if(users != 1, Rule::AgentRunMessagesInvalid, detail)?;
     let mut current = current.into_iter();
     match current.next() {
-        Some(InputMessage::User { id, content }) => Ok((Some(UserMessage::read(id, content)?), current.collect())),
+        Some(SentMessage { message: InputMessage::User { id, content }, sent }) => {
+            let user = UserMessage::read(id, content)?;
+            let (fields, part_fields) = (fields::of_user(&sent), fields::of_parts(&sent));
+            Ok((Some(UserMessage { fields, part_fields, ..user }), current.collect()))
+        }
         _ => Err(InputRefused::new(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages[0].role must be user")),
     }
 }
@@ -304,7 +316,7 @@ impl UserMessage {
             Content::Text(text) => vec![UserPart::Text(text)],
             Content::Parts(parts) => parts.into_iter().map(UserPart::of).collect(),
         };
-        Ok(Self { id, parts })
+        Ok(Self { id, parts, fields: Map::new(), part_fields: vec![] })
     }
 
     /// The text parts, joined by line ends.
@@ -355,9 +367,16 @@ impl RawForwardedProps {
         let given = value.filter(Value::is_object).unwrap_or(Value::Object(Map::new()));
         let props: Self = serde_json::from_value(given)
             .map_err(|_| InputRefused::new(Rule::AgentRunInputInvalid, FORWARDED_PROPS))?;
-        // `automation` is the runs of stored jobs, which no client starts.
-        refuse_if(props.runtime_mode.as_deref() != Some("chat"), Rule::AgentRuntimeModeInvalid, FORWARDED_PROPS)?;
-        Ok(props)
+        props.mode().map(|_| props)
+    }
+
+    /// Whether the thread is an automation's is checked where threads are known.
+    fn mode(&self) -> Result<RuntimeMode, InputRefused> {
+        match self.runtime_mode.as_deref() {
+            Some("chat") => Ok(RuntimeMode::Chat),
+            Some("automation") => Ok(RuntimeMode::Automation),
+            _ => Err(InputRefused::new(Rule::AgentRuntimeModeInvalid, FORWARDED_PROPS)),
+        }
     }
 }
 
@@ -424,9 +443,27 @@ fn resume(body: &mut Map<String, Value>) -> Result<Vec<ResumeEntry>, InputRefuse
         }
         let shape =
             |_| InputRefused::resume(format!("RunAgentInput.resume[{index}] must have an interruptId and a status"));
-        serde_json::from_value(entry).map_err(shape)
+        let entry: ResumeEntry = serde_json::from_value(entry).map_err(shape)?;
+        if entry.metadata.is_some() {
+            return Err(InputRefused::resume(format!("RunAgentInput.resume[{index}].metadata is not supported")));
+        }
+        let edits = entry.edited_args().filter(|_| entry.status == ResumeStatus::Cancelled);
+        if edits.is_some() {
+            let detail = format!("RunAgentInput.resume[{index}].payload.editedArgs needs the status \"resolved\"");
+            return Err(InputRefused::resume(detail));
+        }
+        Ok(entry)
     };
     entries.into_iter().enumerate().map(read).collect()
+}
+
+fn read_state(body: &mut Map<String, Value>) -> Result<Option<Value>, InputRefused> {
+    let state = body.remove("state");
+    if state.as_ref().is_some_and(|state| text_of(state).len() > STATE_BYTES_MAX) {
+        let detail = format!("RunAgentInput.state exceeds {STATE_BYTES_MAX} bytes");
+        return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
+    }
+    Ok(state)
 }
 
 /// A list of plain objects; absent is empty.

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::kernel::operations::Choice;
+use crate::kernel::{context::Remark, operations::Choice};
 
 /// A message that is not the one the run is about: context for the agent, or the transcript a stock client sends along.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -161,19 +161,7 @@ impl Content {
 impl InputMessage {
     /// `None`: it has another shape than its role wants.
     pub fn read(mut value: Value) -> Option<Self> {
-        respell(&mut value);
-        let message = value.as_object_mut()?;
-        if let Some(Value::Array(calls)) = message.get_mut("toolCalls") {
-            calls.iter_mut().for_each(respell);
-        }
-        if let Some(Value::Array(parts)) = message.get_mut("content") {
-            for part in parts {
-                respell(part);
-                if let Some(source) = part.get_mut("source") {
-                    respell(source);
-                }
-            }
-        }
+        respell_message(&mut value);
         serde_json::from_value(value).ok()
     }
 
@@ -207,26 +195,47 @@ impl InputMessage {
             Self::Developer { content, .. } | Self::System { content, .. } | Self::Reasoning { content, .. } => {
                 content.clone()
             }
-            Self::Assistant { content, .. } => content.clone().unwrap_or_default(),
-            Self::User { content, .. } | Self::Tool { content, .. } => content.text(),
+            Self::Assistant { content, tool_calls, .. } => {
+                let calls = tool_calls.iter().map(|ToolCall { id, function }| {
+                    format!("(called the tool {}, call {id}: {})", function.name, function.arguments)
+                });
+                let lines = content.clone().filter(|text| !text.is_empty()).into_iter().chain(calls);
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            Self::User { content, .. } => content.text(),
+            Self::Tool { content, tool_call_id, error, .. } => {
+                let failure = error.iter().map(|error| format!("(the call failed: {error})"));
+                let lines =
+                    std::iter::once(format!("(result of call {tool_call_id}) {}", content.text())).chain(failure);
+                lines.collect::<Vec<_>>().join("\n")
+            }
             Self::Activity { content, .. } => Value::Object(content.clone()).to_string(),
         }
     }
 }
 
-/// A tool of the front end's. It is passed on, and registers nothing here.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct InputTool {
-    pub name: String,
-    pub description: String,
-    #[serde(default)]
-    pub parameters: Value,
+/// A message, and all of its fields as they were sent, under camelCase names and without nulls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentMessage {
+    pub message: InputMessage,
+    pub sent: Map<String, Value>,
 }
 
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct InputContext {
-    pub description: String,
-    pub value: String,
+impl SentMessage {
+    /// The message as context for the agent.
+    pub fn remark(&self) -> Remark {
+        let text = self.message.text();
+        let mut sent = self.sent.clone();
+        let text = match sent.get("name").and_then(Value::as_str) {
+            Some(name) => format!("{name}: {text}"),
+            None => text,
+        };
+        if sent.get("content").and_then(Value::as_str) == Some(&text) {
+            sent.remove("content");
+            sent.remove("role");
+        }
+        Remark { role: self.message.role().to_owned(), text, sent }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -244,9 +253,18 @@ pub struct ResumeEntry {
     pub status: ResumeStatus,
     #[serde(default)]
     pub payload: Value,
+    /// Rejected: a decision has no place for it.
+    #[serde(default)]
+    pub metadata: Option<Value>,
 }
 
 impl ResumeEntry {
+    /// The arguments that replace those of what would run.
+    pub fn edited_args(&self) -> Option<&Value> {
+        let edited = self.payload.get("editedArgs").or_else(|| self.payload.get("edited_args"));
+        edited.filter(|edited| !edited.is_null())
+    }
+
     /// The choice of the client: an option by its id, or `approved`, which selects the narrowest option of that meaning.
     pub fn choice(&self) -> Choice {
         if self.status == ResumeStatus::Cancelled {
@@ -258,6 +276,28 @@ impl ResumeEntry {
             None => {
                 let approved = self.payload.get("approved").unwrap_or(&self.payload).as_bool();
                 approved.map_or(Choice::Unreadable, Choice::Allow)
+            }
+        }
+    }
+}
+
+/// A message with its calls, parts and sources under camelCase names. What a message contains besides is not respelled.
+pub fn respell_message(value: &mut Value) {
+    respell(value);
+    let Some(message) = value.as_object_mut() else { return };
+    if let Some(Value::Array(calls)) = message.get_mut("toolCalls") {
+        for call in calls {
+            respell(call);
+            if let Value::Object(call) = call {
+                call.entry("type").or_insert_with(|| "function".into());
+            }
+        }
+    }
+    if let Some(Value::Array(parts)) = message.get_mut("content") {
+        for part in parts {
+            respell(part);
+            if let Some(source) = part.get_mut("source") {
+                respell(source);
             }
         }
     }

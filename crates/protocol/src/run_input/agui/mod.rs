@@ -2,9 +2,13 @@
 //! kernel's. Nothing here is kept anywhere: a stream is the translation of a command's events, and the same each time.
 
 pub mod events;
+mod fields;
 pub mod input;
 pub mod messages;
+pub mod refused;
 pub mod replay;
+pub mod replies;
+pub mod tools;
 pub mod translate;
 pub mod verify;
 

@@ -18,7 +18,7 @@ use crate::{
         commands::CommandType,
         events::{Event, EventType, PHASE_ROLLED_BACK},
     },
-    run_input::history::{self, Picture},
+    run_input::history::{self, Picture, TextOrPicture, UserContent, UserContentPart},
 };
 
 /// What the messages of a thread may come to. Larger threads are not replayed.
@@ -77,17 +77,16 @@ impl RunReplay {
         else {
             return;
         };
-        let mut parts: Vec<Value> = message.texts.iter().map(|text| json!({"type": "text", "text": text})).collect();
-        parts.extend(message.pictures.iter().filter_map(|picture| {
-            let source = json!({"type": "url", "value": signed(picture)?, "mimeType": picture.mime_type});
-            Some(json!({"type": "image", "source": source}))
-        }));
-        let content = match message.texts.as_slice() {
-            [text] if parts.len() == 1 => text.as_str().into(),
-            _ => Value::from(parts),
-        };
         self.bytes += payload.len();
-        self.messages.push((command_id, SnapshotMessage::User { id: message.message_id, content }));
+        for message in user_messages(message, signed) {
+            match message {
+                SnapshotMessage::Tool { ref tool_call_id, .. } => {
+                    let at = self.after_results(tool_call_id);
+                    self.messages.insert(at, (command_id, message));
+                }
+                message => self.messages.push((command_id, message)),
+            }
+        }
     }
 
     fn apply(&mut self, command_id: CommandId, event: AgUiEvent) {
@@ -132,12 +131,10 @@ impl RunReplay {
             }
             EventBody::ToolCallResult { message_id: id, tool_call_id, content, .. } => {
                 self.bytes += content.len();
-                let after_owner = self.owner(&tool_call_id).map_or(self.messages.len(), |at| at + 1);
-                let results = self.messages[after_owner..].iter();
-                let results =
-                    results.take_while(|(_, message)| matches!(message, SnapshotMessage::Tool { .. })).count();
-                let message = SnapshotMessage::Tool { id, tool_call_id, content, metadata: event.metadata };
-                self.messages.insert(after_owner + results, (command_id, message));
+                let at = self.after_results(&tool_call_id);
+                let (error, metadata, fields) = (None, event.metadata, Map::new());
+                let message = SnapshotMessage::Tool { id, tool_call_id, content, error, metadata, fields };
+                self.messages.insert(at, (command_id, message));
             }
             EventBody::Custom { name, value } if name == ATTEMPT_RESTARTED => {
                 let dead: Vec<_> = value["messageIds"].as_array().into_iter().flatten().collect();
@@ -165,6 +162,13 @@ impl RunReplay {
         self.messages.iter_mut().rev().map(|(_, message)| message).find(|message| message.id() == id)
     }
 
+    /// The place after the message that made a tool call, and after the results that are there.
+    fn after_results(&self, tool_call_id: &str) -> usize {
+        let after_owner = self.owner(tool_call_id).map_or(self.messages.len(), |at| at + 1);
+        let results = self.messages[after_owner..].iter();
+        after_owner + results.take_while(|(_, message)| matches!(message, SnapshotMessage::Tool { .. })).count()
+    }
+
     /// The place of the message that made a tool call.
     fn owner(&self, tool_call_id: &str) -> Option<usize> {
         self.messages.iter().rposition(|(_, message)| match message {
@@ -172,6 +176,52 @@ impl RunReplay {
             _ => false,
         })
     }
+}
+
+/// A `user_message` event as the messages that its client sent: results of tools, and the user's own message.
+pub fn user_messages(message: UserContent, signed: impl Fn(&Picture) -> Option<String>) -> Vec<SnapshotMessage> {
+    let UserContent { message_id: id, parts, results, fields, .. } = message;
+    let mut messages: Vec<_> = results
+        .into_iter()
+        .map(|result| SnapshotMessage::Tool {
+            id: result.message_id,
+            tool_call_id: result.tool_call_id,
+            content: result.content,
+            error: result.error,
+            metadata: Map::new(),
+            fields: result.sent,
+        })
+        .collect();
+    let content = match parts.as_slice() {
+        [] if !messages.is_empty() => return messages,
+        [UserContentPart { content: TextOrPicture::Text(text), fields }] if fields.is_empty() => text.as_str().into(),
+        parts => parts.iter().filter_map(|part| user_part(part, &signed)).collect(),
+    };
+    messages.push(SnapshotMessage::User { id, content, fields });
+    messages
+}
+
+/// A part of AG-UI 1.0, which has no file names: that one is in its metadata. `None` if the picture is gone.
+fn user_part(part: &UserContentPart, signed: impl Fn(&Picture) -> Option<String>) -> Option<Value> {
+    let mut sent = match &part.content {
+        TextOrPicture::Text(text) => json!({"type": "text", "text": text}),
+        TextOrPicture::Picture(picture) => {
+            let source = json!({"type": "url", "value": signed(picture)?, "mimeType": picture.mime_type});
+            json!({"type": "image", "source": source})
+        }
+    };
+    for (name, value) in &part.fields {
+        match name.as_str() {
+            "filename" => sent["metadata"]["filename"] = value.clone(),
+            "metadata" => {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    sent["metadata"][name] = value.clone();
+                }
+            }
+            name => sent[name] = value.clone(),
+        }
+    }
+    Some(sent)
 }
 
 fn is_rolled_back(payload: &str) -> bool {

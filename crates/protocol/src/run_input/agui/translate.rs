@@ -16,11 +16,14 @@ use std::{fmt, str::FromStr};
 
 use serde_json::{Map, Value, json};
 
+pub use self::documents::TranslatorState;
 use self::{
     activities::Activities, documents::StateDocument, questions::Questions, streamed::StreamedMessages, tools::Tools,
 };
 use super::{
-    events::{AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, SnapshotMessage, TokenUsage},
+    events::{
+        AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, ReplayedInput, SnapshotMessage, TokenUsage,
+    },
     verify::EventVerifier,
 };
 use crate::{
@@ -31,7 +34,7 @@ use crate::{
         runs::TerminalStatus,
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX},
-    run_input::{agui::translate::out::Out, ui},
+    run_input::{agui::translate::out::Out, history, ui},
     text::clip,
 };
 
@@ -86,6 +89,9 @@ pub struct SentEvent {
 pub struct Translator {
     thread_id: String,
     run_id: String,
+    parent_run_id: Option<String>,
+    /// What the run was started with. Its first event takes it.
+    input: Option<Box<ReplayedInput>>,
     after_seq: i64,
     verifier: EventVerifier,
     texts: StreamedMessages,
@@ -103,6 +109,8 @@ pub struct Translator {
     left_open_at: Option<i64>,
     /// What the run's stream begins with. `Some(None)`: nothing, though tool calls were open.
     messages: Option<Option<Vec<SnapshotMessage>>>,
+    /// The thread's messages, for the interrupt that the next event makes. `Some(None)`: they are too large to send.
+    at_interrupt: Option<Option<Vec<SnapshotMessage>>>,
     held: Vec<AgUiEvent>,
     /// The run's own events have begun.
     has_started: bool,
@@ -115,6 +123,8 @@ impl Translator {
         Self {
             thread_id: thread_id.into(),
             run_id: run_id.into(),
+            parent_run_id: None,
+            input: None,
             after_seq,
             verifier: EventVerifier::default(),
             texts: StreamedMessages::texts(),
@@ -128,9 +138,30 @@ impl Translator {
             paused: false,
             left_open_at: None,
             messages: None,
+            at_interrupt: None,
             held: vec![],
             has_started: false,
         }
+    }
+
+    /// The run that this one follows from, by its client's own account.
+    pub fn with_parent(self, parent_run_id: Option<String>) -> Self {
+        Self { parent_run_id, ..self }
+    }
+
+    /// Whether `event`, the next one, begins a run that was started with more than a message: then [`Self::set_input`] comes
+    /// first.
+    pub fn wants_input(&self, event: &Event) -> bool {
+        let is_first = !self.verifier.has_begun() && event.session_seq > self.after_seq;
+        let payload = || event.payload.as_deref().and_then(history::user_content);
+        let is_wanted = is_first && self.input.is_none() && event.event_type == EventType::UserMessage;
+        is_wanted && payload().is_some_and(|message| message.has_input)
+    }
+
+    /// What the run was started with, so that its followers read it back.
+    pub fn set_input(&mut self, input: ReplayedInput) {
+        let parent_run_id = self.parent_run_id.clone();
+        self.input = Some(Box::new(ReplayedInput { parent_run_id, ..input }));
     }
 
     /// The terminal event has been sent; nothing follows.
@@ -169,6 +200,24 @@ impl Translator {
         self.messages = Some(messages);
     }
 
+    /// Whether `event`, the next one, ends the run as an interrupt: then [`Self::set_messages_at_interrupt`] comes first. The
+    /// run that resumes it may have another client.
+    pub fn wants_messages_at_interrupt(&self, event: &Event) -> bool {
+        use EventType::{Audit, PermissionRequest, PermissionResolved};
+        let may_interrupt = matches!(event.event_type, PermissionRequest | PermissionResolved | Audit);
+        if !may_interrupt || self.at_interrupt.is_some() || event.session_seq <= self.after_seq {
+            return false;
+        }
+        let mut next = self.clone();
+        drop(next.take(event));
+        next.paused
+    }
+
+    /// The thread's messages up to the interrupt. `None` if they are too large to send.
+    pub fn set_messages_at_interrupt(&mut self, messages: Option<Vec<SnapshotMessage>>) {
+        self.at_interrupt = Some(messages);
+    }
+
     /// Takes the next event of the command. Feed it all of them, from the command's first: events before a resumed run
     /// are not sent again, but the translator learns from them which tools were called and which messages are
     /// incomplete.
@@ -188,7 +237,9 @@ impl Translator {
         let mut out = Out { verifier: &mut verifier, events: std::mem::take(&mut self.held), room, timestamp };
         if !out.verifier.has_begun() {
             let (thread_id, run_id) = (self.thread_id.clone(), self.run_id.clone());
-            out.send(EventBody::RunStarted { thread_id, run_id, protocol_version: PROTOCOL_VERSION });
+            let (parent_run_id, input) = (self.parent_run_id.clone(), self.input.take());
+            let protocol_version = PROTOCOL_VERSION;
+            out.send(EventBody::RunStarted { thread_id, run_id, protocol_version, parent_run_id, input });
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
@@ -283,8 +334,7 @@ impl Translator {
             // The messages of a dead attempt do not count. A client cannot remove what it has displayed, but it can be
             // notified.
             Some(PHASE_ATTEMPT_RESTARTED) => {
-                let (timestamp, verifier) = (out.timestamp, &mut *out.verifier);
-                verifier.close_all(timestamp, &mut out.events);
+                out.close_all();
                 self.thoughts.forget();
                 out.custom(ATTEMPT_RESTARTED, json!({"messageIds": self.texts.forget()}));
             }
@@ -321,26 +371,46 @@ impl Translator {
     fn interrupt(&mut self, seq: i64, out: &mut Out) {
         let interrupts = self.questions.put();
         if !interrupts.is_empty() {
+            self.snapshots(out);
             self.finish(Outcome::Interrupt { interrupts }, Map::new(), out);
             self.paused = true;
             self.left_open_at = self.tools.has_open().then_some(seq);
         }
     }
 
+    /// Sends what a client needs to resume the run, whichever client that is.
+    fn snapshots(&mut self, out: &mut Out) {
+        let messages = self.at_interrupt.take().flatten();
+        if messages.is_some() {
+            out.close_all();
+        }
+        if let Some(snapshot) = self.state.as_ref().and_then(StateDocument::value).filter(|_| messages.is_some()) {
+            out.send(EventBody::StateSnapshot { snapshot: snapshot.clone() });
+        }
+        if let Some(messages) = messages {
+            out.send(EventBody::MessagesSnapshot { messages });
+        }
+    }
+
     fn end(&mut self, event: &Event, out: &mut Out) {
         use FailureKind::{Cancelled, PermissionDenied};
-        self.tools.abandon(out);
         let Facts::Terminal(end) = event.facts() else {
+            self.tools.abandon(out);
             return self.fail("the end of this run is not known any more", FailureKind::Gone, out);
         };
         let default = if end.status == TerminalStatus::Cancelled { Cancelled } else { FailureKind::BackendFailed };
         let kind = end.failure_kind.unwrap_or(default);
         let message = end.message.unwrap_or_else(|| kind.row().meaning.to_owned());
+        let pending_tool_call_ids = match end.status {
+            TerminalStatus::Completed => self.tools.pending(),
+            _ => vec![],
+        };
+        self.tools.abandon(out);
         // A person who declines, or lets the question expire, stops the run. That is no error of the run, and stock clients
         // forget an interrupt only when a run finishes.
         let is_declined = self.questions.were_declined() && matches!(kind, PermissionDenied | Cancelled);
         match end.status {
-            TerminalStatus::Completed => self.finish(Outcome::Success, Map::new(), out),
+            TerminalStatus::Completed => self.finish(Outcome::Success { pending_tool_call_ids }, Map::new(), out),
             TerminalStatus::Cancelled => self.stop(&message, kind, out),
             TerminalStatus::Failed | TerminalStatus::Blocked if is_declined => self.stop(&message, kind, out),
             TerminalStatus::Failed | TerminalStatus::Blocked => self.fail(&message, kind, out),
@@ -372,33 +442,6 @@ fn step(payload: &Value, out: &mut Out) {
         Some("started") => out.send(EventBody::StepStarted { step_name }),
         Some("finished") => out.send(EventBody::StepFinished { step_name }),
         _ => {}
-    }
-}
-
-/// A thread's state, as its clients hold it after the thread's earlier turns.
-#[derive(Clone, Debug)]
-pub struct TranslatorState(StateDocument);
-
-impl Default for TranslatorState {
-    /// What a stock client begins with.
-    fn default() -> Self {
-        Self(StateDocument::new(Value::Object(Map::new())))
-    }
-}
-
-impl TranslatorState {
-    /// Nothing is known of it.
-    pub fn unknown() -> Self {
-        Self(StateDocument::unknown())
-    }
-
-    /// Takes the payload of the next `state` event.
-    pub fn take(&mut self, payload: &Value) {
-        match (payload.get("snapshot"), payload.get("patch").and_then(Patch::read)) {
-            (Some(snapshot), _) if !snapshot.is_null() => self.0 = StateDocument::new(snapshot.clone()),
-            (_, Some(patch)) => drop(self.0.apply(&patch)),
-            _ => {}
-        }
     }
 }
 

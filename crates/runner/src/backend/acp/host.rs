@@ -128,6 +128,11 @@ impl AcpHost {
             Ok(requested) => requested,
             Err(error) => return Some(Err(error)),
         };
+        let backend_id = requested.tool_call.call.tool_call_id.as_ref();
+        if updates.is_of_gateway(backend_id) {
+            // The server decides about the call when it is made, and asks a person where the run's policy wants that.
+            return Some(Ok(allowed_outcome(&requested.options)));
+        }
         let reported = updates.report_for_permission(sink, &requested.tool_call.call).await;
         let request = permission_request(sink, params, &requested, reported);
         let is_disabled = self.disabled_tools.iter().any(|tool| requested.tool_call.call.is_of(tool));
@@ -149,7 +154,9 @@ impl AcpHost {
         let (id, offers) = (id.clone(), requested.options);
         let decide = async move {
             let (outcome, declined) = match pending.decision().await {
-                PermissionDecision::Allowed { option_id } => (selected_outcome(option_id.unwrap_or_default()), None),
+                PermissionDecision::Allowed { option_id, .. } => {
+                    (selected_outcome(option_id.unwrap_or_default()), None)
+                }
                 PermissionDecision::Denied { option_id } => (rejected_outcome(&offers, option_id), backend_id),
                 PermissionDecision::Cancelled => (cancelled_outcome(), backend_id),
             };
@@ -245,9 +252,16 @@ fn permission_request(
         tool_call_id,
         options: permission_options(&requested.options),
         digest: canonical_hash(&params.to_value()["toolCall"]),
+        editable: None,
         wait_ms: None,
         deadline: None,
     }
+}
+
+/// The outcome that allows one call. A backend that offers no such option gets none of its options.
+fn allowed_outcome(offers: &[PermissionOffer]) -> Value {
+    let once = offers.iter().find(|offer| offer.kind == OptionKind::AllowOnce);
+    once.map_or_else(cancelled_outcome, |offer| selected_outcome(offer.option_id.clone()))
 }
 
 fn selected_outcome(option_id: String) -> Value {

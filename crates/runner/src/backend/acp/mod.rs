@@ -30,9 +30,10 @@ use super::{
     child::{report_process_end, report_process_lost, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
     process::Program,
+    toolkit,
     turn::{Turn, TurnEnd, TurnResult},
 };
-use crate::{environment::BackendEnvironment, tools::disable_in_home, turn_sink::TurnSink};
+use crate::{environment::BackendEnvironment, tool_gateway::ToolGateway, tools::disable_in_home, turn_sink::TurnSink};
 use session::{OpenSession, OpenedSession, open_session};
 use turn::AcpTurn;
 
@@ -45,12 +46,14 @@ pub(crate) struct AcpBackend {
     open: Option<OpenSession>,
     /// The backend's session, once there is one.
     session_id: Option<String>,
+    /// How the backend reaches the server's tools, once it has been started.
+    gateway: Option<ToolGateway>,
 }
 
 impl AcpBackend {
     pub(crate) fn new(command: &[String], keep: &[String], environment: &BackendEnvironment) -> Self {
         let (command, keep) = (command.to_vec(), keep.to_vec());
-        Self { command, keep, environment: environment.clone(), open: None, session_id: None }
+        Self { command, keep, environment: environment.clone(), open: None, session_id: None, gateway: None }
     }
 
     async fn run_turn(&mut self, turn: &Turn, sink: TurnSink) -> TurnResult {
@@ -58,6 +61,8 @@ impl AcpBackend {
             let message = "the run's policy disables the network, which cannot be enforced for this agent's tools";
             return Ok(TurnEnd::failed(FailureKind::TenantPolicyDenied, message));
         }
+        // Until the turn ends.
+        let _attached = toolkit::attach(&mut self.gateway, &self.environment, &sink).await;
         if let Some(lost) = self.open.take_if(|session| !session.process.is_running()) {
             report_process_lost(&sink, &lost.process).await;
         }
@@ -91,10 +96,11 @@ impl AcpBackend {
         let program = self.program(turn.run.execution_policy.sandbox)?;
         let mut process = start_process(&program)?;
         let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
-        match open_session(&mut process, session_id, &self.environment, turn, sink).await {
+        match open_session(&mut process, session_id, &self.environment, self.gateway.as_ref(), turn, sink).await {
             Ok(opened) => {
-                let OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images } = opened;
-                Ok((OpenSession { process, session_id, model, modes, is_new, sees_images }, has_prompt))
+                let OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images, has_gateway } = opened;
+                let session = OpenSession { process, session_id, model, modes, is_new, sees_images, has_gateway };
+                Ok((session, has_prompt))
             }
             Err(end) => {
                 report_process_end(sink, &process).await;

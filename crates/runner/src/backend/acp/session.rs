@@ -22,6 +22,7 @@ use crate::{
         turn::{Turn, TurnEnd},
     },
     environment::BackendEnvironment,
+    tool_gateway::{GATEWAY, ToolGateway},
     tools::acp_servers,
     turn_sink::TurnSink,
 };
@@ -39,6 +40,8 @@ pub(super) struct OpenSession {
     /// Whether it was just created, and no prompt was sent to it.
     pub(super) is_new: bool,
     pub(super) sees_images: bool,
+    /// Whether the backend was given the server's tools.
+    pub(super) has_gateway: bool,
 }
 
 /// A session that was just created or resumed.
@@ -51,6 +54,8 @@ pub(super) struct OpenedSession {
     pub(super) is_new: bool,
     /// Whether the backend accepts images in prompts.
     pub(super) sees_images: bool,
+    /// Whether the backend was given the server's tools.
+    pub(super) has_gateway: bool,
 }
 
 /// Initializes a new process and opens the session: the known one, else a new one.
@@ -58,11 +63,14 @@ pub(super) async fn open_session(
     process: &mut Process,
     existing: Option<&String>,
     environment: &BackendEnvironment,
+    gateway: Option<&ToolGateway>,
     turn: &Turn,
     sink: &TurnSink,
 ) -> Result<OpenedSession, TurnEnd> {
     let initialized = initialize(process, environment, turn, sink).await?;
-    let params = session_params(environment, &initialized, existing)?;
+    let gateway = gateway.filter(|_| connects_over_http(&initialized));
+    let params = session_params(environment, gateway, &initialized, existing)?;
+    let listing = gateway.map(ToolGateway::listing);
     let (method, session_id, reply, has_prompt, is_new) = match existing {
         Some(session_id) => {
             let (method, reply) = resume_session(process, &initialized, &params, turn).await?;
@@ -79,6 +87,10 @@ pub(super) async fn open_session(
             ("session/new", id, reply, false, true)
         }
     };
+    if let Some(listing) = listing {
+        // Some backends open the session first, and have no tools in the first prompt if it comes at once.
+        listing.wait().await;
+    }
     let modes = reply.modes.map(SessionModes::from).unwrap_or_default();
     let capabilities = initialized.agent_capabilities.as_ref();
     let sees_images = capabilities.and_then(|can| can.prompt_capabilities.as_ref()).is_some_and(|can| can.image);
@@ -92,7 +104,8 @@ pub(super) async fn open_session(
         // The server must know the session before anything is done in it.
         sink.flush().await;
     }
-    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images })
+    let has_gateway = gateway.is_some();
+    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images, has_gateway })
 }
 
 async fn initialize(
@@ -149,14 +162,21 @@ async fn resume_session(
     }
 }
 
+/// Whether the backend connects to MCP servers over HTTP.
+fn connects_over_http(initialized: &AcpInitialized) -> bool {
+    let capabilities = initialized.agent_capabilities.as_ref();
+    capabilities.and_then(|can| can.mcp_capabilities.as_ref()).is_some_and(|can| can.http)
+}
+
 fn session_params(
     environment: &BackendEnvironment,
+    gateway: Option<&ToolGateway>,
     initialized: &AcpInitialized,
     session_id: Option<&String>,
 ) -> Result<Value, TurnEnd> {
-    let capabilities = initialized.agent_capabilities.as_ref();
-    let has_http = capabilities.and_then(|can| can.mcp_capabilities.as_ref()).is_some_and(|can| can.http);
-    let servers = acp_servers(&environment.mcp_servers, has_http);
+    let direct = environment.mcp_servers.iter().filter(|server| gateway.is_none() || server.name != GATEWAY);
+    let offered: Vec<_> = direct.cloned().chain(gateway.map(ToolGateway::offer)).collect();
+    let servers = acp_servers(&offered, connects_over_http(initialized));
     let mut params = json!({"cwd": environment.require_workspace()?, "mcpServers": servers});
     if let Some(session_id) = session_id {
         params["sessionId"] = session_id.as_str().into();

@@ -103,7 +103,7 @@ impl<'a> AcpTurn<'a> {
         let tools = BackendEnvironment { home: None, storage: None, ..environment.clone() };
         let terminals = Terminals::new(tools.guarded(policy.sandbox));
         let host = AcpHost::new(policy, files, terminals, &environment.disabled_tools);
-        let updates = Updates::new(session.model.clone());
+        let updates = Updates::new(session.model.clone(), session.has_gateway);
         Self {
             session,
             turn,

@@ -7,7 +7,7 @@ use ostler_protocol::{kernel::events::EventType, limits::TOOL_COMMAND_CHARS_MAX}
 use serde_json::{Value, json};
 
 use super::wire::{AcpToolCall, AcpUsage, Update};
-use crate::{text::clip, turn_sink::TurnSink};
+use crate::{text::clip, tool_gateway::GATEWAY, turn_sink::TurnSink};
 
 /// Output of one tool that is reported.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -31,6 +31,8 @@ pub(super) struct Updates {
     tools: HashMap<String, ReportedTool>,
     text_bytes: usize,
     has_usage: bool,
+    /// Whether the backend was given the server's tools.
+    has_gateway: bool,
 }
 
 #[derive(Default)]
@@ -41,11 +43,13 @@ struct ReportedTool {
     name: Option<String>,
     is_started: bool,
     is_declined: bool,
+    /// A tool of the server, which records its calls.
+    is_of_gateway: bool,
 }
 
 impl Updates {
-    pub(super) fn new(model: String) -> Self {
-        Self { model, open: None, held: None, tools: HashMap::new(), text_bytes: 0, has_usage: false }
+    pub(super) fn new(model: String, has_gateway: bool) -> Self {
+        Self { model, open: None, held: None, tools: HashMap::new(), text_bytes: 0, has_usage: false, has_gateway }
     }
 
     pub(super) async fn report(&mut self, sink: &mut TurnSink, update: Update) -> Result<(), TooMuchOutput> {
@@ -150,9 +154,13 @@ impl Updates {
         };
         let tool = entry.get_mut();
         tool.merge(&update.tool);
+        if !tool.is_started {
+            let is_of_gateway = update.meta.as_ref().is_some_and(|meta| meta.is_of_server(GATEWAY));
+            tool.is_of_gateway = self.has_gateway && is_of_gateway;
+        }
         tool.name = tool.name.take().or_else(|| update.meta.as_ref()?.tool_name.clone());
         let has_ended = matches!(tool.call.status.as_deref(), Some("completed" | "failed"));
-        if has_ended || tool.is_described() {
+        if has_ended || tool.is_described() || tool.is_of_gateway {
             tool.report_start(sink).await;
         }
         if has_ended {
@@ -172,6 +180,11 @@ impl Updates {
         let tool = self.tools.get_mut(call.tool_call_id.as_ref()?)?;
         tool.report_start(sink).await;
         Some((tool.id.clone(), tool.call.clone()))
+    }
+
+    /// Whether this is a call of one of the server's tools, which decides about it.
+    pub(super) fn is_of_gateway(&self, backend_id: Option<&String>) -> bool {
+        backend_id.and_then(|id| self.tools.get(id)).is_some_and(|tool| tool.is_of_gateway)
     }
 
     pub(super) fn mark_declined(&mut self, backend_id: Option<&String>) {
@@ -216,12 +229,15 @@ impl ReportedTool {
     }
 
     async fn report_start(&mut self, sink: &TurnSink) {
-        if !std::mem::replace(&mut self.is_started, true) {
+        if !std::mem::replace(&mut self.is_started, true) && !self.is_of_gateway {
             sink.emit(EventType::ToolCall, &self.payload("started")).await;
         }
     }
 
     async fn report_end(self, sink: &TurnSink, content: &Value) {
+        if self.is_of_gateway {
+            return;
+        }
         let output = content_text(content);
         if !output.is_empty() {
             sink.emit_output(&self.id, "stdout", clip_bytes(&output, OUTPUT_BYTES_MAX)).await;

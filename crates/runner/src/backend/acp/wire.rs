@@ -124,6 +124,17 @@ impl Update {
 pub(crate) struct Meta {
     pub(crate) usage: Option<AcpUsage>,
     pub(crate) tool_name: Option<String>,
+    /// `mcp` if the tool is that of an MCP server.
+    pub(crate) provenance: Value,
+    /// The name of that server.
+    pub(crate) server_id: Value,
+}
+
+impl Meta {
+    /// Whether it is about a tool of this MCP server. The backend states that itself; a title can be the model's.
+    pub(crate) fn is_of_server(&self, server: &str) -> bool {
+        self.provenance == "mcp" && self.server_id == server
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq)]

@@ -15,10 +15,11 @@ use ostler_protocol::{
 };
 use serde_json::{Value, json};
 
-use super::wire::{ApprovalRequest, FileChange};
+use super::wire::{ApprovalRequest, Elicitation, FileChange};
 use crate::{
     backend::child::RpcReply,
     text::clip,
+    tool_gateway::GATEWAY,
     turn_sink::{NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
 };
 
@@ -28,6 +29,9 @@ const METHOD_CHARS_MAX: usize = 100;
 const CANCEL: &str = "cancel";
 const COMMAND: &str = "item/commandExecution/requestApproval";
 const FILES: &str = "item/fileChange/requestApproval";
+const ELICITATION: &str = "mcpServer/elicitation/request";
+/// What Codex asks for with [`ELICITATION`] if the request is its own, and not that of an MCP server.
+const TOOL_APPROVAL: &str = "mcp_tool_call";
 
 /// Our decision on an approval request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +123,19 @@ fn review_decision(decision: &PermissionDecision) -> ReviewDecision {
     }
 }
 
+/// Whether Codex asks if it may call a tool of the server, in a process that was given these tools.
+pub(super) fn is_for_toolkit(method: &str, params: &RawJson) -> bool {
+    let is_ours = |request: Elicitation| {
+        request.server_name == GATEWAY && request.meta.codex_approval_kind.as_deref() == Some(TOOL_APPROVAL)
+    };
+    method == ELICITATION && params.view().is_some_and(is_ours)
+}
+
+/// Lets Codex call a tool of the server, which then decides about the call, and asks a person where the run's policy wants that.
+pub(super) fn accepted_for_toolkit() -> Value {
+    json!({"action": "accept", "content": {}})
+}
+
 /// What the request would do, in full. `None` if it does not say.
 fn requested_action(method: &str, request: &ApprovalRequest, changes: &[FileChange]) -> Option<String> {
     let files =
@@ -151,6 +168,7 @@ fn permission_request(
             option(CANCEL, "Refuse, and end the turn", OptionKind::RejectOnce),
         ],
         digest: canonical_hash(&json!({"request": params, "changes": changes})),
+        editable: None,
         wait_ms: None,
         deadline: None,
     }
@@ -161,12 +179,32 @@ async fn refuse(sink: &TurnSink, method: &str) -> RpcReply {
     let (reply, reason) = match method {
         "item/permissions/requestApproval" => (Ok(json!({"permissions": {}})), "no further rights are granted"),
         "item/tool/requestUserInput" => (Ok(json!({"answers": {}})), "no user is there to answer"),
-        "mcpServer/elicitation/request" => {
-            (Ok(json!({"action": "decline", "content": null})), "no user is there to answer")
-        }
+        ELICITATION => (Ok(json!({"action": "decline", "content": null})), "no user is there to answer"),
         _ => (Err(RpcError::unknown_method(method)), "this runner does not support the request"),
     };
     let phase = json!({"phase": "server-request:declined", "method": clip(method, METHOD_CHARS_MAX), "reason": reason});
     sink.emit(EventType::BackendStatus, &phase).await;
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_codexs_own_question_about_a_tool_of_the_gateway_is_for_the_toolkit() {
+        let question = |server: &str, meta: Value| {
+            RawJson::of(
+                &json!({"threadId": "t", "serverName": server, "mode": "form", "_meta": meta, "message": "Allow?",
+                "requestedSchema": {"type": "object", "properties": {}}}),
+            )
+        };
+        let approval = json!({"codex_approval_kind": "mcp_tool_call", "persist": ["session", "always"]});
+        assert!(is_for_toolkit(ELICITATION, &question(GATEWAY, approval.clone())));
+        assert!(!is_for_toolkit(ELICITATION, &question("ostler2", approval.clone())));
+        assert!(!is_for_toolkit(FILES, &question(GATEWAY, approval)));
+        for other in [Value::Null, json!({}), json!({"codex_approval_kind": "other"})] {
+            assert!(!is_for_toolkit(ELICITATION, &question(GATEWAY, other)), "an MCP server asks for something else");
+        }
+    }
 }

@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     text::{clip, fit_escaped},
+    tool_gateway::GATEWAY,
     turn_sink::{TEXT_BYTES_MAX, TurnSink},
 };
 
@@ -27,6 +28,8 @@ pub(super) struct Items {
     open: HashMap<String, OpenTool>,
     /// The id and text of the message that is held back.
     held: Option<(String, String)>,
+    /// Whether Codex was given the server's tools.
+    has_gateway: bool,
 }
 
 #[derive(Default)]
@@ -37,6 +40,16 @@ struct OpenTool {
 }
 
 impl Items {
+    pub(super) fn new(has_gateway: bool) -> Self {
+        Self { has_gateway, ..Self::default() }
+    }
+
+    /// Whether the item is an action that the backend records. The server records calls of its own tools.
+    fn is_recorded(&self, item: &Item) -> bool {
+        let is_of_gateway = item.kind == "mcpToolCall" && item.server.as_deref() == Some(GATEWAY);
+        is_tool(item) && !(self.has_gateway && is_of_gateway)
+    }
+
     /// Whether a tool may still be running.
     pub(super) fn has_open_tools(&self) -> bool {
         !self.open.is_empty()
@@ -67,7 +80,7 @@ impl Items {
         self.release_message(sink, false).await;
         match item.kind.as_str() {
             "contextCompaction" => emit_compaction(sink, "started").await,
-            _ if is_tool(item) => {
+            _ if self.is_recorded(item) => {
                 let changes = item.changes.clone();
                 self.open.insert(item.id.clone(), OpenTool { changes, ..OpenTool::default() });
                 let call = self.tool_call(sink, item, "item/started", "started");
@@ -97,7 +110,7 @@ impl Items {
                 }
             }
             "contextCompaction" => emit_compaction(sink, "completed").await,
-            _ if is_tool(item) => self.report_tool_end(sink, item).await,
+            _ if self.is_recorded(item) => self.report_tool_end(sink, item).await,
             _ => {}
         }
     }

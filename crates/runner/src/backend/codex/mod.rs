@@ -17,7 +17,7 @@ mod turn;
 mod unreported_commands;
 mod wire;
 
-use std::path::PathBuf;
+use std::{collections::HashMap, path::PathBuf};
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
@@ -26,11 +26,12 @@ use super::{
     child::{report_process_end, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
     process::Program,
+    toolkit,
     turn::{Turn, TurnEnd, TurnResult},
 };
-use crate::{environment::BackendEnvironment, turn_sink::TurnSink};
+use crate::{environment::BackendEnvironment, tool_gateway::ToolGateway, turn_sink::TurnSink};
 use permissions::SCRATCH_FOLDER;
-use thread::{OpenThread, PromptState, ROLLOUT_FOLDER, open_thread};
+use thread::{OpenThread, OpenedThread, PromptState, ROLLOUT_FOLDER, open_thread};
 use turn::CodexTurn;
 
 /// Folders that Codex denies its tools. If one does not exist, Codex creates it to do so, and may leave it behind.
@@ -44,14 +45,18 @@ pub(crate) struct CodexBackend {
     thread_id: Option<String>,
     /// The denied folders that did not exist in the workspace when the process started.
     absent: Vec<PathBuf>,
+    /// How Codex reaches the server's tools, once it has been started.
+    gateway: Option<ToolGateway>,
 }
 
 impl CodexBackend {
     pub(crate) fn new(environment: BackendEnvironment) -> Self {
-        Self { environment, open: None, thread_id: None, absent: vec![] }
+        Self { environment, open: None, thread_id: None, absent: vec![], gateway: None }
     }
 
     async fn run_turn(&mut self, turn: &Turn, mut sink: TurnSink) -> TurnResult {
+        // Until the turn ends.
+        let _attached = toolkit::attach(&mut self.gateway, &self.environment, &sink).await;
         let open = match self.open.take() {
             Some(thread) => thread.if_running(&sink).await,
             None => None,
@@ -94,12 +99,15 @@ impl CodexBackend {
         self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
         let mut process = start_process(&program)?;
         let thread_id = self.thread_id.as_ref().or(turn.thread_id.as_ref());
-        match open_thread(&mut process, thread_id, &self.environment, turn, sink).await {
+        let gateway = self.gateway.as_ref();
+        match open_thread(&mut process, thread_id, &self.environment, gateway, turn, sink).await {
             Ok(opened) => {
                 if opened.is_on_disk {
                     self.thread_id = Some(opened.thread_id.clone());
                 }
-                Ok((OpenThread::new(process, opened.thread_id, opened.model, opened.is_on_disk), opened.prompt))
+                let has_gateway = gateway.is_some();
+                let OpenedThread { thread_id, model, is_on_disk, prompt } = opened;
+                Ok((OpenThread { process, thread_id, model, is_on_disk, has_gateway, used: HashMap::new() }, prompt))
             }
             Err(end) => {
                 report_process_end(sink, &process).await;

@@ -7,9 +7,9 @@ use super::{
     failures,
     thread::{NOTICE_CHARS_MAX, notice_text},
     turn::{CodexTurn, Handled},
-    wire::{DeltaNote, ErrorNote, ItemNote, Notice, RawNote, TurnNote, UsageNote},
+    wire::{DeltaNote, ErrorNote, ItemNote, Notice, RawNote, ServerStatusNote, TurnNote, UsageNote},
 };
-use crate::text::clip;
+use crate::{text::clip, tool_gateway::GATEWAY};
 
 const OUTPUT_DELTA: &str = "item/commandExecution/outputDelta";
 /// Threads whose tokens are counted exactly. For any further thread only its latest part is counted.
@@ -26,6 +26,7 @@ impl CodexTurn<'_> {
                 let turn = params.view::<TurnNote>().map(|note| note.turn).filter(|turn| turn.id == self.turn_id);
                 return Ok(turn);
             }
+            "mcpServer/startupStatus/updated" => self.handle_server_status(params).await,
             "thread/tokenUsage/updated" => self.handle_usage(params).await,
             "error" => self.handle_error(params).await,
             "warning" | "configWarning" | "model/rerouted" => {
@@ -50,6 +51,13 @@ impl CodexTurn<'_> {
         let phase = json!({"phase": "turn/started", "turnId": self.turn_id, "threadId": self.thread.thread_id});
         self.sink.emit(EventType::BackendStatus, &phase).await;
         self.mark_started().await
+    }
+
+    /// The turn goes on without the server's tools if Codex cannot connect to the gateway.
+    async fn handle_server_status(&mut self, params: &RawJson) {
+        let is_lost = |note: &ServerStatusNote| note.name == GATEWAY && note.status == "failed";
+        let Some(note) = params.view::<ServerStatusNote>().filter(is_lost) else { return };
+        self.report_note("tools:unavailable", note.error.as_deref().unwrap_or_default()).await;
     }
 
     async fn handle_item(&mut self, method: &str, params: &RawJson) {

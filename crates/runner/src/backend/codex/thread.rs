@@ -25,6 +25,7 @@ use crate::{
     },
     environment::BackendEnvironment,
     text::clip,
+    tool_gateway::{GATEWAY, ToolGateway},
     turn_sink::TurnSink,
 };
 
@@ -48,15 +49,13 @@ pub(super) struct OpenThread {
     pub(super) model: String,
     /// Whether the thread can be resumed. A new one cannot before its first turn.
     pub(super) is_on_disk: bool,
+    /// Whether it was given the server's tools.
+    pub(super) has_gateway: bool,
     /// Tokens used by each thread so far, as far as they were reported.
     pub(super) used: HashMap<String, TokenCounts>,
 }
 
 impl OpenThread {
-    pub(super) fn new(process: Process, thread_id: String, model: String, is_on_disk: bool) -> Self {
-        Self { process, thread_id, model, is_on_disk, used: HashMap::new() }
-    }
-
     /// `None` if the process has ended while it was idle, which is reported.
     pub(super) async fn if_running(mut self, sink: &TurnSink) -> Option<Self> {
         if self.process.is_running() {
@@ -92,6 +91,7 @@ pub(super) async fn open_thread(
     process: &mut Process,
     thread_id: Option<&String>,
     environment: &BackendEnvironment,
+    gateway: Option<&ToolGateway>,
     turn: &Turn,
     sink: &TurnSink,
 ) -> Result<OpenedThread, TurnEnd> {
@@ -101,7 +101,7 @@ pub(super) async fn open_thread(
             "codexRolloutSubdir": ROLLOUT_FOLDER, "valuesPrinted": false});
         sink.emit(EventType::BackendStatus, &phase).await;
     }
-    let settings = thread_settings(&turn.run.execution_policy, environment)?;
+    let settings = thread_settings(&turn.run.execution_policy, environment, gateway)?;
     let command_id = turn.command.command_id.to_string();
     let has_storage = environment.storage.is_some();
     let unreported = match thread_id {
@@ -223,7 +223,11 @@ fn prompt_state(reply: &ThreadReply, command_id: &str) -> PromptState {
 }
 
 /// The settings a thread is started or resumed with: the run's policy, nothing wider. They hold for all its turns.
-fn thread_settings(policy: &ExecutionPolicy, environment: &BackendEnvironment) -> Result<Value, TurnEnd> {
+fn thread_settings(
+    policy: &ExecutionPolicy,
+    environment: &BackendEnvironment,
+    gateway: Option<&ToolGateway>,
+) -> Result<Value, TurnEnd> {
     let workspace = environment.require_workspace()?;
     let mut settings = json!({"cwd": workspace, "approvalPolicy": approval_policy(policy),
         "approvalsReviewer": REVIEWER, "experimentalRawEvents": true});
@@ -237,6 +241,10 @@ fn thread_settings(policy: &ExecutionPolicy, environment: &BackendEnvironment) -
             settings["config"] = json!({"permissions": {permissions::PROFILE: profile}});
         }
         None => settings["sandbox"] = json!(policy.sandbox),
+    }
+    if let Some(gateway) = gateway {
+        // Beside the servers of the profile's own configuration.
+        settings["config"]["mcp_servers"] = json!({GATEWAY: gateway.codex_config()});
     }
     Ok(settings)
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep_until, timeout_at};
 
 use super::{
-    approvals::{Approvals, CodexApproval, ReviewDecision},
+    approvals::{Approvals, CodexApproval, ReviewDecision, accepted_for_toolkit, is_for_toolkit},
     failures,
     items::Items,
     thread::{CALL_MS, NOTICE_CHARS_MAX, OpenThread},
@@ -110,13 +110,14 @@ impl<'a> CodexTurn<'a> {
         turn: &'a Turn,
         sink: TurnSink,
     ) -> Self {
+        let has_gateway = thread.has_gateway;
         Self {
             thread,
             thread_id,
             environment,
             turn,
             sink,
-            items: Items::default(),
+            items: Items::new(has_gateway),
             unreported: UnreportedCommands::default(),
             approvals: Approvals::default(),
             turn_id: String::new(),
@@ -271,6 +272,9 @@ impl<'a> CodexTurn<'a> {
     }
 
     async fn handle_request(&mut self, id: RpcId, method: &str, params: &RawJson) -> Result<(), CallError> {
+        if self.thread.has_gateway && is_for_toolkit(method, params) {
+            return send_reply(&mut self.thread.process, id, Ok(accepted_for_toolkit())).await;
+        }
         let item = params.view::<ApprovalRequest>().map(|request| request.item_id).unwrap_or_default();
         let tool_call_id = (!item.is_empty()).then(|| self.items.event_id(&mut self.sink, &item, "tool"));
         let policy = self.turn.run.execution_policy.approval;

@@ -233,6 +233,31 @@ pub(crate) struct ApprovalRequest {
     pub(crate) grant_root: Option<String>,
 }
 
+/// `mcpServer/startupStatus/updated`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ServerStatusNote {
+    pub(crate) name: String,
+    pub(crate) status: String,
+    pub(crate) error: Option<String>,
+}
+
+/// A question of an MCP server, or of Codex itself about a call of its tool.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Elicitation {
+    pub(crate) server_name: String,
+    #[serde(rename = "_meta")]
+    pub(crate) meta: ElicitationMeta,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ElicitationMeta {
+    /// Set if the question is Codex's own.
+    pub(crate) codex_approval_kind: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -69,9 +69,8 @@ impl Endpoint {
     /// The body of a request.
     #[expect(clippy::expect_used, reason = "strings, lists and JSON values always serialise")]
     pub(super) fn body(&self, messages: &[ChatMessage], tools: &ModelTools) -> String {
-        let stream_options = StreamOptions { include_usage: true };
-        let request =
-            ChatRequest { model: &self.model, messages, stream: true, stream_options, tools: tools.offered() };
+        let (stream_options, tools) = (StreamOptions { include_usage: true }, tools.offered());
+        let request = ChatRequest { model: &self.model, messages, stream: true, stream_options, tools };
         serde_json::to_string(&request).expect("a request serialises")
     }
 

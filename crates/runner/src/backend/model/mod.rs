@@ -1,10 +1,13 @@
 //! The model backend: a conversation with any OpenAI-compatible endpoint, held by the runner itself. It streams the reply,
-//! reports the tokens that the provider counts, and sends the earlier turns of the session along.
+//! reports the tokens that the provider counts, sends the earlier turns of the session along, calls the tools of the server, and
+//! hands calls of the front end's tools over.
 //!
-//! It runs no program and touches no file, so a turn whose runner died is simply run again.
+//! It runs no program and touches no file, so a turn whose runner died is run again. What its tools did is not done again: the model
+//! gets the calls that the earlier attempt made, with their results.
 
 mod endpoint;
 mod error;
+mod front_end;
 pub(super) mod side_query;
 mod stream;
 mod tools;
@@ -12,14 +15,15 @@ mod wire;
 
 use std::{collections::VecDeque, future::Future, pin::pin};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use ostler_protocol::{
-    FailureKind, Timestamp,
+    Failure, FailureKind, Timestamp,
     kernel::{
         conversation::{self, Role},
         events::{EventType, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER},
     },
     limits::TOOL_COMMAND_CHARS_MAX,
+    tools::wire::{CallStatus, CalledTool, RunTools},
 };
 use serde_json::json;
 use tokio::time::{Duration, sleep};
@@ -35,9 +39,10 @@ use crate::{
 };
 use endpoint::Endpoint;
 use error::ProviderError;
+use front_end::FrontEnd;
 use stream::{ReplyPiece, ReplyStream};
 use tools::ModelTools;
-use wire::{ChatMessage, WireCall};
+use wire::{ChatMessage, Speaker, WireCall};
 
 /// Replies of the model in one turn. It may call tools and receive steers, but not for ever.
 const REPLIES_MAX: usize = 32;
@@ -50,13 +55,12 @@ pub(super) struct ModelBackend {
     base_url: String,
     model: String,
     environment: BackendEnvironment,
-    tools: ModelTools,
 }
 
 impl ModelBackend {
     pub(super) fn new(base_url: &str, model: &str, environment: &BackendEnvironment) -> Self {
         let (base_url, model) = (base_url.into(), model.into());
-        Self { base_url, model, environment: environment.clone(), tools: ModelTools::default() }
+        Self { base_url, model, environment: environment.clone() }
     }
 
     async fn run_turn(&self, turn: &Turn, sink: TurnSink) -> TurnResult {
@@ -65,13 +69,27 @@ impl ModelBackend {
             Ok(endpoint) => endpoint,
             Err(error) => return Ok(error.into_end()),
         };
+        let mut listener = TextListener { sink, steers: VecDeque::new() };
+        let listed = listener.sink.server_tools();
+        let RunTools { tools, earlier_calls } = match listener.during(listed).await? {
+            Ok(listed) => listed,
+            Err(failure) => return Ok(TurnEnd::failed(FailureKind::InfraFailed, failure.message)),
+        };
+        let front_end = FrontEnd::of(turn);
+        let mut messages = front_end::turn_messages(turn);
+        let calls = earlier_calls.into_iter().map(|call| {
+            let result = call.result;
+            (WireCall { id: call.call_id, name: call.name, arguments: call.arguments }, result)
+        });
+        push_calls(&mut messages, calls.collect());
         let model_turn = ModelTurn {
             endpoint,
-            tools: &self.tools,
+            tools: ModelTools::new(&tools, front_end.offered()),
+            front_end,
             retry_policy: self.environment.retry_policy,
             later_retries: 0,
-            messages: request_messages(&turn.conversation, &turn.full_prompt(), &turn.images),
-            listener: TextListener { sink, steers: VecDeque::new() },
+            messages,
+            listener,
         };
         model_turn.run().await
     }
@@ -99,25 +117,60 @@ impl Backend for ModelBackend {
     }
 }
 
-/// The earlier turns and the current prompt with its images. Consecutive messages of the same role are joined, because many
-/// models accept only alternating roles.
+/// The earlier turns and the current prompt with its images.
 fn request_messages(
     earlier: &[conversation::ConversationMessage],
+    calls: &[conversation::PastCall],
     prompt: &str,
     images: &[String],
 ) -> Vec<ChatMessage> {
-    let mut messages: Vec<ChatMessage> = vec![];
-    let earlier = earlier.iter().map(|message| (message.role, message.text.as_str()));
-    for (role, text) in earlier.chain([(Role::User, prompt)]) {
-        match messages.last_mut() {
-            Some(last) if last.role == role.into() => last.append_text(text),
-            _ => messages.push(ChatMessage::of(role, text)),
-        }
-    }
+    let mut messages = earlier_messages(earlier, calls);
+    push_text(&mut messages, Role::User, prompt);
     if let Some(last) = messages.last_mut() {
         last.add_images(images);
     }
     messages
+}
+
+/// The earlier turns, with the calls of the server's tools at their places.
+fn earlier_messages(
+    earlier: &[conversation::ConversationMessage],
+    calls: &[conversation::PastCall],
+) -> Vec<ChatMessage> {
+    let mut messages: Vec<ChatMessage> = vec![];
+    for place in 0..=earlier.len() {
+        let of_place = calls.iter().enumerate().filter(|(_, call)| call.before == place);
+        let past = of_place.map(|(number, call)| {
+            let (name, arguments) = (call.name.clone(), call.arguments.clone());
+            (WireCall { id: format!("past_{}", number + 1), name, arguments }, call.result.clone())
+        });
+        push_calls(&mut messages, past.collect());
+        if let Some(message) = earlier.get(place) {
+            push_text(&mut messages, message.role, &message.text);
+        }
+    }
+    messages
+}
+
+/// Adds a text. Consecutive messages of the same role are joined, because many models accept only alternating roles.
+fn push_text(messages: &mut Vec<ChatMessage>, role: Role, text: &str) {
+    match messages.last_mut() {
+        Some(last) if last.role == role.into() => last.append_text(text),
+        _ => messages.push(ChatMessage::of(role, text)),
+    }
+}
+
+/// Adds calls that the model made, with their results.
+fn push_calls(messages: &mut Vec<ChatMessage>, calls: Vec<(WireCall, String)>) {
+    if calls.is_empty() {
+        return;
+    }
+    let made: Vec<WireCall> = calls.iter().map(|(call, _)| call.clone()).collect();
+    match messages.last_mut() {
+        Some(last) if last.role == Speaker::Assistant => last.add_calls(&made),
+        _ => messages.push(ChatMessage::reply("", &made)),
+    }
+    messages.extend(calls.iter().map(|(call, result)| ChatMessage::tool_result(call, result)));
 }
 
 /// Listens for the order to stop and for steers while something else is awaited. Steers are queued until they can be sent.
@@ -150,9 +203,10 @@ struct ModelReply {
 }
 
 /// One turn's conversation with the model.
-struct ModelTurn<'a> {
+struct ModelTurn {
     endpoint: Endpoint,
-    tools: &'a ModelTools,
+    tools: ModelTools,
+    front_end: FrontEnd,
     retry_policy: RetryPolicy,
     /// How often the provider asked us to come back later in this turn.
     later_retries: u32,
@@ -163,7 +217,7 @@ struct ModelTurn<'a> {
 /// The value to continue with, or the early end of the turn.
 type OrEnd<T> = Result<Result<T, TurnEnd>, TurnAbort>;
 
-impl ModelTurn<'_> {
+impl ModelTurn {
     async fn run(mut self) -> TurnResult {
         for _ in 0..REPLIES_MAX {
             let message_id = self.listener.sink.new_id("msg");
@@ -180,40 +234,70 @@ impl ModelTurn<'_> {
         Ok(TurnEnd::failed(FailureKind::BackendFailed, message))
     }
 
-    /// Calls the tools that the reply asks for. `Some` if it was the last reply.
+    /// Calls the tools that the reply asks for. `Some` if it was the last reply: one without calls, or one that calls tools of
+    /// the front end.
     async fn handle_reply(&mut self, reply: ModelReply, message_id: &str) -> Result<Option<TurnEnd>, TurnAbort> {
-        let is_final = reply.calls.is_empty() && self.listener.steers.is_empty();
-        if is_final && reply.text.is_empty() {
+        let handed_over = self.front_end.take(&reply.calls);
+        let is_final = !handed_over.is_empty() || reply.calls.is_empty() && self.listener.steers.is_empty();
+        if is_final && handed_over.is_empty() && reply.text.is_empty() {
             return Ok(Some(TurnEnd::failed(FailureKind::BackendFailed, "the model's reply is empty")));
         }
         if !reply.text.is_empty() {
             self.listener.sink.emit_message(message_id, &reply.text, is_final).await;
         }
+        if !handed_over.is_empty() {
+            // The server's tools come first: the turn ends with the front end's calls open, and the next one has all results.
+            let others = reply.calls.iter().filter(|call| !self.front_end.has(&call.name));
+            let others: Vec<WireCall> = others.cloned().collect();
+            if !others.is_empty() {
+                self.call_tools(&others).await?;
+            }
+            self.front_end.hand_over(&handed_over, &mut self.listener.sink).await?;
+        }
         if is_final {
             return Ok(Some(TurnEnd::completed()));
         }
         self.messages.push(ChatMessage::reply(&reply.text, &reply.calls));
-        for call in reply.calls {
-            let result = self.call_tool(&call).await?;
-            self.messages.push(ChatMessage::tool_result(&call, &result));
-        }
+        let results = self.call_tools(&reply.calls).await?;
+        self.messages.extend(reply.calls.iter().zip(&results).map(|(call, text)| ChatMessage::tool_result(call, text)));
         while let Some(steer) = self.listener.steers.pop_front() {
             self.messages.push(ChatMessage::of(Role::User, &steer.accept()));
         }
         Ok(None)
     }
 
-    /// Calls a tool. An error is returned to the model, which may do better.
-    async fn call_tool(&mut self, call: &WireCall) -> Result<String, TurnAbort> {
-        let arguments = clip(&call.arguments, TOOL_COMMAND_CHARS_MAX);
-        // A provider's id is unique within its reply only; ours is unique within the session.
-        let id = self.listener.sink.new_id("tool");
+    /// Calls the tools that a reply asks for, all at once. Returns a result for each: an error is for the model, which may do better.
+    async fn call_tools(&mut self, calls: &[WireCall]) -> Result<Vec<String>, TurnAbort> {
+        let mut results: Vec<BoxFuture<'static, String>> = vec![];
+        for call in calls {
+            // A provider's id is unique within its reply only; ours is unique within the session.
+            let id = self.listener.sink.new_id("tool");
+            if !self.tools.has(&call.name) {
+                let text = self.answer_call(&id, call).await?;
+                results.push(Box::pin(std::future::ready(text)));
+                continue;
+            }
+            self.listener.sink.count_tool()?;
+            let called = self.listener.sink.call_server_tool(id, call.name.clone(), call.arguments.clone());
+            results.push(Box::pin(async move { read_called(called.await) }));
+        }
+        // The server records the calls. What the model wrote before them comes first.
+        self.listener.sink.flush().await;
+        self.listener.during(join_all(results)).await
+    }
+
+    /// Answers a call that the server does not execute, and reports it: a change of the shared state, a call of the front end's
+    /// tools that cannot be handed over, or one of a tool that does not exist.
+    async fn answer_call(&mut self, id: &str, call: &WireCall) -> Result<String, TurnAbort> {
         let payload =
             |status: &str| json!({"toolCallId": id, "name": call.name, "method": "function", "status": status});
         let mut started = payload("started");
-        started["arguments"] = arguments.into();
+        started["arguments"] = clip(&call.arguments, TOOL_COMMAND_CHARS_MAX).into();
         self.listener.sink.start_tool(&started).await?;
-        let outcome = self.tools.call(&call.name, &call.arguments);
+        let outcome = match self.front_end.call(call, &self.listener.sink).await {
+            Some(outcome) => outcome,
+            None => Err(self.tools.unknown(&call.name)),
+        };
         let (status, text) = match outcome {
             Ok(text) => ("completed", text),
             Err(text) => ("failed", text),
@@ -266,7 +350,7 @@ impl ModelTurn<'_> {
 
     /// Sends the request until a reply begins, as long as a retry may help.
     async fn open_stream(&mut self) -> OrEnd<ReplyStream> {
-        let body = self.endpoint.body(&self.messages, self.tools);
+        let body = self.endpoint.body(&self.messages, &self.tools);
         let mut pauses = PAUSES_MS.into_iter();
         loop {
             let error = match self.listener.during(self.endpoint.send(&body)).await? {
@@ -292,6 +376,22 @@ impl ModelTurn<'_> {
         self.listener.during(sleep(pause)).await?;
         self.listener.sink.emit(EventType::BackendStatus, &json!({"phase": "provider:asked-again"})).await;
         Ok(())
+    }
+}
+
+/// What the model gets of a call.
+fn read_called(called: Result<CalledTool, Failure>) -> String {
+    let called = match called {
+        Ok(called) => called,
+        Err(failure) => return format!("error: the tool could not be called: {}", failure.message),
+    };
+    let note = if called.truncated { "\n[The result is longer.]" } else { "" };
+    match called.status {
+        CallStatus::Completed => format!("{}{note}", called.content),
+        CallStatus::Declined => format!("error: the call was declined: {}", called.content),
+        CallStatus::Failed | CallStatus::OutcomeUnknown | CallStatus::Running => {
+            format!("error: {}{note}", called.content)
+        }
     }
 }
 

@@ -19,7 +19,7 @@ pub(in crate::backend) async fn ask(
 ) -> Result<String, TurnEnd> {
     let (home, outgoing) = (environment.home.as_deref(), environment.outgoing.as_ref());
     let endpoint = Endpoint::open(base_url, model, home, outgoing).await.map_err(ProviderError::into_end)?;
-    let messages = request_messages(&query.conversation, &query.prompt(), &[]);
+    let messages = request_messages(&query.conversation, &[], &query.prompt(), &[]);
     let body = endpoint.body(&messages, &ModelTools::default());
     let stream = endpoint.send(&body).await.map_err(ProviderError::into_end)?;
     read(stream, chars_max).await.map_err(ProviderError::into_end)

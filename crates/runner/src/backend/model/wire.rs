@@ -68,10 +68,6 @@ impl ChatMessage {
 
     /// A message of the model.
     pub(crate) fn reply(text: &str, calls: &[WireCall]) -> Self {
-        let tool_call = |call: &WireCall| {
-            json!({"id": call.id, "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments}})
-        };
         let content = Some(text.to_owned()).filter(|text| !text.is_empty()).map(WireContent::Text);
         Self {
             role: Speaker::Assistant,
@@ -79,6 +75,11 @@ impl ChatMessage {
             tool_calls: calls.iter().map(tool_call).collect(),
             tool_call_id: None,
         }
+    }
+
+    /// Adds calls to a message of the model.
+    pub(crate) fn add_calls(&mut self, calls: &[WireCall]) {
+        self.tool_calls.extend(calls.iter().map(tool_call));
     }
 
     /// The result of a tool call.
@@ -113,6 +114,10 @@ impl ChatMessage {
         parts.extend(images.iter().map(|url| json!({"type": "image_url", "image_url": {"url": url}})));
         self.content = Some(WireContent::Parts(parts));
     }
+}
+
+fn tool_call(call: &WireCall) -> Value {
+    json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
 /// A tool call, assembled from its pieces.

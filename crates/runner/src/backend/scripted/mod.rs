@@ -7,7 +7,7 @@ mod play;
 mod script;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::FailureKind;
+use ostler_protocol::{FailureKind, kernel::context::Context};
 
 use super::{
     interface::{AfterCrash, Backend},
@@ -27,7 +27,8 @@ impl Backend for ScriptedBackend {
                 Some(Err(message)) => return Ok(TurnEnd::failed(FailureKind::SchemaInvalid, message)),
                 None => vec![ScriptStep::echo(&turn.prompt)],
             };
-            Player::new(sink, turn.is_repeat).run(steps).await
+            let tools = Context::of(&turn.command.payload).tools;
+            Player::new(sink, turn.is_repeat, tools).run(steps).await
         })
     }
 

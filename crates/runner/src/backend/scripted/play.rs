@@ -8,13 +8,14 @@ use ostler_protocol::{
     json::canonical_hash,
     kernel::{
         events::EventType,
+        front_end::{FrontEndTool, call_payload},
         permissions::{AskPermission, OptionKind, PermissionOption},
     },
 };
 use serde_json::{Map, Value, json};
 use tokio::time::{Duration, Instant, sleep};
 
-use super::script::{AskStep, SayStep, ScriptStep, ToolStep};
+use super::script::{AskStep, CallStep, SayStep, ScriptStep, ToolStep};
 use crate::{
     backend::turn::{TurnAbort, TurnEnd, TurnResult},
     turn_sink::{PermissionDecision, TurnSink},
@@ -23,6 +24,8 @@ use crate::{
 pub(super) struct Player {
     sink: TurnSink,
     is_repeat: bool,
+    /// The tools that the front end offers.
+    tools: Vec<FrontEndTool>,
     steers: VecDeque<String>,
 }
 
@@ -30,8 +33,8 @@ pub(super) struct Player {
 type StepResult = Result<Option<TurnEnd>, TurnAbort>;
 
 impl Player {
-    pub(super) fn new(sink: TurnSink, is_repeat: bool) -> Self {
-        Self { sink, is_repeat, steers: VecDeque::new() }
+    pub(super) fn new(sink: TurnSink, is_repeat: bool, tools: Vec<FrontEndTool>) -> Self {
+        Self { sink, is_repeat, tools, steers: VecDeque::new() }
     }
 
     pub(super) async fn run(mut self, steps: Vec<ScriptStep>) -> TurnResult {
@@ -63,6 +66,8 @@ impl Player {
                 self.sink.emit(EventType::Error, &json!({"failureKind": kind, "message": message})).await;
             }
             ScriptStep::Custom(payload) => self.sink.emit(EventType::Custom, &payload).await,
+            ScriptStep::Call(call) => return self.play_call(call).await,
+            ScriptStep::State(payload) => self.sink.emit(EventType::State, &payload).await,
             ScriptStep::Emit { count, bytes } => self.play_emit(count, bytes).await?,
         }
         Ok(None)
@@ -109,6 +114,21 @@ impl Player {
         Ok(())
     }
 
+    /// Calls a front end's tool. The call stays open: the next turn brings its result.
+    async fn play_call(&mut self, call: CallStep) -> StepResult {
+        let Some(tool) = self.tools.iter().find(|tool| tool.name == call.name) else {
+            let message = format!("the front end offers no tool {:?}", call.name);
+            return Ok(Some(TurnEnd::failed(FailureKind::SchemaInvalid, message)));
+        };
+        let arguments = Value::Object(call.arguments);
+        if let Err(fault) = tool.check_arguments(&arguments) {
+            return Ok(Some(TurnEnd::failed(FailureKind::SchemaInvalid, format!("{}: {fault}", call.name))));
+        }
+        let id = self.sink.new_id("tool");
+        self.sink.start_tool(&call_payload(&id, &call.name, &arguments)).await?;
+        Ok(None)
+    }
+
     async fn play_ask(&mut self, ask: AskStep) -> StepResult {
         let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
         let request = AskPermission {
@@ -121,6 +141,7 @@ impl Player {
                 option("deny", "Deny", OptionKind::RejectOnce),
             ],
             digest: canonical_hash(&ask.command),
+            editable: ask.editable,
             wait_ms: ask.wait_ms,
             deadline: None,
         };
@@ -136,6 +157,10 @@ impl Player {
                 steer = self.sink.next_steer() => self.steers.push_back(steer.accept()),
             }
         };
+        if let PermissionDecision::Allowed { edited: Some(arguments), .. } = &decision {
+            let used = json!({"name": "edited_arguments", "value": arguments});
+            self.sink.emit(EventType::Custom, &used).await;
+        }
         Ok(match decision {
             PermissionDecision::Allowed { .. } => None,
             PermissionDecision::Denied { .. } => {

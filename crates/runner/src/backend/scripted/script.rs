@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     FailureKind,
-    kernel::runs::TerminalStatus,
+    kernel::{permissions::EditableArguments, runs::TerminalStatus},
     limits::{EVENT_BYTES_MAX, PERMISSION_WAIT_MS_MAX},
 };
 use serde::Deserialize;
@@ -46,6 +46,8 @@ pub(crate) enum ScriptStep {
         message: String,
     },
     Custom(Map<String, Value>),
+    Call(CallStep),
+    State(Map<String, Value>),
     Emit {
         count: u32,
         bytes: usize,
@@ -85,8 +87,20 @@ pub(crate) struct AskStep {
     pub(crate) title: String,
     /// What would run: a string, or any other JSON value.
     pub(crate) command: Value,
+    /// Arguments that the answer may replace.
+    #[serde(default)]
+    pub(crate) editable: Option<EditableArguments>,
     #[serde(default)]
     pub(crate) wait_ms: Option<i64>,
+}
+
+/// A call of a front end's tool.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CallStep {
+    pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) arguments: Map<String, Value>,
 }
 
 #[derive(Deserialize)]
@@ -139,6 +153,8 @@ struct WrittenStep {
     crash: Option<Crash>,
     error: Option<Fault>,
     custom: Option<Map<String, Value>>,
+    call: Option<CallStep>,
+    state: Option<Map<String, Value>>,
     emit: Option<Emit>,
 }
 
@@ -232,6 +248,8 @@ impl WrittenStep {
             self.crash.map(crash_step),
             self.error.map(|fault| Ok(ScriptStep::Error { kind: fault.kind, message: fault.message })),
             self.custom.map(|custom| Ok(ScriptStep::Custom(custom))),
+            self.call.map(|call| Ok(ScriptStep::Call(call))),
+            self.state.map(state_step),
             self.emit.map(emit_step),
         ];
         let mut given = verbs.into_iter().flatten();
@@ -260,6 +278,13 @@ fn crash_step(crash: Crash) -> Result<ScriptStep, String> {
         Crash::Always(true) => Ok(ScriptStep::Crash { always: true }),
         Crash::Word(word) if word == "once" => Ok(ScriptStep::Crash { always: false }),
         _ => Err(r#"crash is true or "once""#.into()),
+    }
+}
+
+fn state_step(state: Map<String, Value>) -> Result<ScriptStep, String> {
+    match (state.contains_key("snapshot"), state.get("patch").is_some_and(Value::is_array), state.len()) {
+        (true, false, 1) | (false, true, 1) => Ok(ScriptStep::State(state)),
+        _ => Err("state has either a snapshot or a patch, which is an array".into()),
     }
 }
 

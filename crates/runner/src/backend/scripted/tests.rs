@@ -4,10 +4,11 @@ use std::{sync::Arc, task::Poll};
 
 use ostler_protocol::{
     RawJson, Timestamp,
+    json::canonical_hash,
     kernel::{
         budgets::UsedUp,
         events::AppendEvent,
-        permissions::{AskPermission, Asked, Ballot, PermissionRequest, PermissionStatus},
+        permissions::{AskPermission, Asked, Ballot, EditedArguments, PermissionRequest, PermissionStatus},
         policy::Budgets,
         runs::TerminalStatus,
     },
@@ -40,6 +41,7 @@ fn turn(prompt: &str) -> Turn {
         truncated: false,
         images: vec![],
         images_unseen: 0,
+        past_calls: vec![],
     }
 }
 
@@ -187,6 +189,8 @@ fn resolved(request: &Value, status: PermissionStatus, digest: &str) -> Permissi
         tool_call_id: None,
         options: ask.options,
         digest: digest.to_owned(),
+        editable: ask.editable,
+        edited: None,
         deadline: Timestamp::UNIX_EPOCH,
         status,
         option_id: Some("allow".into()),
@@ -222,6 +226,36 @@ async fn only_a_permission_for_exactly_this_digest_lets_the_backend_continue() {
     assert_eq!(forged.failure_kind, Some(FailureKind::PermissionDenied));
     let late = end_after_decision(PermissionStatus::Cancelled, str::to_owned).await;
     assert_eq!((late.status, late.failure_kind), (TerminalStatus::Blocked, Some(FailureKind::Cancelled)));
+}
+
+/// How a turn ends whose request was allowed with these edits.
+async fn end_after_edits(editable: Option<Value>, edited: EditedArguments) -> TurnEnd {
+    let mut ask = json!({"title": "May I?", "command": "rm a"});
+    if let Some(editable) = editable {
+        ask["editable"] = editable;
+    }
+    let mut fixture = Fixture::new(&script(json!([{"ask": ask}, {"say": "done"}])));
+    assert_eq!(fixture.go().await, None);
+    let request = &fixture.emitted()[0].1;
+    let resolved = resolved(request, PermissionStatus::Allowed, request["digest"].as_str().unwrap());
+    fixture.side.resolve_permission(PermissionRequest { edited: Some(edited), ..resolved });
+    fixture.go().await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn edits_are_used_only_if_they_were_offered_and_are_what_their_digest_names() {
+    let editable =
+        json!({"arguments": {"path": "a"}, "schema": {"type": "object", "properties": {"path": {"type": "string"}}}});
+    let edits = |arguments: Value| EditedArguments { digest: canonical_hash(&arguments), arguments };
+    let good = edits(json!({"path": "b"}));
+    assert_eq!(end_after_edits(Some(editable.clone()), good.clone()).await, TurnEnd::completed());
+    let forged = EditedArguments { arguments: json!({"path": "/"}), ..good.clone() };
+    for (editable, edited) in
+        [(None, good), (Some(editable.clone()), forged), (Some(editable), edits(json!({"path": 7})))]
+    {
+        let end = end_after_edits(editable, edited.clone()).await;
+        assert_eq!(end.failure_kind, Some(FailureKind::PermissionDenied), "{edited:?}");
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! The frames of a turn are sent after the response to its prompt. The prompt is submitted inside the process, because only there
 //! can a test decide when the response is read: a socket takes it at once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::{
     body::{Body, to_bytes},
@@ -12,6 +12,7 @@ use ostler_server::{
     net::{self, InProcess},
 };
 use serde_json::Value;
+use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::{Scene, next, session, until};

@@ -10,6 +10,11 @@ pub async fn attachments(server: &TestServer) {
     server.get(&format!("/api/v1/agent/attachments/signed-url?{query}")).await.with_status(200);
 }
 
+pub async fn transcription(server: &TestServer) {
+    let refused = server.send_form("/api/v1/agent/transcribe", &[("file", b"")]).await;
+    assert_eq!((refused.status, &refused.body["code"]), (400, &json!("AGENT_AUDIO_EMPTY")));
+}
+
 pub async fn history(server: &TestServer) {
     let thread_id = crate::operations::uuid(&server.create_run().await);
     server.post("/api/v1/agent/runs", &crate::operations::agent_run(&thread_id, "r")).await.with_status(202);
@@ -18,6 +23,24 @@ pub async fn history(server: &TestServer) {
     let erasing = server.request("DELETE", &format!("/api/v1/agent/sessions/{thread_id}"));
     server.send(erasing).await.with_status(204);
     assert_eq!(server.get(&path).await.with_status(200)["messages"], json!([]));
+}
+
+pub async fn automations(server: &TestServer) {
+    let made = server.post("/api/v1/automations", &crate::operations::automation()).await.with_status(201);
+    let path = format!("/api/v1/automations/{}", id(&made, "id"));
+    assert_eq!(server.get(&format!("{path}/next")).await.with_status(200)["times"].as_array().unwrap().len(), 5);
+    let started = server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+    assert_eq!(server.get(&format!("{path}/runs")).await.with_status(200)["starts"], json!([started]));
+    server.send(server.request("DELETE", &path)).await.with_status(204);
+}
+
+pub async fn calendar(server: &TestServer) {
+    let made = server.post("/api/v1/calendar-events", &crate::operations::calendar_event()).await.with_status(201);
+    let window = "from=2026-03-01T00:00:00Z&to=2026-03-31T00:00:00Z";
+    let found = server.get(&format!("/api/v1/calendar-events/occurrences?{window}")).await.with_status(200);
+    assert_eq!(found["occurrences"][0]["event_id"], made["id"]);
+    let exported = server.send(server.request("GET", "/api/v1/calendar-events/export")).await.text;
+    assert!(exported.starts_with("BEGIN:VCALENDAR\r\n"), "{exported}");
 }
 
 pub async fn run_input(server: &TestServer) {

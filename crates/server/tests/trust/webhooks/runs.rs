@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 26] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 34] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -37,11 +37,19 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 26] = [
     "DROP TABLE daemon_restores",
     "DROP TABLE session_payload_removals",
     "ALTER TABLE runner_jobs DROP COLUMN placement",
+    "DROP INDEX events_of_session",
+    "DROP INDEX events_usage",
     "DROP TABLE daemon_workspaces",
     "DROP TABLE workspace_switches",
     "DROP TABLE command_payloads",
+    "DROP TABLE automations",
+    "DROP TABLE automation_starts",
+    "DROP TABLE calendar_events",
     "ALTER TABLE sessions DROP COLUMN parent_id",
     "ALTER TABLE sessions DROP COLUMN parent_seq",
+    "ALTER TABLE command_aliases DROP COLUMN parent",
+    "ALTER TABLE permissions DROP COLUMN editable",
+    "ALTER TABLE permissions DROP COLUMN edited",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

@@ -1,4 +1,5 @@
-//! Threads and their history.
+//! Threads and their history; automations.
 
 mod attachments;
+mod automations;
 mod history;

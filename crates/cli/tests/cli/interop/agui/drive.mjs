@@ -266,6 +266,90 @@ const scenarios = {
     assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
   },
 
+  /** A tool that the page runs: the run ends with the call, the client answers, the next run continues. */
+  async front_end_tool() {
+    const agent = agentOf();
+    const parameters = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+    const tools = [{ name: "get_weather", description: "Weather of a city", parameters }];
+    say(agent, script({ say: "Looking…" }, { call: { name: "get_weather", arguments: { city: "Oslo" } } }));
+    const called = await run(agent, { tools });
+    const [pending, ...others] = called.end.outcome.pendingToolCallIds;
+    assert.deepEqual([called.end.outcome.type, others], ["success", []]);
+    assert.deepEqual(called.events[0].input.tools, tools);
+    const call = agent.messages.flatMap(({ toolCalls }) => toolCalls ?? []).find(({ id }) => id === pending);
+    assert.deepEqual([call.function.name, JSON.parse(call.function.arguments)], ["get_weather", { city: "Oslo" }]);
+    await replayed(agent, called);
+    agent.addMessage({ id: uuid(), role: "tool", toolCallId: pending, content: "12 °C" });
+    const answered = await run(agent, { tools, parentRunId: called.runId });
+    assert.deepEqual(answered.end.outcome, { type: "success" });
+    assert.equal(texts(agent).at(-1), "[Result of the tool get_weather] 12 °C");
+    await replayed(agent, answered);
+    say(agent, "thanks");
+    assert.deepEqual((await run(agent)).end.outcome, { type: "success" });
+  },
+
+  /** A state that page and agent share, changed by each in turn. */
+  async shared_state() {
+    const agent = agentOf();
+    agent.setState({ count: 1 });
+    const patch = (operation) => script({ state: { patch: [operation] } }, { say: "Counted." });
+    say(agent, patch({ op: "replace", path: "/count", value: 2 }));
+    await replayed(agent, await run(agent));
+    assert.deepEqual(agent.state, { count: 2 });
+    agent.setState({ ...agent.state, name: "Ada" });
+    say(agent, patch({ op: "add", path: "/done", value: true }));
+    await replayed(agent, await run(agent));
+    assert.deepEqual(agent.state, { count: 2, name: "Ada", done: true });
+  },
+
+  /** Every field that the client's own schemas have is read back, or rejected by name. */
+  async fields() {
+    const schemas = await import(new URL("../../core/dist/schemas.mjs", pathToFileURL(client)));
+    const keys = (schema) => Object.keys(schema.shape);
+    const post = (body) => fetch(url, { method: "POST", headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) });
+    const call = { id: "c1", type: "function", function: { name: "f", arguments: "{}" }, encryptedValue: "eA==", metadata: { k: 1 } };
+    assert.deepEqual(keys(schemas.ToolCallSchema).sort(), Object.keys(call).sort());
+    const parts = [{ type: "text", id: "p", text: "part", metadata: { k: 2 } }];
+    assert.deepEqual(keys(schemas.TextPartSchema).sort(), Object.keys(parts[0]).sort());
+    const samples = { name: "ada", encryptedValue: "eA==", metadata: { snake_key: [1] }, toolCalls: [call], toolCallId: "c1", error: "no", activityType: "plan" };
+    const contents = { activity: { done: false }, user: parts, tool: parts };
+    const types = ["User", "Developer", "System", "Assistant", "Tool", "Activity", "Reasoning"];
+    const messages = types.map((type) => {
+      const role = type.toLowerCase();
+      const named = { ...samples, id: `m-${role}`, role, content: contents[role] ?? "text" };
+      const fields = keys(schemas[`${type}MessageSchema`]).filter((key) => key !== "subagentRunId");
+      assert.deepEqual(fields.filter((key) => !(key in named)), [], `${type} has fields that nobody knows`);
+      return Object.fromEntries(fields.map((key) => [key, named[key]]));
+    });
+    const tool = { name: "f", description: "d", parameters: { type: "object" }, metadata: { k: 3 } };
+    const input = {
+      threadId: uuid(), runId: "run-1", protocolVersion: "1.0", parentRunId: "run-0", state: { a: 1 }, messages,
+      tools: [tool], context: [{ description: "d", value: "v" }], forwardedProps: chat,
+    };
+    assert.deepEqual(keys(schemas.RunAgentInputSchema).sort(), [...Object.keys(input), "resume"].sort());
+    assert.deepEqual(keys(schemas.ToolSchema).sort(), Object.keys(tool).sort());
+    assert.deepEqual(keys(schemas.ContextSchema).sort(), ["description", "value"]);
+    assert.equal((await post(input)).status, 202);
+    const sent = await frames(input.threadId, "run-1");
+    const started = sent[0].event;
+    const { protocolVersion, forwardedProps, ...kept } = input;
+    assert.deepEqual(started.input, kept);
+    for (const { event } of sent) console.log(JSON.stringify(event));
+    for (const [index] of messages.entries()) {
+      const tagged = messages.map((message, at) => (at === index ? { ...message, subagentRunId: "s" } : message));
+      const refused = await post({ ...input, runId: "run-2", messages: tagged });
+      assert.deepEqual([refused.status, (await refused.text()).includes(`messages[${index}].subagentRunId`)], [422, true]);
+    }
+    assert.deepEqual(keys(schemas.ResumeEntrySchema).sort(), ["interruptId", "metadata", "payload", "status"]);
+    const resume = [{ interruptId: "x", status: "cancelled", metadata: {} }];
+    const refused = await post({ ...input, runId: "run-2", messages: [], resume });
+    assert.ok(refused.status === 422 && (await refused.text()).includes("resume[0].metadata"));
+    const follow = (_, init) => fetch(`${url}/${input.threadId}/events?runId=run-1`, { headers: init.headers, signal: init.signal });
+    const agent = agentOf(input.threadId, follow);
+    await run(agent, { runId: "run-1" });
+    assert.deepEqual(agent.messages.slice(0, messages.length), messages);
+  },
+
   async cancel() {
     const agent = agentOf();
     say(agent, script({ say: "Wait…" }, { tool: { name: "sleep", command: "sleep 60", waitMs: 60_000 } }));

@@ -92,6 +92,21 @@ fn a_resumed_run_includes_the_open_tool_calls(engine: Engine) {
 }
 
 #[one_engine]
+fn a_tool_of_the_page_is_called_and_answered(engine: Engine) {
+    play(engine, "front_end_tool");
+}
+
+#[one_engine]
+fn a_page_and_its_agent_share_a_state(engine: Engine) {
+    play(engine, "shared_state");
+}
+
+#[one_engine]
+fn every_field_of_the_stock_types_is_read_back_or_rejected_by_name(engine: Engine) {
+    play(engine, "fields");
+}
+
+#[one_engine]
 fn a_cancelled_run_is_reported_and_the_thread_continues(engine: Engine) {
     play(engine, "cancel");
 }

@@ -41,7 +41,10 @@ pub(super) async fn restore(
 ) -> Result<Restored, Failure> {
     let (mut restored, mut changes) = (Restored::default(), vec![]);
     for numbered in undone {
-        lock.extend(app).await?;
+        if !lock.extend(app).await? {
+            restored.failed.push(format!("changes of turn {}: the rewind took too long", numbered.number));
+            continue;
+        }
         let Some(recorded) = snapshots::changes(app, &numbered.turn).await? else { continue };
         match snapshots::files(app, &numbered.turn, &recorded).await? {
             Some(files) => changes.extend(files.into_iter().map(|file| (file.path, file.before, file.after))),

@@ -29,7 +29,7 @@ const STOP_WAIT: Duration = Duration::from_secs(1);
 pub(crate) enum CloseReason {
     /// A client closed it.
     Client(Option<String>),
-    /// Nobody has used it since then.
+    /// It was not used since then.
     Idle(Timestamp),
 }
 

@@ -41,7 +41,8 @@ impl ReplayPlan {
     fn within(last_delivered_id: i64, until: i64, frames_max: u32) -> Self {
         let oldest = (until - i64::from(frames_max)).max(0);
         if last_delivered_id > last_id(until) {
-            return Self { resync: Some(Resync::EpochReset), after: oldest, until, after_id: 0 };
+            let reset = Resync::EpochReset { last_delivered_id, earliest_available_id: first_id(oldest + 1) };
+            return Self { resync: Some(reset), after: oldest, until, after_id: 0 };
         }
         // The client may have the first of an event's two frames.
         let has_second = last_delivered_id % 2 == 0;
@@ -77,8 +78,9 @@ mod tests {
     #[test]
     fn a_client_ahead_of_the_log_gets_everything() {
         let plan = ReplayPlan::within(7, 3, 2);
-        assert_eq!(plan, ReplayPlan { resync: Some(Resync::EpochReset), after: 1, until: 3, after_id: 0 });
-        assert_eq!(plan.from(2, 7).resync, Some(Resync::EpochReset));
+        let reset = Resync::EpochReset { last_delivered_id: 7, earliest_available_id: first_id(2) };
+        assert_eq!(plan, ReplayPlan { resync: Some(reset), after: 1, until: 3, after_id: 0 });
+        assert_eq!(plan.from(2, 7).resync, Some(reset));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 
-use super::earlier;
+use super::{earlier, front_end};
 use crate::state::RunInputState;
 use ostler_server::{
     app::App,
@@ -25,6 +25,8 @@ pub(crate) struct RunStream {
     app: App,
     follower: Follower,
     translator: Translator,
+    thread_id: String,
+    run_id: String,
     session: SessionId,
     command_id: CommandId,
     /// The session's number after which the command's events come.
@@ -58,7 +60,7 @@ pub(super) async fn open(
     after: Option<Position>,
 ) -> Result<RunStream, Failure> {
     app.accepting()?;
-    let CommandAlias { session, alias: run_id, command_id, after_seq, .. } = alias;
+    let CommandAlias { session, alias: run_id, command_id, after_seq, parent, .. } = alias;
     let begins = match begins {
         Some(seq) => seq,
         None => {
@@ -66,9 +68,11 @@ pub(super) async fn open(
             first.unwrap_or(after_seq)
         }
     };
-    let translator = Translator::new(thread_id, run_id, after_seq);
+    let translator = Translator::new(thread_id, run_id.as_str(), after_seq).with_parent(parent);
     let follower = follow::thread(app, permit, session, begins);
-    Ok(RunStream { app: app.clone(), follower, translator, session, command_id, begins, after, pending: None })
+    let (app, thread_id) = (app.clone(), thread_id.to_owned());
+    let pending = None;
+    Ok(RunStream { app, follower, translator, thread_id, run_id, session, command_id, begins, after, pending })
 }
 
 impl RunStream {
@@ -99,7 +103,10 @@ impl RunStream {
 
     fn wants_earlier(&self, event: &Event) -> bool {
         event.command_id == Some(self.command_id)
-            && (self.translator.wants_messages(event).is_some() || self.translator.wants_state(event))
+            && (self.translator.wants_messages(event).is_some()
+                || self.translator.wants_messages_at_interrupt(event)
+                || self.translator.wants_state(event)
+                || self.translator.wants_input(event))
     }
 
     /// Reads what the translation of the pending event needs from before the run.
@@ -108,6 +115,16 @@ impl RunStream {
         if let Some(last) = self.translator.wants_messages(event) {
             let messages = earlier::messages(&self.app, self.session, last).await?;
             self.translator.set_messages(messages);
+        }
+        if self.translator.wants_messages_at_interrupt(event) {
+            let messages = earlier::messages(&self.app, self.session, event.session_seq).await?;
+            self.translator.set_messages_at_interrupt(messages);
+        }
+        if self.translator.wants_input(event)
+            && let Some(command) = store::kernel::commands::get(&self.app.db, self.command_id).await?
+        {
+            let input = front_end::replayed(&self.app, &self.thread_id, &self.run_id, &command, event);
+            self.translator.set_input(input);
         }
         if self.translator.wants_state(event) {
             let state = earlier::state(&self.app, self.session, self.begins).await?;

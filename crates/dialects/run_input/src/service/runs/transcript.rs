@@ -12,6 +12,7 @@ use ostler_protocol::{
     Failure, Rule,
     kernel::{
         events::{Event, EventType},
+        front_end::TOOL_RESULT_PART,
         sessions::Session,
     },
     limits::CONVERSATION_EVENTS_MAX,
@@ -47,6 +48,8 @@ struct TranscriptView<'a> {
 
 #[derive(Deserialize)]
 struct TranscriptPart<'a> {
+    #[serde(borrow, default, rename = "type")]
+    part_type: Cow<'a, str>,
     #[serde(borrow, default)]
     text: Option<Cow<'a, str>>,
 }
@@ -57,7 +60,8 @@ impl<'a> TranscriptView<'a> {
     }
 
     fn full_text(&self) -> String {
-        self.content.iter().filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
+        let words = self.content.iter().filter(|part| part.part_type != TOOL_RESULT_PART);
+        words.filter_map(|part| part.text.as_deref()).collect::<Vec<_>>().join("\n")
     }
 }
 

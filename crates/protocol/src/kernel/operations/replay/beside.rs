@@ -12,7 +12,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandType},
         events::{Event, EventType, PHASE_ROLLED_BACK, PHASE_RUNNER_ENDED},
-        permissions::{AskPermission, Ballot, PermissionRequest, PermissionStatus},
+        permissions::{AskPermission, Ballot, EditedArguments, PermissionRequest, PermissionStatus},
         runner_jobs::RunnerJob,
         runs::Run,
         sessions::Session,
@@ -67,6 +67,7 @@ struct AuditFields {
     option_id: Option<String>,
     resolved_by: Option<String>,
     reason: Option<String>,
+    edited: Option<EditedArguments>,
 }
 
 impl Beside {
@@ -141,6 +142,8 @@ impl Beside {
             tool_call_id: ask.tool_call_id,
             options: ask.options,
             digest: ask.digest.to_ascii_lowercase(),
+            editable: ask.editable,
+            edited: None,
             round: 0,
             status: PermissionStatus::Pending,
             option_id: None,
@@ -166,6 +169,8 @@ impl Beside {
             tool_call_id: None,
             options: vec![],
             digest: String::new(),
+            editable: None,
+            edited: fields.edited,
             deadline: event.created_at,
             round: 0,
             status: fields.status.as_deref().and_then(PermissionStatus::parse).unwrap_or(PermissionStatus::Denied),
@@ -182,6 +187,7 @@ impl Beside {
             Some(request) => PermissionRequest {
                 status: resolved.status,
                 option_id: resolved.option_id,
+                edited: resolved.edited,
                 resolved_by: resolved.resolved_by,
                 resolved_at: resolved.resolved_at,
                 resolved_seq: resolved.resolved_seq,

@@ -1,6 +1,7 @@
 //! The kernel's rules, each as a sentence, on a desk without a store.
 
 mod budgets;
+mod calls;
 mod cancels;
 mod commands;
 mod jobs;
@@ -155,7 +156,7 @@ impl Scene {
             updated_at: self.now,
         };
         let message = NewEvent::written(EventType::UserMessage, Some(command_id), &json!({}));
-        Op::CreateCommand(Box::new(CreateCommandOp { command, message, storage_missing: false }))
+        Op::CreateCommand(Box::new(CreateCommandOp { command, message, facts: vec![], storage_missing: false }))
     }
 
     pub(super) fn command_of(&mut self, run_id: RunId, command_type: CommandType) -> CommandId {

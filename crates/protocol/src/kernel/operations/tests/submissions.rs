@@ -10,7 +10,7 @@ impl Scene {
         let Op::CreateCommand(first) = self.new_command(run_id, CommandType::Turn, None) else { unreachable!() };
         fresh.start = Some((first, Box::new(self.new_job(run_id))));
         let work = Submission::Turn { fresh: Box::new(fresh), on_busy };
-        SubmitOp { alias: name.into(), request_hash: hash.into(), work, by: "me".into() }
+        SubmitOp { alias: name.into(), parent: None, request_hash: hash.into(), work, by: "me".into() }
     }
 
     fn submit(&mut self, op: SubmitOp) -> Result<Submitted, Failure> {
@@ -43,10 +43,10 @@ impl Scene {
                 Value::String(option_id) => Choice::Option(option_id.clone()),
                 _ => Choice::Unreadable,
             };
-            PermissionAnswer { permission_id: *permission_id, choice }
+            PermissionAnswer { permission_id: *permission_id, choice, edited: None }
         };
         let work = Submission::Answers { answers: answers.iter().map(resumed).collect(), voter: voter(None) };
-        SubmitOp { alias: name.into(), request_hash: name.into(), work, by: "me".into() }
+        SubmitOp { alias: name.into(), parent: None, request_hash: name.into(), work, by: "me".into() }
     }
 }
 

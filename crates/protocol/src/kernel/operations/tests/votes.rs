@@ -272,13 +272,30 @@ fn a_client_joins_once_and_a_session_has_a_bound() {
 }
 
 #[test]
+fn the_last_participant_that_is_absent_stays_the_voter_under_consensus() {
+    let mut asked = asked(rules(PermissionStrategy::Consensus), &["a", "b"]);
+    for participant in ["a", "b"] {
+        change(&mut asked.scene, SessionChange::LeaveUnlessLast { participant: participant.into() }).unwrap();
+    }
+    assert_eq!(asked.scene.desk.session.participants, ["b"]);
+    let second = PermissionId::new(asked.scene.body());
+    let event = asks(asked.turn, second);
+    ask(&mut asked.scene, asked.run, rules(PermissionStrategy::Consensus), event).unwrap();
+    let ballot = &asked.scene.rows(asked.run).permissions[&second].ballot;
+    assert_eq!((ballot.strategy, ballot.voters.len(), ballot.quorum), (PermissionStrategy::Consensus, 1, Some(1)));
+    assert!(ballot.check(&voter(Some("stranger"))).is_err());
+    assert_eq!(ballot.check(&voter(Some("b"))), Ok(()));
+    assert_eq!(asked.differences(), Vec::<String>::new());
+}
+
+#[test]
 fn answers_of_a_thread_are_votes_like_any_other() {
     let mut asked = asked(rules(PermissionStrategy::Consensus), &["me", "phone"]);
     let resume = |asked: &mut Asked, alias: &str, choice: Choice| {
         let (session, now, run) = (asked.scene.desk.session.session, asked.scene.now, asked.run);
-        let answers = vec![PermissionAnswer { permission_id: asked.permission, choice }];
+        let answers = vec![PermissionAnswer { permission_id: asked.permission, choice, edited: None }];
         let work = Submission::Answers { answers, voter: voter(None) };
-        let op = SubmitOp { alias: alias.into(), request_hash: alias.into(), work, by: "me".into() };
+        let op = SubmitOp { alias: alias.into(), parent: None, request_hash: alias.into(), work, by: "me".into() };
         let op = Op::Submit(Box::new(op));
         match apply(&mut asked.scene.desk, Request { session, run_id: Some(run), op }, now) {
             Ok(Reply::Submitted(submitted)) => submitted.alias.after_seq,

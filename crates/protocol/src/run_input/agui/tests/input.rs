@@ -265,10 +265,11 @@ fn a_users_text_is_counted_in_characters_over_all_its_parts() {
 
 #[test]
 fn forwarded_props_are_closed_and_ask_for_the_mode() {
-    for bad in
-        [Value::Null, json!({}), json!("chat"), json!({"runtime_mode": "automation"}), json!({"runtime_mode": "x"})]
-    {
+    for bad in [Value::Null, json!({}), json!("chat"), json!({"runtime_mode": "x"})] {
         refused(&with("forwardedProps", bad), MODE.0, MODE.1);
+    }
+    for (word, mode) in [("chat", RuntimeMode::Chat), ("automation", RuntimeMode::Automation)] {
+        assert_eq!(accepted(&with("forwardedProps", json!({"runtime_mode": word}))).mode, mode);
     }
     for bad in [
         json!({"runtime_mode": "chat", "locale": "de"}),
@@ -395,7 +396,7 @@ fn snake_case_means_the_same_and_camel_case_wins() {
     assert_ne!(text, snake);
     let (camel, other) = (accepted(&camel), RunInput::read(snake.as_bytes(), Form::Queued).expect("accepted"));
     assert_eq!(camel, other, "with the same hash");
-    let InputMessage::Activity { content, .. } = &camel.others[2] else { panic!("an activity") };
+    let InputMessage::Activity { content, .. } = &camel.others[2].message else { panic!("an activity") };
     assert_eq!(content["snake_key"], 1, "what a message holds is not respelled");
 
     let mut both = with("runId", "camel".into());

@@ -4,7 +4,7 @@
 //! than the agent means. So every patch is applied here first, and one that does not apply is not sent.
 
 use json_patch::PatchOperation;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{limits::EVENT_BYTES_MAX, run_input::agui::events::Patch};
 
@@ -30,6 +30,10 @@ impl StateDocument {
 
     pub(super) fn unknown() -> Self {
         Self { value: None, bytes: 0 }
+    }
+
+    pub(super) fn value(&self) -> Option<&Value> {
+        self.value.as_ref()
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -79,6 +83,43 @@ fn size(value: &Value) -> usize {
         Value::Array(items) => 2 + items.iter().map(|item| size(item) + 1).sum::<usize>(),
         Value::Object(fields) => 2 + fields.iter().map(|(name, value)| name.len() + 4 + size(value)).sum::<usize>(),
         _ => 8,
+    }
+}
+
+/// A thread's state, as its clients hold it after the thread's earlier turns.
+#[derive(Clone, Debug)]
+pub struct TranslatorState(pub(super) StateDocument);
+
+impl Default for TranslatorState {
+    /// What a stock client begins with.
+    fn default() -> Self {
+        Self(StateDocument::new(Value::Object(Map::new())))
+    }
+}
+
+impl TranslatorState {
+    /// Nothing is known of it.
+    pub fn unknown() -> Self {
+        Self(StateDocument::unknown())
+    }
+
+    /// The state. `None` if nothing is known of it.
+    pub fn value(&self) -> Option<&Value> {
+        self.0.value()
+    }
+
+    /// Applies a JSON Patch, whole or not at all. False if it does not apply.
+    pub fn patch(&mut self, patch: &Value) -> bool {
+        Patch::read(patch).is_some_and(|patch| self.0.apply(&patch))
+    }
+
+    /// Takes the payload of the next `state` event.
+    pub fn take(&mut self, payload: &Value) {
+        match (payload.get("snapshot"), payload.get("patch").and_then(Patch::read)) {
+            (Some(snapshot), _) if !snapshot.is_null() => self.0 = StateDocument::new(snapshot.clone()),
+            (_, Some(patch)) => drop(self.0.apply(&patch)),
+            _ => {}
+        }
     }
 }
 

@@ -35,6 +35,11 @@ impl Out<'_> {
         self.verifier.pass(AgUiEvent { body, timestamp: self.timestamp, metadata }, &mut self.events);
     }
 
+    /// Ends whatever is open.
+    pub(super) fn close_all(&mut self) {
+        self.verifier.close_all(self.timestamp, &mut self.events);
+    }
+
     pub(super) fn custom(&mut self, name: &str, value: Value) {
         self.send(EventBody::Custom { name: name.to_owned(), value });
     }

@@ -42,12 +42,18 @@ impl Questions {
         }
         let options: Vec<&str> = ask.options.iter().map(|option| option.option_id.as_str()).collect();
         let tool_call_id = ask.tool_call_id.as_deref().and_then(|id| tools.announced(id));
-        let response_schema = json!({"type": "object", "properties": {
+        let mut response_schema = json!({"type": "object", "properties": {
             "optionId": {"type": "string", "enum": options}, "approved": {"type": "boolean"}},
             "anyOf": [{"required": ["optionId"]}, {"required": ["approved"]}]});
+        if let Some(editable) = &ask.editable {
+            response_schema["properties"]["editedArgs"] = editable.schema.clone();
+        }
         let mut metadata = json!({"options": ask.options, "digest": ask.digest});
         if let Some(command) = &ask.command {
             metadata["command"] = command.as_str().into();
+        }
+        if let Some(editable) = &ask.editable {
+            metadata["arguments"] = editable.arguments.clone();
         }
         let interrupt = Interrupt {
             id: ask.permission_id.to_string(),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
+    kernel::front_end::FRONT_END_METHOD,
     limits::NAME_BYTES_MAX,
     run_input::agui::{
         events::{EventBody, ToolRole},
@@ -25,6 +26,8 @@ struct OpenCall {
     output: String,
     output_cut: bool,
     answered: bool,
+    /// The front end runs the tool.
+    is_front_end: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +63,8 @@ impl Tools {
         out.send(EventBody::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });
         out.send(EventBody::ToolCallArgs { tool_call_id: id.clone(), delta: arguments(payload) });
         out.send(EventBody::ToolCallEnd { tool_call_id: id.clone() });
-        self.calls.push(OpenCall { key, id, output: String::new(), output_cut: false, answered: false });
+        let is_front_end = payload["method"] == FRONT_END_METHOD;
+        self.calls.push(OpenCall { key, id, output: String::new(), output_cut: false, answered: false, is_front_end });
         self.calls.len() - 1
     }
 
@@ -80,6 +84,16 @@ impl Tools {
         value.insert("stream".into(), clip(stream, NAME_BYTES_MAX).into());
         value.insert("text".into(), text.into());
         out.custom(OUTPUT, value.into());
+    }
+
+    /// Takes the calls of the front end's tools, for a run that completes: the next run answers them.
+    pub(super) fn pending(&mut self) -> Vec<String> {
+        let open = self.calls.iter_mut().filter(|call| call.is_front_end && !call.answered);
+        open.map(|call| {
+            call.answered = true;
+            call.id.clone()
+        })
+        .collect()
     }
 
     /// Reports an unknown outcome for the calls that never ended.
@@ -112,7 +126,10 @@ impl OpenCall {
     fn answer(&mut self, payload: &Value, status: &str, out: &mut Out) {
         self.answered = true;
         let exit_code = payload["exitCode"].as_i64();
-        let content = match (std::mem::take(&mut self.output), payload["resultSummary"].as_str()) {
+        let content = match (
+            std::mem::take(&mut self.output),
+            payload["result"].as_str().or(payload["resultSummary"].as_str()),
+        ) {
             (output, _) if !output.is_empty() => output,
             (_, Some(summary)) => summary.to_owned(),
             _ => match (status, exit_code) {

@@ -243,6 +243,7 @@ impl CodexFixture {
             truncated: false,
             images: self.images.clone(),
             images_unseen: 0,
+            past_calls: vec![],
         }
     }
 

@@ -23,7 +23,7 @@ fn a_resume_needs_no_user_message_and_is_chosen_by_option_or_approval() {
         option("never", OptionKind::RejectAlways),
     ];
     let chosen = |status, payload| {
-        let entry = ResumeEntry { interrupt_id: "p".into(), status, payload };
+        let entry = ResumeEntry { interrupt_id: "p".into(), status, payload, metadata: None };
         entry.choice().select(&options).map(|option| option.option_id.clone())
     };
     use ResumeStatus::{Cancelled, Resolved};

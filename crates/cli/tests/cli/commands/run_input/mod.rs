@@ -1,0 +1,4 @@
+//! The commands of the run input dialect.
+
+mod automations;
+mod calendar;

@@ -1,0 +1,154 @@
+//! The scheduler: starts automations that are due, starts again what a server that died had claimed, and records how runs
+//! have ended. Any number of servers may do this at once.
+//!
+//! After downtime each automation that is due starts once, however many of its times have passed.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use ostler_protocol::{
+    Failure, Timestamp,
+    ids::AutomationStartId,
+    run_input::{
+        automations::{Automation, AutomationStart, AutomationStatus, StartStatus, schedule::next_after_date},
+        local_times::{find_zone, zone_rules_version},
+    },
+};
+use ostler_store::{self as store, run_input::automation_starts::DueStart};
+
+use super::starts;
+use crate::state::RunInputState;
+use ostler_server::app::App;
+
+/// Automations that are claimed together.
+const CLAIMED_AT_ONCE: u32 = 250;
+/// Runs that are submitted concurrently.
+const CONCURRENT_STARTS: usize = 32;
+/// Ends that are recorded in one pass.
+const ENDS_AT_ONCE: u32 = 500;
+
+pub(crate) async fn run(app: App) {
+    let state = RunInputState::of(&app);
+    if !state.automations.scheduler {
+        return;
+    }
+    let (poll, mut is_planned) = (state.automations.poll(), false);
+    loop {
+        let outcome = if is_planned { Ok(()) } else { replan(&app).await };
+        is_planned = outcome.is_ok();
+        if let Err(failure) = outcome.and(pass(&app).await) {
+            tracing::warn!(%failure, cause = failure.cause.as_deref(), "automations cannot be started; trying again");
+        }
+        tokio::select! {
+            () = app.drained() => return,
+            () = state.scheduler.notified() => {}
+            () = tokio::time::sleep(pause(&app, poll).await) => {}
+        }
+    }
+}
+
+/// Until the next automation is due, and no longer than the interval: another server may have changed it, and runs end.
+async fn pause(app: &App, poll: Duration) -> Duration {
+    let next = store::run_input::automations::find_next_due(&app.db).await.ok().flatten();
+    let left = next.map(|next| next.duration_since(app.wall()));
+    left.and_then(|left| Duration::try_from(left).ok()).map_or(poll, |left| left.clamp(Duration::from_millis(10), poll))
+}
+
+async fn pass(app: &App) -> Result<(), Failure> {
+    start_due(app).await?;
+    start_abandoned(app).await?;
+    record_ends(app).await
+}
+
+async fn start_due(app: &App) -> Result<(), Failure> {
+    loop {
+        let now = app.wall();
+        let due = store::run_input::automations::list_due(&app.db, now, CLAIMED_AT_ONCE).await?;
+        let is_last = due.len() < CLAIMED_AT_ONCE as usize;
+        let planned: Vec<_> = due.iter().filter_map(|automation| due_start(app, automation, now)).collect();
+        if planned.is_empty() || app.is_draining() {
+            return Ok(());
+        }
+        let until = starts::claimed_until(app);
+        let claimed = store::run_input::automation_starts::claim(&app.db, &planned, until, now).await?;
+        // Another server has claimed the rest.
+        let is_last = is_last || claimed.is_empty();
+        begin_all(app, claimed.into_iter().map(|start| (start, 1)).collect()).await;
+        if is_last {
+            return Ok(());
+        }
+    }
+}
+
+async fn begin_all(app: &App, claimed: Vec<(AutomationStart, i64)>) {
+    let begin = |(start, attempts)| async move { starts::begin(app, &start, attempts).await };
+    stream::iter(claimed).for_each_concurrent(CONCURRENT_STARTS, begin).await;
+}
+
+/// The start of a due automation. Its next time is after now, so that what was missed is made up for once.
+fn due_start(app: &App, automation: &Automation, now: Timestamp) -> Option<DueStart> {
+    let due = automation.next_run_at?;
+    let zone = find_zone(&automation.timezone).ok()?;
+    let date = due.to_zoned(zone.clone()).date();
+    let next = next_after_date(&automation.config.schedule, &zone, now.max(due), Some(date));
+    Some(DueStart {
+        automation_id: automation.id,
+        due_us: due.as_microsecond(),
+        next_us: next.map(|next| next.at.as_microsecond()),
+        last_date: Some(date.to_string()),
+        zone_rules: zone_rules_version().to_owned(),
+        start_id: AutomationStartId::new(app.ids.body()),
+        thread_id: app.ids.body().to_string(),
+    })
+}
+
+/// Starts what a server has claimed and not started: it died, or a reason that may have passed kept it from starting.
+async fn start_abandoned(app: &App) -> Result<(), Failure> {
+    if !store::run_input::automation_starts::any_expired(&app.db, app.now()).await? {
+        return Ok(());
+    }
+    let until = starts::claimed_until(app);
+    let claimed =
+        store::run_input::automation_starts::claim_expired(&app.db, until, app.now(), CLAIMED_AT_ONCE).await?;
+    begin_all(app, claimed.into_iter().map(|reclaimed| (reclaimed.start, reclaimed.attempts)).collect()).await;
+    Ok(())
+}
+
+async fn record_ends(app: &App) -> Result<(), Failure> {
+    for (start, state) in store::run_input::automation_starts::list_ended(&app.db, ENDS_AT_ONCE).await? {
+        match state.map(StartStatus::of_command) {
+            Some(Some(ended)) => starts::end(app, &start, ended, None).await?,
+            Some(None) => {}
+            None => starts::end(app, &start, StartStatus::Cancelled, Some("the thread of the run was erased")).await?,
+        }
+    }
+    Ok(())
+}
+
+/// Computes next times again that were computed by other rules of time zones, as a newer version of the program has. A time
+/// that is due by the new rules starts at once; a date that had its start gets no second one.
+async fn replan(app: &App) -> Result<(), Failure> {
+    let rules = zone_rules_version();
+    loop {
+        let stale = store::run_input::automations::list_planned_otherwise(&app.db, rules, CLAIMED_AT_ONCE).await?;
+        if stale.is_empty() {
+            return Ok(());
+        }
+        for mut automation in stale {
+            let (revision, now) = (automation.revision, app.wall());
+            let is_ahead = automation.next_run_at.is_some_and(|next| next > now);
+            if automation.status == AutomationStatus::Active && is_ahead {
+                let (after, date) = (automation.plan.after, automation.plan.last_date());
+                // An automation whose zone was removed keeps the time that it has.
+                if let Ok(zone) = find_zone(&automation.timezone) {
+                    let next = next_after_date(&automation.config.schedule, &zone, after, date);
+                    automation.next_run_at = next.map(|next| next.at);
+                }
+            }
+            automation.plan.zone_rules = rules.to_owned();
+            automation.revision += 1;
+            // False if it was changed in the meantime, and then it was planned by the new rules.
+            store::run_input::automations::update(&app.db, &automation, revision).await?;
+        }
+    }
+}

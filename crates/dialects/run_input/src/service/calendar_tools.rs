@@ -1,0 +1,81 @@
+//! The calendar as tools of an agent: plain functions that a toolkit registers. A call acts for the user of the run.
+
+use ostler_protocol::{
+    Failure,
+    run_input::{
+        agui::input::ClientTime,
+        calendar::{
+            CalendarEvent, ListOccurrences,
+            tool::{CalendarTool, CalendarWrite, KnownZones, ZoneSource, definitions, read_write},
+        },
+        local_times::{LocalTimeKind, local_text},
+    },
+};
+use ostler_server::{app::App, auth::Principal, service::users};
+use serde_json::{Value, json};
+
+use super::calendar_events;
+
+/// What a call takes from the run that it belongs to.
+#[derive(Clone, Debug, Default)]
+pub struct CalendarCallContext {
+    /// `forwardedProps.client_time` of the run.
+    pub client_time: Option<ClientTime>,
+}
+
+/// The definitions of the tools `calendar_write` and `calendar_read`.
+pub fn calendar_tools() -> [CalendarTool; 2] {
+    definitions()
+}
+
+/// Creates, updates or deletes an event. The result shows the event, its instants, the zone and where the zone came from.
+pub async fn write_calendar(
+    app: &App,
+    caller: &Principal,
+    context: &CalendarCallContext,
+    arguments: &Value,
+) -> Result<Value, Failure> {
+    let user = match caller {
+        Principal::User { .. } => users::time_zone(app, caller).await?.iana_name().map(str::to_owned),
+        _ => None,
+    };
+    let device = context.client_time.as_ref().map(|time| time.device_timezone.as_str());
+    match read_write(arguments, KnownZones { device, user: user.as_deref() })? {
+        CalendarWrite::Create(made) => {
+            let event = calendar_events::create(app, caller, &made.call).await?;
+            written("created", &event, made.zone_source)
+        }
+        CalendarWrite::Update(id, change) => {
+            let event = calendar_events::update(app, caller, id, &change.call).await?;
+            written("updated", &event, change.zone_source)
+        }
+        CalendarWrite::Delete(id) => {
+            calendar_events::delete(app, caller, id).await?;
+            Ok(json!({"action": "deleted", "event_id": id}))
+        }
+    }
+}
+
+/// Lists the occurrences of a window.
+pub async fn read_calendar(app: &App, caller: &Principal, arguments: &Value) -> Result<Value, Failure> {
+    let request: ListOccurrences = serde_json::from_value(arguments.clone()).unwrap_or_default();
+    let found = calendar_events::occurrences(app, caller, request.window()?).await?;
+    serde_json::to_value(found).map_err(Failure::internal)
+}
+
+fn written(action: &str, event: &CalendarEvent, source: Option<ZoneSource>) -> Result<Value, Failure> {
+    let zone = event.zone()?;
+    let (start, end) = event.first(&zone)?;
+    let note = match start.kind {
+        LocalTimeKind::Exact => None,
+        LocalTimeKind::Missing => {
+            Some("the clocks skip this local time; the event starts as much later as the clocks are moved")
+        }
+        LocalTimeKind::Ambiguous => Some("the clocks show this local time twice; the event starts at the first"),
+    };
+    Ok(json!({
+        "action": action, "event_id": event.id, "event": event, "event_timezone": event.event_timezone,
+        "timezone_source": source, "starts_at_utc": start.at, "ends_at_utc": end,
+        "starts_at_local": local_text(start.at, &zone), "local_time": start.kind, "note": note,
+    }))
+}

@@ -1,0 +1,234 @@
+//! The front end's part of a run beside the message: its tools, the results of their calls, the state it shares with the agent,
+//! and the fields of its messages. They are stored with the turn, given to the agent, and read back by the run's followers.
+
+use ostler_protocol::{
+    Failure, RawJson, Rule,
+    ids::SessionId,
+    kernel::{
+        commands::{Command, CommandState, CommandType},
+        context::{Context, Note, Remark},
+        events::{Event, EventType},
+        front_end::{FRONT_END_METHOD, ToolAnswer, UPDATE_STATE_TOOL},
+        sessions::Session,
+    },
+    limits::CONVERSATION_EVENTS_MAX,
+    run_input::{
+        agui::{
+            events::ReplayedInput,
+            input::{RunInput, UserMessage},
+            messages::InputMessage,
+            replay::user_messages,
+            replies::ToolReply,
+            tools::check_conflicts,
+        },
+        history::{Picture, user_content},
+    },
+};
+use ostler_store as store;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::earlier;
+use crate::service::{attachments, threads};
+use ostler_server::{
+    app::App,
+    auth::Principal,
+    tools::{ToolContext, Toolkit},
+};
+
+/// Messages and tool calls among which the pending calls of a thread are searched: those of its last turn.
+const EVENTS_MAX: usize = 256;
+/// Pending calls that a rejection lists.
+const LISTED_MAX: usize = 16;
+
+/// A result that answers a pending call of the thread.
+pub(super) struct AnsweredCall {
+    pub reply: ToolReply,
+    pub answer: ToolAnswer,
+}
+
+impl AnsweredCall {
+    /// The part of the message's event, redacted.
+    pub(super) fn part(&self, app: &App) -> Result<Value, Failure> {
+        let mut part = self.answer.part(&self.reply.message_id);
+        if !self.reply.fields.is_empty() {
+            part["sent"] = self.reply.fields.clone().into();
+        }
+        Ok(app.redacted(&RawJson::of(&part))?.to_value())
+    }
+}
+
+/// Rejects tools that have the name of a tool which this server offers to the caller's runs.
+pub(super) async fn check_tools(app: &App, caller: &Principal, input: &RunInput) -> Result<(), Failure> {
+    if input.tools.is_empty() {
+        return Ok(());
+    }
+    let server_tools = server_tools(app, caller).await?;
+    Ok(check_conflicts(&input.tools, server_tools.iter().map(String::as_str))?)
+}
+
+/// The names of the tools that the server itself offers to the caller's runs.
+async fn server_tools(app: &App, caller: &Principal) -> Result<Vec<String>, Failure> {
+    let context = ToolContext {
+        tenant_id: threads::tenant(app, caller)?.into(),
+        owner: Some(threads::owner(caller)?.into()),
+        run: None,
+        command: None,
+        is_operator: false,
+    };
+    let tools = Toolkit::of(app).list(app, &context).await?;
+    Ok(tools.into_keys().chain([UPDATE_STATE_TOOL.to_owned()]).collect())
+}
+
+/// The calls that the input answers. A run without a message must answer all of the thread's pending calls.
+pub(super) async fn answers(
+    app: &App,
+    thread: Option<&Session>,
+    input: &RunInput,
+) -> Result<Vec<AnsweredCall>, Failure> {
+    if input.replies.is_empty() {
+        return Ok(vec![]);
+    }
+    let pending = match thread {
+        Some(thread) => pending(app, thread.session).await?,
+        None => vec![],
+    };
+    let find = |call: &PendingCall| input.replies.iter().find(|reply| reply.tool_call_id == call.tool_call_id);
+    if input.user.is_none() {
+        let is_pending = |reply: &&ToolReply| pending.iter().any(|call| call.tool_call_id == reply.tool_call_id);
+        // A transcript also has the results of the server's own tools.
+        let unknown = input.replies.iter().find(|reply| !is_pending(reply));
+        if let Some(unknown) = unknown.filter(|_| pending.is_empty() || input.transcript.is_empty()) {
+            let message = format!("toolCallId {:?} is no pending tool call of the thread", unknown.tool_call_id);
+            return Err(Failure::invalid(Rule::AgentRunMessagesInvalid, app.redactor.redact(&message).into_owned()));
+        }
+        let open = pending.iter().filter(|call| find(call).is_none());
+        let open: Vec<_> = open.map(|call| call.tool_call_id.as_str()).take(LISTED_MAX).collect();
+        if !open.is_empty() {
+            let message = format!("every pending tool call must be answered; missing: {}", open.join(", "));
+            return Err(Failure::invalid(Rule::AgentRunMessagesInvalid, message));
+        }
+    }
+    let answered = pending.iter().filter_map(|call| {
+        let reply = find(call)?.clone();
+        let answer = ToolAnswer {
+            tool_call_id: call.tool_call_id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+            content: reply.content.clone(),
+            error: reply.error.clone(),
+        };
+        Some(AnsweredCall { reply, answer })
+    });
+    Ok(answered.collect())
+}
+
+/// A call of a front end's tool that has no result yet.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PendingCall {
+    tool_call_id: String,
+    name: String,
+    arguments: String,
+    method: String,
+    status: String,
+}
+
+/// The calls with which the thread's last turn completed. A later turn leaves them unanswered for good.
+async fn pending(app: &App, session: SessionId) -> Result<Vec<PendingCall>, Failure> {
+    let types = [EventType::UserMessage, EventType::ToolCall];
+    let newest =
+        store::kernel::events::list_newest(&app.db, session, &types, CONVERSATION_EVENTS_MAX, EVENTS_MAX).await?;
+    let is_turn = |event: &&Event| {
+        let message = event.payload.as_deref().and_then(user_content);
+        event.event_type == EventType::UserMessage
+            && message.is_some_and(|message| message.command_type == Some(CommandType::Turn))
+    };
+    let last = newest.events.iter().rfind(is_turn).and_then(|event| event.command_id);
+    let Some(command_id) = last else { return Ok(vec![]) };
+    let mut calls: Vec<PendingCall> = vec![];
+    for event in newest.events.iter().filter(|event| event.command_id == Some(command_id)) {
+        let fact = event.payload.as_deref().filter(|_| event.event_type == EventType::ToolCall);
+        let Some(call) = fact.and_then(|text| serde_json::from_str::<PendingCall>(text).ok()) else { continue };
+        calls.retain(|other| other.tool_call_id != call.tool_call_id);
+        if call.method == FRONT_END_METHOD && call.status == "started" {
+            calls.push(call);
+        }
+    }
+    let command = if calls.is_empty() { None } else { store::kernel::commands::get(&app.db, command_id).await? };
+    let is_completed = command.is_some_and(|command| command.state == CommandState::Completed);
+    Ok(if is_completed { calls } else { vec![] })
+}
+
+/// The context of the turn: what the agent receives with the message.
+pub(super) fn context(input: &RunInput, answers: &[AnsweredCall], state: Option<Value>) -> Context {
+    let is_answer = |message: &InputMessage| match message {
+        InputMessage::Tool { tool_call_id, .. } => {
+            answers.iter().any(|answered| answered.answer.tool_call_id == *tool_call_id)
+        }
+        _ => false,
+    };
+    let others = input.others.iter().filter(|sent| !is_answer(&sent.message));
+    Context {
+        messages: others.map(|sent| sent.remark()).collect(),
+        notes: input.context.clone(),
+        about: input.user.as_ref().map(about).unwrap_or_default(),
+        clock: None,
+        state,
+        tools: input.tools.clone(),
+        tool_answers: answers.iter().map(|answered| answered.answer.clone()).collect(),
+    }
+}
+
+/// What the fields of the user's message mean to an agent.
+fn about(user: &UserMessage) -> Vec<Note> {
+    let text = |fields: &Map<String, Value>, name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
+    let name = text(&user.fields, "name").map(|value| Note { description: "The user's name".to_owned(), value });
+    let files = user.part_fields.iter().filter_map(|fields| text(fields, "filename"));
+    let files = files.map(|value| Note { description: "File name of a picture".to_owned(), value });
+    name.into_iter().chain(files).collect()
+}
+
+/// The state that the front end sent, redacted, and whether it differs from the thread's. An empty object is what a stock client
+/// has at first, and changes nothing.
+pub(super) async fn state(
+    app: &App,
+    thread: Option<&Session>,
+    input: &RunInput,
+) -> Result<(Option<Value>, bool), Failure> {
+    let is_given = |state: &&Value| state.as_object().is_none_or(|fields| !fields.is_empty());
+    let Some(state) = input.state.as_ref().filter(is_given) else { return Ok((None, false)) };
+    let state = app.redacted(&RawJson::of(state))?.to_value();
+    let current = match thread {
+        Some(thread) => earlier::state(app, thread.session, thread.last_seq).await?.value().cloned(),
+        None => None,
+    };
+    let differs = current.as_ref() != Some(&state);
+    Ok((Some(state), differs))
+}
+
+/// Whether the run's followers read back more than its message.
+pub(super) fn has_input(input: &RunInput, context: &Context) -> bool {
+    let has_fields =
+        |user: &UserMessage| !user.fields.is_empty() || user.part_fields.iter().any(|fields| !fields.is_empty());
+    let is_more = !context.messages.is_empty() || !context.notes.is_empty() || !context.tools.is_empty();
+    is_more || context.state.is_some() || input.user.as_ref().is_some_and(has_fields)
+}
+
+/// What a run was started with, from its command and the event of its message.
+pub(super) fn replayed(app: &App, thread_id: &str, run_id: &str, command: &Command, event: &Event) -> ReplayedInput {
+    let context = Context::of(&command.payload);
+    let signed = |picture: &Picture| attachments::url_of(app, picture);
+    let message = event.payload.as_deref().and_then(user_content);
+    let own = message.map(|message| user_messages(message, signed)).unwrap_or_default();
+    let own = own.iter().map(|message| serde_json::to_value(message).unwrap_or_default());
+    ReplayedInput {
+        thread_id: thread_id.to_owned(),
+        run_id: run_id.to_owned(),
+        parent_run_id: None,
+        state: context.state,
+        messages: own.chain(context.messages.iter().filter_map(Remark::as_sent)).collect(),
+        tools: context.tools,
+        context: context.notes,
+    }
+}

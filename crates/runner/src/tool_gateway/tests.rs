@@ -1,0 +1,212 @@
+//! The gateway over a real socket.
+
+use futures_util::FutureExt;
+use ostler_protocol::{
+    FailureKind,
+    tools::wire::{CallStatus, OfferedTool},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    serve::{REQUEST_BYTES_MAX, RESULT_BYTES_MAX},
+    *,
+};
+
+const TOKEN: &str = "token-of-this-run";
+
+/// A toolkit that remembers its calls. The name of a tool says what happens.
+#[derive(Default)]
+struct PlayedTools {
+    calls: Mutex<Vec<(String, String)>>,
+}
+
+impl PlayedTools {
+    fn calls(&self) -> Vec<(String, String)> {
+        self.calls.lock().unwrap().clone()
+    }
+}
+
+fn offered(name: &str, changes: bool) -> OfferedTool {
+    OfferedTool {
+        name: name.into(),
+        description: "what it does".into(),
+        parameters: serde_json::Map::new(),
+        source: "built-in".into(),
+        scope: None,
+        changes,
+        idempotent: false,
+        uses_network: false,
+        deadline_ms: 1_000,
+        output_bytes_max: 1_000,
+    }
+}
+
+impl TurnToolkit for PlayedTools {
+    fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>> {
+        let tools = vec![offered("time_now", false), offered("write", true)];
+        async move { Ok(RunTools { tools, earlier_calls: vec![] }) }.boxed()
+    }
+
+    fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>> {
+        self.calls.lock().unwrap().push((name.to_owned(), arguments.to_owned()));
+        let called = |status, content: &str, truncated| {
+            Ok(CalledTool { call_id: "c".into(), status, content: content.into(), truncated })
+        };
+        let result = match name {
+            "slow" => return std::future::pending().boxed(),
+            "time_now" => called(CallStatus::Completed, "noon", false),
+            "long" => called(CallStatus::Completed, "first lines", true),
+            "huge" => called(CallStatus::Completed, &"ä".repeat(RESULT_BYTES_MAX), false),
+            "declined" => called(CallStatus::Declined, "a person said no", false),
+            "unreachable" => Err(Failure::new(FailureKind::InfraFailed, "no server responds")),
+            _ => called(CallStatus::Failed, "there is no such tool", false),
+        };
+        std::future::ready(result).boxed()
+    }
+}
+
+async fn gateway(token: &str) -> ToolGateway {
+    ToolGateway::start(&token.to_owned().into()).await.unwrap()
+}
+
+async fn send_text(gateway: &ToolGateway, token: &str, length: usize, body: &str) -> String {
+    let address = gateway.url.strip_prefix("http://").and_then(|url| url.strip_suffix(PATH)).unwrap();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = format!(
+        "POST {PATH} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).await.unwrap();
+    reply
+}
+
+/// The status of the reply, and its message, if it has one.
+async fn send(gateway: &ToolGateway, token: &str, message: &Value) -> (u16, Value) {
+    let body = message.to_string();
+    let reply = send_text(gateway, token, body.len(), &body).await;
+    let status = reply.split(' ').nth(1).unwrap().parse().unwrap();
+    let streamed = reply.lines().find_map(|line| line.strip_prefix("data: "));
+    let text = streamed.or_else(|| reply.split_once("\r\n\r\n").map(|(_, body)| body)).unwrap_or_default();
+    (status, serde_json::from_str(text).unwrap_or_default())
+}
+
+async fn request(gateway: &ToolGateway, method: &str, params: Value) -> Value {
+    let message = json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params});
+    let (status, reply) = send(gateway, TOKEN, &message).await;
+    assert_eq!((status, &reply["id"]), (200, &json!(7)), "{reply}");
+    reply
+}
+
+/// Calls a tool. Returns the text, and whether it is an error.
+async fn call(gateway: &ToolGateway, name: &str) -> (String, bool) {
+    let reply = request(gateway, "tools/call", json!({"name": name, "arguments": {"a": 1}})).await;
+    let text = reply["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{reply}"));
+    (text.to_owned(), reply["result"]["isError"] == true)
+}
+
+#[tokio::test]
+async fn a_client_initializes_lists_and_calls() {
+    let (gateway, tools) = (gateway(TOKEN).await, Arc::new(PlayedTools::default()));
+    let _attached = gateway.attach(tools.clone());
+    let listing = gateway.listing();
+    let initialized = request(&gateway, "initialize", json!({"protocolVersion": "2025-06-18"})).await;
+    assert_eq!(initialized["result"]["protocolVersion"], "2025-06-18");
+    assert_eq!(initialized["result"]["capabilities"], json!({"tools": {}}));
+    let told = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(send(&gateway, TOKEN, &told).await.0, 202);
+    assert_eq!(request(&gateway, "ping", json!({})).await["result"], json!({}));
+    let listed = request(&gateway, "tools/list", json!({})).await["result"]["tools"].clone();
+    assert_eq!((&listed[0]["name"], &listed[1]["name"]), (&json!("time_now"), &json!("write")));
+    assert_eq!(listed[0]["inputSchema"], json!({"type": "object"}));
+    assert_eq!(listed[1]["annotations"]["readOnlyHint"], false);
+    listing.wait().await;
+    assert_eq!(call(&gateway, "time_now").await, ("noon".to_owned(), false));
+    assert_eq!(tools.calls(), [("time_now".to_owned(), r#"{"a":1}"#.to_owned())]);
+    let reply = request(&gateway, "resources/list", json!({})).await;
+    assert_eq!(reply["error"]["code"], -32601);
+}
+
+#[tokio::test]
+async fn only_the_token_of_the_run_is_admitted() {
+    let (gateway, other, tools) =
+        (gateway(TOKEN).await, gateway("token-of-another").await, Arc::new(PlayedTools::default()));
+    let _attached = gateway.attach(tools.clone());
+    let _other = other.attach(Arc::new(PlayedTools::default()));
+    let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "time_now"}});
+    for wrong in ["", "wrong", "token-of-another", "token-of-this-ru", "token-of-this-runs"] {
+        assert_eq!(send(&gateway, wrong, &message).await.0, 401, "{wrong:?}");
+    }
+    assert_eq!(send(&other, TOKEN, &message).await.0, 401, "nor is this one admitted to another run");
+    assert!(tools.calls().is_empty());
+    assert_eq!(send(&gateway, TOKEN, &message).await.0, 200);
+}
+
+#[tokio::test]
+async fn nothing_can_be_called_before_and_after_a_turn() {
+    let (gateway, tools) = (gateway(TOKEN).await, Arc::new(PlayedTools::default()));
+    assert!(call(&gateway, "time_now").await.1);
+    assert_eq!(request(&gateway, "tools/list", json!({})).await["error"]["code"], -32603);
+    let attached = gateway.attach(tools.clone());
+    let waiting = call(&gateway, "slow");
+    let end = async {
+        while tools.calls().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        drop(attached);
+    };
+    let (ended, ()) = tokio::join!(waiting, end);
+    assert_eq!(ended, ("the turn has ended".to_owned(), true), "a call ends with its turn");
+    assert!(call(&gateway, "time_now").await.1);
+    assert_eq!(tools.calls().len(), 1);
+}
+
+#[tokio::test]
+async fn results_are_bounded_and_failures_are_for_the_model() {
+    let gateway = gateway(TOKEN).await;
+    let _attached = gateway.attach(Arc::new(PlayedTools::default()));
+    assert_eq!(call(&gateway, "long").await, ("first lines\n[The result is longer.]".to_owned(), false));
+    let (huge, is_error) = call(&gateway, "huge").await;
+    assert!(!is_error && huge.len() < RESULT_BYTES_MAX + 100 && huge.ends_with("[The result is longer.]"));
+    for (name, expected) in [
+        ("declined", "the call was declined: a person said no"),
+        ("no_such_tool", "there is no such tool"),
+        ("unreachable", "the tool could not be called: no server responds"),
+    ] {
+        assert_eq!(call(&gateway, name).await, (expected.to_owned(), true), "{name}");
+    }
+    let nameless = request(&gateway, "tools/call", json!({})).await;
+    assert_eq!(nameless["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn requests_that_are_too_long_or_no_messages_are_rejected() {
+    let (gateway, tools) = (gateway(TOKEN).await, Arc::new(PlayedTools::default()));
+    let _attached = gateway.attach(tools.clone());
+    let reply = send_text(&gateway, TOKEN, REQUEST_BYTES_MAX + 1, "").await;
+    assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
+    for text in ["", "7", "{", "[]", r#"{"jsonrpc":"1.0","id":1,"method":"ping"}"#] {
+        let reply = send_text(&gateway, TOKEN, text.len(), text).await;
+        assert!(reply.starts_with("HTTP/1.1 400"), "{text}: {reply}");
+    }
+    assert!(tools.calls().is_empty());
+}
+
+#[tokio::test]
+async fn the_port_is_closed_with_the_gateway_and_the_token_is_in_no_debug_output() {
+    let gateway = gateway(TOKEN).await;
+    let address = gateway.url.strip_prefix("http://").and_then(|url| url.strip_suffix(PATH)).unwrap().to_owned();
+    let offer = gateway.offer();
+    assert!(!format!("{offer:?}").contains(TOKEN));
+    assert_eq!(gateway.codex_config()["http_headers"]["Authorization"], format!("Bearer {TOKEN}"));
+    drop(gateway);
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(&address).await.is_ok() {
+        assert!(tokio::time::Instant::now() < until, "the port is still open");
+        tokio::task::yield_now().await;
+    }
+}

@@ -1,0 +1,306 @@
+//! `run_agent`: a run of another profile, for one prompt, whose reply is the result. It gets no more than is left of the budgets of
+//! the run that starts it, and may start others only to a bounded depth. What it has used is charged to the command that started it
+//! when it ends: children that run concurrently get the same remainder each.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    Failure, RawJson,
+    ids::{AgentId, CommandId, RunId, SessionId, TokenId, UserId},
+    kernel::{
+        budgets::{Allowance, Spent},
+        commands::{Command, CommandType, CreateCommand},
+        events::EventType,
+        facts::DelegatedUse,
+        modes::ApprovalMode,
+        policy::Budgets,
+        provider_profiles::secret_ref,
+        runs::{Cancel, CreateRun, Run, TerminalStatus},
+    },
+    tokens::TokenRole,
+    tools::{ToolDefinition, definition::DEADLINE_MS_MAX},
+};
+use ostler_store as store;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    BuiltIn,
+    definitions::{define, text},
+};
+use crate::{
+    app::App,
+    auth::Principal,
+    dialect::Dialects,
+    recheck::SessionWatch,
+    service::{lookup, provider_profiles, results, runs},
+    tools::{
+        scopes::granted_scopes,
+        source::{Invocation, ToolContext, ToolError, ToolSource},
+    },
+};
+
+/// How deeply runs may start others.
+const DEPTH_MAX: u32 = 3;
+/// How the keys of such runs begin. Their depth follows.
+const KEY: &str = "run_agent.";
+const PROMPT_BYTES_MAX: usize = 32 * 1024;
+/// A run that has less time left is not started.
+const TIME_LEFT_MS_MIN: i64 = 1_000;
+/// How long before the deadline of the call its run is cancelled.
+const CANCEL_BEFORE: Duration = Duration::from_secs(2);
+
+pub(super) fn definition(profiles: &[String]) -> Option<ToolDefinition> {
+    let properties = json!({
+        "profile": {"type": "string", "enum": profiles, "description": "Which agent to run"},
+        "prompt": {"type": "string", "minLength": 1, "maxLength": PROMPT_BYTES_MAX},
+    });
+    let schema = json!({"type": "object", "properties": properties, "required": ["profile", "prompt"], "additionalProperties": false});
+    let description = "Gives a task to another agent, waits until it is done and returns its reply. The agent knows nothing of this \
+        conversation.";
+    let defined = define("run_agent", description, schema)?;
+    // The key of the run is that of the call, so that a repeated call finds its run.
+    Some(defined.idempotent().scope("agents:run").deadline_ms(DEADLINE_MS_MAX))
+}
+
+pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
+    Box::pin(async move {
+        let (Some(parent), Some(command)) = (&invocation.context.run, &invocation.context.command) else {
+            return Err(ToolError::failed("run_agent can be called in a run only"));
+        };
+        let depth = depth_of(parent) + 1;
+        if depth > DEPTH_MAX {
+            return Err(ToolError::failed(format!("agents may start others {DEPTH_MAX} levels deep at most")));
+        }
+        let caller = caller_of(app, parent).await.map_err(refused)?;
+        let caller = caller.ok_or_else(|| ToolError::failed("the user or service that created this run is unknown"))?;
+        let key = format!("{KEY}{depth}.{}.{}", parent.run_id, invocation.call_id);
+        // What is left of the budgets has changed since the first request, so that a repeated one would not be the same.
+        let child = match find_child(app, parent, &key).await.map_err(refused)? {
+            Some(child) => child,
+            None => {
+                let request = request(app, invocation, parent, command, key).await?;
+                let (created, _) = runs::create(app, &caller, request).await.map_err(refused)?;
+                let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
+                Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session }
+            }
+        };
+        let reply = child.reply(app, &caller, command, invocation.deadline).await;
+        child.charge(app, invocation).await;
+        reply
+    })
+}
+
+/// The run that an earlier execution of the call has started. A caller may choose any key, so that only a run of the same creator is
+/// the child.
+async fn find_child(app: &App, parent: &Run, key: &str) -> Result<Option<Child>, Failure> {
+    let found = store::kernel::runs::find_by_key(&app.db, &parent.tenant_id, key).await?;
+    let Some(run) = found.filter(|run| run.created_by == parent.created_by) else { return Ok(None) };
+    let first = store::kernel::commands::get_first(&app.db, run.run_id).await?;
+    Ok(first.map(|first| Child { run_id: run.run_id, command_id: first.command_id, session: run.session }))
+}
+
+fn refused(failure: Failure) -> ToolError {
+    ToolError::failed(format!("the agent could not be started: {}", failure.message))
+}
+
+/// The depth of a run in the tree of runs that started each other. A caller that chooses such a key only makes its own tree smaller.
+fn depth_of(run: &Run) -> u32 {
+    let key = run.idempotency_key.as_deref().and_then(|key| key.strip_prefix(KEY));
+    key.and_then(|rest| rest.split('.').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The caller who created the parent, in its tenant.
+async fn caller_of(app: &App, parent: &Run) -> Result<Option<Principal>, Failure> {
+    let tenants: Arc<[String]> = [parent.tenant_id.clone()].into();
+    let Some((kind, name)) = parent.created_by.as_deref().map(|by| by.split_once(':').unwrap_or((by, ""))) else {
+        return Ok(None);
+    };
+    Ok(match kind {
+        "operator" => Some(Principal::Operator),
+        "service" => {
+            let token_id = name.parse::<TokenId>().ok();
+            token_id.map(|token_id| Principal::Service { token_id, tenants, role: TokenRole::Client })
+        }
+        "user" => {
+            let user = store::users::find_by_name(&app.db, name).await?;
+            let named = |user_id: UserId| Principal::User { user_id, name: name.into(), tenants };
+            user.filter(|user| user.removed_at.is_none()).map(|user| named(user.user_id))
+        }
+        _ => None,
+    })
+}
+
+/// The request for the run: in an empty workspace, with what is left of the parent's budgets and nothing wider than its policy, the
+/// mode of its turn and the scopes of its agent.
+async fn request(
+    app: &App,
+    invocation: &Invocation,
+    parent: &Run,
+    command: &Command,
+    key: String,
+) -> Result<CreateRun, ToolError> {
+    let profile = text(invocation, "profile").unwrap_or_default();
+    let allowance = Allowance::of(&parent.execution_policy, &command.payload).map_err(refused)?;
+    let began = command.acked_at.unwrap_or(command.created_at);
+    let passed_ms = i64::try_from(app.now().duration_since(began).as_millis()).unwrap_or(i64::MAX);
+    let left_ms = allowance.timeout_ms.saturating_sub(passed_ms).min(DEADLINE_MS_MAX as i64);
+    if left_ms < TIME_LEFT_MS_MIN {
+        return Err(ToolError::failed("too little time is left to run an agent"));
+    }
+    let policy = &parent.execution_policy;
+    let mut execution = json!({"sandbox": policy.sandbox, "network": policy.network, "approval": policy.approval,
+        "timeoutMs": left_ms});
+    let left = left_of(&allowance.budgets, command).ok_or_else(|| ToolError::failed("the run's budget is used up"))?;
+    if let (Some(execution), Value::Object(left)) = (execution.as_object_mut(), json!(left)) {
+        execution.extend(left);
+    }
+    if provider_profiles::has_credential(app, &parent.tenant_id, profile).await.map_err(refused)? {
+        let credential = json!({"profile": profile, "secretRef": secret_ref(profile)});
+        execution["secretScope"] = json!({"providerCredentials": [credential]});
+    }
+    let mut payload = json!({"prompt": text(invocation, "prompt")});
+    if let Some(mode) = ApprovalMode::of(&command.payload) {
+        payload["mode"] = mode.as_str().into();
+    }
+    let (agent_id, enabled_tools) = restriction(app, &invocation.context, profile).await.map_err(refused)?;
+    if let Some(names) = enabled_tools {
+        payload["runtimeConfig"] = json!({"enabledTools": names});
+    }
+    let payload = RawJson::of(&payload);
+    Ok(CreateRun {
+        tenant_id: Some(parent.tenant_id.clone()),
+        project_id: Some(parent.project_id.clone()),
+        workspace_ref: Some(RawJson::of(&json!({"kind": "none"}))),
+        provider_id: Some(parent.provider_id.clone()),
+        backend_profile: Some(profile.to_owned()),
+        execution_policy: Some(RawJson::of(&execution)),
+        trace_sink: Some(RawJson::null()),
+        idempotency_key: Some(key),
+        agent_id,
+        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
+        ..CreateRun::default()
+    })
+}
+
+/// The agent of the child and the tools to which its command is restricted. A child of an agent's run is a run of the same agent, so
+/// that it has no other scopes. An agent that only another profile may run cannot have this child: then the child is restricted to
+/// the tools for which the agent has the scopes now.
+async fn restriction(
+    app: &App,
+    context: &ToolContext,
+    profile: &str,
+) -> Result<(Option<AgentId>, Option<Vec<String>>), Failure> {
+    let enabled_tools = context.enabled_tools();
+    let Some(agent_id) = context.run.as_ref().and_then(|run| run.agent_id) else { return Ok((None, enabled_tools)) };
+    let find = Dialects::of(app).iter().find_map(|dialect| dialect.profile_of_agent.as_ref());
+    let own_profile = match find {
+        Some(find) => find(app.clone(), agent_id).await?,
+        None => None,
+    };
+    if own_profile.is_none_or(|own| own == profile) {
+        return Ok((Some(agent_id), enabled_tools));
+    }
+    let granted = granted_scopes(app, context).await?.unwrap_or_default();
+    let own = BuiltIn::new(&app.config);
+    // A run in an empty workspace has no tools of MCP servers.
+    let mut tools = own.list(app, context).await?;
+    for source in Dialects::of(app).iter().flat_map(|dialect| dialect.tool_sources.iter()) {
+        tools.extend(source.list(app, context).await?);
+    }
+    let is_allowed = |tool: &ToolDefinition| {
+        tool.scope.as_ref().is_none_or(|scope| granted.contains(scope))
+            && enabled_tools.as_ref().is_none_or(|names| names.contains(&tool.name))
+    };
+    let names = tools.iter().filter(|tool| is_allowed(tool)).map(|tool| tool.name.clone()).collect();
+    Ok((None, Some(names)))
+}
+
+/// What is left of a command's budgets. `None` if one is used up.
+fn left_of(budgets: &Budgets, command: &Command) -> Option<Budgets> {
+    let spent = Spent::of(&command.fold);
+    let left = |granted: Option<i64>, spent: i64| granted.map(|granted| granted - spent);
+    let left = Budgets {
+        max_turns: left(budgets.max_turns, spent.turns),
+        max_tokens: left(budgets.max_tokens, spent.tokens),
+        max_tool_calls: left(budgets.max_tool_calls, spent.tool_calls),
+        max_cost_usd: budgets.max_cost_usd.map(|granted| granted - spent.cost_usd),
+    };
+    let counts = [left.max_turns, left.max_tokens, left.max_tool_calls];
+    let is_used_up =
+        counts.into_iter().flatten().any(|left| left <= 0) || left.max_cost_usd.is_some_and(|left| left <= 0.0);
+    (!is_used_up).then_some(left)
+}
+
+/// A run that was started.
+struct Child {
+    run_id: RunId,
+    command_id: CommandId,
+    session: SessionId,
+}
+
+impl Child {
+    /// Waits for the end of the run. Cancels it shortly before the deadline, and when the command that started it ends or is
+    /// cancelled.
+    async fn reply(
+        &self,
+        app: &App,
+        caller: &Principal,
+        parent: &Command,
+        deadline: Instant,
+    ) -> Result<String, ToolError> {
+        let until = deadline - CANCEL_BEFORE;
+        let mut watch = SessionWatch::new(app, self.session);
+        let mut parent_watch = SessionWatch::new(app, parent.session);
+        loop {
+            let result = results::get(app, caller, self.run_id, Some(self.command_id)).await.map_err(refused)?;
+            match result.terminal_status {
+                Some(TerminalStatus::Completed) => return Ok(result.reply.unwrap_or_default()),
+                Some(status) => {
+                    let why = result.blocker.unwrap_or_default();
+                    return Err(ToolError::failed(format!("the agent's run ended: {}: {why}", status.as_str())));
+                }
+                None if Instant::now() >= until => {
+                    self.cancel(app, caller, "the call that started it reached its deadline").await;
+                    return Err(ToolError::failed("the agent did not end in time, and was cancelled"));
+                }
+                None => {}
+            }
+            if is_to_stop(app, parent).await.map_err(refused)? {
+                self.cancel(app, caller, "the command that started it has ended").await;
+                return Err(ToolError::failed("the command has ended, and the agent was cancelled"));
+            }
+            tokio::select! {
+                () = watch.changed(until, |event| event.event_type == EventType::TerminalStatus) => {}
+                () = parent_watch.changed(until, |event| event.command_id == Some(parent.command_id)) => {}
+            }
+        }
+    }
+
+    async fn cancel(&self, app: &App, caller: &Principal, reason: &str) {
+        let reason = Cancel { reason: Some(reason.to_owned()) };
+        if let Err(failure) = runs::cancel(app, caller, self.run_id, reason).await {
+            tracing::warn!(%failure, run_id = %self.run_id, "a run of run_agent could not be cancelled");
+        }
+    }
+
+    /// Charges what the run has used, also through others, to the command that started it.
+    async fn charge(&self, app: &App, invocation: &Invocation) {
+        match lookup::command_of(app, self.run_id, self.command_id).await {
+            Ok(command) => {
+                let Spent { tokens, cost_usd, .. } = Spent::of(&command.fold);
+                invocation.delegated.lock().add(DelegatedUse { tokens, cost_usd });
+            }
+            Err(failure) => {
+                tracing::warn!(%failure, run_id = %self.run_id, "the use of a run of run_agent could not be read");
+            }
+        }
+    }
+}
+
+/// Whether a command has ended or is being cancelled.
+async fn is_to_stop(app: &App, command: &Command) -> Result<bool, Failure> {
+    let current = lookup::command_of(app, command.run_id, command.command_id).await?;
+    Ok(current.state.is_terminal() || current.cancel_requested_at.is_some())
+}

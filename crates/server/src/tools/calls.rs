@@ -1,0 +1,170 @@
+//! The calls that this process executes or has executed, so that a repeated request finds its call.
+
+use std::{collections::HashMap, sync::Arc};
+
+use ostler_protocol::{
+    Failure, Rule,
+    ids::RunId,
+    tools::wire::{CallStatus, CalledTool},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+/// Most calls of one run that are open at once.
+const OPEN_PER_RUN_MAX: usize = 64;
+/// Most calls that are remembered after their end.
+const ENDED_MAX: usize = 1_024;
+
+/// A call in its run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct CallKey {
+    pub run_id: RunId,
+    pub call_id: String,
+}
+
+/// `None` while the call has not ended.
+type CallResult = Option<Result<CalledTool, Failure>>;
+
+/// A call that this process executes or has executed.
+pub(super) struct LocalCall {
+    /// Of everything that was requested.
+    fingerprint: String,
+    result: watch::Sender<CallResult>,
+    /// The order in which calls began.
+    number: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Calls {
+    by_key: Mutex<HashMap<CallKey, Arc<LocalCall>>>,
+    next_number: std::sync::atomic::AtomicU64,
+}
+
+impl LocalCall {
+    fn has_ended(&self) -> bool {
+        self.result.borrow().is_some()
+    }
+
+    /// Waits for the end of the call. Returns that it is running if it has not ended by then.
+    pub(super) async fn wait(&self, call_id: &str, until: Instant) -> Result<CalledTool, Failure> {
+        let mut receiver = self.result.subscribe();
+        // An error means that the sender is gone, which `self` owns.
+        let waited = timeout_at(until, receiver.wait_for(Option::is_some)).await;
+        let result = waited.ok().and_then(|result| result.ok()?.clone());
+        result.unwrap_or_else(|| {
+            Ok(CalledTool {
+                call_id: call_id.to_owned(),
+                status: CallStatus::Running,
+                content: String::new(),
+                truncated: false,
+            })
+        })
+    }
+}
+
+impl Calls {
+    /// The call of this key, and whether it is new: then the caller executes it, and reports its end.
+    pub(super) fn begin(&self, key: &CallKey, fingerprint: String) -> Result<(Arc<LocalCall>, bool), Failure> {
+        let mut calls = self.by_key.lock();
+        if let Some(call) = calls.get(key) {
+            if call.fingerprint != fingerprint {
+                let message = format!("callId {:?} was used for another call", key.call_id);
+                return Err(Failure::rule(Rule::ToolCallReused, message));
+            }
+            return Ok((call.clone(), false));
+        }
+        let open = calls.iter().filter(|(other, call)| other.run_id == key.run_id && !call.has_ended()).count();
+        if open >= OPEN_PER_RUN_MAX {
+            let message = format!("run {} has {OPEN_PER_RUN_MAX} open calls of tools", key.run_id);
+            return Err(Failure::rule(Rule::ToolCallsOpen, message));
+        }
+        forget_oldest(&mut calls);
+        let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let call = Arc::new(LocalCall { fingerprint, result: watch::Sender::new(None), number });
+        calls.insert(key.clone(), call.clone());
+        Ok((call, true))
+    }
+
+    /// Reports the end of a call. One that failed before anything was recorded is forgotten, so that it can be requested again.
+    pub(super) fn end(&self, key: &CallKey, call: &LocalCall, result: Result<CalledTool, Failure>) {
+        if result.is_err() {
+            self.by_key.lock().remove(key);
+        }
+        call.result.send_replace(Some(result));
+    }
+}
+
+/// Makes room for another call.
+fn forget_oldest(calls: &mut HashMap<CallKey, Arc<LocalCall>>) {
+    if calls.len() < 2 * ENDED_MAX {
+        return;
+    }
+    let mut ended_numbers: Vec<_> = calls.values().filter(|call| call.has_ended()).map(|call| call.number).collect();
+    ended_numbers.sort_unstable();
+    let Some(newest_forgotten) = ended_numbers.len().checked_sub(ENDED_MAX).and_then(|count| ended_numbers.get(count))
+    else {
+        return;
+    };
+    calls.retain(|_, call| !call.has_ended() || call.number >= *newest_forgotten);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn key(call_id: &str) -> CallKey {
+        CallKey { run_id: RunId::new(uuid::Uuid::nil()), call_id: call_id.into() }
+    }
+
+    fn completed(call_id: &str) -> CalledTool {
+        CalledTool { call_id: call_id.into(), status: CallStatus::Completed, content: "x".into(), truncated: false }
+    }
+
+    #[tokio::test]
+    async fn a_repeated_request_finds_its_call_and_another_one_is_refused() {
+        let calls = Calls::default();
+        let (call, is_new) = calls.begin(&key("a"), "1".into()).unwrap();
+        assert!(is_new);
+        let running = call.wait("a", Instant::now() + Duration::from_millis(5)).await.unwrap();
+        assert_eq!(running.status, CallStatus::Running);
+        calls.end(&key("a"), &call, Ok(completed("a")));
+        let (again, is_new) = calls.begin(&key("a"), "1".into()).unwrap();
+        assert!(!is_new);
+        assert_eq!(again.wait("a", Instant::now()).await.unwrap(), completed("a"));
+        let refused = calls.begin(&key("a"), "2".into()).err().unwrap();
+        assert_eq!(refused.broken_rule(), Some(Rule::ToolCallReused));
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_not_recorded_can_be_requested_again() {
+        let calls = Calls::default();
+        let (call, _) = calls.begin(&key("a"), "1".into()).unwrap();
+        calls.end(&key("a"), &call, Err(Failure::internal("x")));
+        assert!(call.wait("a", Instant::now()).await.is_err());
+        assert!(calls.begin(&key("a"), "1".into()).unwrap().1);
+    }
+
+    #[test]
+    fn open_calls_of_a_run_and_ended_ones_are_bounded() {
+        let calls = Calls::default();
+        for number in 0..OPEN_PER_RUN_MAX {
+            calls.begin(&key(&format!("open{number}")), String::new()).unwrap();
+        }
+        let refused = calls.begin(&key("more"), String::new()).err().unwrap();
+        assert_eq!(refused.broken_rule(), Some(Rule::ToolCallsOpen));
+        let calls = Calls::default();
+        for number in 0..5 * ENDED_MAX {
+            let key = key(&number.to_string());
+            let (call, _) = calls.begin(&key, String::new()).unwrap();
+            calls.end(&key, &call, Ok(completed("x")));
+        }
+        assert!(calls.by_key.lock().len() <= 2 * ENDED_MAX);
+        let newest = key(&(5 * ENDED_MAX - 1).to_string());
+        assert!(!calls.begin(&newest, String::new()).unwrap().1, "the newest are remembered");
+    }
+}

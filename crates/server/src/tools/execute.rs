@@ -1,0 +1,265 @@
+//! Executes one call: finds its tool, checks the arguments, decides, asks, records that it starts, calls the source once within the
+//! deadline, and records its end.
+
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures_util::FutureExt;
+use ostler_protocol::{
+    Failure, Rule,
+    kernel::{events::EventType, launching::is_worth_repeating, modes::ApprovalMode, permissions::PermissionStatus},
+    limits::PERMISSION_WAIT_MS_MAX,
+    tools::{
+        Authorisation, CallAction, CallAuthority, CallState, ToolDefinition, authorise, call_digest,
+        wire::{CallTool, CalledTool},
+    },
+};
+use ostler_store as store;
+use serde_json::{Map, Value};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::{
+    outcome::CallOutcome,
+    record::Recorder,
+    recover::{self, Recovered},
+    scopes::granted_scopes,
+    source::{Invocation, ToolContext, ToolError, ToolSource},
+    toolkit::{FoundTool, Toolkit},
+};
+use crate::{
+    app::{App, RunRef},
+    recheck::SessionWatch,
+    service::lookup,
+};
+
+/// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
+const RECORD_ATTEMPTS: u32 = 6;
+const RECORD_PAUSE: Duration = Duration::from_millis(50);
+/// The server resolves a permission request at its deadline. Should it not, the call still does not wait for ever.
+const PERMISSION_GRACE_MS: u64 = 60_000;
+
+/// A call on its way, in its current state.
+struct Execution<'a> {
+    app: &'a App,
+    run: &'a RunRef,
+    request: &'a CallTool,
+    recorder: Recorder<'a>,
+    context: ToolContext,
+    state: CallState,
+}
+
+/// Executes a call, or finds what became of it. An error means that nothing about the call was recorded by this attempt, or that its
+/// end could not be.
+pub(super) async fn execute(app: &App, run: &RunRef, request: &CallTool) -> Result<CalledTool, Failure> {
+    match execute_unless_recorded(app, run, request, false).await {
+        // Another server has started the call since the fold was read: the log has what became of it.
+        Err(failure) if failure.broken_rule() == Some(Rule::ToolCallReused) => {
+            execute_unless_recorded(app, run, request, true).await
+        }
+        result => result,
+    }
+}
+
+async fn execute_unless_recorded(
+    app: &App,
+    run: &RunRef,
+    request: &CallTool,
+    must_read_log: bool,
+) -> Result<CalledTool, Failure> {
+    let recorder = Recorder::new(app, run, request)?;
+    let stored = lookup::run_unchecked(app, run.run_id).await?;
+    let command = lookup::command_of(app, run.run_id, request.command_id).await?;
+    let context = ToolContext::of_run(run, stored, Some(command));
+    let execution = Execution { app, run, request, recorder, context, state: CallState::Requested };
+    Ok(execution.run(must_read_log).await?.into_reply(&request.call_id))
+}
+
+/// Calls a source once, within the deadline. A source that panics fails its call only.
+pub(super) async fn call_source(
+    app: &App,
+    source: &dyn ToolSource,
+    invocation: &Invocation,
+) -> Result<String, ToolError> {
+    let tool = &invocation.tool;
+    let late = || ToolError::OutcomeUnknown(format!("the tool did not respond within {} ms", tool.deadline_ms));
+    let called = AssertUnwindSafe(source.call(app, invocation)).catch_unwind();
+    let returned = timeout_at(invocation.deadline, called).await.map_err(|_| late())?;
+    returned.unwrap_or_else(|_| {
+        tracing::error!(tool = tool.name, "a tool panicked");
+        Err(ToolError::OutcomeUnknown("the tool failed in an unexpected way".into()))
+    })
+}
+
+impl Execution<'_> {
+    async fn run(mut self, must_read_log: bool) -> Result<CallOutcome, Failure> {
+        let recovered = recover::find(self.app, self.run, &self.context, self.request, must_read_log).await?;
+        if let Recovered::Ended(outcome) = recovered {
+            return Ok(outcome);
+        }
+        let found = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await?;
+        if let Recovered::Lost = recovered {
+            // A tool that is not there any more may have changed something.
+            let is_idempotent = found.as_ref().is_some_and(|found| found.tool.is_idempotent);
+            if !CallState::Started.may_execute(is_idempotent) {
+                self.state = CallState::Started;
+                return self.end(CallAction::Lose, CallOutcome::unknown()).await;
+            }
+            self.recorder.is_executed_again = true;
+        }
+        let Some(mut found) = found else {
+            let message = format!("there is no tool {:?}", self.request.name);
+            return self.end_unexecuted(CallAction::Fail, &message).await;
+        };
+        let arguments = match found.tool.check_arguments(&self.request.arguments) {
+            Ok(arguments) => arguments,
+            Err(problem) => {
+                let message = format!("invalid arguments: {problem}");
+                return self.end_unexecuted(CallAction::Fail, &message).await;
+            }
+        };
+        let digest = call_digest(&found.tool.name, &arguments);
+        if !found.tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, &digest).await? {
+            let message = "an earlier attempt made this call, and its outcome is not known; it is not repeated";
+            return self.end_unexecuted(CallAction::Decline, message).await;
+        }
+        if let Some(reason) = self.decide(&found.tool, &arguments, &digest).await? {
+            return self.end_unexecuted(CallAction::Decline, &reason).await;
+        }
+        if self.state == CallState::Waiting {
+            found = match self.find_again().await? {
+                Ok(found) => found,
+                Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
+            };
+        }
+        self.recorder.started(&arguments, &found.tool, &digest).await?;
+        self.advance(CallAction::Start)?;
+        self.call(found, arguments).await
+    }
+
+    /// Calls the source of a call that was started, and records its end.
+    async fn call(mut self, found: FoundTool, arguments: Map<String, Value>) -> Result<CallOutcome, Failure> {
+        let FoundTool { tool, source } = found;
+        let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
+        let (context, call_id, delegated) = (self.context.clone(), self.request.call_id.clone(), Default::default());
+        let invocation = Invocation { tool: tool.clone(), arguments, context, call_id, deadline, delegated };
+        let result = call_source(self.app, source.as_ref(), &invocation).await;
+        self.recorder.delegated = invocation.delegated.into_inner();
+        let outcome = CallOutcome::executed(self.app, &tool, result);
+        let action = match outcome.state {
+            CallState::Completed => CallAction::Complete,
+            CallState::OutcomeUnknown => CallAction::Lose,
+            _ => CallAction::Fail,
+        };
+        self.end(action, outcome).await
+    }
+
+    /// Decides whether the call may be executed, and asks a person if the policy wants it. `Some` if it may not: the reason.
+    async fn decide(
+        &mut self,
+        tool: &ToolDefinition,
+        arguments: &Map<String, Value>,
+        digest: &str,
+    ) -> Result<Option<String>, Failure> {
+        match self.authorise(tool).await? {
+            Authorisation::Allow => Ok(None),
+            Authorisation::Refuse(failure) => Ok(Some(failure.message)),
+            Authorisation::Ask => {
+                let shown = Value::Object(arguments.clone()).to_string();
+                Ok(self.ask(&shown, digest).await?.map(str::to_owned))
+            }
+        }
+    }
+
+    async fn authorise(&self, tool: &ToolDefinition) -> Result<Authorisation, Failure> {
+        let granted = granted_scopes(self.app, &self.context).await?;
+        let (Some(run), Some(command)) = (&self.context.run, &self.context.command) else {
+            return Err(Failure::internal("a call outside of a run"));
+        };
+        let mode = ApprovalMode::of(&command.payload);
+        Ok(authorise(tool, &CallAuthority::of(&run.execution_policy, mode, granted.as_ref())))
+    }
+
+    /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled or a
+    /// scope revoked. The inner error is the reason for which the call may not be executed.
+    async fn find_again(&self) -> Result<Result<FoundTool, String>, Failure> {
+        // Another server that waited for the same permission may have been faster.
+        if !self.recorder.is_executed_again {
+            let recovered = recover::find(self.app, self.run, &self.context, self.request, true).await?;
+            if !matches!(recovered, Recovered::Unknown) {
+                return Err(recover::reused(&self.request.call_id));
+            }
+        }
+        let Some(found) = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await? else {
+            return Ok(Err(format!("the tool {:?} is no longer available", self.request.name)));
+        };
+        if let Err(problem) = found.tool.check_arguments(&self.request.arguments) {
+            return Ok(Err(format!("invalid arguments: {problem}")));
+        }
+        Ok(match self.authorise(&found.tool).await? {
+            Authorisation::Refuse(failure) => Err(failure.message),
+            Authorisation::Allow | Authorisation::Ask => Ok(found),
+        })
+    }
+
+    fn advance(&mut self, action: CallAction) -> Result<(), Failure> {
+        let next = self.state.after(action);
+        self.state = next.ok_or_else(|| Failure::internal(format!("{action:?} of a call that is {:?}", self.state)))?;
+        Ok(())
+    }
+
+    async fn end_unexecuted(mut self, action: CallAction, message: &str) -> Result<CallOutcome, Failure> {
+        self.advance(action)?;
+        let outcome = match self.state {
+            CallState::Declined => CallOutcome::declined(self.app, message),
+            _ => CallOutcome::failed(self.app, message),
+        };
+        self.recorder.not_executed(&outcome).await?;
+        Ok(outcome)
+    }
+
+    /// Records the end of a call that was started. The source has done its work, so that the store gets some time to respond.
+    async fn end(mut self, action: CallAction, outcome: CallOutcome) -> Result<CallOutcome, Failure> {
+        self.advance(action)?;
+        let mut pause = RECORD_PAUSE;
+        for _ in 1..RECORD_ATTEMPTS {
+            match self.recorder.ended(&outcome).await {
+                Ok(()) => return Ok(outcome),
+                Err(failure) if is_worth_repeating(&failure) => {
+                    tracing::warn!(%failure, "the end of a call was not stored")
+                }
+                Err(failure) => return Err(failure),
+            }
+            sleep(pause).await;
+            pause *= 2;
+        }
+        self.recorder.ended(&outcome).await.map(|()| outcome)
+    }
+
+    /// Asks a person, and waits for the answer. `Some` if the call may not be executed: the reason.
+    async fn ask(&mut self, arguments: &str, digest: &str) -> Result<Option<&'static str>, Failure> {
+        let mut watch = SessionWatch::new(self.app, self.run.session);
+        let Some(permission_id) = self.recorder.ask(arguments, digest).await? else {
+            return Ok(Some("the call is too long to be shown to a person, or has characters that cannot be shown"));
+        };
+        self.advance(CallAction::Ask)?;
+        let until = Instant::now() + Duration::from_millis(PERMISSION_WAIT_MS_MAX.unsigned_abs() + PERMISSION_GRACE_MS);
+        loop {
+            let found = store::kernel::permissions::get(&self.app.db, self.run.run_id, permission_id).await?;
+            let resolved = found.filter(|found| found.status != PermissionStatus::Pending);
+            if let Some(resolved) = resolved {
+                let is_same = resolved.digest.eq_ignore_ascii_case(digest);
+                return Ok(match resolved.status {
+                    PermissionStatus::Allowed if is_same => None,
+                    PermissionStatus::Cancelled => Some("the permission request expired or was cancelled"),
+                    _ => Some("permission was denied"),
+                });
+            }
+            if Instant::now() >= until {
+                return Ok(Some("the permission request expired"));
+            }
+            tokio::select! {
+                () = watch.changed(until, |event| event.event_type == EventType::PermissionResolved) => {}
+                () = self.app.stopped() => return Err(self.app.accepting().err().unwrap_or_else(|| Failure::internal("stopped"))),
+            }
+        }
+    }
+}

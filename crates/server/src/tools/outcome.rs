@@ -1,0 +1,55 @@
+//! What became of a call, within the limits of its tool and without secrets.
+
+use ostler_protocol::tools::{CallState, ToolDefinition, wire::CalledTool};
+
+use super::source::ToolError;
+use crate::app::App;
+
+/// What became of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct CallOutcome {
+    pub state: CallState,
+    /// The result, or why there is none.
+    pub text: String,
+    pub is_truncated: bool,
+}
+
+impl CallOutcome {
+    pub(super) fn failed(app: &App, message: &str) -> Self {
+        Self::of(app, CallState::Failed, message, usize::MAX)
+    }
+
+    pub(super) fn declined(app: &App, message: &str) -> Self {
+        Self::of(app, CallState::Declined, message, usize::MAX)
+    }
+
+    pub(super) fn unknown() -> Self {
+        let text = "the outcome of this call is not known: the process that executed it has ended, and it may have had an effect";
+        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false }
+    }
+
+    /// What a source returned.
+    pub(super) fn executed(app: &App, tool: &ToolDefinition, result: Result<String, ToolError>) -> Self {
+        let (state, text) = match &result {
+            Ok(text) => (CallState::Completed, text),
+            Err(ToolError::OutcomeUnknown(text)) if tool.changes => (CallState::OutcomeUnknown, text),
+            Err(ToolError::Failed(text) | ToolError::OutcomeUnknown(text)) => (CallState::Failed, text),
+        };
+        Self::of(app, state, text, tool.output_bytes_max)
+    }
+
+    /// Redacts before it cuts: half of a secret could not be recognised.
+    fn of(app: &App, state: CallState, text: &str, bytes_max: usize) -> Self {
+        let mut clean = app.redactor.redact(text).into_owned();
+        let is_truncated = clean.len() > bytes_max;
+        if is_truncated {
+            clean.truncate(clean.floor_char_boundary(bytes_max));
+        }
+        Self { state, text: clean, is_truncated }
+    }
+
+    pub(super) fn into_reply(self, call_id: &str) -> CalledTool {
+        let Self { state, text, is_truncated } = self;
+        CalledTool { call_id: call_id.to_owned(), status: state.into(), content: text, truncated: is_truncated }
+    }
+}

@@ -1,0 +1,204 @@
+//! The events of a call. They are appended under the lease of the runner that made the call, so that a runner that was replaced
+//! records nothing.
+
+use ostler_protocol::{
+    Failure, RawJson, Rule,
+    ids::{AttemptId, CommandId, PermissionId},
+    json::canonical_hash,
+    kernel::{
+        events::{AppendEvent, EventType, NewEvent},
+        facts::DelegatedUse,
+        operations::AppendOp,
+        permissions::{AskPermission, OptionKind, PermissionOption},
+    },
+    limits::TOOL_COMMAND_CHARS_MAX,
+    text::clip,
+    tools::{CallState, ToolDefinition, calls::TOOLKIT, wire::CallTool},
+};
+use ostler_store as store;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::outcome::CallOutcome;
+use crate::{
+    app::{App, RunRef},
+    service::requests::attempt,
+};
+
+/// Bytes of arguments that are recorded as an object. Longer ones are recorded as a text that is cut.
+const RECORDED_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
+/// The options of a permission request.
+const ALLOW: &str = "allow";
+const DENY: &str = "deny";
+
+/// Writes the events of one call.
+pub(super) struct Recorder<'a> {
+    app: &'a App,
+    run: &'a RunRef,
+    request: &'a CallTool,
+    attempt_id: Option<AttemptId>,
+    /// An earlier execution of the call was lost, and its tool is idempotent.
+    pub is_executed_again: bool,
+    /// What runs that the call started have used.
+    pub delegated: DelegatedUse,
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(app: &'a App, run: &'a RunRef, request: &'a CallTool) -> Result<Self, Failure> {
+        let attempt_id = attempt(request.attempt_id.as_deref())?;
+        Ok(Self { app, run, request, attempt_id, is_executed_again: false, delegated: DelegatedUse::default() })
+    }
+
+    async fn append(&self, events: Vec<(EventType, Value)>) -> Result<(), Failure> {
+        let (app, request) = (self.app, self.request);
+        let command_id: CommandId = request.command_id;
+        let received = events.into_iter().map(|(event_type, payload)| {
+            let event = AppendEvent {
+                event_type: event_type.as_str().to_owned(),
+                command_id: Some(command_id.to_string()),
+                payload: RawJson::of(&payload),
+            };
+            NewEvent::receive(event, &app.redactor)
+        });
+        let op = AppendOp {
+            runner_id: request.runner_id.clone(),
+            lease_epoch: request.lease_epoch,
+            attempt_id: self.attempt_id,
+            batch_no: None,
+            release_if_idle: false,
+            voting: app.config.policy.voting_rules(),
+            events: received.collect::<Result<_, _>>()?,
+        };
+        app.submit(self.run, op).await.map(drop)
+    }
+
+    fn fact(&self, state: CallState) -> Value {
+        let status = state.status().unwrap_or_default();
+        json!({"toolCallId": self.request.call_id, "name": self.request.name, "method": "function", "type": TOOLKIT,
+            "status": status})
+    }
+
+    fn start_fact(&self, arguments: &Value, tool: Option<(&ToolDefinition, &str)>) -> Value {
+        let mut fact = self.fact(CallState::Started);
+        let text = arguments.to_string();
+        fact["arguments"] = match text.len() {
+            0..=RECORDED_ARGUMENTS_BYTES_MAX => arguments.clone(),
+            _ => format!("{}…", &text[..text.floor_char_boundary(RECORDED_ARGUMENTS_BYTES_MAX)]).into(),
+        };
+        if self.is_executed_again {
+            fact["executedAgain"] = true.into();
+        }
+        if let Some((tool, digest)) = tool {
+            fact["source"] = tool.origin.to_string().into();
+            fact["digest"] = digest.into();
+            fact["changes"] = tool.changes.into();
+            fact["deadlineMs"] = tool.deadline_ms.into();
+        }
+        fact
+    }
+
+    fn end_fact(&self, outcome: &CallOutcome) -> Value {
+        let mut fact = self.fact(outcome.state);
+        fact["resultSummary"] = clip(&outcome.text, TOOL_COMMAND_CHARS_MAX).into();
+        fact["result"] = outcome.text.as_str().into();
+        fact["resultTruncated"] = outcome.is_truncated.into();
+        if !self.delegated.is_none() {
+            fact["totalTokens"] = self.delegated.tokens.into();
+            fact["costUsd"] = self.delegated.cost_usd.into();
+        }
+        fact
+    }
+
+    pub(super) async fn started(
+        &self,
+        arguments: &Map<String, Value>,
+        tool: &ToolDefinition,
+        digest: &str,
+    ) -> Result<(), Failure> {
+        let fact = self.start_fact(&Value::Object(arguments.clone()), Some((tool, digest)));
+        self.append(vec![(EventType::ToolCall, fact)]).await
+    }
+
+    pub(super) async fn ended(&self, outcome: &CallOutcome) -> Result<(), Failure> {
+        self.append(vec![(EventType::ToolCall, self.end_fact(outcome))]).await
+    }
+
+    /// Records a call that was never executed: its request and its end.
+    pub(super) async fn not_executed(&self, outcome: &CallOutcome) -> Result<(), Failure> {
+        let arguments = match serde_json::from_str::<Map<String, Value>>(&self.request.arguments) {
+            Ok(arguments) => Value::Object(arguments),
+            Err(_) => self.request.arguments.as_str().into(),
+        };
+        let events = vec![self.start_fact(&arguments, None), self.end_fact(outcome)];
+        self.append(events.into_iter().map(|fact| (EventType::ToolCall, fact)).collect()).await
+    }
+
+    /// The id of the permission request for exactly this call. Derived, so that another server that got the same request finds it. A
+    /// runner with a new lease sends a request of its own, because claiming the lease cancels the earlier ones.
+    fn permission_id(&self, digest: &str) -> PermissionId {
+        let CallTool { lease_epoch, command_id, call_id, .. } = self.request;
+        let hash =
+            canonical_hash(&json!(["toolkit permission", self.run.run_id, lease_epoch, command_id, call_id, digest]));
+        let body = hash.get(..32).and_then(|half| u128::from_str_radix(half, 16).ok()).unwrap_or_default();
+        PermissionId::new(Uuid::from_u128(body))
+    }
+
+    /// Asks for permission to execute exactly this call, unless the request exists. `None` if the call cannot be shown to a person as
+    /// it is.
+    pub(super) async fn ask(&self, arguments: &str, digest: &str) -> Result<Option<PermissionId>, Failure> {
+        let request = self.request;
+        let permission_id = self.permission_id(digest);
+        let option = |option_id: &str, name: &str, kind| PermissionOption {
+            option_id: option_id.into(),
+            name: name.into(),
+            kind,
+        };
+        let mut ask = AskPermission {
+            permission_id,
+            title: format!("Call the tool {}", request.name),
+            command: Some(format!("{} {arguments}", request.name)),
+            tool_call_id: Some(request.call_id.clone()),
+            options: vec![option(ALLOW, "Allow", OptionKind::AllowOnce), option(DENY, "Deny", OptionKind::RejectOnce)],
+            digest: digest.to_owned(),
+            editable: None,
+            wait_ms: None,
+            deadline: None,
+        };
+        if !ask.can_be_asked() {
+            return Ok(None);
+        }
+        match self.existing_request(&ask).await? {
+            Some(true) => return Ok(Some(permission_id)),
+            // The runner has used the id for a request that shows something else. What it shows must not permit this call.
+            Some(false) => ask.permission_id = PermissionId::new(self.app.ids.body()),
+            None => {}
+        }
+        let payload = ostler_protocol::json::value_of(&ask);
+        match self.append(vec![(EventType::PermissionRequest, payload)]).await {
+            Ok(()) => Ok(Some(ask.permission_id)),
+            // Another server may just have asked.
+            Err(failure) if failure.broken_rule() == Some(Rule::PermissionIdUsed) => {
+                match self.existing_request(&ask).await? {
+                    Some(true) => Ok(Some(permission_id)),
+                    _ => Err(failure),
+                }
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Whether the request with this id, if there is one, shows the same as `ask`.
+    async fn existing_request(&self, ask: &AskPermission) -> Result<Option<bool>, Failure> {
+        let found = store::kernel::permissions::get(&self.app.db, self.run.run_id, ask.permission_id).await?;
+        let Some(found) = found else { return Ok(None) };
+        // Requests are stored without secrets.
+        let stored = self.app.redacted(&RawJson::of(ask))?.view::<AskPermission>();
+        Ok(Some(stored.is_some_and(|stored| {
+            found.command_id == self.request.command_id
+                && found.title == stored.title
+                && found.command == stored.command
+                && found.tool_call_id == stored.tool_call_id
+                && found.options == stored.options
+        })))
+    }
+}

@@ -1,0 +1,18 @@
+//! The scopes of agents.
+
+use std::collections::BTreeSet;
+
+use ostler_protocol::Failure;
+
+use super::source::ToolContext;
+use crate::{app::App, dialect::Dialects};
+
+/// The scopes that the user has granted to the run's agent. `None` if the run has no agent.
+pub(super) async fn granted_scopes(app: &App, context: &ToolContext) -> Result<Option<BTreeSet<String>>, Failure> {
+    let Some(agent_id) = context.run.as_ref().and_then(|run| run.agent_id) else { return Ok(None) };
+    let read = Dialects::of(app).iter().find_map(|dialect| dialect.granted_scopes.as_ref());
+    match (read, &context.owner) {
+        (Some(read), Some(owner)) => read(app.clone(), agent_id, owner.to_string()).await.map(Some),
+        _ => Ok(Some(BTreeSet::new())),
+    }
+}

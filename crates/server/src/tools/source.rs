@@ -1,0 +1,108 @@
+//! What the toolkit requires of a source of tools.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    Failure,
+    kernel::{commands::Command, context::Context, facts::DelegatedUse, runs::Run},
+    tools::{ToolDefinition, enabled_tools},
+};
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+
+use crate::{
+    app::{App, RunRef},
+    auth::LOCAL,
+};
+
+/// For whom tools are listed, or a call is made.
+#[derive(Clone)]
+pub struct ToolContext {
+    pub tenant_id: Arc<str>,
+    /// The user in whose thread the run is. `None` if it is in none.
+    pub owner: Option<Arc<str>>,
+    /// `None` outside of any run: if tools are listed, or the operator tries one.
+    pub run: Option<Arc<Run>>,
+    pub command: Option<Arc<Command>>,
+    /// Whether the operator tries a tool.
+    pub is_operator: bool,
+}
+
+impl ToolContext {
+    /// For a run, and the command that its runner works on, if that is known.
+    pub(crate) fn of_run(run: &RunRef, stored: Run, command: Option<Command>) -> Self {
+        // The operator's own runs are those of the user `local`.
+        let is_local = stored.created_by.as_deref() == Some("operator");
+        let owner = run.owner.clone().or_else(|| is_local.then(|| LOCAL.into()));
+        Self {
+            tenant_id: run.tenant_id.clone(),
+            owner,
+            run: Some(Arc::new(stored)),
+            command: command.map(Arc::new),
+            is_operator: false,
+        }
+    }
+
+    /// The names of the tools to which the command restricts its run. `None` if it does not restrict it.
+    pub fn enabled_tools(&self) -> Option<Vec<String>> {
+        enabled_tools(&self.command.as_ref()?.payload)
+    }
+
+    /// The time zone of the user's clock, as the command has it: the device's if the front end reported it, else the user's.
+    pub fn device_timezone(&self) -> Option<String> {
+        Some(Context::of(&self.command.as_ref()?.payload).clock?.timezone)
+    }
+}
+
+/// One call that is to be executed: checked and allowed.
+pub struct Invocation {
+    pub tool: Arc<ToolDefinition>,
+    pub arguments: Map<String, Value>,
+    pub context: ToolContext,
+    /// Unique in its run.
+    pub call_id: String,
+    /// When the call is given up.
+    pub deadline: Instant,
+    /// What runs that the call started have used. It counts against the budgets of the call's command.
+    pub delegated: Mutex<DelegatedUse>,
+}
+
+/// Why a call has no result. The message is for the model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolError {
+    /// Nothing was done, or it is known what was done.
+    Failed(String),
+    /// It may have had an effect.
+    OutcomeUnknown(String),
+}
+
+impl ToolError {
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(message.into())
+    }
+}
+
+/// A source of tools.
+pub trait ToolSource: Send + Sync + 'static {
+    /// The tools that a run can be offered. Fails only if the store does not respond.
+    fn list<'a>(
+        &'a self,
+        app: &'a App,
+        context: &'a ToolContext,
+    ) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>>;
+
+    /// The tool of this name, if [`ToolSource::list`] would have it. Sources that can find one without listing all do so.
+    fn find<'a>(
+        &'a self,
+        app: &'a App,
+        context: &'a ToolContext,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
+        Box::pin(async move { Ok(self.list(app, context).await?.into_iter().find(|tool| tool.name == name)) })
+    }
+
+    /// Executes a call once. The toolkit drops the future at the deadline of the tool.
+    fn call<'a>(&'a self, app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>>;
+}

@@ -1,0 +1,165 @@
+//! The tools of this server: their sources, and the calls that it executes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use ostler_protocol::{
+    Failure, FailureKind, Rule,
+    ids::CommandId,
+    json::{canonical_hash, text_of},
+    tools::{
+        ToolDefinition, ToolOrigin, merge,
+        wire::{CallTool, CalledTool, EarlierCall, TryTool},
+    },
+};
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use super::{
+    built_in::BuiltIn,
+    calls::{CallKey, Calls},
+    execute,
+    mcp_source::McpSource,
+    outcome::CallOutcome,
+    recover,
+    source::{Invocation, ToolContext, ToolSource},
+};
+use crate::{
+    app::{App, RunRef},
+    config::{ALL_TOOLS, Config},
+    dialect::Dialects,
+};
+
+/// The tools of this server.
+pub struct Toolkit {
+    /// In the order in which a name is looked for.
+    sources: Vec<Arc<dyn ToolSource>>,
+    calls: Calls,
+}
+
+/// A tool with the source that executes its calls.
+pub(super) struct FoundTool {
+    pub tool: Arc<ToolDefinition>,
+    pub source: Arc<dyn ToolSource>,
+}
+
+impl Toolkit {
+    pub(crate) fn new(config: &Config, dialects: &Dialects) -> Self {
+        let own: Arc<dyn ToolSource> = Arc::new(BuiltIn::new(config));
+        let mcp: Arc<dyn ToolSource> = Arc::new(McpSource::default());
+        let of_dialects = dialects.iter().flat_map(|dialect| dialect.tool_sources.iter().cloned());
+        let sources = std::iter::once(own).chain(of_dialects).chain([mcp]).collect();
+        Self { sources, calls: Calls::default() }
+    }
+
+    /// The tools of this server.
+    pub fn of(app: &App) -> &Self {
+        app.state()
+    }
+
+    /// Every tool that a run can be offered, by its name.
+    pub async fn list(
+        &self,
+        app: &App,
+        context: &ToolContext,
+    ) -> Result<BTreeMap<String, Arc<ToolDefinition>>, Failure> {
+        let mut tools = vec![];
+        let restriction = context.enabled_tools();
+        for source in &self.sources {
+            let listed = source.list(app, context).await?;
+            let is_offered =
+                |tool: &Arc<ToolDefinition>| is_enabled(app, tool) && is_allowed(restriction.as_deref(), &tool.name);
+            tools.extend(listed.into_iter().filter(is_offered));
+        }
+        let (offered, conflicts) = merge(tools);
+        for conflict in conflicts {
+            let (offered, left_out) = (conflict.offered.to_string(), conflict.left_out.to_string());
+            tracing::warn!(tool = conflict.name, offered, left_out, "two sources have a tool of the same name");
+        }
+        Ok(offered)
+    }
+
+    /// The tool of this name, as [`Toolkit::list`] would have it.
+    pub(super) async fn find(
+        &self,
+        app: &App,
+        context: &ToolContext,
+        name: &str,
+    ) -> Result<Option<FoundTool>, Failure> {
+        if !is_allowed(context.enabled_tools().as_deref(), name) {
+            return Ok(None);
+        }
+        for source in &self.sources {
+            let found = source.find(app, context, name).await?.filter(|tool| is_enabled(app, tool));
+            if let Some(tool) = found {
+                return Ok(Some(FoundTool { tool, source: source.clone() }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Executes a call of a run's runner once, and waits for its end for at most so long. The call goes on if the caller leaves.
+    pub(crate) async fn call(app: &App, run: RunRef, request: CallTool, wait: Duration) -> Result<CalledTool, Failure> {
+        let until = Instant::now() + wait;
+        let key = CallKey { run_id: run.run_id, call_id: request.call_id.clone() };
+        let fingerprint =
+            canonical_hash(&json!([request.lease_epoch, request.command_id, request.name, request.arguments]));
+        let (call, is_new) = Self::of(app).calls.begin(&key, fingerprint)?;
+        if is_new {
+            let (app, call, key) = (app.clone(), call.clone(), key.clone());
+            let work = async move {
+                let stopping = || Failure::new(FailureKind::Draining, "the server stopped while it executed the call");
+                let result = tokio::select! {
+                    result = execute::execute(&app, &run, &request) => result,
+                    () = app.stopped() => Err(stopping()),
+                };
+                Self::of(&app).calls.end(&key, &call, result);
+            };
+            tokio::spawn(work.in_current_span());
+        }
+        tokio::select! {
+            ended = call.wait(&key.call_id, until) => ended,
+            () = app.drained() => call.wait(&key.call_id, Instant::now()).await,
+        }
+    }
+
+    /// The calls that a command has made so far.
+    pub(crate) async fn earlier_calls(
+        app: &App,
+        run: &RunRef,
+        command_id: CommandId,
+    ) -> Result<Vec<EarlierCall>, Failure> {
+        recover::earlier_calls(app, run, command_id).await
+    }
+
+    /// Calls a tool once outside of any run. Nothing is recorded in a log.
+    pub(crate) async fn try_out(
+        app: &App,
+        context: &ToolContext,
+        name: &str,
+        request: TryTool,
+    ) -> Result<CalledTool, Failure> {
+        let unknown = || Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"));
+        let FoundTool { tool, source } = Self::of(app).find(app, context, name).await?.ok_or_else(unknown)?;
+        let arguments = tool.check_arguments(&text_of(&request.arguments));
+        let arguments = arguments.map_err(|problem| Failure::rule(Rule::ToolArguments, problem))?;
+        let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
+        let call_id = format!("try_{}", app.ids.body().simple());
+        let (context, delegated) = (context.clone(), Default::default());
+        let invocation =
+            Invocation { tool: tool.clone(), arguments, context, call_id: call_id.clone(), deadline, delegated };
+        let result = execute::call_source(app, source.as_ref(), &invocation).await;
+        Ok(CallOutcome::executed(app, &tool, result).into_reply(&call_id))
+    }
+}
+
+/// Whether the command's restriction, if it has one, allows the tool of this name.
+fn is_allowed(restriction: Option<&[String]>, name: &str) -> bool {
+    restriction.is_none_or(|names| names.iter().any(|allowed| allowed == name))
+}
+
+/// MCP servers are enabled by being configured, and other tools unless the operator names those that are.
+fn is_enabled(app: &App, tool: &ToolDefinition) -> bool {
+    let section = &app.config.tools;
+    matches!(tool.origin, ToolOrigin::Mcp(_)) || section.names(ALL_TOOLS) || section.names(&tool.name)
+}

@@ -1,0 +1,58 @@
+//! The operations of the MCP server: each succeeds, and callers who are wrong for it get nowhere.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::{PATH, SESSION, Stream, call, done, initialize, open_session, post};
+use crate::harness::{Engine, TestServer, both_engines, check_request, openapi};
+
+/// The operations of the document that belong to the MCP server.
+pub fn documented() -> BTreeSet<(String, String)> {
+    let paths = openapi()["paths"].as_object().unwrap().iter();
+    let operations = paths.flat_map(|(path, item)| item.as_object().unwrap().iter().map(move |it| (path, it)));
+    let own = operations.filter(|(_, (_, operation))| operation["tags"] == json!(["mcp"]));
+    own.map(|(path, (method, _))| (method.to_uppercase(), path.clone())).collect()
+}
+
+#[both_engines]
+async fn every_operation_of_the_mcp_server_succeeds(engine: Engine) {
+    let known = ["POST", "GET", "DELETE"].map(|method| (method.to_owned(), PATH.to_owned()));
+    assert_eq!(documented(), BTreeSet::from(known));
+    let server = TestServer::start(engine).await;
+    check_request("POST", PATH, &initialize("2025-11-25"));
+    let session = open_session(&server).await;
+    let arguments = json!({"profile": "scripted", "prompt": "hi", "waitMs": 30_000});
+    let mut first = Stream::call(&server, Some(&session), "submit_run", arguments).await;
+    let last = first.primed().await;
+    drop(first);
+    Stream::resume(&server, &last).await;
+    server.send(server.request("DELETE", PATH).header(SESSION, &session)).await.with_status(204);
+}
+
+#[both_engines]
+async fn callers_who_are_wrong_for_the_mcp_server_get_nowhere(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.token("provider", "provide", &["hwlab"]);
+        setup.token("client", "client", &["hwlab"]);
+    })
+    .await;
+    let submitted = call(server.caller("client"), "submit_run", json!({"profile": "scripted", "prompt": "hi"})).await;
+    done(&submitted);
+    let runs = server.get("/api/v1/runs").await.ok();
+    for (caller, status, rule) in [
+        (&server.with_token(None), 401, json!(null)),
+        (&server.with_token(Some("garbage")), 401, json!(null)),
+        (server.caller("provider"), 403, json!("role")),
+    ] {
+        let requests =
+            [post(caller, &initialize("2025-11-25")), caller.request("GET", PATH), caller.request("DELETE", PATH)];
+        for request in requests {
+            let answer = caller.send(request).await;
+            assert_eq!(answer.status, status, "{}", answer.text);
+            assert_eq!(answer.body["error"]["data"]["rule"], rule, "{}", answer.text);
+            assert_eq!(answer.headers["x-trace-id"], answer.body["error"]["data"]["traceId"].as_str().unwrap());
+        }
+    }
+    assert_eq!(server.get("/api/v1/runs").await.ok(), runs, "nothing was written");
+}

@@ -1,0 +1,193 @@
+//! The calendar as an agent's tools: the zone of an event by the protocol's fixed order, and results that say what was written.
+
+use ostler_protocol::{kernel::policy::Approval, run_input::agui::input::ClientTime};
+use ostler_run_input::{
+    CalendarCallContext, calendar_tools,
+    config::{RunInputSection, automations::AutomationsSection},
+    read_calendar, write_calendar,
+};
+use ostler_server::{app::App, auth::Principal, dialect::Dialect};
+use ostler_stand_ins::{Endpoint, chat};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use crate::{
+    harness::{Engine, TestServer, both_engines, id},
+    run_input::runs::{self, kinds},
+};
+
+/// A server whose chats and automations are runs of a model, which may call every tool without asking.
+pub async fn with_model(engine: Engine, endpoint: &Endpoint) -> TestServer {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.config.change(|section: &mut RunInputSection| {
+            section.backend_profile = "model".into();
+            section.approval = Approval::Never;
+        });
+        setup.config.change(|automations: &mut AutomationsSection| automations.poll_ms = 20);
+    })
+    .await;
+    let config = format!("[ostler]\nagent = \"model\"\nbase_url = \"{}\"\nmodel = \"small\"\n", endpoint.base_url());
+    let path = "/api/v1/provider-profiles/model/config";
+    server.call("PUT", path, &json!({"config": config})).await.with_status(200);
+    server
+}
+
+/// A server, and what its dialects see of it.
+async fn server(engine: Engine) -> (TestServer, App) {
+    let (give, mut take) = mpsc::unbounded_channel();
+    let server = TestServer::with(engine, |setup| {
+        let probe = Dialect::new("probe").worker(move |app| {
+            give.send(app).ok();
+            std::future::ready(())
+        });
+        setup.dialects = setup.dialects.clone().with(probe);
+    })
+    .await;
+    let app = take.recv().await.unwrap();
+    (server, app)
+}
+
+/// A user whose zone is Shanghai.
+async fn user(server: &TestServer, name: &str) -> Principal {
+    let body = json!({"name": name, "timezone": "Asia/Shanghai", "tenants": ["local"]});
+    let made = server.post("/api/v1/users", &body).await.with_status(201);
+    let user_id = id(&made, "userId").parse().unwrap();
+    Principal::User { user_id, name: name.into(), tenants: ["local".to_owned()].into() }
+}
+
+fn on_device(zone: &str) -> CalendarCallContext {
+    CalendarCallContext {
+        client_time: Some(ClientTime {
+            device_timezone: zone.into(),
+            client_now_iso: "2026-03-16T09:12:33-07:00".into(),
+            client_epoch_ms: 1_773_658_353_000,
+        }),
+    }
+}
+
+fn create(zone: Option<&str>) -> Value {
+    let mut call = json!({"action": "create", "title": "Breakfast", "starts_at": "2026-03-17T09:00"});
+    if let Some(zone) = zone {
+        call["event_timezone"] = json!(zone);
+    }
+    call
+}
+
+/// Each row of the protocol's table: the call, the device, the user, UTC.
+#[both_engines]
+async fn the_zone_is_the_calls_then_the_devices_then_the_users_then_utc(engine: Engine) {
+    let (server, app) = server(engine).await;
+    let ada = user(&server, "ada").await;
+    let (device, none) = (on_device("America/Los_Angeles"), CalendarCallContext::default());
+    for (caller, context, zone, expected, at) in [
+        (&ada, &device, Some("Europe/Berlin"), ("Europe/Berlin", "argument"), "2026-03-17T08:00:00Z"),
+        (&ada, &device, None, ("America/Los_Angeles", "device"), "2026-03-17T16:00:00Z"),
+        (&ada, &none, None, ("Asia/Shanghai", "user"), "2026-03-17T01:00:00Z"),
+        (&Principal::Operator, &none, None, ("UTC", "utc"), "2026-03-17T09:00:00Z"),
+    ] {
+        let result = write_calendar(&app, caller, context, &create(zone)).await.unwrap();
+        assert_eq!((&result["event_timezone"], &result["timezone_source"]), (&json!(expected.0), &json!(expected.1)));
+        assert_eq!(result["starts_at_utc"], at);
+        assert_eq!(result["event"]["event_timezone"], expected.0, "the final call has a zone");
+    }
+    let failure = write_calendar(&app, &ada, &device, &create(Some("Mars/Olympus"))).await.unwrap_err();
+    assert_eq!(failure.rule_name(), Some("timezone"));
+}
+
+#[both_engines]
+async fn an_agent_writes_reads_back_changes_and_deletes(engine: Engine) {
+    let (server, app) = server(engine).await;
+    let (ada, bob) = (user(&server, "ada").await, user(&server, "bob").await);
+    let context = on_device("America/Los_Angeles");
+    let made = write_calendar(&app, &ada, &context, &create(None)).await.unwrap();
+    let event_id = id(&made, "event_id");
+    let window = json!({"from": "2026-03-17T00:00:00Z", "to": "2026-03-18T00:00:00Z"});
+    let found = read_calendar(&app, &ada, &window).await.unwrap();
+    assert_eq!(found["occurrences"][0]["local"], "2026-03-17T09:00:00-07:00");
+    assert_eq!(read_calendar(&app, &bob, &window).await.unwrap()["occurrences"], json!([]));
+    let moved = json!({"action": "update", "event_id": event_id, "starts_at": "2026-03-29T02:30",
+        "event_timezone": "Europe/Berlin"});
+    let result = write_calendar(&app, &ada, &context, &moved).await.unwrap();
+    assert_eq!((&result["local_time"], &result["starts_at_utc"]), (&json!("missing"), &json!("2026-03-29T01:30:00Z")));
+    assert!(result["note"].as_str().unwrap().contains("skip"), "{result}");
+    for call in [&moved, &json!({"action": "delete", "event_id": event_id})] {
+        let failure = write_calendar(&app, &bob, &context, call).await.unwrap_err();
+        assert_eq!(failure.rule_name(), Some("calendar-event-unknown"));
+    }
+    let gone = json!({"action": "delete", "event_id": event_id});
+    assert_eq!(write_calendar(&app, &ada, &context, &gone).await.unwrap()["action"], "deleted");
+    assert!(write_calendar(&app, &ada, &context, &gone).await.is_err());
+}
+
+/// Each row again, through the toolkit: the zone of a clock that no device has sent is the user's.
+#[both_engines]
+async fn the_zone_of_a_models_call_is_resolved_in_the_same_order(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model(engine, &endpoint).await;
+    user(&server, "ada").await;
+    let made = server.post("/api/v1/users/ada/token", &json!({})).await.with_status(201);
+    let ada = server.with_token(Some(&id(&made, "token")));
+    let device = json!({"device_timezone": "America/Los_Angeles", "client_now_iso": "2026-03-16T09:12:33-07:00",
+        "client_epoch_ms": 1_773_677_553_000_i64});
+    for (at, (caller, device, zone, expected)) in [
+        (&ada, Some(&device), Some("Europe/Berlin"), ("Europe/Berlin", "argument")),
+        (&ada, Some(&device), None, ("America/Los_Angeles", "device")),
+        (&ada, None, None, ("Asia/Shanghai", "user")),
+        (&*server, None, None, ("UTC", "utc")),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let run_id = format!("run-{at}");
+        let mut body = runs::message(&run_id, &format!("[[call:calendar_write {}]]", create(zone)));
+        body["threadId"] = json!(format!("550e8400-e29b-41d4-a716-44665544000{at}"));
+        if let Some(device) = device {
+            body["forwardedProps"]["client_time"] = device.clone();
+        }
+        let told = runs::told(&caller.stream(&body).await.text);
+        let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+        let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
+        assert_eq!((&written["event_timezone"], &written["timezone_source"]), (&json!(expected.0), &json!(expected.1)));
+        let stored =
+            caller.get(&format!("/api/v1/calendar-events/{}", id(&written, "event_id"))).await.with_status(200);
+        assert_eq!(stored["event_timezone"], expected.0);
+    }
+}
+
+#[both_engines]
+async fn a_model_writes_to_the_calendar_of_the_runs_user(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model(engine, &endpoint).await;
+    let (ada, bob) = (runs::user(&server, "ada", &["local"]).await, runs::user(&server, "bob", &["local"]).await);
+    let call = format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin")));
+    ada.say("run-1", &call).await.with_status(202);
+    let told = ada.told("run-1").await;
+    assert_eq!(kinds(&told).last(), Some(&"RUN_FINISHED"), "{told:?}");
+    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
+    assert_eq!((&written["action"], &written["timezone_source"]), (&json!("created"), &json!("argument")));
+    let window = "/api/v1/calendar-events/occurrences?from=2026-03-17T00:00:00Z&to=2026-03-18T00:00:00Z";
+    let found = ada.get(window).await.with_status(200);
+    assert_eq!(found["occurrences"][0]["local"], "2026-03-17T09:00:00+01:00");
+    assert_eq!(bob.get(window).await.with_status(200)["occurrences"], json!([]));
+    // A call that the calendar rejects is answered to the model, and changes nothing.
+    let call = format!("[[call:calendar_write {}]]", create(Some("Mars/Olympus")));
+    ada.say("run-2", &call).await.with_status(202);
+    let told = ada.told("run-2").await;
+    let refused = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    assert_eq!(refused.event["metadata"]["status"], "failed", "{refused:?}");
+    assert_eq!(ada.get(window).await.with_status(200)["occurrences"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn the_definitions_are_valid_json_schemas_and_a_zone_may_be_left_out() {
+    for tool in calendar_tools() {
+        jsonschema::validator_for(&tool.parameters).unwrap();
+    }
+    let [write, read] = calendar_tools();
+    assert_eq!((write.name, write.changes, read.name, read.changes), ("calendar_write", true, "calendar_read", false));
+    let schema = jsonschema::validator_for(&write.parameters).unwrap();
+    assert!(schema.is_valid(&create(None)));
+    assert!(schema.is_valid(&create(Some("Europe/Berlin"))));
+}

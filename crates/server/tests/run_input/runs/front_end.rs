@@ -1,0 +1,228 @@
+//! The front end's tools and the state it shares: offered to the agent, called by ending the run, answered by the next one.
+
+use ostler_protocol::FailureKind::*;
+use ostler_stand_ins::chat;
+use serde_json::{Value, json};
+
+use super::{RUNS, THREAD, Told, kinds, message, told, words};
+use crate::{
+    harness::{Caller, Engine, TestServer, both_engines},
+    run_input::calendar_tools::with_model,
+};
+
+pub fn weather() -> Value {
+    json!({"name": "get_weather", "description": "Weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}})
+}
+
+fn script(steps: Value) -> String {
+    json!({"script": steps}).to_string()
+}
+
+/// A message whose run has the tools of the front end.
+pub fn with_tools(run_id: &str, text: &str) -> Value {
+    let mut body = message(run_id, text);
+    body["tools"] = json!([weather(), {"name": "confirm", "description": "Asks the user"}]);
+    body
+}
+
+pub fn result(call: &str, content: &str) -> Value {
+    json!({"id": format!("r-{call}"), "role": "tool", "toolCallId": call, "content": content})
+}
+
+pub fn answer(run_id: &str, results: Vec<Value>) -> Value {
+    json!({"threadId": THREAD, "runId": run_id, "messages": results, "forwardedProps": {"runtime_mode": "chat"}})
+}
+
+fn calling() -> String {
+    script(json!([{"say": "Looking it up."}, {"call": {"name": "get_weather", "arguments": {"city": "Oslo"}}}]))
+}
+
+/// The pending calls with which a run ended.
+pub fn pending(told: &[Told]) -> Vec<String> {
+    let outcome = &told.last().unwrap().event["outcome"];
+    assert_eq!(outcome["type"], "success", "{outcome}");
+    let ids = outcome["pendingToolCallIds"].as_array().cloned().unwrap_or_default();
+    ids.iter().map(|id| id.as_str().unwrap().to_owned()).collect()
+}
+
+async fn run(caller: &Caller, body: &Value) -> Vec<Told> {
+    told(&caller.stream(body).await.text)
+}
+
+#[both_engines]
+async fn a_call_ends_the_run_and_the_next_run_answers_it(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let first = run(&server, &with_tools("run-1", &calling())).await;
+    let calls = pending(&first);
+    let all = kinds(&first);
+    assert!(all.ends_with(&["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END", "RUN_FINISHED"]), "{all:?}");
+    let start = &first[first.len() - 4].event;
+    assert_eq!((&start["toolCallName"], &start["toolCallId"]), (&json!("get_weather"), &json!(calls[0])));
+    let arguments: Value = serde_json::from_str(first[first.len() - 3].event["delta"].as_str().unwrap()).unwrap();
+    assert_eq!(arguments, json!({"city": "Oslo"}));
+    assert_eq!(server.told("run-1").await, first, "a run is told the same each time");
+    // The results alone, without a message of the user.
+    server.post(RUNS, &answer("run-2", vec![result(&calls[0], "12 °C")])).await.with_status(202);
+    let second = server.told("run-2").await;
+    assert_eq!((words(&second).as_str(), pending(&second)), ("[Result of the tool get_weather] 12 °C", vec![]));
+    // History has no tools.
+    let history = server.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.ok();
+    let roles: Vec<_> = history["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "assistant"]);
+    // The thread goes on, and an answered call cannot be answered again.
+    let again = server.post(RUNS, &answer("run-3", vec![result(&calls[0], "13 °C")])).await;
+    assert!(again.text.contains("no pending tool call"), "{}", again.text);
+    again.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    server.say("run-4", "thanks").await.with_status(202);
+    assert_eq!(words(&server.told("run-4").await), "thanks");
+}
+
+#[both_engines]
+async fn a_stock_client_answers_with_its_transcript(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let first = run(&server, &with_tools("run-1", &calling())).await;
+    let call = pending(&first).remove(0);
+    let said = json!({"id": "m-run-1", "role": "user", "content": calling()});
+    let called = json!({"id": call, "role": "assistant", "toolCalls": [{"id": call, "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]});
+    let text = json!({"id": "a", "role": "assistant", "content": "Looking it up."});
+    let mut failed = result(&call, "");
+    failed["error"] = json!("no network");
+    let second = run(&server, &answer("run-2", vec![said.clone(), text.clone(), called.clone(), failed])).await;
+    assert_eq!(words(&second), "[The tool get_weather failed: no network] ");
+    // A message that comes instead of a result is a message; results in the transcript answer beside it.
+    let third = run(&server, &with_tools("run-3", &calling())).await;
+    let next = pending(&third).remove(0);
+    let mut body = answer("run-4", vec![said, text, called, result(&next, "9 °C")]);
+    let asked = json!({"id": "u", "role": "user", "content": "and tomorrow?"});
+    body["messages"].as_array_mut().unwrap().push(asked);
+    assert_eq!(words(&run(&server, &body).await), "[Result of the tool get_weather] 9 °C\n\nand tomorrow?");
+}
+
+#[both_engines]
+async fn every_pending_call_is_answered_once(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let both = script(
+        json!([{"call": {"name": "get_weather", "arguments": {"city": "Oslo"}}}, {"call": {"name": "confirm"}}]),
+    );
+    let calls = pending(&run(&server, &with_tools("run-1", &both)).await);
+    assert_eq!(calls.len(), 2);
+    for (results, words) in [
+        (vec![result(&calls[0], "1")], calls[1].as_str()),
+        (vec![result("tool_x", "1")], "tool_x"),
+        (vec![result(&calls[0], "1"), result(&calls[1], "2"), result("tool_x", "3")], "tool_x"),
+        (vec![result(&calls[0], "1"), result(&calls[0], "2")], "another one answers"),
+        (vec![result(&calls[0], &"x".repeat(65_537)), result(&calls[1], "2")], "65536 bytes"),
+    ] {
+        let refused = server.post(RUNS, &answer("run-2", results)).await;
+        assert!(refused.text.contains(words), "{words}: {}", refused.text);
+        refused.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    }
+    let results = vec![result(&calls[1], "yes"), result(&calls[0], "12")];
+    server.post(RUNS, &answer("run-2", results)).await.with_status(202);
+    let words = words(&server.told("run-2").await);
+    assert_eq!(words, "[Result of the tool get_weather] 12\n\n[Result of the tool confirm] yes");
+    // Nobody answers what a later message has passed over.
+    let calls = pending(&run(&server, &with_tools("run-3", &calling())).await);
+    server.say("run-4", "never mind").await.with_status(202);
+    server.told("run-4").await;
+    assert_eq!(server.post(RUNS, &answer("run-5", vec![result(&calls[0], "1")])).await.status, 422);
+}
+
+#[both_engines]
+async fn a_model_may_call_tools_of_the_server_and_of_the_front_end_at_once(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model(engine, &endpoint).await;
+    let prompt = r#"[[call:time_now {"timezone":"UTC"}||get_weather {"city":"Oslo"}||no_such_tool]]"#;
+    let first = run(&server, &with_tools("run-1", prompt)).await;
+    let calls = pending(&first);
+    assert_eq!(calls.len(), 1, "{first:?}");
+    let results: Vec<_> = first.iter().filter_map(|told| told.event["content"].as_str()).collect();
+    for expected in ["2026-01-01", "there is no tool \"no_such_tool\""] {
+        assert!(results.iter().any(|result| result.contains(expected)), "{expected}: {results:?}");
+    }
+    assert_eq!(endpoint.seen().len(), 1, "the call of the front end's tool ends the turn");
+    server.post(RUNS, &answer("run-2", vec![result(&calls[0], "12 °C")])).await.with_status(202);
+    let second = server.told("run-2").await;
+    assert_eq!((words(&second).as_str(), pending(&second)), ("The tool said: 12 °C", vec![]));
+    let request = endpoint.seen().pop().unwrap().body;
+    let messages = request["messages"].as_array().unwrap();
+    let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool"]);
+    assert_eq!(messages[1]["tool_calls"][0]["function"]["name"], "time_now");
+    assert_eq!(messages[3]["tool_calls"][0]["id"], json!(calls[0]));
+}
+
+#[both_engines]
+async fn an_agent_calls_only_what_is_offered_and_as_it_is_offered(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    for (number, call) in [json!({"name": "format_disk"}), json!({"name": "get_weather", "arguments": {"city": 7}})]
+        .into_iter()
+        .enumerate()
+    {
+        let told = run(&server, &with_tools(&format!("run-{number}"), &script(json!([{"call": call}])))).await;
+        assert_eq!(kinds(&told).last(), Some(&"RUN_ERROR"), "{told:?}");
+    }
+}
+
+#[both_engines]
+async fn tools_are_bounded_and_have_names_of_their_own(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let tool = |field: &str, value: Value| {
+        let mut tool = weather();
+        tool[field] = value;
+        json!([tool])
+    };
+    let many: Vec<_> = (0..65).map(|n| json!({"name": format!("t{n}"), "description": ""})).collect();
+    let large = json!({"type": "object", "description": "x".repeat(16 * 1024)});
+    for (tools, words) in [
+        (tool("name", json!("no spaces")), "tools[0].name"),
+        (tool("name", json!("")), "tools[0].name"),
+        (tool("name", json!("x".repeat(65))), "tools[0].name"),
+        (tool("name", json!("update_shared_state")), "is the name of a tool of this server"),
+        (tool("name", json!("time_now")), "is the name of a tool of this server"),
+        (tool("name", json!("calendar_write")), "is the name of a tool of this server"),
+        (json!([weather(), weather()]), "given twice"),
+        (tool("description", json!("x".repeat(4_097))), "tools[0].description"),
+        (tool("parameters", json!("text")), "tools[0].parameters"),
+        (tool("parameters", json!({"type": "array"})), "tools[0].parameters"),
+        (tool("parameters", json!({"type": "object", "properties": {"a": {"type": "no such type"}}})), "JSON Schema"),
+        (tool("parameters", large), "16384 bytes"),
+        (many.into(), "more than 64"),
+        (json!([{"name": "x"}]), "does not have its shape"),
+    ] {
+        let mut body = message("run-1", "hello");
+        body["tools"] = tools;
+        let refused = server.post(RUNS, &body).await;
+        assert!(refused.text.contains(words), "{words}: {}", refused.text);
+        refused.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
+    }
+}
+
+#[both_engines]
+async fn the_shared_state_reaches_the_agent_and_its_changes_come_back(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let stated = |run_id: &str, state: Value, steps: Value| {
+        let mut body = message(run_id, &script(steps));
+        body["state"] = state;
+        body
+    };
+    let patch = json!([{"op": "replace", "path": "/count", "value": 2}]);
+    let steps = json!([{"state": {"patch": patch}}, {"say": "Counted."}]);
+    let first = run(&server, &stated("run-1", json!({"count": 1}), steps)).await;
+    let state: Vec<_> = first.iter().filter(|told| told.kind().starts_with("STATE_")).map(|told| &told.event).collect();
+    assert_eq!((&state[0]["snapshot"], &state[1]["delta"]), (&json!({"count": 1}), &patch));
+    // The same state as the thread has is not repeated, and what a client does not send stays as it is.
+    let steps = json!([{"state": {"patch": [{"op": "test", "path": "/count", "value": 2}]}}, {"say": "Same."}]);
+    for (run_id, state) in [("run-2", json!({"count": 2})), ("run-3", json!({}))] {
+        let told = run(&server, &stated(run_id, state, steps.clone())).await;
+        assert_eq!(told.iter().filter(|told| told.kind() == "STATE_SNAPSHOT").count(), 0, "{run_id}");
+        assert_eq!(told.iter().filter(|told| told.kind() == "STATE_DELTA").count(), 1, "{run_id}");
+    }
+    // A change of the client's own begins the run.
+    let told = run(&server, &stated("run-4", json!({"count": 7}), json!([{"say": "ok"}]))).await;
+    assert_eq!(&kinds(&told)[..2], ["RUN_STARTED", "STATE_SNAPSHOT"]);
+    assert_eq!(told[1].event["snapshot"], json!({"count": 7}));
+    assert_eq!(server.told("run-4").await, told);
+}

@@ -1,0 +1,294 @@
+//! Tools of the server: calls are checked, authorised, recorded and executed once.
+
+mod agents;
+mod approval;
+mod children;
+mod crashes;
+mod mcp_servers;
+mod models;
+mod web;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use futures_util::future::BoxFuture;
+use ostler_protocol::{
+    Failure,
+    FailureKind::*,
+    tools::{ToolDefinition, ToolOrigin},
+};
+use ostler_server::{
+    app::App,
+    dialect::Dialect,
+    tools::{Invocation, ToolContext, ToolError, ToolSource},
+};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::harness::{Engine, Played, Setup, TestServer, both_engines, id, one_engine};
+
+/// Tools of a dialect that the tests control.
+#[derive(Clone)]
+pub struct Notebook {
+    tools: Vec<Arc<ToolDefinition>>,
+    /// How often `write_note` was executed.
+    written: Arc<AtomicUsize>,
+    /// How often `slow_read` was executed.
+    read: Arc<AtomicUsize>,
+    /// Lets one call that waits go on.
+    release: Arc<Notify>,
+}
+
+impl Notebook {
+    pub fn new() -> Self {
+        let define = |name: &str, schema: Value| {
+            let schema = schema.as_object().cloned().unwrap();
+            ToolDefinition::new(ToolOrigin::Dialect("notebook"), name, "A note.", schema).unwrap()
+        };
+        let text = json!({"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]});
+        let tools = vec![
+            define("write_note", text.clone()).scope("notes:read"),
+            define("slow_write", text).deadline_ms(20_000),
+            define("late_write", json!({})).deadline_ms(20),
+            define("slow_read", json!({})).reads_only(),
+            define("long_read", json!({})).reads_only().output_bytes_max(8),
+            define("broken", json!({})),
+        ];
+        let tools = tools.into_iter().map(Arc::new).collect();
+        Self { tools, written: Arc::default(), read: Arc::default(), release: Arc::default() }
+    }
+
+    /// Adds the tools to a server.
+    pub fn install(&self, setup: &mut Setup) {
+        let dialect = Dialect::new("notebook").tool_source(self.clone());
+        setup.dialects = std::mem::take(&mut setup.dialects).with(dialect);
+    }
+
+    fn written(&self) -> usize {
+        self.written.load(Ordering::SeqCst)
+    }
+}
+
+impl ToolSource for Notebook {
+    fn list<'a>(&'a self, _: &'a App, _: &'a ToolContext) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>> {
+        Box::pin(async { Ok(self.tools.clone()) })
+    }
+
+    fn call<'a>(&'a self, _: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
+        Box::pin(async move {
+            match invocation.tool.name.as_str() {
+                "write_note" => {
+                    self.written.fetch_add(1, Ordering::SeqCst);
+                    Ok(format!("written: {}", invocation.arguments["text"].as_str().unwrap_or_default()))
+                }
+                "slow_write" => {
+                    self.written.fetch_add(1, Ordering::SeqCst);
+                    self.release.notified().await;
+                    Ok("written".into())
+                }
+                "late_write" => std::future::pending().await,
+                "slow_read" => {
+                    self.read.fetch_add(1, Ordering::SeqCst);
+                    self.release.notified().await;
+                    Ok("read".into())
+                }
+                "long_read" => Ok("ünicode and more".into()),
+                _ => panic!("this tool is broken"),
+            }
+        })
+    }
+}
+
+/// A run with a command that a runner works on.
+pub struct Work {
+    runner: Played,
+    command_id: String,
+    calls: AtomicUsize,
+}
+
+impl Work {
+    pub async fn begin(server: &TestServer, change: impl FnOnce(&mut Value)) -> Self {
+        let run_id = server.create_run_with(change).await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        Self { runner, command_id, calls: AtomicUsize::new(0) }
+    }
+
+    fn run_id(&self) -> &str {
+        &self.runner.run_id
+    }
+
+    fn body(&self, call_id: &str, name: &str, arguments: &str) -> Value {
+        self.runner.signed(json!({"attemptId": self.runner.attempt_id, "commandId": self.command_id, "callId": call_id,
+            "name": name, "arguments": arguments, "waitMs": 20_000}))
+    }
+
+    fn path(&self) -> String {
+        format!("/api/v1/runs/{}/tools/calls", self.run_id())
+    }
+
+    async fn send(&self, server: &TestServer, body: &Value) -> crate::harness::Answer {
+        server.post(&self.path(), body).await
+    }
+
+    /// A call with an id of its own, to its end.
+    async fn call(&self, server: &TestServer, name: &str, arguments: &str) -> Value {
+        let number = self.calls.fetch_add(1, Ordering::SeqCst);
+        let body = self.body(&format!("call_{number}"), name, arguments);
+        self.send(server, &body).await.with_status(200)
+    }
+
+    /// The payloads of the run's `tool_call` events.
+    async fn recorded(&self, server: &TestServer) -> Vec<Value> {
+        server.events_of(self.run_id(), "tool_call").await.iter().map(|event| event["payload"].clone()).collect()
+    }
+}
+
+fn statuses(recorded: &[Value]) -> Vec<&str> {
+    recorded.iter().map(|payload| payload["status"].as_str().unwrap()).collect()
+}
+
+#[both_engines]
+async fn a_call_is_recorded_before_and_after_it_is_executed(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let called = work.call(&server, "time_now", r#"{"timezone": "Asia/Tokyo"}"#).await;
+    assert_eq!((&called["status"], &called["truncated"]), (&json!("completed"), &json!(false)));
+    let time: Value = serde_json::from_str(called["content"].as_str().unwrap()).unwrap();
+    assert_eq!((&time["now"], &time["weekday"]), (&json!("2026-01-01T09:00:00+09:00"), &json!("Thursday")));
+    let recorded = work.recorded(&server).await;
+    assert_eq!(statuses(&recorded), ["started", "completed"]);
+    assert_eq!(recorded[0]["arguments"], json!({"timezone": "Asia/Tokyo"}));
+    assert_eq!((&recorded[0]["source"], &recorded[0]["type"]), (&json!("built-in"), &json!("toolkit")));
+    assert_eq!(recorded[0]["digest"].as_str().unwrap().len(), 64);
+    assert_eq!(recorded[1]["result"], called["content"]);
+    let result = server.result(work.run_id(), &work.command_id).await;
+    assert_eq!(result["toolCallSummary"]["count"], 1);
+}
+
+#[both_engines]
+async fn the_same_call_again_is_not_executed_again(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
+    let first = work.send(&server, &body).await.with_status(200);
+    let mut again = body.clone();
+    again["repeated"] = json!(true);
+    for body in [&body, &again] {
+        assert_eq!(work.send(&server, body).await.with_status(200), first);
+    }
+    assert_eq!((notebook.written(), work.recorded(&server).await.len()), (1, 2));
+    let other = work.body("call_a", "write_note", r#"{"text": "y"}"#);
+    work.send(&server, &other).await.refused_by(StateConflict, "tool-call-reused");
+    assert_eq!(notebook.written(), 1);
+}
+
+#[both_engines]
+async fn a_call_goes_on_while_nobody_waits_for_it(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
+    body["waitMs"] = json!(0);
+    let running = work.send(&server, &body).await.with_status(200);
+    assert_eq!((&running["status"], &running["content"]), (&json!("running"), &json!("")));
+    notebook.release.notify_one();
+    body["waitMs"] = json!(20_000);
+    assert_eq!(work.send(&server, &body).await.with_status(200)["status"], "completed");
+    assert_eq!(notebook.written(), 1);
+}
+
+#[both_engines]
+async fn what_cannot_be_executed_is_told_to_the_model_and_recorded(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    for (name, arguments, expected) in [
+        ("no_such_tool", "{}", "there is no tool"),
+        ("write_note", r#"{"text": 7}"#, "invalid arguments: /text: 7 is not of type"),
+        ("write_note", "{", "not JSON"),
+        ("time_now", r#"{"timezone": "Mars/Olympus"}"#, "no time zone"),
+    ] {
+        let called = work.call(&server, name, arguments).await;
+        assert_eq!(called["status"], "failed", "{called}");
+        assert!(called["content"].as_str().unwrap().contains(expected), "{called}");
+    }
+    assert_eq!(statuses(&work.recorded(&server).await), ["started", "failed"].repeat(4));
+    assert_eq!(notebook.written(), 0);
+    let late = work.call(&server, "late_write", "{}").await;
+    assert_eq!(late["status"], "outcome-unknown", "what it did before its deadline is not known");
+    let long = work.call(&server, "long_read", "{}").await;
+    assert_eq!((&long["content"], &long["truncated"]), (&json!("ünicode"), &json!(true)));
+    let broken = work.call(&server, "broken", "{}").await;
+    assert_eq!(broken["status"], "outcome-unknown", "a tool that panics fails its own call only");
+}
+
+#[one_engine]
+async fn only_the_holder_of_the_lease_calls_tools(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("client", "client", &["hwlab"])).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let body = work.body("call_a", "time_now", "{}");
+    server.caller("client").post(&work.path(), &body).await.refused(Forbidden);
+    server.with_token(None).post(&work.path(), &body).await.refused(Unauthenticated);
+    let mut stale = body.clone();
+    stale["leaseEpoch"] = json!(work.runner.epoch - 1);
+    work.send(&server, &stale).await.refused(RunnerLeaseConflict);
+    let mut foreign = body.clone();
+    foreign["commandId"] = json!(Work::begin(&server, |_| ()).await.command_id);
+    work.send(&server, &foreign).await.refused(NotFound);
+    assert_eq!(work.recorded(&server).await, Vec::<Value>::new());
+    assert_eq!(work.send(&server, &body).await.with_status(200)["status"], "completed");
+}
+
+#[both_engines]
+async fn a_command_restricts_the_tools_of_its_run(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let run_id = server.create_run().await;
+    let payload = json!({"prompt": "hi", "runtimeConfig": {"enabledTools": ["slow_read", "time_now"]}});
+    let submitted = server.submit(&run_id, &json!({"type": "turn", "payload": payload})).await.with_status(201);
+    let runner = server.claim(&run_id, "runner-a").await;
+    let work = Work { runner, command_id: id(&submitted, "commandId"), calls: AtomicUsize::new(0) };
+    work.runner.ack(&work.command_id).await;
+    let path = format!("/api/v1/runs/{run_id}/tools?commandId={}", work.command_id);
+    let listed = server.get(&path).await.with_status(200);
+    let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
+    assert_eq!(names, ["slow_read", "time_now"]);
+    assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed");
+    let refused = work.call(&server, "write_note", r#"{"text": "x"}"#).await;
+    assert_eq!((&refused["status"], notebook.written()), (&json!("failed"), 0));
+    assert!(refused["content"].as_str().unwrap().contains("there is no tool"), "{refused}");
+    let other = Work::begin(&server, |_| ()).await;
+    let foreign = format!("/api/v1/runs/{run_id}/tools?commandId={}", other.command_id);
+    server.get(&foreign).await.refused(NotFound);
+}
+
+#[one_engine]
+async fn tools_are_listed_and_the_operator_can_try_one(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| {
+        notebook.install(setup);
+        setup.token("client", "client", &["hwlab"]);
+        setup.config.tools.enabled = vec!["time_now".into(), "write_note".into()];
+    })
+    .await;
+    let listed = server.get("/api/v1/tools").await.with_status(200);
+    let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
+    assert_eq!(names, ["time_now", "write_note"]);
+    assert_eq!(
+        (&listed["tools"][1]["source"], &listed["tools"][1]["changes"]),
+        (&json!("dialect:notebook"), &json!(true))
+    );
+    server.caller("client").get("/api/v1/tools").await.with_status(200);
+    let try_note = "/api/v1/tools/write_note/calls";
+    let tried = server.post(try_note, &json!({"arguments": {"text": "x"}})).await.with_status(200);
+    assert_eq!((&tried["status"], &tried["content"]), (&json!("completed"), &json!("written: x")));
+    server.post(try_note, &json!({"arguments": {}})).await.refused_by(SchemaInvalid, "tool-arguments");
+    server.post("/api/v1/tools/slow_read/calls", &json!({"arguments": {}})).await.refused_by(NotFound, "tool-unknown");
+    server.caller("client").post(try_note, &json!({"arguments": {"text": "x"}})).await.refused(Forbidden);
+    assert_eq!(notebook.written(), 1);
+}

@@ -1,0 +1,77 @@
+//! A process that dies while it executes a call.
+
+use std::sync::atomic::Ordering;
+
+use serde_json::json;
+
+use super::{Notebook, Work, statuses};
+use crate::harness::{Engine, TestServer, both_engines, eventually};
+
+#[both_engines]
+async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine: Engine) {
+    let notebook = Notebook::new();
+    let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    eventually("it is executed", async || (notebook.written() == 1).then_some(())).await;
+    server.restart().await;
+    // On SQLite the lease of the previous process has ended; on Postgres another server might execute the call, until its deadline.
+    let work = take_over(&server, work).await;
+    server.clock.advance_ms(60_000);
+    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
+    body["repeated"] = json!(true);
+    let called = work.send(&server, &body).await.with_status(200);
+    assert_eq!(called["status"], "outcome-unknown");
+    assert_eq!(statuses(&work.recorded(&server).await), ["started", "outcome-unknown"]);
+    let again = work.call(&server, "slow_write", r#"{"text": "x"}"#).await;
+    assert_eq!(again["status"], "declined", "the same call under another id");
+    assert_eq!(notebook.written(), 1);
+}
+
+/// The same runner, with a lease that is live.
+async fn take_over(server: &TestServer, work: Work) -> Work {
+    server.clock.advance_ms(120_000);
+    let runner = eventually("the lease can be claimed", async || {
+        let claimed = server.try_claim(&work.runner.run_id, "runner-a", 600_000).await;
+        (claimed.status == 200).then(|| claimed.with_status(200))
+    })
+    .await;
+    let runner = crate::harness::Played::new(server.with_token(server.token()), work.run_id(), "runner-a", &runner);
+    runner.ack(&work.command_id).await;
+    Work { runner, ..work }
+}
+
+#[both_engines]
+async fn an_idempotent_call_is_executed_again(engine: Engine) {
+    let notebook = Notebook::new();
+    let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let mut body = work.body("call_a", "slow_read", "{}");
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    eventually("it is executed", async || (notebook.read.load(Ordering::SeqCst) == 1).then_some(())).await;
+    server.restart().await;
+    let work = take_over(&server, work).await;
+    let mut body = work.body("call_a", "slow_read", "{}");
+    body["repeated"] = json!(true);
+    notebook.release.notify_one();
+    notebook.release.notify_one();
+    assert_eq!(work.send(&server, &body).await.with_status(200)["status"], "completed");
+    assert_eq!(notebook.read.load(Ordering::SeqCst), 2);
+}
+
+#[both_engines]
+async fn a_call_that_has_ended_is_found_after_a_restart_also_if_its_request_is_not_marked_as_repeated(engine: Engine) {
+    let notebook = Notebook::new();
+    let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
+    let first = work.send(&server, &body).await.with_status(200);
+    server.restart().await;
+    let work = take_over(&server, work).await;
+    let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
+    assert_eq!(work.send(&server, &body).await.with_status(200), first);
+    assert_eq!(notebook.written(), 1);
+}

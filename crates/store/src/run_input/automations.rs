@@ -1,0 +1,189 @@
+//! Automations: their rows, and those that are due. A row is changed only if it is as it was read.
+
+use ostler_protocol::{
+    Timestamp,
+    cursors::Cursor,
+    ids::AutomationId,
+    kernel::sessions::Session,
+    run_input::automations::{AUTOMATION_LABEL, Automation, AutomationStatus, DisabledReason, Plan},
+};
+
+use crate::{
+    db::Db,
+    error::StoreError,
+    record::{self, Record, Statement, Value, record, select_sql, text, update_where},
+    retention::{held_tenant, unless_tenant_held},
+};
+
+record! {
+    Automation, automation in "automations";
+    key {
+        id = "automation_id": id;
+    }
+    fixed {
+        owner_id: text;
+        tenant_id: text;
+        bootstrap_key: opt_text;
+        created_at: time;
+    }
+    state {
+        title: text;
+        config: json;
+        timezone: text;
+        next_run_at: opt_time;
+        last_run_at: opt_time;
+        status: named(AutomationStatus);
+        disabled_reason: opt_named(DisabledReason);
+        failures: int;
+        plan_after: time from automation.plan.after;
+        plan_last_date: opt_text from automation.plan.last_date;
+        plan_zone_rules: text from automation.plan.zone_rules;
+        revision: int;
+        updated_at: time;
+    }
+    build Automation {
+        id,
+        owner_id,
+        tenant_id,
+        bootstrap_key,
+        created_at,
+        title,
+        config,
+        timezone,
+        next_run_at,
+        last_run_at,
+        status,
+        disabled_reason,
+        failures,
+        plan: Plan { after: plan_after, last_date: plan_last_date, zone_rules: plan_zone_rules },
+        revision,
+        updated_at,
+    };
+}
+
+/// What became of a new automation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertedAutomation {
+    Yes,
+    /// The owner has the most that are allowed.
+    TooMany,
+    /// Another one of the owner has the key.
+    KeyTaken,
+}
+
+pub async fn insert(db: &Db, new: &Automation, per_owner_max: i64) -> Result<InsertedAutomation, StoreError> {
+    let sql = "SELECT 1 WHERE (SELECT COUNT(*) FROM automations WHERE owner_id = $1) < $2";
+    let room = Statement::guard(sql, vec![new.owner_id.as_str().into(), per_owner_max.into()]);
+    match db.write_together(vec![room, record::insert(new, vec![], "")]).await {
+        Ok(true) => Ok(InsertedAutomation::Yes),
+        Ok(false) => Ok(InsertedAutomation::TooMany),
+        Err(error) if error.is_unique_violation() => Ok(InsertedAutomation::KeyTaken),
+        Err(error) => Err(error),
+    }
+}
+
+pub async fn get(db: &Db, id: AutomationId) -> Result<Option<Automation>, StoreError> {
+    Ok(db.select("WHERE t.automation_id = $1", vec![text(id)]).await?.pop())
+}
+
+pub async fn find_by_bootstrap_key(db: &Db, owner_id: &str, key: &str) -> Result<Option<Automation>, StoreError> {
+    let rest = "WHERE t.owner_id = $1 AND t.bootstrap_key = $2";
+    Ok(db.select(rest, vec![owner_id.into(), key.into()]).await?.pop())
+}
+
+/// The automation that has started a thread of this owner.
+pub async fn find_by_thread(db: &Db, owner_id: &str, thread_id: &str) -> Result<Option<Automation>, StoreError> {
+    let rest = "JOIN automation_starts s ON s.automation_id = t.automation_id
+         WHERE s.thread_id = $1 AND s.owner_id = $2 AND t.owner_id = $2 LIMIT 1";
+    Ok(db.select(rest, vec![thread_id.into(), owner_id.into()]).await?.pop())
+}
+
+/// The newest thread of an owner in a tenant that no automation has started. The runs of automations are labelled, because their
+/// starts are deleted before their threads. In the labels, `"automation":` is a key: quotes of a value are escaped.
+pub async fn find_latest_chat(db: &Db, owner_id: &str, tenant_id: &str) -> Result<Option<Session>, StoreError> {
+    let rest = format!(
+        "WHERE t.owner = $1 AND t.tenant_id = $2 AND t.external_id IS NOT NULL AND t.erased_at IS NULL
+         AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_name = t.external_id AND r.session_id = t.session_id
+             AND r.labels LIKE '%\"{AUTOMATION_LABEL}\":%')
+         AND NOT EXISTS (SELECT 1 FROM automation_starts s WHERE s.thread_id = t.external_id AND s.owner_id = $1)
+         ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
+    );
+    Ok(db.select::<Session>(&rest, vec![owner_id.into(), tenant_id.into()]).await?.pop())
+}
+
+/// The newest first.
+pub async fn list(
+    db: &Db,
+    owner_id: &str,
+    status: Option<AutomationStatus>,
+    after: Option<&Cursor>,
+    limit: u32,
+) -> Result<Vec<Automation>, StoreError> {
+    let (mut args, mut filter): (Vec<Value>, _) = (vec![owner_id.into()], String::new());
+    let order = db.byte_order();
+    if let Some(status) = status {
+        args.push(status.as_str().into());
+        filter += &format!(" AND status = ${}", args.len());
+    }
+    if let Some(cursor) = after {
+        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
+        filter += &format!(" AND (created_at, automation_id{order}) < (${}, ${})", args.len() - 1, args.len());
+    }
+    args.push(i64::from(limit).into());
+    let last = args.len();
+    let rest = format!("WHERE owner_id = $1{filter} ORDER BY created_at DESC, automation_id{order} DESC LIMIT ${last}");
+    db.select(&rest, args).await
+}
+
+/// Stores the state of an automation that had this revision. False if it was changed or deleted since.
+pub async fn update(db: &Db, changed: &Automation, revision: i64) -> Result<bool, StoreError> {
+    db.write_together(vec![update_where(changed, vec![("revision", revision.into())])]).await
+}
+
+/// Deletes an automation and its starts. False if there is none, or its tenant is under a legal hold.
+pub async fn delete(db: &Db, id: AutomationId, tenant_id: &str) -> Result<bool, StoreError> {
+    let [gate, unheld] = unless_tenant_held(db, tenant_id);
+    let deleted = Statement::guard("DELETE FROM automations WHERE automation_id = $1 RETURNING 1", vec![text(id)]);
+    let starts = Statement::new("DELETE FROM automation_starts WHERE automation_id = $1", vec![text(id)]);
+    db.write_together(vec![gate, unheld, deleted, starts]).await
+}
+
+fn due(now: Timestamp, limit: u32) -> (String, Vec<Value>) {
+    let rest = "WHERE t.status = 'active' AND t.next_run_at <= $1 ORDER BY t.next_run_at LIMIT $2";
+    (select_sql::<Automation>(rest), vec![now.into(), i64::from(limit).into()])
+}
+
+/// Automations whose time has come, those that have waited longest first.
+pub async fn list_due(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<Automation>, StoreError> {
+    let (sql, args) = due(now, limit);
+    db.read(sql, args, Automation::decode).await
+}
+
+/// How the engine finds what is due.
+pub async fn explain_due(db: &Db, now: Timestamp) -> Result<String, StoreError> {
+    let (sql, args) = due(now, 1);
+    Ok(db.explain(&sql, args).await?.join("\n"))
+}
+
+/// The time of the automation that is due next.
+pub async fn find_next_due(db: &Db) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "SELECT next_run_at FROM automations WHERE status = 'active' AND next_run_at IS NOT NULL
+         ORDER BY next_run_at LIMIT 1";
+    db.read_one(sql, vec![], |row| row.time()).await
+}
+
+/// Active automations whose next time was computed by other rules of time zones.
+pub async fn list_planned_otherwise(db: &Db, zone_rules: &str, limit: u32) -> Result<Vec<Automation>, StoreError> {
+    let rest = "WHERE t.plan_zone_rules <> $1 ORDER BY t.automation_id LIMIT $2";
+    db.select(rest, vec![zone_rules.into(), i64::from(limit).into()]).await
+}
+
+/// Automations of users that were removed, with their tenants, except those of tenants that are under a legal hold.
+pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<(AutomationId, String)>, StoreError> {
+    let sql = format!(
+        "SELECT a.automation_id, a.tenant_id FROM automations a JOIN users u ON u.user_id = a.owner_id
+         WHERE u.removed_at IS NOT NULL AND NOT {} LIMIT $1",
+        held_tenant("a.tenant_id")
+    );
+    db.read(sql, vec![i64::from(limit).into()], |row| Ok((row.id()?, row.text()?))).await
+}

@@ -1,0 +1,215 @@
+//! Due automations: found by an index, claimed once, and given their next time in the same transaction.
+
+use jiff::SignedDuration;
+use ostler_protocol::{
+    Timestamp,
+    ids::{AutomationId, AutomationStartId},
+    run_input::automations::{
+        Automation, AutomationConfig, AutomationStart, AutomationStatus, Plan, StartStatus, StartTrigger,
+        schedule::{RunAt, Schedule, ScheduleType},
+    },
+};
+use ostler_store::run_input::{
+    automation_starts::{self, DueStart, RequestedStart, StartEnd},
+    automations::{self, InsertedAutomation},
+};
+use sqlx::{Connection, Executor, PgConnection};
+
+use crate::{
+    place::{Engine, Place, both_engines},
+    workshop::Workshop,
+};
+
+const NOT_DUE: usize = 2_000;
+const CLAIM: SignedDuration = SignedDuration::from_secs(60);
+
+fn automation(workshop: &mut Workshop, next_run_at: Timestamp) -> Automation {
+    let schedule = Schedule { kind: ScheduleType::Daily, run_at: RunAt { hour: 7, minute: 0 }, weekdays: vec![] };
+    let config = AutomationConfig { input_template: "hi".into(), enabled_tools: None, context: None, schedule };
+    Automation {
+        id: AutomationId::new(workshop.mint.body()),
+        owner_id: "ada".into(),
+        tenant_id: "local".into(),
+        title: "Digest".into(),
+        bootstrap_key: None,
+        config,
+        timezone: "UTC".into(),
+        next_run_at: Some(next_run_at),
+        last_run_at: None,
+        status: AutomationStatus::Active,
+        disabled_reason: None,
+        failures: 0,
+        created_at: workshop.now(),
+        updated_at: workshop.now(),
+        plan: Plan::default(),
+        revision: 1,
+    }
+}
+
+async fn insert(workshop: &mut Workshop, next_run_at: Timestamp) -> Automation {
+    let new = automation(workshop, next_run_at);
+    assert_eq!(automations::insert(&workshop.db, &new, i64::MAX).await.unwrap(), InsertedAutomation::Yes);
+    new
+}
+
+fn due_start(workshop: &mut Workshop, automation: &Automation, next: Timestamp) -> DueStart {
+    DueStart {
+        automation_id: automation.id,
+        due_us: automation.next_run_at.unwrap().as_microsecond(),
+        next_us: Some(next.as_microsecond()),
+        last_date: Some("2026-01-01".into()),
+        zone_rules: "2026a".into(),
+        start_id: AutomationStartId::new(workshop.mint.body()),
+        thread_id: workshop.mint.body().to_string(),
+    }
+}
+
+fn requested(workshop: &mut Workshop, automation: &Automation) -> AutomationStart {
+    let id = AutomationStartId::new(workshop.mint.body());
+    AutomationStart {
+        id,
+        automation_id: automation.id,
+        trigger: StartTrigger::Request,
+        due_at: None,
+        status: StartStatus::Starting,
+        message: None,
+        thread_id: workshop.mint.body().to_string(),
+        run_id: id.to_string(),
+        task_id: None,
+        created_at: workshop.now(),
+        ended_at: None,
+    }
+}
+
+#[both_engines]
+async fn what_is_due_is_found_without_a_look_at_what_is_not(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, later) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let due = insert(&mut workshop, now).await;
+    let mut disabled = automation(&mut workshop, now);
+    disabled.status = AutomationStatus::Disabled;
+    automations::insert(&workshop.db, &disabled, i64::MAX).await.unwrap();
+    let others: Vec<_> = (0..NOT_DUE).map(|_| automation(&mut workshop, later)).collect();
+    let inserts = others.iter().map(|other| automations::insert(&workshop.db, other, i64::MAX));
+    futures_util::future::join_all(inserts)
+        .await
+        .into_iter()
+        .for_each(|inserted| assert_eq!(inserted.unwrap(), InsertedAutomation::Yes));
+    if place.engine() == Engine::Postgres {
+        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+    }
+    let plan = automations::explain_due(&workshop.db, now).await.unwrap();
+    assert!(plan.contains("automations_due") && !plan.contains("Seq Scan") && !plan.contains("Sort"), "{plan}");
+    assert_eq!(automations::list_due(&workshop.db, now, 10).await.unwrap(), [due]);
+    assert_eq!(automations::find_next_due(&workshop.db).await.unwrap(), Some(now));
+}
+
+#[both_engines]
+async fn a_due_time_is_claimed_once_with_the_next_time(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, next) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let mut all = vec![];
+    for _ in 0..20 {
+        all.push(insert(&mut workshop, now).await);
+    }
+    let claims: Vec<Vec<DueStart>> =
+        (0..6).map(|_| all.iter().map(|one| due_start(&mut workshop, one, next)).collect()).collect();
+    let claimed = claims.iter().map(|claim| automation_starts::claim(&workshop.db, claim, next, now));
+    let claimed = futures_util::future::join_all(claimed).await;
+    let claimed: Vec<_> = claimed.into_iter().flat_map(Result::unwrap).collect();
+    let mut ids: Vec<_> = claimed.iter().map(|start| start.automation_id).collect();
+    ids.sort();
+    let mut expected: Vec<_> = all.iter().map(|one| one.id).collect();
+    expected.sort();
+    assert_eq!(ids, expected, "each once, whoever claimed it");
+    for start in &claimed {
+        let changed = automations::get(&workshop.db, start.automation_id).await.unwrap().unwrap();
+        assert_eq!((changed.next_run_at, changed.last_run_at, changed.revision), (Some(next), Some(now), 2));
+        assert_eq!((start.due_at, start.status), (Some(now), StartStatus::Starting));
+        assert_eq!(changed.plan.zone_rules, "2026a");
+    }
+    // Again with the old time: nothing is due any more.
+    assert!(automation_starts::claim(&workshop.db, &claims[0], next, now).await.unwrap().is_empty());
+}
+
+#[both_engines]
+async fn an_expired_claim_is_taken_over_and_an_ended_start_is_not(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, next) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let one = insert(&mut workshop, now).await;
+    let claim = [due_start(&mut workshop, &one, next)];
+    let start = automation_starts::claim(&workshop.db, &claim, next, now).await.unwrap().remove(0);
+    assert!(automation_starts::claim_expired(&workshop.db, next, now, 10).await.unwrap().is_empty());
+    let taken = automation_starts::claim_expired(&workshop.db, next, next, 10).await.unwrap();
+    assert_eq!((taken.len(), taken[0].attempts, &taken[0].start), (1, 2, &start));
+    let end = |status| StartEnd { id: start.id, automation_id: one.id, status, message: None, failures_max: 1 };
+    let disabled = automation_starts::update_ended(&workshop.db, end(StartStatus::Failed), next).await.unwrap();
+    let disabled = disabled.unwrap();
+    assert_eq!((disabled.status, disabled.next_run_at, disabled.failures), (AutomationStatus::Disabled, None, 1));
+    assert!(automation_starts::claim_expired(&workshop.db, next, Timestamp::MAX, 10).await.unwrap().is_empty());
+    // The first end counts.
+    let again = automation_starts::update_ended(&workshop.db, end(StartStatus::Failed), next).await.unwrap();
+    assert_eq!(again, None);
+    let stored = automations::get(&workshop.db, one.id).await.unwrap().unwrap();
+    assert_eq!(stored.failures, 1);
+}
+
+#[both_engines]
+async fn the_end_that_disables_an_automation_is_the_one_that_returns_it(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, later) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let mut one = automation(&mut workshop, later);
+    // The limit was lowered since: the count is above it before the automation is disabled.
+    one.failures = 3;
+    automations::insert(&workshop.db, &one, i64::MAX).await.unwrap();
+    let mut returned = vec![];
+    for key in ["a", "b"] {
+        let start = requested(&mut workshop, &one);
+        let made = automation_starts::insert_requested(&workshop.db, &start, "ada", key, 10, later).await.unwrap();
+        assert_eq!(made, RequestedStart::New);
+        let end = StartEnd {
+            id: start.id,
+            automation_id: one.id,
+            status: StartStatus::Failed,
+            message: None,
+            failures_max: 2,
+        };
+        returned.push(automation_starts::update_ended(&workshop.db, end, now).await.unwrap());
+    }
+    assert_eq!(returned[0].as_ref().map(|one| (one.status, one.failures)), Some((AutomationStatus::Disabled, 4)));
+    assert_eq!(returned[1], None, "it was disabled before");
+}
+
+#[both_engines]
+async fn a_change_that_was_read_before_a_success_does_not_restore_the_failures(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, later) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let mut one = automation(&mut workshop, later);
+    one.failures = 1;
+    automations::insert(&workshop.db, &one, i64::MAX).await.unwrap();
+    let start = requested(&mut workshop, &one);
+    automation_starts::insert_requested(&workshop.db, &start, "ada", "a", 10, later).await.unwrap();
+    let end = StartEnd {
+        id: start.id,
+        automation_id: one.id,
+        status: StartStatus::Completed,
+        message: None,
+        failures_max: 2,
+    };
+    automation_starts::update_ended(&workshop.db, end, now).await.unwrap();
+    let changed = Automation { title: "New".into(), revision: one.revision + 1, ..one.clone() };
+    assert!(!automations::update(&workshop.db, &changed, one.revision).await.unwrap(), "it was changed since");
+    assert_eq!(automations::get(&workshop.db, one.id).await.unwrap().unwrap().failures, 0);
+}
+
+#[both_engines]
+async fn a_deleted_automation_gets_no_start(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let later = workshop.now().checked_add(CLAIM).unwrap();
+    let one = insert(&mut workshop, later).await;
+    let start = requested(&mut workshop, &one);
+    assert!(automations::delete(&workshop.db, one.id, &one.tenant_id).await.unwrap());
+    let made = automation_starts::insert_requested(&workshop.db, &start, "ada", "a", 10, later).await.unwrap();
+    assert_eq!(made, RequestedStart::NoAutomation);
+    assert!(automation_starts::claim_expired(&workshop.db, later, Timestamp::MAX, 10).await.unwrap().is_empty());
+}
