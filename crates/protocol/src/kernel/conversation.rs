@@ -306,7 +306,7 @@ impl Conversation {
     }
 
     /// The messages of whole turns, as many of the newest as fit, and the newest calls in the room that the messages leave: a turn
-    /// that called many tools must not displace what was said.
+    /// that called many tools must not displace messages.
     fn newest(entries: Vec<Entry>) -> Self {
         let (mut kept, mut room, mut truncated) = (VecDeque::new(), CONVERSATION_BYTES_MAX, false);
         for entry in entries.into_iter().rev() {

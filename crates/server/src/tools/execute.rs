@@ -34,7 +34,7 @@ use crate::{
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
 const RECORD_ATTEMPTS: u32 = 6;
 const RECORD_PAUSE: Duration = Duration::from_millis(50);
-/// The server resolves a permission request at its deadline. Should it not, the call still does not wait for ever.
+/// The server resolves a permission request at its deadline. This bounds the wait of a call if that does not happen.
 const PERMISSION_GRACE_MS: u64 = 60_000;
 
 /// A call on its way, in its current state.

@@ -116,7 +116,7 @@ async fn a_message_is_accepted_and_its_run_followed_to_its_end(engine: Engine) {
     assert_eq!(again["created"], false);
     let second = server.told("run-2").await;
     assert_eq!(words(&second), "and again");
-    assert_eq!(server.told("run-1").await, first, "a run is told the same each time");
+    assert_eq!(server.told("run-1").await, first, "each reader of a run gets the same events");
     assert_eq!(kinds(&first), kinds(&second));
     // The streamed form answers with the events themselves.
     let streamed = server.stream(&message("run-3", "streamed")).await;

@@ -1,4 +1,4 @@
-//! The tools: who may call each, and the verb that it stands for.
+//! The tools: the right that a caller of each needs, and the operation that it runs.
 
 use ostler_protocol::{
     Failure, RawJson,

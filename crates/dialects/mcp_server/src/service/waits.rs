@@ -1,5 +1,5 @@
-//! The wait of a call: until a run has a new event, or needs attention, or the call's time has passed. What a client is notified of
-//! meanwhile follows from the run's log alone, so that another server can continue the wait.
+//! The wait of a call: until a run has a new event, or needs attention, or the call's time has passed. Notifications
+//! during the wait follow from the run's log alone, so that another server can continue it.
 
 use ostler_protocol::{
     Failure, Rule,

@@ -279,7 +279,7 @@ fn default_end(starts_at: DateTime, all_day: bool, zone: &TimeZone) -> Result<Da
     end_after(starts_at, SignedDuration::from_hours(1), zone)
 }
 
-/// The local time so long after another, counted on the clock that never changes.
+/// The local time at which `length` has elapsed since `starts_at`. Changes of the clocks do not count as elapsed time.
 fn end_after(starts_at: DateTime, length: SignedDuration, zone: &TimeZone) -> Result<DateTime, Failure> {
     let start = resolve(starts_at, zone).ok_or_else(out_of_range)?;
     let end = start.at.checked_add(length).map_err(|_| out_of_range())?;

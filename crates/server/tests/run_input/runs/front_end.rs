@@ -61,7 +61,7 @@ async fn a_call_ends_the_run_and_the_next_run_answers_it(engine: Engine) {
     assert_eq!((&start["toolCallName"], &start["toolCallId"]), (&json!("get_weather"), &json!(calls[0])));
     let arguments: Value = serde_json::from_str(first[first.len() - 3].event["delta"].as_str().unwrap()).unwrap();
     assert_eq!(arguments, json!({"city": "Oslo"}));
-    assert_eq!(server.told("run-1").await, first, "a run is told the same each time");
+    assert_eq!(server.told("run-1").await, first, "each reader of a run gets the same events");
     // The results alone, without a message of the user.
     server.post(RUNS, &answer("run-2", vec![result(&calls[0], "12 °C")])).await.with_status(202);
     let second = server.told("run-2").await;

@@ -121,7 +121,7 @@ async fn a_due_time_is_claimed_once_with_the_next_time(place: Place) {
     ids.sort();
     let mut expected: Vec<_> = all.iter().map(|one| one.id).collect();
     expected.sort();
-    assert_eq!(ids, expected, "each once, whoever claimed it");
+    assert_eq!(ids, expected, "each is claimed once, by one of the servers");
     for start in &claimed {
         let changed = automations::get(&workshop.db, start.automation_id).await.unwrap().unwrap();
         assert_eq!((changed.next_run_at, changed.last_run_at, changed.revision), (Some(next), Some(now), 2));

@@ -119,7 +119,7 @@ async fn submit(app: &App, start: &AutomationStart) -> Result<(), Failure> {
     let has_left = |_| Failure::rule(Rule::Tenant, "the owner of the automation is no longer in its tenant");
     owner.is_of(&automation.tenant_id).map_err(has_left)?;
     let input = input(app, &owner, &automation, start).await?;
-    // Its runs have nobody who answers from this machine.
+    // The scheduler submits the run, so no caller on this machine can answer its permission requests.
     let accepted = runs::accept(app, &owner, Locality(false), &input).await?;
     store::run_input::automation_starts::update_running(&app.db, start.id, accepted.alias.command_id).await?;
     if accepted.created {
