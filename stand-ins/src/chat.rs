@@ -20,6 +20,10 @@
 //! | `cut`, `unfinished` | the connection breaks, or the stream ends, in the middle |
 //! | `garbage`, `flood` | an event that is not JSON, or that is too long |
 //! | `error` | an error in the middle of the stream |
+//! | `plan:JSON` | to a router, a call of `make_plan` with these arguments; the marker before it decides what the worker gets. Results of tools are not planned |
+//! | `plan-text:TEXT` | to a router, this text |
+//! | `plan-mixed:JSON` | to a router, a word and then such a call |
+//! | `plan-hold`, `plan-cut`, `plan-long` | to a router, silence, a connection that breaks, or a text that is too long |
 //! | `nothing`, `length` | an empty reply, or one that reached the limit of its length |
 
 use std::time::Duration;
@@ -35,6 +39,10 @@ use crate::{
 const WORDS_MAX: usize = 600;
 const WORD_MS: u64 = 50;
 const FLOOD_BYTES: usize = 4 * 1024 * 1024;
+/// The function that a router calls.
+const PLAN_FUNCTION: &str = "make_plan";
+const PLAN_MARKER: &str = "plan";
+const LONG_PLAN_BYTES: usize = 64 * 1024;
 
 /// A chat endpoint on loopback.
 pub fn chat() -> Endpoint {
@@ -75,7 +83,10 @@ fn streamed_reply(seen: &RecordedRequest, before: &[RecordedRequest]) -> Reply {
     }
     let history = History::read(&seen.body);
     let prompt = history.last_prompt();
-    let marker = marker::markers(&prompt).last();
+    if let Some(planned) = plan_reply(&seen.body, &prompt).filter(|_| history.tool_result().is_none()) {
+        return planned;
+    }
+    let marker = marker::markers(&prompt).filter(|marker| !marker.name.starts_with(PLAN_MARKER)).last();
     let (name, argument) = marker.map_or(("", ""), |marker| (marker.name, marker.argument));
     let again = || before.iter().filter(|earlier| earlier.body == seen.body).count();
     match (name, history.tool_result()) {
@@ -132,6 +143,24 @@ fn schema_reply(body: &Value) -> Option<Reply> {
         "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
         "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}});
     Some(Reply::Status(200, completion))
+}
+
+/// The reply to a router. `None` if the request is not a router's, or has no marker for it.
+fn plan_reply(body: &Value, prompt: &str) -> Option<Reply> {
+    let mut tools = body["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]["name"]);
+    if !tools.any(|name| name == PLAN_FUNCTION) && !prompt.contains("<router>") {
+        return None;
+    }
+    let marker = marker::markers(prompt).filter(|marker| marker.name.starts_with(PLAN_MARKER)).last()?;
+    let planned = || calls(&format!("{PLAN_FUNCTION} {}", marker.argument));
+    Some(match marker.name {
+        "plan-text" => text_reply(marker.argument),
+        "plan-mixed" => stream([vec![text("Planning. ")], planned()].concat(), Then::End),
+        "plan-hold" => stream(vec![thought("let me see")], Then::Hold),
+        "plan-cut" => stream(vec![text("{")], Then::Break),
+        "plan-long" => text_reply(&"x".repeat(LONG_PLAN_BYTES)),
+        _ => stream(planned(), Then::End),
+    })
 }
 
 /// Whether no earlier request had this command.

@@ -24,6 +24,8 @@ pub(crate) enum StopReason {
     Cancel,
     Interrupt,
     Budget(UsedUp),
+    /// It has called tools of the front end, whose results come with the next turn.
+    HandedOver,
 }
 
 /// Counts what a command uses.

@@ -6,6 +6,7 @@ mod protocol;
 mod tools;
 mod waits;
 
+use ostler_protocol::mcp_server::tools::ServedTool;
 use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -39,7 +40,19 @@ async fn call(caller: &Caller, tool: &str, arguments: Value) -> Value {
     let message = message("tools/call", json!({"name": tool, "arguments": arguments}));
     let request = caller.request("POST", PATH).header("accept", "application/json").header(REVISION, LATEST);
     let request = request.header("content-type", "application/json").body(message.to_string());
-    caller.send(request).await.with_status(200)["result"].clone()
+    let result = caller.send(request).await.with_status(200)["result"].clone();
+    check_output(tool, &result);
+    result
+}
+
+/// A result fits the schema that its tool declares, also that of a refused call.
+#[track_caller]
+fn check_output(tool: &str, result: &Value) {
+    if let Some(tool) = ServedTool::find(tool).filter(|_| result.is_object()) {
+        let schema = tool.describe()["outputSchema"].clone();
+        let is_valid = jsonschema::is_valid(&schema, &result["structuredContent"]);
+        assert!(is_valid, "{}: {result}", tool.name());
+    }
 }
 
 /// What a tool returned, which it also returned as text.

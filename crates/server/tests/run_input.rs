@@ -6,5 +6,6 @@ mod calendar;
 mod calendar_tools;
 pub mod erasing;
 mod history;
+mod pipeline;
 pub mod runs;
 pub mod transcription;

@@ -110,7 +110,11 @@ pub struct Work {
 
 impl Work {
     pub async fn begin(server: &TestServer, change: impl FnOnce(&mut Value)) -> Self {
-        let run_id = server.create_run_with(change).await;
+        Self::of(server, server.create_run_with(change).await).await
+    }
+
+    /// Of a run that exists.
+    pub async fn of(server: &TestServer, run_id: String) -> Self {
         let command_id = server.turn(&run_id, "hi").await;
         let runner = server.claim(&run_id, "runner-a").await;
         runner.ack(&command_id).await;

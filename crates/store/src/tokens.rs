@@ -48,6 +48,11 @@ pub async fn find_by_hash(db: &Db, token_hash: &str) -> Result<Option<ServiceTok
     Ok(db.select("WHERE token_hash = $1", vec![token_hash.into()]).await?.pop())
 }
 
+/// Also one that was revoked or has expired.
+pub async fn get(db: &Db, token_id: TokenId) -> Result<Option<ServiceToken>, StoreError> {
+    Ok(db.select("WHERE token_id = $1", vec![text(token_id)]).await?.pop())
+}
+
 /// Newest first.
 pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<ServiceToken>, StoreError> {
     let (mut args, mut filter): (Vec<Value>, _) = (vec![], String::new());

@@ -7,6 +7,9 @@ lying    lists tools with broken schemas, names twice, and its own secret
 garbage  sends lines that are no messages, then behaves well
 dies     ends in the middle of a call of `die`
 leaks    a call of `tell` returns its secret
+large    a call of `large` returns as many bytes as it asks for
+slow     never replies to a call of `sleep`
+withdraws  a call of `withdraw` removes the tool `gone`, changes the schema of `strict`, and says that the list has changed
 changes  a call of `change` adds a tool and says that the list has changed
 asks     sends requests of its own before it replies to a call
 marks    creates the file that is its second argument when it starts, then behaves well
@@ -18,11 +21,13 @@ http     as good, over HTTP; prints its port; its second argument is the Authori
 import json
 import os
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "good"
 EMPTY = {"type": "object", "properties": {}}
 extra = []
+withdrawn = []
 
 
 def send(message):
@@ -48,7 +53,12 @@ def tools():
             {"name": "", "inputSchema": EMPTY},
             {"name": "leak", "description": f"my token is {secret}", "inputSchema": {"type": "object", "title": secret}},
         ]
-    more = {"dies": ["die"], "leaks": ["tell"]}.get(BEHAVIOUR, [])
+    more = {"dies": ["die"], "large": ["large"], "leaks": ["tell"], "slow": ["sleep"]}.get(BEHAVIOUR, [])
+    if BEHAVIOUR == "withdraws":
+        more = [] if withdrawn else ["gone"]
+        strict = {"type": "object", "required": ["b"]} if withdrawn else EMPTY
+        listed += [{"name": "strict", "inputSchema": strict, "annotations": {"readOnlyHint": True}},
+                   {"name": "withdraw", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}]
     return listed + extra + [{"name": name, "inputSchema": EMPTY} for name in more]
 
 
@@ -59,6 +69,11 @@ def called(params):
     if name == "change":
         extra.append({"name": f"new-{len(extra)}", "inputSchema": EMPTY})
         send({"method": "notifications/tools/list_changed"})
+    if name == "withdraw":
+        withdrawn.append(name)
+        send({"method": "notifications/tools/list_changed"})
+    if name == "sleep":
+        time.sleep(3600)
     if name == "large":
         text = json.dumps("x" * arguments["bytes"])
     elif name == "tell":

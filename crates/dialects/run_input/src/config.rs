@@ -2,6 +2,7 @@
 
 pub mod attachments;
 pub mod automations;
+pub mod system_agents;
 pub mod transcription;
 
 use ostler_protocol::{

@@ -23,7 +23,7 @@ use utoipa::openapi::security::{ApiKey, ApiKeyValue, SecurityScheme};
 use self::{
     config::{
         RunInputSection, attachments::AttachmentsSection, automations::AutomationsSection,
-        transcription::TranscriptionSection,
+        system_agents::SystemAgentsSection, transcription::TranscriptionSection,
     },
     service::{attachments, automations, calendar_events, calendar_source::CalendarSource, threads},
     state::RunInputState,
@@ -49,6 +49,7 @@ pub fn dialect() -> Dialect {
         .section::<RunInputSection>()
         .section::<AttachmentsSection>()
         .section::<AutomationsSection>()
+        .section::<SystemAgentsSection>()
         .section::<TranscriptionSection>()
         .capabilities(capabilities::CAPABILITIES)
         .shapes(shapes::SHAPES)
@@ -56,6 +57,7 @@ pub fn dialect() -> Dialect {
         .chore("erasing threads", |app| async move { threads::finish_all_erasing(&app).await })
         .chore("deleting unused attachments", |app| async move { attachments::sweep(&app).await.map(drop) })
         .worker(automations::scheduler::run)
+        .topic(automations::PLANNED)
         .tool_source(CalendarSource::new())
         .user_chore(
             "deleting automations of removed users",

@@ -6,7 +6,7 @@ use tokio::sync::Notify;
 use super::{
     config::{
         RunInputSection, attachments::AttachmentsSection, automations::AutomationsSection,
-        transcription::TranscriptionSection,
+        system_agents::SystemAgentsSection, transcription::TranscriptionSection,
     },
     files::Attachments,
 };
@@ -18,6 +18,7 @@ pub(crate) struct RunInputState {
     pub transcription: TranscriptionSection,
     pub files: Attachments,
     pub automations: AutomationsSection,
+    pub system_agents: SystemAgentsSection,
     /// Notified when an automation may be due earlier than the scheduler expects.
     pub scheduler: Notify,
 }
@@ -26,9 +27,9 @@ impl RunInputState {
     pub(crate) fn open(config: &Config) -> Result<Self, Failure> {
         let attachments: AttachmentsSection = config.section();
         let files = Attachments::open(config, &attachments)?;
-        let (transcription, automations) = (config.section(), config.section());
+        let (transcription, automations, system_agents) = (config.section(), config.section(), config.section());
         let scheduler = Notify::new();
-        Ok(Self { config: config.section(), attachments, transcription, files, automations, scheduler })
+        Ok(Self { config: config.section(), attachments, transcription, files, automations, system_agents, scheduler })
     }
 
     /// The run input dialect of this server.

@@ -89,8 +89,8 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
         EventType::Step | EventType::State | EventType::Custom => context.notice(event_type, whole(payload)),
         EventType::Usage => context.update(usage(payload)),
         EventType::BackendStatus => notified::frame(payload, context).unwrap_or_else(|| {
-            context
-                .notice(event_type, picked(payload, &["phase", "message", "resumeAt", "model", "reason", "toolCallId"]))
+            let names = ["phase", "message", "resumeAt", "model", "reason", "toolCallId", "tools", "context"];
+            context.notice(event_type, picked(payload, &names))
         }),
         EventType::Lease => context.notice(event_type, picked(payload, &["state", "leaseEpoch"])),
         EventType::Error => context.notice(event_type, picked(payload, &["failureKind", "message", "willRetry"])),

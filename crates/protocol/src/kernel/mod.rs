@@ -28,6 +28,7 @@ pub mod runners;
 pub mod runs;
 pub mod session_storage;
 pub mod sessions;
+pub mod stages;
 pub mod turns;
 pub mod usage;
 pub mod whole_payloads;

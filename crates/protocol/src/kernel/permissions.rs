@@ -31,6 +31,8 @@ pub enum PermissionStatus {
 }
 
 impl PermissionStatus {
+    pub const ALL: [Self; 4] = [Self::Pending, Self::Allowed, Self::Denied, Self::Cancelled];
+
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -41,7 +43,7 @@ impl PermissionStatus {
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Pending, Self::Allowed, Self::Denied, Self::Cancelled].into_iter().find(|s| s.as_str() == text)
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 }
 

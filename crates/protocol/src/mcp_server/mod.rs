@@ -5,6 +5,7 @@ pub mod arguments;
 pub mod event_ids;
 pub mod failures;
 pub mod messages;
+mod output_schemas;
 pub mod resources;
 pub mod results;
 pub mod revisions;

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::arguments::{FOLLOW_EVENTS_DEFAULT, FOLLOW_EVENTS_MAX, LIST_RUNS_DEFAULT, LIST_RUNS_MAX, WaitUntil};
+use super::{
+    arguments::{FOLLOW_EVENTS_DEFAULT, FOLLOW_EVENTS_MAX, LIST_RUNS_DEFAULT, LIST_RUNS_MAX, WaitUntil},
+    output_schemas::output,
+};
 use crate::{
     kernel::runs::RunState,
     limits::{
@@ -198,6 +201,7 @@ impl ServedTool {
         let Hints { is_read_only, is_destructive, is_idempotent, is_open_world } = self.hints();
         json!({
             "name": self.name(), "title": self.title(), "description": self.description(), "inputSchema": self.input(),
+            "outputSchema": output(self),
             "annotations": {"title": self.title(), "readOnlyHint": is_read_only, "destructiveHint": is_destructive,
                 "idempotentHint": is_idempotent, "openWorldHint": is_open_world},
         })
@@ -240,6 +244,11 @@ mod tests {
             let described = tool.describe();
             let schema = &described["inputSchema"];
             assert!(jsonschema::meta::is_valid(schema), "{}", tool.name());
+            let output = &described["outputSchema"];
+            assert!(jsonschema::meta::is_valid(output) && output["type"] == "object", "{}", tool.name());
+            assert!(!jsonschema::is_valid(output, &json!({})), "{}", tool.name());
+            let failure = json!({"kind": "not-found", "message": "no", "traceId": "trc_1", "retry": false});
+            assert!(jsonschema::is_valid(output, &failure), "{}", tool.name());
             for (field, of_field) in schema["properties"].as_object().unwrap() {
                 let is_bounded =
                     ["maxLength", "maximum", "enum", "pattern", "maxProperties"].iter().any(|b| !of_field[b].is_null());

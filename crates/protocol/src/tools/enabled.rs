@@ -34,6 +34,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::kernel::stages::RuntimeConfig;
 
     #[test]
     fn only_a_list_restricts() {
@@ -43,5 +44,10 @@ mod tests {
         assert_eq!(of(json!({"runtimeConfig": {"enabledTools": null}})), None);
         assert_eq!(of(json!({"runtimeConfig": {"enabledTools": []}})), Some(vec![]));
         assert_eq!(of(json!({"runtimeConfig": {"enabledTools": ["time_now"]}})), Some(vec!["time_now".to_owned()]));
+        // As the dialects write it.
+        for enabled_tools in [None, Some(vec![]), Some(vec!["time_now".to_owned()])] {
+            let config = RuntimeConfig { enabled_tools: enabled_tools.clone(), ..RuntimeConfig::default() };
+            assert_eq!(of(json!({"runtimeConfig": config})), enabled_tools);
+        }
     }
 }

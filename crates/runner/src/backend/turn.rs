@@ -39,15 +39,18 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// The prompt as the backend receives it: with the context that the front end sent, and a note about images that
-    /// the backend does not receive.
-    pub fn full_prompt(&self) -> String {
-        self.prompt_without(self.images_unseen)
+    /// The prompt as the backend receives it: with this context, and a note about images that the backend does not receive.
+    pub(crate) fn prompt_with(&self, context: &Context) -> String {
+        self.prompt_of(context, self.images_unseen)
     }
 
-    /// As [`Turn::full_prompt`], for a backend that does not receive this number of images.
+    /// The prompt with the context that the front end sent, for a backend that does not receive this number of images.
     fn prompt_without(&self, images_unseen: usize) -> String {
-        let prompt = Context::of(&self.command.payload).before(&self.prompt);
+        self.prompt_of(&Context::of(&self.command.payload), images_unseen)
+    }
+
+    fn prompt_of(&self, context: &Context, images_unseen: usize) -> String {
+        let prompt = context.before(&self.prompt);
         match images_unseen {
             0 => prompt,
             1 => prompt + "\n\n[The message came with an image that you cannot see.]",
@@ -60,7 +63,7 @@ impl Turn {
 const HISTORY_BYTES_MAX: usize = 64 * 1024;
 
 impl Turn {
-    /// As [`Turn::full_prompt`], for a backend with a thread of its own: preceded by the messages that the thread lacks. A new
+    /// The prompt for a backend with a thread of its own: with its context, preceded by the messages that the thread lacks. A new
     /// thread lacks them all.
     pub(crate) fn thread_prompt(&self, is_new_thread: bool) -> String {
         self.thread_prompt_without(is_new_thread, self.images_unseen)

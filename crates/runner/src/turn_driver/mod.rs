@@ -385,6 +385,8 @@ fn stop_end(reason: &StopReason) -> TurnEnd {
         StopReason::Cancel => TurnEnd::cancelled("cancelled on request"),
         StopReason::Interrupt => TurnEnd::cancelled("interrupted"),
         StopReason::Budget(used_up) => TurnEnd::blocked(FailureKind::BudgetExceeded, used_up.to_string()),
+        // The turn is complete as it is: its calls are pending.
+        StopReason::HandedOver => TurnEnd::completed(),
     }
 }
 

@@ -5,6 +5,7 @@
 //! Events are queued, not sent: the runner sends them as soon as the backend waits for something, and a backend that is
 //! far ahead of the server has to wait. The digests of permissions are checked here, before a backend may proceed.
 
+mod front_end_tools;
 mod permission;
 mod runner_side;
 mod shared;

@@ -7,6 +7,7 @@ use ostler_protocol::{
     ids::{CommandId, PermissionId},
     json::canonical_hash,
     kernel::{
+        context::Context,
         events::{EventType, PHASE_APPROVAL_DECLINED, PHASE_COST_UNKNOWN},
         permissions::{self, AskPermission},
     },
@@ -159,9 +160,10 @@ impl TurnSink {
         if self.shared.count_tool() { Ok(()) } else { Err(TurnAbort::Stopped) }
     }
 
-    /// The server's tools, for a backend that calls them through the gateway. `None` if there is no server.
-    pub(crate) fn turn_tools(&self) -> Option<TurnTools> {
-        Some(TurnTools::new(self.shared.clone(), self.stop.clone(), self.tools.clone()?))
+    /// The server's tools and those of the front end, for a backend that calls them through the gateway. `None` if there is no
+    /// server.
+    pub(crate) fn turn_tools(&self, context: Context) -> Option<TurnTools> {
+        Some(TurnTools::new(self.shared.clone(), self.stop.clone(), self.tools.clone()?, context))
     }
 
     /// Calls a tool of the server, which checks, authorises, executes and records the call. Everything that was emitted before is

@@ -1,10 +1,11 @@
-//! The server's tools, as a backend calls them through the gateway while it works on a turn.
+//! The server's tools and those of the front end, as a backend calls them through the gateway while it works on a turn.
 
 use std::sync::Arc;
 
 use futures_util::{FutureExt, future::BoxFuture};
 use ostler_protocol::{
     Failure, FailureKind,
+    kernel::context::Context,
     tools::wire::{CalledTool, RunTools},
 };
 use tokio::{
@@ -12,7 +13,7 @@ use tokio::{
     time::{Duration, timeout},
 };
 
-use super::shared::SinkShared;
+use super::{front_end_tools::FrontEndTools, shared::SinkShared};
 use crate::{budgets::StopReason, tool_gateway::TurnToolkit, tool_port::ToolPort};
 
 /// How long a call waits for earlier events to be durable. A backend that emits all the time never comes to that point.
@@ -23,17 +24,40 @@ pub(crate) struct TurnTools {
     shared: Arc<SinkShared>,
     stop: watch::Receiver<Option<StopReason>>,
     port: ToolPort,
+    front_end: FrontEndTools,
 }
 
 impl TurnTools {
-    pub(super) fn new(shared: Arc<SinkShared>, stop: watch::Receiver<Option<StopReason>>, port: ToolPort) -> Self {
-        Self { shared, stop, port }
+    pub(super) fn new(
+        shared: Arc<SinkShared>,
+        stop: watch::Receiver<Option<StopReason>>,
+        port: ToolPort,
+        context: Context,
+    ) -> Self {
+        let front_end = FrontEndTools::new(shared.clone(), context);
+        Self { shared, stop, port, front_end }
+    }
+
+    /// Handles a call of a front end's tool. The events of such calls count against the budget.
+    fn hand_over(&self, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
+        let spent = self.shared.state().meter.check_next_tool();
+        if let Some(spent) = spent {
+            self.shared.stop(spent);
+        }
+        if self.stop.borrow().is_some() {
+            return Err(stopping());
+        }
+        Ok(self.front_end.call(self.shared.new_gateway_call_id(), name, arguments))
     }
 
     async fn call_once(&self, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
+        if self.front_end.has(name) {
+            return self.hand_over(name, arguments);
+        }
         if self.stop.borrow().is_some() || !self.shared.count_tool() {
             return Err(stopping());
         }
+        let _open = self.front_end.begin_call();
         let call_id = self.shared.new_gateway_call_id();
         // The server records the call. What the backend emitted before it comes first.
         let _ = timeout(Duration::from_millis(FLUSH_MS_MAX), self.shared.flush()).await;
@@ -54,7 +78,8 @@ fn stopping() -> Failure {
 
 impl TurnToolkit for TurnTools {
     fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>> {
-        self.port.list().boxed()
+        let with_front_end = |listed: RunTools| RunTools { tools: self.front_end.add_to(listed.tools), ..listed };
+        async move { self.port.list().await.map(with_front_end) }.boxed()
     }
 
     fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>> {

@@ -73,3 +73,27 @@ async fn a_model_reads_the_shared_state_and_changes_it() {
     let last = of_type(&kernel, EventType::AssistantMessage).pop().unwrap();
     assert_eq!(last["text"], r#"The tool said: The state is now: {"count":2}"#);
 }
+
+#[tokio::test]
+async fn results_keep_the_message_that_led_to_their_calls_whatever_the_window() {
+    let (endpoint, kernel) = (chat(), Kernel::new(json!({})));
+    let config = json!({"router": "off", "messagesMax": 0});
+    kernel.submit(CommandType::Turn, json!({"prompt": "hello", "runtimeConfig": config}));
+    let prompt = r#"[[call:get_weather {"city":"Oslo"}]]"#;
+    let context = json!({"tools": tools()});
+    kernel.submit(CommandType::Turn, json!({"prompt": prompt, "context": context, "runtimeConfig": config}));
+    start(&kernel, environment(endpoint.base_url())).await.unwrap();
+    assert_eq!(endpoint.seen()[1].body["messages"], json!([{"role": "user", "content": prompt}]));
+    let call = of_type(&kernel, EventType::ToolCall).remove(0);
+    let answer = json!({"toolCallId": call["toolCallId"], "name": "get_weather", "arguments": call["arguments"],
+        "content": "12 °C"});
+    let context = json!({"tools": tools(), "toolAnswers": [answer]});
+    let payload = json!({"prompt": "12 °C", "content": [], "context": context, "runtimeConfig": config});
+    kernel.submit(CommandType::Turn, payload);
+    start(&kernel, environment(endpoint.base_url())).await.unwrap();
+    let messages = endpoint.seen()[2].body["messages"].as_array().unwrap().clone();
+    let roles: Vec<_> = messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
+    assert_eq!((roles, &messages[0]["content"]), (vec!["user", "assistant", "tool"], &json!(prompt)));
+    let steps: Vec<_> = of_type(&kernel, EventType::Step).iter().map(|step| step["status"].clone()).collect();
+    assert_eq!(steps, ["started", "finished"].repeat(3));
+}

@@ -6,6 +6,7 @@ use ostler_protocol::{
     Failure, FailureKind, Rule,
     ids::CommandId,
     json::{canonical_hash, text_of},
+    mcp::names::qualified,
     tools::{
         ToolDefinition, ToolOrigin, merge,
         wire::{CallTool, CalledTool, EarlierCall, TryTool},
@@ -28,6 +29,7 @@ use crate::{
     app::{App, RunRef},
     config::{ALL_TOOLS, Config},
     dialect::Dialects,
+    mcp::Mcp,
 };
 
 /// The tools of this server.
@@ -79,7 +81,13 @@ impl Toolkit {
         Ok(offered)
     }
 
-    /// The tool of this name, as [`Toolkit::list`] would have it.
+    /// How the names of tools of MCP servers begin, also of servers that are disabled, or that a run does not get. Servers are not
+    /// started to find out which tools they have.
+    pub async fn mcp_prefixes(app: &App) -> Result<Vec<String>, Failure> {
+        Ok(Mcp::of(app).servers(app).await?.iter().map(|known| qualified(&known.name, "")).collect())
+    }
+
+    /// The tool of this name, as [`Toolkit::list`] would have it. `None` if the command may not use it, whatever backend runs it.
     pub(super) async fn find(
         &self,
         app: &App,

@@ -112,3 +112,15 @@ async fn a_failure_quotes_no_credential(engine: Engine) {
         assert!(!result.to_string().contains(secret), "{result}");
     }
 }
+
+/// A client without a token is told what it needs, and not where to log in: this server issues no tokens by OAuth.
+#[one_engine]
+async fn a_request_without_a_token_is_challenged_without_a_login(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let stranger = server.with_token(None);
+    let answer = stranger.send(post(&stranger, &message("tools/list", json!({})))).await;
+    assert_eq!((answer.status, answer.headers["www-authenticate"].to_str().unwrap()), (401, "Bearer"));
+    for path in ["/.well-known/oauth-protected-resource", "/.well-known/oauth-protected-resource/mcp"] {
+        assert_eq!(server.get(path).await.status, 404, "{path}");
+    }
+}

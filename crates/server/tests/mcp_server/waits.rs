@@ -29,6 +29,35 @@ async fn a_waiting_call_notifies_of_every_event_and_ends_with_its_result(engine:
     assert!(*numbers.last().unwrap() < server.events(&run_id).await.len() as i64 + 1, "{numbers:?}");
 }
 
+/// Progress is a function of the log, so that nothing has to be kept for a client that does not read.
+#[one_engine]
+async fn a_client_that_does_not_read_its_stream_delays_nobody(engine: Engine) {
+    const EVENTS: usize = 100;
+    let server = TestServer::start(engine).await;
+    let mut slow = Stream::call(&server, None, "submit_run", submission()).await;
+    let (run_id, command_id) = named(&slow.primed().await);
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    // From here on it reads nothing until the run has ended. Another client follows the same run.
+    let follow = json!({"runId": run_id, "until": "end", "waitMs": WAITS});
+    let mut reader = Stream::call(&server, None, "follow_run", follow).await;
+    reader.primed().await;
+    let text = "x".repeat(4_096);
+    for _ in 0..EVENTS {
+        runner.tell(&command_id, "custom", json!({"name": "n", "value": text})).await;
+    }
+    reader.progress().await;
+    let listed = done(&call(&server, "list_runs", json!({})).await);
+    assert_eq!(listed["runs"][0]["runId"], json!(run_id));
+    runner.say(&command_id, "Done.").await;
+    runner.end(&command_id, "completed").await;
+    let (_, result) = reader.result().await;
+    assert_eq!(done(&result)["state"], "completed");
+    let (notified, result) = slow.result().await;
+    assert_eq!(done(&result)["reply"], "Done.");
+    assert!(notified.len() <= EVENTS + 10 && notified.is_sorted_by(|a, b| a < b), "{notified:?}");
+}
+
 #[both_engines]
 async fn an_interrupted_call_is_resumed_from_the_log_on_any_server(engine: Engine) {
     let here = TestServer::start(engine).await;

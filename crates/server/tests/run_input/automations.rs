@@ -26,7 +26,7 @@ async fn server(engine: Engine, slots: usize) -> TestServer {
     TestServer::with(engine, |setup| {
         setup.config.runner.slots = slots;
         setup.config.change(|automations: &mut AutomationsSection| {
-            automations.poll_ms = 20;
+            automations.poll_ms = 10;
             automations.failures_max = 2;
         });
     })
@@ -182,12 +182,21 @@ async fn a_started_run_carries_its_job_and_appears_in_history(engine: Engine) {
         server.store(&format!("SELECT payload FROM commands WHERE command_id = '{}'", id(&done, "task_id"))).await;
     let payload: Value = serde_json::from_str(&payload[0]).unwrap();
     assert_eq!(payload["context"]["messages"][0], json!({"role": "user", "text": "I like tea"}));
-    assert_eq!(payload["runtimeConfig"]["enabledTools"], json!(["calendar_write"]));
+    let runtime = &payload["runtimeConfig"];
+    assert_eq!((&runtime["mode"], &runtime["automationId"]), (&json!("automation"), &json!(automation_id)));
+    assert_eq!(
+        (&runtime["enabledTools"], &runtime["context"]["window_count"]),
+        (&json!(["calendar_write"]), &json!(5))
+    );
 
     // The owner goes on in the thread, in the mode of the automation. In a chat there is no such mode.
     let mut more = message("run-2", "and now?");
     (more["threadId"], more["forwardedProps"]) = (json!(thread_id), json!({"runtime_mode": "automation"}));
-    ada.post("/api/v1/agent/runs", &more).await.with_status(202);
+    let accepted = ada.post("/api/v1/agent/runs", &more).await.with_status(202);
+    let sql = format!("SELECT payload FROM commands WHERE command_id = '{}'", id(&accepted, "taskId"));
+    let continued: Value = serde_json::from_str(&server.store(&sql).await[0]).unwrap();
+    assert_eq!(continued["context"]["messages"], payload["context"]["messages"], "its context is the automation's too");
+    assert_eq!(continued["runtimeConfig"], payload["runtimeConfig"]);
     let mut chat = message("run-9", "hi");
     chat["forwardedProps"] = json!({"runtime_mode": "automation"});
     ada.post("/api/v1/agent/runs", &chat).await.refused_as(RunInputInvalid, "AGENT_RUNTIME_MODE_INVALID");

@@ -7,6 +7,7 @@ mod fields;
 mod following;
 pub mod front_end;
 mod going_on;
+mod programs;
 pub mod resuming;
 
 use ostler_protocol::FailureKind::*;

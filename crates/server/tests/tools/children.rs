@@ -1,9 +1,11 @@
 //! Runs that `run_agent` starts.
 
+use ostler_protocol::FailureKind::*;
+use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
-use super::Work;
-use crate::harness::{Engine, TestServer, eventually, id, one_engine};
+use super::{Notebook, Work, models::set_model};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id, one_engine};
 
 const CALL: &str = r#"{"profile": "scripted", "prompt": "hello"}"#;
 
@@ -16,13 +18,39 @@ async fn scene(engine: Engine) -> TestServer {
     .await
 }
 
+async fn children_of(server: &TestServer, work: &Work) -> Vec<Value> {
+    let listed = server.get("/api/v1/runs?tenantId=hwlab").await.with_status(200);
+    let runs = listed["runs"].as_array().unwrap().iter();
+    runs.filter(|run| run["runId"] != work.run_id()).cloned().collect()
+}
+
 async fn child_of(server: &TestServer, work: &Work) -> Value {
-    eventually("the child is created", async || {
-        let listed = server.get("/api/v1/runs?tenantId=hwlab").await.with_status(200);
-        let runs = listed["runs"].as_array().unwrap();
-        runs.iter().find(|run| run["runId"] != work.run_id()).cloned()
-    })
-    .await
+    eventually("the child is created", async || children_of(server, work).await.pop()).await
+}
+
+async fn cancel_run(server: &TestServer, run: &Value) {
+    server.post(&format!("/api/v1/runs/{}/cancel", id(run, "runId")), &json!({})).await.with_status(200);
+}
+
+fn text(called: &Value) -> &str {
+    called["content"].as_str().unwrap()
+}
+
+/// An agent that a user has granted the right to run agents. `profile`: the only one that runs it.
+async fn delegating_agent(server: &TestServer, profile: Option<&str>) -> Value {
+    let scope = json!({"id": "agents:run", "label_i18n_key": "a.b", "label_fallback": "Run agents",
+        "description_fallback": "Runs other agents.", "sensitivity": "low"});
+    let manifest =
+        json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [], "permission_scopes": [scope]});
+    let mut agent = json!({"name": "delegates", "capability_manifest": manifest});
+    if let Some(profile) = profile {
+        agent["backend_profile"] = json!(profile);
+    }
+    let agent = server.post("/agents", &agent).await.with_status(201);
+    let grant = json!({"agent_id": agent["id"], "granted_scopes": ["agents:run"], "denied_scopes": [],
+        "manifest_hash": agent["capability_manifest_hash"]});
+    server.post("/h2a/relations", &grant).await.with_status(201);
+    agent
 }
 
 #[one_engine]
@@ -45,15 +73,7 @@ async fn a_child_is_cancelled_with_the_command_that_started_it(engine: Engine) {
 #[one_engine]
 async fn a_child_of_an_agents_run_is_a_run_of_the_same_agent(engine: Engine) {
     let server = scene(engine).await;
-    let scope = json!({"id": "agents:run", "label_i18n_key": "a.b", "label_fallback": "Run agents",
-        "description_fallback": "Runs other agents.", "sensitivity": "low"});
-    let manifest =
-        json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [], "permission_scopes": [scope]});
-    let agent = json!({"name": "delegates", "capability_manifest": manifest});
-    let agent = server.post("/agents", &agent).await.with_status(201);
-    let grant = json!({"agent_id": agent["id"], "granted_scopes": ["agents:run"], "denied_scopes": [],
-        "manifest_hash": agent["capability_manifest_hash"]});
-    server.post("/h2a/relations", &grant).await.with_status(201);
+    let agent = delegating_agent(&server, None).await;
     let work = Work::begin(&server, |run| run["agentId"] = agent["id"].clone()).await;
     let (_, child) = tokio::join!(work.call(&server, "run_agent", CALL), async {
         let child = child_of(&server, &work).await;
@@ -63,4 +83,117 @@ async fn a_child_of_an_agents_run_is_a_run_of_the_same_agent(engine: Engine) {
     let parent = server.run(work.run_id()).await;
     assert!(parent["agentId"].is_string(), "{parent}");
     assert_eq!(child["agentId"], parent["agentId"]);
+}
+
+#[one_engine]
+async fn a_child_that_its_agent_cannot_have_gets_the_tools_of_the_scopes_that_the_agent_has(engine: Engine) {
+    let (endpoint, notebook) = (chat(), Notebook::new());
+    let server = TestServer::with(engine, |setup| {
+        notebook.install(setup);
+        setup.config.runner.slots = 0;
+        setup.config.tools.run_agent.profiles = vec!["model".into()];
+    })
+    .await;
+    set_model(&server, &endpoint).await;
+    let agent = delegating_agent(&server, Some("scripted")).await;
+    let work = Work::begin(&server, |run| run["agentId"] = agent["id"].clone()).await;
+    let prompt = r#"{"profile": "model", "prompt": "hello"}"#;
+    let (_, (child, offered)) = tokio::join!(work.call(&server, "run_agent", prompt), async {
+        let child = child_of(&server, &work).await;
+        let child_id = id(&child, "runId");
+        let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{child_id}'")).await;
+        let listed = server.get(&format!("/api/v1/runs/{child_id}/tools?commandId={}", commands[0])).await;
+        server.cancel_command(&work.command_id).await;
+        (child, listed.with_status(200))
+    });
+    assert!(child["agentId"].is_null(), "{child}");
+    let names: Vec<_> = offered["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
+    let has = |name: &str| names.iter().any(|offered| offered == name);
+    assert!(has("time_now") && has("run_agent"), "those without a scope and of granted ones: {names:?}");
+    assert!(!has("write_note") && !has("calendar_write") && !has("calendar_read"), "{names:?}");
+}
+
+#[both_engines]
+async fn a_second_child_waits_for_the_budget_that_the_first_has_reserved(engine: Engine) {
+    let server = scene(engine).await;
+    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
+    let calls = async { tokio::join!(work.call(&server, "run_agent", CALL), work.call(&server, "run_agent", CALL)) };
+    let ((first, second), ()) = tokio::join!(calls, async {
+        let child = child_of(&server, &work).await;
+        assert_eq!(child["executionPolicy"]["maxTokens"], 1_000);
+        eventually("both calls are recorded", async || (work.recorded(&server).await.len() == 2).then_some(())).await;
+        server.clock.advance_ms(1_000);
+        assert_eq!(children_of(&server, &work).await.len(), 1);
+        cancel_run(&server, &child).await;
+        let next = eventually("the second child is created", async || {
+            children_of(&server, &work).await.into_iter().find(|run| run["runId"] != child["runId"])
+        })
+        .await;
+        assert_eq!(next["executionPolicy"]["maxTokens"], 1_000, "the first has used nothing");
+        assert_ne!(next["createdAt"], child["createdAt"], "it was not started with the first");
+        server.cancel_command(&work.command_id).await;
+    });
+    let mut texts = [text(&first), text(&second)];
+    texts.sort_unstable();
+    assert!(texts[0].contains("the agent's run ended: cancelled"), "{texts:?}");
+    assert!(texts[1].contains("the command has ended"), "{texts:?}");
+}
+
+#[one_engine]
+async fn children_of_a_run_without_such_a_budget_run_at_once(engine: Engine) {
+    let server = scene(engine).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let calls = async { tokio::join!(work.call(&server, "run_agent", CALL), work.call(&server, "run_agent", CALL)) };
+    tokio::join!(calls, async {
+        eventually("both children are created", async || (children_of(&server, &work).await.len() == 2).then_some(()))
+            .await;
+        server.cancel_command(&work.command_id).await;
+    });
+}
+
+#[both_engines]
+async fn a_run_whose_token_was_revoked_starts_no_agent_and_waits_for_the_one_that_it_has(engine: Engine) {
+    let server = scene(engine).await;
+    let token = json!({"name": "ci", "role": "client", "tenants": ["hwlab"]});
+    let token = server.post("/api/v1/tokens", &token).await.with_status(201);
+    let client = server.with_token(Some(&id(&token, "token")));
+    let work = Work::of(&server, client.create_run_with(|_| ()).await).await;
+    let (called, ()) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+        let child = child_of(&server, &work).await;
+        let path = format!("/api/v1/tokens/{}", id(&token, "tokenId"));
+        server.send(server.request("DELETE", &path)).await.with_status(200);
+        cancel_run(&server, &child).await;
+    });
+    assert!(text(&called).contains("the agent's run ended: cancelled"), "{called}");
+    let refused = work.call(&server, "run_agent", CALL).await;
+    assert!(text(&refused).contains("may not start runs any more"), "{refused}");
+    assert_eq!(children_of(&server, &work).await.len(), 1);
+}
+
+#[both_engines]
+async fn a_child_of_a_users_run_is_the_same_users_and_no_wider(engine: Engine) {
+    let server = scene(engine).await;
+    let mut callers = vec![];
+    for (name, tenant) in [("ada", "hwlab"), ("bob", "local")] {
+        let user = json!({"name": name, "timezone": "UTC", "tenants": [tenant]});
+        server.post("/api/v1/users", &user).await.with_status(201);
+        let token = server.post(&format!("/api/v1/users/{name}/token"), &json!({})).await.with_status(201);
+        callers.push(server.with_token(Some(&id(&token, "token"))));
+    }
+    let policy = json!({"network": "disabled", "timeoutMs": 60_000, "maxToolCalls": 5});
+    let run_id = callers[0].create_run_with(|run| run["executionPolicy"] = policy.clone()).await;
+    let work = Work::of(&server, run_id).await;
+    let (_, child) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+        let child = child_of(&server, &work).await;
+        server.cancel_command(&work.command_id).await;
+        child
+    });
+    let creators = server.store("SELECT created_by FROM runs").await;
+    assert!(creators.len() == 2 && creators[0] == creators[1] && creators[0].contains("ada"), "{creators:?}");
+    let given = &child["executionPolicy"];
+    assert_eq!((&given["network"], &given["maxToolCalls"]), (&json!("disabled"), &json!(5)));
+    assert!(given["timeoutMs"].as_i64().unwrap() <= 60_000, "{child}");
+    let path = format!("/api/v1/runs/{}", id(&child, "runId"));
+    callers[0].get(&path).await.with_status(200);
+    callers[1].get(&path).await.refused(NotFound);
 }

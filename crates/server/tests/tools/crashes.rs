@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Notebook, Work, statuses};
-use crate::harness::{Engine, TestServer, both_engines, eventually};
+use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
 
 #[both_engines]
 async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine: Engine) {
@@ -41,6 +41,39 @@ async fn take_over(server: &TestServer, work: Work) -> Work {
     let runner = crate::harness::Played::new(server.with_token(server.token()), work.run_id(), "runner-a", &runner);
     runner.ack(&work.command_id).await;
     Work { runner, ..work }
+}
+
+/// More calls of the agent's own tools than are read of a command's log.
+const OWN_CALLS: usize = 240;
+
+#[one_engine]
+async fn a_log_that_is_too_long_to_be_read_counts_as_one_with_a_call_of_unknown_outcome(engine: Engine) {
+    let notebook = Notebook::new();
+    let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    eventually("it is executed", async || (notebook.written() == 1).then_some(())).await;
+    server.restart().await;
+    let work = take_over(&server, work).await;
+    server.clock.advance_ms(60_000);
+    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
+    body["repeated"] = json!(true);
+    assert_eq!(work.send(&server, &body).await.with_status(200)["status"], "outcome-unknown");
+    let event = |number: usize, status: &str| {
+        json!({"type": "tool_call", "commandId": work.command_id, "payload": {"toolCallId": format!("own_{number}"),
+            "name": "shell", "method": "function", "status": status}})
+    };
+    let events: Vec<Value> =
+        (0..OWN_CALLS).flat_map(|number| [event(number, "started"), event(number, "completed")]).collect();
+    work.runner.try_append(None, events.into()).await.with_status(200);
+    for (name, arguments) in [("slow_write", r#"{"text": "x"}"#), ("write_note", r#"{"text": "y"}"#)] {
+        let called = work.call(&server, name, arguments).await;
+        assert_eq!(called["status"], "declined", "{name}: what was not read may be this call: {called}");
+    }
+    assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed", "it can be repeated");
+    assert_eq!(notebook.written(), 1);
 }
 
 #[both_engines]

@@ -1,29 +1,44 @@
 //! Tools of MCP servers, also of hostile ones.
 
-use ostler_protocol::mcp::config::McpExposure;
+use ostler_protocol::mcp::config::{McpExposure, McpServer};
 use serde_json::{Value, json};
 
 use super::Work;
 use crate::{
-    harness::{Engine, TestServer, id, one_engine},
+    harness::{Engine, TestServer, eventually, id, one_engine},
     mcp::{SECRET, configure_servers},
 };
 
 /// A server with MCP servers, and a run in its workspace.
 async fn scene(engine: Engine, servers: &[(&str, &str)]) -> (TestServer, Work) {
+    scene_with(engine, servers, json!({})).await
+}
+
+/// As [`scene`], with a policy of the run.
+async fn scene_with(engine: Engine, servers: &[(&str, &str)], policy: Value) -> (TestServer, Work) {
     let mut workspace = None;
     let server = TestServer::with(engine, |setup| {
         workspace = Some(setup.bind_workspace());
         configure_servers(setup, servers);
-        setup.config.mcp.servers.insert("direct".into(), setup.config.mcp.servers["good"].clone());
-        setup.config.mcp.servers.get_mut("direct").unwrap().expose = McpExposure::Direct;
-        for silent in setup.config.mcp.servers.iter_mut().filter(|(name, _)| *name == "silent") {
-            silent.1.timeout_ms = 300;
+        if let Some(good) = setup.config.mcp.servers.get("good").cloned() {
+            setup.config.mcp.servers.insert("direct".into(), McpServer { expose: McpExposure::Direct, ..good });
+        }
+        for (name, server) in &mut setup.config.mcp.servers {
+            server.timeout_ms = match name.as_str() {
+                "silent" => 300,
+                // It has to start, too.
+                "slow" => 1_500,
+                _ => server.timeout_ms,
+            };
         }
     })
     .await;
     let path = workspace.unwrap();
-    let work = Work::begin(&server, |run| in_workspace(run, &path)).await;
+    let work = Work::begin(&server, |run| {
+        in_workspace(run, &path);
+        run["executionPolicy"] = policy;
+    })
+    .await;
     (server, work)
 }
 
@@ -70,4 +85,63 @@ async fn a_hostile_server_harms_only_its_own_calls(engine: Engine) {
     for text in [response.to_string(), listed, Value::from(server.events(work.run_id()).await).to_string()] {
         assert!(!text.contains(SECRET), "{text}");
     }
+}
+
+async fn asked(server: &TestServer, work: &Work) -> Value {
+    eventually("permission is asked for", async || server.permissions(work.run_id()).await.pop()).await
+}
+
+#[one_engine]
+async fn a_server_that_was_disabled_while_a_person_decided_is_not_called(engine: Engine) {
+    let policy = json!({"approval": "on-request"});
+    let (server, work) = scene_with(engine, &[("good", "good")], policy).await;
+    let (called, ()) = tokio::join!(work.call(&server, "mcp__good__env", "{}"), async {
+        let request = asked(&server, &work).await;
+        server.post("/workspace/mcp/good/disable", &Value::Null).await.with_status(200);
+        server.answer(&request, "allow", request["digest"].as_str().unwrap()).await.with_status(200);
+    });
+    assert_eq!(called["status"], "declined", "{called}");
+    assert!(called["content"].as_str().unwrap().contains("no longer available"), "{called}");
+    let again = work.call(&server, "mcp__good__echo", "{}").await;
+    assert_eq!(again["status"], "failed", "{again}");
+    assert!(names(&server, &work).await.iter().all(|name| !name.starts_with("mcp__good__")));
+}
+
+#[one_engine]
+async fn a_tool_is_called_as_its_server_lists_it_now(engine: Engine) {
+    let policy = json!({"approval": "on-request"});
+    let (server, work) = scene_with(engine, &[("fickle", "withdraws")], policy).await;
+    let offered = names(&server, &work).await;
+    assert!(offered.contains(&"mcp__fickle__gone".to_owned()), "{offered:?}");
+    assert_eq!(work.call(&server, "mcp__fickle__strict", "{}").await["status"], "completed");
+    let (called, ()) = tokio::join!(work.call(&server, "mcp__fickle__gone", "{}"), async {
+        let request = asked(&server, &work).await;
+        assert_eq!(work.call(&server, "mcp__fickle__withdraw", "{}").await["status"], "completed");
+        eventually("the list has changed", async || {
+            (!names(&server, &work).await.contains(&"mcp__fickle__gone".to_owned())).then_some(())
+        })
+        .await;
+        server.answer(&request, "allow", request["digest"].as_str().unwrap()).await.with_status(200);
+    });
+    assert_eq!(called["status"], "declined", "it was withdrawn while a person decided: {called}");
+    let gone = work.call(&server, "mcp__fickle__gone", "{}").await;
+    assert!(gone["content"].as_str().unwrap().contains("there is no tool"), "{gone}");
+    let strict = work.call(&server, "mcp__fickle__strict", "{}").await;
+    assert!(strict["content"].as_str().unwrap().contains("invalid arguments"), "{strict}");
+    assert_eq!(work.call(&server, "mcp__fickle__strict", r#"{"b": 1}"#).await["status"], "completed");
+}
+
+#[one_engine]
+async fn a_server_that_is_slow_huge_or_asks_for_samples_harms_only_its_own_calls(engine: Engine) {
+    let (server, work) = scene(engine, &[("asks", "asks"), ("large", "large"), ("slow", "slow")]).await;
+    assert_eq!(names(&server, &work).await.iter().filter(|name| name.starts_with("mcp__")).count(), 8);
+    let (slow, sampled, large) = tokio::join!(
+        work.call(&server, "mcp__slow__sleep", "{}"),
+        work.call(&server, "mcp__asks__echo", r#"{"a": 1}"#),
+        work.call(&server, "mcp__large__large", r#"{"bytes": 500000}"#)
+    );
+    assert_eq!(slow["status"], "outcome-unknown", "{slow}");
+    assert_eq!((&sampled["status"], &sampled["content"]), (&json!("completed"), &json!(r#"{"a": 1}"#)));
+    assert_eq!((&large["status"], &large["truncated"]), (&json!("completed"), &json!(true)));
+    assert!(large["content"].as_str().unwrap().len() < 300_000);
 }

@@ -16,7 +16,7 @@ async fn with_model(engine: Engine, endpoint: &Endpoint, notebook: &Notebook) ->
     server
 }
 
-async fn set_model(server: &TestServer, endpoint: &Endpoint) {
+pub(super) async fn set_model(server: &TestServer, endpoint: &Endpoint) {
     let config = format!("[ostler]\nagent = \"model\"\nbase_url = \"{}\"\nmodel = \"small\"\n", endpoint.base_url());
     let path = "/api/v1/provider-profiles/model/config";
     server.call("PUT", path, &json!({"config": config})).await.with_status(200);

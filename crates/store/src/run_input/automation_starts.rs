@@ -220,6 +220,17 @@ pub async fn any_expired(db: &Db, now: Timestamp) -> Result<bool, StoreError> {
     Ok(!db.read(sql, vec![now.into()], |_| Ok(())).await?.is_empty())
 }
 
+/// Whether any start has not ended.
+pub async fn any_open(db: &Db) -> Result<bool, StoreError> {
+    for status in ["starting", "running"] {
+        let sql = format!("SELECT 1 FROM automation_starts WHERE status = '{status}' LIMIT 1");
+        if !db.read(sql, vec![], |_| Ok(())).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The run exists. False if the start has ended or was deleted.
 pub async fn update_running(db: &Db, id: AutomationStartId, command_id: CommandId) -> Result<bool, StoreError> {
     let sql = "UPDATE automation_starts SET status = 'running', command_id = $1, claimed_until = NULL

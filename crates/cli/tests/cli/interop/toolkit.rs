@@ -134,3 +134,39 @@ fn qwen_calls_tools_of_the_server_and_connects_to_direct_servers_itself() {
     assert!(!reply.contains("The tool said: {}"), "it is offered by the gateway only: {reply}");
     scene.server.close();
 }
+
+/// A call of a front end's tool completes the turn with the call pending, and the session goes on with the result.
+fn call_of_a_front_ends_tool_stays_pending(backend: &'static TestBackend, prompt: &str) {
+    let mut scene = Scene::open(backend, "resident");
+    let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]});
+    let tool = json!({"name": "get_weather", "description": "Weather of a city", "parameters": parameters});
+    // As the run input dialect submits it.
+    let command = json!({"type": "turn", "payload": {"prompt": prompt, "context": {"tools": [tool]}}});
+    let more = json!({"workspaceRef": {"kind": "local", "path": scene.workspace}, "command": command});
+    let policy = json!({"sandbox": "workspace-write", "approval": "never"});
+    let (run, turn) = scene.server.submit_with(prompt, policy, more);
+    let result = scene.server.ended(&run, &turn);
+    assert_eq!(result["status"], "completed", "{result}");
+    let is_call = |event: &&Value| event["type"] == "tool_call" && event["commandId"] == turn.as_str();
+    let events = scene.server.events(&run);
+    let calls: Vec<_> = events.iter().filter(is_call).map(|event| &event["payload"]).collect();
+    assert_eq!(calls.len(), 1, "the program's own report of it is dropped: {calls:?}");
+    assert_eq!(
+        (&calls[0]["method"], &calls[0]["status"], &calls[0]["arguments"]),
+        (&json!("front-end"), &json!("started"), &json!(r#"{"city":"Oslo"}"#))
+    );
+    // Without the tool the program is started again, on the same thread.
+    let turn = scene.server.command(&run, "turn", "[Result of the tool get_weather] 12 degrees");
+    scene.reply(&run, &turn);
+    scene.server.close();
+}
+
+#[test]
+fn codexs_call_of_a_front_ends_tool_stays_pending() {
+    call_of_a_front_ends_tool_stays_pending(&CODEX, r#"[[call:ostler get_weather {"city": "Oslo"}]]"#);
+}
+
+#[test]
+fn qwens_call_of_a_front_ends_tool_stays_pending() {
+    call_of_a_front_ends_tool_stays_pending(&QWEN, r#"[[call:mcp__ostler__get_weather {"city": "Oslo"}]]"#);
+}

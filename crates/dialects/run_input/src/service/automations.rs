@@ -1,7 +1,6 @@
 //! Automations: create, read, change, delete, and when they start. An automation belongs to one user; to others it does not
 //! exist.
 
-mod context;
 pub(crate) mod scheduler;
 pub(crate) mod starts;
 
@@ -22,10 +21,25 @@ use ostler_store::{self as store, run_input::automations::InsertedAutomation};
 
 use super::threads;
 use crate::state::RunInputState;
-use ostler_server::{app::App, auth::Principal, service::users};
+use ostler_server::{app::App, auth::Principal, dialect::Topic, service::users};
+
+/// An automation was created or changed, so that something may be due earlier than a scheduler expects.
+pub(crate) const PLANNED: Topic = Topic::new(
+    "run_input.automations",
+    |app, _| RunInputState::of(app).scheduler.notify_one(),
+    |app| RunInputState::of(app).scheduler.notify_one(),
+);
+/// The one key of [`PLANNED`].
+const PLANNED_KEY: &str = "planned";
 
 /// Automations of removed users that are deleted at once.
 const ORPHANS_AT_ONCE: u32 = 100;
+
+/// Wakes the schedulers of all servers.
+fn wake_schedulers(app: &App) {
+    RunInputState::of(app).scheduler.notify_one();
+    PLANNED.wake_others(app, &PLANNED_KEY);
+}
 
 /// Creates an automation, or returns the one with the same bootstrap key.
 pub(crate) async fn create(
@@ -69,7 +83,7 @@ pub(crate) async fn create(
     let most = RunInputState::of(app).automations.per_user_max;
     match store::run_input::automations::insert(&app.db, &new, most).await? {
         InsertedAutomation::Yes => {
-            RunInputState::of(app).scheduler.notify_one();
+            wake_schedulers(app);
             Ok((new, true))
         }
         InsertedAutomation::TooMany => {
@@ -162,7 +176,7 @@ pub(crate) async fn update(
         }
         (new.revision, new.updated_at) = (old.revision + 1, app.now());
         if store::run_input::automations::update(&app.db, &new, old.revision).await? {
-            RunInputState::of(app).scheduler.notify_one();
+            wake_schedulers(app);
             return Ok(new);
         }
     }

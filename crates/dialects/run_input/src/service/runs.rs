@@ -3,6 +3,8 @@
 
 mod earlier;
 mod front_end;
+mod job_context;
+mod runtime;
 mod stream;
 mod transcript;
 
@@ -33,7 +35,7 @@ use ostler_protocol::{
     text::is_blank_text,
 };
 use ostler_store as store;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{attachments, threads};
 use crate::state::RunInputState;
@@ -209,12 +211,18 @@ async fn turn(
     let answers = front_end::answers(app, existing, input).await?;
     let (state, is_new_state) = front_end::state(app, existing, input).await?;
     let clock = clock(app, caller, input.client_time.as_ref()).await?;
-    let context = Context { clock: Some(clock), ..front_end::context(input, &answers, state) };
+    let mut context = Context { clock: Some(clock), ..front_end::context(input, &answers, state) };
+    if let Some(automation) = automation {
+        let mut messages = job_context::read(app, caller, automation, input.client_time.as_ref()).await?;
+        messages.append(&mut context.messages);
+        context.messages = messages;
+    }
     let mut message = read_message(app, caller, input, &answers).await?;
     message.has_input = front_end::has_input(input, &context);
     message.state = context.state.clone().filter(|_| is_new_state);
     check_size(&message)?;
-    let payload = payload(input, &answers, &message, &context, automation);
+    let runtime = runtime::runtime_config(&RunInputState::of(app).system_agents, automation);
+    let payload = payload(input, &answers, &message, &context, &runtime);
     let mut request = run_request(app, session, payload).await?;
     request.labels =
         automation.map(|automation| Labels::from_iter([(AUTOMATION_LABEL.to_owned(), automation.id.to_string())]));
@@ -273,24 +281,12 @@ fn prompt(input: &RunInput, answers: &[AnsweredCall]) -> String {
     results.chain(words).collect::<Vec<_>>().join("\n\n")
 }
 
-/// The payload for the agent: the message, the context that is in no event, and the tools of an automation.
-fn payload(
-    input: &RunInput,
-    answers: &[AnsweredCall],
-    message: &Said,
-    context: &Context,
-    automation: Option<&Automation>,
-) -> RawJson {
-    let mut payload = json!({"prompt": prompt(input, answers), "content": message.content});
+/// The payload for the agent: the message, the context that is in no event, and the runtime config.
+fn payload(input: &RunInput, answers: &[AnsweredCall], message: &Said, context: &Context, runtime: &Value) -> RawJson {
+    let prompt = prompt(input, answers);
+    let mut payload = json!({"prompt": prompt, "content": message.content, "runtimeConfig": runtime});
     if !context.is_empty() {
         payload["context"] = json!(context);
-    }
-    if let Some(automation) = automation {
-        payload["runtimeConfig"] = json!({"mode": "automation", "automationId": automation.id});
-        // Without a list, the run is offered all tools that its profile has.
-        if let Some(enabled) = &automation.config.enabled_tools {
-            payload["runtimeConfig"]["enabledTools"] = json!(enabled);
-        }
     }
     RawJson::of(&payload)
 }

@@ -200,6 +200,12 @@ fn notices_hold_what_clients_can_use() {
         json!({"sessionUpdate": "notice",
         "_meta": {"ostler": {"type": "backend_status", "phase": "waiting-provider"}}})
     );
+    let step = update(EventType::Step, &json!({"name": "router", "status": "started"}));
+    assert_eq!(step["_meta"]["ostler"], json!({"type": "step", "name": "router", "status": "started"}));
+    let planned = json!({"phase": "router:planned", "tools": ["time_now"], "context": ["clock"], "message": "Look."});
+    let mut expected = planned.clone();
+    expected["type"] = json!("backend_status");
+    assert_eq!(update(EventType::BackendStatus, &planned)["_meta"]["ostler"], expected);
     let lease = update(EventType::Lease, &json!({"state": "claimed", "runnerId": "r", "leaseEpoch": 2}));
     assert_eq!(lease["_meta"]["ostler"], json!({"type": "lease", "state": "claimed", "leaseEpoch": 2}));
     let long = update(EventType::Error, &json!({"failureKind": "infra-failed", "message": "x".repeat(10_000)}));

@@ -71,3 +71,7 @@ pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
 /// A cost budget is set, but the price of the model is unknown.
 pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
+/// The router of a turn has made a plan: `tools`, `context`, and in `message` the worker's instructions.
+pub const PHASE_ROUTER_PLANNED: &str = "router:planned";
+/// The router made no usable plan, so that the worker gets everything: `reason`, `message`.
+pub const PHASE_ROUTER_FALLBACK: &str = "router:fallback";

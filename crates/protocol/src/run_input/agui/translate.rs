@@ -24,7 +24,7 @@ use super::{
     events::{
         AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, ReplayedInput, SnapshotMessage, TokenUsage,
     },
-    verify::EventVerifier,
+    verify::{EventVerifier, OPEN_MAX},
 };
 use crate::{
     FailureKind,
@@ -100,6 +100,8 @@ pub struct Translator {
     questions: Questions,
     usage: Vec<TokenUsage>,
     activities: Activities,
+    /// The agent's steps that have begun and not ended. A run that resumes an interrupted one begins with them.
+    steps: Vec<String>,
     /// `None` until the first snapshot or patch, or [`Self::set_state`].
     state: Option<StateDocument>,
     patches_held_back: u64,
@@ -133,6 +135,7 @@ impl Translator {
             questions: Questions::default(),
             usage: vec![],
             activities: Activities::default(),
+            steps: vec![],
             state: None,
             patches_held_back: 0,
             paused: false,
@@ -240,6 +243,9 @@ impl Translator {
             let (parent_run_id, input) = (self.parent_run_id.clone(), self.input.take());
             let protocol_version = PROTOCOL_VERSION;
             out.send(EventBody::RunStarted { thread_id, run_id, protocol_version, parent_run_id, input });
+            for step_name in self.steps.clone() {
+                out.send(EventBody::StepStarted { step_name });
+            }
         }
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         self.translate(event, &payload, &mut out);
@@ -269,7 +275,7 @@ impl Translator {
             EventType::Reasoning => drop(self.thoughts.whole(payload, seq, Map::new(), out)),
             EventType::ToolCall => self.tools.fact(payload, seq, out),
             EventType::CommandOutput => self.tools.output(payload, out),
-            EventType::Step => step(payload, out),
+            EventType::Step => self.step(payload, out),
             EventType::State => self.state(payload, out),
             EventType::Activity => self.activity(payload, seq, out),
             EventType::Usage => self.count(payload),
@@ -312,6 +318,24 @@ impl Translator {
         }
     }
 
+    fn step(&mut self, payload: &Value, out: &mut Out) {
+        let Some(name) = payload["name"].as_str() else { return };
+        let step_name = clip(name, NAME_BYTES_MAX);
+        match payload["status"].as_str() {
+            Some("started") => {
+                if !self.steps.contains(&step_name) && self.steps.len() < OPEN_MAX {
+                    self.steps.push(step_name.clone());
+                }
+                out.send(EventBody::StepStarted { step_name });
+            }
+            Some("finished") => {
+                self.steps.retain(|open| *open != step_name);
+                out.send(EventBody::StepFinished { step_name });
+            }
+            _ => {}
+        }
+    }
+
     fn state(&mut self, payload: &Value, out: &mut Out) {
         if let Some(snapshot) = payload.get("snapshot").filter(|snapshot| !snapshot.is_null()) {
             self.state = Some(StateDocument::new(snapshot.clone()));
@@ -335,6 +359,7 @@ impl Translator {
             // notified.
             Some(PHASE_ATTEMPT_RESTARTED) => {
                 out.close_all();
+                self.steps.clear();
                 self.thoughts.forget();
                 out.custom(ATTEMPT_RESTARTED, json!({"messageIds": self.texts.forget()}));
             }
@@ -432,16 +457,6 @@ impl Translator {
         let usage = std::mem::take(&mut self.usage);
         let (message, code) = (clip(message, BLOCKER_CHARS_MAX), kind.as_str().to_owned());
         out.send(EventBody::RunError { message, code, usage });
-    }
-}
-
-fn step(payload: &Value, out: &mut Out) {
-    let Some(name) = payload["name"].as_str() else { return };
-    let step_name = clip(name, NAME_BYTES_MAX);
-    match payload["status"].as_str() {
-        Some("started") => out.send(EventBody::StepStarted { step_name }),
-        Some("finished") => out.send(EventBody::StepFinished { step_name }),
-        _ => {}
     }
 }
 

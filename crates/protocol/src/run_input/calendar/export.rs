@@ -107,15 +107,13 @@ fn write_event(text: &mut Lines, event: &CalendarEvent) -> Result<(), Failure> {
     text.put("LAST-MODIFIED", &utc_text(event.updated_at));
     text.put("SEQUENCE", &(event.revision - 1).max(0).to_string());
     text.put("SUMMARY", &escape(&event.title));
-    for (name, local) in [("DTSTART", event.starts_at), ("DTEND", event.ends_at)] {
-        match (event.all_day, event.event_timezone.as_str()) {
-            (true, _) => text.put(&format!("{name};VALUE=DATE"), &local.strftime("%Y%m%d").to_string()),
-            (false, "UTC") => text.put(name, &format!("{}Z", local_text(local))),
-            (false, zone) => text.put(&format!("{name};TZID={zone}"), &local_text(local)),
-        }
-    }
+    write_time(text, event, "DTSTART", event.starts_at);
+    write_time(text, event, "DTEND", event.ends_at);
     if let Some(rule) = event.rule()? {
         text.put("RRULE", &rule.to_text(&zone, event.all_day));
+        for date in rule.excluded() {
+            write_time(text, event, "EXDATE", date.to_datetime(event.starts_at.time()));
+        }
     }
     for (name, value) in [("DESCRIPTION", &event.description), ("LOCATION", &event.location)] {
         if let Some(value) = value {
@@ -124,6 +122,15 @@ fn write_event(text: &mut Lines, event: &CalendarEvent) -> Result<(), Failure> {
     }
     text.put("END", "VEVENT");
     Ok(())
+}
+
+/// A local time of an event.
+fn write_time(text: &mut Lines, event: &CalendarEvent, name: &str, local: DateTime) {
+    match (event.all_day, event.event_timezone.as_str()) {
+        (true, _) => text.put(&format!("{name};VALUE=DATE"), &local.strftime("%Y%m%d").to_string()),
+        (false, "UTC") => text.put(name, &format!("{}Z", local_text(local))),
+        (false, zone) => text.put(&format!("{name};TZID={zone}"), &local_text(local)),
+    }
 }
 
 fn local_text(local: DateTime) -> String {

@@ -50,7 +50,7 @@ pub struct CalendarEvent {
     pub all_day: bool,
     /// A name of the time zone database, such as `Europe/Berlin`.
     pub event_timezone: String,
-    /// A rule of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`.
+    /// A rule of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`. A further line `EXDATE:20260323` leaves dates out.
     pub recurrence: Option<String>,
     /// Rises with each change.
     pub revision: i64,
@@ -144,7 +144,7 @@ pub struct CreateCalendarEvent {
     pub all_day: bool,
     /// A name of the time zone database, such as `Europe/Berlin`.
     pub event_timezone: String,
-    /// A rule of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`.
+    /// A rule of RFC 5545, such as `FREQ=WEEKLY;BYDAY=MO`. A further line `EXDATE:20260323` leaves dates out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recurrence: Option<String>,
 }

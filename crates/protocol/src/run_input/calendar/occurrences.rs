@@ -107,7 +107,7 @@ impl CalendarEvent {
             if start.at >= window.to || last_end.is_some_and(|last| end > last) {
                 break;
             }
-            if overlaps(start.at, end) && visit(start, end).is_break() {
+            if !rule.excludes(date) && overlaps(start.at, end) && visit(start, end).is_break() {
                 break;
             }
         }

@@ -1,5 +1,5 @@
 //! Recurrence rules of RFC 5545, without the parts that concern times of day and numbers of weeks. A rule makes dates; each
-//! has the local time of the event. The first date of a rule is that of the event.
+//! has the local time of the event. The first date of a rule is that of the event. Lines after the rule leave dates out: `EXDATE:20260323`.
 
 use jiff::{
     Span, ToSpan,
@@ -48,6 +48,8 @@ pub struct Recurrence {
     weekdays: Vec<RuleDay>,
     positions: Vec<i16>,
     week_start: Weekday,
+    /// Dates that are left out, in order. They count as occurrences of a rule with a count.
+    excluded: Vec<Date>,
 }
 
 fn wrong(message: impl Into<String>) -> Failure {
@@ -60,7 +62,13 @@ impl Recurrence {
             return Err(wrong(format!("a rule has at most {RULE_BYTES_MAX} bytes")));
         }
         let upper = text.trim().to_ascii_uppercase();
-        let parts = upper.strip_prefix("RRULE:").unwrap_or(&upper);
+        let lines = upper.lines().map(str::trim).filter(|line| !line.is_empty());
+        let (exclusions, rules): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("EXDATE"));
+        let parts = match rules[..] {
+            [] => "",
+            [rule] => rule.strip_prefix("RRULE:").unwrap_or(rule),
+            _ => return Err(wrong("there is more than one rule")),
+        };
         let mut rule = Self {
             frequency: Frequency::Daily,
             interval: 1,
@@ -70,6 +78,7 @@ impl Recurrence {
             weekdays: vec![],
             positions: vec![],
             week_start: Weekday::Monday,
+            excluded: read_exclusions(&exclusions)?,
         };
         let mut names: Vec<&str> = vec![];
         for part in parts.split(';').filter(|part| !part.is_empty()) {
@@ -191,6 +200,16 @@ impl Recurrence {
             _ => resolve(last, zone).map(|resolved| resolved.at),
         };
         at.map_or(String::new(), |at| format!(";UNTIL={}", at.strftime("%Y%m%dT%H%M%SZ")))
+    }
+
+    /// The dates that are left out.
+    pub fn excluded(&self) -> &[Date] {
+        &self.excluded
+    }
+
+    /// Whether a date of the rule is left out.
+    pub fn excludes(&self, date: Date) -> bool {
+        self.excluded.binary_search(&date).is_ok()
     }
 
     /// The dates of the rule for an event that starts at `first`, from a date to another, without the rule's count. Both are
@@ -324,6 +343,27 @@ impl Recurrence {
         };
         if nth > 0 { (day - 1) / 7 + 1 == nth } else { -((days - day) / 7 + 1) == nth }
     }
+}
+
+/// The dates of lines such as `EXDATE:20260323,20260330T090000`. A rule has one occurrence on a date, so that times are not compared.
+fn read_exclusions(lines: &[&str]) -> Result<Vec<Date>, Failure> {
+    let mut dates = vec![];
+    for line in lines {
+        let values = line.strip_prefix("EXDATE:").or_else(|| line.strip_prefix("EXDATE;VALUE=DATE:"));
+        let values =
+            values.ok_or_else(|| wrong("EXDATE takes dates or local times of the event's zone, as EXDATE:20260323"))?;
+        for value in values.split(',') {
+            let date = match value.len() {
+                8 => Date::strptime("%Y%m%d", value).ok(),
+                15 => DateTime::strptime("%Y%m%dT%H%M%S", value).ok().map(|local| local.date()),
+                _ => None,
+            };
+            dates.push(date.ok_or_else(|| wrong(format!("EXDATE: {value:?} is no date such as 20260323")))?);
+        }
+    }
+    dates.sort_unstable();
+    dates.dedup();
+    Ok(dates)
 }
 
 /// The date up to which the ends of a rule are looked for.

@@ -56,6 +56,32 @@ fn starts(event: &CalendarEvent, from: &str, to: &str) -> Vec<String> {
 }
 
 #[test]
+fn excluded_dates_have_no_occurrence_and_are_exported() {
+    let rule = "FREQ=WEEKLY;COUNT=4\nEXDATE:20260330,20260406T090000\r\nEXDATE;VALUE=DATE:20260330";
+    let weekly = standup("Europe/Berlin", rule);
+    let found = starts(&weekly, "2026-03-01T00:00:00Z", "2026-06-01T00:00:00Z");
+    assert_eq!(found, ["2026-03-23T08:00:00Z", "2026-04-13T07:00:00Z"], "the count includes them");
+    let text = export::write(&with_ends(std::slice::from_ref(&weekly)), weekly.created_at).unwrap();
+    for line in ["EXDATE;TZID=Europe/Berlin:20260330T090000", "EXDATE;TZID=Europe/Berlin:20260406T090000"] {
+        assert_eq!(text.matches(line).count(), 1, "{text}");
+    }
+    let without_first = standup("UTC", "FREQ=DAILY;COUNT=2\nEXDATE:20260323");
+    assert_eq!(starts(&without_first, "2026-03-01T00:00:00Z", "2026-06-01T00:00:00Z"), ["2026-03-24T09:00:00Z"]);
+    for wrong in [
+        "FREQ=DAILY\nEXDATE:20260230",
+        "FREQ=DAILY\nEXDATE:20260323T090000Z",
+        "FREQ=DAILY\nEXDATE:",
+        "FREQ=DAILY\nEXDATE;TZID=Europe/Paris:20260323T090000",
+        "FREQ=DAILY\nEXDATE:20260323T250000",
+        "EXDATE:20260323",
+        "FREQ=DAILY\nFREQ=WEEKLY",
+        "FREQ=DAILY;EXDATE=20260323",
+    ] {
+        assert!(Recurrence::parse(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+#[test]
 fn occurrences_keep_their_local_time_across_a_change_of_the_clocks() {
     let weekly = standup("Europe/Berlin", "FREQ=WEEKLY;COUNT=3");
     let expected = ["2026-03-23T08:00:00Z", "2026-03-30T07:00:00Z", "2026-04-06T07:00:00Z"];

@@ -156,7 +156,7 @@ pub fn definitions() -> [CalendarTool; 2] {
             "ends_at": text("Local time of event_timezone. Left out: an hour after the start."),
             "all_day": {"type": "boolean", "description": "The event lasts whole days; starts_at and ends_at are dates, the end is the day after the last."},
             "event_timezone": text("IANA time zone of the event, such as America/Los_Angeles. Left out: that of the user's device, else the user's own."),
-            "recurrence": text("RFC 5545 rule, such as FREQ=WEEKLY;BYDAY=MO. Empty to remove it."),
+            "recurrence": text("RFC 5545 rule, such as FREQ=WEEKLY;BYDAY=MO. A further line such as EXDATE:20260323 leaves dates out. Empty to remove it."),
         },
     });
     let read = json!({

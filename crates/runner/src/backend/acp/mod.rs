@@ -48,12 +48,15 @@ pub(crate) struct AcpBackend {
     session_id: Option<String>,
     /// How the backend reaches the server's tools, once it has been started.
     gateway: Option<ToolGateway>,
+    /// The tools of the front end that the open session was offered.
+    front_end: String,
 }
 
 impl AcpBackend {
     pub(crate) fn new(command: &[String], keep: &[String], environment: &BackendEnvironment) -> Self {
         let (command, keep) = (command.to_vec(), keep.to_vec());
-        Self { command, keep, environment: environment.clone(), open: None, session_id: None, gateway: None }
+        let (environment, front_end) = (environment.clone(), String::new());
+        Self { command, keep, environment, open: None, session_id: None, gateway: None, front_end }
     }
 
     async fn run_turn(&mut self, turn: &Turn, sink: TurnSink) -> TurnResult {
@@ -62,7 +65,15 @@ impl AcpBackend {
             return Ok(TurnEnd::failed(FailureKind::TenantPolicyDenied, message));
         }
         // Until the turn ends.
-        let _attached = toolkit::attach(&mut self.gateway, &self.environment, &sink).await;
+        let _attached = toolkit::attach(&mut self.gateway, &self.environment, turn, &sink).await;
+        let front_end = toolkit::front_end_digest(turn);
+        // A backend that cannot resume its session keeps the tools that it has.
+        let is_stale =
+            |session: &mut OpenSession| session.has_gateway && session.can_resume && self.front_end != front_end;
+        if let Some(stale) = self.open.take_if(is_stale) {
+            stale.process.close().await;
+        }
+        self.front_end = front_end;
         if let Some(lost) = self.open.take_if(|session| !session.process.is_running()) {
             report_process_lost(&sink, &lost.process).await;
         }
@@ -98,9 +109,11 @@ impl AcpBackend {
         let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
         match open_session(&mut process, session_id, &self.environment, self.gateway.as_ref(), turn, sink).await {
             Ok(opened) => {
-                let OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images, has_gateway } = opened;
-                let session = OpenSession { process, session_id, model, modes, is_new, sees_images, has_gateway };
-                Ok((session, has_prompt))
+                let OpenedSession { session_id, model, modes, is_new, sees_images, has_gateway, can_resume, .. } =
+                    opened;
+                let session =
+                    OpenSession { process, session_id, model, modes, is_new, sees_images, has_gateway, can_resume };
+                Ok((session, opened.has_prompt))
             }
             Err(end) => {
                 report_process_end(sink, &process).await;

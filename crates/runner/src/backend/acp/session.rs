@@ -42,6 +42,8 @@ pub(super) struct OpenSession {
     pub(super) sees_images: bool,
     /// Whether the backend was given the server's tools.
     pub(super) has_gateway: bool,
+    /// Whether another process can resume the session.
+    pub(super) can_resume: bool,
 }
 
 /// A session that was just created or resumed.
@@ -56,6 +58,8 @@ pub(super) struct OpenedSession {
     pub(super) sees_images: bool,
     /// Whether the backend was given the server's tools.
     pub(super) has_gateway: bool,
+    /// Whether another process can resume the session.
+    pub(super) can_resume: bool,
 }
 
 /// Initializes a new process and opens the session: the known one, else a new one.
@@ -77,7 +81,8 @@ pub(super) async fn open_session(
             let last_prompt = take_last_prompt(process, session_id);
             // An earlier attempt created it and sent no prompt.
             let is_new = method == "session/load" && last_prompt.is_none();
-            let has_prompt = last_prompt.is_some_and(|text| text.contains(turn.prompt.trim()));
+            // A user may send the same words again. Only an earlier attempt of this turn has sent its prompt.
+            let has_prompt = turn.is_repeat && last_prompt.is_some_and(|text| text.contains(turn.prompt.trim()));
             (method, session_id.clone(), reply, has_prompt, is_new)
         }
         None => {
@@ -94,6 +99,8 @@ pub(super) async fn open_session(
     let modes = reply.modes.map(SessionModes::from).unwrap_or_default();
     let capabilities = initialized.agent_capabilities.as_ref();
     let sees_images = capabilities.and_then(|can| can.prompt_capabilities.as_ref()).is_some_and(|can| can.image);
+    let (can_load, resumes) = ways_to_resume(&initialized);
+    let can_resume = can_load || resumes;
     let name = initialized.agent_info.map(|info| info.name).unwrap_or_default();
     let model = reply.models.map(|models| models.current_model_id).filter(|model| !model.is_empty());
     let model = clip(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
@@ -105,7 +112,7 @@ pub(super) async fn open_session(
         sink.flush().await;
     }
     let has_gateway = gateway.is_some();
-    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images, has_gateway })
+    Ok(OpenedSession { session_id, model, modes, has_prompt, is_new, sees_images, has_gateway, can_resume })
 }
 
 async fn initialize(
@@ -145,9 +152,7 @@ async fn resume_session(
     params: &Value,
     turn: &Turn,
 ) -> Result<(&'static str, SessionReply), TurnEnd> {
-    let capabilities = initialized.agent_capabilities.as_ref();
-    let can_load = capabilities.is_some_and(|can| can.load_session);
-    let can_resume = capabilities.and_then(|can| can.session_capabilities.as_ref()?.resume.as_ref()).is_some();
+    let (can_load, can_resume) = ways_to_resume(initialized);
     let method = match (can_load, can_resume) {
         (true, true) if turn.is_repeat => "session/load",
         (_, true) => "session/resume",
@@ -160,6 +165,13 @@ async fn resume_session(
         Err(CallError::Refused(error)) => Err(resume_failed(&clip(&error.message, MESSAGE_CHARS_MAX))),
         Err(error) => Err(call_failed(method, &error)),
     }
+}
+
+/// Whether the backend can load a session with its history, and whether it can resume one without.
+fn ways_to_resume(initialized: &AcpInitialized) -> (bool, bool) {
+    let capabilities = initialized.agent_capabilities.as_ref();
+    let can_load = capabilities.is_some_and(|can| can.load_session);
+    (can_load, capabilities.and_then(|can| can.session_capabilities.as_ref()?.resume.as_ref()).is_some())
 }
 
 /// Whether the backend connects to MCP servers over HTTP.

@@ -47,16 +47,25 @@ pub(crate) struct CodexBackend {
     absent: Vec<PathBuf>,
     /// How Codex reaches the server's tools, once it has been started.
     gateway: Option<ToolGateway>,
+    /// The tools of the front end that the open thread was offered.
+    front_end: String,
 }
 
 impl CodexBackend {
     pub(crate) fn new(environment: BackendEnvironment) -> Self {
-        Self { environment, open: None, thread_id: None, absent: vec![], gateway: None }
+        Self { environment, open: None, thread_id: None, absent: vec![], gateway: None, front_end: String::new() }
     }
 
     async fn run_turn(&mut self, turn: &Turn, mut sink: TurnSink) -> TurnResult {
         // Until the turn ends.
-        let _attached = toolkit::attach(&mut self.gateway, &self.environment, &sink).await;
+        let _attached = toolkit::attach(&mut self.gateway, &self.environment, turn, &sink).await;
+        let front_end = toolkit::front_end_digest(turn);
+        // A thread that is not on disk could not be resumed.
+        let is_stale = |thread: &mut OpenThread| thread.has_gateway && thread.is_on_disk && self.front_end != front_end;
+        if let Some(stale) = self.open.take_if(is_stale) {
+            stale.process.close().await;
+        }
+        self.front_end = front_end;
         let open = match self.open.take() {
             Some(thread) => thread.if_running(&sink).await,
             None => None,

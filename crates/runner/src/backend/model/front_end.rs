@@ -4,7 +4,7 @@
 use ostler_protocol::{
     kernel::{
         context::Context,
-        conversation::Role,
+        conversation::{ConversationMessage, PastCall, Role},
         events::EventType,
         front_end::{FrontEndTool, ToolAnswer, UPDATE_STATE_TOOL, call_payload},
     },
@@ -13,7 +13,7 @@ use ostler_protocol::{
 use serde_json::{Value, json};
 
 use super::{
-    earlier_messages, push_calls, request_messages,
+    messages::{earlier_messages, push_calls, request_messages},
     wire::{ChatMessage, WireCall},
 };
 use crate::{
@@ -50,6 +50,15 @@ impl FrontEnd {
         let update = "Changes the state that you share with the user's page.";
         let update = self.state.iter().map(|_| function(UPDATE_STATE_TOOL, update, &parameters));
         tools.chain(update).collect()
+    }
+
+    /// Leaves out the tools that have none of these names.
+    pub(super) fn retain(&mut self, wanted: &[String]) {
+        let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
+        self.tools.retain(|tool| is_wanted(&tool.name));
+        if !is_wanted(UPDATE_STATE_TOOL) {
+            self.state = None;
+        }
     }
 
     /// The calls that the front end runs, with their arguments. None of them if the arguments of one do not fit its tool: the
@@ -104,18 +113,22 @@ async fn update_state(state: &mut TranslatorState, arguments: &str, sink: &TurnS
     Ok(state.value().map_or_else(|| "done".to_owned(), |state| format!("The state is now: {state}")))
 }
 
-/// The messages of the request. Results of the front end's tools follow their calls, which follow those of the server's tools in
-/// the same turn; the user's message comes last.
-pub(super) fn turn_messages(turn: &Turn) -> Vec<ChatMessage> {
-    let context = Context::of(&turn.command.payload);
+/// The messages of the request, with this context and these earlier turns. Results of the front end's tools follow their calls,
+/// which follow those of the server's tools in the same turn; the user's message comes last.
+pub(super) fn turn_messages(
+    turn: &Turn,
+    context: &Context,
+    earlier: &[ConversationMessage],
+    calls: &[PastCall],
+) -> Vec<ChatMessage> {
     if context.tool_answers.is_empty() {
-        return request_messages(&turn.conversation, &turn.past_calls, &turn.full_prompt(), &turn.images);
+        return request_messages(earlier, calls, &turn.prompt_with(context), &turn.images);
     }
     let answered = |answer: &ToolAnswer| {
         let (id, name, arguments) = (answer.tool_call_id.clone(), answer.name.clone(), answer.arguments.clone());
         (WireCall { id, name, arguments }, answer.result())
     };
-    let mut messages = earlier_messages(&turn.conversation, &turn.past_calls);
+    let mut messages = earlier_messages(earlier, calls);
     push_calls(&mut messages, context.tool_answers.iter().map(answered).collect());
     let words = user_text(turn);
     if !words.is_empty() || !turn.images.is_empty() {
@@ -124,6 +137,12 @@ pub(super) fn turn_messages(turn: &Turn) -> Vec<ChatMessage> {
         messages.push(message);
     }
     messages
+}
+
+/// Whether the turn has results of the front end's tools and no message of the user.
+pub(super) fn only_brings_results(turn: &Turn) -> bool {
+    let has_results = !Context::of(&turn.command.payload).tool_answers.is_empty();
+    has_results && turn.images.is_empty() && user_text(turn).is_empty()
 }
 
 /// The user's own words, without the results that the prompt has.

@@ -1,6 +1,6 @@
 //! The model backend: a conversation with any OpenAI-compatible endpoint, held by the runner itself. It streams the reply,
 //! reports the tokens that the provider counts, sends the earlier turns of the session along, calls the tools of the server, and
-//! hands calls of the front end's tools over.
+//! hands calls of the front end's tools over. If the command asks for stages, a router plans the turn first.
 //!
 //! It runs no program and touches no file, so a turn whose runner died is run again. What its tools did is not done again: the model
 //! gets the calls that the earlier attempt made, with their results.
@@ -8,7 +8,9 @@
 mod endpoint;
 mod error;
 mod front_end;
+mod messages;
 pub(super) mod side_query;
+mod stages;
 mod stream;
 mod tools;
 mod wire;
@@ -19,8 +21,9 @@ use futures_util::future::{BoxFuture, join_all};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
     kernel::{
-        conversation::{self, Role},
+        conversation::Role,
         events::{EventType, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER},
+        stages::{PLAN_FUNCTION, STAGE_WORKER},
     },
     limits::TOOL_COMMAND_CHARS_MAX,
     tools::wire::{CallStatus, CalledTool, RunTools},
@@ -40,9 +43,11 @@ use crate::{
 use endpoint::Endpoint;
 use error::ProviderError;
 use front_end::FrontEnd;
+use messages::push_calls;
+use stages::{StageProgress, TurnInput};
 use stream::{ReplyPiece, ReplyStream};
 use tools::ModelTools;
-use wire::{ChatMessage, Speaker, WireCall};
+use wire::{ChatMessage, WireCall};
 
 /// Replies of the model in one turn. It may call tools and receive steers, but not for ever.
 const REPLIES_MAX: usize = 32;
@@ -71,21 +76,29 @@ impl ModelBackend {
         };
         let mut listener = TextListener { sink, steers: VecDeque::new() };
         let listed = listener.sink.server_tools();
-        let RunTools { tools, earlier_calls } = match listener.during(listed).await? {
+        let RunTools { mut tools, earlier_calls } = match listener.during(listed).await? {
             Ok(listed) => listed,
             Err(failure) => return Ok(TurnEnd::failed(FailureKind::InfraFailed, failure.message)),
         };
-        let front_end = FrontEnd::of(turn);
-        let mut messages = front_end::turn_messages(turn);
+        let input = TurnInput::of(turn);
+        // Two functions of one name would be one to the model.
+        tools.retain(|tool| input.config.router.is_none() || tool.name != PLAN_FUNCTION);
+        let router = input.config.effective_router(!earlier_calls.is_empty(), front_end::only_brings_results(turn));
+        let mut messages = input.messages(None);
         let calls = earlier_calls.into_iter().map(|call| {
             let result = call.result;
             (WireCall { id: call.call_id, name: call.name, arguments: call.arguments }, result)
         });
         push_calls(&mut messages, calls.collect());
+        let front_end = FrontEnd::of(turn);
+        let all_tools = ModelTools::new(&tools, front_end.offered());
         let model_turn = ModelTurn {
             endpoint,
-            tools: ModelTools::new(&tools, front_end.offered()),
+            input,
+            tools: all_tools.clone(),
+            all_tools,
             front_end,
+            stages: StageProgress::new(router),
             retry_policy: self.environment.retry_policy,
             later_retries: 0,
             messages,
@@ -115,62 +128,6 @@ impl Backend for ModelBackend {
     fn sees_images(&self) -> bool {
         true
     }
-}
-
-/// The earlier turns and the current prompt with its images.
-fn request_messages(
-    earlier: &[conversation::ConversationMessage],
-    calls: &[conversation::PastCall],
-    prompt: &str,
-    images: &[String],
-) -> Vec<ChatMessage> {
-    let mut messages = earlier_messages(earlier, calls);
-    push_text(&mut messages, Role::User, prompt);
-    if let Some(last) = messages.last_mut() {
-        last.add_images(images);
-    }
-    messages
-}
-
-/// The earlier turns, with the calls of the server's tools at their places.
-fn earlier_messages(
-    earlier: &[conversation::ConversationMessage],
-    calls: &[conversation::PastCall],
-) -> Vec<ChatMessage> {
-    let mut messages: Vec<ChatMessage> = vec![];
-    for place in 0..=earlier.len() {
-        let of_place = calls.iter().enumerate().filter(|(_, call)| call.before == place);
-        let past = of_place.map(|(number, call)| {
-            let (name, arguments) = (call.name.clone(), call.arguments.clone());
-            (WireCall { id: format!("past_{}", number + 1), name, arguments }, call.result.clone())
-        });
-        push_calls(&mut messages, past.collect());
-        if let Some(message) = earlier.get(place) {
-            push_text(&mut messages, message.role, &message.text);
-        }
-    }
-    messages
-}
-
-/// Adds a text. Consecutive messages of the same role are joined, because many models accept only alternating roles.
-fn push_text(messages: &mut Vec<ChatMessage>, role: Role, text: &str) {
-    match messages.last_mut() {
-        Some(last) if last.role == role.into() => last.append_text(text),
-        _ => messages.push(ChatMessage::of(role, text)),
-    }
-}
-
-/// Adds calls that the model made, with their results.
-fn push_calls(messages: &mut Vec<ChatMessage>, calls: Vec<(WireCall, String)>) {
-    if calls.is_empty() {
-        return;
-    }
-    let made: Vec<WireCall> = calls.iter().map(|(call, _)| call.clone()).collect();
-    match messages.last_mut() {
-        Some(last) if last.role == Speaker::Assistant => last.add_calls(&made),
-        _ => messages.push(ChatMessage::reply("", &made)),
-    }
-    messages.extend(calls.iter().map(|(call, result)| ChatMessage::tool_result(call, result)));
 }
 
 /// Listens for the order to stop and for steers while something else is awaited. Steers are queued until they can be sent.
@@ -203,10 +160,15 @@ struct ModelReply {
 }
 
 /// One turn's conversation with the model.
-struct ModelTurn {
+struct ModelTurn<'a> {
     endpoint: Endpoint,
+    input: TurnInput<'a>,
+    /// The tools that the turn may use.
+    all_tools: ModelTools,
+    /// Those that the next request offers.
     tools: ModelTools,
     front_end: FrontEnd,
+    stages: StageProgress,
     retry_policy: RetryPolicy,
     /// How often the provider asked us to come back later in this turn.
     later_retries: u32,
@@ -217,8 +179,19 @@ struct ModelTurn {
 /// The value to continue with, or the early end of the turn.
 type OrEnd<T> = Result<Result<T, TurnEnd>, TurnAbort>;
 
-impl ModelTurn {
+impl ModelTurn<'_> {
     async fn run(mut self) -> TurnResult {
+        let end = self.run_stages().await;
+        if !matches!(end, Err(TurnAbort::Crashed)) {
+            self.leave_stage().await;
+        }
+        end
+    }
+
+    async fn run_stages(&mut self) -> TurnResult {
+        if let Some(end) = self.route().await? {
+            return Ok(end);
+        }
         for _ in 0..REPLIES_MAX {
             let message_id = self.listener.sink.new_id("msg");
             let reply = match self.read_reply(&message_id).await? {
@@ -234,9 +207,13 @@ impl ModelTurn {
         Ok(TurnEnd::failed(FailureKind::BackendFailed, message))
     }
 
-    /// Calls the tools that the reply asks for. `Some` if it was the last reply: one without calls, or one that calls tools of
-    /// the front end.
+    /// Follows the reply's plan, or calls the tools that it asks for. `Some` if it was the last reply: one without calls, or one
+    /// that calls tools of the front end.
     async fn handle_reply(&mut self, reply: ModelReply, message_id: &str) -> Result<Option<TurnEnd>, TurnAbort> {
+        if self.take_plan(&reply, message_id).await {
+            return Ok(None);
+        }
+        self.enter_stage(STAGE_WORKER).await;
         let handed_over = self.front_end.take(&reply.calls);
         let is_final = !handed_over.is_empty() || reply.calls.is_empty() && self.listener.steers.is_empty();
         if is_final && handed_over.is_empty() && reply.text.is_empty() {
@@ -310,7 +287,8 @@ impl ModelTurn {
 
     /// Reads one reply of the model and reports it as it arrives.
     async fn read_reply(&mut self, message_id: &str) -> OrEnd<ModelReply> {
-        let mut stream = match self.open_stream().await? {
+        let body = self.endpoint.body(&self.messages, &self.tools);
+        let mut stream = match self.open_stream(&body).await? {
             Ok(stream) => stream,
             Err(end) => return Ok(Err(end)),
         };
@@ -322,14 +300,14 @@ impl ModelTurn {
                 Ok(None) => break,
                 Err(error) => return Ok(Err(error.into_end())),
             };
-            let sink = &self.listener.sink;
             match piece {
                 ReplyPiece::Text(text) => {
-                    sink.emit_delta(EventType::AssistantDelta, message_id, &text).await;
+                    self.enter_stage(STAGE_WORKER).await;
+                    self.listener.sink.emit_delta(EventType::AssistantDelta, message_id, &text).await;
                     reply.text.push_str(&text);
                 }
                 ReplyPiece::Reasoning(text) => {
-                    sink.emit_delta(EventType::ReasoningDelta, &thought_id, &text).await;
+                    self.listener.sink.emit_delta(EventType::ReasoningDelta, &thought_id, &text).await;
                     reply.reasoning.push_str(&text);
                 }
             }
@@ -349,11 +327,10 @@ impl ModelTurn {
     }
 
     /// Sends the request until a reply begins, as long as a retry may help.
-    async fn open_stream(&mut self) -> OrEnd<ReplyStream> {
-        let body = self.endpoint.body(&self.messages, &self.tools);
+    async fn open_stream(&mut self, body: &str) -> OrEnd<ReplyStream> {
         let mut pauses = PAUSES_MS.into_iter();
         loop {
-            let error = match self.listener.during(self.endpoint.send(&body)).await? {
+            let error = match self.listener.during(self.endpoint.send(body)).await? {
                 Ok(stream) => return Ok(Ok(stream)),
                 Err(error) => error,
             };

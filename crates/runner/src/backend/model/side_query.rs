@@ -3,7 +3,7 @@
 use super::{
     endpoint::Endpoint,
     error::ProviderError,
-    request_messages,
+    messages::request_messages,
     stream::{ReplyPiece, ReplyStream},
     tools::ModelTools,
 };

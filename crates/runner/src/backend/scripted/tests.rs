@@ -7,6 +7,7 @@ use ostler_protocol::{
     json::canonical_hash,
     kernel::{
         budgets::UsedUp,
+        context::Context,
         events::AppendEvent,
         permissions::{AskPermission, Asked, Ballot, EditedArguments, PermissionRequest, PermissionStatus},
         policy::Budgets,
@@ -321,8 +322,8 @@ async fn a_backend_ahead_of_the_server_waits_for_it() {
 
 #[test]
 fn the_prompt_mentions_images_that_the_backend_cannot_see() {
-    assert_eq!(turn("hi").full_prompt(), "hi");
-    let prompt = |images_unseen| Turn { images_unseen, ..turn("hi") }.full_prompt();
+    let prompt = |images_unseen| Turn { images_unseen, ..turn("hi") }.prompt_with(&Context::default());
+    assert_eq!(prompt(0), "hi");
     assert_eq!(prompt(1), "hi\n\n[The message came with an image that you cannot see.]");
     assert_eq!(prompt(2), "hi\n\n[The message came with 2 images that you cannot see.]");
 }

@@ -1,13 +1,16 @@
 //! `run_agent`: a run of another profile, for one prompt, whose reply is the result. It gets no more than is left of the budgets of
-//! the run that starts it, and may start others only to a bounded depth. What it has used is charged to the command that started it
-//! when it ends: children that run concurrently get the same remainder each.
+//! the run that starts it, and may start others only to a bounded depth. What is left is reserved for it while it runs, so that a
+//! second child waits for the first; what it has used is charged to the command that started it when it ends.
 
-use std::{sync::Arc, time::Duration};
+mod creator;
+mod reservations;
+
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, RawJson,
-    ids::{AgentId, CommandId, RunId, SessionId, TokenId, UserId},
+    ids::{AgentId, CommandId, RunId, SessionId},
     kernel::{
         budgets::{Allowance, Spent},
         commands::{Command, CommandType, CreateCommand},
@@ -18,7 +21,6 @@ use ostler_protocol::{
         provider_profiles::secret_ref,
         runs::{Cancel, CreateRun, Run, TerminalStatus},
     },
-    tokens::TokenRole,
     tools::{ToolDefinition, definition::DEADLINE_MS_MAX},
 };
 use ostler_store as store;
@@ -73,18 +75,12 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
         if depth > DEPTH_MAX {
             return Err(ToolError::failed(format!("agents may start others {DEPTH_MAX} levels deep at most")));
         }
-        let caller = caller_of(app, parent).await.map_err(refused)?;
+        let caller = creator::creator_of(app, parent).await.map_err(refused)?;
         let caller = caller.ok_or_else(|| ToolError::failed("the user or service that created this run is unknown"))?;
-        let key = format!("{KEY}{depth}.{}.{}", parent.run_id, invocation.call_id);
         // What is left of the budgets has changed since the first request, so that a repeated one would not be the same.
-        let child = match find_child(app, parent, &key).await.map_err(refused)? {
+        let child = match find_child(app, parent, &invocation.call_id).await.map_err(refused)? {
             Some(child) => child,
-            None => {
-                let request = request(app, invocation, parent, command, key).await?;
-                let (created, _) = runs::create(app, &caller, request).await.map_err(refused)?;
-                let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
-                Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session }
-            }
+            None => start(app, &caller, invocation, parent, command).await?,
         };
         let reply = child.reply(app, &caller, command, invocation.deadline).await;
         child.charge(app, invocation).await;
@@ -92,11 +88,78 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
     })
 }
 
-/// The run that an earlier execution of the call has started. A caller may choose any key, so that only a run of the same creator is
-/// the child.
-async fn find_child(app: &App, parent: &Run, key: &str) -> Result<Option<Child>, Failure> {
-    let found = store::kernel::runs::find_by_key(&app.db, &parent.tenant_id, key).await?;
-    let Some(run) = found.filter(|run| run.created_by == parent.created_by) else { return Ok(None) };
+/// Starts the child. If other children have reserved what is left of the budgets, this waits until one of them has ended.
+async fn start(
+    app: &App,
+    caller: &Principal,
+    invocation: &Invocation,
+    parent: &Run,
+    command: &Command,
+) -> Result<Child, ToolError> {
+    if !creator::may_start(app, caller, &parent.tenant_id).await.map_err(refused)? {
+        return Err(ToolError::failed("the user or service that created this run may not start runs any more"));
+    }
+    let until = invocation.deadline - CANCEL_BEFORE;
+    let mut watch = SessionWatch::new(app, command.session);
+    loop {
+        if let Some(child) = try_start(app, caller, invocation, parent, command).await? {
+            return Ok(child);
+        }
+        if Instant::now() >= until {
+            return Err(ToolError::failed("other agents have reserved what is left of the run's budget"));
+        }
+        if is_to_stop(app, command).await.map_err(refused)? {
+            return Err(ToolError::failed("the command has ended, and the agent was not started"));
+        }
+        watch.changed(until, |event| event.command_id == Some(command.command_id)).await;
+    }
+}
+
+/// `None` if other children have reserved what is left of the budgets.
+async fn try_start(
+    app: &App,
+    caller: &Principal,
+    invocation: &Invocation,
+    parent: &Run,
+    command: &Command,
+) -> Result<Option<Child>, ToolError> {
+    let _one_at_a_time = reservations::lock(parent.run_id).await;
+    let budgets = Allowance::of(&parent.execution_policy, &command.payload).map_err(refused)?.budgets;
+    let current = lookup::command_of(app, parent.run_id, command.command_id).await.map_err(refused)?;
+    let own_call = &invocation.call_id;
+    if reservations::left_of(&budgets, &reservations::spent(&current, own_call)).is_none() {
+        return Err(ToolError::failed("the run's budget is used up"));
+    }
+    let spent = reservations::spent_or_reserved(app, parent, &current, &budgets, own_call).await.map_err(refused)?;
+    let Some(left) = reservations::left_of(&budgets, &spent) else { return Ok(None) };
+    let request = request(app, invocation, parent, &current, &left).await?;
+    let (created, _) = runs::create(app, caller, request).await.map_err(refused)?;
+    let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
+    let child = Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session };
+    // Another server may have started a child at the same moment. Neither has seen the other's before.
+    let current = lookup::command_of(app, parent.run_id, command.command_id).await.map_err(refused)?;
+    let spent = reservations::spent_or_reserved(app, parent, &current, &budgets, own_call).await.map_err(refused)?;
+    if !reservations::fits(&budgets, &left, &spent) {
+        child.cancel(app, caller, "another agent has reserved the budget").await;
+        return Err(ToolError::failed("another agent has reserved what is left of the run's budget; try again"));
+    }
+    Ok(Some(child))
+}
+
+/// The key of the run that a call starts.
+fn key_of(parent: &Run, call_id: &str) -> String {
+    format!("{KEY}{}.{}.{call_id}", depth_of(parent) + 1, parent.run_id)
+}
+
+/// The run that a call has started. A caller may choose any key, so that only a run of the same creator is the child.
+async fn find_child_run(app: &App, parent: &Run, call_id: &str) -> Result<Option<Run>, Failure> {
+    let found = store::kernel::runs::find_by_key(&app.db, &parent.tenant_id, &key_of(parent, call_id)).await?;
+    Ok(found.filter(|run| run.created_by == parent.created_by))
+}
+
+/// The child that an earlier execution of the call has started.
+async fn find_child(app: &App, parent: &Run, call_id: &str) -> Result<Option<Child>, Failure> {
+    let Some(run) = find_child_run(app, parent, call_id).await? else { return Ok(None) };
     let first = store::kernel::commands::get_first(&app.db, run.run_id).await?;
     Ok(first.map(|first| Child { run_id: run.run_id, command_id: first.command_id, session: run.session }))
 }
@@ -111,27 +174,6 @@ fn depth_of(run: &Run) -> u32 {
     key.and_then(|rest| rest.split('.').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// The caller who created the parent, in its tenant.
-async fn caller_of(app: &App, parent: &Run) -> Result<Option<Principal>, Failure> {
-    let tenants: Arc<[String]> = [parent.tenant_id.clone()].into();
-    let Some((kind, name)) = parent.created_by.as_deref().map(|by| by.split_once(':').unwrap_or((by, ""))) else {
-        return Ok(None);
-    };
-    Ok(match kind {
-        "operator" => Some(Principal::Operator),
-        "service" => {
-            let token_id = name.parse::<TokenId>().ok();
-            token_id.map(|token_id| Principal::Service { token_id, tenants, role: TokenRole::Client })
-        }
-        "user" => {
-            let user = store::users::find_by_name(&app.db, name).await?;
-            let named = |user_id: UserId| Principal::User { user_id, name: name.into(), tenants };
-            user.filter(|user| user.removed_at.is_none()).map(|user| named(user.user_id))
-        }
-        _ => None,
-    })
-}
-
 /// The request for the run: in an empty workspace, with what is left of the parent's budgets and nothing wider than its policy, the
 /// mode of its turn and the scopes of its agent.
 async fn request(
@@ -139,7 +181,7 @@ async fn request(
     invocation: &Invocation,
     parent: &Run,
     command: &Command,
-    key: String,
+    left: &Budgets,
 ) -> Result<CreateRun, ToolError> {
     let profile = text(invocation, "profile").unwrap_or_default();
     let allowance = Allowance::of(&parent.execution_policy, &command.payload).map_err(refused)?;
@@ -152,7 +194,6 @@ async fn request(
     let policy = &parent.execution_policy;
     let mut execution = json!({"sandbox": policy.sandbox, "network": policy.network, "approval": policy.approval,
         "timeoutMs": left_ms});
-    let left = left_of(&allowance.budgets, command).ok_or_else(|| ToolError::failed("the run's budget is used up"))?;
     if let (Some(execution), Value::Object(left)) = (execution.as_object_mut(), json!(left)) {
         execution.extend(left);
     }
@@ -177,7 +218,7 @@ async fn request(
         backend_profile: Some(profile.to_owned()),
         execution_policy: Some(RawJson::of(&execution)),
         trace_sink: Some(RawJson::null()),
-        idempotency_key: Some(key),
+        idempotency_key: Some(key_of(parent, &invocation.call_id)),
         agent_id,
         command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
         ..CreateRun::default()
@@ -215,22 +256,6 @@ async fn restriction(
     };
     let names = tools.iter().filter(|tool| is_allowed(tool)).map(|tool| tool.name.clone()).collect();
     Ok((None, Some(names)))
-}
-
-/// What is left of a command's budgets. `None` if one is used up.
-fn left_of(budgets: &Budgets, command: &Command) -> Option<Budgets> {
-    let spent = Spent::of(&command.fold);
-    let left = |granted: Option<i64>, spent: i64| granted.map(|granted| granted - spent);
-    let left = Budgets {
-        max_turns: left(budgets.max_turns, spent.turns),
-        max_tokens: left(budgets.max_tokens, spent.tokens),
-        max_tool_calls: left(budgets.max_tool_calls, spent.tool_calls),
-        max_cost_usd: budgets.max_cost_usd.map(|granted| granted - spent.cost_usd),
-    };
-    let counts = [left.max_turns, left.max_tokens, left.max_tool_calls];
-    let is_used_up =
-        counts.into_iter().flatten().any(|left| left <= 0) || left.max_cost_usd.is_some_and(|left| left <= 0.0);
-    (!is_used_up).then_some(left)
 }
 
 /// A run that was started.

@@ -135,6 +135,35 @@ fn two_servers_start_each_automation_once() {
     });
 }
 
+/// The other server would sleep for an hour.
+#[test]
+fn a_change_on_one_server_wakes_the_scheduler_of_another() {
+    run(async {
+        let first = TestServer::with(Engine::Postgres, |setup| {
+            setup.config.runner.slots = 0;
+            setup.config.change(|automations: &mut AutomationsSection| automations.scheduler = false);
+        })
+        .await;
+        let second = first
+            .beside(|config| {
+                config.change(|automations: &mut AutomationsSection| {
+                    (automations.scheduler, automations.poll_ms) = (true, 120_000);
+                });
+            })
+            .await;
+        let automation_id = create(&first, &daily("Digest", 7, "hi")).await;
+        first.clock.advance_ms(8 * HOUR_MS);
+        assert!(starts(&first, &automation_id).await.is_empty());
+        let path = format!("{AUTOMATIONS}/{automation_id}");
+        first.patch(&path, &json!({"title": "Morning"})).await.with_status(200);
+        eventually("the other server starts it", async || {
+            (starts(&first, &automation_id).await.len() == 1).then_some(())
+        })
+        .await;
+        drop(second);
+    });
+}
+
 /// A daily time on both days with a change of the clocks, as the server starts it.
 #[one_engine]
 async fn a_local_time_starts_once_on_the_days_of_daylight_saving(engine: Engine) {

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use super::{RUNS, THREAD, Told, kinds, message, told, words};
 use crate::{
-    harness::{Caller, Engine, TestServer, both_engines},
+    harness::{Caller, Engine, TestServer, both_engines, one_engine},
+    mcp::configure_servers,
     run_input::calendar_tools::with_model,
 };
 
@@ -152,6 +153,12 @@ async fn a_model_may_call_tools_of_the_server_and_of_the_front_end_at_once(engin
     assert_eq!(roles, ["user", "assistant", "tool", "assistant", "tool"]);
     assert_eq!(messages[1]["tool_calls"][0]["function"]["name"], "time_now");
     assert_eq!(messages[3]["tool_calls"][0]["id"], json!(calls[0]));
+    // Results of the server's tools are in the context of the next turn, and never in history.
+    assert!(messages[2]["content"].as_str().unwrap().contains("2026-01-01"), "{}", messages[2]);
+    let history = server.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.ok();
+    let shown = history["messages"].as_array().unwrap();
+    assert!(shown.iter().all(|message| message["role"] != "tool"), "{history}");
+    assert!(shown.iter().all(|message| message["role"] == "user" || !message.to_string().contains("timezone")));
 }
 
 #[both_engines]
@@ -181,6 +188,7 @@ async fn tools_are_bounded_and_have_names_of_their_own(engine: Engine) {
         (tool("name", json!("")), "tools[0].name"),
         (tool("name", json!("x".repeat(65))), "tools[0].name"),
         (tool("name", json!("update_shared_state")), "is the name of a tool of this server"),
+        (tool("name", json!("make_plan")), "is the name of a tool of this server"),
         (tool("name", json!("time_now")), "is the name of a tool of this server"),
         (tool("name", json!("calendar_write")), "is the name of a tool of this server"),
         (json!([weather(), weather()]), "given twice"),
@@ -198,6 +206,24 @@ async fn tools_are_bounded_and_have_names_of_their_own(engine: Engine) {
         assert!(refused.text.contains(words), "{words}: {}", refused.text);
         refused.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
     }
+}
+
+#[one_engine]
+async fn a_tool_may_not_have_the_name_of_one_of_an_mcp_server(engine: Engine) {
+    let server = TestServer::with(engine, |setup| configure_servers(setup, &[("good", "good")])).await;
+    let named = |run_id: &str, name: &str| {
+        let mut body = message(run_id, "hello");
+        body["tools"] = json!([weather()]);
+        body["tools"][0]["name"] = json!(name);
+        body
+    };
+    // Runs of threads do not get these tools. The names are reserved all the same, also those that the server does not have yet.
+    for name in ["mcp__good__echo", "mcp__good__later"] {
+        let refused = server.post(RUNS, &named("run-1", name)).await;
+        assert!(refused.text.contains("is the name of a tool of this server"), "{}", refused.text);
+        refused.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
+    }
+    server.post(RUNS, &named("run-1", "mcp__other__echo")).await.with_status(202);
 }
 
 #[both_engines]

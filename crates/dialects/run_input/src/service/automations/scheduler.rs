@@ -2,6 +2,9 @@
 //! have ended. Any number of servers may do this at once.
 //!
 //! After downtime each automation that is due starts once, however many of its times have passed.
+//!
+//! A scheduler sleeps until the next automation is due. A created or changed automation wakes the schedulers of all servers. While a
+//! start has not ended, the scheduler checks in short intervals; otherwise in long ones, because a wake-up may be lost.
 
 use std::time::Duration;
 
@@ -26,6 +29,10 @@ const CLAIMED_AT_ONCE: u32 = 250;
 const CONCURRENT_STARTS: usize = 32;
 /// Ends that are recorded in one pass.
 const ENDS_AT_ONCE: u32 = 500;
+/// Short intervals in one long interval.
+const POLLS_PER_RECHECK: u32 = 30;
+/// The shortest sleep: what is due and could not be started must not be tried without a pause.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 pub(crate) async fn run(app: App) {
     let state = RunInputState::of(&app);
@@ -47,11 +54,20 @@ pub(crate) async fn run(app: App) {
     }
 }
 
-/// Until the next automation is due, and no longer than the interval: another server may have changed it, and runs end.
+/// How long to sleep if nothing wakes the scheduler.
 async fn pause(app: &App, poll: Duration) -> Duration {
-    let next = store::run_input::automations::find_next_due(&app.db).await.ok().flatten();
-    let left = next.map(|next| next.duration_since(app.wall()));
-    left.and_then(|left| Duration::try_from(left).ok()).map_or(poll, |left| left.clamp(Duration::from_millis(10), poll))
+    let next = store::run_input::automations::find_next_due(&app.db).await;
+    let has_open = store::run_input::automation_starts::any_open(&app.db).await;
+    let (Ok(next), Ok(has_open)) = (next, has_open) else { return poll };
+    // Zero if it is due already.
+    let left = next.map(|next| Duration::try_from(next.duration_since(app.wall())).unwrap_or_default());
+    pause_for(left, has_open, poll)
+}
+
+/// Until the next automation is due, and no longer than the interval.
+fn pause_for(left: Option<Duration>, has_open: bool, poll: Duration) -> Duration {
+    let interval = if has_open { poll } else { poll.saturating_mul(POLLS_PER_RECHECK) };
+    left.map_or(interval, |left| left.min(interval)).max(PAUSE_MIN)
 }
 
 async fn pass(app: &App) -> Result<(), Failure> {
@@ -150,5 +166,21 @@ async fn replan(app: &App) -> Result<(), Failure> {
             // False if it was changed in the meantime, and then it was planned by the new rules.
             store::run_input::automations::update(&app.db, &automation, revision).await?;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_scheduler_sleeps_until_something_is_due() {
+        let seconds = |seconds: u64| Duration::from_secs(seconds);
+        assert_eq!(pause_for(None, false, seconds(1)), seconds(30));
+        assert_eq!(pause_for(Some(seconds(3_600)), false, seconds(1)), seconds(30), "wake-ups may be lost");
+        assert_eq!(pause_for(Some(seconds(7)), false, seconds(1)), seconds(7));
+        assert_eq!(pause_for(Some(seconds(7)), true, seconds(1)), seconds(1), "runs end at any time");
+        assert_eq!(pause_for(Some(Duration::ZERO), true, seconds(1)), PAUSE_MIN);
+        assert_eq!(pause_for(None, false, Duration::MAX), Duration::MAX);
     }
 }

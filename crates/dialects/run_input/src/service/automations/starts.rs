@@ -24,7 +24,7 @@ use ostler_store::{
 };
 use serde_json::{Map, json};
 
-use super::{context, get};
+use super::get;
 use crate::{
     service::{owners, runs, threads},
     state::RunInputState,
@@ -87,6 +87,8 @@ pub(crate) async fn request(
         Ok(())
     })
     .await?;
+    // The scheduler records how the run ends.
+    RunInputState::of(app).scheduler.notify_one();
     Ok(store::run_input::automation_starts::get(&app.db, start.id).await?.unwrap_or(start))
 }
 
@@ -118,7 +120,7 @@ async fn submit(app: &App, start: &AutomationStart) -> Result<(), Failure> {
     let owner = owner.ok_or_else(|| Failure::rule(Rule::Owner, "the owner of the automation was removed"))?;
     let has_left = |_| Failure::rule(Rule::Tenant, "the owner of the automation is no longer in its tenant");
     owner.is_of(&automation.tenant_id).map_err(has_left)?;
-    let input = input(app, &owner, &automation, start).await?;
+    let input = input(&automation, start)?;
     // The scheduler submits the run, so no caller on this machine can answer its permission requests.
     let accepted = runs::accept(app, &owner, Locality(false), &input).await?;
     store::run_input::automation_starts::update_running(&app.db, start.id, accepted.alias.command_id).await?;
@@ -157,12 +159,7 @@ async fn change_thread(
 }
 
 /// The input of a start's run. It is the same for the same start, so that a repeated start is the same request.
-async fn input(
-    app: &App,
-    owner: &Principal,
-    automation: &Automation,
-    start: &AutomationStart,
-) -> Result<RunInput, Failure> {
+fn input(automation: &Automation, start: &AutomationStart) -> Result<RunInput, Failure> {
     // The message and its clock are those of the time that it is for, also if it is started late.
     let at = start.due_at.unwrap_or(start.created_at);
     let zone = find_zone(&automation.timezone)?;
@@ -177,7 +174,8 @@ async fn input(
         run_id: start.run_id.clone(),
         parent_run_id: None,
         user: Some(UserMessage { id: format!("msg_{}", start.id), parts, fields: Map::new(), part_fields: vec![] }),
-        others: context::read(app, owner, automation, at).await?,
+        // The run reads the context of the automation itself.
+        others: vec![],
         replies: vec![],
         transcript: vec![],
         state: None,

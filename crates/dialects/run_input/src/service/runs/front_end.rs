@@ -10,6 +10,7 @@ use ostler_protocol::{
         events::{Event, EventType},
         front_end::{FRONT_END_METHOD, ToolAnswer, UPDATE_STATE_TOOL},
         sessions::Session,
+        stages::PLAN_FUNCTION,
     },
     limits::CONVERSATION_EVENTS_MAX,
     run_input::{
@@ -58,16 +59,19 @@ impl AnsweredCall {
     }
 }
 
-/// Rejects tools that have the name of a tool which this server offers to the caller's runs.
+/// Rejects tools that have the name of a tool which this server offers to the caller's runs, or that a tool of an MCP server could have.
 pub(super) async fn check_tools(app: &App, caller: &Principal, input: &RunInput) -> Result<(), Failure> {
     if input.tools.is_empty() {
         return Ok(());
     }
     let server_tools = server_tools(app, caller).await?;
-    Ok(check_conflicts(&input.tools, server_tools.iter().map(String::as_str))?)
+    let prefixes = Toolkit::mcp_prefixes(app).await?;
+    let is_of_mcp = |name: &&str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let of_mcp = input.tools.iter().map(|tool| tool.name.as_str()).filter(is_of_mcp);
+    Ok(check_conflicts(&input.tools, server_tools.iter().map(String::as_str).chain(of_mcp))?)
 }
 
-/// The names of the tools that the server itself offers to the caller's runs.
+/// The names of the tools and functions that the server itself offers to the caller's runs.
 async fn server_tools(app: &App, caller: &Principal) -> Result<Vec<String>, Failure> {
     let context = ToolContext {
         tenant_id: threads::tenant(app, caller)?.into(),
@@ -77,7 +81,7 @@ async fn server_tools(app: &App, caller: &Principal) -> Result<Vec<String>, Fail
         is_operator: false,
     };
     let tools = Toolkit::of(app).list(app, &context).await?;
-    Ok(tools.into_keys().chain([UPDATE_STATE_TOOL.to_owned()]).collect())
+    Ok(tools.into_keys().chain([UPDATE_STATE_TOOL, PLAN_FUNCTION].map(str::to_owned)).collect())
 }
 
 /// The calls that the input answers. A run without a message must answer all of the thread's pending calls.

@@ -215,3 +215,31 @@ fn a_patch_applies_to_the_state_that_earlier_turns_have_left() {
         assert_eq!(translator.patches_held_back(), u64::from(!is_sent));
     }
 }
+
+#[test]
+fn a_resumed_run_begins_with_the_steps_that_have_not_ended() {
+    let step = |name: &str, status: &str| (EventType::Step, json!({"name": name, "status": status}));
+    let events = log(&[
+        step("router", "started"),
+        step("router", "finished"),
+        step("worker", "started"),
+        opened(1, None),
+        answered(1),
+        step("worker", "finished"),
+        ended("completed"),
+    ]);
+    let first = translate(&mut Translator::new("thread", "run-1", 0), &events[..4]);
+    let expected = [
+        "1-0 RUN_STARTED",
+        "1-1 STEP_STARTED",
+        "2-0 STEP_FINISHED",
+        "3-0 STEP_STARTED",
+        "4-0 STEP_FINISHED",
+        "4-1 RUN_FINISHED",
+    ];
+    assert_eq!(types(&first), expected);
+    let second = translate(&mut Translator::new("thread", "run-2", 4), &events);
+    assert_eq!(types(&second), ["5-0 RUN_STARTED", "5-1 STEP_STARTED", "6-0 STEP_FINISHED", "7-0 RUN_FINISHED"]);
+    let resumed = serde_json::to_value(&second[1].event).expect("JSON");
+    assert_eq!(resumed["stepName"], "worker");
+}
