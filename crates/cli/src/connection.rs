@@ -22,6 +22,8 @@ use crate::{
 };
 
 const SERVER_VARIABLE: &str = "OSTLER_SERVER";
+/// The name that the published run manager gives to runners for the same purpose. [`SERVER_VARIABLE`] wins.
+const MANAGER_VARIABLE: &str = "AGENTRUN_MANAGER_URL";
 const CONTEXT_VARIABLE: &str = "OSTLER_CONTEXT";
 const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
 const TENANT_VARIABLE: &str = "OSTLER_TENANT";
@@ -150,9 +152,10 @@ impl Connection {
             let value = value.clone().filter(|value| !value.is_empty())?;
             Some(ConnectionSetting { value, origin: ValueOrigin::Flag(name) })
         };
+        let by_variable = || variable(SERVER_VARIABLE).or_else(|| variable(MANAGER_VARIABLE));
         let server = flag(&self.server, "--server");
         let named = flag(&self.context, "--context");
-        let alone = server.is_some() || (named.is_none() && variable(SERVER_VARIABLE).is_some());
+        let alone = server.is_some() || (named.is_none() && by_variable().is_some());
         let current = || all.current.clone().map(|value| ConnectionSetting { value, origin: ValueOrigin::Default });
         let name = if alone { None } else { named.or_else(|| variable(CONTEXT_VARIABLE)).or_else(current) };
         let context = name.as_ref().map(|name| all.get(&name.value)).transpose()?;
@@ -161,7 +164,7 @@ impl Connection {
         let default = ConnectionSetting { value: format!("http://{DEFAULT_LISTEN}"), origin: ValueOrigin::Default };
         let server = match context {
             Some(context) => ConnectionSetting { value: context.server.clone(), origin: of_context() },
-            None => server.or_else(|| variable(SERVER_VARIABLE)).unwrap_or(default),
+            None => server.or_else(by_variable).unwrap_or(default),
         };
         let data_dir = self
             .data_dir_of(context, &env)
@@ -380,6 +383,10 @@ mod tests {
         assert_eq!(server(&flags("http://flag", ""), &env), of("http://flag", "flag --server"));
         assert_eq!(server(&flags("", "lab"), &env), of("https://lab.example.org", "context lab"));
         assert_eq!(server(&flags("", ""), &env), of("http://env", "environment OSTLER_SERVER"));
+        let alias = [("AGENTRUN_MANAGER_URL", "http://manager"), ("OSTLER_CONTEXT", "here")];
+        assert_eq!(server(&flags("", ""), &alias), of("http://manager", "environment AGENTRUN_MANAGER_URL"));
+        let both = [env[0], alias[0]];
+        assert_eq!(server(&flags("", ""), &both), of("http://env", "environment OSTLER_SERVER"));
         assert_eq!(server(&flags("", ""), &env[1..]), of("http://127.0.0.1:9", "context here"));
         assert_eq!(server(&flags("", ""), &[]), of("https://lab.example.org", "context lab"));
     }

@@ -14,6 +14,7 @@ mod follow;
 mod foreign_words;
 mod log;
 mod preflight;
+mod runner_variables;
 mod targets;
 mod terminal;
 

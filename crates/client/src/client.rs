@@ -38,12 +38,22 @@ struct ClientInner {
 impl Client {
     /// A client of the server at `base_url`, such as `http://127.0.0.1:4747` or `https://ostler.example.org/prefix`.
     pub fn http(base_url: &str, token: Option<SecretString>) -> Result<Self, Failure> {
+        Self::over_http(base_url, token, None)
+    }
+
+    /// As [`Client::http`], for a server that must have exactly this certificate, in DER, whatever it is issued for. The
+    /// certificate has no meaning for plain HTTP.
+    pub fn pinned_http(base_url: &str, token: Option<SecretString>, certificate: &[u8]) -> Result<Self, Failure> {
+        Self::over_http(base_url, token, Some(certificate))
+    }
+
+    fn over_http(base_url: &str, token: Option<SecretString>, certificate: Option<&[u8]>) -> Result<Self, Failure> {
         let authorization = token
             .map(|token| {
                 bearer(&token).ok_or_else(|| Failure::invalid(Rule::TokenShape, "the token has unprintable characters"))
             })
             .transpose()?;
-        let transport = Transport::http(base_url)?;
+        let transport = Transport::http(base_url, certificate)?;
         Ok(Self { inner: Arc::new(ClientInner { transport, authorization }) })
     }
 

@@ -13,6 +13,7 @@ mod manager;
 pub mod mesh;
 pub mod outgoing;
 mod path;
+mod pinned;
 mod raw;
 mod response;
 mod run_input;

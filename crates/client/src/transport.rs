@@ -13,7 +13,7 @@ use ostler_protocol::{Failure, Rule, outgoing::OutgoingRules};
 use reqwest::redirect::Policy;
 use tokio::time::Duration;
 
-use crate::{failures, outgoing, path::Path};
+use crate::{failures, outgoing, path::Path, pinned};
 
 /// The body of a response, whole or streamed.
 pub type ReplyBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
@@ -30,12 +30,14 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    pub(crate) fn http(base_url: &str) -> Result<Self, Failure> {
+    /// With a certificate, the server must have exactly this one.
+    pub(crate) fn http(base_url: &str, certificate: Option<&[u8]>) -> Result<Self, Failure> {
         let base = base_url.trim_end_matches('/').to_owned();
-        let client = web_client(&base).map_err(|failure| match failure.broken_rule() {
-            Some(Rule::Address) => bad_address(base_url),
-            _ => failure,
-        })?;
+        let client =
+            build(&base, None, HttpVersions::All, certificate).map_err(|failure| match failure.broken_rule() {
+                Some(Rule::Address) => bad_address(base_url),
+                _ => failure,
+            })?;
         Ok(Self::Http { client, base })
     }
 
@@ -65,13 +67,13 @@ pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> R
 
 /// A client for one address: no redirects, no proxy for loopback, a limit on the time to connect.
 pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
-    build(address, None, HttpVersions::All)
+    build(address, None, HttpVersions::All, None)
 }
 
 /// The same as [`web_client`], for WebSockets. They begin with a request of HTTP/1.1, so the client must not agree on HTTP/2
 /// with a proxy that offers both.
 pub(crate) fn web_socket_client(address: &str) -> Result<reqwest::Client, Failure> {
-    build(address, None, HttpVersions::OnlyHttp1)
+    build(address, None, HttpVersions::OnlyHttp1, None)
 }
 
 /// The versions of HTTP that a client offers.
@@ -85,10 +87,15 @@ enum HttpVersions {
 /// whatever the name resolves to.
 pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
     outgoing::check_url(rules, address).map_err(|error| Failure::invalid(Rule::Address, error.to_string()))?;
-    build(address, Some(rules), HttpVersions::All)
+    build(address, Some(rules), HttpVersions::All, None)
 }
 
-fn build(address: &str, rules: Option<&OutgoingRules>, versions: HttpVersions) -> Result<reqwest::Client, Failure> {
+fn build(
+    address: &str,
+    rules: Option<&OutgoingRules>,
+    versions: HttpVersions,
+    certificate: Option<&[u8]>,
+) -> Result<reqwest::Client, Failure> {
     let bad = || Failure::invalid(Rule::Address, format!("{address:?} is not an http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
     let host = url.host().filter(|host| !host.is_empty()).ok_or_else(bad)?;
@@ -101,10 +108,13 @@ fn build(address: &str, rules: Option<&OutgoingRules>, versions: HttpVersions) -
     }
     // If the process has already chosen a provider, that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    builder = match url.scheme_str() {
-        Some("https") => builder,
+    builder = match (url.scheme_str(), certificate) {
+        (Some("https"), Some(certificate)) => {
+            builder.tls_backend_preconfigured(pinned::config(certificate).map_err(Failure::internal)?)
+        }
+        (Some("https"), None) => builder,
         // Plain HTTP needs no root certificates. Loading none also starts faster.
-        Some("http") => builder.tls_certs_only([]),
+        (Some("http"), _) => builder.tls_certs_only([]),
         _ => return Err(bad()),
     };
     if versions == HttpVersions::OnlyHttp1 {

@@ -220,6 +220,10 @@ pub struct Problem {
     pub failure_kind: FailureKind,
     pub message: String,
     pub trace_id: String,
+    /// The id of the request. Each request has a trace id of its own, and this is the same value.
+    #[serde(default)]
+    #[schema(required)]
+    pub request_id: String,
     #[serde(default)]
     #[schema(value_type = Object, required)]
     pub details: Map<String, Value>,
@@ -235,6 +239,7 @@ impl Problem {
             detail: message.clone(),
             failure_kind: kind,
             message,
+            request_id: trace_id.clone(),
             trace_id,
             details,
         }

@@ -31,6 +31,8 @@ pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;
 pub const SESSION_TITLE_BYTES_MAX: usize = 256;
+/// What a caller keeps with a session, as JSON.
+pub const SESSION_METADATA_BYTES_MAX: usize = 16 * 1024;
 /// Labels of a run or session.
 pub const LABELS_MAX: usize = 16;
 pub const LABEL_KEY_BYTES_MAX: usize = 63;

@@ -18,6 +18,9 @@ pub struct Launch {
     pub server: String,
     #[serde(serialize_with = "expose_token")]
     pub token: SecretString,
+    /// The certificate of the server's listener, in DER. `None` without TLS. The runner trusts no other one.
+    #[serde(default)]
+    pub certificate: Option<Vec<u8>>,
     /// Continue when the pipe closes, because the server may stop and come back.
     pub outlive_server: bool,
 }

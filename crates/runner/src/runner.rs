@@ -1,19 +1,23 @@
 //! The life of a runner: register, claim the run (waiting for a stale lease if necessary), work through the commands, and
 //! leave when nothing is left to do.
 
+use std::{future::pending, pin::pin};
+
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
     ids::RunId,
     kernel::{
+        events::{AppendEvent, EventType, PHASE_STORAGE_MOUNTED},
         leases::{ClaimRun, Claimed},
         runners::RegisterRunner,
+        session_storage::CODEX_ROLLOUT_SUBDIR,
     },
     limits::LEASE_MS_DEFAULT,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::{
     backend::{self, interface::Backend, turn::TurnEnd},
@@ -51,6 +55,18 @@ pub struct RunnerOrder {
     pub idle_timeout_ms: u64,
     #[serde(rename = "outfit")]
     pub environment: BackendEnvironment,
+    /// The volume that the storage is on, if whatever started the runner mounted one.
+    #[serde(default)]
+    pub storage_claim: Option<StorageClaim>,
+}
+
+/// A mounted volume claim, as whatever mounted it names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StorageClaim {
+    pub name: String,
+    pub namespace: String,
+    pub mount_path: String,
 }
 
 impl RunnerOrder {
@@ -72,6 +88,7 @@ impl RunnerOrder {
             claim_wait_ms: 90_000,
             idle_timeout_ms: 600_000,
             environment,
+            storage_claim: None,
         }
     }
 
@@ -99,6 +116,8 @@ pub enum RunnerStatus {
     FencedOut,
     /// The backend asked for a crash: everything was dropped.
     Crashed,
+    /// It was stopped from outside. What it worked on is left to another runner.
+    Stopped,
     Failed,
 }
 
@@ -110,6 +129,7 @@ impl RunnerStatus {
             Self::NotClaimed => "not-claimed",
             Self::FencedOut => "fenced-out",
             Self::Crashed => "crashed",
+            Self::Stopped => "stopped",
             Self::Failed => "failed",
         }
     }
@@ -150,9 +170,38 @@ pub async fn run(order: RunnerOrder, client: Client) -> RunnerOutcome {
 }
 
 /// Runs the given backend.
-pub async fn run_with(order: RunnerOrder, client: Client, mut backend: Box<dyn Backend>) -> RunnerOutcome {
+pub async fn run_with(order: RunnerOrder, client: Client, backend: Box<dyn Backend>) -> RunnerOutcome {
+    drive(order, client, backend, pending(), Duration::ZERO).await
+}
+
+/// As [`run`], until `stopped` resolves. Then the backend is closed and the lease is released within `grace`, so that another
+/// runner can continue at once.
+pub async fn run_until(
+    order: RunnerOrder,
+    client: Client,
+    stopped: impl Future<Output = ()>,
+    grace: Duration,
+) -> RunnerOutcome {
+    let backend = backend::for_environment(&order.environment);
+    drive(order, client, backend, stopped, grace).await
+}
+
+async fn drive(
+    order: RunnerOrder,
+    client: Client,
+    mut backend: Box<dyn Backend>,
+    stopped: impl Future<Output = ()>,
+    grace: Duration,
+) -> RunnerOutcome {
+    let mut stopped = pin!(stopped);
     let mut turns = 0;
-    let claimed = match register_and_claim(&order, &client).await {
+    let claimed = tokio::select! {
+        biased;
+        claimed = register_and_claim(&order, &client) => claimed,
+        // A lease that the server grants at this moment expires by itself.
+        () = stopped.as_mut() => return outcome(RunnerStatus::Stopped, 0, None),
+    };
+    let claimed = match claimed {
         Ok(claimed) => claimed,
         Err(failure) => {
             let waited = matches!(failure.kind, FailureKind::RunnerLeaseConflict | FailureKind::SessionBusy);
@@ -163,16 +212,42 @@ pub async fn run_with(order: RunnerOrder, client: Client, mut backend: Box<dyn B
     };
     let run_id = claimed.run.run_id;
     let mut lease = LeaseSession::new(client, order.runner_id.clone(), order.lease_ms, claimed);
-    let served = serve(&order, &mut lease, backend.as_mut(), &mut turns).await;
-    backend.close().await;
+    let served = tokio::select! {
+        biased;
+        served = serve(&order, &mut lease, backend.as_mut(), &mut turns) => Some(served),
+        () = stopped.as_mut() => None,
+    };
     let outcome = match served {
-        Ok(()) => outcome(RunnerStatus::Idle, turns, None),
-        Err(halt) => {
-            tracing::debug!(%run_id, ?halt, "the runner stops");
-            halt_outcome(halt, turns)
+        None => {
+            hand_back(&lease, backend.as_mut(), grace).await;
+            outcome(RunnerStatus::Stopped, turns, None)
+        }
+        Some(served) => {
+            backend.close().await;
+            match served {
+                Ok(()) => outcome(RunnerStatus::Idle, turns, None),
+                Err(halt) => {
+                    tracing::debug!(%run_id, ?halt, "the runner stops");
+                    halt_outcome(halt, turns)
+                }
+            }
         }
     };
     RunnerOutcome { last_end: lease.last_end, ..outcome }
+}
+
+/// Closes the backend, then releases the lease with whatever is unfinished. If the backend does not end in time, the lease is
+/// left to expire: the backend may still be at work, and another one must not start beside it.
+async fn hand_back(lease: &LeaseSession, backend: &mut dyn Backend, grace: Duration) {
+    let handed_back = async {
+        backend.close().await;
+        lease.release(false).await
+    };
+    match timeout(grace, handed_back).await {
+        Ok(Ok(_)) => tracing::info!("the runner was stopped, and has released its lease"),
+        Ok(Err(failure)) => tracing::warn!(%failure, "the runner was stopped, and could not release its lease"),
+        Err(_) => tracing::warn!("the runner was stopped, and had no time to release its lease"),
+    }
 }
 
 fn outcome(status: RunnerStatus, turns: u32, failure: Option<Failure>) -> RunnerOutcome {
@@ -244,6 +319,9 @@ async fn serve(
         lease.release(false).await?;
         return Err(Halt::Failed(Failure::invalid(Rule::BackendProfileMismatch, message)));
     }
+    if let Some(claim) = &order.storage_claim {
+        report_mount(lease, claim).await?;
+    }
     lease.releases_when_idle = !backend.keeps_lease();
     let mut empty_fetches = 0;
     loop {
@@ -267,6 +345,21 @@ async fn serve(
         }
         lease.fetch_commands(0).await?;
     }
+}
+
+/// Records which volume the session's storage is on.
+async fn report_mount(lease: &mut LeaseSession, claim: &StorageClaim) -> Result<(), Halt> {
+    let StorageClaim { name, namespace, mount_path } = claim;
+    let payload = json!({"phase": PHASE_STORAGE_MOUNTED, "pvcName": name, "pvcNamespace": namespace,
+        "mountPath": mount_path, "codexRolloutSubdir": CODEX_ROLLOUT_SUBDIR, "valuesPrinted": false});
+    let event = AppendEvent {
+        event_type: EventType::BackendStatus.as_str().to_owned(),
+        command_id: None,
+        payload: RawJson::of(&payload),
+    };
+    let appended = lease.append(vec![event]).await?;
+    lease.record_append(&appended);
+    Ok(())
 }
 
 /// Reports what the backend has left in its session's storage. The turn has already ended, so a failure is only logged.

@@ -111,6 +111,8 @@ pub struct AppInner {
     pub isolation: tokio::sync::OnceCell<Isolation>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
+    /// The certificate of the listener in DER, as it was read at the start. `None` without TLS.
+    pub tls_certificate: Option<Vec<u8>>,
     stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -177,6 +179,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub others: Option<Arc<Pending>>,
+    pub tls_certificate: Option<Vec<u8>>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
 
@@ -190,8 +193,9 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, states, metrics, traces, others, stage } =
+        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, states, metrics, traces, others, .. } =
             parts;
+        let Parts { tls_certificate, stage, .. } = parts;
         let body_budget = BodyBudget::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
         let placement = config.server.workspace.as_deref().filter(|_| db.multi_replica());
@@ -230,6 +234,7 @@ impl App {
             isolation: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
+            tls_certificate,
             stage,
         }))
     }

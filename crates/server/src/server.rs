@@ -95,7 +95,7 @@ impl Server {
             .await
             .map_err(|error| not_started(Rule::Store, error))?;
         service::backends::record(&db).await.map_err(|error| not_started(Rule::Store, error))?;
-        let tls = tls::acceptor(&config)?;
+        let (tls, tls_certificate) = tls::acceptor(&config)?.unzip();
         let listener =
             TcpListener::bind(&config.server.listen).await.map_err(|error| not_bound(&config.server.listen, &error))?;
         let address = listener.local_addr().map_err(|error| not_started(Rule::Listen, error))?;
@@ -135,6 +135,7 @@ impl Server {
             metrics,
             traces,
             others: others.clone(),
+            tls_certificate,
             stage: reached,
         };
         let app = App::new(parts);

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Caller, EXTERNAL, Engine, TestServer, both_engines, id, one_engine};
+use crate::harness::{Caller, EXTERNAL, Engine, TestServer, both_engines, eventually, id, one_engine};
 
 const OWN: [&str; 4] = ["shared", "barred", "own", "theirs"];
 
@@ -81,4 +81,28 @@ async fn a_profile_whose_codex_is_missing_shows_the_reason_in_every_list(engine:
     assert_eq!(listed(&server).await, (json!(false), reason));
     let fixed = json!("the profile is not ready; its owner can see why");
     assert_eq!(listed(server.caller("client")).await, (json!(false), fixed));
+}
+
+#[both_engines]
+async fn a_backend_shows_its_health_and_how_many_runners_the_server_has_room_for(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let slots = server.config.runner.slots;
+    let shown = async |profile: &str| backends(&server).await.into_iter().find(|backend| backend["profile"] == profile);
+    let capacity = |active: usize| json!({"runnersMax": slots, "runnersActive": active});
+    let scripted = shown("scripted").await.unwrap();
+    assert_eq!((&scripted["health"], &scripted["capacity"]), (&json!("healthy"), &capacity(0)));
+    let codex = shown("codex").await.unwrap();
+    assert_eq!((&codex["health"], &codex["ready"]), (&json!("unavailable"), &json!(false)));
+    let external = shown(EXTERNAL).await.unwrap();
+    assert_eq!((&external["health"], &external["capacity"]), (&Value::Null, &Value::Null));
+    let ask = json!({"title": "Go on?", "command": "go on", "waitMs": 60_000});
+    let (run_id, command_id) = server.start(&json!({"script": [{"ask": ask}, {"say": "done"}]}).to_string()).await;
+    let request = eventually("the turn asks", async || server.permissions(&run_id).await.pop()).await;
+    assert_eq!(shown("scripted").await.unwrap()["capacity"], capacity(1));
+    server.answer(&request, "allow", &id(&request, "digest")).await.with_status(200);
+    server.ended(&run_id, &command_id).await;
+    eventually("its place is free", async || {
+        (shown("scripted").await.unwrap()["capacity"] == capacity(0)).then_some(())
+    })
+    .await;
 }

@@ -179,6 +179,9 @@ async fn the_work_of_a_runner_that_is_lost_goes_to_the_next(engine: Engine) {
     server.clock.advance_ms(60_001);
     let claimed = try_job(&server, "next", 20_000).await.with_status(200);
     assert_eq!(claimed["run"]["runId"], run_id.as_str());
+    let ends = server.events_of(&run_id, "backend_status").await;
+    let end = &ends.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap()["payload"]["end"];
+    assert_eq!(end["category"], "runner-job-observe-failed", "{end}");
     let next = server.claim(&run_id, "next").await;
     lost.try_end(&turn, "failed").await.refused_by(RunnerLeaseConflict, "lease-epoch-stale");
     next.ack(&turn).await;

@@ -78,6 +78,8 @@ async fn waiting_and_recovery_are_visible_once_per_waiter(engine: Engine) {
     let told: Vec<_> = leases.iter().map(told).collect();
     let expected = [("claimed", "a"), ("claim-waiting", "b"), ("claim-waiting", "c"), ("recovered", "b")];
     assert_eq!(told, expected.map(|(state, runner)| (state.to_owned(), format!("runner-{runner}"))));
+    let phases: Vec<_> = leases.iter().map(|event| event["payload"]["phase"].clone()).collect();
+    assert_eq!(phases, [json!("run-claimed"), Value::Null, Value::Null, json!("run-claimed")]);
     assert_eq!(leases[1]["payload"]["ownerRunnerId"], "runner-a");
     assert_eq!(leases[3]["payload"]["previousRunnerId"], "runner-a");
 }

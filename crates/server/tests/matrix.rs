@@ -178,7 +178,7 @@ fn absent(scene: &Scene, text: &str) -> String {
 fn untraced(answers: Vec<(u16, String)>) -> Vec<(u16, Value)> {
     let untraced = |(status, text): (u16, String)| {
         let mut body: Value = serde_json::from_str(&text).unwrap_or_default();
-        body.as_object_mut().map(|fields| fields.remove("traceId"));
+        body.as_object_mut().map(|fields| (fields.remove("traceId"), fields.remove("requestId")));
         (status, body)
     };
     answers.into_iter().map(untraced).collect()

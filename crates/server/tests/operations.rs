@@ -105,6 +105,11 @@ fn whole_run(_: &Scene) -> Value {
     body
 }
 
+/// The order of the scene's own job again: for a command in progress no other runner is started.
+fn runner_job(scene: &Scene) -> Value {
+    json!({"commandId": scene.command_id, "standing": false, "idempotencyKey": "scene"})
+}
+
 /// A person's answers to the manifest of an agent that asks for one scope.
 fn answers(scene: &Scene) -> Value {
     json!({"granted_scopes": ["notes:read"], "denied_scopes": [], "terms": {"notes:read": {"once": true}},
@@ -140,7 +145,7 @@ pub const OPERATIONS: &[Row] = &[
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/conversation", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/payload", none),
     ("GET", "/api/v1/runs/{runId}/commands/{commandId}/diff", none),
-    ("POST", "/api/v1/runs/{runId}/runner-jobs", |scene| json!({"commandId": scene.command_id, "standing": false})),
+    ("POST", "/api/v1/runs/{runId}/runner-jobs", runner_job),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
     ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
     ("POST", "/api/v1/runner-jobs/claim", |_| json!({"runnerId": "runner-a", "profiles": [EXTERNAL]})),
@@ -169,7 +174,7 @@ pub const OPERATIONS: &[Row] = &[
     }),
     ("POST", "/api/v1/sessions", |_| {
         json!({"tenantId": "hwlab", "sessionId": "mine", "backendProfile": "scripted", "title": "t",
-            "labels": {"team": "search"}, "idempotencyKey": "k"})
+            "labels": {"team": "search"}, "conversationId": "c", "metadata": {"ticket": 7}, "idempotencyKey": "k"})
     }),
     ("GET", "/api/v1/sessions", none),
     ("GET", "/api/v1/sessions/{sessionId}", none),
@@ -353,7 +358,8 @@ impl Scene {
         let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");
         let run_id = server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": session_id})).await;
         let command_id = server.turn(&run_id, "hi").await;
-        let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+        let ordered = json!({"commandId": command_id, "idempotencyKey": "scene"});
+        let job = server.create_job(&run_id, &ordered).await.with_status(201);
         let job_id = id(&job, "runnerJobId");
         let permission_id = job_id.replace("job_", "prm_");
         let runner = server.claim(&run_id, "runner-a").await;

@@ -4,7 +4,7 @@
 use ostler_protocol::FailureKind::SchemaInvalid;
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, TestServer, both_engines};
+use crate::harness::{Engine, TestServer, both_engines, id};
 
 /// Each field of the envelope, in the state before anything has happened.
 fn fields() -> Vec<&'static str> {
@@ -368,4 +368,28 @@ async fn a_runs_result_is_its_latest_turns(engine: Engine) {
     runner.end(&turn, "failed").await;
     let result = server.get(&path).await.ok();
     assert_eq!((&result["commandId"], &result["terminalStatus"]), (&json!(turn), &json!("failed")));
+}
+
+#[both_engines]
+async fn the_events_of_a_steer_count_in_the_range_of_its_target(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "work").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.say(&turn, "at it").await;
+    let steer = id(&server.steer(&run_id, "hurry").await, "commandId");
+    runner.tell(&steer, "backend_status", json!({"phase": "turn/steer:completed"})).await;
+    runner.end(&steer, "completed").await;
+    let other = server.turn(&run_id, "another").await;
+    let events = server.events(&run_id).await;
+    let of = |ids: &[&String]| {
+        let own = |event: &&Value| ids.iter().any(|id| event["commandId"] == id.as_str());
+        let seqs: Vec<_> = events.iter().filter(own).map(|event| event["seq"].clone()).collect();
+        (json!(seqs.len()), seqs.last().cloned().unwrap())
+    };
+    for (command_id, ids) in [(&turn, vec![&turn, &steer]), (&steer, vec![&steer]), (&other, vec![&other])] {
+        let result = server.result(&run_id, command_id).await;
+        let scoped = (result["scopedEventCount"].clone(), result["scopedLastSeq"].clone());
+        assert_eq!(scoped, of(&ids), "{result}");
+    }
 }

@@ -122,6 +122,33 @@ async fn a_job_for_what_is_over_is_refused(engine: Engine) {
     assert_eq!(server.get(&path).await.ok()["runnerJobs"], json!([]));
 }
 
+#[both_engines]
+async fn a_command_that_a_runner_works_on_gets_no_second_one(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "work").await;
+    let body = json!({"commandId": turn, "idempotencyKey": "k"});
+    let first = server.create_job(&run_id, &body).await.with_status(201);
+    let runner = server.claim(&run_id, "runner-a").await;
+    let other = server.turn(&run_id, "next").await;
+    let bare = json!({"commandId": turn});
+    for state in ["acked", "running"] {
+        match state {
+            "acked" => drop(runner.ack(&turn).await),
+            _ => drop(runner.say(&turn, "at it").await),
+        }
+        let refused = server.create_job(&run_id, &bare).await.refused_by(StateConflict, "command-not-pending");
+        assert_eq!(refused.details["state"], state);
+    }
+    // The same key still returns the first answer, and a command that waits can get a runner.
+    assert_eq!(server.create_job(&run_id, &body).await.with_status(200)["runnerJobId"], first["runnerJobId"]);
+    server.create_job(&run_id, &json!({"commandId": other})).await.with_status(201);
+    // Once its runner is lost, the command can get another one.
+    server.clock.advance_ms(60_001);
+    assert_eq!(server.command(&run_id, &turn).await["state"], "running");
+    server.create_job(&run_id, &bare).await.with_status(201);
+}
+
 /// The job once it has come to an end.
 async fn finished(server: &TestServer, job: &Value) -> Value {
     eventually("the job ends", async || {

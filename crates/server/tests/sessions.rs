@@ -3,6 +3,7 @@
 
 mod events;
 mod facts;
+mod metadata;
 mod reach;
 mod readers;
 

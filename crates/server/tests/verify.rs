@@ -443,6 +443,8 @@ async fn every_changed_column_of_a_served_row_is_found_and_named(engine: Engine)
         ("leases", "waiters", "'[\"mallory\"]'", "waiters"),
         ("sessions", "tenant_id", "'mallory'", created),
         ("sessions", "owner", "'mallory'", created),
+        ("sessions", "conversation_id", "'mallory'", created),
+        ("sessions", "metadata", "'{\"team\":\"mallory\"}'", created),
         ("sessions", "title", "'mallory'", "title"),
         ("sessions", "labels", "'{\"team\":\"mallory\"}'", "labels"),
         ("sessions", "participants", "'[\"mallory\"]'", "participants"),

@@ -34,6 +34,39 @@ pub struct Backend {
     /// Set if the server leaves the profile to runners elsewhere (`runner.external_profiles`).
     #[serde(default)]
     pub external: Option<ExternalBackend>,
+    /// The runners that this server can run at once, for all its profiles together; null for an external profile, whose
+    /// runners it does not know.
+    #[serde(default)]
+    pub capacity: Option<BackendCapacity>,
+    /// Null for an external profile: the server cannot observe it.
+    #[serde(default)]
+    pub health: Option<BackendHealth>,
+}
+
+/// The places of a server for runners, as of the response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendCapacity {
+    /// `runner.slots`; 0 if this server starts no runners.
+    pub runners_max: i64,
+    /// Runner jobs that this server executes now.
+    pub runners_active: i64,
+}
+
+/// Whether a run of a profile can start on this server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum BackendHealth {
+    /// It can.
+    Healthy,
+    /// It cannot; `message` gives the reason.
+    Unavailable,
+}
+
+impl BackendHealth {
+    pub fn of(ready: bool) -> Self {
+        if ready { Self::Healthy } else { Self::Unavailable }
+    }
 }
 
 /// A profile whose runs are claimed by runners elsewhere.

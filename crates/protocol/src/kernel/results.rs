@@ -55,7 +55,9 @@ pub struct RunResult {
     pub event_count: i64,
     pub events_capped: bool,
     pub next_after_seq: i64,
+    /// The number of the last event of the command, or of a steer or an interrupt that was aimed at it.
     pub scoped_last_seq: Option<i64>,
+    /// Events of the command, and of the steers and interrupts that were aimed at it.
     pub scoped_event_count: Option<i64>,
     pub artifact_summary: ArtifactSummary,
     pub tool_call_summary: ToolCallSummary,
@@ -152,6 +154,13 @@ pub struct ChainHead {
     pub hash: String,
 }
 
+/// How many events there are, and the number of the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AimedEvents {
+    pub count: i64,
+    pub last_seq: i64,
+}
+
 /// Everything a result is made of, as read in one go.
 pub struct ResultParts {
     pub run: Run,
@@ -162,6 +171,8 @@ pub struct ResultParts {
     pub reply_text: Option<String>,
     /// For a steer: the number of its target's last event.
     pub target_last_seq: Option<i64>,
+    /// Events of the steers and interrupts that were aimed at the command.
+    pub aimed: AimedEvents,
     pub session_seq: i64,
     pub chain_head: Hash,
     /// Retention has removed payloads of the run.
@@ -171,7 +182,7 @@ pub struct ResultParts {
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
         let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, .. } = parts;
-        let ResultParts { session_seq, chain_head, payloads_removed_at, .. } = parts;
+        let ResultParts { aimed, session_seq, chain_head, payloads_removed_at, .. } = parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
@@ -204,8 +215,8 @@ impl RunResult {
             event_count: run.last_seq,
             events_capped: false,
             next_after_seq: run.last_seq,
-            scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq),
-            scoped_event_count: command.as_ref().map(|c| c.fold.events),
+            scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq.max(aimed.last_seq)),
+            scoped_event_count: command.as_ref().map(|c| c.fold.events + aimed.count),
             artifact_summary: artifact_summary(&run, command.as_ref(), fold),
             tool_call_summary: ToolCallSummary {
                 count: fold.tools.count,

@@ -74,6 +74,10 @@ impl Launcher {
     }
 }
 
+/// The `category` in the terminal summary of a job whose runner could not be observed to its end: what became of it is
+/// unknown.
+pub const JOB_OBSERVE_FAILED: &str = "runner-job-observe-failed";
+
 /// How the runner that a job started has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEnd {
@@ -124,7 +128,7 @@ pub struct RunnerJob {
     pub standing: bool,
     pub phase: JobPhase,
     /// How the last runner ended: `status`, `failureKind`, `message`, and of a process `exitCode` or `signal` and
-    /// `logTail`; an empty object before.
+    /// `logTail`; an empty object before. `category` is `runner-job-observe-failed` if the server lost sight of the runner.
     #[schema(value_type = Object)]
     pub terminal_summary: RawJson,
     #[serde(skip)]

@@ -1,21 +1,24 @@
 //! Sessions: a conversation that outlives runs. The row is a fold of the session's events.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
     Failure, Rule, Timestamp,
     ids::{CommandId, RunId, SessionId},
-    json::{canonical_hash, hex},
+    json::{canonical_hash, hex, text_of},
     kernel::{
         chain::Hash,
         labels::{LabelPatch, Labels},
         liveness::{Liveness, Supervisor},
+        policy::SecretRef,
+        provider_profiles::{AgentConfig, secret_ref},
         results::ChainHead,
         runs::RunState,
         session_storage::{SessionStorage, StorageKind},
     },
-    limits::SESSION_TITLE_BYTES_MAX,
+    limits::{SESSION_METADATA_BYTES_MAX, SESSION_TITLE_BYTES_MAX},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -61,6 +64,10 @@ pub struct Session {
     pub owner: Option<String>,
     /// The session whose conversation it continues. What is erased there is missing here, too.
     pub parent: Option<ParentSession>,
+    /// The caller's own id of the conversation. Several sessions may have the same.
+    pub conversation_id: Option<String>,
+    /// What the caller keeps with the session. Nothing here reads it.
+    pub metadata: Option<Map<String, Value>>,
     pub backend_profile: String,
     pub title: Option<String>,
     pub labels: Labels,
@@ -106,6 +113,12 @@ impl Session {
         if let Some(parent) = self.parent {
             record["parent"] = serde_json::json!({"session": parent.session.to_string(), "seq": parent.seq});
         }
+        if let Some(conversation_id) = &self.conversation_id {
+            record["conversationId"] = conversation_id.as_str().into();
+        }
+        if let Some(metadata) = &self.metadata {
+            record["metadata"] = metadata.clone().into();
+        }
         canonical_hash(&record)
     }
 
@@ -124,6 +137,8 @@ impl Session {
             request_hash: None,
             owner: None,
             parent: None,
+            conversation_id: None,
+            metadata: None,
             backend_profile: profile,
             title: None,
             labels: Labels::default(),
@@ -181,6 +196,13 @@ pub struct CreateSession {
     /// What people call it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub title: Option<String>,
+    /// The caller's own id of the conversation; it need not be unique.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation_id: Option<String>,
+    /// What the caller keeps with the session. It is redacted and never read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Map<String, Value>>,
     /// At most 16, by which the session can be found.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
@@ -212,6 +234,32 @@ pub struct UpdateSession {
     pub tenant_id: Option<String>,
 }
 
+/// Checks the size of a session's metadata.
+pub fn check_metadata(metadata: &Map<String, Value>) -> Result<(), Failure> {
+    let bytes = text_of(metadata).len();
+    match bytes > SESSION_METADATA_BYTES_MAX {
+        true => Err(Failure::too_large(Rule::SessionMetadataSize, "metadata", bytes, SESSION_METADATA_BYTES_MAX)),
+        false => Ok(()),
+    }
+}
+
+/// The profile of a session, and where its credential is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ProfileRef {
+    pub profile: String,
+    /// The secret that a run of the profile names; never its value. Null if the profile needs none.
+    pub secret_ref: Option<SecretRef>,
+}
+
+impl ProfileRef {
+    pub fn of(profile: &str) -> Self {
+        // A model server need not have a credential, and the scripted backend has none.
+        let needs_secret = AgentConfig::of_profile(profile).is_some_and(|agent| agent != AgentConfig::Scripted);
+        Self { profile: profile.to_owned(), secret_ref: needs_secret.then(|| secret_ref(profile)) }
+    }
+}
+
 /// Checks a title. `None`: an empty one, which is none.
 pub fn title(text: &str) -> Result<Option<String>, Failure> {
     let text = text.trim();
@@ -231,7 +279,17 @@ pub struct SessionView {
     pub session_id: String,
     pub tenant_id: String,
     pub backend_profile: String,
+    #[serde(default)]
+    #[schema(required)]
+    pub profile_ref: ProfileRef,
     pub title: Option<String>,
+    /// The caller's own id of the conversation.
+    #[serde(default)]
+    pub conversation_id: Option<String>,
+    /// What the caller keeps with the session.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub metadata: Option<Map<String, Value>>,
     #[serde(default)]
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     pub labels: Labels,
@@ -253,6 +311,14 @@ pub struct SessionView {
     pub thread_id: Option<String>,
     #[serde(flatten)]
     pub storage: SessionStorage,
+    /// The volume claim of its storage; null where storage is a directory of the server's machine.
+    #[serde(default)]
+    pub storage_pvc_name: Option<String>,
+    /// The Kubernetes namespace of the claim; null where there is none.
+    #[serde(default)]
+    pub storage_namespace: Option<String>,
+    #[serde(default)]
+    pub storage_pvc_phase: Option<String>,
     pub chain_head: ChainHead,
     /// Of the active or last run; null before the first, and in lists.
     pub liveness: Option<Liveness>,
@@ -271,8 +337,11 @@ impl SessionView {
         Self {
             session_id: session.public_id(),
             tenant_id: session.tenant_id,
+            profile_ref: ProfileRef::of(&session.backend_profile),
             backend_profile: session.backend_profile,
             title: session.title,
+            conversation_id: session.conversation_id,
+            metadata: session.metadata,
             labels: session.labels,
             execution_state: session.execution_state,
             state,
@@ -286,6 +355,10 @@ impl SessionView {
             last_seq: session.last_seq,
             thread_id: session.thread_id,
             storage: session.storage,
+            // No launcher creates Kubernetes objects.
+            storage_pvc_name: None,
+            storage_namespace: None,
+            storage_pvc_phase: None,
             chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
             supervisor: liveness.as_ref().map(Liveness::supervisor),
             liveness,

@@ -158,6 +158,8 @@ macro_rules! kernel_rules {
             hint: Some("use one line of plain text");
         TitleSize "title-size" SchemaInvalid "The title is too long.",
             hint: Some("shorten the title");
+        SessionMetadataSize "session-metadata-size" PayloadTooLarge "The metadata of the session is too large.",
+            hint: Some("keep the material elsewhere, and a reference to it in the metadata");
         StorageKind "storage-kind" SchemaInvalid "A session cannot be created with this kind of storage.";
         StorageNone "storage-none" StateConflict "The session has no storage.",
             hint: Some("only sessions of agents that keep a history have storage");
@@ -183,6 +185,8 @@ macro_rules! kernel_rules {
         CommandCancelled "command-cancelled" Cancelled "The command was cancelled.";
         CommandTerminal "command-terminal" StateConflict "The command has ended.",
             hint: Some("`ostler result` shows its outcome; send new input with `ostler run --session`");
+        CommandNotPending "command-not-pending" StateConflict "A runner already works on the command.",
+            hint: Some("wait for its end; if its runner is lost, order another one after the lease has expired");
         CommandsUnfinished "commands-unfinished" Overloaded "The run has too many unfinished commands.",
             hint: Some("wait until some of them have ended, or cancel them");
         CommandsUnfinishedBytes "commands-unfinished-bytes" Overloaded "The unfinished commands of the run are too large together.",

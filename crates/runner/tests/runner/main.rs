@@ -20,7 +20,7 @@ use ostler_protocol::{
         provider_profiles::AgentConfig,
     },
 };
-use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, run};
+use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, run, run_until};
 use serde_json::json;
 use tokio::{
     task::JoinHandle,
@@ -278,4 +278,39 @@ async fn a_repeated_turn_counts_earlier_usage() {
     let end = kernel.command(turn).terminal.unwrap();
     assert_eq!(end.failure_kind, Some(FailureKind::BudgetExceeded), "{end:?}");
     assert_eq!(of_type(&kernel, EventType::Usage).len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_runner_hands_back_its_run_to_the_next_one() {
+    let kernel = Kernel::new(json!({}));
+    let steps = json!([{"tool": {"name": "a", "leaveOpen": true}}, {"wait": 20_000}, {"say": "after"}]);
+    let turn = kernel.turn(steps);
+    let (stop, told) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = told.await;
+    };
+    let grace = Duration::from_secs(1);
+    let runner = tokio::spawn(run_until(order(&kernel, "runner-a"), kernel.client(), stopped, grace));
+    kernel.until(|k| of_type(k, EventType::ToolCall).len() == 1).await;
+    stop.send(()).unwrap();
+    let outcome = runner.await.unwrap();
+    assert_eq!((outcome.status, outcome.succeeded()), (RunnerStatus::Stopped, false));
+    assert!(!kernel.leased(), "no runner has to wait for the lease to expire");
+    assert_eq!(kernel.command(turn).state, CommandState::Running);
+    assert_eq!(run(order(&kernel, "runner-b"), kernel.client()).await.status, RunnerStatus::Idle);
+    assert_eq!(kernel.command(turn).state, CommandState::Completed);
+    let statuses: Vec<_> = of_type(&kernel, EventType::ToolCall).iter().map(|p| p["status"].clone()).collect();
+    assert_eq!(statuses[..2], [json!("started"), json!("outcome-unknown")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_volume_of_a_sessions_storage_is_recorded() {
+    let kernel = Kernel::new(json!({}));
+    kernel.turn(json!([{"say": "x"}]));
+    let claim = StorageClaim { name: "claim".into(), namespace: "agents".into(), mount_path: "/storage".into() };
+    let mounted = RunnerOrder { storage_claim: Some(claim), ..order(&kernel, "runner-a") };
+    assert_eq!(run(mounted, kernel.client()).await.status, RunnerStatus::Idle);
+    let expected = json!({"phase": "codex-rollout-storage-mounted", "pvcName": "claim", "pvcNamespace": "agents",
+        "mountPath": "/storage", "codexRolloutSubdir": "sessions", "valuesPrinted": false});
+    assert_eq!(of_type(&kernel, EventType::BackendStatus).first(), Some(&expected));
 }

@@ -15,6 +15,9 @@ use super::{
     places::{KEY, KeyPlaces},
 };
 
+/// Variables of other managers for keys of the engine. They give way to everything else, like those of a dialect's section.
+const ENGINE_VARIABLES: &[(&str, &str)] = &[("AGENTRUN_SESSION_GC_INTERVAL_MS", "sessions.gc_interval_ms")];
+
 impl Config {
     /// Reads the file, then the environment, then the overrides.
     pub fn load(
@@ -27,7 +30,7 @@ impl Config {
             let name = name.to_str()?.strip_prefix("OSTLER_")?.to_lowercase();
             Some((name, value.into_string().ok()?))
         });
-        let foreign = sections.iter().flat_map(|section| section.variables);
+        let foreign = ENGINE_VARIABLES.iter().chain(sections.iter().flat_map(|section| section.variables));
         let foreign: Vec<_> = foreign.filter_map(|(name, key)| Some((*name, *key, environment.text(name)?))).collect();
         let sources = Sources { file, foreign: &foreign, flags: &overrides.keys };
         let (mut config, places, misread) = Self::read_with_places(sources, variables, sections)?;
@@ -334,6 +337,20 @@ mod tests {
         assert!(message.contains("bad.toml, line 2: server.listen: \"5311\" has no port"), "{message}");
         let listen = Some("127.0.0.1:0".to_owned());
         assert!(load(Overrides { listen, ..Overrides::default() }).is_ok(), "the flag replaces it");
+    }
+
+    #[test]
+    fn the_interval_of_another_manager_gives_way_to_ours() {
+        let load = |variables: &[(&str, &str)]| {
+            let taken = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let config = Config::load(None, &Environment::with_taken(taken), Overrides::default(), &[]);
+            config.map(|config| config.sessions.gc_interval_ms)
+        };
+        let theirs = ("AGENTRUN_SESSION_GC_INTERVAL_MS", "1500");
+        assert_eq!(load(&[theirs]).unwrap(), 1_500);
+        assert_eq!(load(&[theirs, ("OSTLER_SESSIONS__GC_INTERVAL_MS", "70")]).unwrap(), 70);
+        let message = load(&[(theirs.0, "often")]).unwrap_err().message;
+        assert!(message.starts_with("AGENTRUN_SESSION_GC_INTERVAL_MS: sessions.gc_interval_ms"), "{message}");
     }
 
     #[test]

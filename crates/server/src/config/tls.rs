@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ostler_protocol::{Failure, Rule, kernel::runner_jobs::Launcher};
+use ostler_protocol::{Failure, Rule};
 
 use super::Config;
 
@@ -15,10 +15,6 @@ impl Config {
     /// Certificate and key of the listener's TLS, if it speaks TLS. One without the other is a mistake.
     pub fn tls_files(&self) -> Result<Option<(&PathBuf, &PathBuf)>, Failure> {
         match (&self.server.tls_cert, &self.server.tls_key) {
-            (Some(_), Some(_)) if self.runner.launcher == Launcher::Process => Err(Failure::invalid(
-                Rule::Config,
-                "runners as child processes speak plain HTTP; with TLS they are resident",
-            )),
             (Some(cert), Some(key)) => Ok(Some((cert, key))),
             (None, None) => Ok(None),
             _ => Err(Failure::invalid(Rule::Config, "server.tls_cert and server.tls_key go together")),

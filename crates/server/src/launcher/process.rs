@@ -76,8 +76,9 @@ async fn launch(app: &App, owner: &str, job: &RunnerJob) -> Result<RunnerProcess
     let section = &app.config.runner;
     let order = RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order };
     let patience = Duration::from_millis(order.claim_wait_ms + order.lease_ms.unsigned_abs());
-    let server = reachable(&app.config.server.listen);
-    let launch = Launch { order, server, token, outlive_server: app.config.runner.keep_on_stop };
+    let server = reachable(app.config.scheme(), &app.config.server.listen);
+    let (certificate, outlive_server) = (app.tls_certificate.clone(), app.config.runner.keep_on_stop);
+    let launch = Launch { order, server, token, certificate, outlive_server };
     let mut child = command(&app.config).spawn().map_err(spawn_failed)?;
     let group = child.id().and_then(|id| Pid::from_raw(id as i32)).ok_or_else(|| Failure::internal("no process id"))?;
     let (mut stdin, stdout, stderr) = match (child.stdin.take(), child.stdout.take(), child.stderr.take()) {
@@ -117,11 +118,13 @@ fn spawn_failed(error: std::io::Error) -> Failure {
 }
 
 /// The URL of this server for processes of this machine.
-fn reachable(listen: &str) -> String {
+fn reachable(scheme: &str, listen: &str) -> String {
     match listen.parse::<SocketAddr>() {
-        Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => format!("http://[::1]:{}", address.port()),
-        Ok(address) if address.ip().is_unspecified() => format!("http://127.0.0.1:{}", address.port()),
-        _ => format!("http://{listen}"),
+        Ok(address) if address.ip().is_unspecified() && address.is_ipv6() => {
+            format!("{scheme}://[::1]:{}", address.port())
+        }
+        Ok(address) if address.ip().is_unspecified() => format!("{scheme}://127.0.0.1:{}", address.port()),
+        _ => format!("{scheme}://{listen}"),
     }
 }
 
@@ -208,9 +211,9 @@ mod tests {
 
     #[test]
     fn a_child_reaches_a_server_that_listens_everywhere_on_loopback() {
-        assert_eq!(reachable("0.0.0.0:47"), "http://127.0.0.1:47");
-        assert_eq!(reachable("[::]:47"), "http://[::1]:47");
-        assert_eq!(reachable("10.0.0.1:47"), "http://10.0.0.1:47");
+        assert_eq!(reachable("http", "0.0.0.0:47"), "http://127.0.0.1:47");
+        assert_eq!(reachable("http", "[::]:47"), "http://[::1]:47");
+        assert_eq!(reachable("https", "10.0.0.1:47"), "https://10.0.0.1:47");
     }
 
     #[test]

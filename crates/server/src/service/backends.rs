@@ -4,7 +4,7 @@
 use ostler_protocol::{
     Failure,
     kernel::{
-        backends::{Backend, BackendList, CodexProgram, ExternalBackend, Isolation},
+        backends::{Backend, BackendCapacity, BackendHealth, BackendList, CodexProgram, ExternalBackend, Isolation},
         provider_profiles::{AgentKind, ProviderProfile},
     },
 };
@@ -31,11 +31,21 @@ pub async fn list(app: &App, caller: &Principal) -> Result<BackendList, Failure>
     let scripted = stored.iter().filter(|backend| backend.profile == "scripted").cloned();
     let scripted = scripted.map(|backend| Backend { ready: true, ..backend });
     let others = profiles.iter().map(|profile| of_profile(profile, &stored, &codex));
+    let capacity = capacity(app);
     let backends = scripted.chain(others).map(|backend| match is_external(app, &backend.profile) {
         true => with_last_claim(app, caller, backend),
-        false => backend,
+        false => Backend { capacity: Some(capacity), health: Some(BackendHealth::of(backend.ready)), ..backend },
     });
     Ok(BackendList { backends: backends.collect(), codex })
+}
+
+/// The places of this server for runners, and how many of them are in use.
+fn capacity(app: &App) -> BackendCapacity {
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    BackendCapacity {
+        runners_max: count(app.config.runner.slots),
+        runners_active: count(app.in_hand.snapshot().jobs().len()),
+    }
 }
 
 fn is_shown(app: &App, caller: &Principal, profile: &ProviderProfile) -> bool {

@@ -4,7 +4,7 @@ use ostler_protocol::{
     Failure, FailureKind, Rule,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
-    json::{canonical_hash, value_of},
+    json::{canonical_hash, text_of, value_of},
     kernel::{
         events::page_json,
         labels::Labels,
@@ -15,12 +15,13 @@ use ostler_protocol::{
         session_storage::{SessionStorage, StorageKind},
         sessions::{
             ControlSession, CreateSession, DEFAULT_READER, ListSessions, ReadSession, Session, SessionEventsQuery,
-            SessionPage, SessionQuery, SessionView, UpdateSession, title,
+            SessionPage, SessionQuery, SessionView, UpdateSession, check_metadata, title,
         },
     },
     problems::Problems,
 };
 use ostler_store::{self as store, kernel::results::ResultRow};
+use serde_json::{Map, Value};
 
 use super::{
     commands,
@@ -57,6 +58,10 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     });
     let labels = problems.note(labels).unwrap_or_default();
     let key = problems.note(request.idempotency_key.as_deref().map(|key| check_key(app, key)).transpose()).flatten();
+    let conversation_id = request.conversation_id.as_deref().map(|id| app.name("conversationId", id)).transpose();
+    let conversation_id = problems.note(conversation_id).flatten();
+    let metadata = request.metadata.as_ref().map(|metadata| redacted_metadata(app, metadata)).transpose();
+    let metadata = problems.note(metadata).flatten();
     let storage = problems.note(storage(app, profile.unwrap_or_default(), &request)).unwrap_or_default();
     let (Some(tenant_id), Some(profile)) = (tenant_id, profile) else { return Err(problems.into_failure()) };
     problems.check()?;
@@ -77,6 +82,8 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             idempotency_key: key.map(str::to_owned),
             request_hash: Some(request_hash.clone()),
             title: title.clone(),
+            conversation_id: conversation_id.map(str::to_owned),
+            metadata: metadata.clone(),
             labels: labels.clone(),
             storage: storage.clone(),
             ..new
@@ -138,6 +145,13 @@ async fn find_made(
 /// A title, redacted.
 fn redacted_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
+}
+
+/// The metadata of a session, redacted. Its size is checked as it was sent.
+fn redacted_metadata(app: &App, metadata: &Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+    check_metadata(metadata)?;
+    let text = text_of(metadata);
+    serde_json::from_str(&app.redactor.redact_json(&text)).map_err(Failure::internal)
 }
 
 /// Gives the session another title, other labels, or both at once.

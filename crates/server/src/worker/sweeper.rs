@@ -11,7 +11,7 @@ use ostler_protocol::{
     kernel::{
         launching::is_abandoned,
         operations::{FinishJobOp, SweepOp},
-        runner_jobs::{JobEnd, Launcher, RunnerJob},
+        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, Launcher, RunnerJob},
     },
 };
 use ostler_store as store;
@@ -115,7 +115,8 @@ async fn abandon(app: &App, job: &RunnerJob) -> bool {
         Launcher::External => "the runner that claimed the job does not hold its run",
         Launcher::Resident | Launcher::Process => "the launcher is gone",
     };
-    let summary = RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": message}));
+    let summary = RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": message,
+        "category": JOB_OBSERVE_FAILED}));
     let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
     let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Lost, heartbeat_at, summary };
     let outcome = app.try_submit(job.session, job.run_id, op).await;

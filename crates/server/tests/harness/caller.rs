@@ -48,7 +48,8 @@ impl Answer {
         self.body
     }
 
-    /// Checks everything every failure has: status, kind, message, and one trace id in body and header.
+    /// Checks everything every failure has: status, kind, message, and one trace id in body and header, which is also the
+    /// request id.
     #[track_caller]
     pub fn refused(self, kind: FailureKind) -> Refused {
         let Self { status, headers, text, body } = self;
@@ -62,6 +63,7 @@ impl Answer {
         let trace_id = body["traceId"].as_str().expect("a trace id");
         assert!(trace_id.starts_with("trc_"), "{trace_id}");
         assert_eq!(headers["x-trace-id"], trace_id);
+        assert_eq!(body["requestId"], trace_id);
         assert!(body["message"].as_str().is_some_and(|message| !message.is_empty()), "{text}");
         assert!(body["details"].is_object(), "{text}");
         let rule = body["details"]["rule"].as_str().unwrap_or_default().to_owned();

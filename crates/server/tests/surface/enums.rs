@@ -9,8 +9,8 @@ use ostler_protocol::{
     FailureKind, callers,
     daemon::{agents, cells, device_flows, extensions, files, mcp as daemon_mcp, memory, workspace},
     kernel::{
-        commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs, runners, runs,
-        session_storage, sessions, usage,
+        backends, commands, conversation, events, liveness, permissions, policy, provider_profiles, runner_jobs,
+        runners, runs, session_storage, sessions, usage,
     },
     mcp,
     mesh::identities,
@@ -36,6 +36,7 @@ fn every_enum_of_the_document_has_the_words_of_the_wire() {
         ("AgentKind", words::<provider_profiles::AgentKind>()),
         ("Act", words::<receipts::Act>()),
         ("AgentLevel", words::<agents::AgentLevel>()),
+        ("BackendHealth", words::<backends::BackendHealth>()),
         ("BudgetMode", words::<mcp::budget::BudgetMode>()),
         ("McpConfigOrigin", words::<daemon_mcp::McpConfigOrigin>()),
         ("McpDisabledReason", words::<daemon_mcp::McpDisabledReason>()),

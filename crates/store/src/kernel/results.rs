@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Timestamp,
     ids::{CommandId, RunId},
-    kernel::{chain::Hash, commands::Command, leases::Lease, runs::Run},
+    kernel::{chain::Hash, commands::Command, leases::Lease, results::AimedEvents, runs::Run},
 };
 
 use crate::{
@@ -24,6 +24,8 @@ pub struct ResultRow {
     pub session_seq: i64,
     pub chain_head: Hash,
     pub target_fold: Option<String>,
+    /// How many steers and interrupts were aimed at the command.
+    pub aimed_commands: i64,
     /// When retention removed payloads of the run.
     pub payloads_removed_at: Option<Timestamp>,
 }
@@ -35,6 +37,7 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
         command: row.joined()?,
         reply_payload: row.at("reply_payload")?.opt_text()?,
         target_fold: row.at("target_fold")?.opt_text()?,
+        aimed_commands: row.at("aimed_commands")?.int()?,
         payloads_removed_at: row.at("payloads_removed_at")?.opt_time()?,
         session_seq: row.at("session_seq")?.int()?,
         chain_head: row.at("session_chain_head")?.hash()?,
@@ -52,11 +55,28 @@ pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Resul
     db.read_one(sql, args, decode).await
 }
 
+/// The events of the steers and interrupts that were aimed at a command.
+pub async fn aimed_events(db: &Db, command_id: CommandId) -> Result<AimedEvents, StoreError> {
+    let member = |name: &str| format!("CAST({} AS BIGINT)", db.json_text("a.fold", name));
+    let sql = format!(
+        "SELECT CAST(COALESCE(SUM({}), 0) AS BIGINT), CAST(COALESCE(MAX({}), 0) AS BIGINT)
+         FROM commands a WHERE a.target_command_id = $1",
+        member("events"),
+        member("last_seq"),
+    );
+    Ok(db.read_one(sql, vec![text(command_id)], decode_aimed).await?.unwrap_or_default())
+}
+
+fn decode_aimed(row: &mut Reader<'_>) -> Result<AimedEvents, StoreError> {
+    Ok(AimedEvents { count: row.int()?, last_seq: row.int()? })
+}
+
 /// The result row of a run, for the command that `which` selects.
 fn select(which: &str, run: &str) -> String {
     format!(
         "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
-             s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at
+             s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at,
+             (SELECT COUNT(*) FROM commands a WHERE a.target_command_id = c.command_id) AS aimed_commands
          FROM runs r
          JOIN sessions s ON s.session_id = r.session_id
          LEFT JOIN leases l ON l.run_id = r.run_id

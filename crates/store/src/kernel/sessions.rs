@@ -40,6 +40,8 @@ record! {
         owner: opt_text;
         parent_id: opt_id from session.parent.map(|parent| parent.session);
         parent_seq: opt_int from session.parent.map(|parent| parent.seq);
+        conversation_id: opt_text;
+        metadata: opt_json;
         created_at: time;
     }
     state {
@@ -77,6 +79,8 @@ record! {
         request_hash,
         owner,
         parent: parent(parent_id, parent_seq)?,
+        conversation_id,
+        metadata,
         created_at,
         backend_profile,
         title,

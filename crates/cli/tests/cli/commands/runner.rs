@@ -1,14 +1,14 @@
 //! The process launcher: a child process for each job. Its death, its exit and its log are recorded, its token is valid for
 //! its run only, and no child outlives its server unless configured to.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{collections::BTreeSet, fs, io::Read, process::Command, time::Duration};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::fixtures::{
     http::Http,
-    process::{Server, eventually},
+    process::{Guarded, Server, eventually},
     runner::{count, run_request, select, submit},
     test_home::{Engine, TestHome, both_engines},
 };
@@ -275,4 +275,56 @@ fn a_runners_token_is_valid_for_its_own_run_while_its_job_runs(engine: Engine) {
     home.execute(&format!("UPDATE runner_jobs SET phase = 'succeeded' WHERE run_id = '{run_id}'"));
     assert_eq!(runner.get(&own).status, 401, "its job has ended");
     server.stop();
+}
+
+#[both_engines]
+fn a_child_process_reaches_a_server_with_tls(engine: Engine) {
+    let mut home = home(engine);
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+        .args(["-subj", "/CN=ostler", "-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE", "-keyout", "web.key", "-out", "web.crt"])
+        .current_dir(home.path(""))
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    home.flags = ["--tls-cert", "web.crt", "--tls-key", "web.key"].map(String::from).to_vec();
+    let server = home.serve();
+    assert!(server.url().starts_with("https://"), "{}", server.url());
+    // Only this client trusts the certificate by its name. The server and its children know no authority.
+    let mut client = home.command(&["run", "--profile", "scripted", "say hello"]);
+    client.env("OSTLER_SERVER", server.url()).env("SSL_CERT_FILE", home.path("web.crt"));
+    let output = client.output().unwrap();
+    assert!(output.status.success(), "{output:?}: {}", home.log());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("say hello"));
+    server.stop();
+    home.assert_verified();
+}
+
+#[both_engines]
+fn a_runner_that_its_environment_starts_hands_back_its_run_when_it_is_stopped(engine: Engine) {
+    let home = home(engine).without_runner();
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, &busy(60_000));
+    let mut command = home.command(&["runner"]);
+    command.env("AGENTRUN_MANAGER_URL", server.url()).env("AGENTRUN_RUN_ID", &run_id);
+    command.env("AGENTRUN_RUNNER_ID", "pod-1").env("AGENTRUN_RUNNER_PLACEMENT", "kubernetes-job");
+    let mut runner = Guarded(command.spawn().unwrap());
+    in_flight(&mut http, &run_id, 1);
+    runner.signal(Signal::TERM);
+    assert_eq!(runner.wait().code(), Some(130));
+    let mut printed = String::new();
+    runner.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+    let summary: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&summary["status"], &summary["turns"]), (&json!("stopped"), &json!(1)));
+    let events = http.events(&run_id);
+    let released = select(&events, "lease", "/state", "released");
+    assert_eq!(released.len(), 1, "{events:?}");
+    assert_eq!(released[0]["payload"]["runnerId"], "pod-1");
+    // Another runner need not wait.
+    let claim = json!({"runnerId": "pod-2", "leaseMs": 1_000});
+    http.post(&format!("/api/v1/runs/{run_id}/claim"), &claim).good();
+    server.stop();
+    home.assert_verified();
 }

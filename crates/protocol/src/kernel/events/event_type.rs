@@ -60,8 +60,12 @@ pub const PHASE_STEER_ACCEPTED: &str = "turn/steer:completed";
 /// The backend reported a change of its own session: `notification` names it, `data` has its parts.
 pub const PHASE_NOTIFIED: &str = "notified";
 pub const PHASE_TRANSPORT_DISCONNECTED: &str = "transport-disconnected";
+/// The phase of the `lease` event of a successful claim, new or taken over.
+pub const PHASE_RUN_CLAIMED: &str = "run-claimed";
 /// A runner is gone before it was done; the event records how it ended.
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
+/// The phase a runner writes when the session's storage is on a volume that was mounted for it.
+pub const PHASE_STORAGE_MOUNTED: &str = "codex-rollout-storage-mounted";
 /// The phase a runner writes when a turn has changed the workspace; the event lists the changes.
 pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
 /// The phase the server writes when a turn was rolled back: clients no longer see the turn.

@@ -15,7 +15,7 @@ use crate::{
     ids::{AttemptId, CommandId, RunId},
     kernel::{
         commands::{CommandState, CommandType},
-        events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED},
+        events::{EventType, NewEvent, PHASE_ATTEMPT_RESTARTED, PHASE_RUN_CLAIMED},
         leases::{Claimed, Lease, LeaseState},
         permissions::resolved_by,
     },
@@ -96,8 +96,8 @@ pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp)
     rows.batch_high = Some((epoch, i64::MIN));
     rows.forget_batches_before = (epoch > 1).then_some(epoch);
     let state = if taken_over.is_some() { "recovered" } else { "claimed" };
-    let fact = json!({"state": state, "runnerId": op.runner_id, "leaseEpoch": epoch, "attemptId": attempt_id,
-        "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
+    let fact = json!({"state": state, "phase": PHASE_RUN_CLAIMED, "runnerId": op.runner_id, "leaseEpoch": epoch,
+        "attemptId": attempt_id, "leaseExpiresAt": expires_at, "previousRunnerId": taken_over});
     desk.append(run_id, NewEvent::written(EventType::Lease, None, &fact), now);
     // The attempt that sent these requests is gone and cannot receive the answer; the next attempt sends its own.
     permission::cancel_open(desk, run_id, None, resolved_by::NEW_ATTEMPT, now);

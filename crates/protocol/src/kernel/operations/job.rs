@@ -15,7 +15,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
-        runner_jobs::{JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
+        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
         runs::TerminalStatus,
     },
     limits::JOB_ATTEMPTS_MAX,
@@ -68,7 +68,7 @@ pub(super) fn create(
         None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),
     };
     let command = command.ok_or_else(|| Failure::not_found("command"))?;
-    check_startable(command)?;
+    check_startable(command, rows.live_lease(now).is_some())?;
     let command_id = command.command_id;
     let poll = JobPoll::of(run_id, op.job.runner_job_id, command_id);
     let job = RunnerJob { command_id, poll, ..op.job };
@@ -87,13 +87,19 @@ fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
     rows.jobs.values().map(|j| &**j).find(|j| j.idempotency_key.as_deref() == Some(key))
 }
 
-fn check_startable(command: &Command) -> Result<(), Failure> {
+/// Whether a runner may be started for the command. `is_held`: a runner holds the run. A command that a runner has taken up
+/// waits for another one only after that runner has lost or released the run.
+fn check_startable(command: &Command, is_held: bool) -> Result<(), Failure> {
     if command.state == CommandState::Cancelled || command.cancel_requested_at.is_some() {
         return Err(Failure::rule(Rule::CommandCancelled, "the command was cancelled"));
     }
     if command.state.is_terminal() {
         let message = format!("the command has ended: {}", command.state.as_str());
         return Err(Failure::rule(Rule::CommandTerminal, message));
+    }
+    if command.state != CommandState::Pending && is_held {
+        let message = format!("a runner works on the command: {}", command.state.as_str());
+        return Err(Failure::rule(Rule::CommandNotPending, message).detail("state", command.state.as_str()));
     }
     Ok(())
 }
@@ -176,7 +182,9 @@ pub(super) fn end_external(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     }
     let (end, summary) = match lease.expired {
         true => {
-            (JobEnd::Failed, json!({"status": "lost", "failureKind": "infra-failed", "message": "its lease expired"}))
+            let summary = json!({"status": "lost", "failureKind": "infra-failed", "message": "its lease expired",
+                "category": JOB_OBSERVE_FAILED});
+            (JobEnd::Failed, summary)
         }
         false => (JobEnd::Succeeded, json!({"status": "released"})),
     };

@@ -218,7 +218,7 @@ impl Replay {
             return found.0;
         }
         if let Some(digest) = &beside.session_digest {
-            let what = "what it was created with (tenant, name, owner, idempotency key, time)";
+            let what = "what it was created with (tenant, name, owner, idempotency key, metadata, time)";
             found.check(*digest == rows.session.record_digest(), "session", what);
         }
         let of_tenant = |run: &Run| run.tenant_id == rows.session.tenant_id;

@@ -141,6 +141,8 @@ impl Replay {
         let (session, row) = (rows.session, "session");
         found.check(!self.has_payloads, row, "a payload left after its erasure");
         found.check(session.title.is_none(), row, "title");
+        found.check(session.conversation_id.is_none(), row, "conversation_id");
+        found.check(session.metadata.is_none(), row, "metadata");
         found.check(session.labels.is_empty(), row, "labels");
         found.check(session.participants.is_empty(), row, "participants");
         let is_anonymous = rows.usage.iter().all(|usage| usage.user_id.is_none());

@@ -63,6 +63,21 @@ fn a_job_does_not_give_up_what_another_runner_has_in_hand() {
 }
 
 #[test]
+fn a_command_that_a_runner_works_on_gets_another_runner_only_after_the_lease() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    let op = scene.new_job(run);
+    let refused = scene.apply(run, Op::CreateJob(Box::new(op.clone()))).err().unwrap();
+    assert_eq!(refused.broken_rule(), Some(crate::Rule::CommandNotPending));
+    assert!(scene.rows(run).jobs.is_empty());
+    scene.advance_ms(LEASE_MS);
+    scene.apply(run, Op::CreateJob(Box::new(op))).unwrap();
+}
+
+#[test]
 fn the_first_claim_takes_the_attempt_its_job_minted_and_a_later_one_its_own() {
     let mut scene = Scene::new();
     let run = scene.run();

@@ -1,0 +1,225 @@
+//! The variables by which `ostler runner` is started where no person types arguments, as in a pod. Each has a name of ours;
+//! where the published run manager has a name for the same purpose, that one works too. Ours wins.
+
+use std::{path::PathBuf, time::Duration};
+
+use ostler_protocol::{
+    Failure,
+    kernel::session_storage::CODEX_ROLLOUT_SUBDIR,
+    limits::{LEASE_MS_MAX, LEASE_MS_MIN},
+};
+use ostler_runner::{BackendEnvironment, RunnerOrder, StorageClaim};
+use ostler_server::config::Environment;
+
+use crate::errors;
+
+/// Longest time that a variable may set: a day.
+const TIME_MS_MAX: u64 = 86_400_000;
+/// Time to close the backend and to release the lease after a signal. Pods get 30 s by default.
+const GRACE_MS_DEFAULT: u64 = 20_000;
+const PLACEMENTS: [&str; 2] = ["host-process", "kubernetes-job"];
+
+/// Names of one setting, the most important first.
+type Names = &'static [&'static str];
+
+const RUN_ID: Names = &["OSTLER_RUNNER_RUN_ID", "AGENTRUN_RUN_ID"];
+const RUNNER_ID: Names = &["OSTLER_RUNNER_ID", "AGENTRUN_RUNNER_ID"];
+const PLACEMENT: Names = &["OSTLER_RUNNER_PLACEMENT", "AGENTRUN_RUNNER_PLACEMENT"];
+const LEASE_MS: Names = &["OSTLER_RUNNER_LEASE_MS", "AGENTRUN_RUNNER_LEASE_MS"];
+const IDLE_MS: Names = &["OSTLER_RUNNER_IDLE_TIMEOUT_MS", "AGENTRUN_RUNNER_IDLE_TIMEOUT_MS"];
+const CLAIM_WAIT_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_TIMEOUT_MS", "AGENTRUN_RUNNER_CLAIM_RETRY_TIMEOUT_MS"];
+const CLAIM_RETRY_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_INTERVAL_MS", "AGENTRUN_RUNNER_CLAIM_RETRY_INTERVAL_MS"];
+const ONE_SHOT: Names = &["OSTLER_RUNNER_ONE_SHOT", "AGENTRUN_RUNNER_ONE_SHOT"];
+const GRACE_MS: Names = &["OSTLER_RUNNER_GRACE_MS"];
+const HOME: Names = &["OSTLER_RUNNER_HOME", "CODEX_HOME"];
+const WORKSPACE: Names = &["OSTLER_RUNNER_WORKSPACE"];
+const STORAGE: Names = &["OSTLER_RUNNER_STORAGE", "AGENTRUN_SESSION_PVC_MOUNT_PATH"];
+const CLAIM_NAME: Names = &["AGENTRUN_SESSION_PVC_NAME"];
+const CLAIM_NAMESPACE: Names = &["AGENTRUN_SESSION_PVC_NAMESPACE"];
+const ROLLOUT_SUBDIR: Names = &["AGENTRUN_CODEX_ROLLOUT_SUBDIR"];
+/// Settings of the published runner that this one does not have.
+const WITHOUT_EFFECT: Names = &["AGENTRUN_CODEX_ARGS", "AGENTRUN_RUNNER_POLL_INTERVAL_MS"];
+
+pub(crate) struct RunnerVariables(Environment);
+
+impl RunnerVariables {
+    pub(crate) fn new(environment: Environment) -> Self {
+        Self(environment)
+    }
+
+    pub(crate) fn run_id(&self) -> Option<String> {
+        self.text(RUN_ID).map(|(_, value)| value)
+    }
+
+    pub(crate) fn runner_id(&self) -> Option<String> {
+        self.text(RUNNER_ID).map(|(_, value)| value)
+    }
+
+    /// How long a runner that is told to stop may take to hand back its run.
+    pub(crate) fn grace(&self) -> Result<Duration, Failure> {
+        Ok(Duration::from_millis(self.number(GRACE_MS, 0, TIME_MS_MAX)?.unwrap_or(GRACE_MS_DEFAULT)))
+    }
+
+    /// The order with what the variables set.
+    pub(crate) fn apply(&self, order: RunnerOrder) -> Result<RunnerOrder, Failure> {
+        self.check_subdir()?;
+        for (name, _) in WITHOUT_EFFECT.iter().filter_map(|name| Some((name, self.0.text(name)?))) {
+            tracing::warn!(variable = name, "this variable has no effect");
+        }
+        let lease_ms = self.number(LEASE_MS, LEASE_MS_MIN.unsigned_abs(), LEASE_MS_MAX.unsigned_abs())?;
+        let idle_ms = match self.flag(ONE_SHOT)? {
+            true => Some(0),
+            false => self.number(IDLE_MS, 0, TIME_MS_MAX)?,
+        };
+        let environment = BackendEnvironment {
+            home: self.path(HOME).or(order.environment.home),
+            workspace: self.path(WORKSPACE).or(order.environment.workspace),
+            storage: self.path(STORAGE).or(order.environment.storage),
+            ..order.environment
+        };
+        Ok(RunnerOrder {
+            placement: self.placement()?.unwrap_or(order.placement),
+            lease_ms: lease_ms.and_then(|ms| i64::try_from(ms).ok()).unwrap_or(order.lease_ms),
+            claim_wait_ms: self.number(CLAIM_WAIT_MS, 0, TIME_MS_MAX)?.unwrap_or(order.claim_wait_ms),
+            claim_retry_ms: self.number(CLAIM_RETRY_MS, 1, TIME_MS_MAX)?.unwrap_or(order.claim_retry_ms),
+            idle_timeout_ms: idle_ms.unwrap_or(order.idle_timeout_ms),
+            storage_claim: self.storage_claim(),
+            environment,
+            run_id: order.run_id,
+            runner_id: order.runner_id,
+            backend_profile: order.backend_profile,
+            register: order.register,
+        })
+    }
+
+    /// The claim that the storage is on, if all of it is named.
+    fn storage_claim(&self) -> Option<StorageClaim> {
+        let text = |names| self.text(names).map(|(_, value)| value);
+        Some(StorageClaim { name: text(CLAIM_NAME)?, namespace: text(CLAIM_NAMESPACE)?, mount_path: text(STORAGE)? })
+    }
+
+    /// Codex looks for its rollouts in one folder, whatever is configured elsewhere.
+    fn check_subdir(&self) -> Result<(), Failure> {
+        match self.text(ROLLOUT_SUBDIR) {
+            Some((name, value)) if value != CODEX_ROLLOUT_SUBDIR => Err(errors::usage(
+                format!("{name} must be {CODEX_ROLLOUT_SUBDIR:?}"),
+                "leave it out; Codex stores its rollouts there",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn placement(&self) -> Result<Option<String>, Failure> {
+        match self.text(PLACEMENT) {
+            Some((name, value)) if !PLACEMENTS.contains(&value.as_str()) => {
+                Err(errors::usage(format!("{name} is {value:?}"), format!("use one of {}", PLACEMENTS.join(", "))))
+            }
+            found => Ok(found.map(|(_, value)| value)),
+        }
+    }
+
+    fn path(&self, names: Names) -> Option<PathBuf> {
+        self.text(names).map(|(_, value)| PathBuf::from(value))
+    }
+
+    fn flag(&self, names: Names) -> Result<bool, Failure> {
+        match self.text(names) {
+            None => Ok(false),
+            Some((_, value)) if ["1", "true"].contains(&value.as_str()) => Ok(true),
+            Some((_, value)) if ["0", "false"].contains(&value.as_str()) => Ok(false),
+            Some((name, value)) => Err(errors::usage(format!("{name} is {value:?}"), "use true or false")),
+        }
+    }
+
+    fn number(&self, names: Names, min: u64, max: u64) -> Result<Option<u64>, Failure> {
+        let Some((name, value)) = self.text(names) else { return Ok(None) };
+        match value.parse::<u64>() {
+            Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
+            _ => Err(errors::usage(
+                format!("{name} is {value:?}"),
+                format!("use a whole number of milliseconds from {min} to {max}"),
+            )),
+        }
+    }
+
+    /// The first of the variables that is set, with its name.
+    fn text(&self, names: Names) -> Option<(&'static str, String)> {
+        names.iter().find_map(|name| Some((*name, self.0.text(name)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::{ids::RunId, kernel::provider_profiles::AgentConfig};
+
+    use super::*;
+
+    fn variables(set: &[(&str, &str)]) -> RunnerVariables {
+        let taken = set.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+        RunnerVariables::new(Environment::with_taken(taken))
+    }
+
+    fn order() -> RunnerOrder {
+        let run_id: RunId = format!("run_{:032x}", 1).parse().unwrap();
+        let environment = BackendEnvironment::bare(AgentConfig::Scripted);
+        RunnerOrder::host_process(run_id, "r".into(), "scripted".into(), environment)
+    }
+
+    #[test]
+    fn the_names_of_the_published_runner_set_the_order() {
+        let order = variables(&[
+            ("AGENTRUN_RUNNER_PLACEMENT", "kubernetes-job"),
+            ("AGENTRUN_RUNNER_LEASE_MS", "45000"),
+            ("AGENTRUN_RUNNER_IDLE_TIMEOUT_MS", "7000"),
+            ("AGENTRUN_RUNNER_CLAIM_RETRY_TIMEOUT_MS", "8000"),
+            ("AGENTRUN_RUNNER_CLAIM_RETRY_INTERVAL_MS", "900"),
+            ("CODEX_HOME", "/home/agent"),
+            ("AGENTRUN_SESSION_PVC_NAME", "claim"),
+            ("AGENTRUN_SESSION_PVC_NAMESPACE", "agents"),
+            ("AGENTRUN_SESSION_PVC_MOUNT_PATH", "/storage"),
+            ("AGENTRUN_CODEX_ROLLOUT_SUBDIR", "sessions"),
+        ])
+        .apply(order())
+        .unwrap();
+        assert_eq!((order.placement.as_str(), order.lease_ms), ("kubernetes-job", 45_000));
+        assert_eq!((order.idle_timeout_ms, order.claim_wait_ms, order.claim_retry_ms), (7_000, 8_000, 900));
+        assert_eq!(order.environment.home, Some(PathBuf::from("/home/agent")));
+        assert_eq!(order.environment.storage, Some(PathBuf::from("/storage")));
+        let claim = StorageClaim { name: "claim".into(), namespace: "agents".into(), mount_path: "/storage".into() };
+        assert_eq!(order.storage_claim, Some(claim));
+    }
+
+    #[test]
+    fn our_names_win_and_what_is_not_set_stays() {
+        let set = variables(&[
+            ("AGENTRUN_RUN_ID", "theirs"),
+            ("OSTLER_RUNNER_RUN_ID", "ours"),
+            ("AGENTRUN_RUNNER_ID", "their-runner"),
+            ("AGENTRUN_RUNNER_ONE_SHOT", "true"),
+            ("OSTLER_RUNNER_IDLE_TIMEOUT_MS", "7000"),
+            ("OSTLER_RUNNER_STORAGE", "/storage"),
+        ]);
+        assert_eq!((set.run_id().as_deref(), set.runner_id().as_deref()), (Some("ours"), Some("their-runner")));
+        let (plain, set) = (order(), set.apply(order()).unwrap());
+        assert_eq!(set.idle_timeout_ms, 0, "a runner for one shot waits for no other turn");
+        assert_eq!((&set.placement, set.lease_ms), (&plain.placement, plain.lease_ms));
+        assert_eq!(set.storage_claim, None, "a directory is no claim");
+        assert_eq!(variables(&[]).grace().unwrap(), Duration::from_secs(20));
+    }
+
+    #[test]
+    fn values_that_cannot_work_are_refused_by_their_name() {
+        for (name, value) in [
+            ("AGENTRUN_RUNNER_LEASE_MS", "9"),
+            ("AGENTRUN_RUNNER_LEASE_MS", "soon"),
+            ("OSTLER_RUNNER_CLAIM_RETRY_INTERVAL_MS", "0"),
+            ("AGENTRUN_RUNNER_ONE_SHOT", "perhaps"),
+            ("AGENTRUN_RUNNER_PLACEMENT", "moon"),
+            ("AGENTRUN_CODEX_ROLLOUT_SUBDIR", "elsewhere"),
+        ] {
+            let failure = variables(&[(name, value)]).apply(order()).unwrap_err();
+            assert!(failure.message.starts_with(name), "{name}: {}", failure.message);
+        }
+        assert!(variables(&[("OSTLER_RUNNER_GRACE_MS", "-1")]).grace().is_err());
+    }
+}
