@@ -66,6 +66,7 @@ pub struct Dialect {
     pub name: &'static str,
     pub(crate) routes: fn() -> OpenApiRouter<App>,
     pub(crate) undocumented: Vec<UndocumentedRoute>,
+    pub(crate) unknown_paths: &'static [&'static str],
     pub(crate) failures: FailureEncoder,
     pub(crate) gate: Option<&'static GateRules>,
     pub(crate) shared_paths: Option<SharedPaths>,
@@ -144,6 +145,7 @@ impl Dialect {
             name,
             routes: OpenApiRouter::new,
             undocumented: vec![],
+            unknown_paths: &[],
             failures: FailureEncoder::PLAIN,
             gate: None,
             shared_paths: None,
@@ -185,6 +187,13 @@ impl Dialect {
     /// A `GET` that is not in the document, with its access.
     pub fn route(mut self, path: &'static str, access: Access, handler: MethodRouter<App>) -> Self {
         self.undocumented.push(UndocumentedRoute { path, access, handler });
+        self
+    }
+
+    /// Paths without an operation that belong to the dialect all the same: requests to them get 404, encoded as the failures of its
+    /// routes are. Its clients call operations that other servers of their protocol have.
+    pub fn unknown_paths(mut self, paths: &'static [&'static str]) -> Self {
+        self.unknown_paths = paths;
         self
     }
 

@@ -19,7 +19,7 @@ use crate::{
         output::{self, Output, count, harmless, line},
         paint::Paint,
         permissions::{answer_commands, request_text},
-        status::{next_step, recovery_command, waiting_words},
+        status::{liveness_words, next_step, recovery_command},
         times::{age_ms, now},
     },
 };
@@ -84,7 +84,7 @@ pub(crate) fn render(
     let words = match result.state.is_ended() {
         true => state.to_owned(),
         false if result.command_id.is_none() => "waiting for a command".to_owned(),
-        false => waiting_words(result.liveness.phase, result.liveness.external_profile.as_deref()),
+        false => liveness_words(&result.liveness),
     };
     let mut out = format!("{}\n", paint.state(result.state, &words));
     if let Some(kind) = result.failure_kind {

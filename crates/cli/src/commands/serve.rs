@@ -311,7 +311,8 @@ mod tests {
             flags: DaemonFlags,
         }
         let line = "ostler --workspace /w --prompt-deadline-ms 1 --writer-idle-timeout-ms 2 --event-ring-size 3 \
-            --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6 --enable-session-shell";
+            --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6 --enable-session-shell \
+            --mcp-client-budget 7 --mcp-budget-mode enforce";
         let program = <Program as clap::Parser>::parse_from(line.split_whitespace());
         let overrides = Overrides { keys: program.flags.keys().collect(), ..Overrides::default() };
         let config = Config::load(None, &Default::default(), overrides, &dialects().sections()).unwrap();
@@ -321,6 +322,8 @@ mod tests {
         assert_eq!((section.replay_frames_max, section.sessions_max), (3, 4));
         assert_eq!((config.limits.connections_max, section.permission_timeout_ms), (5, 6));
         assert!(section.session_shell);
+        let mode = config.mcp.budget_mode.map(|mode| format!("{mode:?}"));
+        assert_eq!((config.mcp.client_budget, mode.as_deref()), (Some(7), Some("Enforce")));
     }
 
     #[test]

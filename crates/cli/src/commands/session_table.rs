@@ -14,7 +14,7 @@ use ostler_protocol::{
 use crate::terminal::{
     output::line,
     paint::Paint,
-    status::phase_words,
+    status::short_words,
     table::{Column, table_of_states},
     times::Times,
 };
@@ -46,7 +46,7 @@ pub(crate) fn is_active(session: &SessionView) -> bool {
 /// What the session waits for while it runs; afterwards its outcome, and whether it is unread.
 pub(crate) fn state_words(session: &SessionView) -> String {
     if is_active(session) {
-        return session.liveness.as_ref().map_or("running", |liveness| phase_words(liveness.phase)).to_owned();
+        return session.liveness.as_ref().map_or("running", short_words).to_owned();
     }
     let marks = [(session.unread, "unread"), (session.closed_at.is_some(), "closed")];
     let marks = marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark);
@@ -141,6 +141,34 @@ mod tests {
              review   completed, unread  scripted  1m ago   12\n\
              review   completed          scripted  1m ago   12\n"
         );
+    }
+
+    #[test]
+    fn a_session_that_waits_for_another_server_shows_it_at_every_width() {
+        let mut placed = running("waiting-runner");
+        placed.liveness.as_mut().unwrap().other_workspace = Some("/srv/app".into());
+        let expected = [
+            (
+                60,
+                "SESSION  STATE                       PROFILE   CHANGED\n\
+                  review   waiting for another server  scripted  1m ago\n",
+            ),
+            (
+                80,
+                "SESSION  STATE                       PROFILE   CHANGED  EVENTS\n\
+                  review   waiting for another server  scripted  1m ago   12\n",
+            ),
+            (
+                120,
+                "SESSION  STATE                       PROFILE   CHANGED  EVENTS\n\
+                   review   waiting for another server  scripted  1m ago   12\n",
+            ),
+        ];
+        for (width, expected) in expected {
+            assert_eq!(text(std::slice::from_ref(&placed), Some(width)), expected, "{width}");
+        }
+        let here = text(&[running("waiting-runner")], Some(80));
+        assert!(here.contains("waiting for a runner "), "{here}");
     }
 
     #[test]

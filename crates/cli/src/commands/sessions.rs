@@ -21,7 +21,7 @@ use crate::{
         confirm::Confirm,
         output::{self, Output, line},
         paint::Paint,
-        status::{next_step, phase_words, recovery_command, waiting_words},
+        status::{liveness_words, next_step, recovery_command, short_words},
         times::{Times, iso, now},
     },
 };
@@ -231,7 +231,7 @@ async fn close(connection: &Connection, args: &CloseSessionArgs) -> Result<u8, F
     let session = finder.client.get_session(&key.id, &key.query()).await?;
     let (id, tenant) = (line(&session.session_id, 200), line(&session.tenant_id, 80));
     let state = match &session.liveness {
-        Some(liveness) if liveness.active => phase_words(liveness.phase),
+        Some(liveness) if liveness.active => short_words(liveness),
         _ => "nothing runs in it",
     };
     output::message(&format!("  session {id} of {tenant} · {state}\n"));
@@ -306,7 +306,7 @@ async fn show(connection: &Connection, args: &ShowSessionArgs) -> Result<u8, Fai
 
 fn render(session: &SessionView, times: Times) -> String {
     let state = match &session.liveness {
-        Some(liveness) if liveness.active => waiting_words(liveness.phase, liveness.external_profile.as_deref()),
+        Some(liveness) if liveness.active => liveness_words(liveness),
         _ => session.state.map_or("waiting for a run", RunState::as_str).to_owned(),
     };
     let id = |run: Option<RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());

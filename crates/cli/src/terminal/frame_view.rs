@@ -1,10 +1,13 @@
 //! What a person sees of a session that they are attached to: replies as they stream, thoughts, tool calls, prompts of other
 //! clients and permission requests. Pure: takes frames and returns pieces of text, each for stdout or stderr.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ostler_client::daemon::ReceivedFrame;
-use ostler_protocol::kernel::permissions::{OptionKind, PermissionOption};
+use ostler_protocol::kernel::{
+    events::PHASE_ATTEMPT_RESTARTED,
+    permissions::{OptionKind, PermissionOption},
+};
 use serde_json::{Value, json};
 
 use crate::terminal::{
@@ -65,6 +68,13 @@ fn command_of(call: &Value) -> Option<String> {
     command.or_else(whole).filter(|text| !text.trim().is_empty())
 }
 
+/// A permission request that was shown.
+struct ShownRequest {
+    options: Vec<PermissionOption>,
+    /// The client whose prompt the agent works on.
+    prompted_by: Option<String>,
+}
+
 pub(crate) struct FrameView {
     paint: Paint,
     /// The id of this client, whose own prompts are not printed again.
@@ -75,8 +85,10 @@ pub(crate) struct FrameView {
     answer_hint: String,
     /// The open tool calls, as they began.
     calls: BTreeMap<String, Value>,
-    /// The options of the open permission requests.
-    options: BTreeMap<String, Vec<PermissionOption>>,
+    /// The open permission requests.
+    requests: BTreeMap<String, ShownRequest>,
+    /// Prompts of this client that wait for others. They are printed again when their turn begins.
+    waiting: BTreeSet<String>,
     /// The unfinished line of a thought.
     thought: String,
     /// The message that the reply's last piece belongs to.
@@ -93,7 +105,8 @@ impl FrameView {
             answers_in_place,
             answer_hint,
             calls: BTreeMap::new(),
-            options: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            waiting: BTreeSet::new(),
             thought: String::new(),
             message: None,
             mid_line: false,
@@ -118,6 +131,11 @@ impl FrameView {
                 };
                 let text = format!("error{code}: {}", line(&field(data, "message"), LINE_CHARS_MAX));
                 self.whole_lines(vec![Piece::Note(format!("{}\n", self.paint.red(&text)))])
+            }
+            "pending_prompt_added" => self.wait(frame),
+            "permission_forbidden" => {
+                let note = self.forbidden(frame);
+                self.block(note)
             }
             "session_closed" => self.block(Some(format!("the session was closed{}", self.by(data, "closedBy")))),
             "session_died" => self.block(Some(format!("the session ended: {}", field(data, "reason")))),
@@ -153,7 +171,6 @@ impl FrameView {
             "model_switch_failed" => format!("the model could not be changed: {}", field("error")),
             "approval_mode_changed" => format!("{who} changed the approval mode to {}", field("mode")),
             "permission_partial_vote" => format!("{} of {} votes", field("votesReceived"), field("quorum")),
-            "permission_forbidden" => format!("a vote by {who} was refused: {}", field("reason")),
             "user_shell_command" => format!("{who} ran: {}", field("command")),
             _ => {
                 let mut data = data.clone();
@@ -170,6 +187,7 @@ impl FrameView {
         let Some(update) = frame.data.get("update") else { return vec![] };
         let text = || update.pointer("/content/text").and_then(Value::as_str).unwrap_or_default();
         match update.get("sessionUpdate").and_then(Value::as_str).unwrap_or_default() {
+            "agent_message_chunk" if is_restart(update) => self.restart(),
             "agent_message_chunk" => {
                 let message = update.pointer("/_meta/ostler/messageId").and_then(Value::as_str);
                 self.reply(text(), message)
@@ -232,13 +250,72 @@ impl FrameView {
     }
 
     fn prompt(&mut self, frame: &ReceivedFrame, text: &str) -> Vec<Piece> {
-        let originator = frame.originator_client_id.as_deref();
-        if originator.is_some() && originator == self.own.as_deref() {
+        let has_waited = frame.prompt_id.as_ref().is_some_and(|id| self.waiting.remove(id));
+        if self.is_own(frame) && !has_waited {
             return self.whole_lines(vec![]);
         }
-        let who = self.paint.bold(&format!("{}:", self.who(originator)));
+        let who = self.paint.bold(&format!("{}:", self.who(frame.originator_client_id.as_deref())));
         let note = format!("{who} {}\n", output::harmless(text).trim_end());
         self.whole_lines(vec![Piece::Note(note)])
+    }
+
+    /// A prompt that waits for the turn that runs.
+    fn wait(&mut self, frame: &ReceivedFrame) -> Vec<Piece> {
+        if self.is_own(frame) {
+            self.waiting.extend(frame.prompt_id.clone());
+            return vec![];
+        }
+        let who = self.who(frame.originator_client_id.as_deref());
+        let text = line(&field(&frame.data, "text"), LINE_CHARS_MAX);
+        self.block(Some(format!("{who} waits for this turn with: {text}")))
+    }
+
+    /// Another attempt at the turn begins: nothing is added to the reply before.
+    fn restart(&mut self) -> Vec<Piece> {
+        self.message = None;
+        self.block(Some("another runner took the turn over; the reply starts again".to_owned()))
+    }
+
+    fn is_own(&self, frame: &ReceivedFrame) -> bool {
+        self.own.is_some() && frame.originator_client_id == self.own
+    }
+
+    /// A vote that did not count. The response to a vote of this client says so already.
+    fn forbidden(&self, frame: &ReceivedFrame) -> Option<String> {
+        let data = &frame.data;
+        let voter = data.get("clientId").and_then(Value::as_str).or(frame.originator_client_id.as_deref());
+        if voter.is_some() && voter == self.own.as_deref() {
+            return None;
+        }
+        let reason = data.pointer("/_meta/ostler/reason").and_then(Value::as_str).unwrap_or_default();
+        let reason = if reason.is_empty() { field(data, "reason") } else { reason.to_owned() };
+        let why = self.may_vote(&field(data, "requestId"), &reason).unwrap_or_else(|| line(&reason, LINE_CHARS_MAX));
+        Some(format!("a vote by {} was refused: {why}", self.who(voter)))
+    }
+
+    /// Who may vote, on a request on which a vote was refused for this reason. `None` if that is not known.
+    fn may_vote(&self, request_id: &str, reason: &str) -> Option<String> {
+        match reason {
+            "designated_mismatch" => match self.designated_voter(request_id) {
+                None => Some("only you may vote here, because you sent the prompt".to_owned())
+                    .filter(|_| self.prompted_by(request_id).is_some()),
+                text => text,
+            },
+            "not_a_voter" => Some("only clients that were attached when the agent asked may vote here".to_owned()),
+            "remote_not_allowed" => Some("only clients on the server's own machine may vote here".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Which other client may vote on a request, where only the one that sent the prompt may. `None` if this client did, or if the
+    /// request is not open.
+    pub(crate) fn designated_voter(&self, request_id: &str) -> Option<String> {
+        let prompted_by = self.prompted_by(request_id).filter(|client| self.own.as_deref() != Some(*client))?;
+        Some(format!("only {} may vote here, because it sent the prompt", self.who(Some(prompted_by))))
+    }
+
+    fn prompted_by(&self, request_id: &str) -> Option<&str> {
+        self.requests.get(request_id)?.prompted_by.as_deref()
     }
 
     /// A line when a call starts, and one when it ends.
@@ -270,7 +347,8 @@ impl FrameView {
         let Some(question) = PermissionQuestion::read(frame) else {
             return self.block(Some("a permission request could not be read".into()));
         };
-        self.options.insert(question.request_id.clone(), question.options.clone());
+        let (options, prompted_by) = (question.options.clone(), frame.originator_client_id.clone());
+        self.requests.insert(question.request_id.clone(), ShownRequest { options, prompted_by });
         let head = self.paint.yellow(&format!("permission needed: {}", line(&question.title, LINE_CHARS_MAX)));
         let (command, width) = (question.command.as_deref(), output::stderr_width());
         let options = format!("  options: {}\n", permissions::options(&question.options));
@@ -282,7 +360,8 @@ impl FrameView {
     }
 
     fn resolved(&mut self, frame: &ReceivedFrame) -> Vec<Piece> {
-        let options = self.options.remove(&field(&frame.data, "requestId")).unwrap_or_default();
+        let request = self.requests.remove(&field(&frame.data, "requestId"));
+        let options = request.map(|request| request.options).unwrap_or_default();
         let outcome = frame.data.get("outcome").unwrap_or(&Value::Null);
         let option_id = outcome.get("optionId").and_then(Value::as_str);
         let chosen = options.iter().find(|option| Some(option.option_id.as_str()) == option_id);
@@ -338,6 +417,11 @@ impl FrameView {
     }
 }
 
+/// Whether the update separates two attempts at a turn.
+fn is_restart(update: &Value) -> bool {
+    update.pointer("/_meta/ostler/phase").is_some_and(|phase| phase == PHASE_ATTEMPT_RESTARTED)
+}
+
 /// `plan 1/3: write the test`.
 fn plan_line(update: &Value) -> Option<String> {
     let entries = update.get("entries")?.as_array()?;
@@ -352,140 +436,4 @@ fn plan_line(update: &Value) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn view() -> FrameView {
-        FrameView::new(Some("client_me".into()), true, String::new(), Paint::PLAIN)
-    }
-
-    fn frame(frame_type: &str, data: Value) -> ReceivedFrame {
-        serde_json::from_value(json!({"id": 1, "v": 1, "type": frame_type, "data": data})).unwrap()
-    }
-
-    fn update(kind: &str, rest: Value) -> ReceivedFrame {
-        let mut update = rest;
-        update["sessionUpdate"] = kind.into();
-        frame("session_update", json!({"sessionId": "s", "update": update}))
-    }
-
-    fn text(kind: &str, text: &str) -> ReceivedFrame {
-        update(kind, json!({"content": {"type": "text", "text": text}}))
-    }
-
-    /// Everything that is printed, as on a terminal that both streams go to.
-    fn printed(view: &mut FrameView, frames: &[ReceivedFrame]) -> String {
-        let mut out = String::new();
-        for piece in frames.iter().flat_map(|frame| view.apply(frame)) {
-            match piece {
-                Piece::Reply(text) => out += &text,
-                Piece::NextMessage if !out.ends_with('\n') => out.push('\n'),
-                Piece::NextMessage => {}
-                Piece::Note(text) => {
-                    assert!(out.is_empty() || out.ends_with('\n'), "a note in the middle of a line: {out:?} {text:?}");
-                    out += &text;
-                }
-            }
-        }
-        out
-    }
-
-    #[test]
-    fn a_turn_is_shown_as_it_streams() {
-        let mut other = text("user_message_chunk", "list the files");
-        other.originator_client_id = Some("client_0123456789abcdef".into());
-        let mut own = text("user_message_chunk", "not printed again");
-        own.originator_client_id = Some("client_me".into());
-        let call = json!({"toolCallId": "t", "title": "shell", "status": "in_progress", "rawInput": {"command": "ls"}});
-        let frames = [
-            own,
-            other,
-            text("agent_thought_chunk", "I should "),
-            text("agent_thought_chunk", "look."),
-            text("agent_message_chunk", "Look"),
-            text("agent_message_chunk", "ing…"),
-            update("tool_call", call),
-            update("tool_call_update", json!({"toolCallId": "t", "status": "in_progress"})),
-            update("tool_call_update", json!({"toolCallId": "t", "status": "completed"})),
-            text("agent_message_chunk", "Done."),
-            frame("turn_complete", json!({"stopReason": "end_turn", "promptId": "p"})),
-            frame("turn_complete", json!({"stopReason": "cancelled", "promptId": "p"})),
-        ];
-        assert_eq!(
-            printed(&mut view(), &frames),
-            "client_89abcdef: list the files\nI should look.\nLooking…\ntool shell started: ls\n\
-             tool shell completed: ls\nDone.\nturn ended: cancelled\n"
-        );
-    }
-
-    #[test]
-    fn nothing_that_an_agent_sends_drives_the_terminal() {
-        let frames = [
-            text("agent_thought_chunk", "a\u{1b}[2Jb\n"),
-            text("user_message_chunk", "c\u{1b}]0;x\u{7}"),
-            frame("memory_changed\u{1b}", json!({"sessionId": "s", "x": "\u{1b}[2J"})),
-        ];
-        let shown = printed(&mut view(), &frames);
-        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{7}'), "{shown:?}");
-        assert!(shown.contains("memory_changed {\"x\":"), "{shown}");
-    }
-
-    fn request() -> ReceivedFrame {
-        let options = json!([{"optionId": "yes", "name": "Once", "kind": "allow_once"},
-            {"optionId": "no", "name": "No", "kind": "reject_once"}]);
-        let call = json!({"toolCallId": "t", "title": "Clean up?", "rawInput": {"command": "rm -r build"}});
-        frame("permission_request", json!({"requestId": "r", "sessionId": "s", "toolCall": call, "options": options}))
-    }
-
-    #[test]
-    fn a_permission_request_shows_what_will_run_and_how_it_ended() {
-        let mut resolved = frame(
-            "permission_resolved",
-            json!({"requestId": "r", "outcome": {"outcome": "selected", "optionId": "yes"}}),
-        );
-        resolved.originator_client_id = Some("client_me".into());
-        let shown = printed(&mut view(), &[request(), resolved.clone()]);
-        assert_eq!(shown, "permission needed: Clean up?\n  command: rm -r build\npermission allowed by you\n");
-        let mut elsewhere = FrameView::new(None, false, "  approve: ostler approve s\n".into(), Paint::PLAIN);
-        resolved.data["outcome"] = json!({"outcome": "cancelled"});
-        resolved.originator_client_id = None;
-        assert_eq!(
-            printed(&mut elsewhere, &[request(), resolved]),
-            "permission needed: Clean up?\n  command: rm -r build\n  options: yes (Once), no (No)\n  \
-             approve: ostler approve s\npermission cancelled\n"
-        );
-    }
-
-    #[test]
-    fn the_whole_input_of_a_call_is_shown_if_it_is_more_than_a_command() {
-        let call = |input: Value| command_of(&json!({"rawInput": input}));
-        assert_eq!(call(json!({"command": "ls"})).unwrap(), "ls");
-        assert_eq!(call(json!("ls")).unwrap(), "ls");
-        let whole = call(json!({"command": "ls", "directory": "/etc"})).unwrap();
-        assert!(whole.contains("\"directory\": \"/etc\"") && whole.contains("\"command\": \"ls\""), "{whole}");
-        assert_eq!(call(Value::Null), None);
-        let content = command_of(&json!({"content": [{"type": "diff", "path": "a", "newText": "b"}]})).unwrap();
-        assert!(content.contains("\"path\": \"a\""), "{content}");
-    }
-
-    #[test]
-    fn other_frames_are_one_line_each() {
-        let view = &mut view();
-        let mut renamed = frame("session_metadata_updated", json!({"sessionId": "s", "displayName": "Review"}));
-        renamed.originator_client_id = Some("client_me".into());
-        let plan =
-            json!({"entries": [{"content": "look", "status": "completed"}, {"content": "fix", "status": "pending"}]});
-        let frames = [
-            renamed,
-            frame("turn_error", json!({"message": "no provider", "code": "backend_failed", "promptId": "p"})),
-            update("plan", plan),
-            frame("replay_complete", json!({"replayedCount": 3})),
-            frame("session_closed", json!({"sessionId": "s", "reason": "client_close", "closedBy": "ed"})),
-        ];
-        assert_eq!(
-            printed(view, &frames),
-            "you renamed the session to Review\nerror backend_failed: no provider\nplan 1/2: fix\n\
-             the session was closed by ed\n"
-        );
-    }
-}
+mod tests;

@@ -49,6 +49,22 @@ pub(crate) fn waiting_words(phase: Phase, external_profile: Option<&str>) -> Str
     }
 }
 
+/// As [`waiting_words`], with the workspace whose server a run waits for, if that is another one.
+pub(crate) fn liveness_words(liveness: &Liveness) -> String {
+    match liveness.other_workspace.as_deref().filter(|_| liveness.phase == Phase::WaitingRunner) {
+        Some(workspace) => format!("waiting for a server of workspace {}", line(workspace, 200)),
+        None => waiting_words(liveness.phase, liveness.external_profile.as_deref()),
+    }
+}
+
+/// As [`liveness_words`], short enough for a column.
+pub(crate) fn short_words(liveness: &Liveness) -> &'static str {
+    match liveness.phase {
+        Phase::WaitingRunner if liveness.other_workspace.is_some() => "waiting for another server",
+        phase => phase_words(phase),
+    }
+}
+
 /// What a person can do about an unfinished turn, with commands to copy.
 pub(crate) fn next_step(liveness: &Liveness, run: RunId, now: Timestamp) -> String {
     let cancel = format!("`ostler cancel {run}` stops it");
@@ -56,6 +72,9 @@ pub(crate) fn next_step(liveness: &Liveness, run: RunId, now: Timestamp) -> Stri
         Phase::Idle | Phase::Terminal => format!("`ostler result {run}` shows the outcome"),
         Phase::WaitingRunner if liveness.external_profile.is_some() => {
             "start that runner, or see with `ostler doctor` whether one has requested a job".to_owned()
+        }
+        Phase::WaitingRunner if liveness.other_workspace.is_some() => {
+            format!("start a server that is bound to that workspace; {cancel}")
         }
         Phase::WaitingRunner => format!("`ostler jobs list {run}` shows its runner job"),
         Phase::WaitingModel | Phase::WaitingTool => format!("`ostler trace -f {run}` follows it"),

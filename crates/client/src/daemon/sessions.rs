@@ -4,6 +4,7 @@ use http::Method;
 use ostler_protocol::{
     Failure,
     daemon::{
+        agent_status::SupportedCommands,
         prompts::{PromptAccepted, SubmitPrompt},
         sessions::{
             AttachedSession, ListDaemonSessions, ListedSessions, OpenDaemonSession, RestoreSession, RestoredSession,
@@ -62,6 +63,13 @@ impl SessionClient {
     pub async fn rename(&self, name: &str) -> Result<SessionMetadata, Failure> {
         let body = UpdateMetadata { display_name: Some(name.to_owned()) };
         self.send(Method::PATCH, self.path(&["metadata"]), Some(&body)).await
+    }
+
+    /// The slash commands of the session's agent. Fails with [`FailureKind::NotImplemented`] if the backend has none.
+    ///
+    /// [`FailureKind::NotImplemented`]: ostler_protocol::FailureKind::NotImplemented
+    pub async fn supported_commands(&self) -> Result<SupportedCommands, Failure> {
+        self.send::<_, ()>(Method::GET, self.path(&["supported-commands"]), None).await
     }
 
     /// Tells the server that this client is still there.

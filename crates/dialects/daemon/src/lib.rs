@@ -46,6 +46,7 @@ pub fn dialect() -> Dialect {
             content_type: "application/json",
             schema: "DaemonProblem",
         })
+        .unknown_paths(http::UNKNOWN_PATHS)
         .operator_token(TOKEN_VARIABLE)
         .client_terms(config::client_terms)
         .gate(&gate::RULES)

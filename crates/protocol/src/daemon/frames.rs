@@ -24,7 +24,7 @@ pub const SESSION_CLOSED: &str = "session_closed";
 pub const SESSION_UPDATE: &str = "session_update";
 
 /// The frame types of the protocol, without those that are only sent on one stream.
-pub const EVENT_FRAMES: [&str; 38] = [
+pub const EVENT_FRAMES: [&str; 39] = [
     SESSION_UPDATE,
     "session_metadata_updated",
     "session_died",
@@ -63,6 +63,7 @@ pub const EVENT_FRAMES: [&str; 38] = [
     "user_shell_command",
     "user_shell_result",
     "terminal_sequence",
+    "pending_prompt_added",
 ];
 
 /// One frame.

@@ -149,6 +149,23 @@ pub struct ListDaemonSessions {
     /// 1 to 100; 20 if left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u32>,
+    /// Another name of `size`, as the other lists of this server have it. Not both.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+impl ListDaemonSessions {
+    /// How many sessions a page has.
+    pub fn page_size(&self) -> Result<u32, Failure> {
+        if self.size.is_some() && self.limit.is_some() {
+            return Err(Failure::invalid(Rule::PageLimit, "size and limit are the same: give one of them"));
+        }
+        let size = self.size.or(self.limit).unwrap_or(LIST_SIZE_DEFAULT);
+        if !(1..=LIST_SIZE_MAX).contains(&size) {
+            return Err(Failure::invalid(Rule::PageLimit, format!("size must be 1 to {LIST_SIZE_MAX}")));
+        }
+        Ok(size)
+    }
 }
 
 /// A session of a list.

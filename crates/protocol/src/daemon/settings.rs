@@ -216,11 +216,10 @@ fn member<'a>(document: &'a Map<String, Value>, key: &str) -> Option<&'a Value> 
 /// object in the key's place.
 pub fn set_member(document: &mut Map<String, Value>, setting: &SettingRow, value: Value) -> Result<(), Failure> {
     let (group, name) = setting.key.split_once('.').unwrap_or((setting.key, ""));
-    let inner = document
-        .entry(group)
-        .or_insert_with(|| json!({}))
-        .as_object_mut()
-        .ok_or_else(|| Failure::rule(Rule::PersistError, format!("{SETTINGS_FILE}: {group} is not an object")))?;
+    let inner = document.entry(group).or_insert_with(|| json!({})).as_object_mut().ok_or_else(|| {
+        let message = format!("{SETTINGS_FILE}: {group} is not an object");
+        Failure::rule(Rule::WorkspaceFileInvalid, message).detail("path", SETTINGS_FILE)
+    })?;
     match value {
         Value::Null => drop(inner.remove(name)),
         value => drop(inner.insert(name.to_owned(), value)),
@@ -410,6 +409,6 @@ mod tests {
         set_member(document, setting(DEFAULT_MODEL), Value::Null).unwrap();
         assert!(!document.contains_key("model"));
         let refused = set_member(document, setting(MEMORY_ENABLED), json!(true)).unwrap_err();
-        assert_eq!((refused.broken_rule(), &document["memory"]), (Some(Rule::PersistError), &json!(7)));
+        assert_eq!((refused.broken_rule(), &document["memory"]), (Some(Rule::WorkspaceFileInvalid), &json!(7)));
     }
 }

@@ -38,10 +38,35 @@ pub struct ShellResult {
     /// Null if the command was killed.
     #[schema(required)]
     pub exit_code: Option<i32>,
-    /// What the command printed, or the beginning of it, without secrets.
+    /// What the command printed, or the beginning of it, without secrets. A line at the end states if there was more.
     pub output: String,
     /// The command was killed, because its time was over or the client has gone.
     pub aborted: bool,
+    /// Whether the command printed more than `output` has. Left out if not.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub output_truncated: bool,
+}
+
+/// The line that ends an output which was cut. Published clients show the output and do not know the flag.
+const CUT_LINE: &str = "[The rest of the output is left out.]";
+
+/// The output with a line of its own that states that there was more.
+pub fn mark_cut(mut output: String) -> String {
+    if !output.is_empty() && !output.ends_with('\n') {
+        output.push('\n');
+    }
+    output.push_str(CUT_LINE);
+    output.push('\n');
+    output
+}
+
+/// The first characters of the output, and whether there were more. Marked if so.
+pub fn cut_output(output: &str, chars_max: usize) -> (String, bool) {
+    match output.char_indices().nth(chars_max) {
+        Some((end, _)) => (mark_cut(output[..end].to_owned()), true),
+        None => (output.to_owned(), false),
+    }
 }
 
 /// What the agent learns of a command.
@@ -75,10 +100,19 @@ mod tests {
 
     #[test]
     fn the_agent_gets_the_beginning_of_a_long_output() {
-        let result = ShellResult { exit_code: Some(0), output: "é".repeat(20_000), aborted: false };
+        let result =
+            ShellResult { exit_code: Some(0), output: "é".repeat(20_000), aborted: false, output_truncated: false };
         let message = shell_message("cat long", &result);
         assert!(message.contains("... (truncated)") && message.chars().count() < 10_200);
-        let killed = ShellResult { exit_code: None, output: "a".into(), aborted: true };
+        let killed = ShellResult { exit_code: None, output: "a".into(), aborted: true, output_truncated: false };
         assert!(shell_message("sleep 9", &killed).contains("it was killed"));
+    }
+
+    #[test]
+    fn an_output_that_is_cut_ends_with_a_line_that_states_it() {
+        assert_eq!(cut_output("ééé", 3), ("ééé".to_owned(), false));
+        assert_eq!(cut_output("éééé", 3), (format!("ééé\n{CUT_LINE}\n"), true));
+        assert_eq!(cut_output("éé\n.", 3), (format!("éé\n{CUT_LINE}\n"), true));
+        assert_eq!(mark_cut(String::new()), format!("{CUT_LINE}\n"));
     }
 }

@@ -1,31 +1,34 @@
-//! Events of the kernel as frames. Every event has one frame, and the end of a prompt that ran out of time has two. The frames of
-//! an event depend only on the event and on facts that are settled before it is recorded, so that a client that reconnects gets
+//! Events of the kernel as frames. Every event has one frame. Two have the end of a prompt that ran out of time, and the first event
+//! of a turn that has waited for others: the echo of its prompt comes before it. The frames of an event depend only on the event and on facts that are settled before it is recorded, so that a client that reconnects gets
 //! the frames that it would have received live.
 
 mod context;
 mod ends;
 mod notified;
 mod permissions;
+mod queued;
 mod streamed;
 mod tools;
 
 pub use context::{PromptRef, TranslationContext};
-pub use streamed::{MessagePart, SentPieces};
+pub use queued::begins_turn;
+pub use streamed::{MessagePart, SentPieces, restarts_attempt};
 
 use serde_json::{Map, Value, json};
 
 use self::context::{is_deadline, picked};
-use super::frames::{Frame, SESSION_CLOSED, first_id};
+use super::frames::{FRAMES_PER_EVENT, Frame, SESSION_CLOSED, first_id};
 use crate::{
     kernel::{
         chain,
-        events::{Event, EventType},
+        events::{Event, EventType, PHASE_ATTEMPT_RESTARTED},
     },
     text::clip,
 };
 
 /// Bytes of the type of a noted frame.
 const FRAME_TYPE_BYTES_MAX: usize = 64;
+const FRAMES_PER_EVENT_MAX: usize = FRAMES_PER_EVENT as usize;
 
 /// The frames of an event: one or two. None if the event's payload was removed, unless that is known to be the session's end.
 pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
@@ -34,10 +37,16 @@ pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
     if let Some(frame) = noted(event, &payload) {
         return vec![frame];
     }
-    let bodies = match event.event_type {
+    let mut bodies = match event.event_type {
         EventType::TerminalStatus => ends::of_command(event, context),
+        EventType::UserMessage if context.waits => vec![queued::added(event, &user_text(&payload), context)],
         _ => vec![body(event, &payload, context)],
     };
+    // The two frames of a prompt that ran out of time leave no id for the echo.
+    if let Some(said) = context.said.filter(|_| bodies.len() < FRAMES_PER_EVENT_MAX) {
+        let said = serde_json::from_str(said).unwrap_or(Value::Null);
+        bodies.insert(0, context.update(echo(&said)));
+    }
     let frame = |((frame_type, data), n): ((&'static str, Value), i64)| {
         let mut frame = numbered(event, Frame::new(frame_type, data, event.created_at), n);
         frame.prompt_id = context.prompt.map(|prompt| prompt.prompt_id.clone());
@@ -88,6 +97,7 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
         },
         EventType::Step | EventType::State | EventType::Custom => context.notice(event_type, whole(payload)),
         EventType::Usage => context.update(usage(payload)),
+        EventType::BackendStatus if payload["phase"] == PHASE_ATTEMPT_RESTARTED => context.update(restarted(payload)),
         EventType::BackendStatus => notified::frame(payload, context).unwrap_or_else(|| {
             let names = ["phase", "message", "resumeAt", "model", "reason", "toolCallId", "tools", "context"];
             context.notice(event_type, picked(payload, &names))
@@ -142,17 +152,44 @@ fn user_text(payload: &Value) -> String {
     texts.join("\n")
 }
 
+/// Bytes of the name of a segment, as published clients accept it.
+const SEGMENT_BYTES_MAX: usize = 512;
+/// The text of the message between two attempts at a turn.
+const RESTARTED: &str = "[The turn was interrupted and starts again. Its reply up to here does not count.]";
+
 /// A piece of a message, or the end of one. A whole message repeats no text that its pieces have brought.
 fn message(payload: &Value, is_streamed: bool) -> Value {
     let mut meta = picked(payload, &["messageId", "final", "textTruncated"]);
     let text = chunk_text(payload, is_streamed, &mut meta);
-    json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}, "_meta": {"ostler": meta}})
+    chunk("agent_message_chunk", text, meta)
 }
 
 fn thought(payload: &Value, is_streamed: bool) -> Value {
     let mut meta = picked(payload, &["messageId", "textTruncated"]);
     let text = chunk_text(payload, is_streamed, &mut meta);
-    json!({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": text}, "_meta": {"ostler": meta}})
+    chunk("agent_thought_chunk", text, meta)
+}
+
+/// A piece of a text. Published clients add it to the text before unless its segment is another one, so that the messages of two
+/// attempts at a turn, or of two calls of a model, stay apart.
+fn chunk(kind: &str, text: &str, meta: Map<String, Value>) -> Value {
+    let segment = meta.get("messageId").and_then(Value::as_str).filter(|id| id.len() <= SEGMENT_BYTES_MAX);
+    let segment = segment.map(|id| json!({"segmentId": id}));
+    let mut update =
+        json!({"sessionUpdate": kind, "content": {"type": "text", "text": text}, "_meta": {"ostler": meta}});
+    if let Some(segment) = segment {
+        update["_meta"]["qwenTranscript"] = segment;
+    }
+    update
+}
+
+/// Another attempt at the turn begins. It is a message of its own, as the published daemon sends notices of its agent, because
+/// published clients show no other update in the middle of a turn.
+fn restarted(payload: &Value) -> Value {
+    let mut facts = picked(payload, &["phase", "attemptId", "previousAttemptId"]);
+    facts.insert("type".into(), EventType::BackendStatus.as_str().into());
+    json!({"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": RESTARTED},
+        "_meta": {"source": "attempt_restarted", "qwenDiscreteMessage": true, "ostler": facts}})
 }
 
 fn chunk_text<'a>(payload: &'a Value, is_streamed: bool, meta: &mut Map<String, Value>) -> &'a str {

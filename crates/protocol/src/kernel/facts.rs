@@ -108,6 +108,17 @@ pub struct TerminalFacts {
     pub message: Option<String>,
 }
 
+impl TerminalFacts {
+    /// Whether something ended unsuccessfully because it was cancelled, or because something that it waited for was.
+    pub fn is_by_cancel(&self) -> bool {
+        match self.status {
+            TerminalStatus::Cancelled => true,
+            TerminalStatus::Completed => false,
+            TerminalStatus::Failed | TerminalStatus::Blocked => self.failure_kind == Some(FailureKind::Cancelled),
+        }
+    }
+}
+
 /// Every field a rule looks at, as text still.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -60,6 +60,10 @@ pub struct Liveness {
     /// The profile whose runner the run waits for, if only a runner elsewhere can take it up; null otherwise.
     #[serde(default)]
     pub external_profile: Option<String>,
+    /// The workspace whose server the run waits for, if the server that responds is bound to another one or to none; null
+    /// otherwise.
+    #[serde(default)]
+    pub other_workspace: Option<String>,
     /// What a person could do now.
     pub suggested_action: String,
     /// The suggested action as a request; null where it needs a person's decision, or nothing has to be recovered.
@@ -163,6 +167,7 @@ impl Liveness {
             open_tool_calls: command.map(|c| c.fold.tools.open.clone()).unwrap_or_default(),
             resume_at: command.and_then(|c| c.fold.resume_at).filter(|_| phase.is_retry()),
             external_profile: None,
+            other_workspace: None,
             suggested_action: suggestion(phase).to_owned(),
             recovery: command.and_then(|command| Recovery::of(phase, run, command)),
         }
@@ -177,6 +182,15 @@ impl Liveness {
         self.suggested_action = format!("start a runner that claims profile {profile}, or check the one that exists");
     }
 
+    /// Only a server that is bound to this workspace starts the run's runner. Changes nothing unless the run waits for a runner.
+    pub fn wait_for_server_of(&mut self, workspace: &str) {
+        if self.phase != Phase::WaitingRunner {
+            return;
+        }
+        self.other_workspace = Some(workspace.to_owned());
+        self.suggested_action = format!("start a server that is bound to the workspace {workspace}");
+    }
+
     pub fn supervisor(&self) -> Supervisor {
         let state = match self.phase {
             Phase::Terminal | Phase::Idle => "done",
@@ -187,9 +201,10 @@ impl Liveness {
         let age =
             self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
         let name = self.phase.name();
-        let waits = match &self.external_profile {
-            Some(profile) => format!("waiting for a runner that claims profile {profile}; "),
-            None => String::new(),
+        let waits = match (&self.external_profile, &self.other_workspace) {
+            (Some(profile), _) => format!("waiting for a runner that claims profile {profile}; "),
+            (None, Some(workspace)) => format!("waiting for a server of the workspace {workspace}; "),
+            (None, None) => String::new(),
         };
         Supervisor {
             state: state.into(),

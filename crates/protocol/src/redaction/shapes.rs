@@ -108,8 +108,8 @@ const HEADERS: &str = "x-api-key|x-auth-token|private-token|(?:proxy-)?authoriza
 /// The separator of a name and its value in configuration files and source code.
 const ASSIGNS: &str = r"(?::=|=>|[:=])";
 
-/// Decides whether a match holds a secret, by its groups `name` and `value`.
-type Judge = fn(&Captures<'_>) -> bool;
+/// Decides whether a match holds a secret, by its groups `name` and `value` and the text before it.
+type Judge = fn(&Captures<'_>, &str) -> bool;
 
 pub(super) struct Pattern {
     regex: Regex,
@@ -138,14 +138,15 @@ impl Pattern {
             let replaced = self.regex.replace_all(text, self.mask);
             return matches!(replaced, std::borrow::Cow::Owned(_)).then(|| replaced.into_owned());
         };
-        if !self.regex.captures_iter(text).any(|found| judge(&found)) {
+        let start = |found: &Captures<'_>| found.get(0).map_or(0, |whole| whole.start());
+        if !self.regex.captures_iter(text).any(|found| judge(&found, &text[..start(&found)])) {
             return None;
         }
         let replaced = self.regex.replace_all(text, |found: &Captures<'_>| {
             let value = found.name("value").map_or(0..0, |value| value.range());
-            let start = found.get(0).map_or(0, |whole| whole.start());
+            let start = start(found);
             let before = &text[start..value.start];
-            if judge(found) { format!("{before}{MASK}") } else { found[0].to_owned() }
+            if judge(found, &text[..start]) { format!("{before}{MASK}") } else { found[0].to_owned() }
         });
         Some(replaced.into_owned())
     }
@@ -194,17 +195,35 @@ const DESCRIPTIONS: &[&str] = &[
     "dyn",
 ];
 
+/// Whether the text ends within the last part of a path, so that the name behind it is one of a file.
+fn ends_in_folder(text: &str) -> bool {
+    text.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')).ends_with('/')
+}
+
+/// How messages of the system about a file begin. Behind the colon of `password: No such file or directory` is no passphrase.
+const FILE_MESSAGES: &[&str] = &["no such file", "permission denied", "file exists", "cannot open"];
+
 /// Whether what follows `password:` on its line is one: a word that looks like one, or several words that are no description.
-fn is_password_line(found: &Captures<'_>) -> bool {
-    let mut words = found["value"].split_whitespace();
-    let first = words.next().unwrap_or_default();
+/// Behind a path, such as `src/password`, several words are a message about the file.
+fn is_password_line(found: &Captures<'_>, before: &str) -> bool {
+    let value = &found["value"];
+    let first = value.split_whitespace().next().unwrap_or_default();
+    if is_password(first) {
+        return true;
+    }
     let is_phrase = found.name("phrase").is_some_and(|phrase| !phrase.as_str().trim().is_empty());
+    // The value is at the end of the match.
+    let is_assigned = found[0][..found[0].len() - value.len()].contains('=');
+    if !is_phrase || !is_assigned && ends_in_folder(before) {
+        return false;
+    }
     let word = first.trim_end_matches(|c: char| !c.is_alphanumeric()).to_ascii_lowercase();
-    is_password(first) || is_phrase && !DESCRIPTIONS.contains(&word.as_str())
+    let value = value.to_ascii_lowercase();
+    !DESCRIPTIONS.contains(&word.as_str()) && !FILE_MESSAGES.iter().any(|message| value.starts_with(message))
 }
 
 /// Whether the value assigned to a name such as `password` is one: it is neither an expression nor a word for "none".
-fn is_assigned(found: &Captures<'_>) -> bool {
+fn is_assigned(found: &Captures<'_>, _: &str) -> bool {
     let value = &found["value"];
     let is_call = value.split_once('(').is_some_and(|(callee, _)| {
         !callee.is_empty() && callee.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | ':'))
@@ -215,7 +234,7 @@ fn is_assigned(found: &Captures<'_>) -> bool {
 
 /// Whether a variable or field named like a token holds one. The name of an environment variable suffices; other names are
 /// used for the words of a language and for places in a list as well.
-fn is_assigned_token(found: &Captures<'_>) -> bool {
+fn is_assigned_token(found: &Captures<'_>, _: &str) -> bool {
     let (name, value) = (&found["name"], &found["value"]);
     if value.starts_with(MASK) || is_place_token(&name.to_ascii_lowercase()) {
         return false;
@@ -298,7 +317,7 @@ pub(super) fn patterns() -> Vec<Pattern> {
             r#"(?i)\b(?<name>[a-z0-9_.\-]*token)(?:\\*["'])?\s*(?<assign>ASSIGNS)\s*\\*["']?(?<value>[^\s"'\\&,;(){}<>]{6,})"#,
             is_assigned_token,
         ),
-        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |found| is_npm_token(&found["value"]["npm_".len()..])),
+        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |found, _| is_npm_token(&found["value"]["npm_".len()..])),
     ];
     let plain = plain.into_iter().map(|(pattern, mask)| Pattern::new(pattern, mask));
     plain.chain(judged.into_iter().map(|(pattern, judge)| Pattern::judged(pattern, judge))).collect()

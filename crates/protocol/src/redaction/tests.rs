@@ -98,6 +98,10 @@ fn plain_text_loses_its_credentials_too() {
         ("password: correct horse battery\nuser: me", "password: [redacted]\nuser: me"),
         ("password = correct horse battery", "password = [redacted]"),
         ("  db_pass: hunter2 and more", "  db_pass: [redacted]"),
+        ("vault/password: hunter2 abc", "vault/password: [redacted]"),
+        ("vault/db_pass: hunter2abc", "vault/db_pass: [redacted]"),
+        ("a/b password: correct horse battery", "a/b password: [redacted]"),
+        ("vault/password = correct horse battery", "vault/password = [redacted]"),
         ("use npm_x or npm_abcdefghij", "use [redacted] or [redacted]"),
         ("GET /npm%5Fabcdefghij", "GET /[redacted]"),
         ("[('set-cookie', 'sid=abcdef123')]", "[('set-cookie', '[redacted]')]"),
@@ -128,6 +132,10 @@ fn ordinary_text_is_left_alone() {
         "let password = read_password(file)?; password = None",
         "token = parser.next_token; nextToken=\"0123456789abcdef0123\" max_tokens=4096",
         "the test pass: 12, fail: 0; first pass = 3",
+        "src/password: no such file or directory",
+        "./config/db_pass: the file is not UTF-8 text",
+        "src/old.password: this is a directory, not a file",
+        "cat: password: No such file or directory",
     ] {
         assert_eq!(redactor.redact(text), text);
     }

@@ -43,6 +43,8 @@ macro_rules! daemon_rules {
         MemoryFileTooLarge "memory-file-too-large" PayloadTooLarge "The memory file would grow too large.";
         MemoryWriteTimeout "memory-write-timeout" Internal "The memory file could not be written in time.";
         FileError "file-error" Internal "A file could not be read or written.";
+        WorkspaceFileInvalid "workspace-file-invalid" StateConflict "The content of a file of the workspace cannot be used.",
+            hint: Some("repair the file that the failure names, or delete it");
         InvalidKey "invalid-key" SchemaInvalid "The key of the setting is missing or malformed.";
         DisallowedKey "disallowed-key" SchemaInvalid "The setting cannot be changed by this request.";
         UnknownKey "unknown-key" SchemaInvalid "There is no such setting.";

@@ -20,4 +20,4 @@ pub use events::{BudgetUse, McpNotice};
 pub use known::{KnownServer, ServerOrigin};
 pub use pool::{Mcp, McpConnection, Refused};
 pub use problem::McpProblem;
-pub use servers::{RestartSkipped, Restarted, disabled_tools, switch_tool};
+pub use servers::{AddRefused, McpAddition, RestartSkipped, Restarted, disabled_tools, switch_tool};

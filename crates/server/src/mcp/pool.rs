@@ -13,7 +13,7 @@ use ostler_protocol::mcp::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{MutexGuard, OnceCell, broadcast},
+    sync::{OnceCell, Semaphore, broadcast},
     time::Instant,
 };
 
@@ -31,13 +31,15 @@ use crate::{app::App, config::McpSection};
 const NOTICES_MAX: usize = 256;
 /// Most connections that are remembered after they have ended.
 const ENDED_MAX: usize = 256;
+/// How many servers may be added at once. Each of them may take its whole deadline to connect.
+const ADDITIONS_MAX: usize = 8;
 
 /// The MCP servers of this process, and its connections to them.
 pub struct Mcp {
     /// Servers that callers have added, by their names.
     pub(super) added: Mutex<BTreeMap<String, McpServer>>,
-    /// Held while a server is added and connected.
-    adding: tokio::sync::Mutex<()>,
+    /// The servers that are being connected in order to be added.
+    pub(super) additions: Semaphore,
     /// In the order in which they were made. Those that have ended stay until another one of the same name replaces them.
     entries: Mutex<Vec<Arc<Entry>>>,
     budget: Arc<Mutex<McpBudget>>,
@@ -76,7 +78,7 @@ impl Mcp {
         };
         Self {
             added: Mutex::default(),
-            adding: tokio::sync::Mutex::default(),
+            additions: Semaphore::new(ADDITIONS_MAX),
             entries: Mutex::default(),
             budget: Arc::new(Mutex::new(McpBudget::new(section.mode(), section.client_budget))),
             refused: Mutex::default(),
@@ -89,12 +91,6 @@ impl Mcp {
     /// The MCP servers of this server.
     pub fn of(app: &App) -> &Self {
         app.state()
-    }
-
-    /// The right to add a server, for one caller at a time. Two additions of the same name would otherwise undo each other when
-    /// one of them cannot be connected.
-    pub async fn lock_additions(&self) -> MutexGuard<'_, ()> {
-        self.adding.lock().await
     }
 
     /// What happens to the budget from now on.
@@ -126,13 +122,11 @@ impl Mcp {
         if let Some(entry) = entries.iter().find(|entry| entry.key == key && entry.state().is_live()) {
             return Ok(entry.lease());
         }
-        let reservation = self.budget.lock().reserve(&known.name);
-        let Reservation::Granted { warns } = reservation else {
+        let Some((slot, warns)) = self.reserve(&known.name) else {
             self.refused.lock().insert(known.name.clone());
             return Err(Refused);
         };
         self.refused.lock().remove(&known.name);
-        let slot = Slot { budget: self.budget.clone(), name: known.name.clone() };
         let is_replaced = |entry: &Entry| entry.key.name == key.name && entry.key.scope == key.scope;
         entries.retain(|entry| entry.state().is_live() || !is_replaced(entry));
         if entries.len() >= ENDED_MAX {
@@ -145,6 +139,43 @@ impl Mcp {
             let _ = self.notices.send(McpNotice::Warning(self.usage(&entries)));
         }
         Ok(lease)
+    }
+
+    /// Reserves a slot of the budget for one connection of a server. The flag states whether this crosses the threshold of the warning.
+    /// `None` if no slot is free.
+    fn reserve(&self, name: &str) -> Option<(Slot, bool)> {
+        let reservation = self.budget.lock().reserve(name);
+        let Reservation::Granted { warns } = reservation else { return None };
+        Some((Slot { budget: self.budget.clone(), name: name.to_owned() }, warns))
+    }
+
+    /// Starts a connection to a server that is not known yet. Nothing else uses it, or waits for it, before [`Mcp::adopt`].
+    pub(super) async fn start_apart(
+        &self,
+        app: &App,
+        name: &str,
+        server: &McpServer,
+    ) -> Result<(Arc<Entry>, Lease), Refused> {
+        self.swept.get_or_init(|| process::sweep(app)).await;
+        let key = EntryKey { name: name.to_owned(), fingerprint: server.fingerprint(), scope: String::new() };
+        let Some((slot, warns)) = self.reserve(name) else {
+            self.notify_refused(vec![(name.to_owned(), server.transport())]);
+            return Err(Refused);
+        };
+        if warns {
+            let _ = self.notices.send(McpNotice::Warning(self.budget()));
+        }
+        Ok(Entry::start(app, key, server.clone(), true, self.timing, slot))
+    }
+
+    /// Puts a connection that was started apart in the place of all others of its name.
+    pub(super) fn adopt(&self, entry: Arc<Entry>) {
+        let name = entry.key.name.clone();
+        let mut entries = self.entries.lock();
+        entries.iter().filter(|other| other.key.name == name).for_each(|other| other.stop());
+        entries.retain(|other| other.key.name != name);
+        entries.push(entry);
+        self.refused.lock().remove(&name);
     }
 
     fn of_name(&self, name: &str) -> Vec<Arc<Entry>> {

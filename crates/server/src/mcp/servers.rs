@@ -16,8 +16,9 @@ use ostler_store::{
 };
 
 use super::{
+    entry::ConnectionView,
     known::{KnownServer, ServerOrigin},
-    pool::Mcp,
+    pool::{Mcp, Refused},
     problem::McpProblem,
 };
 use crate::{app::App, dialect::Dialects};
@@ -31,6 +32,35 @@ pub enum RestartSkipped {
     InFlight,
     Disabled,
     BudgetWouldExceed,
+}
+
+/// A server that was added.
+#[derive(Debug)]
+pub struct McpAddition {
+    pub view: ConnectionView,
+    /// Whether one of the same name had been added before.
+    pub replaced: bool,
+}
+
+/// Why a server was not added.
+#[derive(Debug)]
+pub enum AddRefused {
+    /// No slot of the budget is free.
+    Budget,
+    /// Too many servers are being added.
+    Busy,
+    /// The server could not be connected.
+    Problem(McpProblem),
+    Failed(Failure),
+}
+
+/// Checks that another server of this name can be added.
+fn check_room(added: &BTreeMap<String, McpServer>, name: &str) -> Result<(), AddRefused> {
+    if added.len() >= SERVERS_MAX && !added.contains_key(name) {
+        let message = format!("at most {SERVERS_MAX} servers can be added");
+        return Err(AddRefused::Failed(Failure::rule(Rule::McpServerLimit, message)));
+    }
+    Ok(())
 }
 
 /// What became of a restart: for each connection how long it took, or why it failed.
@@ -76,36 +106,33 @@ impl Mcp {
         Ok(servers.take(count).collect())
     }
 
-    /// Adds a server until this process ends. Returns the one of the same name that was added before. Callers hold
-    /// [`Mcp::lock_additions`] until the server is connected or [`Mcp::undo_add`] was called.
-    pub fn add(&self, name: &str, server: McpServer) -> Result<Option<McpServer>, Failure> {
-        let mut added = self.added.lock();
-        if added.len() >= SERVERS_MAX && !added.contains_key(name) {
-            let message = format!("at most {SERVERS_MAX} servers can be added");
-            return Err(Failure::rule(Rule::McpServerLimit, message));
+    /// Connects a server, and adds it until this process ends. One that cannot be connected is not added. No lock is held while the
+    /// server connects, so that a slow one delays no other. Of concurrent additions of the same name, the one that connects last
+    /// is in force.
+    pub async fn add(&self, app: &App, name: &str, server: McpServer) -> Result<McpAddition, AddRefused> {
+        let Ok(_permit) = self.additions.try_acquire() else { return Err(AddRefused::Busy) };
+        check_room(&self.added.lock(), name)?;
+        let (entry, lease) = self.start_apart(app, name, &server).await.map_err(|Refused| AddRefused::Budget)?;
+        let connected = match lease.ready().await {
+            // A switch was for an earlier server of this name: the new one is enabled as configured.
+            Ok(view) => self.delete_switch(app, name).await.map(|()| view).map_err(AddRefused::Failed),
+            Err(problem) => Err(AddRefused::Problem(problem)),
+        };
+        let added = connected.and_then(|view| {
+            let mut added = self.added.lock();
+            check_room(&added, name)?;
+            let replaced = added.insert(name.to_owned(), server).is_some();
+            // Connections of the one that was in force end; its users connect to the new one.
+            self.adopt(entry.clone());
+            Ok(McpAddition { view, replaced })
+        });
+        if added.is_err() {
+            entry.stop();
         }
-        let before = added.insert(name.to_owned(), server);
-        drop(added);
-        // Connections of the one that was in force end; its users connect to the new one.
-        self.forget(name);
-        Ok(before)
+        added
     }
 
-    /// Undoes [`Mcp::add`] for a server that could not be connected. `before`: the server that it replaced. Does nothing if the
-    /// server was removed since, so that a removed one does not come back.
-    pub fn undo_add(&self, name: &str, before: Option<McpServer>) {
-        let mut added = self.added.lock();
-        if added.remove(name).is_none() {
-            return;
-        }
-        added.extend(before.map(|before| (name.to_owned(), before)));
-        drop(added);
-        self.forget(name);
-    }
-
-    /// Deletes the switch of a server that was just added, so that it is enabled as configured. The switch was for an earlier
-    /// server of the same name.
-    pub async fn delete_switch(&self, app: &App, name: &str) -> Result<(), Failure> {
+    async fn delete_switch(&self, app: &App, name: &str) -> Result<(), Failure> {
         store::kernel::workspace_switches::delete(&app.db, &place(app), SwitchNoun::McpServer, name).await?;
         Ok(())
     }

@@ -77,6 +77,12 @@ impl AccessTable {
         found.methods.push((method, access));
     }
 
+    /// Adds a path without an operation. It requires no more than a path that does not exist.
+    pub(crate) fn add_unknown(&mut self, path: &str, failures: FailureEncoder, gate: Option<&'static GateRules>) {
+        let rules = gate.map(|gate| RouteRules { gate, is_shared: false });
+        self.paths.insert(path.to_owned(), PathRoutes { methods: vec![], failures, rules });
+    }
+
     /// Applies the rules of its dialect to every path of a document.
     pub(crate) fn apply(&mut self, document: &OpenApi, gate: &'static GateRules) {
         for path in document.paths.paths.keys() {

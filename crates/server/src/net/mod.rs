@@ -31,7 +31,11 @@ pub mod waiting_connections;
 
 use std::sync::{Arc, OnceLock};
 
-use axum::{Json, Router, middleware, response::Redirect, routing::get};
+use axum::{
+    Json, Router, middleware,
+    response::{Redirect, Response},
+    routing::{any, get},
+};
 use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use serde_json::Value;
@@ -95,6 +99,10 @@ impl Api {
                 router = router.route(route.path, route.handler.clone());
                 access_table.add_route(Method::GET, route.path, route.access, dialect.failures);
             }
+            for path in dialect.unknown_paths {
+                router = router.route(path, any(unknown_path));
+                access_table.add_unknown(path, dialect.failures, dialect.gate);
+            }
             collected.merge(described);
         }
         for dialect in dialects.iter() {
@@ -104,6 +112,10 @@ impl Api {
         }
         Self { router, collected, access_table }
     }
+}
+
+async fn unknown_path() -> Response {
+    problem::response(Failure::not_found("path"))
 }
 
 /// The OpenAPI document of a server with these dialects.
@@ -174,7 +186,7 @@ pub fn router(app: App) -> Router {
         .route(guide::SLASH_PATH, get(|| async { Redirect::temporary("../guide") }))
         .route(guide::PAGE_PATH, get(guide::page))
         .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))
-        .fallback(|| async { problem::response(Failure::not_found("path")) })
+        .fallback(unknown_path)
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))
         })

@@ -274,11 +274,16 @@ fn wakes_runner(event: &Event) -> bool {
 
 async fn read_page(app: &App, run_id: RunId, after: i64, limit: u32) -> Result<(CommandPage, bool), Failure> {
     let run = lookup::run_unchecked(app, run_id).await?;
-    let unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await?;
+    let mut unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await?;
     let resolved_permissions = match unfinished.is_empty() {
         true => vec![],
         false => store::kernel::permissions::list_resolved(&app.db, run_id).await?,
     };
+    if !resolved_permissions.is_empty() {
+        // A cancel resolves the permission requests of its command. The commands are read after them, so that a runner never
+        // receives such a resolution without the cancel.
+        unfinished = store::kernel::commands::list_unfinished(&app.db, run_id).await?;
+    }
     let cancel_requested =
         unfinished.iter().filter(|c| c.cancel_requested_at.is_some()).map(|c| c.command_id).collect::<Vec<_>>();
     let commands: Vec<_> = unfinished.into_iter().filter(|c| c.seq > after).take(limit as usize).collect();

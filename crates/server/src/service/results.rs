@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, kernel::results::ResultRow};
 use serde::Deserialize;
 
-use super::provider_profiles;
+use super::{provider_profiles, runner_jobs};
 use crate::{app::App, auth::Principal};
 
 /// The result of the named command, or of the run's latest turn.
@@ -43,9 +43,10 @@ pub async fn get(
         }
         _ => AimedEvents::default(),
     };
-    let profile = row.run.backend_profile.clone();
+    let (profile, job_id) = (row.run.backend_profile.clone(), row.run.standing_job_id);
     let mut result = RunResult::of(parts(row, open_permissions, aimed), app.now());
     provider_profiles::set_external_profile(app, &profile, &mut result.liveness);
+    runner_jobs::set_other_workspace(app, job_id, &mut result.liveness).await?;
     result.supervisor = result.liveness.supervisor();
     Ok(result)
 }

@@ -8,6 +8,7 @@ use ostler_protocol::{
     ids::{AttemptId, CommandId, RunId, RunnerJobId, slug},
     json::canonical_hash,
     kernel::{
+        liveness::{Liveness, Phase},
         operations::{CreateJobOp, FinishJobOp},
         runner_jobs::{
             ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobPhase, JobPoll, Launcher, ListRunnerJobs,
@@ -193,4 +194,21 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJob
     app.visible_run(caller, run_id).await?;
     let job = store::kernel::runner_jobs::get(&app.db, job_id).await?;
     job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))
+}
+
+/// Marks the liveness of a run as waiting for a server of another workspace, if the run's standing job names one.
+pub(super) async fn set_other_workspace(
+    app: &App,
+    job_id: Option<RunnerJobId>,
+    liveness: &mut Liveness,
+) -> Result<(), Failure> {
+    // Only jobs of a store that servers share name a workspace.
+    let can_wait = app.db.multi_replica() && liveness.phase == Phase::WaitingRunner;
+    let Some(job_id) = job_id.filter(|_| can_wait) else { return Ok(()) };
+    let job = store::kernel::runner_jobs::get(&app.db, job_id).await?;
+    let placement = job.filter(|job| job.phase == JobPhase::Pending).and_then(|job| job.placement);
+    if let Some(workspace) = placement.filter(|workspace| app.placement.as_ref() != Some(workspace)) {
+        liveness.wait_for_server_of(&workspace);
+    }
+    Ok(())
 }

@@ -28,7 +28,7 @@ use super::{
     follow::{self, Follower},
     lookup, provider_profiles,
     requests::{check_chosen, check_key, id_range},
-    runs, session_storage,
+    runner_jobs, runs, session_storage,
 };
 use crate::{app::App, auth::Principal, traces::note_session};
 
@@ -310,14 +310,15 @@ async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionVie
         None => None,
         Some(run_id) => store::kernel::results::get(&app.db, run_id, None).await?,
     };
-    let snapshot = row.map(|ResultRow { run, command, lease, .. }| {
-        let turn_end = command.as_ref().and_then(|turn| turn.terminal.as_ref()).map(|end| end.status);
-        let mut liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), run.open_permissions, app.now());
-        provider_profiles::set_external_profile(app, &run.backend_profile, &mut liveness);
-        (RunState::of(run.status, run.open_permissions, turn_end), liveness)
-    });
-    let (state, liveness) = snapshot.unzip();
-    Ok(SessionView::of(session, read, state, liveness))
+    let Some(ResultRow { run, command, lease, .. }) = row else {
+        return Ok(SessionView::of(session, read, None, None));
+    };
+    let turn_end = command.as_ref().and_then(|turn| turn.terminal.as_ref()).map(|end| end.status);
+    let mut liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), run.open_permissions, app.now());
+    provider_profiles::set_external_profile(app, &run.backend_profile, &mut liveness);
+    runner_jobs::set_other_workspace(app, run.standing_job_id, &mut liveness).await?;
+    let state = RunState::of(run.status, run.open_permissions, turn_end);
+    Ok(SessionView::of(session, read, Some(state), Some(liveness)))
 }
 
 async fn scope(

@@ -120,6 +120,19 @@ async fn a_text_file_is_read_whole_or_by_lines(engine: Engine) {
 }
 
 #[one_engine]
+async fn a_path_that_is_named_like_a_secret_does_not_hide_what_is_wrong(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    for path in ["src/password", "src/deep/db_pass", "password"] {
+        let answer = scene.get("file", path).await;
+        refused(&answer, "path_not_found", 404);
+        let error = answer.body["error"].as_str().unwrap();
+        assert!(error.contains(path) && error.contains("no such file"), "{error}");
+    }
+    let planted = scene.get("file", "src/password: hunter2planted").await;
+    assert!(planted.status == 404 && !planted.text.contains("hunter2planted"), "{}", planted.text);
+}
+
+#[one_engine]
 async fn bytes_of_any_file_are_read_by_windows(engine: Engine) {
     let scene = Scene::set(engine).await;
     let bytes: Vec<u8> = (0..=255).cycle().take(300_000).collect();

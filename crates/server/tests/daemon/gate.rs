@@ -1,10 +1,11 @@
 //! The gate on the daemon's paths: tokens, hosts, origins, rate limits, and the health that its clients read.
 
 use ostler_daemon::config::DaemonSection;
-use ostler_protocol::FailureKind::{OriginDenied, RateLimited, Unauthenticated};
+use ostler_protocol::FailureKind::{NotFound, OriginDenied, RateLimited, Unauthenticated};
 use ostler_server::{config::Environment, net::rates::Rates};
 use serde_json::{Value, json};
 
+use super::refused;
 use crate::harness::{Answer, Engine, Setup, TestServer, both_engines, id, one_engine, query};
 
 const CLIENT: &str = "x-qwen-client-id";
@@ -49,6 +50,29 @@ async fn every_request_without_a_valid_token_gets_the_same_body(engine: Engine) 
         assert_eq!(refused.headers["www-authenticate"], "Bearer");
         assert_eq!(refused.with_status(401), json!({"error": "Unauthorized"}), "{authorization:?}");
     }
+}
+
+#[one_engine]
+async fn unknown_operations_and_methods_fail_in_the_shape_of_the_daemon(engine: Engine) {
+    let server = bound(engine, |_| ()).await;
+    for (method, path) in [
+        ("GET", "/session/ses_1/nosuch"),
+        ("POST", "/session/ses_1/tasks/task_1/nosuch"),
+        ("GET", "/workspace/nosuch"),
+        ("POST", "/workspace/mcp/good/nosuch"),
+        ("DELETE", "/workspace/agents/reviewer/nosuch"),
+        ("PATCH", "/file/nosuch"),
+    ] {
+        let answer = server.send(server.request(method, path)).await;
+        assert_eq!(answer.headers["content-type"], "application/json", "{path}: {}", answer.text);
+        refused(answer, 404, "not_found");
+        let stranger = server.with_token(None);
+        let unauthorized = stranger.send(stranger.request(method, path)).await;
+        assert_eq!(unauthorized.with_status(401), json!({"error": "Unauthorized"}), "{path}");
+    }
+    let other_method = server.send(server.request("DELETE", "/session/ses_1/prompt")).await;
+    refused(other_method, 405, "method_not_allowed");
+    server.get("/nowhere").await.refused(NotFound);
 }
 
 #[one_engine]

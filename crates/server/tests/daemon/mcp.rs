@@ -221,6 +221,53 @@ async fn concurrent_additions_of_one_name_do_not_undo_each_other(engine: Engine)
     assert_eq!(desk.act("mine", "restart").await.with_status(200)["restarted"], true, "the good one is in force");
 }
 
+/// The configuration of a server that creates a file in the workspace when it is started, and never replies.
+fn silent(desk: &Desk, file: &str) -> Value {
+    let started = desk.server.config.server.workspace.as_ref().unwrap().join(file);
+    json!({"command": "/bin/sh", "args": ["-c", format!("echo > '{}'; while read -r line; do :; done", started.display())]})
+}
+
+async fn until_started(desk: &Desk, file: &str) {
+    let started = desk.server.config.server.workspace.as_ref().unwrap().join(file);
+    eventually("the silent server is started", async || started.exists().then_some(())).await;
+}
+
+#[one_engine]
+async fn a_server_that_does_not_reply_delays_no_other_addition(engine: Engine) {
+    let desk = Desk::start(engine, |_| {}).await;
+    let others = async {
+        until_started(&desk, "started").await;
+        assert_eq!(desk.status().await["servers"], json!([]), "it is not connected yet");
+        desk.add("other", desk.config("good")).await.with_status(200);
+        let replaced = desk.add("slow", desk.config("good")).await.with_status(200);
+        assert_eq!(replaced["replaced"], false, "one of the same name does not wait, either");
+    };
+    tokio::select! {
+        answer = desk.add("slow", silent(&desk, "started")) => panic!("{}", answer.text),
+        () = others => {}
+    }
+    assert_eq!(desk.of("slow").await["mcpStatus"], "connected");
+}
+
+#[one_engine]
+async fn only_so_many_servers_are_added_at_once(engine: Engine) {
+    let desk = Desk::start(engine, |_| {}).await;
+    let files: Vec<_> = (0..8).map(|number| format!("started-{number}")).collect();
+    let slow = files.iter().map(|file| desk.add(file, silent(&desk, file)));
+    let one_more = async {
+        for file in &files {
+            until_started(&desk, file).await;
+        }
+        let refusal = desk.add("more", desk.config("good")).await;
+        assert_eq!(refusal.headers["retry-after"], "5");
+        refused(refusal, 503, "overloaded");
+    };
+    tokio::select! {
+        answers = futures_util::future::join_all(slow) => panic!("{} were answered", answers.len()),
+        () = one_more => {}
+    }
+}
+
 #[one_engine]
 async fn a_server_that_is_added_again_is_enabled(engine: Engine) {
     let desk = Desk::start(engine, |_| {}).await;

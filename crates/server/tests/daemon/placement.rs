@@ -1,5 +1,7 @@
 //! Servers of one store that are bound to different workspaces.
 
+use serde_json::json;
+
 use super::{scene::attached, states};
 use crate::harness::{Engine, TestServer};
 
@@ -43,6 +45,22 @@ async fn a_prompt_is_only_worked_on_by_a_server_of_its_workspace() {
     // The oldest job comes first, so that the other server has passed over it.
     attached(&other).await.prompt_to_end("there").await;
     states(&server, &session.id, &["pending"]).await;
+    // Each server reports what the prompt waits for as seen from its own workspace.
+    let path = format!("/api/v1/sessions/{}", session.id);
+    let bound = server.config.server.workspace.as_ref().unwrap().canonicalize().unwrap();
+    let (here, there) = (server.get(&path).await.ok(), other.get(&path).await.ok());
+    assert_eq!(
+        (&here["liveness"]["phase"], &here["liveness"]["otherWorkspace"]),
+        (&json!("waiting-runner"), &json!(null))
+    );
+    assert_eq!(there["liveness"]["otherWorkspace"], bound.to_str().unwrap());
+    assert!(
+        there["supervisor"]["summary"].as_str().unwrap().contains("waiting for a server of the workspace"),
+        "{there}"
+    );
+    let run_id = there["activeRunId"].as_str().unwrap();
+    let result = other.get(&format!("/api/v1/runs/{run_id}/result")).await.ok();
+    assert_eq!(result["liveness"]["otherWorkspace"], bound.to_str().unwrap());
     let _same = server.beside(|config| config.runner.slots = 4).await;
     states(&server, &session.id, &["completed"]).await;
 }

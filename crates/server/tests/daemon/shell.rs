@@ -57,6 +57,33 @@ async fn a_command_runs_in_the_workspace_and_the_agent_gets_its_output(engine: E
 }
 
 #[both_engines]
+async fn an_output_that_is_cut_is_marked_in_the_response_and_in_the_frame(engine: Engine) {
+    let server = server(engine).await;
+    let session = attached(&server).await;
+    let mark = "\n[The rest of the output is left out.]\n";
+    let update = async || {
+        let mut notes = session.notes(&server).await.into_iter();
+        let note = notes.rfind(|note| note["note"] == "daemon.session_update").unwrap();
+        note["data"]["data"]["update"].clone()
+    };
+    let long = run(&session, "printf '%300000s' '' | tr ' ' x").await;
+    assert_eq!(long["outputTruncated"], true);
+    let output = long["output"].as_str().unwrap();
+    assert!(output.ends_with(mark) && output.len() <= 256 * 1024 + mark.len(), "{} bytes", output.len());
+    let frame = update().await;
+    assert_eq!(frame["outputTruncated"], true);
+    let output = frame["output"].as_str().unwrap();
+    assert!(output.ends_with(mark) && output.len() == 32 * 1024 + mark.len(), "{} bytes", output.len());
+    // The response has all of this one, and the frame does not.
+    let short = run(&session, "printf '%40000s' '' | tr ' ' y").await;
+    assert_eq!((short["output"].as_str().unwrap().len(), short.get("outputTruncated")), (40_000, None));
+    let frame = update().await;
+    assert!(frame["outputTruncated"] == true && frame["output"].as_str().unwrap().ends_with(mark), "{frame}");
+    run(&session, "echo whole").await;
+    assert_eq!(update().await.get("outputTruncated"), None);
+}
+
+#[both_engines]
 async fn only_clients_of_the_session_may_run_commands_where_they_are_enabled(engine: Engine) {
     let server = server(engine).await;
     let session = attached(&server).await;

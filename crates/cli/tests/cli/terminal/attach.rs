@@ -116,6 +116,80 @@ fn two_terminals_share_a_session_and_either_votes() {
 }
 
 #[test]
+fn an_unknown_command_is_not_sent_as_a_prompt() {
+    let (home, server) = start();
+    let terminal = attached(&home, &server);
+    terminal.types("/nope now\n");
+    terminal.shows(
+        "unknown command /nope; known: /cancel, /detach, /help\n  hint: //nope sends the text /nope as a prompt\n>\n",
+    );
+    // The scripted backend replies with the prompt.
+    terminal.types("//nope now\n");
+    let shown = terminal.shows("\n/nope now\n>\n");
+    assert_eq!(shown.matches("unknown command").count(), 1, "{shown}");
+    terminal.types("/etc/hosts is a path\n");
+    terminal.shows("\n/etc/hosts is a path\n>\n");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends().code, 0);
+    let frames = home.cli(Some(&server), &["attach", "--all", "-o", "jsonl"]);
+    let frames = String::from_utf8(frames.stdout).unwrap();
+    assert_eq!(frames.matches("user_message_chunk").count(), 2, "{frames}");
+}
+
+#[test]
+fn a_refused_vote_says_who_may_vote() {
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    let workspace = home.path("workspace");
+    std::fs::create_dir(&workspace).unwrap();
+    home.flags = vec!["--workspace".into(), workspace.display().to_string()];
+    home.set("OSTLER_POLICY__PERMISSION_STRATEGY", "designated");
+    let server = home.serve();
+    let (one, two) = (attached(&home, &server), attached(&home, &server));
+    one.types(&script(json!([{"ask": {"title": "Delete?", "command": "rm -r logs"}}, {"say": "Done."}])));
+    asked(&one, 1);
+    asked(&two, 1);
+    two.types("y\n");
+    let shown = two.shows("may vote here, because it sent the prompt");
+    assert!(shown.contains("not answered: only client_"), "{shown}");
+    let shown = one.shows("only you may vote here, because you sent the prompt");
+    assert!(shown.contains("a vote by client_"), "{shown}");
+    asked(&one, 2);
+    one.types("y\n");
+    for terminal in [&one, &two] {
+        terminal.shows("Done.\n>\n");
+    }
+}
+
+#[test]
+fn a_turn_that_is_taken_over_is_announced() {
+    let (home, server) = start();
+    let terminal = attached(&home, &server);
+    terminal.types(&script(json!([{"say": "one two", "pieces": 2, "everyMs": 1_000}])));
+    terminal.shows("\none");
+    let address = server.address.clone();
+    server.kill();
+    let server = home.serve_at(&address);
+    let shown = terminal.shows("another runner took the turn over; the reply starts again\none two\n>\n");
+    assert!(!shown.contains("oneone") && !shown.contains("one one"), "{shown}");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends().code, 0);
+    server.stop();
+}
+
+#[test]
+fn a_prompt_that_waits_is_shown_again_when_its_turn_begins() {
+    let (home, server) = start();
+    let (one, two) = (attached(&home, &server), attached(&home, &server));
+    one.types(&script(json!([{"say": "one two three", "pieces": 3, "everyMs": 700}])));
+    two.shows("\none");
+    two.types("next\n");
+    let shown = two.shows("\nnext\n>\n");
+    assert!(shown.contains("ree\nyou: next\nnext\n"), "{shown}");
+    let shown = one.shows("\nnext\n>\n");
+    assert!(shown.contains("waits for this turn with: next\n") && shown.contains(": next\nnext\n"), "{shown}");
+}
+
+#[test]
 fn a_long_command_is_allowed_only_after_it_was_shown_whole() {
     let (home, server) = start();
     let terminal = attached(&home, &server);

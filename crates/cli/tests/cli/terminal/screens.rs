@@ -96,6 +96,35 @@ fn lists_fit_every_terminal() {
     }
 }
 
+/// Two servers of one store, each bound to a directory of its own. The prompt waits for the first.
+#[test]
+fn a_prompt_for_another_server_shows_what_it_waits_for() {
+    let mut home = TestHome::on_disk(Engine::Postgres).without_runner();
+    let mut serve = |name: &str| {
+        let workspace = home.path(name);
+        std::fs::create_dir(&workspace).unwrap();
+        home.flags = vec!["--workspace".into(), workspace.display().to_string()];
+        home.serve()
+    };
+    let (here, there) = (serve("here"), serve("there"));
+    let mut http = Http::new(&here);
+    let session = http.post("/session", &json!({})).good()["sessionId"].as_str().unwrap().to_owned();
+    let prompt = json!({"prompt": [{"type": "text", "text": "hello"}]});
+    assert_eq!(http.post(&format!("/session/{session}/prompt"), &prompt).status, 202);
+    let mut text = String::new();
+    for width in [60, 80, 120] {
+        for args in [&["ps"][..], &["sessions", "list"]] {
+            let shown = screen(width, &home, &there, args, &[]);
+            assert!(shown.contains("waiting for another server"), "{args:?}: {shown}");
+            text += &shown;
+        }
+    }
+    assert_snapshot("screens_placed", &home, &text);
+    assert!(screen(80, &home, &here, &["ps"], &[]).contains("waiting for a runner"));
+    let shown = screen(200, &home, &there, &["sessions", "show", &session], &[]);
+    assert!(shown.contains("waiting for a server of workspace SCRATCH/here"), "{shown}");
+}
+
 #[test]
 fn the_inbox_shows_how_turns_ended() {
     let (home, server) = scene();

@@ -30,7 +30,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 
 /// Follow a session: one frame for each of its events, whichever client caused it.
 ///
-/// With `Last-Event-ID` the frames after that id come first, then `replay_complete`; without it, only new frames are sent. A client
+/// With `Last-Event-ID` the frames after that id come first, then `replay_complete`; without it, or with one that is not a decimal
+/// number, only new frames are sent. A client
 /// that does not read fast enough is warned, then evicted, which concerns no other client. The stream ends with the session.
 #[utoipa::path(get, path = "/session/{sessionId}/events", tag = "daemon", security(("token" = ["browse"])),
     params(("sessionId" = String, Path), EventStreamQuery,

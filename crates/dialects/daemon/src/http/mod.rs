@@ -23,6 +23,20 @@ use utoipa_axum::router::OpenApiRouter;
 /// Maximum bytes of a request's body.
 const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 
+/// Paths of the daemon's protocol that have no operation here. Published clients also call operations that later daemons have, and
+/// read the failure as one of the daemon.
+pub(crate) const UNKNOWN_PATHS: &[&str] = &[
+    "/session/{sessionId}/{operation}",
+    "/session/{sessionId}/{operation}/{item}",
+    "/session/{sessionId}/{operation}/{item}/{action}",
+    "/workspace/{cwd}",
+    "/workspace/{cwd}/{operation}",
+    "/workspace/{cwd}/{operation}/{item}",
+    "/workspace/{cwd}/{operation}/{item}/{action}",
+    "/file/{operation}",
+    "/permission/{requestId}/{operation}",
+];
+
 /// The operations of the OpenAPI document.
 pub(crate) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()

@@ -75,11 +75,18 @@ pub(crate) async fn read(app: &App, place: DocumentPlace) -> Result<Option<Docum
         Err(failure) if failure.broken_rule() == Some(Rule::FileUnknown) => return Ok(None),
         read => read.map_err(as_document_failure)?,
     };
-    let too_large = || file_error(format!("{name}: the file is larger than {MEMORY_FILE_BYTES_MAX} bytes"));
+    let too_large = || invalid_file(name, &format!("the file is larger than {MEMORY_FILE_BYTES_MAX} bytes"));
     let hash = window.hash.ok_or_else(too_large)?;
-    let text =
-        String::from_utf8(window.bytes).map_err(|_| file_error(format!("{name}: the file is not UTF-8 text")))?;
+    let text = String::from_utf8(window.bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        invalid_file(name, &format!("the file is not UTF-8 text after byte {offset}")).detail("offset", offset)
+    })?;
     Ok(Some(Document { text, hash: Some(hash) }))
+}
+
+/// The failure of a request that needs the content of a file of the workspace, which cannot be used as it is.
+pub(super) fn invalid_file(name: &str, problem: &str) -> Failure {
+    Failure::rule(Rule::WorkspaceFileInvalid, format!("{name}: {problem}")).detail("path", name)
 }
 
 /// Replaces the document as a whole, unless it is no longer the one that was read; `None`: unless there is one.

@@ -1,7 +1,7 @@
 //! MCP servers that clients add until this server ends. What a client sends of them is never shown again.
 
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, FailureKind, Rule,
     daemon::mcp::{
         AddMcpServer, AddedMcpServer, McpChangeSkipped, McpServerAdded, McpServerRemoved, McpSkipReason,
         RemovedMcpServer, check_new_name,
@@ -12,10 +12,10 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     auth::Principal,
-    mcp::{ConnectionView, KnownServer, Mcp, ServerOrigin},
+    mcp::{AddRefused, Mcp},
 };
 
-use super::{companion, mcp_changes::failed, notes::Note, workspace};
+use super::{companion, mcp_changes::failed, notes::Note, sessions::RETRY_AFTER_MS, workspace};
 
 /// The client that changes something. These routes need one.
 async fn check(app: &App, caller: &Principal, client: Option<String>) -> Result<String, Failure> {
@@ -38,32 +38,21 @@ pub(crate) async fn add(
     }
     let caller = caller.clone();
     app.to_the_end(move |app| async move {
-        let _adding = Mcp::of(&app).lock_additions().await;
         if Mcp::of(&app).would_exceed(&name) {
             return match Mcp::of(&app).budget().mode {
                 BudgetMode::Enforce => Err(budget_used_up(&name)),
                 _ => Ok(McpServerAdded::Skipped(skipped(name, McpSkipReason::BudgetWarningOnly))),
             };
         }
-        let shadows = app.config.mcp.servers.contains_key(&name);
+        let shadowed_settings = app.config.mcp.servers.contains_key(&name);
         let transport = server.transport();
-        let before = Mcp::of(&app).add(&name, server.clone())?;
-        let replaced = before.is_some();
-        let origin = ServerOrigin::Added { shadows };
-        let known = KnownServer { name: name.clone(), server, origin, is_enabled: true };
-        let view = match connect(&app, &known).await {
-            Ok(view) => view,
-            Err(failure) => {
-                Mcp::of(&app).undo_add(&name, before);
-                return Err(failure);
-            }
-        };
+        let addition = Mcp::of(&app).add(&app, &name, server).await.map_err(|refused| not_added(&name, refused))?;
         let added = AddedMcpServer {
             name,
             transport,
-            replaced,
-            shadowed_settings: shadows,
-            tool_count: view.tools.len(),
+            replaced: addition.replaced,
+            shadowed_settings,
+            tool_count: addition.view.tools.len(),
             originator_client_id: client.clone(),
         };
         let note = Note { frame: "mcp_server_added", data: value_of(&added), client: Some(client) };
@@ -73,13 +62,14 @@ pub(crate) async fn add(
     .await
 }
 
-/// Connects a server that was just added. A switch of an earlier server of its name does not apply to it.
-async fn connect(app: &App, known: &KnownServer) -> Result<ConnectionView, Failure> {
-    let lease = Mcp::of(app).lease(app, known, "").await.map_err(|_| budget_used_up(&known.name))?;
-    let connected = lease.ready().await;
-    let view = connected.map_err(|problem| failed(Rule::McpServerSpawnFailed, &known.name, &problem))?;
-    Mcp::of(app).delete_switch(app, &known.name).await?;
-    Ok(view)
+fn not_added(name: &str, refused: AddRefused) -> Failure {
+    match refused {
+        AddRefused::Budget => budget_used_up(name),
+        AddRefused::Busy => Failure::new(FailureKind::Overloaded, "too many MCP servers are being added")
+            .detail("retryAfterMs", RETRY_AFTER_MS),
+        AddRefused::Problem(problem) => failed(Rule::McpServerSpawnFailed, name, &problem),
+        AddRefused::Failed(failure) => failure,
+    }
 }
 
 fn budget_used_up(name: &str) -> Failure {

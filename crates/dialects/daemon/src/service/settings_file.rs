@@ -11,7 +11,7 @@ use ostler_protocol::{
 use ostler_server::app::App;
 use serde_json::{Map, Value};
 
-use super::documents::{self, Document, DocumentPlace, WriteOutcome};
+use super::documents::{self, Document, DocumentPlace, WriteOutcome, invalid_file};
 
 const PLACE: DocumentPlace = DocumentPlace::Workspace(SETTINGS_FILE);
 /// The kind of the cell that reports a problem of the file.
@@ -24,11 +24,20 @@ const ATTEMPTS: usize = 3;
 pub(crate) struct FileProblem {
     error_kind: CellErrorKind,
     error: String,
+    /// Line and column of the first fault, from 1.
+    position: Option<(usize, usize)>,
 }
 
 impl FileProblem {
     fn new(error_kind: CellErrorKind, error: impl Into<String>) -> Self {
-        Self { error_kind, error: format!("{SETTINGS_FILE}: {}", error.into()) }
+        Self { error_kind, error: error.into(), position: None }
+    }
+
+    /// The problem of a text that is not JSON. The message of the parser would quote the file.
+    fn of_json(error: &serde_json::Error) -> Self {
+        let (line, column) = (error.line(), error.column());
+        let message = format!("no valid JSON in line {line}, column {column}");
+        Self { position: Some((line, column)), ..Self::new(CellErrorKind::ParseError, message) }
     }
 
     /// The problem of a value that cannot be used.
@@ -37,7 +46,16 @@ impl FileProblem {
     }
 
     pub(crate) fn cell(&self) -> StatusCell {
-        StatusCell::error(CELL, self.error_kind, self.error.clone())
+        StatusCell::error(CELL, self.error_kind, format!("{SETTINGS_FILE}: {}", self.error))
+    }
+
+    /// The failure of a request that cannot change the file because of this problem.
+    fn failure(&self) -> Failure {
+        let failure = invalid_file(SETTINGS_FILE, &self.error);
+        match self.position {
+            Some((line, column)) => failure.detail("line", line).detail("column", column),
+            None => failure,
+        }
     }
 
     /// Whether the whole file is unusable.
@@ -68,18 +86,15 @@ fn parse(document: Option<&Document>) -> Result<Map<String, Value>, FileProblem>
     match serde_json::from_str(text) {
         Ok(Value::Object(members)) => Ok(members),
         Ok(_) => Err(FileProblem::new(CellErrorKind::ParseError, "not an object")),
-        // The message of the parser would quote the file.
-        Err(error) => {
-            Err(FileProblem::new(CellErrorKind::ParseError, format!("no valid JSON in line {}", error.line())))
-        }
+        Err(error) => Err(FileProblem::of_json(&error)),
     }
 }
 
 /// Stores one setting, and leaves the rest of the file as it is. A null value removes it.
 pub(crate) async fn write(app: &App, setting: &SettingRow, value: &Value) -> Result<(), Failure> {
     for _ in 0..ATTEMPTS {
-        let document = documents::read(app, PLACE).await.map_err(|failure| persist_error(failure.message))?;
-        let mut members = parse(document.as_ref()).map_err(|problem| persist_error(problem.error))?;
+        let document = documents::read(app, PLACE).await.map_err(not_read)?;
+        let mut members = parse(document.as_ref()).map_err(|problem| problem.failure())?;
         let before = members.clone();
         set_member(&mut members, setting, value.clone())?;
         if members == before {
@@ -97,6 +112,14 @@ pub(crate) async fn write(app: &App, setting: &SettingRow, value: &Value) -> Res
         }
     }
     Err(persist_error(format!("{SETTINGS_FILE} is being changed by others")))
+}
+
+/// The failure of a write that could not read the file before.
+fn not_read(failure: Failure) -> Failure {
+    match failure.broken_rule() {
+        Some(Rule::WorkspaceFileInvalid) => failure,
+        _ => persist_error(failure.message),
+    }
 }
 
 fn persist_error(message: impl Into<String>) -> Failure {
@@ -125,6 +148,11 @@ mod tests {
         }
         let document = Document { text: "{\n\"apiKey\": pl4nted}".to_owned(), ..Document::default() };
         let problem = parse(Some(&document)).unwrap_err();
-        assert_eq!(problem.error, ".ostler/settings.json: no valid JSON in line 2");
+        let cell = problem.cell().error.unwrap();
+        assert!(cell.starts_with(".ostler/settings.json: no valid JSON in line 2, column "), "{cell}");
+        let failure = problem.failure();
+        assert_eq!((failure.broken_rule(), failure.kind.row().status), (Some(Rule::WorkspaceFileInvalid), 409));
+        let details = failure.details.unwrap();
+        assert_eq!((&details["path"], &details["line"]), (&Value::from(SETTINGS_FILE), &Value::from(2)));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
-    daemon::shell::{RunShell, ShellResult, shell_message},
+    daemon::shell::{RunShell, ShellResult, cut_output, mark_cut, shell_message},
     ids::SessionId,
     kernel::operations::{ChangeSessionOp, SessionChange},
 };
@@ -97,15 +97,16 @@ impl Followers {
     }
 }
 
-/// The output without secrets. It is redacted as a whole, because a secret may be cut at any place.
-fn shown_output(app: &App, output: &[u8]) -> String {
+/// The output without secrets, and whether it was cut. It is redacted as a whole, because a secret may be cut at any place.
+fn shown_output(app: &App, output: &[u8]) -> (String, bool) {
     let text = String::from_utf8_lossy(output).replace('\0', "");
     let mut shown = app.redactor.redact(&text).into_owned();
-    if output.len() > OUTPUT_BYTES_MAX {
-        let end = shown.len().saturating_sub(REST_BYTES);
-        shown.truncate((0..=end).rev().find(|end| shown.is_char_boundary(*end)).unwrap_or(0));
+    if output.len() <= OUTPUT_BYTES_MAX {
+        return (shown, false);
     }
-    shown
+    let end = shown.len().saturating_sub(REST_BYTES);
+    shown.truncate((0..=end).rev().find(|end| shown.is_char_boundary(*end)).unwrap_or(0));
+    (mark_cut(shown), true)
 }
 
 /// Records the end of a command for followers and for the agent.
@@ -116,11 +117,15 @@ async fn report(
     command: &str,
     outcome: ShellOutcome,
 ) -> Result<ShellResult, Failure> {
-    let output = shown_output(app, &outcome.output);
-    let result = ShellResult { exit_code: outcome.exit_code, output, aborted: outcome.is_aborted };
+    let (output, output_truncated) = shown_output(app, &outcome.output);
+    let aborted = outcome.is_aborted;
+    let result = ShellResult { exit_code: outcome.exit_code, output, aborted, output_truncated };
     if !result.output.is_empty() {
-        let output: String = result.output.chars().take(FRAME_CHARS_MAX).collect();
-        let update = json!({"sessionUpdate": "shell_output", "output": output, "_meta": {"source": "user-shell"}});
+        let (output, is_cut) = cut_output(&result.output, FRAME_CHARS_MAX);
+        let mut update = json!({"sessionUpdate": "shell_output", "output": output, "_meta": {"source": "user-shell"}});
+        if is_cut || output_truncated {
+            update["outputTruncated"] = true.into();
+        }
         followers.send(app, "session_update", json!({"sessionId": session_id, "update": update})).await?;
     }
     let data = json!({"sessionId": session_id, "exitCode": result.exit_code, "signal": outcome.signal,

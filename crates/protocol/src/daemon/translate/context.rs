@@ -20,6 +20,8 @@ pub struct PromptRef {
     pub client_id: Option<String>,
     /// Whether it is a turn. Steers and interrupts end without ending a turn.
     pub is_turn: bool,
+    /// Its number among the commands of its run.
+    pub number: i64,
 }
 
 /// What a translation needs beside the event.
@@ -31,6 +33,10 @@ pub struct TranslationContext<'a> {
     pub is_streamed: bool,
     /// For the end of a cancelled command: the reason of the cancel.
     pub cancel_reason: Option<&'a str>,
+    /// For the message of a turn: an earlier turn of the session had not ended when it was submitted.
+    pub waits: bool,
+    /// For the first event of a turn that has waited: the payload of its message, whose echo comes before the event.
+    pub said: Option<&'a str>,
 }
 
 impl TranslationContext<'_> {

@@ -55,6 +55,9 @@ pub(super) fn forbidden(payload: &Value, context: TranslationContext<'_>) -> (&'
         reason => reason.unwrap_or_default(),
     };
     let mut data = json!({"requestId": payload["permissionId"], "sessionId": context.session_id, "reason": reason});
+    if payload["reason"].as_str().is_some_and(|own| own != reason) {
+        data["_meta"] = json!({"ostler": {"reason": payload["reason"]}});
+    }
     if let Some(client) = client_of(payload) {
         data["clientId"] = client.into();
     }

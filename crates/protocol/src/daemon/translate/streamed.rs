@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::{
     ids::CommandId,
-    kernel::events::{Event, EventType},
+    kernel::events::{Event, EventType, PHASE_ATTEMPT_RESTARTED},
 };
 
 /// Commands and messages that are remembered. Beyond either the log must be read.
@@ -53,6 +53,19 @@ impl MessagePart {
     }
 }
 
+#[derive(Deserialize)]
+struct PhaseRef {
+    #[serde(default)]
+    phase: Option<String>,
+}
+
+/// Whether another attempt at the event's command begins. The pieces of earlier attempts belong to no message after it.
+pub fn restarts_attempt(event: &Event) -> bool {
+    let payload = event.payload.as_deref().filter(|_| event.event_type == EventType::BackendStatus);
+    let status = payload.and_then(|payload| serde_json::from_str::<PhaseRef>(payload).ok());
+    status.and_then(|status| status.phase).is_some_and(|phase| phase == PHASE_ATTEMPT_RESTARTED)
+}
+
 #[derive(Clone, Debug)]
 struct FollowedCommand {
     command_id: CommandId,
@@ -75,6 +88,7 @@ impl SentPieces {
         match (event.event_type, at) {
             (EventType::UserMessage, None) => self.follow(command_id),
             (EventType::TerminalStatus, Some(at)) => drop(self.commands.remove(at)),
+            (EventType::BackendStatus, Some(at)) if restarts_attempt(event) => self.commands[at].open.clear(),
             _ => {}
         }
         let Some(part) = MessagePart::read(event) else { return Some(false) };

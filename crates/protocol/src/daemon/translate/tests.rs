@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{PromptRef, SentPieces, TranslationContext, frames};
+use super::{PromptRef, SentPieces, TranslationContext, begins_turn, frames};
 use crate::{
     Timestamp,
     daemon::frames::{EVENT_FRAMES, Frame},
@@ -28,12 +28,12 @@ fn event(session_seq: i64, event_type: EventType, payload: &Value) -> Event {
 }
 
 fn prompt() -> PromptRef {
-    PromptRef { prompt_id: "p1".into(), client_id: Some("client_1".into()), is_turn: true }
+    PromptRef { prompt_id: "p1".into(), client_id: Some("client_1".into()), is_turn: true, number: 1 }
 }
 
 fn translated(event: &Event, cancel_reason: Option<&str>) -> Vec<Frame> {
     let prompt = prompt();
-    let context = TranslationContext { session_id: "s1", prompt: Some(&prompt), is_streamed: false, cancel_reason };
+    let context = TranslationContext { session_id: "s1", prompt: Some(&prompt), cancel_reason, ..Default::default() };
     frames(event, context)
 }
 
@@ -119,6 +119,74 @@ fn streamed_messages_are_recognised() {
     assert_eq!(take(AssistantMessage, json!({"text": "x"})), Some(true));
     assert_eq!(take(TerminalStatus, json!({"status": "completed"})), Some(false));
     assert_eq!(take(AssistantMessage, json!({"messageId": "d", "text": "x"})), None);
+}
+
+#[test]
+fn pieces_of_a_lost_attempt_belong_to_no_later_message() {
+    use EventType::{AssistantDelta, AssistantMessage, BackendStatus, UserMessage};
+    let mut streamed = SentPieces::default();
+    let mut take = |event_type, payload: Value| streamed.take(&event(1, event_type, &payload));
+    take(UserMessage, json!({}));
+    take(AssistantDelta, json!({"delta": "hal"}));
+    take(BackendStatus, json!({"phase": "tools:unavailable"}));
+    assert_eq!(take(BackendStatus, json!({"phase": "attempt-restarted"})), Some(false));
+    assert_eq!(take(AssistantMessage, json!({"text": "whole"})), Some(false), "no piece of it was sent");
+}
+
+#[test]
+fn two_attempts_at_a_turn_are_messages_of_their_own() {
+    let segment = |message_id: &str| {
+        let chunk = update(EventType::AssistantDelta, &json!({"messageId": message_id, "delta": "he"}));
+        chunk["_meta"]["qwenTranscript"]["segmentId"].clone()
+    };
+    assert_eq!((segment("m1"), segment("m2")), (json!("m1"), json!("m2")));
+    assert_eq!(segment(&"m".repeat(513)), Value::Null, "longer than published clients accept");
+    let unnamed = update(EventType::AssistantDelta, &json!({"delta": "he"}));
+    assert!(unnamed["_meta"].get("qwenTranscript").is_none());
+    let restarted = update(EventType::BackendStatus, &json!({"phase": "attempt-restarted", "attemptId": "att_2"}));
+    assert_eq!(restarted["sessionUpdate"], "agent_message_chunk");
+    assert_eq!(restarted["_meta"]["qwenDiscreteMessage"], true, "published clients add nothing to it");
+    let facts = json!({"type": "backend_status", "phase": "attempt-restarted", "attemptId": "att_2"});
+    assert_eq!(restarted["_meta"]["ostler"], facts);
+    assert!(restarted["content"]["text"].as_str().is_some_and(|text| text.contains("starts again")));
+}
+
+#[test]
+fn a_prompt_that_waits_is_echoed_when_its_turn_begins() {
+    let prompt = prompt();
+    let said = json!({"content": [{"type": "text", "text": "next"}]});
+    let context = TranslationContext { session_id: "s1", prompt: Some(&prompt), ..Default::default() };
+    let waiting = frames(&event(3, EventType::UserMessage, &said), TranslationContext { waits: true, ..context });
+    let expected = json!({"sessionId": "s1", "promptId": "p1", "text": "next", "queuedAt": 5});
+    assert_eq!((waiting.len(), &*waiting[0].frame_type, &waiting[0].data), (1, "pending_prompt_added", &expected));
+    assert!(EVENT_FRAMES.contains(&&*waiting[0].frame_type));
+    assert_eq!(waiting[0].originator_client_id.as_deref(), Some("client_1"));
+    let text = said.to_string();
+    let context = TranslationContext { said: Some(&text), ..context };
+    let begun = frames(&event(7, EventType::AssistantDelta, &json!({"messageId": "m", "delta": "he"})), context);
+    let kinds: Vec<_> = begun.iter().map(|frame| &frame.data["update"]["sessionUpdate"]).collect();
+    assert_eq!(kinds, [&json!("user_message_chunk"), &json!("agent_message_chunk")]);
+    assert_eq!(begun.iter().map(|frame| frame.id).collect::<Vec<_>>(), [Some(13), Some(14)]);
+    assert_eq!(begun[0].originator_client_id.as_deref(), Some("client_1"));
+    // Both of an event's ids are taken.
+    let late = json!({"status": "failed", "failureKind": "backend-failed", "message": DEADLINE_EXCEEDED});
+    let ended = frames(&event(7, EventType::TerminalStatus, &late), context);
+    assert!(ended.iter().all(|frame| frame.frame_type != "session_update"), "{ended:?}");
+}
+
+#[test]
+fn a_turn_begins_with_its_first_work_and_never_if_it_is_cancelled() {
+    let begins = |event_type, payload: Value| begins_turn(&event(1, event_type, &payload));
+    assert!(begins(EventType::BackendStatus, json!({"phase": "x"})));
+    assert!(begins(EventType::TerminalStatus, json!({"status": "completed"})), "it had nothing to report");
+    for (event_type, payload) in [
+        (EventType::UserMessage, json!({})),
+        (EventType::State, json!({"snapshot": {}})),
+        (EventType::Audit, json!({"action": "command.cancel"})),
+        (EventType::TerminalStatus, json!({"status": "cancelled", "failureKind": "cancelled"})),
+    ] {
+        assert!(!begins(event_type, payload), "{}", event_type.as_str());
+    }
 }
 
 #[test]

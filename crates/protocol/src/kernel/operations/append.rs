@@ -98,11 +98,14 @@ fn find_batch(rows: &RunDesk, epoch: i64, no: i64) -> Option<&Batch> {
     rows.batches.iter().map(|b| &**b).find(|b| b.lease_epoch == epoch && b.batch_no == no)
 }
 
-/// A single end that was stated before, with the same status: the number of the fact that holds.
+/// A single end that was stated before: the number of the fact that holds. It has the same status, or it is `cancelled` because its
+/// cancel was requested and the report names that as the cause.
 fn stated_before(rows: &RunDesk, events: &[NewEvent]) -> Option<i64> {
     let [event] = events else { return None };
     let Facts::Terminal(facts) = &event.facts else { return None };
-    terminal_of(rows, event.command_id).filter(|t| t.status == facts.status).map(|t| t.seq)
+    let is_same =
+        |t: &&Terminal| t.status == facts.status || t.status == TerminalStatus::Cancelled && facts.is_by_cancel();
+    terminal_of(rows, event.command_id).filter(is_same).map(|t| t.seq)
 }
 
 fn terminal_of(rows: &RunDesk, command_id: Option<CommandId>) -> Option<&Terminal> {

@@ -53,6 +53,19 @@ impl End {
         Self { facts, source, event: None }
     }
 
+    /// Names the end `cancelled` if its cancel was requested and the report names that as the cause. A turn whose permission request
+    /// is cancelled reports `blocked` or `failed` of the kind `cancelled`: it cannot tell a requested cancel from a request
+    /// that expired. Every other end stays as reported: a turn may complete, or fail for another reason, before the cancel
+    /// reaches it.
+    fn attribute_to_cancel(&mut self, is_cancel_requested: bool) {
+        if is_cancel_requested && self.facts.status != TerminalStatus::Cancelled && self.facts.is_by_cancel() {
+            self.facts.status = TerminalStatus::Cancelled;
+            self.facts.message = Some(resolved_by::CANCEL.to_owned());
+            // The log must have the end that holds, not the one that was reported.
+            self.event = None;
+        }
+    }
+
     /// A cancelled end records the reason of the cancel.
     fn explain(&mut self, reason: Option<String>) {
         if let Some(reason) = reason.filter(|_| self.facts.status == TerminalStatus::Cancelled) {
@@ -80,7 +93,9 @@ impl End {
 /// Ends an unfinished command, its open questions, and the steers that never reached it.
 pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId, mut end: End, now: Timestamp) -> i64 {
     permission::cancel_open(desk, run_id, Some(command_id), resolved_by::COMMAND_END, now);
-    let reason = desk.run_mut(run_id).commands[&command_id].cancel_reason.clone();
+    let command = &desk.run_mut(run_id).commands[&command_id];
+    let (is_cancel_requested, reason) = (command.cancel_requested_at.is_some(), command.cancel_reason.clone());
+    end.attribute_to_cancel(is_cancel_requested);
     end.explain(reason);
     if end.event.is_none() {
         leave_calls(desk, run_id, command_id, now);
@@ -119,6 +134,7 @@ fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Times
 
 /// Ends a run with everything unfinished in it, and its lease.
 pub(super) fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timestamp) -> i64 {
+    end.attribute_to_cancel(desk.run_mut(run_id).run.cancel_requested_at.is_some());
     for command_id in desk.run_mut(run_id).unfinished_ids() {
         if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
             let facts = &end.facts;

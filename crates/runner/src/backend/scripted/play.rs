@@ -21,6 +21,12 @@ use crate::{
     turn_sink::{PermissionDecision, TurnSink},
 };
 
+/// Bytes of a reply that may wait to be sent. What is queued is sent even if the turn is stopped, so a long reply waits for the
+/// server before it continues.
+const AHEAD_BYTES_MAX: usize = 256 * 1024;
+/// Size of the parts in which a long piece is emitted.
+const PART_BYTES_MAX: usize = 32 * 1024;
+
 pub(super) struct Player {
     sink: TurnSink,
     is_repeat: bool,
@@ -73,15 +79,25 @@ impl Player {
         Ok(None)
     }
 
-    /// Streams a text piece by piece, then emits it as a whole.
+    /// Streams a text piece by piece, then emits it as a whole. A stop ends it between two pieces.
     async fn play_say(&mut self, say: &SayStep) -> Result<(), TurnAbort> {
         let message_id = self.sink.new_id("msg");
+        let mut bytes_ahead = 0;
         for (index, piece) in pieces(&say.text, say.pieces).enumerate() {
             if index > 0 && say.every_ms > 0 {
                 self.pause(say.every_ms).await?;
             }
-            self.sink.emit_delta(EventType::AssistantDelta, &message_id, piece).await;
+            for part in pieces(piece, parts_of(piece)) {
+                self.sink.check_stop()?;
+                if bytes_ahead + part.len() > AHEAD_BYTES_MAX {
+                    self.flush_unless_stopped().await?;
+                    bytes_ahead = 0;
+                }
+                bytes_ahead += part.len();
+                self.sink.emit_delta(EventType::AssistantDelta, &message_id, part).await;
+            }
         }
+        self.sink.check_stop()?;
         self.sink.emit_message_with(&message_id, &say.text, say.is_final, say.ui_hints.as_ref()).await;
         Ok(())
     }
@@ -189,6 +205,15 @@ impl Player {
         Ok(None)
     }
 
+    /// Waits until everything emitted so far is durable, or the turn is stopped.
+    async fn flush_unless_stopped(&mut self) -> Result<(), TurnAbort> {
+        tokio::select! {
+            biased;
+            () = self.sink.stopped() => Err(TurnAbort::Stopped),
+            () = self.sink.flush() => Ok(()),
+        }
+    }
+
     /// Crashes once all emitted events are durable, so that the next attempt always finds the same state.
     async fn crash(&mut self, always: bool) -> Result<(), TurnAbort> {
         if self.is_repeat && !always {
@@ -242,6 +267,11 @@ fn pieces(text: &str, count: u32) -> impl Iterator<Item = &str> {
         rest = &rest[piece.len()..];
         Some(piece)
     })
+}
+
+/// How many parts a piece is emitted in.
+fn parts_of(piece: &str) -> u32 {
+    u32::try_from(piece.len().div_ceil(PART_BYTES_MAX)).unwrap_or(u32::MAX)
 }
 
 /// What would run, whole: a person who allows it must have been able to read it.

@@ -120,13 +120,48 @@ async fn a_plain_prompt_is_echoed_as_the_reply_without_waiting() {
 
 #[tokio::test]
 async fn a_reply_too_long_for_an_event_is_marked_as_truncated() {
-    let text = "\n".repeat(250 * 1024);
-    let mut fixture = Fixture::new(&text.replace('\n', "\u{1}\n"));
+    let mut fixture = Fixture::new(&"\u{1}\n".repeat(40 * 1024));
     assert_eq!(fixture.go().await, Some(Ok(TurnEnd::completed())));
     let events = fixture.emitted();
     let message = &events.last().unwrap().1;
     assert_eq!(message["textTruncated"], true);
     assert!(message["text"].as_str().unwrap().len() > 50_000);
+}
+
+/// The bytes of the text that was streamed.
+fn streamed_bytes(events: &[(String, Value)]) -> usize {
+    events.iter().filter_map(|(_, payload)| payload["delta"].as_str()).map(str::len).sum()
+}
+
+#[tokio::test]
+async fn a_turn_that_is_stopped_during_a_long_reply_does_not_send_the_rest() {
+    let prompt = "word ".repeat(1024 * 1024);
+    let mut fixture = Fixture::new(&prompt);
+    assert_eq!(fixture.go().await, None, "it waits until the beginning is sent");
+    assert!((1..=300 * 1024).contains(&streamed_bytes(&fixture.emitted())));
+    assert_eq!(fixture.go().await, None);
+    fixture.side.stop(StopReason::Cancel);
+    assert_eq!(fixture.go().await, Some(Err(TurnAbort::Stopped)));
+    let queued = fixture.emitted();
+    assert!((1..=300 * 1024).contains(&streamed_bytes(&queued)));
+    assert!(types(&queued).iter().all(|event| *event == "assistant_delta"), "{:?}", types(&queued));
+}
+
+#[tokio::test]
+async fn a_long_reply_is_sent_whole() {
+    let prompt = "word ".repeat(200 * 1024);
+    let mut fixture = Fixture::new(&prompt);
+    let mut events = vec![];
+    let end = loop {
+        let end = fixture.go().await;
+        events.extend(fixture.emitted());
+        if let Some(end) = end {
+            break end;
+        }
+    };
+    assert_eq!(end, Ok(TurnEnd::completed()));
+    assert_eq!(streamed_bytes(&events), prompt.len());
+    assert_eq!(types(&events).last(), Some(&"assistant_message"));
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ async fn an_overflowing_client_is_warned_and_evicted_alone(engine: Engine) {
     assert!(text.contains(r#""reason":"queue_overflow""#) && text.contains(r#""maxQueued":16"#));
     // The place of the evicted client comes free, and the other one goes on.
     scene.prompt(&server, "more").await;
-    assert_eq!(next(&mut good).await.unwrap()["type"], "session_update");
+    assert_eq!(next(&mut good).await.unwrap()["type"], "pending_prompt_added");
 }
 
 #[both_engines]

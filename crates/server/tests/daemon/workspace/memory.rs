@@ -142,7 +142,8 @@ async fn a_memory_file_that_cannot_be_read_is_an_error_of_its_own(engine: Engine
         (&json!("memory_file"), &json!("error"))
     );
     let answer = bound.server.post(MEMORY, &append("- x")).await;
-    refused(answer, 500, "file_error");
+    let failure = refused(answer, 409, "workspace_file_invalid");
+    assert_eq!((&failure["path"], &failure["offset"]), (&json!("AGENTS.md"), &json!(0)), "{failure}");
 }
 
 #[one_engine]

@@ -126,8 +126,18 @@ async fn a_broken_file_is_reported_and_not_overwritten(engine: Engine) {
         (&json!("settings_file"), &json!("error"), &json!("parse_error"))
     );
     assert_eq!(listed(&bound, "memory.enabled").await["values"]["effective"], true);
-    refused(bound.server.post(SETTINGS, &set("memory.enabled", json!(false))).await, 500, "persist_error");
+    let answer = bound.server.post(SETTINGS, &set("memory.enabled", json!(false))).await;
+    assert!(!answer.text.contains("pl4nted"), "{}", answer.text);
+    let failure = refused(answer, 409, "workspace_file_invalid");
+    assert_eq!((&failure["path"], &failure["line"]), (&json!(FILE), &json!(1)), "{failure}");
+    assert!(failure["column"].is_u64() && failure["error"].as_str().unwrap().contains(FILE), "{failure}");
     assert_eq!(bound.text(FILE), "{ pl4nted");
+    for broken in [&b"{\"memory\": 7}"[..], b"[]", b"{\"a\": \"\xff\"}"] {
+        bound.put(FILE, broken);
+        let answer = bound.server.post(SETTINGS, &set("memory.enabled", json!(false))).await;
+        assert_eq!(refused(answer, 409, "workspace_file_invalid")["path"], FILE);
+        assert_eq!(std::fs::read(bound.root().join(FILE)).unwrap(), broken);
+    }
 }
 
 #[both_engines]

@@ -11,7 +11,7 @@ use ostler_client::{
     Client,
     daemon::{ReceivedFrame, SessionClient},
 };
-use ostler_protocol::{Failure, FailureKind, daemon::prompts::PromptAccepted};
+use ostler_protocol::{Failure, FailureKind, daemon::prompts::PromptAccepted, kernel::permissions::VoteRefusal};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{MissedTickBehavior, interval},
@@ -19,6 +19,7 @@ use tokio::{
 
 use super::{
     Earlier,
+    commands::{HELP, TypedLine, names, unknown},
     turns::Turns,
     votes::{VoteAction, Votes},
 };
@@ -38,15 +39,6 @@ use crate::{
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How many earlier frames are held until it is known which of them are shown.
 const EARLIER_FRAMES_MAX: usize = 10_000;
-
-const HELP: &str = "\
-  a line     a prompt; while a turn runs it waits for its end
-  /cancel    cancel the running prompt, like Ctrl-C
-  /detach    leave; nothing is ended, like Ctrl-D
-  /help      this list
-  //text     a prompt that begins with a slash and is one of these words
-When a permission request waits, a line is a vote: an option's number, y, n, or v for the whole call.
-";
 
 /// Where prompts come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +89,8 @@ enum Response {
     Prompt(Result<PromptAccepted, Failure>),
     Cancel(Result<(), Failure>),
     Vote(String, Result<(), Failure>),
+    /// The names of the agent's commands, for a line that may be one of them.
+    Commands(String, Result<Vec<String>, Failure>),
     Heartbeat,
 }
 
@@ -116,7 +110,7 @@ pub(crate) struct Live {
     turns: Turns,
     typed: Option<TypedLines>,
     requests: FuturesUnordered<BoxFuture<'static, Response>>,
-    /// Prompts that were sent and not accepted yet.
+    /// Prompts that were sent and not accepted yet, and lines that may be commands of the agent.
     submitting: usize,
     is_cancelling: bool,
     /// The text that asks for input is the last on the terminal, and its line has not ended.
@@ -293,12 +287,43 @@ impl Live {
                 }
             };
         }
-        match typed.trim() {
-            "" => {}
-            "/detach" if self.input != InputMode::Piped => self.detach(),
-            "/cancel" if self.input != InputMode::Piped => self.cancel(),
-            "/help" if self.input != InputMode::Piped => self.note(HELP),
-            text => self.submit(text.strip_prefix('/').filter(|rest| rest.starts_with('/')).unwrap_or(text)),
+        match TypedLine::parse(&typed) {
+            TypedLine::Nothing => {}
+            TypedLine::Prompt(text) => self.submit(text),
+            // No one is there to correct the lines of a pipe.
+            _ if self.input == InputMode::Piped => self.submit(typed.trim()),
+            TypedLine::Detach => self.detach(),
+            TypedLine::Cancel => self.cancel(),
+            TypedLine::Help => self.note(HELP),
+            TypedLine::OfAgent { text, .. } => self.look_up(text),
+        }
+    }
+
+    /// Asks which commands the agent has, before a line is sent that may be one of them.
+    fn look_up(&mut self, text: &str) {
+        let (session, text) = (self.session.clone(), text.to_owned());
+        self.submitting += 1;
+        let look_up = async move {
+            let commands = session.supported_commands().await;
+            Response::Commands(text, commands.map(|commands| names(&commands.available_commands)))
+        };
+        self.requests.push(look_up.boxed());
+    }
+
+    /// Sends a command that the agent has, and rejects others.
+    fn looked_up(&mut self, text: &str, commands: Result<Vec<String>, Failure>) {
+        self.submitting -= 1;
+        let commands = match commands {
+            Ok(commands) => commands,
+            // The backend has no commands.
+            Err(failure) if failure.kind == FailureKind::NotImplemented => vec![],
+            Err(failure) => return self.report(&failure),
+        };
+        match TypedLine::parse(text) {
+            TypedLine::OfAgent { name, .. } if !commands.iter().any(|command| command == name) => {
+                self.note(&unknown(name, &commands));
+            }
+            _ => self.submit(text),
         }
     }
 
@@ -353,8 +378,11 @@ impl Live {
                     self.report(&failure);
                 }
             }
+            Response::Commands(text, commands) => self.looked_up(&text, commands),
             Response::Vote(request_id, Err(failure)) => {
-                self.note(&format!("not answered: {}\n", output::line(&failure.message, 300)));
+                let may_vote = self.view.designated_voter(&request_id).filter(|_| is_designated_mismatch(&failure));
+                let why = may_vote.unwrap_or_else(|| output::line(&failure.message, 300));
+                self.note(&format!("not answered: {why}\n"));
                 match failure.kind {
                     // It was decided elsewhere, or the turn has ended, or this client has no vote.
                     FailureKind::NotFound | FailureKind::StateConflict | FailureKind::Forbidden => {
@@ -430,6 +458,12 @@ impl Live {
         self.interrupt_cue();
         self.screen.close();
     }
+}
+
+/// Whether a vote was refused because only the client that sent the prompt may vote.
+fn is_designated_mismatch(failure: &Failure) -> bool {
+    let reason = failure.details.as_ref().and_then(|details| details.get("reason")?.as_str());
+    reason == Some(VoteRefusal::DesignatedMismatch.as_str())
 }
 
 /// The next typed line. Never completes if none are read.

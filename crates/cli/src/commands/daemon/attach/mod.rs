@@ -1,6 +1,7 @@
 //! `ostler attach`: a session of the daemon, live in the terminal. Any number of terminals, editors and SDKs can be attached
 //! to one session; each sees the prompts, replies and permission requests of all.
 
+mod commands;
 mod live;
 mod turns;
 mod votes;

@@ -37,7 +37,7 @@ impl Turns {
     pub(crate) fn apply(&mut self, frame: &ReceivedFrame) {
         let end = match frame.frame_type.as_str() {
             "session_update" if is_end_of_steer(frame) => return self.end_steer(frame),
-            "session_update" => return self.begin(frame),
+            "session_update" | "pending_prompt_added" => return self.begin(frame),
             "turn_complete" => stop_code(frame.data.get("stopReason").and_then(Value::as_str)),
             "turn_error" => exit_codes::FAILED,
             _ => return,
@@ -156,6 +156,15 @@ mod tests {
         turns.apply(&frame(3, "steer", "session_update", end));
         assert!(!turns.is_idle());
         turns.apply(&complete(4, "turn", "end_turn"));
+        assert!(turns.is_idle());
+    }
+
+    #[test]
+    fn a_prompt_that_waits_is_open() {
+        let mut turns = Turns::default();
+        turns.apply(&frame(1, "waits", "pending_prompt_added", json!({"promptId": "waits"})));
+        assert!(!turns.is_idle());
+        turns.apply(&complete(2, "waits", "cancelled"));
         assert!(turns.is_idle());
     }
 

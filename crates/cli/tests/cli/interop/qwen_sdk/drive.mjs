@@ -13,12 +13,14 @@ import { pathToFileURL } from "node:url";
 import { auth } from "./auth.mjs";
 import { backends, exceptions } from "./backends.mjs";
 import { evictions, replicas, shutdown, votes } from "./clients.mjs";
+import { transcripts } from "./transcripts.mjs";
 
 const request = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const { sdk, servers, workspace, lists, mcp } = request;
 const { url: server, token } = servers[0];
 const backend = backends[request.backend];
-const { DaemonClient, DaemonSessionClient, asKnownDaemonEvent } = await import(pathToFileURL(sdk));
+const published = await import(pathToFileURL(sdk));
+const { DaemonClient, DaemonSessionClient, asKnownDaemonEvent } = published;
 
 /** How long one step may take. Real agents start slowly. */
 const STEP_MS_MAX = request.backend === "qwen" ? 90_000 : 20_000;
@@ -539,6 +541,8 @@ const scenarios = {
   replicas: () => replicas(context),
 
   auth: () => auth({ newClient, session, following, step, has, isText, described, workspace }),
+
+  transcripts: () => transcripts({ sdk: published, newClient, session, following, step, text, ends, workspace }),
 
   async mcp() {
     const client = newClient();

@@ -83,6 +83,11 @@ fn a_client_whose_connection_breaks_receives_every_frame_once(engine: Engine) {
     play(engine, "reconnect");
 }
 
+#[both_engines]
+fn a_transcript_keeps_attempts_and_prompts_apart(engine: Engine) {
+    play(engine, "transcripts");
+}
+
 #[one_engine]
 fn providers_are_set_up_by_key_and_by_device_flow(engine: Engine) {
     let identity = IdentityProvider::start();

@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Failure, Rule,
     cursors::{Cursor, Page, fingerprint},
-    daemon::sessions::{LIST_SIZE_DEFAULT, LIST_SIZE_MAX, ListDaemonSessions, ListedSession, ListedSessions},
+    daemon::sessions::{ListDaemonSessions, ListedSession, ListedSessions},
 };
 use ostler_server::{app::App, auth::Principal};
 use ostler_store::{
@@ -21,10 +21,7 @@ pub(crate) async fn list(
     request: &ListDaemonSessions,
 ) -> Result<ListedSessions, Failure> {
     let workspace = requested_workspace(app, Some(cwd)).await?;
-    let size = request.size.unwrap_or(LIST_SIZE_DEFAULT);
-    if !(1..=LIST_SIZE_MAX).contains(&size) {
-        return Err(Failure::invalid(Rule::PageLimit, format!("size must be 1 to {LIST_SIZE_MAX}")));
-    }
+    let size = request.page_size()?;
     let filter =
         DaemonSessionFilter { workspace, tenants: caller.tenants_within(None)?, owner: caller.sees_threads_of() };
     let fingerprint = fingerprint("daemon-sessions", &(&filter.workspace, &filter.tenants, &filter.owner));

@@ -1,5 +1,5 @@
-//! The commands of followed sessions as prompts: the id that clients know, and the client that submitted it. Neither changes, so
-//! they are read once.
+//! The commands of followed sessions as prompts: the id that clients know, the client that submitted it, and its number. None of
+//! them changes, so they are read once.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -35,7 +35,8 @@ impl Prompts {
         let prompt = Arc::new(PromptRef {
             prompt_id: alias.map_or_else(|| command_id.to_string(), |alias| alias.alias),
             client_id: command.as_ref().and_then(|command| command.origin.clone()),
-            is_turn: command.is_some_and(|command| command.command_type == CommandType::Turn),
+            is_turn: command.as_ref().is_some_and(|command| command.command_type == CommandType::Turn),
+            number: command.map_or(0, |command| command.seq),
         });
         self.insert(command_id, prompt.clone());
         Ok(prompt)

@@ -28,6 +28,79 @@ fn what_a_live_runner_works_on_is_flagged_and_ends_when_the_runner_says_so() {
     assert_eq!(scene.command(run, turn).terminal.as_ref().unwrap().source, "runner");
 }
 
+/// The end of a command as a runner reports it.
+fn reports(command_id: CommandId, status: &str, kind: Option<&str>) -> NewEvent {
+    let payload = json!({"status": status, "failureKind": kind, "message": "as the runner sees it"});
+    NewEvent::written(EventType::TerminalStatus, Some(command_id), &payload)
+}
+
+/// How a command ends that a runner reports so, with or without a requested cancel.
+fn end_of_report(is_cancelled: bool, status: &str, kind: Option<&str>) -> (CommandState, Option<FailureKind>) {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    if is_cancelled {
+        scene.cancel(run, turn);
+    }
+    scene.append(run, vec![reports(turn, status, kind)]).unwrap();
+    let recorded = scene.facts(EventType::TerminalStatus).pop().unwrap();
+    assert_eq!(recorded["status"], scene.state(run, turn).as_str(), "the log has the end that holds");
+    (scene.state(run, turn), scene.failure_kind(run, turn))
+}
+
+#[test]
+fn an_end_that_a_runner_attributes_to_a_cancel_is_cancelled_if_the_cancel_was_requested() {
+    let by_cancel = Some(FailureKind::Cancelled);
+    for status in ["blocked", "failed", "cancelled"] {
+        assert_eq!(end_of_report(true, status, Some("cancelled")), (CommandState::Cancelled, by_cancel), "{status}");
+    }
+    assert_eq!(
+        end_of_report(false, "blocked", Some("cancelled")),
+        (CommandState::Blocked, by_cancel),
+        "a permission request that expired"
+    );
+}
+
+#[test]
+fn an_end_for_another_reason_stays_as_reported_after_a_cancel() {
+    assert_eq!(end_of_report(true, "completed", None), (CommandState::Completed, None));
+    let (failed, denied) = (FailureKind::BackendFailed, FailureKind::PermissionDenied);
+    assert_eq!(end_of_report(true, "failed", Some(failed.as_str())), (CommandState::Failed, Some(failed)));
+    assert_eq!(end_of_report(true, "blocked", Some(denied.as_str())), (CommandState::Blocked, Some(denied)));
+}
+
+#[test]
+fn a_report_that_was_recorded_as_a_cancel_may_be_repeated() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel(run, turn);
+    let report = || vec![reports(turn, "blocked", Some("cancelled"))];
+    scene.append(run, report()).unwrap();
+    let terminal = scene.command(run, turn).terminal.clone().unwrap();
+    assert_eq!((terminal.source.as_str(), terminal.message.as_deref()), ("runner", Some("cancelled on request")));
+    let events = scene.desk.events.len();
+    scene.append(run, report()).unwrap();
+    assert_eq!(scene.desk.events.len(), events);
+}
+
+#[test]
+fn a_run_that_ends_by_its_requested_cancel_is_cancelled_with_its_turn() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    scene.work(run, turn);
+    scene.cancel_run(run);
+    let end = json!({"status": "failed", "failureKind": "cancelled", "message": "stopped"});
+    scene.append(run, vec![NewEvent::written(EventType::TerminalStatus, None, &end)]).unwrap();
+    assert_eq!((scene.state(run, turn), scene.status(run)), (CommandState::Cancelled, RunStatus::Cancelled));
+}
+
 #[test]
 fn what_a_lost_runner_worked_on_ends_at_once() {
     let mut scene = Scene::new();
