@@ -83,9 +83,25 @@ impl Contexts {
     }
 
     pub(crate) fn choose(&mut self, name: &str) -> Result<String, Failure> {
+        if name == "none" && !self.contexts.contains_key(name) {
+            let message = "there is no context \"none\"";
+            return Err(errors::hinted(
+                FailureKind::NotFound,
+                message,
+                "to use no context: ostler contexts use --none",
+            ));
+        }
         let message = format!("context {name:?} is the current one: {}", self.get(name)?.server);
         self.current = Some(name.to_owned());
         Ok(message)
+    }
+
+    /// Uses no context until another one is chosen.
+    pub(crate) fn leave(&mut self) -> String {
+        match self.current.take() {
+            Some(name) => format!("context {name:?} is no longer the current one; no context is used"),
+            None => "no context is used".to_owned(),
+        }
     }
 
     pub(crate) fn remove(&mut self, name: &str) -> Result<String, Failure> {
@@ -139,11 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn the_current_context_can_be_left() {
+        let mut all = Contexts::default();
+        all.put("lab", named("http://a")).unwrap();
+        let details = format!("{:?}", all.choose("none").unwrap_err().details);
+        assert!(details.contains("ostler contexts use --none"), "{details}");
+        assert_eq!(all.leave(), "context \"lab\" is no longer the current one; no context is used");
+        assert_eq!((all.current.as_deref(), all.contexts.len()), (None, 1));
+        assert_eq!(all.leave(), "no context is used");
+        all.put("none", named("http://b")).unwrap();
+        assert!(all.choose("none").is_ok(), "a context may have that name");
+    }
+
+    #[test]
     fn a_written_file_is_read_back_unchanged() {
         let mut all = Contexts::default();
         all.put(
             "lab",
-            ConnectionContext { token_file: Some("/t".into()), tenant: Some("hwlab".into()), ..named("http://a") },
+            ConnectionContext { token_file: Some("/t".into()), tenant: Some("team".into()), ..named("http://a") },
         )
         .unwrap();
         assert_eq!(Contexts::parse(&toml::to_string(&all).unwrap()).unwrap(), all);

@@ -195,7 +195,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
     }
 }
 
-/// The hint about a turn that failed in this way, with the run's id filled in, so that its commands can be copied.
+/// The hint about a turn that failed in this way, with the run's id and profile filled in, so that its commands can be copied.
 pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
     if kind == FailureKind::SchemaInvalid {
         // The scripted backend rejects nothing but scripts.
@@ -210,9 +210,12 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         return format!("{page} shows what to write and store; `--profile scripted` needs neither");
     }
     let run = result.run_id;
-    ["result", "trace", "retry"].iter().fold(hint(kind).to_owned(), |hint, verb| {
-        hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`"))
-    })
+    // A server of an older version returns no profile.
+    let profile = Some(result.backend_profile.as_str()).filter(|profile| !profile.is_empty()).unwrap_or("PROFILE");
+    let hint = hint(kind).replace(" PROFILE`", &format!(" {}`", line(profile, 63)));
+    ["result", "trace", "retry"]
+        .iter()
+        .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
 }
 
 /// An error of the argument parser, in the format of every other error. `words` are those of the command line. About an

@@ -334,7 +334,7 @@ async fn serve(
         if lease.is_released {
             return Ok(());
         }
-        if backend.keeps_lease() && wait_for_command(order, lease).await? {
+        if backend.keeps_lease() && backend.is_open() && wait_for_command(order, lease).await? {
             continue;
         }
         match lease.release(empty_fetches < EMPTY_FETCHES_MAX).await.map_err(Halt::from) {

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use ostler_protocol::{Failure, kernel::backends::Backend};
 
 use crate::{
-    commands::{list::Listing, profiles},
+    commands::{list::Listing, profile_table},
     connection::Connection,
     terminal::{list_output::ListOutput, output::line, table::Column, times::Times},
 };
@@ -58,7 +58,7 @@ const BACKENDS: Listing<Backend> = Listing {
             backend
                 .message
                 .as_deref()
-                .map_or(String::new(), |message| profiles::shorten_message(message, &backend.profile)),
+                .map_or(String::new(), |message| profile_table::shorten_message(message, &backend.profile)),
         ]
     },
 };

@@ -8,7 +8,7 @@ use ostler_protocol::{
     kernel::{
         run_views::RunView,
         runs::{Cancel, RunState, RunStatus, Terminal},
-        sessions::ControlSession,
+        sessions::{ControlSession, SessionView},
     },
 };
 use serde::Serialize;
@@ -51,11 +51,16 @@ pub(crate) struct CancelArgs {
     output: Output,
 }
 
+/// The state of a run without a turn, whose runner still has the lease.
+const BACKEND_IS_KEPT: &str = "no turn runs; the backend is kept for another one";
+
 /// Something to cancel, with its current state.
 struct CancelTarget {
     target: Target,
     command: Option<String>,
     state: String,
+    /// No turn runs: only the backend that is kept for another turn is stopped.
+    is_kept: bool,
 }
 
 pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result<u8, Failure> {
@@ -96,18 +101,22 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
         // A command of another run is not found, rather than cancelled by mistake.
         let found = client.get_command(&run, &command).await?;
         let state = format!("command {} · {}", found.command_id, found.state.as_str());
-        return Ok(Some(CancelTarget { target: Target::Run(run), command: Some(command), state }));
+        return Ok(Some(CancelTarget { target: Target::Run(run), command: Some(command), state, is_kept: false }));
     }
     let target = finder.any(word).await?;
-    let state = match &target {
+    let (state, is_kept) = match &target {
         Target::Run(id) => {
             let run = client.get_run(id).await?;
             if let Some(message) = nothing_runs(&run) {
                 output::message(&message);
                 return Ok(None);
             }
-            let unfinished = output::count(run.run.unfinished_commands, "unfinished command");
-            format!("run {} · {} · {unfinished}", run.run.run_id, run_words(&run))
+            let is_kept = run.run.unfinished_commands == 0 && run.run.command_count > 0;
+            let rest = match is_kept {
+                true => BACKEND_IS_KEPT.to_owned(),
+                false => output::count(run.run.unfinished_commands, "unfinished command"),
+            };
+            (format!("run {} · {} · {rest}", run.run.run_id, run_words(&run)), is_kept)
         }
         Target::Session(key) => {
             let session = client.get_session(&key.id, &key.query()).await?;
@@ -118,13 +127,13 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
             };
             let phase = match &session.liveness {
                 Some(liveness) if liveness.active => phase_words(liveness.phase),
-                Some(_) => "kept for another turn",
+                Some(_) => BACKEND_IS_KEPT,
                 None => "running",
             };
-            format!("session {id} of {tenant} · {phase} · {run}")
+            (format!("session {id} of {tenant} · {phase} · {run}"), phase == BACKEND_IS_KEPT)
         }
     };
-    Ok(Some(CancelTarget { target, command: None, state }))
+    Ok(Some(CancelTarget { target, command: None, state, is_kept }))
 }
 
 /// Why there is nothing to cancel: the run has ended, or all its turns have and no runner is kept for another one. `None` if
@@ -157,10 +166,19 @@ async fn end(client: &Client, target: CancelTarget, reason: Option<String>) -> R
         Target::Session(SessionKey { id, tenant }) => {
             let control = ControlSession { action: "cancel".into(), reason, tenant_id: tenant.clone() };
             let session = client.control_session(id, &control).await?;
-            let now = if session.active_command_id.is_some() { "cancelling" } else { "nothing is active" };
-            let text = format!("{} {now}\n", line(&session.session_id, 200));
+            let text = format!("{} {}\n", line(&session.session_id, 200), session_words(&session, target.is_kept));
             Ok((value(&session)?, text))
         }
+    }
+}
+
+/// What became of a session whose turn, or whose kept backend, was cancelled.
+fn session_words(session: &SessionView, was_kept: bool) -> &'static str {
+    match (session.active_command_id, session.active_run_id) {
+        (Some(_), _) => "cancelling: waiting for its runner to stop",
+        (None, Some(_)) if was_kept => "cancelling: waiting for the kept backend to stop",
+        (None, None) if was_kept => "cancelled: the kept backend was stopped",
+        (None, _) => session.state.filter(|state| state.is_ended()).map_or("nothing runs", RunState::as_str),
     }
 }
 
@@ -184,6 +202,7 @@ mod tests {
     use ostler_protocol::kernel::runs::TerminalStatus;
 
     use super::*;
+    use crate::commands::session_table::fixtures::session;
 
     #[test]
     fn a_run_without_work_has_nothing_to_cancel() {
@@ -205,6 +224,24 @@ mod tests {
         assert_eq!(nothing_runs(&run("running", "running", (1, 1))), None);
         assert_eq!(nothing_runs(&run("claimed", "completed", (1, 0))), None, "a runner is kept for another turn");
         assert_eq!(nothing_runs(&run("pending", "waiting", (0, 0))), None, "it could still be given work");
+    }
+
+    #[test]
+    fn a_cancelled_session_shows_what_was_stopped() {
+        let run = format!("run_{:032x}", 1);
+        let words = |command: Option<&str>, run: Option<&str>, was_kept| {
+            let session = session(|body| {
+                body["activeCommandId"] = command.into();
+                body["activeRunId"] = run.into();
+                body["state"] = "cancelled".into();
+            });
+            session_words(&session, was_kept)
+        };
+        let command = format!("cmd_{:032x}", 1);
+        assert_eq!(words(Some(&command), Some(&run), false), "cancelling: waiting for its runner to stop");
+        assert_eq!(words(None, Some(&run), true), "cancelling: waiting for the kept backend to stop");
+        assert_eq!(words(None, None, true), "cancelled: the kept backend was stopped");
+        assert_eq!(words(None, None, false), "cancelled");
     }
 
     #[test]

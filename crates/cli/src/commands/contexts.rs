@@ -57,7 +57,7 @@ struct ListContextsArgs {
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example.org --token-file ~/.lab-token\n  \
-    ostler contexts add here --server http://127.0.0.1:4747 --tenant hwlab"
+    ostler contexts add here --server http://127.0.0.1:4747 --tenant team"
 )]
 struct AddContextArgs {
     name: String,
@@ -69,11 +69,18 @@ struct AddContextArgs {
     tenant: Option<String>,
 }
 
-/// Make a context the current one
+/// Make a context the current one, or none
+///
+/// With `--none` no context is used until another one is chosen: the server is the one of this machine, unless `--server` or
+/// OSTLER_SERVER names another.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler contexts use lab")]
+#[command(after_help = "Examples:\n  ostler contexts use lab\n  ostler contexts use --none")]
 struct UseContextArgs {
-    name: String,
+    #[arg(required_unless_present = "none")]
+    name: Option<String>,
+    /// Use no context
+    #[arg(long, conflicts_with = "name")]
+    none: bool,
 }
 
 /// Remove a context
@@ -113,7 +120,10 @@ pub(crate) fn contexts(connection: &Connection, args: &ContextsArgs) -> Result<u
     match &args.verb {
         ContextsVerb::List(args) => list(args),
         ContextsVerb::Add(args) => add(connection, args),
-        ContextsVerb::Use(args) => change(|all| all.choose(&args.name)),
+        ContextsVerb::Use(args) => change(|all| match &args.name {
+            Some(name) => all.choose(name),
+            None => Ok(all.leave()),
+        }),
         ContextsVerb::Remove(args) => {
             Contexts::load()?.get(&args.name)?;
             if !args.confirm.ask(&format!("remove the context {:?}?", args.name))? {

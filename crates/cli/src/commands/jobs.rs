@@ -1,9 +1,9 @@
-//! `ostler jobs`: the runner jobs of a run, each of which starts a runner.
+//! `ostler jobs`: lists, shows and creates the runner jobs of a run, each of which starts a runner.
 
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     ids::{RunnerJobId, prefix_range},
     kernel::runner_jobs::{JobPhase, ListRunnerJobs, RunnerJob},
     limits::PAGE_ITEMS_MAX,
@@ -19,6 +19,7 @@ use crate::{
         events::field,
         list_output::ListOutput,
         output::{Output, line},
+        status::recovery_job,
         table::Column,
         times::{Times, now},
     },
@@ -26,7 +27,7 @@ use crate::{
 
 /// Show the runner jobs of a run: which runner was started, and how it ended
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1")]
+#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1\n  ostler jobs create RUN")]
 pub(crate) struct JobsArgs {
     #[command(subcommand)]
     verb: JobsVerb,
@@ -36,6 +37,7 @@ pub(crate) struct JobsArgs {
 enum JobsVerb {
     List(ListJobsArgs),
     Show(ShowJobArgs),
+    Create(CreateJobArgs),
 }
 
 /// List a run's jobs, newest first
@@ -70,10 +72,27 @@ struct ShowJobArgs {
     output: Output,
 }
 
+/// Start a runner for a turn that waits for one
+///
+/// The server starts the runners of most runs by itself. This is for a run that was created without a runner job, and for one
+/// whose runner was lost: `ostler result RUN` shows the command then. Repeating it starts no second runner.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ostler jobs create RUN")]
+struct CreateJobArgs {
+    #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
+        help = "The run, or a session for its latest one")]
+    run: String,
+    #[command(flatten)]
+    within: Within,
+    #[command(flatten)]
+    output: Output,
+}
+
 pub(crate) async fn jobs(connection: &Connection, args: &JobsArgs) -> Result<u8, Failure> {
     match &args.verb {
         JobsVerb::List(args) => list(&args.within.finder(connection)?, args).await,
         JobsVerb::Show(args) => show(&args.within.finder(connection)?, args).await,
+        JobsVerb::Create(args) => create(&args.within.finder(connection)?, args).await,
     }
 }
 
@@ -112,6 +131,18 @@ async fn show(finder: &Finder, args: &ShowJobArgs) -> Result<u8, Failure> {
     };
     let job = found.map_err(|failure| errors::listed_by(failure, &format!("ostler jobs list {run}")))?;
     args.output.one(&job, || render(&job, args.times));
+    Ok(exit_codes::OK)
+}
+
+async fn create(finder: &Finder, args: &CreateJobArgs) -> Result<u8, Failure> {
+    let run = finder.run(&args.run).await?;
+    let liveness = finder.client.run_result(&run, None).await?.liveness;
+    let Some(job) = recovery_job(&liveness) else {
+        let hint = format!("`ostler result {run}` shows what the run waits for");
+        return Err(errors::hinted(FailureKind::StateConflict, "the run needs no other runner", hint));
+    };
+    let job = finder.client.create_runner_job(&run, &job).await?;
+    args.output.one(&job, || format!("{}\n", job.runner_job_id));
     Ok(exit_codes::OK)
 }
 

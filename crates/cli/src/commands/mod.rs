@@ -22,6 +22,7 @@ mod man;
 mod mesh;
 mod output;
 mod permissions;
+mod profile_table;
 mod profiles;
 mod ps;
 mod read;

@@ -16,7 +16,7 @@ use crate::{
     errors, exit_codes,
     targets::{self, Within},
     terminal::{
-        confirm::{ask_line, can_ask, is_yes},
+        confirm::{ask_line, can_ask},
         output::{self, Output, line},
         permissions::{describe, options},
         times::{Times, now},
@@ -58,8 +58,8 @@ impl Verdict {
     }
 }
 
-/// Answers a request of the named run. Without a run: lists every request that waits, and at a terminal asks about each. A
-/// person at a terminal is asked before something is allowed.
+/// Answers a request of the named run. Without a run: lists every request that waits, and at a terminal asks about each.
+/// Nothing is allowed without a yes: of the person at the terminal, or `--yes`.
 pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict: Verdict) -> Result<u8, Failure> {
     let finder = args.within.finder(connection)?;
     let client = &finder.client;
@@ -70,12 +70,21 @@ pub(crate) async fn answer(connection: &Connection, args: &RequestArgs, verdict:
     let run = finder.run(word).await?;
     let all = client.list_permissions(&run).await?.permissions;
     let request = pick(all, args, word, verdict, now())?;
-    let option = choose(&request.options, args.option.as_deref(), verdict)?;
+    let mut option = choose(&request.options, args.option.as_deref(), verdict)?;
     output::message(&describe(&request, now(), output::stderr_width()));
-    let asks = verdict == Verdict::Allow && !args.yes;
-    if asks && can_ask() && !is_yes(&ask_line("allow this? [y/N]")?) {
-        output::message("not answered; the request still waits\n");
-        return Ok(exit_codes::OK);
+    if verdict == Verdict::Allow && !args.yes {
+        if !can_ask() {
+            let message = "nothing was allowed: there is no terminal to ask at";
+            return Err(errors::usage(
+                message,
+                "pass `--yes` to allow it without a question; `ostler deny` refuses it",
+            ));
+        }
+        match ask_verdict()? {
+            Some(Verdict::Allow) => {}
+            Some(Verdict::Reject) => option = choose(&request.options, None, Verdict::Reject)?,
+            None => return Ok(exit_codes::OK),
+        }
     }
     let answered = send(client, &request, option).await?;
     args.output.one(&answered, || outcome(&answered));
@@ -101,6 +110,24 @@ async fn send(
 ) -> Result<PermissionRequest, Failure> {
     let answer = AnswerPermission { option_id: option.option_id.clone(), digest: request.digest.clone() };
     client.answer_permission(&request.run_id.to_string(), &request.permission_id.to_string(), &answer).await
+}
+
+/// Asks whether to allow the request that is shown. `n` denies it, as at every prompt. `None` if it is skipped: only a clear
+/// answer counts.
+fn ask_verdict() -> Result<Option<Verdict>, Failure> {
+    let verdict = typed_verdict(&ask_line("allow this? [y]es, [n]o, [s]kip:")?);
+    if verdict.is_none() {
+        output::message("skipped; the request still waits\n");
+    }
+    Ok(verdict)
+}
+
+fn typed_verdict(typed: &str) -> Option<Verdict> {
+    match typed {
+        "y" | "yes" => Some(Verdict::Allow),
+        "n" | "no" => Some(Verdict::Reject),
+        _ => None,
+    }
 }
 
 /// Asks about every request that waits. Without a terminal they are listed, and with `--yes` the only one is answered.
@@ -136,14 +163,7 @@ async fn answer_waiting(
     for (index, WaitingRequest { session_id, request, .. }) in waiting.iter().enumerate() {
         output::message(&format!("{} of {}, in {}\n", index + 1, waiting.len(), line(session_id, 200)));
         output::message(&describe(request, now(), output::stderr_width()));
-        let verdict = match ask_line("allow this? [y]es, [n]o, [s]kip:")?.as_str() {
-            "y" | "yes" => Verdict::Allow,
-            "n" | "no" => Verdict::Reject,
-            _ => {
-                output::message("skipped; the request still waits\n");
-                continue;
-            }
-        };
+        let Some(verdict) = ask_verdict()? else { continue };
         match send(client, request, choose(&request.options, None, verdict)?).await {
             Ok(answered) => {
                 output::data(&outcome(&answered));
@@ -281,6 +301,14 @@ mod tests {
         assert_eq!(choose(&all[..1], None, Verdict::Allow).unwrap().option_id, "always");
         assert_eq!(choose(&all, Some("always"), Verdict::Allow).unwrap().option_id, "always");
         assert!(choose(&all[..2], None, Verdict::Reject).is_err());
+    }
+
+    #[test]
+    fn only_a_clear_answer_counts() {
+        let all = [("y", Some(Verdict::Allow)), ("no", Some(Verdict::Reject)), ("s", None), ("", None), ("yess", None)];
+        for (typed, verdict) in all {
+            assert_eq!(typed_verdict(typed), verdict, "{typed:?}");
+        }
     }
 
     #[test]

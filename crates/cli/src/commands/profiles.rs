@@ -11,7 +11,7 @@ use std::{
 use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, Timestamp,
+    Failure, FailureKind,
     kernel::provider_profiles::{
         AUTH, AgentKind, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile,
         PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
@@ -22,7 +22,10 @@ use secrecy::{ExposeSecret, SecretString};
 
 use crate::{
     candidates,
-    commands::list::{ListFlags, Listing},
+    commands::{
+        list::{ListFlags, Listing},
+        profile_table::{PROFILES, owner, render_one},
+    },
     connection::Connection,
     errors, exit_codes,
     terminal::{
@@ -151,7 +154,7 @@ struct ConfigProfileArgs {
 /// The exit code is 0 only if the test passed.
 #[derive(clap::Args, Debug)]
 #[command(
-    after_help = "Examples:\n  ostler profiles validate codex\n  ostler profiles validate codex --tenant hwlab -o json"
+    after_help = "Examples:\n  ostler profiles validate codex\n  ostler profiles validate codex --tenant acme -o json"
 )]
 struct ValidateProfileArgs {
     #[arg(add = candidates::profiles())]
@@ -322,10 +325,6 @@ const CHANGES: Listing<ProfileChange> = Listing {
     },
 };
 
-fn owner(tenant_id: Option<&str>) -> String {
-    tenant_id.map_or("operator".into(), |tenant_id| line(tenant_id, 200))
-}
-
 async fn validate(connection: &Connection, args: &ValidateProfileArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let tenant_id = connection.tenant(args.tenant.as_deref()).await?;
@@ -396,89 +395,11 @@ fn read(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
     String::from_utf8(bytes).map(SecretString::from).map_err(|_| unreadable("it is not UTF-8".into()))
 }
 
-const PROFILES: Listing<ProviderProfile> = Listing {
-    nothing: "",
-    columns: &[
-        Column::whole("PROFILE"),
-        Column::spare(2, "OWNER"),
-        Column::spare(3, "AGENT"),
-        Column::whole("READY"),
-        Column::spare(4, "TRIED"),
-        Column::spare(1, "SET"),
-        Column::wrapped(5, "NOTE"),
-    ],
-    row: |profile, times, now| {
-        vec![
-            line(&profile.profile, 63),
-            owner(profile.tenant_id.as_deref()),
-            profile.agent.as_str().to_owned(),
-            if profile.ready { "yes" } else { "no" }.into(),
-            tried(profile),
-            profile.updated_at.map_or("-".into(), |at| times.ago(at, now)),
-            profile.message.as_deref().map_or(String::new(), |message| shorten_message(message, &profile.profile)),
-        ]
-    },
-};
-
-/// A message about a profile without its beginning, which only names the profile again.
-pub(crate) fn shorten_message(message: &str, profile: &str) -> String {
-    let message = line(message, 200);
-    let begins = [format!("the secret of the profile {profile:?} "), format!("the profile {profile:?} ")];
-    let rest = begins.iter().find_map(|begin| message.strip_prefix(begin.as_str()));
-    rest.map(|rest| rest.strip_prefix("is ").unwrap_or(rest).to_owned()).unwrap_or(message)
-}
-
-/// The result of the last trial, if it was of the current version.
-fn tried(profile: &ProviderProfile) -> String {
-    match &profile.validation {
-        Some(trial) if trial.resource_version == profile.resource_version => trial.status.as_str().into(),
-        Some(_) => "before the last change".into(),
-        None => "-".into(),
-    }
-}
-
-fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp) -> String {
-    let suffix = |suffix: &Option<String>| suffix.as_ref().map_or("-".to_owned(), |hash| format!("…{hash}"));
-    let rows = [
-        ("profile", line(&profile.profile, 63)),
-        ("owner", owner(profile.tenant_id.as_deref())),
-        ("agent", profile.agent.as_str().to_owned()),
-        ("configured", if profile.configured { "yes" } else { "no" }.to_owned()),
-        ("ready", if profile.ready { "yes" } else { "no" }.to_owned()),
-        ("secret", format!("{} ({})", profile.secret_ref.name, profile.secret_ref.keys.join(", "))),
-        ("version", profile.resource_version.clone().unwrap_or_else(|| "-".into())),
-        ("auth.json", suffix(&profile.credential_hash_suffix)),
-        ("config.toml", suffix(&profile.config_hash_suffix)),
-        ("set", profile.updated_at.map_or("-".into(), |at| times.ago(at, now))),
-        ("tried", tried(profile)),
-        ("note", profile.message.as_deref().map_or("-".into(), |message| line(message, 300))),
-    ];
-    let text: String = rows.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
-    output::folded(&text, output::width())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn a_trial_counts_only_for_the_version_it_tested() {
-        let profile = |tried: &str| -> ProviderProfile {
-            serde_json::from_value(json!({"profile": "codex", "builtIn": true, "agent": "codex", "configured": true,
-                "secretRef": {"name": "agentrun-v01-provider-codex", "keys": ["auth.json"]}, "resourceVersion": "2",
-                "credentialHashSuffix": "01234567", "configHashSuffix": null, "updatedAt": "2030-01-01T00:00:00Z",
-                "validation": {"validationId": format!("val_{:032x}", 1), "status": "passed", "failureKind": null,
-                    "resourceVersion": tried, "createdAt": "2030-01-01T00:00:00Z"}, "failureKind": null, "message": null}))
-            .unwrap()
-        };
-        assert_eq!((tried(&profile("2")), tried(&profile("1"))), ("passed".into(), "before the last change".into()));
-        let (times, now) = (Times::default(), "2030-01-01T01:00:00Z".parse().unwrap());
-        let text = PROFILES.render(&[profile("2")], times, now, None);
-        assert!(text.contains("codex") && text.contains("passed") && text.contains("1h"), "{text}");
-        assert!(render_one(&profile("2"), times, now).contains("…01234567"));
-    }
 
     #[test]
     fn a_changed_config_shows_the_state_of_the_profile() {
@@ -492,7 +413,7 @@ mod tests {
         assert_eq!(config_outcome(&profile(true, false, None)), "mine configured\n");
         assert_eq!(config_outcome(&profile(false, true, None)), "mine: credential removed, set it again\n");
         assert_eq!(config_outcome(&profile(false, false, None)), "mine: config changed, not ready yet\n");
-        assert_eq!(tenant_flag(&profile(true, false, Some("hwlab"))), " --tenant hwlab");
+        assert_eq!(tenant_flag(&profile(true, false, Some("team"))), " --tenant team");
         assert_eq!(tenant_flag(&profile(true, false, None)), "");
     }
 }

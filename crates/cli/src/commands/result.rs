@@ -18,7 +18,7 @@ use crate::{
         amounts,
         output::{self, Output, count, harmless, line},
         paint::Paint,
-        permissions::{answer_commands, request_text},
+        permissions::{answer_commands, deadline_text, request_text},
         status::{liveness_words, next_step, recovery_command},
         times::{age_ms, now},
     },
@@ -96,7 +96,7 @@ pub(crate) fn render(
         ));
     }
     let head = output::folded(&out, width);
-    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation, width));
+    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation, now, width));
     let mut out = String::new();
     field(&mut out, "run", &result.run_id.to_string());
     if let Some(repeated) = result.retry_of {
@@ -138,11 +138,12 @@ fn text_of(result: &RunResult) -> String {
     }
 }
 
-fn open_permissions(result: &RunResult, invocation: &str, width: Option<usize>) -> String {
+fn open_permissions(result: &RunResult, invocation: &str, now: Timestamp, width: Option<usize>) -> String {
     let one = |request: &ostler_protocol::kernel::permissions::PermissionRequest| {
         let head = format!("\npermission needed: {}", line(&request.title, 400));
         let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options, width);
-        format!("{text}{}", answer_commands(invocation, request.run_id, request.permission_id))
+        let deadline = deadline_text(request.deadline, now);
+        format!("{text}{deadline}{}", answer_commands(invocation, request.run_id, request.permission_id))
     };
     result.open_permissions.iter().map(one).collect()
 }
@@ -200,8 +201,8 @@ fn liveness(out: &mut String, result: &RunResult, now: Timestamp) {
     }
     if liveness.active {
         field(out, "next", &next_step(liveness, result.run_id, now));
-        if let Some(recovery) = &liveness.recovery {
-            field(out, "recover", &recovery_command(recovery));
+        if let Some(command) = recovery_command(liveness, result.run_id) {
+            field(out, "recover", &command);
         }
     }
 }
@@ -280,6 +281,21 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_names_the_profile_of_the_run() {
+        let failed = sample(|body| {
+            body["state"] = "blocked".into();
+            body["terminalStatus"] = "blocked".into();
+            body["failureKind"] = "provider-unavailable".into();
+            body["backendProfile"] = "mine".into();
+        });
+        let text = text(&failed);
+        assert!(
+            text.contains("check the address in `ostler profiles config mine`") && !text.contains("PROFILE"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_reply_that_retention_removed_is_named_as_such() {
         let removed = sample(|body| {
             body["reply"] = Value::Null;
@@ -332,6 +348,7 @@ mod tests {
         });
         let text = text(&waiting);
         assert!(text.contains("permission needed: Clean up?\n  command: rm -rf build\n  digest:  abab"), "{text}");
+        assert!(text.contains("\n  answer:  within 10m\n  approve: ostler approve run_0000"), "{text}");
     }
 
     #[test]

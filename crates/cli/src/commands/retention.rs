@@ -28,7 +28,7 @@ use crate::{
 /// Show limits, remove what is older, and place legal holds
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler retention show\n  ostler retention run --dry-run\n  \
-    ostler retention hold --tenant hwlab --reason \"case 7\"")]
+    ostler retention hold --tenant acme --reason \"case 7\"")]
 pub(crate) struct RetentionArgs {
     #[command(subcommand)]
     verb: RetentionVerb,
@@ -62,7 +62,7 @@ struct ShowRetentionArgs {
 /// Remove what is older than its limit, without waiting for the server's next sweep
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler retention run --dry-run\n  \
-    ostler retention run --tenant hwlab --noun events --yes")]
+    ostler retention run --tenant acme --noun events --yes")]
 struct RunRetentionArgs {
     /// Only this tenant
     #[arg(long, value_name = "TENANT")]
@@ -78,7 +78,7 @@ struct RunRetentionArgs {
 
 /// Place a legal hold: what it covers is not removed before the hold is released
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler retention hold --tenant hwlab --reason \"case 7\"\n  \
+#[command(after_help = "Examples:\n  ostler retention hold --tenant acme --reason \"case 7\"\n  \
     ostler retention hold --session ses_0198… --reason \"audit of May\"\n  \
     ostler retention hold --identity alice.localhost.test --reason \"case 7\"")]
 #[command(group(clap::ArgGroup::new("target").args(["tenant", "session", "identity"]).required(true).multiple(true)))]

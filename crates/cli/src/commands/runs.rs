@@ -1,10 +1,15 @@
 //! `ostler runs`: lists runs with the state of their latest turn, and labels them.
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
+use futures_util::{StreamExt, stream};
+use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    ids::SessionId,
+    ids::{RunId, SessionId},
     kernel::{
+        liveness::Phase,
         run_views::RunView,
         runs::{ListRuns, RunSort, RunState, UpdateRun},
     },
@@ -21,11 +26,17 @@ use crate::{
         list_output::ListOutput,
         output::{self, Output, line},
         paint::Paint,
-        status::run_words,
+        status::words_with_phase,
         table::{Column, table_of_states},
         times::{Since, Times, now, parse_since},
     },
 };
+
+/// How many results are requested concurrently.
+const CONCURRENT_RESULTS: usize = 8;
+
+/// The phases of active turns.
+type Phases = BTreeMap<RunId, Phase>;
 
 /// List and label runs
 #[derive(clap::Args, Debug)]
@@ -101,7 +112,7 @@ struct ListRunsArgs {
     #[arg(long, value_name = "TIME|AGE", value_parser = parse_since)]
     since: Option<Since>,
     /// Only runs with this label; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = labels::parse)]
     label: Vec<(String, String)>,
     /// The order: created, cost, tokens or duration, the newest or largest first
     #[arg(long, value_name = "ORDER", value_parser = ["created", "cost", "tokens", "duration"], hide_possible_values = true)]
@@ -142,9 +153,21 @@ async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failur
     let (runs, has_more) = (&page.runs, page.next_cursor.is_some());
     let nothing = "no such runs; start one: ostler run \"say hello\"\n";
     let sort = args.sort.as_deref();
-    args.output
-        .page(runs, has_more, nothing, || render(runs, sort, args.times, now(), output::width(), Paint::stdout()));
+    let phases = if args.output.is_table() { phases(&client, runs).await } else { Phases::new() };
+    let table = || render(runs, &phases, sort, args.times, now(), output::width(), Paint::stdout());
+    args.output.page(runs, has_more, nothing, table);
     Ok(exit_codes::OK)
+}
+
+/// What runs that have an active turn do now, which a list does not contain. A run whose result cannot be read is left out.
+async fn phases(client: &Client, runs: &[RunView]) -> Phases {
+    let running = runs.iter().filter(|run| run.standing.state == RunState::Running).map(|run| run.run.run_id);
+    let phase = |run: RunId| async move {
+        let liveness = client.run_result(&run.to_string(), None).await.ok()?.liveness;
+        liveness.active.then_some((run, liveness.phase))
+    };
+    let found: Vec<_> = stream::iter(running).map(phase).buffered(CONCURRENT_RESULTS).collect().await;
+    found.into_iter().flatten().collect()
 }
 
 /// The filters by state, and by the run's own status, of which there can be only one.
@@ -195,6 +218,7 @@ fn sorted_column(sort: Option<&str>) -> Option<&'static str> {
 
 fn render(
     runs: &[RunView],
+    phases: &Phases,
     sort: Option<&str>,
     times: Times,
     now: Timestamp,
@@ -207,7 +231,7 @@ fn render(
         let retry = run.retry_of.map_or_else(|| "-".to_owned(), |repeated| repeated.to_string());
         let cells = [
             run.run_id.to_string(),
-            run_words(view),
+            words_with_phase(view, phases.get(&run.run_id).copied()),
             amounts::cost(run.usage.cost_usd()),
             amounts::count(run.usage.tokens),
             amounts::duration(run.usage.active_ms),
@@ -257,7 +281,7 @@ mod tests {
         ];
         let (id, times) = (runs[0].run.run_id, Times::default());
         assert_eq!(
-            render(&runs, None, times, "2030-01-01T00:02:03Z".parse().unwrap(), None, Paint::PLAIN),
+            render(&runs, &Phases::new(), None, times, "2030-01-01T00:02:03Z".parse().unwrap(), None, Paint::PLAIN),
             format!(
                 "RUN                                   STATE                COST     TOKENS  TIME   PROFILE   SESSION  MADE    CHANGED  EVENTS\n\
                  {id}  running              $0.1250  1.2k    1m30s  scripted  s1       2m ago  1m ago   12\n\
@@ -268,13 +292,23 @@ mod tests {
     }
 
     #[test]
+    fn a_running_turn_has_the_words_of_ps() {
+        let runs = [run(|_| ())];
+        let phases = Phases::from([(runs[0].run.run_id, Phase::WaitingProvider)]);
+        let now = "2030-01-01T00:02:03Z".parse().unwrap();
+        let text = render(&runs, &phases, None, Times::default(), now, Some(80), Paint::PLAIN);
+        assert!(text.contains("  running, provider busy  "), "{text}");
+    }
+
+    #[test]
     fn the_sorted_column_is_always_shown() {
         let runs = [run(|body| body["openPermissions"] = 1.into())];
         for sort in RunSort::ALL.map(RunSort::as_str) {
             let header = sorted_column(Some(sort)).unwrap();
             for width in 60..120 {
                 let now = "2030-01-01T00:02:03Z".parse().unwrap();
-                let text = render(&runs, Some(sort), Times::default(), now, Some(width), Paint::PLAIN);
+                let times = Times::default();
+                let text = render(&runs, &Phases::new(), Some(sort), times, now, Some(width), Paint::PLAIN);
                 assert!(text.lines().next().unwrap().contains(header), "{width}: {text}");
             }
         }
@@ -285,7 +319,7 @@ mod tests {
         let runs = [run(|body| body["sessionId"] = "the-review-of-everything-that-we-did-in-may".into())];
         let now = "2030-01-01T00:02:03Z".parse().unwrap();
         assert_eq!(
-            render(&runs, None, Times::default(), now, Some(80), Paint::PLAIN),
+            render(&runs, &Phases::new(), None, Times::default(), now, Some(80), Paint::PLAIN),
             "RUN               STATE    COST     TIME   PROFILE   SESSION             CHANGED\n\
              run_000000000000  running  $0.1250  1m30s  scripted  the-review-of-eve…  1m ago\n"
         );
@@ -294,7 +328,7 @@ mod tests {
     #[test]
     fn a_waiting_run_shows_what_it_waits_for() {
         let waiting = |change: fn(&mut Value)| {
-            run_words(&run(|body| {
+            crate::terminal::status::run_words(&run(|body| {
                 body["status"] = "pending".into();
                 body["state"] = "waiting".into();
                 change(body);

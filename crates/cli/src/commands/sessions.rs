@@ -97,7 +97,7 @@ struct ListSessionsArgs {
     #[arg(long, help = "Only sessions of this backend profile", add = candidates::profiles())]
     profile: Option<String>,
     /// Only sessions with this label; may be repeated
-    #[arg(long, value_name = "KEY=VALUE", value_parser = labels::parse)]
+    #[arg(short, long, value_name = "KEY=VALUE", value_parser = labels::parse)]
     label: Vec<(String, String)>,
     #[command(flatten)]
     reader: ReaderArgs,
@@ -332,7 +332,7 @@ fn render(session: &SessionView, times: Times) -> String {
     let active = session.liveness.as_ref().filter(|liveness| liveness.active);
     if let (Some(liveness), Some(run)) = (active, session.active_run_id.or(session.last_run_id)) {
         fields.push(("next", next_step(liveness, run, now())));
-        fields.extend(liveness.recovery.as_ref().map(|recovery| ("recover", recovery_command(recovery))));
+        fields.extend(recovery_command(liveness, run).map(|command| ("recover", command)));
     }
     fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
 }

@@ -12,11 +12,8 @@ use crate::{
     connection::Connection,
     exit_codes,
     targets::Within,
-    terminal::output::{self, Output, line},
+    terminal::output::{self, Output, line, short_id},
 };
-
-/// The prefix of an id and 16 of its digits: the time in milliseconds and 16 bits more.
-const SHORT_ID_CHARS: usize = 20;
 
 /// Send a message to the running turn
 ///
@@ -45,10 +42,16 @@ pub(crate) async fn steer(connection: &Connection, args: &SteerArgs) -> Result<u
     let finder = args.within.finder(connection)?;
     let run = finder.run(&args.run).await?;
     let command = finder.client.create_command(&run, &steer).await?;
-    args.output.one(&command, || format!("{}\n", command.command_id));
+    args.output.one(&command, || id_line(&command));
     let session = finder.client.get_run(&run).await.map(|run| run.run.session_id).unwrap_or_default();
     output::message(&render(&command, &session, &connection.invocation()));
     Ok(exit_code(command.state, &command))
+}
+
+/// The id of a steer that was sent. Empty if it was refused: there is nothing to look up.
+fn id_line(command: &Command) -> String {
+    let is_refused = command.state.is_terminal() && command.state != CommandState::Completed;
+    if is_refused { String::new() } else { format!("{}\n", command.command_id) }
 }
 
 /// Zero for a steer that is pending or was delivered; else the code of its outcome.
@@ -71,13 +74,8 @@ fn render(command: &Command, session: &str, invocation: &str) -> String {
         );
     }
     // Short enough for a line of 80 columns, so that it can be copied whole.
-    let (run, id) = (short(&command.run_id), short(&command.command_id));
+    let (run, id) = (short_id(&command.run_id), short_id(&command.command_id));
     format!("sent to the running turn; did the agent take it?\n  {invocation} result {run} --command {id}\n")
-}
-
-/// The beginning of an id, which every command takes.
-fn short(id: &impl ToString) -> String {
-    id.to_string().chars().take(SHORT_ID_CHARS).collect()
 }
 
 #[cfg(test)]
@@ -103,7 +101,7 @@ mod tests {
             ostler result run_0000000000000000 --command cmd_0000000000000000\n";
         assert_eq!(shown, expected);
         assert!(shown.lines().all(|line| line.len() <= 80), "{shown}");
-        assert_eq!(exit_code(steer.state, &steer), 0);
+        assert_eq!((exit_code(steer.state, &steer), id_line(&steer)), (0, format!("cmd_{:032x}\n", 2)));
     }
 
     #[test]
@@ -117,6 +115,6 @@ mod tests {
             render(&steer, "review", "ostler"),
             "steer blocked: no turn is active\nhint: start another turn: ostler run --session review \"…\"\n"
         );
-        assert_eq!(exit_code(steer.state, &steer), 12);
+        assert_eq!((exit_code(steer.state, &steer), id_line(&steer)), (12, String::new()));
     }
 }

@@ -24,7 +24,7 @@ use crate::{
 
 /// Make, list and revoke service tokens
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler tokens create ci --tenant hwlab\n  ostler tokens list\n  \
+#[command(after_help = "Examples:\n  ostler tokens create ci --tenant acme\n  ostler tokens list\n  \
     ostler tokens revoke tok_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d")]
 pub(crate) struct TokensArgs {
     #[command(subcommand)]
@@ -40,9 +40,9 @@ enum TokensVerb {
 
 /// Make a service token; it is printed once, on stdout
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler tokens create ci --tenant hwlab\n  \
-    ostler tokens create pool --role runner --tenant hwlab --tenant unidesk --expires-in 90d\n  \
-    ostler tokens create keys --role provide --tenant hwlab\n  \
+#[command(after_help = "Examples:\n  ostler tokens create ci --tenant acme\n  \
+    ostler tokens create pool --role runner --tenant acme --tenant local --expires-in 90d\n  \
+    ostler tokens create keys --role provide --tenant acme\n  \
     OSTLER_TOKEN=$(ostler tokens create nightly --tenant local) ostler ps")]
 #[command(group(ArgGroup::new("owner").args(["tenants", "operator_profiles"]).required(true)))]
 struct CreateTokenArgs {

@@ -85,11 +85,20 @@ fn render(called: &CalledTool) -> String {
     format!("{}\n", harmless(&called.content))
 }
 
+/// Where a tool comes from, for people: which part of the server offers one of its own tools is of no interest.
+fn source_words(source: &str) -> String {
+    match source.split_once(':') {
+        Some(("mcp", server)) => format!("MCP server {}", line(server, 64)),
+        Some(("dialect", _)) => "built-in".to_owned(),
+        _ => line(source, 80),
+    }
+}
+
 const TOOLS: Listing<OfferedTool> = Listing {
     nothing: "the server offers no tools\n",
     columns: &[
         Column::whole("NAME"),
-        Column::whole("SOURCE"),
+        Column::spare(4, "SOURCE"),
         Column::whole("CHANGES"),
         Column::spare(2, "NETWORK"),
         Column::spare(1, "SCOPE"),
@@ -99,7 +108,7 @@ const TOOLS: Listing<OfferedTool> = Listing {
         let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
         vec![
             line(&tool.name, 64),
-            line(&tool.source, 80),
+            source_words(&tool.source),
             yes(tool.changes),
             yes(tool.uses_network),
             tool.scope.as_deref().map_or_else(|| "-".to_owned(), |scope| line(scope, 64)),
@@ -124,8 +133,24 @@ mod tests {
         let all = [OfferedTool::from(&tool.scope("mcp:notes"))];
         let text = TOOLS.render(&all, Times::default(), Timestamp::UNIX_EPOCH, None);
         assert!(
-            text.contains("mcp__notes__add") && text.contains("mcp:notes") && text.contains("Adds a note."),
+            text.contains("mcp__notes__add") && text.contains("MCP server notes") && text.contains("Adds a note."),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_table_fits_a_narrow_terminal() {
+        let description = "Adds an event to the calendar, with its time zone, its place and the people who come.";
+        let tool = |origin, name: &str| ToolDefinition::new(origin, name, description, Default::default()).unwrap();
+        let all = [
+            OfferedTool::from(&tool(ToolOrigin::Dialect("run_input"), "calendar_write")),
+            OfferedTool::from(&tool(ToolOrigin::Mcp("notes".into()), "mcp__notes__add_with_a_long_name")),
+        ];
+        for width in [60, 80] {
+            let text = TOOLS.render(&all, Times::default(), Timestamp::UNIX_EPOCH, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            assert!(text.contains("calendar_write") && text.contains("calendar,"), "{text}");
+            assert!(!text.contains("dialect"), "{text}");
+        }
     }
 }

@@ -48,7 +48,7 @@ enum UsersVerb {
 
 /// Add a user
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler users add ada --timezone Europe/Berlin --tenant hwlab\n  \
+#[command(after_help = "Examples:\n  ostler users add ada --timezone Europe/Berlin --tenant acme\n  \
     ostler users add bob --timezone UTC --issuer https://id.example --subject 4711")]
 struct AddUserArgs {
     name: String,

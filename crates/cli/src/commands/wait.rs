@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(500);
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler wait RUN\n  ostler wait RUN --for completed --timeout 60s\n  \
     ostler wait RUN --for completed,failed\n  \
-    ostler wait my-session --for waiting && ostler approve my-session")]
+    ostler wait my-session --for waiting && ostler approve my-session --yes")]
 pub(crate) struct WaitArgs {
     #[arg(value_name = "RUN", value_parser = NonEmptyStringValueParser::new(), add = candidates::targets(),
         help = "The run, or a session for its active or latest one [default: the latest run]")]

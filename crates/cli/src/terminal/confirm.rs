@@ -66,7 +66,7 @@ pub(crate) fn ask_line(question: &str) -> Result<String, Failure> {
     Ok(answer.trim().to_ascii_lowercase())
 }
 
-pub(crate) fn is_yes(answer: &str) -> bool {
+fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use ostler_protocol::{
+    Timestamp,
     ids::{CommandId, RunId},
     kernel::{
         events::{EventType, EventView, PHASE_APPROVAL_DECLINED},
@@ -12,7 +13,7 @@ use ostler_protocol::{
 };
 use serde_json::Value;
 
-use crate::terminal::output::line;
+use crate::terminal::{output::line, times::iso};
 
 /// The most that is printed of one field.
 const FIELD_CHARS_MAX: usize = 200;
@@ -158,7 +159,9 @@ pub(crate) fn tool_call(payload: &Value) -> String {
 /// `approval:declined: touch x (the run's policy is never to ask)`.
 fn backend(payload: &Value) -> String {
     let field = |key: &str| field(payload, key);
-    let phase = words(&[&field("phase"), &labelled("until ", &field("resumeAt"))]);
+    // Runners report times to the nanosecond.
+    let resumes = field("resumeAt").parse::<Timestamp>().map_or_else(|_| field("resumeAt"), iso);
+    let phase = words(&[&field("phase"), &labelled("until ", &resumes)]);
     match field("phase").as_str() {
         PHASE_APPROVAL_DECLINED => declined(&phase, payload),
         _ => words(&[&phase, &labelled("(", &labelled(&field("message"), ")"))]),
@@ -283,6 +286,12 @@ mod tests {
                 json!({"phase": "approval:declined", "command": "touch x", "reason": "never asks"}),
                 "approval:declined: touch x (never asks)",
             ),
+            (
+                BackendStatus,
+                json!({"phase": "waiting-provider", "resumeAt": "2030-01-01T02:49:22.123456789Z", "message": "busy"}),
+                "waiting-provider until 2030-01-01T02:49:22.123Z (busy)",
+            ),
+            (BackendStatus, json!({"phase": "waiting-provider", "resumeAt": "soon"}), "waiting-provider until soon"),
             (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),
             (
                 PermissionRequest,

@@ -49,6 +49,11 @@ fn formats() -> impl TypedValueParser<Value = ListFormat> {
 }
 
 impl ListOutput {
+    /// Whether a table of the command's own columns is printed.
+    pub(crate) fn is_table(&self) -> bool {
+        self.columns.is_empty() && matches!(self.format, ListFormat::Wide | ListFormat::Plain(Format::Text))
+    }
+
     /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
     pub(crate) fn many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) {
         match self.format {

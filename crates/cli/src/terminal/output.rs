@@ -13,6 +13,9 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit_codes;
 
+/// The prefix of an id and 16 of its digits: the time in milliseconds and 16 bits more.
+const SHORT_ID_CHARS: usize = 20;
+
 /// Flattened into the arguments of every command that prints data.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Output {
@@ -72,6 +75,12 @@ impl Output {
     pub(crate) fn is_text(self) -> bool {
         self.format == Format::Text
     }
+}
+
+/// The beginning of an id, which every command takes: a command with two of them fits a line of 80 columns, so that it can be
+/// copied whole.
+pub(crate) fn short_id(id: &impl ToString) -> String {
+    id.to_string().chars().take(SHORT_ID_CHARS).collect()
 }
 
 /// Writes data to stdout and flushes it.

@@ -9,8 +9,8 @@ use ostler_protocol::{
 };
 
 use crate::terminal::{
-    output::{self, line},
-    times::age,
+    output::{self, line, short_id},
+    times::{age, age_ms},
 };
 
 /// How much of a command is shown with the question about it.
@@ -19,11 +19,21 @@ const COMMAND_CHARS_MAX: usize = 400;
 /// Between the lines of a command: they begin below the first, behind `  command: `.
 const COMMAND_LINE_START: &str = "\n           ";
 
-/// A request with its id and its age.
+/// A request with its id, its age, and how long it waits for an answer.
 pub(crate) fn describe(request: &PermissionRequest, now: Timestamp, width: Option<usize>) -> String {
     let head = format!("{}: {}", request.permission_id, line(&request.title, 400));
     let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options, width);
-    format!("{text}  asked:   {} ago\n", age(request.created_at, now))
+    let times = format!("  asked:   {} ago\n{}", age(request.created_at, now), deadline_text(request.deadline, now));
+    format!("{text}{times}")
+}
+
+/// How long an answer is waited for. A request that nobody answers in time is cancelled.
+pub(crate) fn deadline_text(deadline: Timestamp, now: Timestamp) -> String {
+    let left_ms = deadline.as_millisecond() - now.as_millisecond();
+    match left_ms {
+        1.. => format!("  answer:  within {}\n", age_ms(left_ms)),
+        _ => "  answer:  the deadline has passed\n".to_owned(),
+    }
 }
 
 pub(crate) fn request_text(
@@ -84,9 +94,9 @@ pub(crate) fn whole_call(ask: &AskPermission, width: Option<usize>) -> String {
     request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width) + &call
 }
 
-/// The commands that answer the request.
+/// The commands that answer the request, short enough to be copied whole.
 pub(crate) fn answer_commands(invocation: &str, run: RunId, permission: PermissionId) -> String {
-    let rest = format!("{run} {permission}");
+    let rest = format!("{} {}", short_id(&run), short_id(&permission));
     format!("  approve: {invocation} approve {rest}\n  deny:    {invocation} deny {rest}\n")
 }
 
@@ -143,6 +153,9 @@ mod tests {
         .unwrap();
         let text = describe(&request, "2030-01-01T00:00:05Z".parse().unwrap(), None);
         let head = format!("prm_{:032x}: Clean up?\n  command: rm -rf build\n  digest:  {digest}\n", 1);
-        assert_eq!(text, format!("{head}  options: yes (Once), no (No)\n  asked:   5s ago\n"));
+        let rest = "  options: yes (Once), no (No)\n  asked:   5s ago\n  answer:  within 9m\n";
+        assert_eq!(text, format!("{head}{rest}"));
+        let late = describe(&request, "2030-01-01T00:10:00Z".parse().unwrap(), None);
+        assert!(late.ends_with("  answer:  the deadline has passed\n"), "{late}");
     }
 }

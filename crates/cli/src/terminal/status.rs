@@ -5,8 +5,9 @@ use ostler_protocol::{
     Timestamp,
     ids::RunId,
     kernel::{
-        liveness::{Liveness, Phase, Recovery},
+        liveness::{Liveness, Phase},
         run_views::RunView,
+        runner_jobs::CreateRunnerJob,
         runs::RunState,
     },
 };
@@ -15,11 +16,17 @@ use crate::terminal::{output::line, times::age_ms};
 
 /// The state of a run, and what it waits for.
 pub(crate) fn run_words(run: &RunView) -> String {
+    words_with_phase(run, None)
+}
+
+/// As [`run_words`], with what a running turn does in this phase, in the same words as for a session.
+pub(crate) fn words_with_phase(run: &RunView, phase: Option<Phase>) -> String {
     let state = run.standing.state;
     let words = match state {
         RunState::Waiting if run.standing.open_permissions > 0 => phase_words(Phase::WaitingPermission),
         RunState::Waiting if run.run.command_count == 0 => "waiting for a command",
         RunState::Waiting => phase_words(Phase::WaitingRunner),
+        RunState::Running => phase.map_or(state.as_str(), phase_words),
         _ => state.as_str(),
     };
     let is_cancelling = run.run.cancel_requested_at.is_some() && !state.is_ended();
@@ -80,8 +87,8 @@ pub(crate) fn next_step(liveness: &Liveness, run: RunId, now: Timestamp) -> Stri
         Phase::WaitingModel | Phase::WaitingTool => format!("`ostler trace -f {run}` follows it"),
         Phase::WaitingPermission => format!("answer it: ostler approve {run}"),
         Phase::WaitingProvider => match liveness.resume_at {
-            Some(at) => format!("the provider asked us to wait {}; {cancel}", until(at, now)),
-            None => format!("the provider asked us to wait; {cancel}"),
+            Some(at) => format!("the runner waits for the provider {} and tries again; {cancel}", until(at, now)),
+            None => format!("the runner waits for the provider and has not reported until when; {cancel}"),
         },
         Phase::IdleAfterTool => format!("the agent has been silent since its last tool call; {cancel}"),
         Phase::TransportDisconnected => format!("the runner lost its agent and tries again; {cancel}"),
@@ -96,12 +103,16 @@ pub(crate) fn until(at: Timestamp, now: Timestamp) -> String {
     if ms > 0 { format!("until {clock} UTC (in {})", age_ms(ms)) } else { format!("until {clock} UTC") }
 }
 
-/// The command that sends the suggested request.
-pub(crate) fn recovery_command(recovery: &Recovery) -> String {
-    let Recovery { method, path, body } = recovery;
-    // Escaped for a shell, because the server could send any text.
-    let body = body.to_string().replace('\'', "'\\''");
-    line(&format!("ostler api {method} {path} -d '{body}'"), 400)
+/// The runner job that would continue the turn. `None` if no runner has to be started. Other recoveries cancel the turn, which
+/// [`next_step`] already suggests.
+pub(crate) fn recovery_job(liveness: &Liveness) -> Option<CreateRunnerJob> {
+    let recovery = liveness.recovery.as_ref().filter(|recovery| recovery.path.ends_with("/runner-jobs"))?;
+    serde_json::from_value(recovery.body.clone()).ok()
+}
+
+/// The command that starts a runner for a turn that has none.
+pub(crate) fn recovery_command(liveness: &Liveness, run: RunId) -> Option<String> {
+    recovery_job(liveness).map(|_| format!("ostler jobs create {run}"))
 }
 
 #[cfg(test)]
@@ -125,6 +136,40 @@ mod tests {
             let words = phase_words(phase);
             assert!(words.starts_with("waiting") || words.starts_with("running"), "{words}");
         }
+    }
+
+    #[test]
+    fn a_recovery_is_a_command_of_this_program() {
+        let run: RunId = format!("run_{:032x}", 1).parse().unwrap();
+        let command = |path: &str, body: serde_json::Value| {
+            let liveness: Liveness = serde_json::from_value(serde_json::json!({"phase": "waiting-runner", "active": true,
+                "lastSeq": 9, "lastEventAgeMs": 1, "lastCommandActivity": null, "openToolCalls": [], "lease": null,
+                "resumeAt": null, "suggestedAction": "wait", "recovery": {"method": "POST", "path": path, "body": body}}))
+            .unwrap();
+            recovery_command(&liveness, run)
+        };
+        let job = serde_json::json!({"commandId": "cmd_1", "idempotencyKey": "recovery-1"});
+        let created = command(&format!("/api/v1/runs/{run}/runner-jobs"), job);
+        assert_eq!(created, Some(format!("ostler jobs create {run}")));
+        let cancel = serde_json::json!({"reason": "cancelled while waiting-provider"});
+        assert_eq!(command("/api/v1/commands/cmd_1/cancel", cancel), None);
+    }
+
+    #[test]
+    fn a_wait_for_the_provider_shows_until_when() {
+        let now = "2030-01-01T02:49:02Z".parse().unwrap();
+        let next = |resume_at: serde_json::Value| {
+            let liveness: Liveness =
+                serde_json::from_value(serde_json::json!({"phase": "waiting-provider", "active": true,
+                "lastSeq": 9, "lastEventAgeMs": 1, "lastCommandActivity": null, "openToolCalls": [], "lease": null,
+                "resumeAt": resume_at, "suggestedAction": "wait", "recovery": null}))
+                .unwrap();
+            next_step(&liveness, format!("run_{:032x}", 1).parse().unwrap(), now)
+        };
+        let known = next("2030-01-01T02:49:22Z".into());
+        assert!(known.starts_with("the runner waits for the provider until 02:49:22 UTC (in 20s)"), "{known}");
+        let unknown = next(serde_json::Value::Null);
+        assert!(unknown.contains("has not reported until when") && unknown.contains("ostler cancel"), "{unknown}");
     }
 
     #[test]

@@ -191,12 +191,14 @@ impl TurnView {
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
         let width = output::stderr_width();
+        let deadline = permissions::deadline_text(ask.waits_until(event.created_at, None), event.created_at);
         if self.answers_in_place {
-            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref(), width))];
+            let question = permissions::question_text(&head, ask.command.as_deref(), width);
+            return vec![Piece::Note(question + &deadline)];
         }
         let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width);
         let answers = permissions::answer_commands(&self.invocation, self.run_id, ask.permission_id);
-        vec![Piece::Note(format!("{request}{answers}"))]
+        vec![Piece::Note(format!("{request}{deadline}{answers}"))]
     }
 
     fn terminal(&mut self, payload: &Value) -> Vec<Piece> {
@@ -356,13 +358,14 @@ mod tests {
         let payload = json!({"permissionId": prm, "title": "rm -rf build", "digest": "ab".repeat(32),
             "options": [{"optionId": "yes", "name": "Allow", "kind": "allow_once"}]});
         let text = note(&mut view(), EventType::PermissionRequest, payload.clone());
-        let run = format!("run_{:032x}", 1);
+        let (run, prm) = (format!("run_{:016x}", 0), format!("prm_{:016x}", 0));
         let digest = "ab".repeat(32);
+        assert!(text.lines().filter(|line| line.contains("ostler")).all(|line| line.len() <= 80), "{text}");
         assert_eq!(
             text,
             format!(
                 "permission needed: rm -rf build\n  digest:  {digest}\n  options: yes (Allow)\n  \
-                 approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
+                 answer:  within 10m\n  approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
             )
         );
         let mut hidden = payload;

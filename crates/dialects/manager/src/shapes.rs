@@ -207,7 +207,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
                         },
                     },
                 ],
-                "example": {"tenantId": "hwlab", "reason": "case 7"},
+                "example": {"tenantId": "local", "reason": "case 7"},
             }),
         ),
         // One of them must be there, and is not null then.

@@ -179,7 +179,7 @@ impl Liveness {
             return;
         }
         self.external_profile = Some(profile.to_owned());
-        self.suggested_action = format!("start a runner that claims profile {profile}, or check the one that exists");
+        self.suggested_action = format!("start a runner that claims profile {profile}, or check the running one");
     }
 
     /// Only a server that is bound to this workspace starts the run's runner. Changes nothing unless the run waits for a runner.
@@ -254,13 +254,17 @@ fn age_ms(at: Timestamp, now: Timestamp) -> i64 {
 fn suggestion(phase: Phase) -> &'static str {
     match phase {
         Phase::Idle => "submit a command",
-        Phase::WaitingRunner => "create a runner job, or check the one that exists",
-        Phase::WaitingModel | Phase::WaitingTool => "wait, steer, or cancel the command",
+        Phase::WaitingRunner => "wait for a runner to claim the run; create a runner job if the run has none",
+        Phase::WaitingModel | Phase::WaitingTool => "wait, steer the turn, or cancel the command",
         Phase::WaitingPermission => "answer the open permission request",
-        Phase::WaitingProvider => "wait for the provider until resumeAt, or cancel the command",
+        Phase::WaitingProvider => {
+            "wait until resumeAt, when the runner calls the provider again, or cancel the command"
+        }
         Phase::IdleAfterTool => "steer the turn, or cancel the command",
         Phase::TransportDisconnected => "wait for the runner to reconnect, or cancel the command",
-        Phase::RunnerHeartbeatStale => "wait for the lease to expire, then create a new runner job",
+        Phase::RunnerHeartbeatStale => {
+            "wait for the lease to expire; create a runner job if the server starts no other runner"
+        }
         Phase::Terminal => "read the result",
     }
 }

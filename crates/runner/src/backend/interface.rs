@@ -18,6 +18,12 @@ pub trait Backend: Send + Sync {
     /// expensive.
     fn keeps_lease(&self) -> bool;
 
+    /// Whether something runs between turns that is worth the lease. After a turn whose program could not be started, or has
+    /// ended, nothing does: the lease is released at once, so that a failed run does not stay claimed.
+    fn is_open(&self) -> bool {
+        true
+    }
+
     /// Ends what the backend keeps between turns, because the runner gives up its lease. A backend that is dropped
     /// without this call ends too, but not gracefully.
     fn close(&mut self) -> BoxFuture<'_, ()> {

@@ -454,6 +454,16 @@ async fn a_process_that_ended_between_two_turns_is_reported_and_replaced() {
 }
 
 #[tokio::test]
+async fn a_runner_without_a_process_does_not_keep_the_run_after_a_failed_turn() {
+    let mut fixture = Fixture::new("begin; read -r l; exit 3");
+    fixture.idle_timeout_ms = 600_000;
+    let command_id = fixture.submit("one");
+    let runner = fixture.start();
+    tokio::time::timeout(std::time::Duration::from_secs(30), runner).await.unwrap().unwrap();
+    assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Failed);
+}
+
+#[tokio::test]
 async fn an_interrupted_turn_is_never_silently_started_again() {
     let cut_off =
         r#"; [ -e "$HOME/kept/begun" ] || { say begun >"$HOME/kept/begun"; text 'On it.'; listen; }; text 'New.'"#;

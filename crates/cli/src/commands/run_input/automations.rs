@@ -13,7 +13,7 @@ use ostler_protocol::{
     run_input::local_times::{LocalTimeKind, find_zone, local_text},
 };
 
-use super::job_flags::{JobFlags, WEEKDAYS};
+use super::job_flags::JobFlags;
 use crate::{
     commands::list::{ListFlags, Listing, all_pages},
     connection::Connection,
@@ -27,6 +27,8 @@ use crate::{
 
 const NAMED: &str = "An automation: its id, the beginning of it, or its title";
 const LIST: &str = "ostler automations list";
+/// From Monday, as a schedule counts them.
+const DAY_NAMES: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 
 /// Start runs on a schedule, and see how they ended
 #[derive(clap::Args, Debug)]
@@ -315,10 +317,25 @@ fn local(at: Timestamp, zone: &str) -> String {
     find_zone(zone).map_or_else(|_| at.to_string(), |zone| local_text(at, &zone))
 }
 
+/// `daily 17:00`, `Mon, Fri 07:30` or `Mon–Fri 07:30`: short enough to stay whole in a table.
 fn schedule_text(schedule: &Schedule) -> String {
-    let days: Vec<_> =
-        schedule.weekdays.iter().filter_map(|day| WEEKDAYS.get(usize::from(*day).wrapping_sub(1)).copied()).collect();
-    let days = if days.is_empty() { "every day".to_owned() } else { days.join(",") };
+    let is_on = |day: usize| schedule.weekdays.iter().any(|on| usize::from(*on) == day + 1);
+    let mut ranges: Vec<(usize, usize)> = vec![];
+    for day in (0..DAY_NAMES.len()).filter(|day| is_on(*day)) {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == day => *last = day,
+            _ => ranges.push((day, day)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| match last - first {
+        0 => DAY_NAMES[*first].to_owned(),
+        1 => format!("{}, {}", DAY_NAMES[*first], DAY_NAMES[*last]),
+        _ => format!("{}–{}", DAY_NAMES[*first], DAY_NAMES[*last]),
+    };
+    let days = match ranges.as_slice() {
+        [] | [(0, 6)] => "daily".to_owned(),
+        ranges => ranges.iter().map(text).collect::<Vec<_>>().join(", "),
+    };
     format!("{days} {:02}:{:02}", schedule.run_at.hour, schedule.run_at.minute)
 }
 
@@ -359,7 +376,7 @@ const AUTOMATIONS: Listing<Automation> = Listing {
         Column::whole("AUTOMATION"),
         Column::text(4, "TITLE"),
         Column::whole("STATUS"),
-        Column::text(3, "SCHEDULE"),
+        Column::whole("SCHEDULE"),
         Column::spare(1, "TIME ZONE"),
         Column::spare(2, "NEXT"),
     ],
@@ -417,10 +434,24 @@ mod tests {
 
     #[test]
     fn an_automation_is_described_in_its_own_zone() {
-        let expected = "Morning digest\naut_00000000000000000000000000000001: active\nschedule: mon,fri 07:05 \
+        let expected = "Morning digest\naut_00000000000000000000000000000001: active\nschedule: Mon, Fri 07:05 \
             (Europe/Berlin)\nnext: 2030-01-04T07:05:00+01:00\nlast: -\nfailures in a row: 2\ntools: calendar_write\n\
             message: Summarise.\n";
         assert_eq!(describe(&automation()), expected);
+    }
+
+    #[test]
+    fn a_schedule_is_short() {
+        for (weekdays, text) in [
+            (json!([]), "daily 07:05"),
+            (json!([1, 2, 3, 4, 5, 6, 7]), "daily 07:05"),
+            (json!([1, 2, 3, 4, 5]), "Mon–Fri 07:05"),
+            (json!([6, 7]), "Sat, Sun 07:05"),
+            (json!([1, 3, 4, 5]), "Mon, Wed–Fri 07:05"),
+        ] {
+            let schedule = json!({"type": "weekly", "run_at": {"hour": 7, "minute": 5}, "weekdays": weekdays});
+            assert_eq!(schedule_text(&serde_json::from_value(schedule).unwrap()), text);
+        }
     }
 
     #[test]
@@ -428,7 +459,7 @@ mod tests {
         let now = "2030-01-01T02:00:00Z".parse().unwrap();
         let text = AUTOMATIONS.render(&[automation()], Times::default(), now, Some(80));
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-        assert!(text.contains("active") && text.contains("mon,fri 07:05"), "{text}");
+        assert!(text.contains("active") && text.contains("Mon, Fri 07:05"), "{text}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use ostler_protocol::run_input::automations::{
 };
 
 /// The words for weekdays, from Monday.
-pub(super) const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 /// What an automation does. For `update`, what is left out stays as it is.
 #[derive(clap::Args, Clone, Debug, Default)]

@@ -1,9 +1,12 @@
 //! Runs that wait for a runner elsewhere, runs that have nothing left to do, and sessions by their state.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixtures::{
-    process::{Server, stdout_of},
+    http::Http,
+    process::{Server, eventually, stdout_of},
+    runner::run_request,
+    shell_agent,
     test_home::{Engine, TestHome},
 };
 
@@ -29,6 +32,10 @@ fn cancelling_a_completed_run_reports_that_nothing_runs() {
     let found = stdout_of(home.cli(Some(&server), &["api", "GET", &format!("/api/v1/runs/{run_id}")]));
     let found: Value = serde_json::from_str(&found).unwrap();
     assert_eq!((&found["status"], &found["cancelRequestedAt"]), (&"pending".into(), &Value::Null));
+    run(&home, &server, &["--session", "chat", "say hello"]);
+    let output = home.cli(Some(&server), &["cancel", "chat"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.as_str()), (Some(0), "nothing runs in chat\n"), "it asks nothing");
     server.stop();
 }
 
@@ -45,6 +52,43 @@ fn a_run_whose_input_was_removed_is_not_repeated() {
     assert!(message.contains("the input of this run was removed by retention on 20"), "{message}");
     assert!(message.contains("; start a new run") && message.contains("hint: "), "{message}");
     assert!(!output.status.success() && !message.contains("prompt, message or text"), "{message}");
+    server.stop();
+}
+
+#[test]
+fn a_turn_without_a_runner_is_recovered_by_the_command_that_its_result_shows() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let run_id = http.post("/api/v1/runs", &run_request()).good()["runId"].as_str().unwrap().to_owned();
+    let turn = json!({"type": "turn", "payload": {"prompt": "say hello"}});
+    http.post(&format!("/api/v1/runs/{run_id}/commands"), &turn).good();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    let shown = String::from_utf8(cli(&["result", &run_id]).stdout).unwrap();
+    assert!(shown.contains(&format!("\nrecover  ostler jobs create {run_id}\n")), "{shown}");
+    assert!(!shown.contains("ostler api"), "{shown}");
+    assert!(stdout_of(cli(&["jobs", "create", &run_id])).starts_with("job_"));
+    assert_eq!(cli(&["wait", &run_id, "--timeout", "60s"]).status.code(), Some(0));
+    let again = cli(&["jobs", "create", &run_id]);
+    assert_eq!(again.status.code(), Some(5), "{again:?}");
+    server.stop();
+}
+
+#[test]
+fn a_failed_run_whose_program_has_ended_does_not_stay_claimed() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    shell_agent::set_profile(&home, &server, "exit 3");
+    let (run_id, result) = shell_agent::turn(&home, &server, "workspace-write", &json!({}));
+    assert_eq!(result["state"], "failed", "{result}");
+    // The default of `runner.idle_ms` is ten minutes.
+    let mut http = Http::new(&server);
+    eventually("the lease is released", || {
+        let run = http.get(&format!("/api/v1/runs/{run_id}")).good();
+        (run["status"] == "pending" && run["state"] == "failed").then_some(())
+    });
+    let listed = stdout_of(home.cli(Some(&server), &["runs", "list"]));
+    assert!(listed.contains("  failed  ") && !listed.contains("claimed"), "{listed}");
     server.stop();
 }
 

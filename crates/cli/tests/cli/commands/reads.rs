@@ -211,6 +211,9 @@ fn contexts_name_servers() {
     assert_snapshot("error_context_unknown", &home, &at(&["--context", "nowhere", "ps"]));
     assert_snapshot("error_context_and_server", &home, &at(&["--context", "lab", "--server", &url, "ps"]));
     assert_snapshot("context_use", &home, &at(&["context", "use", "prod"]));
+    assert!(at(&["context", "use", "none"]).contains("hint: to use no context: ostler contexts use --none"));
+    assert!(at(&["context", "use", "--none"]).contains("context \"prod\" is no longer the current one"));
+    assert!(!at(&["context", "list"]).contains('*'));
     assert_snapshot("error_context_remove_unasked", &home, &at(&["context", "remove", "prod"]));
     assert_snapshot("context_remove", &home, &at(&["context", "remove", "prod", "--yes"]));
 }

@@ -35,7 +35,7 @@ fn runs_are_found_by_label_sorted_by_cost_and_summed() {
     };
     let found = listed(&["--label", "team=search", "--sort", "cost", "--since", "1d"]);
     assert_eq!(found, [dear.clone(), cheap.clone()]);
-    assert_eq!(listed(&["--label", "team=search", "--label", "stage=dev"]), std::slice::from_ref(&cheap));
+    assert_eq!(listed(&["-l", "team=search", "-l", "stage=dev"]), std::slice::from_ref(&cheap));
     let changed = stdout_of(home.cli(Some(&server), &["runs", "label", &cheap, "stage-", "verdict=good"]));
     assert_eq!(changed, format!("{cheap} has the labels team=search, verdict=good\n"));
     assert_eq!(listed(&["--label", "stage=dev"]), [""; 0]);

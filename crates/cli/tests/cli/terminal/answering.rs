@@ -90,7 +90,7 @@ fn a_question_that_is_answered_elsewhere_is_withdrawn() {
     let run = ["run", "--session", "disk", &asking("Go on?", "make")];
     let terminal = Terminal::start(&home, &server, &run, &[]);
     terminal.shows("allow this?");
-    assert!(home.cli(Some(&server), &["approve", "disk"]).status.success());
+    assert!(home.cli(Some(&server), &["approve", "disk", "--yes"]).status.success());
     let ended = terminal.ends();
     assert_eq!(ended.code, 0, "{}", ended.screen);
     assert!(ended.screen.contains("permission allowed by operator\nDone.\n"), "{}", ended.screen);
@@ -129,6 +129,27 @@ fn approve_alone_lists_what_waits_and_asks_about_each_at_a_terminal() {
 }
 
 #[test]
+fn approve_of_a_run_needs_a_yes_and_n_denies_as_at_every_prompt() {
+    let (home, server) = start();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    waiting(&home, &server, "disk", "Delete old logs?", "rm -r logs");
+    let refused = cli(&["approve", "disk"]);
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    assert!(message.contains("command: rm -r logs") && message.contains("hint: pass `--yes`"), "{message}");
+    assert_eq!(json_of(&home, &server, &["approve"]).as_array().unwrap().len(), 1, "it still waits");
+    for (typed, shown) in [("s\n", "skipped; the request still waits"), ("n\n", " denied")] {
+        let terminal = Terminal::start(&home, &server, &["approve", "disk"], &[]);
+        asked(&terminal, 1);
+        terminal.types(typed);
+        let ended = terminal.ends();
+        assert_eq!(ended.code, 0, "{}", ended.screen);
+        assert!(ended.screen.contains(shown), "{}", ended.screen);
+    }
+    assert_eq!(cli(&["wait", "disk", "--for", "blocked", "--timeout", "60s"]).status.code(), Some(0));
+}
+
+#[test]
 fn the_inbox_has_requests_and_unread_outcomes() {
     let (home, server) = start();
     let cli = |args: &[&str]| home.cli(Some(&server), args);
@@ -139,7 +160,7 @@ fn the_inbox_has_requests_and_unread_outcomes() {
     waiting(&home, &server, "disk", "Delete old logs?", "rm -r logs");
     let shown = terminal.shows("1 request · 1 unread outcome");
     assert!(shown.contains("disk     waiting for permission") && shown.contains("command: rm -r logs"), "{shown}");
-    assert!(cli(&["approve", "disk"]).status.success());
+    assert!(cli(&["approve", "disk", "--yes"]).status.success());
     terminal.shows("0 requests · 2 unread outcomes");
     assert_eq!(stdout_of(cli(&["read", "--all"])).lines().count(), 2);
     terminal.shows("0 requests · 0 unread outcomes");
@@ -207,7 +228,7 @@ fn wait_shows_the_state_at_a_terminal_and_nothing_more_in_a_pipe() {
     waiting(&home, &server, "disk", "Go on?", "make");
     let terminal = Terminal::start(&home, &server, &["wait", "disk", "--for", "completed,failed"], &[]);
     terminal.shows("waiting for permission · ");
-    assert!(home.cli(Some(&server), &["approve", "disk"]).status.success());
+    assert!(home.cli(Some(&server), &["approve", "disk", "--yes"]).status.success());
     let ended = terminal.ends();
     assert_eq!((ended.code, ended.screen.as_str()), (0, "completed\n"));
     let piped_wait = home.cli(Some(&server), &["wait", "disk"]);

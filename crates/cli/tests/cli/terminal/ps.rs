@@ -40,7 +40,9 @@ fn ps_lists_running_and_unread_sessions() {
     assert_snapshot("ps_iso", &home, &piped(&home.cli(Some(&server), &["ps", "--time", "iso", "-n", "1"])));
 
     // Both `result` and `approve` show the command before it runs.
-    for args in [&["result", "gamma"][..], &["trace", "gamma", "--kind", "permission_request"], &["approve", "gamma"]] {
+    for args in
+        [&["result", "gamma"][..], &["trace", "gamma", "--kind", "permission_request"], &["approve", "gamma", "--yes"]]
+    {
         let text = piped(&home.cli(Some(&server), args));
         assert!(text.contains("command: make"), "{args:?}: {text}");
     }

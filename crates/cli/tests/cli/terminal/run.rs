@@ -83,7 +83,7 @@ fn a_status_line_shows_the_phase_and_is_erased() {
     let waiting = terminal.shows("allow this?");
     assert_snapshot("run_waiting", &home, &waiting);
     // The session resolves to its active run.
-    let approved = home.cli(Some(&server), &["approve", "disk"]);
+    let approved = home.cli(Some(&server), &["approve", "disk", "--yes"]);
     assert!(approved.status.success(), "{approved:?}");
     let ended = terminal.ends();
     assert_eq!(ended.code, 0, "{}", ended.screen);

@@ -212,15 +212,15 @@ fn a_question_shows_the_whole_call_at_every_width() {
     let mut text = String::new();
     for width in WIDTHS {
         let terminal = Terminal::start_at(width.try_into().unwrap(), &home, &server, &["approve", "disk"], &[]);
-        let shown = terminal.shows("allow this? [y/N]");
+        let shown = terminal.shows("allow this? [y]es, [n]o, [s]kip:");
         assert!(shown.contains("rm -r logs/2024"), "{shown}");
-        terminal.types("n\n");
+        terminal.types("s\n");
         let ended = terminal.ends();
         assert_eq!(ended.code, 0, "{}", ended.screen);
         text += &format!("--- {width} columns\n{}", masked(&home, &ended.screen));
     }
     assert_snapshot("screens_approve", &home, &text);
-    // Nothing was allowed.
+    // Nothing was answered.
     let shown: Value =
         serde_json::from_str(&stdout_of(home.cli(Some(&server), &["sessions", "show", "disk", "-o", "json"]))).unwrap();
     assert_eq!(shown["liveness"]["phase"], "waiting-permission");

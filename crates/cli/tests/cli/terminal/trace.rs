@@ -64,6 +64,11 @@ fn several_sessions_have_prefixes() {
     assert_eq!(ended.code, 0);
     let (red, violet) = ("\x1b[36mred    |\x1b[0m", "\x1b[33mviolet |\x1b[0m");
     assert!(ended.raw.contains(red) && ended.raw.contains(violet), "each has a colour: {:?}", ended.raw);
+
+    // What was there before is in the order of time, not session by session.
+    let shown = piped(&home.cli(Some(&server), &args));
+    let places = ["I am red.", "I am violet.", "I am red again."].map(|text| shown.find(text).unwrap());
+    assert!(places.is_sorted(), "{shown}");
 }
 
 #[test]

@@ -157,6 +157,10 @@ impl Backend for AcpBackend {
         true
     }
 
+    fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     fn keeps_thread(&self) -> bool {
         true
     }

@@ -170,6 +170,10 @@ impl Backend for CodexBackend {
         true
     }
 
+    fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     fn keeps_thread(&self) -> bool {
         true
     }

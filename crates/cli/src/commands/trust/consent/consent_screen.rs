@@ -122,8 +122,7 @@ impl<'a> ConsentScreen<'a> {
     /// Lets a person choose. `None` if they quit without changes.
     pub(crate) fn ask(&mut self) -> Result<Option<()>, Failure> {
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-            let message = "there is no terminal to choose at";
-            return Err(errors::usage(message, "name the scopes with `--grant`, or `--none`, and pass `--yes`"));
+            return Err(errors::usage("there is no terminal to choose at", self.flags_hint()));
         }
         let mut lines = std::io::stdin().lock().lines();
         output::message(&self.render(Paint::stderr()));
@@ -144,6 +143,17 @@ impl<'a> ConsentScreen<'a> {
                 InputOutcome::Quit => return Ok(None),
             }
         }
+    }
+
+    /// The flags that answer without a screen. `--yes` alone only confirms what other flags choose.
+    fn flags_hint(&self) -> String {
+        let ids: Vec<_> = self.manifest.permission_scopes.iter().map(|scope| line(&scope.id, 64)).collect();
+        let Some(first) = ids.first() else { return "pass `--none --yes`".to_owned() };
+        format!(
+            "name what to grant, as in `--grant {first} --yes`, or grant nothing with `--none --yes`; \
+             the agent requests {}",
+            line(&ids.join(", "), 400)
+        )
     }
 
     fn take(&mut self, typed: &str) -> InputOutcome {

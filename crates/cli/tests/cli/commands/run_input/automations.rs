@@ -20,7 +20,7 @@ fn an_automation_is_created_started_paused_changed_and_deleted(engine: Engine) {
     let made = stdout_of(ostler(&digest));
     assert!(made.starts_with("aut_"), "{made}");
     let shown = stdout_of(ostler(&["show", "Digest"]));
-    assert!(shown.contains("schedule: mon,fri 07:30 (Europe/Berlin)"), "{shown}");
+    assert!(shown.contains("schedule: Mon, Fri 07:30 (Europe/Berlin)"), "{shown}");
     assert_eq!(stdout_of(ostler(&["next", "Digest", "--count", "3"])).lines().count(), 4);
     let started = ostler(&["run", &made.trim()[..20]]);
     let thread = stdout_of(started);

@@ -254,6 +254,7 @@ fn a_ledger_is_verified_without_a_server() {
         assert!(!words.contains("cannot be undone"), "{words}");
     };
     refused(&[], "there is no terminal to choose at");
+    refused(&["--yes"], "hint: name what to grant, as in `--grant ");
     refused(&["--none"], "there is no terminal to ask at: Grant 0 of 3 scopes");
     refused(&["--grant", "notes:read", "--never", "notes:read", "--yes"], "is given twice");
     refused(&["--grant", "notes:read=99999d", "--yes"], "3660d at most");
@@ -262,6 +263,9 @@ fn a_ledger_is_verified_without_a_server() {
     let question = "there is no terminal to ask at: End the relation with notes-helper, and revoke notes:read?";
     assert!(expected.contains(question) && !expected.contains("cannot be undone"), "{expected}");
     assert!(fixture.cli(&["consent", "revoke", &fixture.agent_id, "--yes"]).status.success());
+    // A new relation shows what was refused in the last one.
+    let again = fixture.cli(&["consent", "grant", &fixture.agent_id, "--grant", "notes:read", "--dry-run"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("(refused before"), "{again:?}");
     let exported = fixture.cli(&["consent", "export"]).stdout;
     let ConsentFixture { home, server, .. } = fixture;
     server.stop();
