@@ -31,7 +31,13 @@ pub async fn create_command(connection: &mut Connection, server: &Server, run_id
 
 /// Creates a run and a command, and takes the run's lease as a runner from outside would.
 pub async fn claimed_run(connection: &mut Connection, server: &Server) -> Outcome<Claimed> {
-    let run_id = create_run(connection, server).await?;
+    claim_new_run(connection, server, CREATE_RUN).await
+}
+
+/// The same, with another request for the run.
+pub async fn claim_new_run(connection: &mut Connection, server: &Server, run: &str) -> Outcome<Claimed> {
+    let answer = connection.call(&request(server, "POST", "/api/v1/runs", run)).await?;
+    let run_id = field(answer, "runId")?.to_owned();
     let command_id = create_command(connection, server, &run_id).await?;
     let claim = request(server, "POST", &format!("/api/v1/runs/{run_id}/claim"), CLAIM);
     let lease_epoch = number(connection.call(&claim).await?, "leaseEpoch")?;

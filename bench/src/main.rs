@@ -32,6 +32,7 @@ mod run;
 mod server;
 mod sessions;
 mod start;
+mod tools;
 mod websocket;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -47,7 +48,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools";
 
 struct Options {
     ostler: PathBuf,
@@ -183,6 +184,9 @@ async fn measure(options: &Options) -> Outcome<()> {
         let programs = program("OSTLER_TEST_NODE").zip(program("OSTLER_TEST_QWEN"));
         let programs = programs.map(|(node, qwen)| daemon::QwenPrograms { node, qwen });
         daemon::measure(&bench, programs.as_ref(), &mut report).await?;
+    }
+    if wanted("tools") {
+        tools::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 39] = [
+const TARGETS: [(&str, Target); 44] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -50,6 +50,11 @@ const TARGETS: [(&str, Target); 39] = [
     ("sessions.list_ratio_100k_to_100", AtMost(2.0)),
     ("start.ready_ms", AtMost(200.0)),
     ("start.restart_ms", AtMost(200.0)),
+    ("tools.call_overhead_us", AtMost(150.0)),
+    ("tools.due_ratio_100k_to_100", AtMost(2.0)),
+    ("tools.mcp_extra_commits", AtMost(2.0)),
+    ("tools.mcp_over_direct_us", AtMost(150.0)),
+    ("tools.start_1000_s", AtMost(5.0)),
 ];
 
 /// The generator's CPU time as a share of the server's, at its highest.

@@ -1,5 +1,5 @@
-//! The real agents, the real clients (AG-UI, MCP, the SDK of the daemon dialect) and the other implementation of age that the tests drive, and the Node that
-//! some of them run on: from npm. No package's install script is run.
+//! The real agents, the real clients (AG-UI, MCP, the SDK of the daemon dialect), the reference MCP servers and the other implementation of
+//! age that the tests drive, and the Node that some of them run on: from npm. No package's install script is run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ apt-get install -q -y --no-install-recommends npm
 
 /// Where the programs are, each under the variable by which the tests find it.
 pub struct Agents {
-    pub variables: [(&'static str, PathBuf); 8],
+    pub variables: [(&'static str, PathBuf); 10],
 }
 
 impl Agents {
@@ -37,6 +37,7 @@ impl Agents {
     fn in_directory(directory: &Path) -> Option<Agents> {
         let modules = directory.join("node_modules");
         let system = format!("linux-{}", processor()?);
+        let mcp = modules.join("@modelcontextprotocol");
         let codex = modules.join("@openai").join(format!("codex-{system}")).join("vendor");
         let variables = [
             // The native program: its launcher would need a Node of its own, and is no part of what we drive.
@@ -49,16 +50,10 @@ impl Agents {
                 modules.join("@qwen-code").join("sdk").join("dist").join("daemon").join("index.js"),
             ),
             // The official client of MCP.
-            (
-                "OSTLER_TEST_MCP_SDK",
-                modules
-                    .join("@modelcontextprotocol")
-                    .join("sdk")
-                    .join("dist")
-                    .join("esm")
-                    .join("client")
-                    .join("index.js"),
-            ),
+            ("OSTLER_TEST_MCP_SDK", mcp.join("sdk").join("dist").join("esm").join("client").join("index.js")),
+            // The reference servers of MCP.
+            ("OSTLER_TEST_MCP_EVERYTHING", mcp.join("server-everything").join("dist").join("index.js")),
+            ("OSTLER_TEST_MCP_FILESYSTEM", mcp.join("server-filesystem").join("dist").join("index.js")),
             // Another implementation of the format of encrypted backups.
             ("OSTLER_TEST_AGE", modules.join("age-encryption").join("dist").join("index.js")),
             // For the example page, which a front-end developer would bundle too.
@@ -71,7 +66,7 @@ impl Agents {
 pub fn find_or_install() -> Result<Agents, String> {
     let wanted = workspace_root()?.join("xtask").join("npm");
     let is_good = |directory: &Path| Agents::in_directory(directory).is_some();
-    let what = "Codex, Qwen Code and its SDK, the clients of AG-UI and MCP, age and Node";
+    let what = "Codex, Qwen Code and its SDK, the clients of AG-UI and MCP, MCP servers, age and Node";
     let directory = find_or_install_packages("node", &wanted, is_good, what).map_err(|reason| {
         format!(
             "the tests drive real agents, and they cannot be had: {reason}\n\

@@ -12,6 +12,8 @@ slow     never replies to a call of `sleep`
 withdraws  a call of `withdraw` removes the tool `gone`, changes the schema of `strict`, and says that the list has changed
 changes  a call of `change` adds a tool and says that the list has changed
 asks     sends requests of its own before it replies to a call
+waits    also lists `append`, which changes something, and `look`, which only reads. A call of either adds a line to the file that is
+         its second argument, and returns when there is a file of the same name with `.go` at its end
 marks    creates the file that is its second argument when it starts, then behaves well
 http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires. A call of `large`
          returns as many bytes as it asks for; a client with the header `X-Reply: chunks` gets JSON without a length, and one
@@ -53,6 +55,9 @@ def tools():
             {"name": "", "inputSchema": EMPTY},
             {"name": "leak", "description": f"my token is {secret}", "inputSchema": {"type": "object", "title": secret}},
         ]
+    if BEHAVIOUR == "waits":
+        look = {"name": "look", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}
+        listed += [{"name": "append", "inputSchema": EMPTY}, look]
     more = {"dies": ["die"], "large": ["large"], "leaks": ["tell"], "slow": ["sleep"]}.get(BEHAVIOUR, [])
     if BEHAVIOUR == "withdraws":
         more = [] if withdrawn else ["gone"]
@@ -66,6 +71,12 @@ def called(params):
     name, arguments = params["name"], params.get("arguments", {})
     if name == "die":
         os._exit(3)
+    if name in ("append", "look"):
+        with open(sys.argv[2], "a") as file:
+            file.write(name + "\n")
+        until = time.monotonic() + 60
+        while not os.path.exists(sys.argv[2] + ".go") and time.monotonic() < until:
+            time.sleep(0.01)
     if name == "change":
         extra.append({"name": f"new-{len(extra)}", "inputSchema": EMPTY})
         send({"method": "notifications/tools/list_changed"})

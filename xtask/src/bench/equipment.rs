@@ -10,6 +10,7 @@ use ostler_testkit::postgres::Cluster;
 use crate::npm::{self, Agents};
 use crate::postgres;
 use crate::process::{in_workspace, run, workspace_root};
+use crate::python;
 
 const PACKAGES: [&str; 3] = ["ostler-cli", "ostler-bench", "ostler-stand-ins"];
 pub const PROGRAMS: [&str; 3] = ["ostler", "ostler-bench", "ostler-stand-in"];
@@ -37,18 +38,20 @@ pub fn figures_dir() -> Result<PathBuf, String> {
 pub struct Equipment {
     cluster: Cluster,
     agents: Agents,
+    python: PathBuf,
     pg_test_fsync: Option<PathBuf>,
 }
 
 impl Equipment {
     pub fn start() -> Result<Self, String> {
         let agents = npm::find_or_install()?;
+        let python = python::find_or_install()?;
         let cluster = postgres::start_on_disk()?;
         let pg_test_fsync = cluster.program("pg_test_fsync");
         if pg_test_fsync.is_none() {
             eprintln!("    this Postgres has no pg_test_fsync: the cost of a sync will be missing");
         }
-        Ok(Self { cluster, agents, pg_test_fsync })
+        Ok(Self { cluster, agents, python, pg_test_fsync })
     }
 
     /// The load generator among these programs, to measure the server beside it.
@@ -59,6 +62,7 @@ impl Equipment {
         command.arg("--codex").arg(self.agents.codex()).arg("--stand-in").arg(stand_in);
         // Not arguments: generators of earlier revisions do not know them.
         command.env("OSTLER_TEST_NODE", self.agents.node()).env("OSTLER_TEST_QWEN", self.agents.qwen());
+        command.env(python::VARIABLE, &self.python);
         if let Some(tool) = &self.pg_test_fsync {
             command.arg("--pg-test-fsync").arg(tool);
         }

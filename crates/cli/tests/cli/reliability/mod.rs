@@ -8,6 +8,7 @@ mod killed_replica;
 mod killed_runner;
 mod killed_server;
 mod killed_sweep;
+mod killed_tool_call;
 mod killed_turn;
 mod killed_webhook;
 mod power_cut;
