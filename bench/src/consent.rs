@@ -61,7 +61,7 @@ async fn load(report: &mut Report, server: &Server) -> Outcome<Duration> {
     Ok(took)
 }
 
-fn manifest(scopes: &[&str]) -> String {
+pub fn manifest(scopes: &[&str]) -> String {
     let scopes = scopes.iter().map(|id| {
         format!(
             r#"{{"description_fallback":"Notes.","id":"{id}","label_fallback":"Notes","label_i18n_key":"a.b","sensitivity":"low"}}"#

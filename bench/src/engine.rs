@@ -13,6 +13,19 @@ use crate::server::Server;
 
 pub use ostler_testkit::engine::Engine;
 
+/// How many rows a store of the growth test has.
+#[derive(Clone, Copy)]
+pub struct GrowthSize {
+    /// Of one session.
+    pub events: usize,
+    /// Sessions, agents, relations, webhooks, tokens, users and identities.
+    pub items: usize,
+}
+
+const fn growth(events: usize, items: usize) -> GrowthSize {
+    GrowthSize { events, items }
+}
+
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Sizes {
@@ -28,6 +41,9 @@ pub struct Sizes {
     pub lists: usize,
     pub mesh_rounds: usize,
     pub sends_per_sender: usize,
+    pub growth: [GrowthSize; 3],
+    pub growth_calls: usize,
+    pub soak_s: u64,
 }
 
 const FULL: Sizes = Sizes {
@@ -43,6 +59,9 @@ const FULL: Sizes = Sizes {
     lists: 500,
     mesh_rounds: 7,
     sends_per_sender: 300,
+    growth: [growth(100, 100), growth(10_000, 10_000), growth(1_000_000, 100_000)],
+    growth_calls: 200,
+    soak_s: 15 * 60,
 };
 
 const QUICK: Sizes = Sizes {
@@ -58,6 +77,9 @@ const QUICK: Sizes = Sizes {
     lists: 200,
     mesh_rounds: 3,
     sends_per_sender: 200,
+    growth: [growth(100, 100), growth(1_000, 1_000), growth(10_000, 10_000)],
+    growth_calls: 50,
+    soak_s: 60,
 };
 
 pub struct Bench {

@@ -130,6 +130,11 @@ pub fn anonymous_mib(pid: u32) -> Outcome<f64> {
     status_mib(pid, "RssAnon:")
 }
 
+/// Open file descriptors of a process.
+pub fn open_files(pid: u32) -> Outcome<usize> {
+    Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
+}
+
 fn status_mib(pid: u32, field: &str) -> Outcome<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(field)).ok_or_else(|| format!("no {field}"))?;

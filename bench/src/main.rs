@@ -14,6 +14,7 @@ mod consent;
 mod daemon;
 mod engine;
 mod follow;
+mod growth;
 mod history;
 mod http;
 mod idle;
@@ -31,6 +32,7 @@ mod result;
 mod run;
 mod server;
 mod sessions;
+mod soak;
 mod start;
 mod tools;
 mod websocket;
@@ -48,7 +50,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak";
 
 struct Options {
     ostler: PathBuf,
@@ -187,6 +189,13 @@ async fn measure(options: &Options) -> Outcome<()> {
     }
     if wanted("tools") {
         tools::measure(&bench, &mut report).await?;
+    }
+    if wanted("growth") {
+        growth::measure(&bench, &mut report).await?;
+    }
+    // A quarter of an hour for each engine: only where it is named.
+    if options.filter.as_deref().is_some_and(|filter| "soak".contains(filter)) {
+        soak::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 44] = [
+const TARGETS: [(&str, Target); 48] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -32,6 +32,7 @@ const TARGETS: [(&str, Target); 44] = [
     ("follow.p99_ms", AtMost(100.0)),
     ("follow.replay_writer_ratio", AtLeast(0.6)),
     ("generator.cpu_share_max", AtMost(1.0)),
+    ("growth.ratio_max", AtMost(2.0)),
     ("idle.rss_mib", AtMost(30.0)),
     ("idle.sessions_10k_mib", AtMost(20.0)),
     ("manifest.check_cpu_ms", AtMost(50.0)),
@@ -48,6 +49,9 @@ const TARGETS: [(&str, Target); 44] = [
     ("run.postgres.cpu_ms_per_run", AtMost(0.8)),
     ("run.sqlite.cpu_ms_per_run", AtMost(0.8)),
     ("sessions.list_ratio_100k_to_100", AtMost(2.0)),
+    ("soak.anonymous_growth", AtMost(1.1)),
+    ("soak.fds_growth", AtMost(1.1)),
+    ("soak.wal_growth", AtMost(1.2)),
     ("start.ready_ms", AtMost(200.0)),
     ("start.restart_ms", AtMost(200.0)),
     ("tools.call_overhead_us", AtMost(150.0)),

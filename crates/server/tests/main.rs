@@ -37,6 +37,7 @@ mod pager;
 mod pages;
 mod patience;
 mod permissions;
+mod plans;
 mod profile_owners;
 mod provider_profiles;
 mod rates;

@@ -27,6 +27,8 @@ pub mod retention;
 pub mod run_input;
 pub mod signing_keys;
 mod sqlite;
+#[cfg(feature = "statement-log")]
+pub mod statement_log;
 mod tables;
 pub mod tokens;
 pub mod trust;

@@ -30,6 +30,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0018_automations", sql: include_str!("../migrations/sqlite/0018_automations.sql") },
     Migration { id: "0019_front_end", sql: include_str!("../migrations/sqlite/0019_front_end.sql") },
     Migration { id: "0020_session_metadata", sql: include_str!("../migrations/sqlite/0020_session_metadata.sql") },
+    Migration { id: "0021_lists", sql: include_str!("../migrations/sqlite/0021_lists.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -58,6 +59,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0018_automations", sql: include_str!("../migrations/postgres/0018_automations.sql") },
     Migration { id: "0019_front_end", sql: include_str!("../migrations/postgres/0019_front_end.sql") },
     Migration { id: "0020_session_metadata", sql: include_str!("../migrations/postgres/0020_session_metadata.sql") },
+    Migration { id: "0021_lists", sql: include_str!("../migrations/postgres/0021_lists.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

@@ -103,7 +103,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) async fn connect(connections: &Connections) -> Result<Self, StoreError> {
-        let options = connections.lane_options();
+        let options = connections.options.clone();
         let connection = Some(KeptConnection::new(connect(&options).await?));
         let health = connections.health.clone();
         Ok(Self {

@@ -76,6 +76,8 @@ impl Sqlite {
         let durability = prepare_writer(&writer, synchronous)?;
         migrate(&mut writer, now)?;
         writer.execute_batch(migrate::VOLATILE)?;
+        #[cfg(feature = "statement-log")]
+        let writer = crate::statement_log::attach(writer, file)?;
         let host = Arc::new(OnceLock::new());
         let (works, inbox) = mpsc::channel(QUEUE_REQUESTS_MAX);
         let health = Arc::<WriteHealth>::default();
@@ -256,6 +258,8 @@ fn open_reader(file: &Path) -> Result<Connection, StoreError> {
     connection.execute_batch(&format!(
         "PRAGMA query_only = ON; PRAGMA cache_size = -{READER_CACHE_KIB}; PRAGMA mmap_size = 0;"
     ))?;
+    #[cfg(feature = "statement-log")]
+    let connection = crate::statement_log::attach(connection, file)?;
     Ok(connection)
 }
 

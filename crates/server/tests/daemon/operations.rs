@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{CLIENT, acted_agent, auth, configure, segment};
 use crate::{
-    harness::{Answer, Caller, Engine, TestServer, both_engines, check_request, id, openapi},
+    harness::{Answer, Caller, Engine, Setup, TestServer, both_engines, check_request, id, openapi},
     mcp::configure_servers,
 };
 
@@ -173,7 +173,13 @@ pub fn documented() -> BTreeSet<(String, String)> {
 }
 
 async fn server(engine: Engine, identity: &IdentityProvider) -> TestServer {
+    server_with(engine, identity, |_| ()).await
+}
+
+/// A server on which every operation of the daemon can succeed.
+pub async fn server_with(engine: Engine, identity: &IdentityProvider, choose: impl FnOnce(&mut Setup)) -> TestServer {
     TestServer::with(engine, |setup| {
+        choose(setup);
         acted_agent::choose(setup);
         for provider_id in ["example-id", "other-id"] {
             auth::configure_flow(setup, provider_id, auth::section(identity));
@@ -262,8 +268,12 @@ async fn every_operation_of_the_daemon_succeeds(engine: Engine) {
     let listed = OPERATIONS.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
     assert_eq!(documented(), listed, "the table here and the document name the same operations");
     let identity = IdentityProvider::start();
-    let server = server(engine, &identity).await;
-    let scene = Scene::set(&server).await;
+    call_all(&server(engine, &identity).await).await;
+}
+
+/// Calls every operation of the daemon once, and checks that it succeeds.
+pub async fn call_all(server: &TestServer) {
+    let scene = Scene::set(server).await;
     for row @ (method, template, body) in OPERATIONS {
         let (path, body) = (scene.path(template), body(&scene));
         if *template == STREAM {

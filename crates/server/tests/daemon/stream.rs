@@ -177,7 +177,7 @@ async fn a_client_that_has_everything_gets_an_empty_replay(engine: Engine) {
 #[both_engines]
 async fn a_last_event_id_that_is_no_number_is_ignored(engine: Engine) {
     let server = TestServer::start(engine).await;
-    for unreadable in ["-1", "1.5", "abc", "0x1", " "] {
+    for unreadable in ["", "-1", "1.5", "abc", "0x1", "1 2"] {
         let scene = session(&server).await;
         let mut follow = scene.follow_after(&server, unreadable).await;
         assert_eq!(follow.status, 200);
@@ -259,18 +259,6 @@ async fn a_snapshot_comes_after_the_replay(engine: Engine) {
     let mut plain =
         Follow::of_daemon(server.request("GET", &format!("{}?snapshot=1", scene.path())).send().await.unwrap());
     assert_eq!(next(&mut plain).await.unwrap()["type"], "session_snapshot");
-}
-
-#[both_engines]
-async fn a_last_event_id_that_is_no_number_is_ignored(engine: Engine) {
-    let server = TestServer::start(engine).await;
-    let scene = session(&server).await;
-    for value in ["", "abc", "-1", "1.5", "0x1", "1 2"] {
-        let request = server.request("GET", &format!("{}?snapshot=1", scene.path())).header("last-event-id", value);
-        let mut follow = Follow::of_daemon(request.send().await.unwrap());
-        assert_eq!(follow.status, 200, "{value:?}");
-        assert_eq!(next(&mut follow).await.unwrap()["type"], "session_snapshot", "{value:?}: nothing is replayed");
-    }
 }
 
 #[both_engines]

@@ -10,6 +10,7 @@ mod issuer;
 mod played;
 mod receiver;
 mod socket;
+mod statements;
 mod stream;
 
 use std::{
@@ -56,6 +57,7 @@ pub use ostler_testkit::{
 pub use played::{Played, ask_body};
 pub use receiver::{Behaviour, HookReceiver, Request};
 pub use socket::Socket;
+pub use statements::{Recorder, SentStatement};
 pub use stream::Follow;
 
 /// How long a test waits for what must come.

@@ -162,9 +162,10 @@ fn appended(entry: &Entry) -> Statement {
     let marks: Vec<_> = (1..=args.len()).map(|n| format!("${n}")).collect();
     args.push(opt_text(entry.asked_with.as_ref()));
     let asked_with = format!("${}", args.len());
+    // With a condition on the aggregate itself, SQLite would walk over all numbers.
     let sql = format!(
-        "INSERT INTO mesh_certificates ({}) SELECT COALESCE(MAX(number), 0) + 1, {} FROM mesh_certificates \
-         HAVING {asked_with} IS NULL OR {} RETURNING number",
+        "INSERT INTO mesh_certificates ({}) SELECT (SELECT COALESCE(MAX(number), 0) + 1 FROM mesh_certificates), {} \
+         WHERE {asked_with} IS NULL OR {} RETURNING number",
         CertificateRow::NAMES,
         marks.join(", "),
         is_good(&asked_with)

@@ -45,9 +45,12 @@ pub(crate) async fn get(app: &App, caller: &Principal, query: HistoryQuery) -> R
         let Some(last) = last else { break };
         let day = day_of(last, &zone);
         let (start, end) = span_of(day, &zone);
-        let messages = read_messages(app, session.session, Span { start, end: end.min(before) }).await?;
+        let span = Span { start, end: end.min(before) };
+        // Reads that do not need each other's rows run concurrently: on Postgres each one is a round trip.
+        let has_more = store::run_input::history::has_earlier(&app.db, session.session, start);
+        let has_more = async { Ok::<_, Failure>(has_more.await?) };
+        let (messages, has_more) = tokio::try_join!(read_messages(app, session.session, span), has_more)?;
         if !messages.is_empty() {
-            let has_more = store::run_input::history::has_earlier(&app.db, session.session, start).await?;
             return Ok(HistorySnapshot { thread_id, day: Some(day), has_more, messages, ..HistorySnapshot::default() });
         }
         before = start;
@@ -65,9 +68,9 @@ async fn thread(app: &App, caller: &Principal, thread_id: Option<&str>) -> Resul
 async fn read_messages(app: &App, session: SessionId, span: Span) -> Result<Vec<HistoryMessage>, Failure> {
     let db = &app.db;
     let messages = store::run_input::history::list_messages(db, session, span, HISTORY_MESSAGES_MAX, PAGE_BYTES_MAX);
-    let mut events = messages.await?;
+    let turns = store::run_input::history::list_turns(db, session, span);
+    let (mut events, turns) = tokio::try_join!(messages, turns)?;
     let Some(start) = events.iter().map(|event| event.created_at).min() else { return Ok(vec![]) };
-    let turns = store::run_input::history::list_turns(db, session, span).await?;
     // A turn may have ended on the next day.
     let end = turns.iter().map(|turn| turn.updated_at).max().unwrap_or(start);
     let partial = read_partial(app, &events, &turns).await?;

@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 37] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 39] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -53,6 +53,8 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 37] = [
     "DROP INDEX commands_target",
     "ALTER TABLE sessions DROP COLUMN conversation_id",
     "ALTER TABLE sessions DROP COLUMN metadata",
+    "DROP INDEX tokens_created",
+    "DROP INDEX users_created",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

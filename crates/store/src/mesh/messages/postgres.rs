@@ -158,7 +158,7 @@ type To = (Arc<dyn Recipients>, oneshot::Sender<Result<MailboxOutcome, LaneError
 
 impl PostLane {
     pub(crate) fn new(connections: &Connections) -> Self {
-        Self { options: connections.lane_options(), health: connections.health.clone(), connection: None }
+        Self { options: connections.options.clone(), health: connections.health.clone(), connection: None }
     }
 
     pub(crate) async fn run(mut self, mut inbox: mpsc::Receiver<MailboxJob>, host: Arc<dyn Host>) {

@@ -1,0 +1,106 @@
+//! No statement of the API reads a table from end to end if that table grows. The statements are not listed here: the servers are
+//! recorded while every operation is called, and each statement that they have run is explained.
+
+mod drive;
+mod postgres;
+mod sqlite;
+
+use std::collections::BTreeSet;
+
+use ostler_server::dialect::Location;
+
+use crate::harness::{Engine, both_engines, dialects};
+
+/// Tables whose size does not follow from use, each with the reason. All others grow.
+const STEADY: &[(&str, &str)] = &[
+    ("backends", "one row for each backend of the configuration"),
+    ("daemon_workspaces", "one row for each workspace that is served"),
+    ("mesh_issuers", "one row for each domain of the mesh that this store certifies"),
+    ("provider_validations", "one row for each trial of a profile, which people start"),
+    ("retention_gate", "one row"),
+    ("retention_holds", "legal holds, which people place"),
+    ("schema_migrations", "one row for each migration of the build"),
+    ("signing_keys", "one row for each key of a server"),
+    ("store_clock", "one row"),
+    ("store_probe", "one row"),
+    ("wakeups", "rows are deleted after a minute"),
+    ("workspace_switches", "tools and MCP servers that people switch on and off"),
+];
+
+/// Indexes of what is alive at the moment. To walk one costs as much as the work at hand, however many rows have ended.
+const LIVE: &[&str] = &[
+    "attachments_unused",
+    "automation_starts_claimed",
+    "automation_starts_running",
+    "automations_due",
+    "commands_deadline",
+    "commands_unfinished",
+    "daemon_clients_present",
+    "daemon_sessions_open",
+    "daemon_sessions_owner",
+    "daemon_sessions_single",
+    "leases_held",
+    "mesh_queue_sent",
+    "permissions_open",
+    "permissions_pending",
+    "retention_holds_live",
+    "runner_jobs_pending",
+    "runner_jobs_running",
+    "sessions_erasing",
+    "sessions_running",
+    "webhook_deliveries_due",
+    "webhook_deliveries_waiting",
+    "webhooks_disabled",
+    // Users who were removed and agents that were retired: the sweep looks for what they left. No request does.
+    "agents_retired",
+    "users_removed",
+];
+
+/// Statements that are meant to read much, by a part of their text, each with the reason.
+const ACCEPTED: &[(&str, &str)] = &[
+    ("FROM schema_migrations", "the ledger is read as a whole when a server starts"),
+    ("MIN(e.session_seq) AS first_seq", "`verify` walks over all events"),
+];
+
+/// The names of the tables that grow.
+fn growing_tables() -> BTreeSet<&'static str> {
+    let dialects = dialects();
+    let tables = dialects.holdings().filter_map(|holding| match holding.location {
+        Location::Table(name) => Some(name),
+        Location::Path(_) => None,
+    });
+    let mut tables: BTreeSet<_> = tables.collect();
+    for (steady, reason) in STEADY {
+        assert!(tables.remove(steady), "{steady} ({reason}) is no table");
+    }
+    tables
+}
+
+fn is_accepted(sql: &str) -> bool {
+    ACCEPTED.iter().any(|(part, _)| sql.contains(part))
+}
+
+/// The statement on one line, for messages.
+fn shown(sql: &str) -> String {
+    sql.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Whether it reads or changes rows, and so has a plan.
+fn has_plan(sql: &str) -> bool {
+    let first = sql.split_whitespace().next().unwrap_or_default().to_uppercase();
+    ["SELECT", "WITH", "INSERT", "UPDATE", "DELETE"].contains(&first.as_str())
+}
+
+#[both_engines]
+async fn no_statement_reads_a_growing_table_from_end_to_end(engine: Engine) {
+    let statements = drive::statements(engine).await;
+    let with_plans: BTreeSet<_> =
+        statements.into_iter().filter(|sent| has_plan(&sent.sql) && !is_accepted(&sent.sql)).collect();
+    assert!(with_plans.len() > 200, "only {} statements were recorded", with_plans.len());
+    let growing = growing_tables();
+    let scans = match engine {
+        Engine::Sqlite => sqlite::scans(&with_plans, &growing).await,
+        Engine::Postgres => postgres::scans(&with_plans, &growing).await,
+    };
+    assert!(scans.is_empty(), "{} statements scan:\n{}", scans.len(), scans.join("\n"));
+}

@@ -1,0 +1,103 @@
+//! Calls every operation of every dialect once, on servers whose statements are recorded.
+
+use std::collections::BTreeSet;
+
+use ostler_stand_ins::IdentityProvider;
+use serde_json::{Value, json};
+
+use crate::{
+    daemon,
+    harness::{Agent, Engine, Recorder, SentStatement, Setup, TestServer},
+    operations::{OPERATIONS, Scene},
+};
+
+/// Lists by what they can be narrowed to. Their first and second pages are read.
+const LISTS: &[&str] = &[
+    "/api/v1/runs?tenantId=hwlab",
+    "/api/v1/runs?label=team=search",
+    "/api/v1/sessions?state=all",
+    "/api/v1/sessions?state=all&label=team=search",
+    "/api/v1/sessions?readerId=me",
+    "/api/v1/tokens?",
+    "/api/v1/users?",
+    "/api/v1/retention/holds?",
+    "/api/v1/identities?",
+    "/agents?",
+    "/h2a/relations?",
+    "/api/v1/automations?",
+    "/api/v1/calendar-events?",
+];
+
+/// What servers of this engine run when every operation is called.
+pub async fn statements(engine: Engine) -> BTreeSet<SentStatement> {
+    let mut all = BTreeSet::new();
+
+    let mut recorder = None;
+    let server = TestServer::with(engine, |setup| recorder = Some(recorded(setup))).await;
+    call_operations(&server).await;
+    exchange_messages(&server).await;
+    all.extend(recorder.unwrap().statements());
+
+    let mut recorder = None;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        recorder = Some(recorded(setup));
+    })
+    .await;
+    // A run by the server's own runner, with a launcher and leases.
+    let (run_id, command_id) = server.start("hi").await;
+    server.ended(&run_id, &command_id).await;
+    all.extend(recorder.unwrap().statements());
+
+    let identity = IdentityProvider::start();
+    let mut recorder = None;
+    let server = daemon::operations::server_with(engine, &identity, |setup| recorder = Some(recorded(setup))).await;
+    daemon::operations::call_all(&server).await;
+    all.extend(recorder.unwrap().statements());
+    all
+}
+
+fn recorded(setup: &mut Setup) -> Recorder {
+    Recorder::of(&mut setup.config)
+}
+
+async fn call_operations(server: &TestServer) {
+    // The first scene stays as it is, so that lists have a second page.
+    Scene::set(server, "first").await;
+    let scene = Scene::set(server, "second").await;
+    for list in LISTS {
+        read_two_pages(server, list).await;
+    }
+    for (method, template, body) in OPERATIONS {
+        let request = server.request(method, &scene.path(template));
+        let answer = server.send(server.with_body(request, template, &body(&scene))).await;
+        assert!(![401, 403, 500].contains(&answer.status), "{method} {template}: {}", answer.text);
+    }
+    // A mark settles the reader, whose list is then put together in another way.
+    let session_id = &scene.session_id;
+    server.post(&format!("/api/v1/sessions/{session_id}/read"), &json!({"readerId": "me"})).await;
+    read_two_pages(server, "/api/v1/sessions?readerId=me").await;
+}
+
+async fn read_two_pages(server: &TestServer, list: &str) {
+    let first = server.get(&format!("{list}&limit=1")).await.with_status(200);
+    let next = first.get("nextCursor").unwrap_or(&first["next_cursor"]);
+    if let Value::String(cursor) = next {
+        server.get(&format!("{list}&limit=1&cursor={cursor}")).await.with_status(200);
+    }
+}
+
+/// The mesh has its calls on WebSockets.
+async fn exchange_messages(server: &TestServer) {
+    let (alice, bobby) = (Agent::register(server, "alice").await, Agent::register(server, "bobby").await);
+    let (mut from, mut to) = (alice.connect(server, "desk").await, bobby.connect(server, "desk").await);
+    for number in 0..3 {
+        let message =
+            json!({"to": bobby.aid, "payload": {"type": "text", "text": "hi"}, "message_id": format!("m-{number}")});
+        from.call("message.send", message).await;
+    }
+    to.call("message.pull", json!({"after_seq": 0, "limit": 2})).await;
+    to.call("message.ack", json!({"seq": 1, "device_id": "desk"})).await;
+    from.ask("message.recall", json!({"message_id": "m-2"})).await;
+    from.ask("message.query_online", json!({"aids": [bobby.aid]})).await;
+}
