@@ -47,13 +47,13 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         let workspace = workspace(bench, engine)?;
         let workspace = workspace.to_string_lossy();
         // Payloads live for a fraction of the time, so that retention has work in every quarter.
-        let kept_ms = (bench.sizes.soak_s * 1_000 / 10).to_string();
+        let retention_ms = (bench.sizes.soak_s * 1_000 / 10).to_string();
         let settings = [
             ("OSTLER_SERVER__WORKSPACE", &*workspace),
             ("OSTLER_WEBHOOKS__ALLOW_LOOPBACK", "true"),
-            ("OSTLER_RETENTION__EVENTS_MS", kept_ms.as_str()),
-            ("OSTLER_RETENTION__WEBHOOK_DELIVERIES_MS", kept_ms.as_str()),
-            ("OSTLER_RETENTION__SWEEP_MS", kept_ms.as_str()),
+            ("OSTLER_RETENTION__EVENTS_MS", retention_ms.as_str()),
+            ("OSTLER_RETENTION__WEBHOOK_DELIVERIES_MS", retention_ms.as_str()),
+            ("OSTLER_RETENTION__SWEEP_MS", retention_ms.as_str()),
         ];
         let server = bench.serve_with(&place, &settings)?;
         let until = now() + Duration::from_secs(bench.sizes.soak_s);
@@ -67,7 +67,7 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         };
         let (marks, (latencies, _)) = try_join(sample(bench, &place, &server, until), try_join(load, others)).await?;
         server.stop()?;
-        let growth = tell(report, engine, &marks, latencies);
+        let growth = report_marks(report, engine, &marks, latencies);
         for (worst, growth) in worst.iter_mut().zip(growth) {
             *worst = worst.max(growth);
         }
@@ -91,7 +91,7 @@ fn workspace(bench: &Bench, engine: Engine) -> Outcome<PathBuf> {
 }
 
 /// Reports the marks, and returns by what memory, file descriptors and the log grew from the second mark to the last.
-fn tell(report: &mut Report, engine: Engine, marks: &[Mark], mut latencies: Vec<f64>) -> [f64; 3] {
+fn report_marks(report: &mut Report, engine: Engine, marks: &[Mark], mut latencies: Vec<f64>) -> [f64; 3] {
     let name = engine.name();
     for (index, mark) in marks.iter().enumerate() {
         let quarter = index + 1;

@@ -22,7 +22,8 @@ use crate::{
 };
 
 const SERVER_VARIABLE: &str = "OSTLER_SERVER";
-/// The name that the published run manager gives to runners for the same purpose. [`SERVER_VARIABLE`] wins.
+/// The name that the published run manager gives to runners for the same purpose. [`SERVER_VARIABLE`] wins. Only
+/// [`Connection::for_runner`] reads it: any other command would send its token to the server of that manager.
 const MANAGER_VARIABLE: &str = "AGENTRUN_MANAGER_URL";
 const CONTEXT_VARIABLE: &str = "OSTLER_CONTEXT";
 const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
@@ -48,6 +49,9 @@ pub(crate) struct Connection {
     /// Print the causes of lost connections and of failed calls
     #[arg(short, long, global = true)]
     verbose: bool,
+    /// Whether [`MANAGER_VARIABLE`] can name the server.
+    #[arg(skip)]
+    reads_manager_variable: bool,
 }
 
 /// Where a value comes from.
@@ -106,6 +110,11 @@ impl Settings {
 }
 
 impl Connection {
+    /// The connection of a runner, which a run manager may have started with its own variables.
+    pub(crate) fn for_runner(&self) -> Self {
+        Self { reads_manager_variable: true, ..self.clone() }
+    }
+
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let settings = self.settings()?;
         Client::http(&settings.server.value, token(&settings)?)
@@ -152,7 +161,8 @@ impl Connection {
             let value = value.clone().filter(|value| !value.is_empty())?;
             Some(ConnectionSetting { value, origin: ValueOrigin::Flag(name) })
         };
-        let by_variable = || variable(SERVER_VARIABLE).or_else(|| variable(MANAGER_VARIABLE));
+        let by_manager = || if self.reads_manager_variable { variable(MANAGER_VARIABLE) } else { None };
+        let by_variable = || variable(SERVER_VARIABLE).or_else(by_manager);
         let server = flag(&self.server, "--server");
         let named = flag(&self.context, "--context");
         let alone = server.is_some() || (named.is_none() && by_variable().is_some());
@@ -384,9 +394,11 @@ mod tests {
         assert_eq!(server(&flags("", "lab"), &env), of("https://lab.example.org", "context lab"));
         assert_eq!(server(&flags("", ""), &env), of("http://env", "environment OSTLER_SERVER"));
         let alias = [("AGENTRUN_MANAGER_URL", "http://manager"), ("OSTLER_CONTEXT", "here")];
-        assert_eq!(server(&flags("", ""), &alias), of("http://manager", "environment AGENTRUN_MANAGER_URL"));
+        assert_eq!(server(&flags("", ""), &alias), of("http://127.0.0.1:9", "context here"), "only runners read it");
+        let runner = flags("", "").for_runner();
+        assert_eq!(server(&runner, &alias), of("http://manager", "environment AGENTRUN_MANAGER_URL"));
         let both = [env[0], alias[0]];
-        assert_eq!(server(&flags("", ""), &both), of("http://env", "environment OSTLER_SERVER"));
+        assert_eq!(server(&runner, &both), of("http://env", "environment OSTLER_SERVER"));
         assert_eq!(server(&flags("", ""), &env[1..]), of("http://127.0.0.1:9", "context here"));
         assert_eq!(server(&flags("", ""), &[]), of("https://lab.example.org", "context lab"));
     }

@@ -97,7 +97,7 @@ impl Contexts {
     }
 
     /// Uses no context until another one is chosen.
-    pub(crate) fn leave(&mut self) -> String {
+    pub(crate) fn clear_current(&mut self) -> String {
         match self.current.take() {
             Some(name) => format!("context {name:?} is no longer the current one; no context is used"),
             None => "no context is used".to_owned(),
@@ -160,9 +160,9 @@ mod tests {
         all.put("lab", named("http://a")).unwrap();
         let details = format!("{:?}", all.choose("none").unwrap_err().details);
         assert!(details.contains("ostler contexts use --none"), "{details}");
-        assert_eq!(all.leave(), "context \"lab\" is no longer the current one; no context is used");
+        assert_eq!(all.clear_current(), "context \"lab\" is no longer the current one; no context is used");
         assert_eq!((all.current.as_deref(), all.contexts.len()), (None, 1));
-        assert_eq!(all.leave(), "no context is used");
+        assert_eq!(all.clear_current(), "no context is used");
         all.put("none", named("http://b")).unwrap();
         assert!(all.choose("none").is_ok(), "a context may have that name");
     }

@@ -18,13 +18,16 @@ mod runner_variables;
 mod targets;
 mod terminal;
 
-use std::process::ExitCode;
+use std::{pin::Pin, process::ExitCode};
 
-use clap::{CommandFactory, Parser, error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand};
-use ostler_protocol::FailureKind;
+use clap::{
+    CommandFactory, Parser,
+    error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion},
+};
+use ostler_protocol::{Failure, FailureKind};
 
 use crate::{
-    commands::CliCommand,
+    commands::{CliCommand, StartedCommand},
     connection::Connection,
     terminal::{output, paint::Paint},
 };
@@ -39,13 +42,36 @@ struct Cli {
     command: CliCommand,
 }
 
+/// The part of the command line that programs start, and often: defining all of it takes milliseconds and a megabyte.
+#[derive(Parser)]
+#[command(name = "ostler", version = env!("OSTLER_VERSION"))]
+struct StartedCli {
+    #[command(flatten)]
+    connection: Connection,
+    #[command(subcommand)]
+    command: StartedCommand,
+}
+
+/// Reads the command line. What its short definition does not accept is read, or rejected, by the whole one.
+fn parse() -> Result<Cli, clap::Error> {
+    let first = std::env::args_os().nth(1).unwrap_or_default();
+    if first != "--version" && !StartedCommand::NAMES.iter().any(|name| first == *name) {
+        return Cli::try_parse();
+    }
+    match StartedCli::try_parse() {
+        Ok(StartedCli { connection, command }) => Ok(Cli { connection, command: command.into() }),
+        Err(version) if version.kind() == DisplayVersion => Err(version),
+        Err(_) => Cli::try_parse(),
+    }
+}
+
 /// The server makes many small allocations: in a profile of trivial runs the system allocator took about 18 %.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     commands::completions::complete(Cli::command);
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         // Help and the version were requested, so they go to stdout.
         Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
@@ -57,7 +83,10 @@ fn main() -> ExitCode {
     };
     let outcome = cli.command.protect().and_then(|()| {
         let runtime = cli.command.runtime()?;
-        runtime.block_on(cli.command.execute(&cli.connection, Cli::command))
+        // Boxed, because the runtime's code for a future is compiled several times, and this one contains every command.
+        let command: Pin<Box<dyn Future<Output = Result<u8, Failure>> + '_>> =
+            Box::pin(cli.command.execute(&cli.connection, Cli::command));
+        runtime.block_on(command)
     });
     match outcome {
         Ok(code) => ExitCode::from(code),

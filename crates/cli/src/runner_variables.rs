@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 
 use ostler_protocol::{
     Failure,
-    kernel::session_storage::CODEX_ROLLOUT_SUBDIR,
+    kernel::{provider_profiles::AgentConfig, session_storage::CODEX_ROLLOUT_SUBDIR},
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
 use ostler_runner::{BackendEnvironment, RunnerOrder, StorageClaim};
@@ -31,12 +31,15 @@ const CLAIM_WAIT_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_TIMEOUT_MS", "AGENTRUN
 const CLAIM_RETRY_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_INTERVAL_MS", "AGENTRUN_RUNNER_CLAIM_RETRY_INTERVAL_MS"];
 const ONE_SHOT: Names = &["OSTLER_RUNNER_ONE_SHOT", "AGENTRUN_RUNNER_ONE_SHOT"];
 const GRACE_MS: Names = &["OSTLER_RUNNER_GRACE_MS"];
-const HOME: Names = &["OSTLER_RUNNER_HOME", "CODEX_HOME"];
+const HOME: Names = &["OSTLER_RUNNER_HOME"];
+const CODEX_HOME: Names = &["CODEX_HOME"];
 const WORKSPACE: Names = &["OSTLER_RUNNER_WORKSPACE"];
 const STORAGE: Names = &["OSTLER_RUNNER_STORAGE", "AGENTRUN_SESSION_PVC_MOUNT_PATH"];
 const CLAIM_NAME: Names = &["AGENTRUN_SESSION_PVC_NAME"];
 const CLAIM_NAMESPACE: Names = &["AGENTRUN_SESSION_PVC_NAMESPACE"];
 const ROLLOUT_SUBDIR: Names = &["AGENTRUN_CODEX_ROLLOUT_SUBDIR"];
+/// How the published run manager's names begin.
+const MANAGER_PREFIX: &str = "AGENTRUN_";
 /// Settings of the published runner that this one does not have.
 const WITHOUT_EFFECT: Names = &["AGENTRUN_CODEX_ARGS", "AGENTRUN_RUNNER_POLL_INTERVAL_MS"];
 
@@ -55,7 +58,7 @@ impl RunnerVariables {
         self.text(RUNNER_ID).map(|(_, value)| value)
     }
 
-    /// How long a runner that is told to stop may take to hand back its run.
+    /// How long a runner that receives a stop signal may take to hand back its run.
     pub(crate) fn grace(&self) -> Result<Duration, Failure> {
         Ok(Duration::from_millis(self.number(GRACE_MS, 0, TIME_MS_MAX)?.unwrap_or(GRACE_MS_DEFAULT)))
     }
@@ -72,7 +75,7 @@ impl RunnerVariables {
             false => self.number(IDLE_MS, 0, TIME_MS_MAX)?,
         };
         let environment = BackendEnvironment {
-            home: self.path(HOME).or(order.environment.home),
+            home: self.home(&order.environment.backend).or(order.environment.home),
             workspace: self.path(WORKSPACE).or(order.environment.workspace),
             storage: self.path(STORAGE).or(order.environment.storage),
             ..order.environment
@@ -90,6 +93,19 @@ impl RunnerVariables {
             backend_profile: order.backend_profile,
             register: order.register,
         })
+    }
+
+    /// The backend's home. The published run manager sets `CODEX_HOME` to the home that it made for the run. Elsewhere the variable
+    /// names a person's own home, whose login must not be used for the runs of others.
+    fn home(&self, agent: &AgentConfig) -> Option<PathBuf> {
+        let has_codex_home = *agent == AgentConfig::Codex && self.is_from_manager();
+        self.path(HOME).or_else(|| self.path(CODEX_HOME).filter(|_| has_codex_home))
+    }
+
+    /// Whether the published run manager names the run or the placement.
+    fn is_from_manager(&self) -> bool {
+        let is_managers = |names| self.text(names).is_some_and(|(name, _)| name.starts_with(MANAGER_PREFIX));
+        is_managers(RUN_ID) || is_managers(PLACEMENT)
     }
 
     /// The claim that the storage is on, if all of it is named.
@@ -150,7 +166,7 @@ impl RunnerVariables {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::{ids::RunId, kernel::provider_profiles::AgentConfig};
+    use ostler_protocol::ids::RunId;
 
     use super::*;
 
@@ -160,9 +176,12 @@ mod tests {
     }
 
     fn order() -> RunnerOrder {
+        order_of(AgentConfig::Codex)
+    }
+
+    fn order_of(agent: AgentConfig) -> RunnerOrder {
         let run_id: RunId = format!("run_{:032x}", 1).parse().unwrap();
-        let environment = BackendEnvironment::bare(AgentConfig::Scripted);
-        RunnerOrder::host_process(run_id, "r".into(), "scripted".into(), environment)
+        RunnerOrder::host_process(run_id, "r".into(), "profile".into(), BackendEnvironment::bare(agent))
     }
 
     #[test]
@@ -187,6 +206,21 @@ mod tests {
         assert_eq!(order.environment.storage, Some(PathBuf::from("/storage")));
         let claim = StorageClaim { name: "claim".into(), namespace: "agents".into(), mount_path: "/storage".into() };
         assert_eq!(order.storage_claim, Some(claim));
+    }
+
+    #[test]
+    fn a_persons_codex_home_is_not_used_for_runs() {
+        let home = |set: &[(&str, &str)], agent: AgentConfig| {
+            let order = variables(set).apply(order_of(agent)).unwrap();
+            order.environment.home.map(|home| home.display().to_string())
+        };
+        let (own, managed) = (("CODEX_HOME", "/home/me/.codex"), ("AGENTRUN_RUN_ID", "run_1"));
+        assert_eq!(home(&[own], AgentConfig::Codex), None);
+        assert_eq!(home(&[own, ("OSTLER_RUNNER_RUN_ID", "run_1")], AgentConfig::Codex), None);
+        assert_eq!(home(&[own, managed], AgentConfig::Scripted), None, "it is a home of Codex");
+        assert_eq!(home(&[own, managed], AgentConfig::Codex).as_deref(), Some("/home/me/.codex"));
+        let ours = ("OSTLER_RUNNER_HOME", "/home/agent");
+        assert_eq!(home(&[own, managed, ours], AgentConfig::Codex).as_deref(), Some("/home/agent"));
     }
 
     #[test]

@@ -27,6 +27,20 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
+fn both_definitions_give_started_commands_the_same_arguments() {
+    let (mut whole, mut short) = (Cli::command(), StartedCli::command());
+    whole.build();
+    short.build();
+    let ids = |command: &Command| command.get_arguments().map(|arg| arg.get_id().to_string()).collect::<Vec<_>>();
+    for name in StartedCommand::NAMES {
+        let (known, started) = (whole.find_subcommand(name).unwrap(), short.find_subcommand(name).unwrap());
+        assert_eq!(ids(started), ids(known), "{name}");
+    }
+    assert_eq!(short.get_subcommands().filter(|sub| sub.get_name() != "help").count(), StartedCommand::NAMES.len());
+    assert_eq!(short.render_version(), whole.render_version());
+}
+
+#[test]
 fn every_command_shows_an_example_of_itself() {
     for (words, mut command) in commands() {
         let help = command.render_long_help().to_string();

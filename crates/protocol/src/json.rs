@@ -147,26 +147,41 @@ impl PartialEq for RawJson {
 /// Reads an object of a caller's, and reports where it does not fit: `executionPolicy.timeoutMs: a string, expected an
 /// integer`. The value itself is never quoted: it may be a secret in the wrong place.
 pub fn read_shape<T: DeserializeOwned>(rule: Rule, name: &str, text: &str) -> Result<T, Failure> {
-    let error = match serde_json::from_str(text) {
+    match serde_json::from_str(text) {
+        Ok(value) if !text.trim_start().starts_with('[') => Ok(value),
+        read => Err(misshapen(rule, name, text, read.map(|_: T| ()), misfit_path::<T>)),
+    }
+}
+
+/// Why a text is not of its shape. Not generic: it would be compiled for every body.
+fn misshapen(
+    rule: Rule,
+    name: &str,
+    text: &str,
+    read: Result<(), serde_json::Error>,
+    misfit_path: fn(&str) -> String,
+) -> Failure {
+    let error = match read {
         // An array would be taken for an object's fields in their order.
-        Ok(_) if text.trim_start().starts_with('[') => {
-            return Err(Failure::invalid(rule, format!("{name}: an array, expected an object")).detail("field", name));
+        Ok(()) => {
+            return Failure::invalid(rule, format!("{name}: an array, expected an object")).detail("field", name);
         }
-        Ok(value) => return Ok(value),
-        Err(error) if !error.is_data() => {
-            return Err(Failure::invalid(Rule::JsonMalformed, format!("{name}: {error}")));
-        }
+        Err(error) if !error.is_data() => return Failure::invalid(Rule::JsonMalformed, format!("{name}: {error}")),
         Err(error) => error,
     };
-    // Only what did not fit is read again, with an eye on the path.
-    let path = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text))
-        .map_or_else(|error| error.path().to_string(), |_| ".".into());
+    let path = misfit_path(text);
     let field = match path.as_str() {
         "." => name.to_owned(),
         path if name == BODY => path.to_owned(),
         path => format!("{name}.{path}"),
     };
-    Err(Failure::invalid(rule, format!("{field}: {}", misfit(&error))).detail("field", field))
+    Failure::invalid(rule, format!("{field}: {}", misfit(&error))).detail("field", field)
+}
+
+/// The path of what does not fit. Only a text that did not fit is read again, with an eye on the path.
+fn misfit_path<T: DeserializeOwned>(text: &str) -> String {
+    serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_str(text))
+        .map_or_else(|error| error.path().to_string(), |_| ".".into())
 }
 
 /// The name of a body; its fields are known without it.

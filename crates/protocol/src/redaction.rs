@@ -9,13 +9,13 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
+use std::{borrow::Cow, sync::LazyLock};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use parking_lot::RwLock;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use shapes::{HINTS, PASS_OWNERS, Pattern};
+use shapes::{HINTS, PASS_OWNERS, PATTERNS};
 
 const MASK: &str = "[redacted]";
 
@@ -50,10 +50,14 @@ const SECRET_HEADERS: &[&str] =
 const KNOWN_BYTES_MIN: usize = 6;
 
 pub struct Redactor {
-    hints: AhoCorasick,
     known: RwLock<KnownValues>,
-    patterns: Vec<Pattern>,
 }
+
+/// Finds the hints.
+#[expect(clippy::expect_used, reason = "the hints are a constant")]
+static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
+    AhoCorasick::builder().ascii_case_insensitive(true).build(HINTS).expect("the hints are a constant")
+});
 
 /// Learnt values that are remembered. One that is no longer in use may still be held by a process that got it.
 const LEARNT_MAX: usize = 20_000;
@@ -69,14 +73,8 @@ struct KnownValues {
 
 impl Redactor {
     /// `known`: secret values of this process, replaced wherever they occur.
-    #[expect(clippy::expect_used, reason = "the hints are a constant")]
     pub fn new(known: &[&str]) -> Self {
-        let build = |list: &[&str]| AhoCorasick::builder().ascii_case_insensitive(true).build(list);
-        let redactor = Self {
-            hints: build(HINTS).expect("the hints are a constant"),
-            known: RwLock::default(),
-            patterns: shapes::patterns(),
-        };
+        let redactor = Self { known: RwLock::default() };
         redactor.learn(known.iter().copied());
         {
             let mut known = redactor.known.write();
@@ -132,10 +130,10 @@ impl Redactor {
         let is_searched = needs.known || matches!(text, Cow::Owned(_));
         let masked = if is_searched { self.without_known(&text) } else { None };
         let mut text = masked.map_or(text, Cow::Owned);
-        if !self.hints.is_match(text.as_ref()) {
+        if !FINDER.is_match(text.as_ref()) {
             return text;
         }
-        for pattern in &self.patterns {
+        for pattern in PATTERNS.iter() {
             if let Some(changed) = pattern.replace(&text) {
                 text = Cow::Owned(changed);
             }
@@ -166,7 +164,7 @@ impl Redactor {
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let found = SearchNeeds { known: self.knows(text), escapes: has_escape(text) };
-        if !found.known && !found.escapes && !self.hints.is_match(text) {
+        if !found.known && !found.escapes && !FINDER.is_match(text) {
             return Cow::Borrowed(text);
         }
         // Without a backslash, the strings are parts of the text as it is.

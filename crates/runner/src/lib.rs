@@ -38,9 +38,9 @@ pub use backend::{
 pub use changes::{Snapshots, TreeChange, TreeEntry};
 pub use environment::{BackendEnvironment, RetryPolicy, Unavailable};
 pub use git::git_missing;
-pub use launch::{LAUNCH_BYTES_MAX, Launch};
+pub use launch::{CERTIFICATE_BYTES_MAX, LAUNCH_BYTES_MAX, Launch};
 pub use log_tail::LogTail;
-pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, run, run_until, run_with};
+pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, run, run_until, run_with, run_with_until};
 pub use shell::{ShellOrder, ShellOutcome, run_shell};
 pub use side_queries::{SideQuery, SideQueryLimits};
 pub use tools::{NamedSecret, OfferedMcpServer, OfferedTransport};

@@ -171,7 +171,7 @@ pub async fn run(order: RunnerOrder, client: Client) -> RunnerOutcome {
 
 /// Runs the given backend.
 pub async fn run_with(order: RunnerOrder, client: Client, backend: Box<dyn Backend>) -> RunnerOutcome {
-    drive(order, client, backend, pending(), Duration::ZERO).await
+    run_with_until(order, client, backend, pending(), Duration::ZERO).await
 }
 
 /// As [`run`], until `stopped` resolves. Then the backend is closed and the lease is released within `grace`, so that another
@@ -183,10 +183,11 @@ pub async fn run_until(
     grace: Duration,
 ) -> RunnerOutcome {
     let backend = backend::for_environment(&order.environment);
-    drive(order, client, backend, stopped, grace).await
+    run_with_until(order, client, backend, stopped, grace).await
 }
 
-async fn drive(
+/// As [`run_until`], with the given backend.
+pub async fn run_with_until(
     order: RunnerOrder,
     client: Client,
     mut backend: Box<dyn Backend>,
@@ -240,13 +241,41 @@ async fn drive(
 /// left to expire: the backend may still be at work, and another one must not start beside it.
 async fn hand_back(lease: &LeaseSession, backend: &mut dyn Backend, grace: Duration) {
     let handed_back = async {
-        backend.close().await;
+        close_under_lease(lease, backend).await;
         lease.release(false).await
     };
     match timeout(grace, handed_back).await {
         Ok(Ok(_)) => tracing::info!("the runner was stopped, and has released its lease"),
         Ok(Err(failure)) => tracing::warn!(%failure, "the runner was stopped, and could not release its lease"),
         Err(_) => tracing::warn!("the runner was stopped, and had no time to release its lease"),
+    }
+}
+
+/// Closes the backend and renews the lease in the meantime, so that no other runner starts a backend beside it.
+async fn close_under_lease(lease: &LeaseSession, backend: &mut dyn Backend) {
+    let mut closing = backend.close();
+    tokio::select! {
+        biased;
+        () = &mut closing => return,
+        () = renew_while_possible(lease) => {}
+    }
+    closing.await;
+}
+
+/// Renews the lease until the server rejects it.
+async fn renew_while_possible(lease: &LeaseSession) {
+    let interval = lease.heartbeat_interval();
+    loop {
+        match retry(interval, || lease.heartbeat()).await {
+            Ok(_) => sleep(interval).await,
+            Err(failure) if is_transient(&failure) => {
+                tracing::warn!(%failure, "the lease could not be renewed; trying again");
+                sleep(interval / 8).await;
+            }
+            Err(failure) => {
+                return tracing::warn!(%failure, "the lease was lost while the backend was closed");
+            }
+        }
     }
 }
 
@@ -334,7 +363,9 @@ async fn serve(
         if lease.is_released {
             return Ok(());
         }
-        if backend.keeps_lease() && backend.is_open() && wait_for_command(order, lease).await? {
+        // Before the first turn, no program has been started yet.
+        let is_waiting = backend.keeps_lease() && (*turns == 0 || backend.is_open());
+        if is_waiting && wait_for_command(order, lease).await? {
             continue;
         }
         match lease.release(empty_fetches < EMPTY_FETCHES_MAX).await.map_err(Halt::from) {

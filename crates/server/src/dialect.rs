@@ -27,13 +27,12 @@ use utoipa::{
     ToSchema,
     openapi::{RefOr, Schema, security::SecurityScheme},
 };
-use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     app::App,
     auth::{Access, Principal, TokenKind},
     config::{Config, Section, SectionType},
-    net::shapes::Shapes,
+    net::{api_router::ApiRouter, shapes::Shapes},
     tools::ToolSource,
 };
 
@@ -64,7 +63,7 @@ type GrantedScopes =
 #[derive(Clone)]
 pub struct Dialect {
     pub name: &'static str,
-    pub(crate) routes: fn() -> OpenApiRouter<App>,
+    pub(crate) routes: fn() -> ApiRouter<App>,
     pub(crate) undocumented: Vec<UndocumentedRoute>,
     pub(crate) unknown_paths: &'static [&'static str],
     pub(crate) failures: FailureEncoder,
@@ -143,7 +142,7 @@ impl Dialect {
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
-            routes: OpenApiRouter::new,
+            routes: ApiRouter::new,
             undocumented: vec![],
             unknown_paths: &[],
             failures: FailureEncoder::PLAIN,
@@ -179,7 +178,7 @@ impl Dialect {
     }
 
     /// The operations of the OpenAPI document. Each declares its access as `security`; one that declares none is closed.
-    pub fn routes(mut self, routes: fn() -> OpenApiRouter<App>) -> Self {
+    pub fn routes(mut self, routes: fn() -> ApiRouter<App>) -> Self {
         self.routes = routes;
         self
     }

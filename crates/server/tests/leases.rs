@@ -4,7 +4,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id, of_program};
+use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id};
 
 const LEASE_MS: i64 = 60_000;
 
@@ -327,18 +327,40 @@ async fn a_claim_takes_the_next_turn_up_if_it_is_asked_to(engine: Engine) {
     assert_eq!(server.command(&run_id, &first).await["attemptId"], claimed["attemptId"]);
 }
 
-/// With programs that cannot be started: their runners keep the lease all the same, as those of real ones do.
+/// An ACP agent that replies to every prompt and stays open for the next one. Our calls are numbered: initialize is 1, the
+/// session is 2, the prompts follow.
+const AGENT: &str = r#"
+say() { printf '%s\n' "$1"; }
+read -r l; say '{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":1,"agentInfo":{"name":"played"},"agentCapabilities":{"loadSession":true}}}'
+read -r l; say '{"jsonrpc":"2.0","id":2,"result":{"sessionId":"s1"}}'
+n=2
+while read -r l; do n=$((n + 1)); say '{"jsonrpc":"2.0","id":'$n',"result":{"stopReason":"end_turn"}}'; done
+"#;
+const KEY: &str = "k-0123456789";
+const PROFILE_PATH: &str = "/api/v1/provider-profiles/played";
+
+/// For programs: their runners keep the lease between turns.
 fn with_programs(setup: &mut Setup) {
     setup.config.runner.slots = 2;
-    setup.config.agents.codex = Some("/nowhere/codex".into());
     setup.config.runner.lease_ms = 600_000;
     setup.config.limits.recheck_ms = 60_000;
+}
+
+/// Stores the agent's profile with this key.
+async fn set_agent(server: &TestServer, key: &str) {
+    let config = format!("[ostler]\nagent = \"acp\"\ncommand = [\"/bin/sh\", \"-c\", '''{AGENT}''']\n");
+    let auth = json!({"OPENAI_API_KEY": key}).to_string();
+    let files = json!({"files": {"auth.json": auth, "config.toml": config}});
+    server.call("PUT", &format!("{PROFILE_PATH}/credential"), &files).await.with_status(200);
 }
 
 /// A run of a program whose turn has ended, and whose runner waits for another.
 async fn idle(server: &TestServer, session_id: &str) -> String {
     let change = |body: &mut Value| {
-        of_program(body);
+        body["backendProfile"] = json!("played");
+        let secret = json!({"name": "agentrun-v01-provider-played", "keys": ["auth.json", "config.toml"]});
+        body["executionPolicy"] =
+            json!({"secretScope": {"providerCredentials": [{"profile": "played", "secretRef": secret}]}});
         body["sessionRef"] = json!({"sessionId": session_id});
     };
     let (run_id, command_id) = server.start_with("hi", change).await;
@@ -361,7 +383,7 @@ async fn let_go(server: &TestServer, run_id: &str) {
 #[both_engines]
 async fn with_every_place_taken_the_longest_idle_runner_gives_way(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
-    server.equip().await;
+    set_agent(&server, KEY).await;
     let first = idle(&server, "first").await;
     server.clock.advance_ms(1_000);
     let second = idle(&server, "second").await;
@@ -380,7 +402,7 @@ async fn a_stopping_server_does_not_wait_for_runners_that_only_wait(engine: Engi
         setup.config.server.drain_ms = 3_600_000;
     })
     .await;
-    server.equip().await;
+    set_agent(&server, KEY).await;
     let run_id = idle(&server, "one").await;
     server.restart().await;
     let_go(&server, &run_id).await;
@@ -389,7 +411,7 @@ async fn a_stopping_server_does_not_wait_for_runners_that_only_wait(engine: Engi
 #[both_engines]
 async fn storage_of_a_session_whose_runner_only_waits_can_be_evicted(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
-    server.equip().await;
+    set_agent(&server, KEY).await;
     let run_id = idle(&server, "one").await;
     let path = "/api/v1/sessions/one/storage";
     server.send(server.request("DELETE", path)).await.with_status(200);
@@ -399,13 +421,12 @@ async fn storage_of_a_session_whose_runner_only_waits_can_be_evicted(engine: Eng
 #[both_engines]
 async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
-    server.equip().await;
+    set_agent(&server, KEY).await;
     let run_id = idle(&server, "one").await;
     // The same again is no change.
-    server.equip().await;
+    set_agent(&server, KEY).await;
     assert_eq!(server.run(&run_id).await["status"], "claimed");
-    let path = "/api/v1/provider-profiles/codex/credential";
-    server.call("PUT", path, &json!({"apiKey": "k-another-one"})).await.with_status(200);
+    set_agent(&server, "k-another-one").await;
     let_go(&server, &run_id).await;
     let turn = server.turn(&run_id, "again").await;
     server.ended(&run_id, &turn).await;
@@ -415,9 +436,9 @@ async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
 #[both_engines]
 async fn a_turn_after_its_credential_was_deleted_is_refused(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
-    server.equip().await;
+    set_agent(&server, KEY).await;
     let run_id = idle(&server, "one").await;
-    server.send(server.request("DELETE", "/api/v1/provider-profiles/codex")).await.with_status(200);
+    server.send(server.request("DELETE", PROFILE_PATH)).await.with_status(200);
     let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
     server.submit(&run_id, &turn).await.refused(SecretUnavailable);
     let_go(&server, &run_id).await;

@@ -14,3 +14,5 @@ pub mod process;
 pub mod proxy;
 pub mod scratch;
 pub mod server;
+#[cfg(feature = "engines")]
+pub mod sqlite_template;

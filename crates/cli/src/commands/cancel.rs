@@ -52,15 +52,15 @@ pub(crate) struct CancelArgs {
 }
 
 /// The state of a run without a turn, whose runner still has the lease.
-const BACKEND_IS_KEPT: &str = "no turn runs; the backend is kept for another one";
+const IDLE_BACKEND: &str = "no turn runs; the backend stays open for the next one";
 
 /// Something to cancel, with its current state.
 struct CancelTarget {
     target: Target,
     command: Option<String>,
     state: String,
-    /// No turn runs: only the backend that is kept for another turn is stopped.
-    is_kept: bool,
+    /// No turn runs: only the backend that stays open for the next turn is stopped.
+    is_idle_backend: bool,
 }
 
 pub(crate) async fn cancel(connection: &Connection, args: &CancelArgs) -> Result<u8, Failure> {
@@ -101,22 +101,23 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
         // A command of another run is not found, rather than cancelled by mistake.
         let found = client.get_command(&run, &command).await?;
         let state = format!("command {} · {}", found.command_id, found.state.as_str());
-        return Ok(Some(CancelTarget { target: Target::Run(run), command: Some(command), state, is_kept: false }));
+        let (target, command) = (Target::Run(run), Some(command));
+        return Ok(Some(CancelTarget { target, command, state, is_idle_backend: false }));
     }
     let target = finder.any(word).await?;
-    let (state, is_kept) = match &target {
+    let (state, is_idle_backend) = match &target {
         Target::Run(id) => {
             let run = client.get_run(id).await?;
             if let Some(message) = nothing_runs(&run) {
                 output::message(&message);
                 return Ok(None);
             }
-            let is_kept = run.run.unfinished_commands == 0 && run.run.command_count > 0;
-            let rest = match is_kept {
-                true => BACKEND_IS_KEPT.to_owned(),
+            let is_idle_backend = run.run.unfinished_commands == 0 && run.run.command_count > 0;
+            let rest = match is_idle_backend {
+                true => IDLE_BACKEND.to_owned(),
                 false => output::count(run.run.unfinished_commands, "unfinished command"),
             };
-            (format!("run {} · {} · {rest}", run.run.run_id, run_words(&run)), is_kept)
+            (format!("run {} · {} · {rest}", run.run.run_id, run_words(&run)), is_idle_backend)
         }
         Target::Session(key) => {
             let session = client.get_session(&key.id, &key.query()).await?;
@@ -125,18 +126,19 @@ async fn look(finder: &Finder, word: &str, command: Option<&str>) -> Result<Opti
                 output::message(&format!("nothing runs in {id}\n"));
                 return Ok(None);
             };
+            let is_idle_backend = session.liveness.as_ref().is_some_and(|liveness| !liveness.active);
             let phase = match &session.liveness {
-                Some(liveness) if liveness.active => phase_words(liveness.phase),
-                Some(_) => BACKEND_IS_KEPT,
+                _ if is_idle_backend => IDLE_BACKEND,
+                Some(liveness) => phase_words(liveness.phase),
                 None => "running",
             };
-            (format!("session {id} of {tenant} · {phase} · {run}"), phase == BACKEND_IS_KEPT)
+            (format!("session {id} of {tenant} · {phase} · {run}"), is_idle_backend)
         }
     };
-    Ok(Some(CancelTarget { target, command: None, state, is_kept }))
+    Ok(Some(CancelTarget { target, command: None, state, is_idle_backend }))
 }
 
-/// Why there is nothing to cancel: the run has ended, or all its turns have and no runner is kept for another one. `None` if
+/// Why there is nothing to cancel: the run has ended, or all its turns have and no backend stays open for the next one. `None` if
 /// there is something.
 fn nothing_runs(view: &RunView) -> Option<String> {
     let (run, state) = (&view.run, view.standing.state);
@@ -166,18 +168,19 @@ async fn end(client: &Client, target: CancelTarget, reason: Option<String>) -> R
         Target::Session(SessionKey { id, tenant }) => {
             let control = ControlSession { action: "cancel".into(), reason, tenant_id: tenant.clone() };
             let session = client.control_session(id, &control).await?;
-            let text = format!("{} {}\n", line(&session.session_id, 200), session_words(&session, target.is_kept));
+            let text =
+                format!("{} {}\n", line(&session.session_id, 200), session_words(&session, target.is_idle_backend));
             Ok((value(&session)?, text))
         }
     }
 }
 
-/// What became of a session whose turn, or whose kept backend, was cancelled.
-fn session_words(session: &SessionView, was_kept: bool) -> &'static str {
+/// What became of a session whose turn, or whose idle backend, was cancelled.
+fn session_words(session: &SessionView, was_idle_backend: bool) -> &'static str {
     match (session.active_command_id, session.active_run_id) {
         (Some(_), _) => "cancelling: waiting for its runner to stop",
-        (None, Some(_)) if was_kept => "cancelling: waiting for the kept backend to stop",
-        (None, None) if was_kept => "cancelled: the kept backend was stopped",
+        (None, Some(_)) if was_idle_backend => "cancelling: waiting for the idle backend to stop",
+        (None, None) if was_idle_backend => "cancelled: the idle backend was stopped",
         (None, _) => session.state.filter(|state| state.is_ended()).map_or("nothing runs", RunState::as_str),
     }
 }
@@ -222,25 +225,29 @@ mod tests {
         assert!(ended.starts_with("nothing to cancel: the run was cancelled"), "{ended}");
         assert_eq!(nothing_runs(&run("pending", "waiting", (1, 1))), None);
         assert_eq!(nothing_runs(&run("running", "running", (1, 1))), None);
-        assert_eq!(nothing_runs(&run("claimed", "completed", (1, 0))), None, "a runner is kept for another turn");
+        assert_eq!(
+            nothing_runs(&run("claimed", "completed", (1, 0))),
+            None,
+            "the backend stays open for the next turn"
+        );
         assert_eq!(nothing_runs(&run("pending", "waiting", (0, 0))), None, "it could still be given work");
     }
 
     #[test]
     fn a_cancelled_session_shows_what_was_stopped() {
         let run = format!("run_{:032x}", 1);
-        let words = |command: Option<&str>, run: Option<&str>, was_kept| {
+        let words = |command: Option<&str>, run: Option<&str>, was_idle_backend| {
             let session = session(|body| {
                 body["activeCommandId"] = command.into();
                 body["activeRunId"] = run.into();
                 body["state"] = "cancelled".into();
             });
-            session_words(&session, was_kept)
+            session_words(&session, was_idle_backend)
         };
         let command = format!("cmd_{:032x}", 1);
         assert_eq!(words(Some(&command), Some(&run), false), "cancelling: waiting for its runner to stop");
-        assert_eq!(words(None, Some(&run), true), "cancelling: waiting for the kept backend to stop");
-        assert_eq!(words(None, None, true), "cancelled: the kept backend was stopped");
+        assert_eq!(words(None, Some(&run), true), "cancelling: waiting for the idle backend to stop");
+        assert_eq!(words(None, None, true), "cancelled: the idle backend was stopped");
         assert_eq!(words(None, None, false), "cancelled");
     }
 

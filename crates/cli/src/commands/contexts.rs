@@ -122,7 +122,7 @@ pub(crate) fn contexts(connection: &Connection, args: &ContextsArgs) -> Result<u
         ContextsVerb::Add(args) => add(connection, args),
         ContextsVerb::Use(args) => change(|all| match &args.name {
             Some(name) => all.choose(name),
-            None => Ok(all.leave()),
+            None => Ok(all.clear_current()),
         }),
         ContextsVerb::Remove(args) => {
             Contexts::load()?.get(&args.name)?;

@@ -125,6 +125,28 @@ pub(crate) enum CliCommand {
     Man(man::ManArgs),
 }
 
+/// The commands that programs start rather than people: services, launchers and guards.
+#[derive(Subcommand)]
+pub(crate) enum StartedCommand {
+    Serve(Box<serve::ServeArgs>),
+    Runner(Box<runner::RunnerArgs>),
+    Guard(guard::GuardArgs),
+}
+
+impl StartedCommand {
+    pub(crate) const NAMES: [&str; 3] = ["serve", "runner", "guard"];
+}
+
+impl From<StartedCommand> for CliCommand {
+    fn from(started: StartedCommand) -> Self {
+        match started {
+            StartedCommand::Serve(args) => Self::Serve(*args),
+            StartedCommand::Runner(args) => Self::Runner(*args),
+            StartedCommand::Guard(args) => Self::Guard(args),
+        }
+    }
+}
+
 impl CliCommand {
     /// Protects the secrets of this process from the programs it will start. Called before anything else.
     pub(crate) fn protect(&self) -> Result<(), Failure> {

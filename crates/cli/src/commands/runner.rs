@@ -1,16 +1,23 @@
 //! `ostler runner`: claims one run over HTTP, drives its backend and exits. A server with the process launcher starts it with
 //! its order and its token on stdin, which stays open while that server lives. People start it with a run's id, and pods by
-//! their environment; SIGTERM or SIGINT makes such a runner hand back its run.
+//! their environment; SIGTERM or SIGINT makes such a runner hand back its run, and a second one makes it exit at once.
 
-use std::io::{BufRead, BufReader, Read, sink, stdin};
+use std::{
+    io::{BufRead, BufReader, Read, sink, stdin},
+    pin::pin,
+    time::Duration,
+};
 
 use ostler_client::Client;
 use ostler_protocol::{Failure, kernel::provider_profiles::AgentConfig};
 use ostler_runner::{BackendEnvironment, LAUNCH_BYTES_MAX, Launch, RunnerOrder, RunnerOutcome, RunnerStatus};
-use ostler_server::config::LogFormat;
-use rustix::process::{Signal, getpgrp, getpid, kill_process_group};
+use ostler_server::{clock::fill, config::LogFormat};
+use rustix::{
+    process::{Signal, getpgrp, getpid, kill_process_group},
+    system::uname,
+};
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{self, SignalKind},
     sync::oneshot,
 };
 
@@ -23,7 +30,8 @@ use crate::{
 ///
 /// Exits when no work is left, and prints the outcome as one JSON object. Logs go to stderr. The token is OSTLER_TOKEN, of
 /// a service with the role `runner`, or the operator's. Without RUN, the run is that of OSTLER_RUNNER_RUN_ID. SIGTERM stops
-/// the backend and releases the lease, so that another runner continues at once.
+/// the backend and releases the lease, so that another runner continues at once. A second signal ends the runner at once, and
+/// its lease expires by itself.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler runner run_0198…\n  OSTLER_TOKEN=… ostler --server https://ostler.example.org runner run_0198…"
@@ -32,7 +40,8 @@ pub(crate) struct RunnerArgs {
     #[arg(value_name = "RUN", add = candidates::targets(),
         help = "The run to claim, or a session for its active or latest one [env: OSTLER_RUNNER_RUN_ID]")]
     run: Option<String>,
-    /// The runner's name; a runner of the same name can resume its lease [env: OSTLER_RUNNER_ID]
+    /// The runner's name, which no other runner may have at the same time: a runner can resume a lease of its own name
+    /// [env: OSTLER_RUNNER_ID] [default: the host's name, the process id and random digits]
     #[arg(long, value_name = "NAME")]
     runner_id: Option<String>,
     #[command(flatten)]
@@ -53,9 +62,13 @@ pub(crate) async fn runner(connection: &Connection, args: &RunnerArgs) -> Result
     let outcome = match args.launched {
         true => {
             let (order, client) = launched().await?;
-            ostler_runner::run(order, client).await
+            Some(ostler_runner::run(order, client).await)
         }
         false => by_hand(connection, args).await?,
+    };
+    let Some(outcome) = outcome else {
+        output::message("the runner was stopped by a second signal; its lease expires by itself\n");
+        return Ok(exit_codes::LEFT);
     };
     output::data(&format!("{}\n", outcome.summary().as_str()));
     Ok(match &outcome.failure {
@@ -66,32 +79,82 @@ pub(crate) async fn runner(connection: &Connection, args: &RunnerArgs) -> Result
     })
 }
 
-/// Runs the run that the arguments or the environment name, until nothing is left to do or a signal arrives.
-async fn by_hand(connection: &Connection, args: &RunnerArgs) -> Result<RunnerOutcome, Failure> {
-    // Registered before the run is claimed, so that no signal is missed.
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::internal)?;
-    let stopped = async move {
+/// SIGINT and SIGTERM.
+struct StopSignals {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+}
+
+impl StopSignals {
+    fn register() -> Result<Self, Failure> {
+        let register = |kind| unix::signal(kind).map_err(Failure::internal);
+        Ok(Self { interrupt: register(SignalKind::interrupt())?, terminate: register(SignalKind::terminate())? })
+    }
+
+    /// Waits for the next signal.
+    async fn next(&mut self) {
         tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Runs the run that the arguments or the environment name, until nothing is left to do or a signal arrives. `None` if a
+/// second signal arrived before the run was handed back.
+async fn by_hand(connection: &Connection, args: &RunnerArgs) -> Result<Option<RunnerOutcome>, Failure> {
+    // Registered before anything else, so that no signal is missed.
+    let mut signals = StopSignals::register()?;
+    let connection = connection.for_runner();
+    let prepared = tokio::select! {
+        prepared = prepare(&connection, args) => prepared.map_err(|failure| connection.explain(failure))?,
+        () = signals.next() => {
+            let outcome = RunnerOutcome { status: RunnerStatus::Stopped, turns: 0, failure: None, last_end: None };
+            return Ok(Some(outcome));
         }
     };
+    let (order, client, grace) = prepared;
+    let (stop, stop_requested) = oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stop_requested.await;
+    };
+    // Dropping it kills the backend.
+    let mut running = pin!(ostler_runner::run_until(order, client, stopped, grace));
+    tokio::select! {
+        outcome = &mut running => return Ok(Some(outcome)),
+        () = signals.next() => {}
+    }
+    let _ = stop.send(());
+    Ok(tokio::select! {
+        outcome = &mut running => Some(outcome),
+        () = signals.next() => None,
+    })
+}
+
+/// The order for the run, a client of its server, and the time to hand the run back after a signal.
+async fn prepare(connection: &Connection, args: &RunnerArgs) -> Result<(RunnerOrder, Client, Duration), Failure> {
     let variables = RunnerVariables::new(environment::current());
     let run = args.run.clone().or_else(|| variables.run_id());
     let run = run.ok_or_else(|| errors::usage("there is no run to claim", "name it, or set OSTLER_RUNNER_RUN_ID"))?;
     let finder = args.within.finder(connection)?;
     let run = finder.client.get_run(&finder.run(&run).await?).await?.run;
-    let name = args.runner_id.clone().or_else(|| variables.runner_id());
-    let name = name.unwrap_or_else(|| format!("runner-{}", std::process::id()));
+    let name = args.runner_id.clone().or_else(|| variables.runner_id()).unwrap_or_else(unique_name);
     let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {
         let message = format!("the backend of the profile {:?} is unknown here", run.backend_profile);
         errors::usage(message, "let the server start the runner: it has the profile's config")
     })?;
     let environment = BackendEnvironment::bare(agent);
     let order = RunnerOrder::host_process(run.run_id, name, run.backend_profile, environment);
-    let (order, grace) = (variables.apply(order)?, variables.grace()?);
-    Ok(ostler_runner::run_until(order, finder.client, stopped, grace).await)
+    Ok((variables.apply(order)?, finder.client, variables.grace()?))
+}
+
+/// A name that no other runner has. The process id alone does not suffice: in a container it is often 1, and a runner resumes a
+/// live lease of its own name.
+fn unique_name() -> String {
+    let mut random = [0; 4];
+    fill(&mut random);
+    let system = uname();
+    format!("{}-{}-{:08x}", system.nodename().to_string_lossy(), std::process::id(), u32::from_ne_bytes(random))
 }
 
 async fn launched() -> Result<(RunnerOrder, Client), Failure> {
@@ -132,4 +195,16 @@ fn end_with_server() {
         let _ = kill_process_group(getpid(), Signal::KILL);
     }
     std::process::exit(exit_codes::LEFT.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runners_with_the_same_process_id_have_different_names() {
+        let (one, other) = (unique_name(), unique_name());
+        assert_ne!(one, other);
+        assert!(one.contains(&format!("-{}-", std::process::id())), "{one}");
+    }
 }

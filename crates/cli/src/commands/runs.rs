@@ -32,7 +32,8 @@ use crate::{
     },
 };
 
-/// How many results are requested concurrently.
+/// How many results are requested for a list, and how many of them concurrently. Each one is a request of its own.
+const RESULTS_MAX: usize = 20;
 const CONCURRENT_RESULTS: usize = 8;
 
 /// The phases of active turns.
@@ -159,15 +160,29 @@ async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failur
     Ok(exit_codes::OK)
 }
 
-/// What runs that have an active turn do now, which a list does not contain. A run whose result cannot be read is left out.
+/// What runs that have an active turn do now, which a list does not contain. Only the first [`RESULTS_MAX`] of them are looked
+/// up; the others, and those whose result cannot be read, have their plain state.
 async fn phases(client: &Client, runs: &[RunView]) -> Phases {
-    let running = runs.iter().filter(|run| run.standing.state == RunState::Running).map(|run| run.run.run_id);
-    let phase = |run: RunId| async move {
-        let liveness = client.run_result(&run.to_string(), None).await.ok()?.liveness;
-        liveness.active.then_some((run, liveness.phase))
-    };
-    let found: Vec<_> = stream::iter(running).map(phase).buffered(CONCURRENT_RESULTS).collect().await;
-    found.into_iter().flatten().collect()
+    let fetch = |run: RunId| async move { (run, client.run_result(&run.to_string(), None).await) };
+    let fetched: Vec<_> = stream::iter(looked_up(runs)).map(fetch).buffered(CONCURRENT_RESULTS).collect().await;
+    let (mut phases, mut failures) = (Phases::new(), vec![]);
+    for (run, result) in fetched {
+        match result {
+            Ok(result) => phases.extend(result.liveness.active.then_some((run, result.liveness.phase))),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if let Some(failure) = failures.first() {
+        let runs = output::count(failures.len() as i64, "run");
+        output::message(&format!("the activity of {runs} could not be read: {}\n", line(&failure.message, 300)));
+    }
+    phases
+}
+
+/// The runs whose activity is looked up.
+fn looked_up(runs: &[RunView]) -> Vec<RunId> {
+    let running = runs.iter().filter(|run| run.standing.state == RunState::Running);
+    running.map(|run| run.run.run_id).take(RESULTS_MAX).collect()
 }
 
 /// The filters by state, and by the run's own status, of which there can be only one.
@@ -298,6 +313,15 @@ mod tests {
         let now = "2030-01-01T00:02:03Z".parse().unwrap();
         let text = render(&runs, &phases, None, Times::default(), now, Some(80), Paint::PLAIN);
         assert!(text.contains("  running, provider busy  "), "{text}");
+    }
+
+    #[test]
+    fn a_long_list_looks_up_a_few_running_turns_only() {
+        let ended = run(|body| body["state"] = "completed".into());
+        let numbered = |number: usize| run(|body| body["runId"] = format!("run_{number:032x}").into());
+        let runs: Vec<_> = std::iter::once(ended).chain((2..100).map(numbered)).collect();
+        let expected: Vec<_> = runs[1..=RESULTS_MAX].iter().map(|run| run.run.run_id).collect();
+        assert_eq!(looked_up(&runs), expected);
     }
 
     #[test]

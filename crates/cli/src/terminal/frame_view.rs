@@ -25,6 +25,8 @@ const DATA_CHARS_MAX: usize = 160;
 /// How much of a generated client id is printed.
 const CLIENT_ID_CHARS: usize = 8;
 const CLIENT_ID_PREFIX: &str = "client_";
+/// How many prompts of this client are remembered while they wait. A server accepts far fewer.
+const WAITING_MAX: usize = 1_000;
 
 /// A permission request that waits for votes.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,6 +117,11 @@ impl FrameView {
 
     pub(crate) fn apply(&mut self, frame: &ReceivedFrame) -> Vec<Piece> {
         let data = &frame.data;
+        if ["turn_complete", "turn_error"].contains(&frame.frame_type.as_str()) {
+            // Also the end of a prompt that was cancelled while it waited.
+            let prompt_id = data.get("promptId").and_then(Value::as_str).or(frame.prompt_id.as_deref());
+            self.waiting.remove(prompt_id.unwrap_or_default());
+        }
         match frame.frame_type.as_str() {
             "session_update" => self.update(frame),
             "permission_request" => self.permission(frame),
@@ -262,6 +269,9 @@ impl FrameView {
     /// A prompt that waits for the turn that runs.
     fn wait(&mut self, frame: &ReceivedFrame) -> Vec<Piece> {
         if self.is_own(frame) {
+            if self.waiting.len() >= WAITING_MAX {
+                self.waiting.pop_first();
+            }
             self.waiting.extend(frame.prompt_id.clone());
             return vec![];
         }

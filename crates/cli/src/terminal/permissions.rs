@@ -27,7 +27,7 @@ pub(crate) fn describe(request: &PermissionRequest, now: Timestamp, width: Optio
     format!("{text}{times}")
 }
 
-/// How long an answer is waited for. A request that nobody answers in time is cancelled.
+/// How long an answer is waited for. A request without an answer in time is cancelled.
 pub(crate) fn deadline_text(deadline: Timestamp, now: Timestamp) -> String {
     let left_ms = deadline.as_millisecond() - now.as_millisecond();
     match left_ms {

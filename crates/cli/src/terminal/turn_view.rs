@@ -191,14 +191,13 @@ impl TurnView {
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
         let width = output::stderr_width();
-        let deadline = permissions::deadline_text(ask.waits_until(event.created_at, None), event.created_at);
+        // The deadline is not shown: the server may set a shorter one than the event asks for.
         if self.answers_in_place {
-            let question = permissions::question_text(&head, ask.command.as_deref(), width);
-            return vec![Piece::Note(question + &deadline)];
+            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref(), width))];
         }
         let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width);
         let answers = permissions::answer_commands(&self.invocation, self.run_id, ask.permission_id);
-        vec![Piece::Note(format!("{request}{deadline}{answers}"))]
+        vec![Piece::Note(format!("{request}{answers}"))]
     }
 
     fn terminal(&mut self, payload: &Value) -> Vec<Piece> {
@@ -356,7 +355,7 @@ mod tests {
     fn a_permission_request_shows_the_commands_that_answer_it() {
         let prm = format!("prm_{:032x}", 7);
         let payload = json!({"permissionId": prm, "title": "rm -rf build", "digest": "ab".repeat(32),
-            "options": [{"optionId": "yes", "name": "Allow", "kind": "allow_once"}]});
+            "options": [{"optionId": "yes", "name": "Allow", "kind": "allow_once"}], "waitMs": 600_000});
         let text = note(&mut view(), EventType::PermissionRequest, payload.clone());
         let (run, prm) = (format!("run_{:016x}", 0), format!("prm_{:016x}", 0));
         let digest = "ab".repeat(32);
@@ -365,7 +364,7 @@ mod tests {
             text,
             format!(
                 "permission needed: rm -rf build\n  digest:  {digest}\n  options: yes (Allow)\n  \
-                 answer:  within 10m\n  approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
+                 approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
             )
         );
         let mut hidden = payload;

@@ -40,10 +40,10 @@ const STORE_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) async fn run(app: App) {
     let rules = Trust::of(&app).webhooks.rules(&app.config.outgoing);
-    let sender = match rules.and_then(|rules| Sender::new(rules, Trust::of(&app).webhooks.timeout())) {
-        Ok(sender) => Arc::new(sender),
+    let sender = match rules {
+        Ok(rules) => Arc::new(Sender::new(rules, Trust::of(&app).webhooks.timeout())),
         Err(failure) => {
-            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks are off: their HTTP client cannot be made");
+            tracing::error!(%failure, cause = failure.cause.as_deref(), "webhooks are off: the rules for their addresses cannot be read");
             return;
         }
     };

@@ -1,5 +1,7 @@
 //! The shapes of credentials: hints that are cheap to look for, and the patterns behind them.
 
+use std::sync::{LazyLock, OnceLock};
+
 use regex::{Captures, Regex};
 
 use super::{MASK, TOKEN_BYTES_MIN, is_place_token};
@@ -112,37 +114,45 @@ const ASSIGNS: &str = r"(?::=|=>|[:=])";
 type Judge = fn(&Captures<'_>, &str) -> bool;
 
 pub(super) struct Pattern {
-    regex: Regex,
+    source: &'static str,
+    /// Compiled when a text with a hint is first searched: all of them take milliseconds and megabytes.
+    compiled: OnceLock<Regex>,
     /// What a match becomes; the value alone becomes [`MASK`] where there is a judge.
     mask: &'static str,
     judge: Option<Judge>,
 }
 
 impl Pattern {
-    #[expect(clippy::expect_used, reason = "the patterns are constants")]
-    fn new(pattern: &str, mask: &'static str) -> Self {
-        let owners = PASS_OWNERS.join("|");
-        let pattern = pattern.replace("NAMES", NAMES).replace("HEADERS", HEADERS).replace("ASSIGNS", ASSIGNS);
-        let pattern = pattern.replace("PASS", PASS_NAMES).replace("OWNERS", &owners);
-        Self { regex: Regex::new(&pattern).expect("the patterns are constants"), mask, judge: None }
+    fn new(source: &'static str, mask: &'static str) -> Self {
+        Self { source, compiled: OnceLock::new(), mask, judge: None }
     }
 
     /// A pattern whose group `value` is masked if the judge takes it for a secret.
-    fn judged(pattern: &str, judge: Judge) -> Self {
-        Self { judge: Some(judge), ..Self::new(pattern, "") }
+    fn judged(source: &'static str, judge: Judge) -> Self {
+        Self { judge: Some(judge), ..Self::new(source, "") }
+    }
+
+    #[expect(clippy::expect_used, reason = "the patterns are constants")]
+    fn regex(&self) -> &Regex {
+        self.compiled.get_or_init(|| {
+            let owners = PASS_OWNERS.join("|");
+            let pattern = self.source.replace("NAMES", NAMES).replace("HEADERS", HEADERS).replace("ASSIGNS", ASSIGNS);
+            let pattern = pattern.replace("PASS", PASS_NAMES).replace("OWNERS", &owners);
+            Regex::new(&pattern).expect("the patterns are constants")
+        })
     }
 
     /// The text without what matches. `None` if nothing does.
     pub(super) fn replace(&self, text: &str) -> Option<String> {
         let Some(judge) = self.judge else {
-            let replaced = self.regex.replace_all(text, self.mask);
+            let replaced = self.regex().replace_all(text, self.mask);
             return matches!(replaced, std::borrow::Cow::Owned(_)).then(|| replaced.into_owned());
         };
         let start = |found: &Captures<'_>| found.get(0).map_or(0, |whole| whole.start());
-        if !self.regex.captures_iter(text).any(|found| judge(&found, &text[..start(&found)])) {
+        if !self.regex().captures_iter(text).any(|found| judge(&found, &text[..start(&found)])) {
             return None;
         }
-        let replaced = self.regex.replace_all(text, |found: &Captures<'_>| {
+        let replaced = self.regex().replace_all(text, |found: &Captures<'_>| {
             let value = found.name("value").map_or(0..0, |value| value.range());
             let start = start(found);
             let before = &text[start..value.start];
@@ -279,7 +289,10 @@ fn is_npm_token(rest: &str) -> bool {
     !(is_setting || is_lower && is_name)
 }
 
-pub(super) fn patterns() -> Vec<Pattern> {
+/// The patterns of every redactor of the process.
+pub(super) static PATTERNS: LazyLock<Vec<Pattern>> = LazyLock::new(patterns);
+
+fn patterns() -> Vec<Pattern> {
     let plain = [
         (r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|\z)", MASK),
         (r"\b(sk-|sk_live_|rk_live_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-)[A-Za-z0-9_\-]{10,}", MASK),

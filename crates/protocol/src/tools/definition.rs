@@ -99,7 +99,9 @@ impl ToolDefinition {
         if !is_offered_name(name) {
             return Err(DefinitionProblem::Name);
         }
-        let rules = ArgumentRules::read(&parameters).map_err(DefinitionProblem::Schema)?;
+        let is_own = !matches!(origin, ToolOrigin::Mcp(_));
+        let rules = if is_own { ArgumentRules::read_own(&parameters) } else { ArgumentRules::read(&parameters) };
+        let rules = rules.map_err(DefinitionProblem::Schema)?;
         let mut description = description.to_owned();
         description.truncate(description.floor_char_boundary(DESCRIPTION_BYTES_MAX));
         Ok(Self {
@@ -110,7 +112,7 @@ impl ToolDefinition {
             changes: true,
             is_idempotent: false,
             uses_network: false,
-            is_trusted: !matches!(origin, ToolOrigin::Mcp(_)),
+            is_trusted: is_own,
             deadline_ms: DEADLINE_MS_DEFAULT,
             output_bytes_max: OUTPUT_BYTES_DEFAULT,
             origin,

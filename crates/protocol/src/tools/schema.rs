@@ -2,7 +2,7 @@
 //! references within it are replaced by what they refer to, up to a number of nodes and bytes and a depth, and references to other
 //! documents are refused. A copy without references takes time in proportion to its size and that of the arguments.
 
-use std::fmt;
+use std::{fmt, sync::LazyLock};
 
 use jsonschema::{PatternOptions, Validator};
 use serde_json::{Map, Value};
@@ -74,8 +74,12 @@ impl fmt::Display for SchemaProblem {
 
 /// The rules for the arguments of one tool.
 pub struct ArgumentRules {
-    validator: Validator,
+    /// `None`: the schema is not a JSON schema.
+    validator: LazyLock<Option<Validator>, Compile>,
 }
+
+/// Compiles a schema when it is first needed, and is dropped then.
+type Compile = Box<dyn FnOnce() -> Option<Validator> + Send + Sync>;
 
 impl fmt::Debug for ArgumentRules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,7 +88,15 @@ impl fmt::Debug for ArgumentRules {
 }
 
 impl ArgumentRules {
+    /// The rules of a schema that may come from elsewhere.
     pub fn read(schema: &Map<String, Value>) -> Result<Self, SchemaProblem> {
+        let rules = Self::read_own(schema)?;
+        if rules.validator.is_none() { Err(SchemaProblem::Invalid) } else { Ok(rules) }
+    }
+
+    /// The rules of a schema of this program, compiled when a call is first checked. The first schema that a process compiles
+    /// takes half a megabyte, because it is checked itself.
+    pub(super) fn read_own(schema: &Map<String, Value>) -> Result<Self, SchemaProblem> {
         if schema.get("type").is_some_and(|kind| kind != "object") {
             return Err(SchemaProblem::NotAnObject);
         }
@@ -93,11 +105,12 @@ impl ArgumentRules {
             return Err(SchemaProblem::TooLarge);
         }
         let copied = Copier { whole: &schema, nodes: 0, bytes: 0, patterns: 0 }.schema(&schema, 0)?;
-        // Expressions that can go back would let a schema take any amount of time.
-        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
-        let options = jsonschema::draft202012::options().with_pattern_options(patterns);
-        let validator = options.build(&copied).map_err(|_| SchemaProblem::Invalid)?;
-        Ok(Self { validator })
+        let compile: Compile = Box::new(move || {
+            // Expressions that can go back would let a schema take any amount of time.
+            let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
+            jsonschema::draft202012::options().with_pattern_options(patterns).build(&copied).ok()
+        });
+        Ok(Self { validator: LazyLock::new(compile) })
     }
 
     /// The arguments, if they are an object that the schema allows. Empty arguments are an empty object, as some models send them.
@@ -113,8 +126,9 @@ impl ArgumentRules {
             return Err(format!("the arguments nest more than {ARGUMENTS_DEPTH_MAX} levels deep"));
         }
         let Value::Object(members) = &value else { return Err("the arguments are not a JSON object".into()) };
+        let Some(validator) = self.validator.as_ref() else { return Err("the tool's schema is not one".into()) };
         let problems: Vec<_> =
-            self.validator.iter_errors(&value).take(PROBLEMS_MAX).map(|error| described(&error)).collect();
+            validator.iter_errors(&value).take(PROBLEMS_MAX).map(|error| described(&error)).collect();
         if problems.is_empty() { Ok(members.clone()) } else { Err(problems.join("; ")) }
     }
 }

@@ -18,8 +18,9 @@ pub trait Backend: Send + Sync {
     /// expensive.
     fn keeps_lease(&self) -> bool;
 
-    /// Whether something runs between turns that is worth the lease. After a turn whose program could not be started, or has
-    /// ended, nothing does: the lease is released at once, so that a failed run does not stay claimed.
+    /// Whether the backend can continue after a turn without being started again. After a turn whose program could not be
+    /// started, or has ended, it cannot: the lease is released at once, so that a failed run does not stay claimed. Not asked
+    /// before the first turn.
     fn is_open(&self) -> bool {
         true
     }

@@ -10,6 +10,7 @@ mod side_queries;
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use kernel::{Kernel, is_running, of_type, payload};
 use ostler_protocol::{
     FailureKind,
@@ -20,11 +21,15 @@ use ostler_protocol::{
         provider_profiles::AgentConfig,
     },
 };
-use ostler_runner::{BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, run, run_until};
+use ostler_runner::{
+    BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, TurnSink,
+    backend::{AfterCrash, Backend, Turn, TurnEnd, TurnResult},
+    run, run_until, run_with, run_with_until,
+};
 use serde_json::json;
 use tokio::{
     task::JoinHandle,
-    time::{Duration, sleep},
+    time::{Duration, Instant, sleep},
 };
 
 fn order(kernel: &Kernel, runner_id: &str) -> RunnerOrder {
@@ -313,4 +318,67 @@ async fn the_volume_of_a_sessions_storage_is_recorded() {
     let expected = json!({"phase": "codex-rollout-storage-mounted", "pvcName": "claim", "pvcNamespace": "agents",
         "mountPath": "/storage", "codexRolloutSubdir": "sessions", "valuesPrinted": false});
     assert_eq!(of_type(&kernel, EventType::BackendStatus).first(), Some(&expected));
+}
+
+/// A backend that completes every turn at once and keeps its lease.
+struct KeepingBackend {
+    is_open: bool,
+    close_ms: u64,
+}
+
+impl Backend for KeepingBackend {
+    fn turn<'a>(&'a mut self, _: &'a Turn, _: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(async { Ok(TurnEnd::completed()) })
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Repeat
+    }
+
+    fn keeps_lease(&self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    fn close(&mut self) -> BoxFuture<'_, ()> {
+        Box::pin(sleep(Duration::from_millis(self.close_ms)))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_runner_holds_its_lease_until_its_backend_is_closed() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "x"}]));
+    let (stop, stop_requested) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stop_requested.await;
+    };
+    let short = RunnerOrder { lease_ms: 3_000, ..order(&kernel, "runner-a") };
+    let backend = Box::new(KeepingBackend { is_open: true, close_ms: 10_000 });
+    let grace = Duration::from_secs(60);
+    let runner = tokio::spawn(run_with_until(short, kernel.client(), backend, stopped, grace));
+    kernel.until(|k| k.command(turn).terminal.is_some()).await;
+    stop.send(()).unwrap();
+    for second in 1..10 {
+        sleep(Duration::from_secs(1)).await;
+        assert!(kernel.leased(), "after {second} s");
+    }
+    assert_eq!(runner.await.unwrap().status, RunnerStatus::Stopped);
+    assert!(!kernel.leased());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_waits_for_the_first_turn_and_leaves_after_one_that_left_no_process() {
+    let kernel = Kernel::new(json!({}));
+    let backend = Box::new(KeepingBackend { is_open: false, close_ms: 0 });
+    let runner = tokio::spawn(run_with(order(&kernel, "runner-a"), kernel.client(), backend));
+    sleep(Duration::from_secs(5)).await;
+    assert!(kernel.leased());
+    let (turn, submitted) = (kernel.turn(json!([{"say": "x"}])), Instant::now());
+    assert_eq!(runner.await.unwrap().turns, 1);
+    assert!(kernel.command(turn).terminal.is_some() && !kernel.leased());
+    assert!(submitted.elapsed() < Duration::from_secs(60), "{:?}", submitted.elapsed());
 }

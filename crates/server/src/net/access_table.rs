@@ -1,16 +1,16 @@
-//! The access that each operation requires of its caller, read from the OpenAPI document that the handlers make. A path that
-//! declares no access is closed to every caller.
+//! The access that each operation requires of its caller, read from the descriptions of the handlers. A path that declares no
+//! access is closed to every caller.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::OnceLock};
 
 use http::Method;
 use serde_json::Value;
 use utoipa::openapi::{
-    OpenApi, PathItem,
-    path::Operation,
+    OpenApi,
     security::{Http, HttpAuthScheme, SecurityScheme},
 };
 
+use super::api_router::DescribedRoute;
 use crate::{
     auth::Access,
     dialect::{Dialects, FailureEncoder, GateRules},
@@ -27,9 +27,27 @@ pub struct AccessTable {
 }
 
 struct PathRoutes {
-    methods: Vec<(Method, Access)>,
+    methods: Vec<MethodAccess>,
     failures: FailureEncoder,
     rules: Option<RouteRules>,
+}
+
+struct MethodAccess {
+    method: Method,
+    /// Without one, the access was set.
+    route: Option<DescribedRoute>,
+    /// Read from the route's description by the first request. `None`: it declares none.
+    access: OnceLock<Option<Access>>,
+}
+
+impl MethodAccess {
+    fn get(&self, schemes: &[(&str, Access)]) -> Option<Access> {
+        *self.access.get_or_init(|| {
+            // The fields of `security` are private, so it is read in its JSON form.
+            let security = serde_json::to_value(&self.route?.operation().security).unwrap_or_default();
+            declared(&security, schemes)
+        })
+    }
 }
 
 /// The rules that a dialect has for a path.
@@ -56,25 +74,27 @@ impl AccessTable {
         Self { paths: HashMap::new(), schemes: schemes.map(|scheme| (scheme.name, scheme.access)).collect() }
     }
 
-    /// Adds the operations of a document, with the failure encoding of their dialect.
-    pub(crate) fn add(&mut self, document: &OpenApi, failures: FailureEncoder) {
-        for (path, item) in &document.paths.paths {
-            for (method, operation) in operations(item) {
-                // The fields of `security` are private, so it is read in its JSON form.
-                let security = serde_json::to_value(&operation.security).unwrap_or_default();
-                if let Some(access) = declared(&security, &self.schemes) {
-                    self.add_route(method, path, access, failures);
-                }
+    /// Adds described operations, with the failure encoding of their dialect.
+    pub(crate) fn add(&mut self, routes: &[DescribedRoute], failures: FailureEncoder) {
+        for route in routes {
+            let path = route.path();
+            for method in route.methods() {
+                let access = OnceLock::new();
+                self.insert(&path, MethodAccess { method, route: Some(*route), access }, failures);
             }
         }
     }
 
     /// Adds a path that is not an operation of the document, or that requires less than it declares there.
     pub(crate) fn add_route(&mut self, method: Method, path: &str, access: Access, failures: FailureEncoder) {
+        self.insert(path, MethodAccess { method, route: None, access: OnceLock::from(Some(access)) }, failures);
+    }
+
+    fn insert(&mut self, path: &str, added: MethodAccess, failures: FailureEncoder) {
         let found =
             self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures, rules: None });
-        found.methods.retain(|(existing, _)| *existing != method);
-        found.methods.push((method, access));
+        found.methods.retain(|existing| existing.method != added.method);
+        found.methods.push(added);
     }
 
     /// Adds a path without an operation. It requires no more than a path that does not exist.
@@ -83,10 +103,10 @@ impl AccessTable {
         self.paths.insert(path.to_owned(), PathRoutes { methods: vec![], failures, rules });
     }
 
-    /// Applies the rules of its dialect to every path of a document.
-    pub(crate) fn apply(&mut self, document: &OpenApi, gate: &'static GateRules) {
-        for path in document.paths.paths.keys() {
-            if let Some(found) = self.paths.get_mut(path) {
+    /// Applies the rules of its dialect to the path of every route.
+    pub(crate) fn apply(&mut self, routes: &[DescribedRoute], gate: &'static GateRules) {
+        for route in routes {
+            if let Some(found) = self.paths.get_mut(&route.path()) {
                 found.rules = Some(RouteRules { gate, is_shared: false });
             }
         }
@@ -111,29 +131,20 @@ impl AccessTable {
         // HEAD is GET without the body of the response.
         let method = if method == Method::HEAD { &Method::GET } else { method };
         let Some(PathRoutes { methods, .. }) = self.paths.get(path) else { return RouteAccess::Closed };
-        let found = methods.iter().find(|(declared, _)| declared == method);
-        found.map_or(RouteAccess::OtherMethod, |(_, access)| RouteAccess::Requires(*access))
+        let access_of = |route: &MethodAccess| route.get(&self.schemes);
+        match methods.iter().find(|route| route.method == *method).and_then(access_of) {
+            Some(access) => RouteAccess::Requires(access),
+            None if methods.is_empty() || methods.iter().any(|route| access_of(route).is_some()) => {
+                RouteAccess::OtherMethod
+            }
+            None => RouteAccess::Closed,
+        }
     }
 
     /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.
     pub(crate) fn failures(&self, path: Option<&str>) -> FailureEncoder {
         path.and_then(|path| self.paths.get(path)).map_or(FailureEncoder::PLAIN, |path| path.failures)
     }
-}
-
-fn operations(item: &PathItem) -> impl Iterator<Item = (Method, &Operation)> {
-    let PathItem { get, put, post, delete, options, head, patch, trace, .. } = item;
-    let by_method = [
-        (Method::GET, get),
-        (Method::PUT, put),
-        (Method::POST, post),
-        (Method::DELETE, delete),
-        (Method::OPTIONS, options),
-        (Method::HEAD, head),
-        (Method::PATCH, patch),
-        (Method::TRACE, trace),
-    ];
-    by_method.into_iter().filter_map(|(method, operation)| Some((method, operation.as_ref()?)))
 }
 
 /// `[{"token": ["read"]}]`; an empty requirement is a public one.

@@ -3,6 +3,7 @@
 //! attributes, so they cannot disagree.
 
 mod access_table;
+pub mod api_router;
 pub mod body_budget;
 mod body_problems;
 mod capabilities;
@@ -40,10 +41,10 @@ use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use serde_json::Value;
 use utoipa::openapi::OpenApi;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use self::{
     access_table::AccessTable,
+    api_router::{ApiRouter, DescribedRoute},
     body_problems::{BodyValidators, body_schema},
     client_rates::ClientLimiter,
     forwarded::TrustedProxies,
@@ -55,6 +56,7 @@ use crate::{
     auth::Access,
     dialect::{Dialects, FailureEncoder},
     net::rates::Limiter,
+    routes,
 };
 
 pub use document::shapes;
@@ -67,8 +69,8 @@ const ROOT_PATH: &str = "/";
 const DOCUMENT_PATH: &str = "/openapi.json";
 
 /// The engine's own operations.
-fn engine_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+fn engine_routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(health::health))
         .routes(routes!(health::live))
         .routes(routes!(health::readiness))
@@ -76,24 +78,28 @@ fn engine_routes() -> OpenApiRouter<App> {
         .routes(routes!(metrics::metrics))
 }
 
-/// The routes of a server, their document and the access that they require.
+/// The descriptions of the engine's own routes, and of each dialect's.
+type Described = Vec<Vec<DescribedRoute>>;
+
+/// The routes of a server, their descriptions and the access that they require.
 struct Api {
     router: Router<App>,
-    collected: OpenApi,
+    described: Described,
     access_table: AccessTable,
 }
 
 impl Api {
     fn new(dialects: &Dialects) -> Self {
-        let (mut router, mut collected) = engine_routes().split_for_parts();
+        let (mut router, engine) = engine_routes().into_parts();
         let mut access_table = AccessTable::new(dialects);
-        access_table.add(&collected, FailureEncoder::PLAIN);
+        access_table.add(&engine, FailureEncoder::PLAIN);
+        let mut described = vec![engine];
         for dialect in dialects.iter() {
-            let (routes, described) = (dialect.routes)().split_for_parts();
+            let (routes, own) = (dialect.routes)().into_parts();
             router = router.merge(routes);
-            access_table.add(&described, dialect.failures);
+            access_table.add(&own, dialect.failures);
             if let Some(gate) = dialect.gate {
-                access_table.apply(&described, gate);
+                access_table.apply(&own, gate);
             }
             for route in &dialect.undocumented {
                 router = router.route(route.path, route.handler.clone());
@@ -103,14 +109,14 @@ impl Api {
                 router = router.route(path, any(unknown_path));
                 access_table.add_unknown(path, dialect.failures, dialect.gate);
             }
-            collected.merge(described);
+            described.push(own);
         }
         for dialect in dialects.iter() {
             if let Some(shared) = dialect.shared_paths {
                 access_table.share(shared.paths, shared.failures, dialect.gate);
             }
         }
-        Self { router, collected, access_table }
+        Self { router, described, access_table }
     }
 }
 
@@ -120,11 +126,18 @@ async fn unknown_path() -> Response {
 
 /// The OpenAPI document of a server with these dialects.
 pub fn openapi(dialects: &Dialects) -> Value {
-    let Api { collected, access_table, .. } = Api::new(dialects);
-    describe(collected, dialects, &access_table)
+    let Api { described, access_table, .. } = Api::new(dialects);
+    describe(&described, dialects, &access_table)
 }
 
-fn describe(mut document: OpenApi, dialects: &Dialects, access_table: &AccessTable) -> Value {
+fn merged(mut document: OpenApi, other: OpenApi) -> OpenApi {
+    document.merge(other);
+    document
+}
+
+fn describe(described: &[Vec<DescribedRoute>], dialects: &Dialects, access_table: &AccessTable) -> Value {
+    let parts = described.iter().map(|routes| api_router::document(routes));
+    let mut document = parts.reduce(merged).unwrap_or_default();
     document.info.title = "Ostler".into();
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
@@ -134,24 +147,26 @@ fn describe(mut document: OpenApi, dialects: &Dialects, access_table: &AccessTab
 
 /// The document, made when it is first read, because that takes longer than the rest of a start.
 struct ApiDocument {
-    collected: OpenApi,
+    described: Described,
     dialects: Dialects,
     access_table: Arc<AccessTable>,
-    made: OnceLock<(Value, bytes::Bytes)>,
+    made: OnceLock<Value>,
+    /// The page for people.
+    page: OnceLock<bytes::Bytes>,
 }
 
 impl ApiDocument {
-    fn get(&self) -> &(Value, bytes::Bytes) {
-        self.made.get_or_init(|| {
-            let document = describe(self.collected.clone(), &self.dialects, &self.access_table);
-            let page = docs::page(&document).into();
-            (document, page)
-        })
+    fn get(&self) -> &Value {
+        self.made.get_or_init(|| describe(&self.described, &self.dialects, &self.access_table))
+    }
+
+    fn page(&self) -> bytes::Bytes {
+        self.page.get_or_init(|| docs::page(self.get()).into()).clone()
     }
 }
 
 pub fn router(app: App) -> Router {
-    let Api { router, collected, mut access_table } = Api::new(Dialects::of(&app));
+    let Api { router, described, mut access_table } = Api::new(Dialects::of(&app));
     for path in
         [ROOT_PATH, DOCUMENT_PATH, docs::PATH, docs::STYLE_PATH, guide::PATH, guide::SLASH_PATH, guide::PAGE_PATH]
     {
@@ -162,15 +177,16 @@ pub fn router(app: App) -> Router {
     }
     let access_table = Arc::new(access_table);
     let document = Arc::new(ApiDocument {
-        collected,
+        described,
         dialects: Dialects::of(&app).clone(),
         access_table: access_table.clone(),
         made: OnceLock::new(),
+        page: OnceLock::new(),
     });
     let shown = document.clone();
     let limiter = Arc::new(Limiter::new(app.config.rate_limit));
-    let described = document.clone();
-    let find_schema = move |method: &Method, path: &str| body_schema(&described.get().0, method, path);
+    let schemas = document.clone();
+    let find_schema = move |method: &Method, path: &str| body_schema(schemas.get(), method, path);
     let body_validators = Arc::new(BodyValidators::new(find_schema));
     // A list that cannot be read was rejected when the configuration was; it would name no proxy.
     let proxies = Arc::new(TrustedProxies::read(&app.config.server.trusted_proxies).unwrap_or_default());
@@ -180,12 +196,12 @@ pub fn router(app: App) -> Router {
     router
         // Relative, so that it also works behind a prefix.
         .route(ROOT_PATH, get(|| async { Redirect::temporary("docs") }))
-        .route(docs::PATH, get(|| async move { docs::html(shown.get().1.clone()) }))
+        .route(docs::PATH, get(|| async move { docs::html(shown.page()) }))
         .route(docs::STYLE_PATH, get(|| async { docs::style() }))
         .route(guide::PATH, get(guide::first))
         .route(guide::SLASH_PATH, get(|| async { Redirect::temporary("../guide") }))
         .route(guide::PAGE_PATH, get(guide::page))
-        .route(DOCUMENT_PATH, get(|| async move { Json(document.get().0.clone()) }))
+        .route(DOCUMENT_PATH, get(|| async move { Json(document.get().clone()) }))
         .fallback(unknown_path)
         .method_not_allowed_fallback(|| async {
             problem::response(Failure::new(FailureKind::MethodNotAllowed, "this path does not take that method"))

@@ -37,8 +37,8 @@ use ostler_server::{
     clock::{Clock, SystemClock, fill},
     dialect::{Dialect, Dialects},
 };
-use ostler_store::{Db, tokens};
-use ostler_testkit::scratch;
+use ostler_store::{Db, StoreConfig, tokens};
+use ostler_testkit::{scratch, sqlite_template};
 use ostler_trust::config::WebhooksSection;
 use serde_json::json;
 use tempfile::TempDir;
@@ -191,6 +191,13 @@ impl TestServer {
         let clock = Arc::new(TestClock::default());
         let Setup { config, dialects, clock: own_clock, tokens } = setup;
         std::fs::create_dir(data_dir.path().join("data")).unwrap();
+        // A directory that the test has chosen stays as the test has made it.
+        let store = config.store().ok();
+        if let Some(StoreConfig::Sqlite { file, .. }) = store.filter(|_| engine == Engine::Sqlite)
+            && file.starts_with(data_dir.path())
+        {
+            sqlite_template::copy_to(&file).await;
+        }
         if !tokens.is_empty() {
             insert_tokens(&config, &tokens, clock.now()).await;
         }

@@ -15,15 +15,16 @@ use ostler_server::{
     config::{Config, Section},
     dialect::{Dialect, FailureEncoder, Metric, PROBLEM_JSON, States, Topic},
     net::{
+        api_router::ApiRouter,
         extract::{Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 const PAGES: Topic = Topic::new("pager.pages", |app, key| Pager::of(app).woken().push(key.to_owned()), |_| {}).receive(
     |app, key, frame| {
@@ -36,7 +37,7 @@ const CAPABILITIES: &[Capability] =
 
 pub fn dialect() -> Dialect {
     Dialect::new("pager")
-        .routes(|| OpenApiRouter::new().routes(routes!(create, list)))
+        .routes(|| ApiRouter::new().routes(routes!(create, list)))
         .failures(FailureEncoder {
             translate: |failure| failure,
             encode,

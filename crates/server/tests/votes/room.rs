@@ -16,9 +16,11 @@ use ostler_server::{
     dialect::Dialect,
     net::{
         Locality,
+        api_router::ApiRouter,
         extract::{Body, Caller},
         problem::Refusal,
     },
+    routes,
     service::{
         commands::{Said, compose},
         permissions,
@@ -28,10 +30,9 @@ use ostler_store::kernel::permissions::list_pending_by_session;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 pub fn dialect() -> Dialect {
-    Dialect::new("room").routes(|| OpenApiRouter::new().routes(routes!(act)))
+    Dialect::new("room").routes(|| ApiRouter::new().routes(routes!(act)))
 }
 
 /// What a client does in the session of a run.

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection,
@@ -30,8 +31,9 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// A connection that was used this recently is taken without asking whether it still works.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
 
-pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, StoreError> {
-    Ok(within(CONNECT_TIMEOUT, "no connection", PgConnection::connect_with(options)).await?)
+/// Boxed, as the statements below are: every crate that awaits a function of this one would compile the whole driver again.
+pub(crate) fn connect(options: &PgConnectOptions) -> BoxFuture<'_, Result<PgConnection, StoreError>> {
+    Box::pin(async move { Ok(within(CONNECT_TIMEOUT, "no connection", PgConnection::connect_with(options)).await?) })
 }
 
 /// What the database answers, or that it did not.
@@ -99,7 +101,11 @@ impl Connections {
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
-    pub(crate) async fn read(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
+    pub(crate) fn read<'a>(&'a self, sql: Sql, args: &'a [Value]) -> BoxFuture<'a, Result<Vec<PgRow>, StoreError>> {
+        Box::pin(self.read_again_if_lost(sql, args))
+    }
+
+    async fn read_again_if_lost(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
         let _place = self.place().await?;
         if let Some(mut connection) = self.take_up().await {
             match fetch(&mut connection, sql.clone(), args).await {
@@ -114,10 +120,12 @@ impl Connections {
     }
 
     /// A statement that is sent once: if the connection is lost, it is unknown whether it was executed.
-    pub(crate) async fn write(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
-        let outcome = self.write_once(sql, args).await;
-        self.health.record_failure(&outcome);
-        outcome
+    pub(crate) fn write<'a>(&'a self, sql: Sql, args: &'a [Value]) -> BoxFuture<'a, Result<Vec<PgRow>, StoreError>> {
+        Box::pin(async move {
+            let outcome = self.write_once(sql, args).await;
+            self.health.record_failure(&outcome);
+            outcome
+        })
     }
 
     async fn write_once(&self, sql: Sql, args: &[Value]) -> Result<Vec<PgRow>, StoreError> {
@@ -138,14 +146,16 @@ impl Connections {
     }
 
     /// As [`Connections::write_together`]. Returns the rows of the statement with this index; `None` if nothing was written.
-    pub(crate) async fn write_together_returning(
+    pub(crate) fn write_together_returning(
         &self,
         statements: Vec<Statement>,
         answering: usize,
-    ) -> Result<Option<Vec<PgRow>>, StoreError> {
-        let outcome = self.write_all(statements, answering).await;
-        self.health.record_failure(&outcome);
-        outcome
+    ) -> BoxFuture<'_, Result<Option<Vec<PgRow>>, StoreError>> {
+        Box::pin(async move {
+            let outcome = self.write_all(statements, answering).await;
+            self.health.record_failure(&outcome);
+            outcome
+        })
     }
 
     async fn write_all(&self, statements: Vec<Statement>, answering: usize) -> Result<Option<Vec<PgRow>>, StoreError> {

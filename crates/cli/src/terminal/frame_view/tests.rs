@@ -178,6 +178,27 @@ fn a_prompt_that_waits_is_shown_when_its_turn_begins() {
 }
 
 #[test]
+fn prompts_that_end_while_they_wait_are_forgotten() {
+    let mut view = view();
+    let wait = |view: &mut FrameView, prompt: &str| {
+        let mut added = frame("pending_prompt_added", json!({"sessionId": "s", "promptId": prompt, "text": "next"}));
+        (added.originator_client_id, added.prompt_id) = (Some("client_me".into()), Some(prompt.into()));
+        view.apply(&added);
+    };
+    wait(&mut view, "cancelled");
+    wait(&mut view, "failed");
+    view.apply(&frame("turn_complete", json!({"stopReason": "cancelled", "promptId": "cancelled"})));
+    let mut error = frame("turn_error", json!({"message": "no"}));
+    error.prompt_id = Some("failed".into());
+    view.apply(&error);
+    assert!(view.waiting.is_empty(), "{:?}", view.waiting);
+    for number in 0..=WAITING_MAX {
+        wait(&mut view, &format!("prompt-{number}"));
+    }
+    assert_eq!(view.waiting.len(), WAITING_MAX);
+}
+
+#[test]
 fn a_refused_vote_says_who_may_vote() {
     let refused = |reason: &str, voter: &str| {
         frame("permission_forbidden", json!({"requestId": "r", "reason": reason, "clientId": voter}))

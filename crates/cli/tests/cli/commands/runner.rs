@@ -1,7 +1,14 @@
 //! The process launcher: a child process for each job. Its death, its exit and its log are recorded, its token is valid for
 //! its run only, and no child outlives its server unless configured to.
 
-use std::{collections::BTreeSet, fs, io::Read, process::Command, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::Read,
+    net::TcpListener,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -327,4 +334,44 @@ fn a_runner_that_its_environment_starts_hands_back_its_run_when_it_is_stopped(en
     http.post(&format!("/api/v1/runs/{run_id}/claim"), &claim).good();
     server.stop();
     home.assert_verified();
+}
+
+#[test]
+fn a_runner_that_still_looks_for_its_run_stops_at_the_first_signal() {
+    let home = TestHome::new(Engine::Sqlite);
+    // Accepts the connection and never responds.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let run_id = format!("run_{:032x}", 1);
+    let mut command = home.command(&["runner", &run_id]);
+    command.env("OSTLER_SERVER", format!("http://{}", silent.local_addr().unwrap()));
+    let mut runner = Guarded(command.spawn().unwrap());
+    let connected = silent.accept().unwrap();
+    let signalled = Instant::now();
+    runner.signal(Signal::TERM);
+    assert_eq!(runner.wait().code(), Some(130));
+    assert!(signalled.elapsed() < Duration::from_secs(10), "{:?}", signalled.elapsed());
+    drop(connected);
+}
+
+#[test]
+fn a_second_signal_ends_a_runner_whose_server_does_not_respond() {
+    let home = TestHome::new(Engine::Sqlite).without_runner();
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let (run_id, _) = submit(&mut http, &busy(60_000));
+    let mut command = home.command(&["runner", &run_id]);
+    command.env("OSTLER_SERVER", server.url()).env("OSTLER_RUNNER_GRACE_MS", "50000");
+    let mut runner = Guarded(command.spawn().unwrap());
+    in_flight(&mut http, &run_id, 1);
+    server.process.signal(Signal::STOP);
+    let signalled = Instant::now();
+    // Two signals that arrive together count as one.
+    let status = eventually("the runner exits", || {
+        runner.signal(Signal::TERM);
+        runner.0.try_wait().unwrap()
+    });
+    server.process.signal(Signal::CONT);
+    assert_eq!(status.code(), Some(130));
+    assert!(signalled.elapsed() < Duration::from_secs(10), "{:?}", signalled.elapsed());
+    server.stop();
 }

@@ -8,16 +8,17 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(supported_commands)).routes(routes!(lsp)).routes(routes!(hooks))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(supported_commands)).routes(routes!(lsp)).routes(routes!(hooks))
 }
 
 /// The slash commands and skills of a session's agent.

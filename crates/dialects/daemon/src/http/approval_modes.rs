@@ -8,17 +8,18 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::{ClientId, Strict};
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(set))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(set))
 }
 
 /// Set how much the agent does without asking. With `persist`, new sessions of the workspace start so, too.

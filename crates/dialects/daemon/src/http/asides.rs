@@ -9,17 +9,18 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller, Params},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(recap)).routes(routes!(btw)).routes(routes!(context_usage))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(recap)).routes(routes!(btw)).routes(routes!(context_usage))
 }
 
 /// Where the work of a session is, in a sentence or two.

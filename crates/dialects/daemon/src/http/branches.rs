@@ -9,17 +9,18 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Caller, OptionalBody},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(branch))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(branch))
 }
 
 /// Open a session that continues the conversation of this one.

@@ -10,12 +10,13 @@ use ostler_protocol::daemon::{failures::DaemonProblem, streams::EventStreamQuery
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Caller, Params},
         problem::Refusal,
         sse::{next_within, streamed},
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::service::stream::{self as service, EventStream, StreamRequest};
@@ -24,8 +25,8 @@ use crate::service::stream::{self as service, EventStream, StreamRequest};
 const RETRY: Bytes = Bytes::from_static(b"retry: 3000\n\n");
 const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(events))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(events))
 }
 
 /// Follow a session: one frame for each of its events, whichever client caused it.

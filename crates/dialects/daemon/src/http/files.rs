@@ -21,18 +21,19 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{Body, Caller, Params},
         problem::Refusal,
     },
+    routes,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::{ClientId, Strict};
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(read))
         .routes(routes!(read_bytes))
         .routes(routes!(stat))

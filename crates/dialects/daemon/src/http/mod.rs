@@ -17,8 +17,7 @@ mod votes;
 mod workspace;
 
 use axum::extract::DefaultBodyLimit;
-use ostler_server::app::App;
-use utoipa_axum::router::OpenApiRouter;
+use ostler_server::{app::App, net::api_router::ApiRouter};
 
 /// Maximum bytes of a request's body.
 const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
@@ -38,8 +37,8 @@ pub(crate) const UNKNOWN_PATHS: &[&str] = &[
 ];
 
 /// The operations of the OpenAPI document.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .merge(sessions::routes())
         .merge(prompts::routes())
         .merge(details::routes())
@@ -54,5 +53,5 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .merge(rewinds::routes())
         .merge(branches::routes())
         .merge(shell::routes())
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .map(|router| router.layer(DefaultBodyLimit::max(BODY_BYTES_MAX)))
 }

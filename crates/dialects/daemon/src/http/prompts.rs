@@ -19,17 +19,18 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::{replies::PendingReply, service};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(submit)).routes(routes!(cancel))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(submit)).routes(routes!(cancel))
 }
 
 /// Submit a prompt. It runs when the earlier ones of the session have ended.

@@ -8,17 +8,18 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::{ClientId, Strict};
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list_snapshots)).routes(routes!(rewind))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(list_snapshots)).routes(routes!(rewind))
 }
 
 /// The turns that a session can be rewound to, each with what it and later ones have changed.

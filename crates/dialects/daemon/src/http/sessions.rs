@@ -12,17 +12,18 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller, OptionalBody, Params},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::service;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(create))
         .routes(routes!(load))
         .routes(routes!(resume))

@@ -9,17 +9,18 @@ use ostler_server::{
     app::App,
     net::{
         Locality,
+        api_router::ApiRouter,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::callers::ClientId;
 use crate::service::votes::{self, VoteCaller};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(in_session)).routes(routes!(anywhere))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(in_session)).routes(routes!(anywhere))
 }
 
 /// Vote on a permission request of a session.

@@ -19,11 +19,10 @@ mod tools;
 mod usage;
 mod users;
 
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(runs::create, runs::list))
         .routes(routes!(runs::get, runs::update))
         .routes(routes!(runs::result))

@@ -3,9 +3,8 @@
 mod messages;
 mod streams;
 
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(messages::post, messages::resume, messages::end_session))
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(messages::post, messages::resume, messages::end_session))
 }

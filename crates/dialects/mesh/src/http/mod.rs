@@ -7,12 +7,11 @@ mod identities;
 pub(crate) mod pki;
 mod plain;
 
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
 /// The operations of the OpenAPI document.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(identities::issue, identities::list))
         .routes(routes!(identities::invite))
         .routes(routes!(identities::get))

@@ -9,14 +9,13 @@ mod sessions;
 mod transcription;
 
 use axum::extract::DefaultBodyLimit;
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
 use self::attachments::FORM_BYTES_MAX;
 
 /// The operations of the OpenAPI document.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(runs::create))
         .routes(routes!(runs::events))
         .routes(routes!(runs::cancel))
@@ -35,5 +34,5 @@ pub(crate) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(calendar_events::occurrences))
         .routes(routes!(calendar_events::export))
         .routes(routes!(calendar_events::get, calendar_events::update, calendar_events::delete))
-        .layer(DefaultBodyLimit::max(FORM_BYTES_MAX))
+        .map(|router| router.layer(DefaultBodyLimit::max(FORM_BYTES_MAX)))
 }

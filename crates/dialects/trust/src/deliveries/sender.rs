@@ -1,7 +1,7 @@
 //! One attempt to deliver to a webhook. The agent's owner chose the address, so the rules for outgoing connections apply, and
 //! only the head of the response is read.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use ostler_client::outgoing::{self, OutgoingError};
 use ostler_protocol::{Failure, Rule, outgoing::OutgoingRules, trust::webhooks::WEBHOOK_URL_BYTES_MAX};
@@ -13,7 +13,8 @@ use reqwest::{
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Sender {
-    http: Client,
+    /// Made for the first attempt: reading the certificates of the public authorities takes milliseconds and half a megabyte.
+    http: OnceLock<Client>,
     rules: OutgoingRules,
     patience: Duration,
 }
@@ -25,23 +26,33 @@ pub(crate) struct HookResponse {
 }
 
 impl Sender {
-    pub(crate) fn new(rules: OutgoingRules, patience: Duration) -> Result<Self, Failure> {
+    pub(crate) fn new(rules: OutgoingRules, patience: Duration) -> Self {
         // The process may have installed a provider already; then that one stays.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        Self { http: OnceLock::new(), rules, patience }
+    }
+
+    fn http(&self) -> Result<&Client, String> {
+        if let Some(http) = self.http.get() {
+            return Ok(http);
+        }
         let builder = Client::builder()
             .pool_max_idle_per_host(0)
-            .connect_timeout(CONNECT_MAX.min(patience))
-            .timeout(patience)
+            .connect_timeout(CONNECT_MAX.min(self.patience))
+            .timeout(self.patience)
             .user_agent(concat!("ostler/", env!("CARGO_PKG_VERSION")));
-        let http = outgoing::restrict(builder, &rules).build().map_err(Failure::internal)?;
-        Ok(Self { http, rules, patience })
+        let made = outgoing::restrict(builder, &self.rules).build().map_err(|error| {
+            tracing::error!(%error, "the HTTP client of webhooks cannot be made");
+            "the server cannot make connections".to_owned()
+        })?;
+        Ok(self.http.get_or_init(|| made))
     }
 
     /// `Err` says why there was no response, for the webhook's owner.
     pub(crate) async fn post(&self, url: &str, headers: HeaderMap, body: String) -> Result<HookResponse, String> {
         // The rules may have changed since the webhook was set.
         let url = check_url(&self.rules, url).map_err(|failure| failure.message)?;
-        let request = self.http.post(url).headers(headers).header(CONTENT_TYPE, "application/json").body(body);
+        let request = self.http()?.post(url).headers(headers).header(CONTENT_TYPE, "application/json").body(body);
         let response = request.send().await.map_err(|error| self.describe(&error))?;
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()).map(str::to_owned);
         Ok(HookResponse { status: response.status().as_u16(), retry_after })
@@ -82,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_error_says_that_an_address_is_not_public() {
-        let sender = Sender::new(OutgoingRules::default(), Duration::from_secs(5)).unwrap();
+        let sender = Sender::new(OutgoingRules::default(), Duration::from_secs(5));
         let why = sender.post("https://127.0.0.1:1/hook", HeaderMap::new(), "{}".into()).await.err();
         assert_eq!(why.as_deref(), Some("this cannot be a webhook: its address is not a public one"));
     }

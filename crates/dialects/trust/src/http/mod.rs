@@ -6,12 +6,11 @@ mod relations;
 pub(crate) mod sockets;
 mod webhooks;
 
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
 /// The operations of the OpenAPI document.
-pub(crate) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(crate) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(agents::create, agents::list))
         .routes(routes!(agents::get, agents::update, agents::retire))
         .routes(routes!(agents::diff))

@@ -90,5 +90,9 @@ mod tests {
         config.tools.http_request.hosts = vec!["api.example".into()];
         config.tools.run_agent.profiles = vec!["scripted".into()];
         assert_eq!(names(&config), ["time_now", "web_fetch", "http_request", "run_agent"]);
+        for OwnTool { definition, .. } in BuiltIn::new(&config).tools {
+            let schema = serde_json::Value::Object(definition.parameters.clone());
+            assert!(jsonschema::meta::is_valid(&schema), "{}", definition.name);
+        }
     }
 }

@@ -2,15 +2,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use futures_util::{
-    FutureExt, StreamExt,
-    future::BoxFuture,
-    stream::{BoxStream, FuturesUnordered},
-};
-use ostler_client::{
-    Client,
-    daemon::{ReceivedFrame, SessionClient},
-};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use ostler_client::daemon::{ReceivedFrame, SessionClient};
 use ostler_protocol::{Failure, FailureKind, daemon::prompts::PromptAccepted, kernel::permissions::VoteRefusal};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -20,12 +13,13 @@ use tokio::{
 use super::{
     Earlier,
     commands::{HELP, TypedLine, names, unknown},
+    session_frames::SessionFrames,
     turns::Turns,
     votes::{VoteAction, Votes},
 };
 use crate::{
     errors, exit_codes,
-    follow::{Followed, Source, follow},
+    follow::{Followed, follow},
     terminal::{
         frame_view::FrameView,
         output::{self, Output},
@@ -39,6 +33,8 @@ use crate::{
 const HEARTBEAT: Duration = Duration::from_secs(30);
 /// How many earlier frames are held until it is known which of them are shown.
 const EARLIER_FRAMES_MAX: usize = 10_000;
+/// How many typed lines may wait for the one before them to be accepted.
+const UNSENT_LINES_MAX: usize = 100;
 
 /// Where prompts come from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,37 +47,6 @@ pub(crate) enum InputMode {
     Typed,
     /// A person who types lines and is asked.
     Terminal,
-}
-
-/// The frames of a session as a source of events.
-struct SessionFrames {
-    session: SessionClient,
-    command: String,
-}
-
-impl Source for SessionFrames {
-    type Event = ReceivedFrame;
-
-    fn number(&self, frame: &ReceivedFrame) -> Option<i64> {
-        frame.id
-    }
-
-    async fn open(
-        &self,
-        _: &Client,
-        after: i64,
-    ) -> Result<BoxStream<'static, Result<ReceivedFrame, Failure>>, Failure> {
-        self.session.frames(Some(after)).await
-    }
-
-    /// A session ends with a frame.
-    async fn is_over(&self, _: &Client, _: i64) -> Result<bool, Failure> {
-        Ok(false)
-    }
-
-    fn command(&self) -> String {
-        self.command.clone()
-    }
 }
 
 /// The end of a request of this client.
@@ -112,6 +77,10 @@ pub(crate) struct Live {
     requests: FuturesUnordered<BoxFuture<'static, Response>>,
     /// Prompts that were sent and not accepted yet, and lines that may be commands of the agent.
     submitting: usize,
+    /// Typed prompts and commands of the agent that are sent after those, in their order.
+    unsent: VecDeque<String>,
+    /// The names of the agent's commands, once a line needed them.
+    commands: Option<Vec<String>>,
     is_cancelling: bool,
     /// The text that asks for input is the last on the terminal, and its line has not ended.
     cue: Option<String>,
@@ -145,6 +114,8 @@ impl Live {
             typed: (input != InputMode::None).then(TypedLines::stdin),
             requests: FuturesUnordered::new(),
             submitting: 0,
+            unsent: VecDeque::new(),
+            commands: None,
             is_cancelling: false,
             cue: None,
             end: None,
@@ -188,8 +159,11 @@ impl Live {
 
     /// Whether a typed line is read now. Piped prompts are sent one after the other.
     fn takes_input(&self) -> bool {
-        let is_free = self.submitting == 0 && !self.turns.has_own();
-        self.typed.is_some() && self.replayed.is_none() && (self.input != InputMode::Piped || is_free)
+        let is_free = match self.input {
+            InputMode::Piped => self.submitting == 0 && !self.turns.has_own(),
+            _ => self.unsent.len() < UNSENT_LINES_MAX,
+        };
+        self.typed.is_some() && self.replayed.is_none() && is_free
     }
 
     /// Ends when piped input has been worked off.
@@ -287,19 +261,46 @@ impl Live {
                 }
             };
         }
+        // Piped input cannot be corrected, so all of it is sent.
+        let is_piped = self.input == InputMode::Piped;
         match TypedLine::parse(&typed) {
             TypedLine::Nothing => {}
-            TypedLine::Prompt(text) => self.submit(text),
-            // No one is there to correct the lines of a pipe.
-            _ if self.input == InputMode::Piped => self.submit(typed.trim()),
-            TypedLine::Detach => self.detach(),
-            TypedLine::Cancel => self.cancel(),
-            TypedLine::Help => self.note(HELP),
-            TypedLine::OfAgent { text, .. } => self.look_up(text),
+            TypedLine::Detach if !is_piped => self.detach(),
+            TypedLine::Cancel if !is_piped => self.cancel(),
+            TypedLine::Help if !is_piped => self.note(HELP),
+            _ => {
+                self.unsent.push_back(typed);
+                self.send_lines();
+            }
         }
     }
 
-    /// Asks which commands the agent has, before a line is sent that may be one of them.
+    /// Sends the typed lines in their order: each one once the one before it was accepted or rejected.
+    fn send_lines(&mut self) {
+        while self.submitting == 0
+            && let Some(typed) = self.unsent.pop_front()
+        {
+            match TypedLine::parse(&typed) {
+                TypedLine::Prompt(text) => self.submit(text),
+                TypedLine::OfAgent { name, text } if self.input != InputMode::Piped => self.send_command(name, text),
+                _ => self.submit(typed.trim()),
+            }
+        }
+    }
+
+    /// Sends a command that the agent has, and rejects others. Which ones it has is requested once.
+    fn send_command(&mut self, name: &str, text: &str) {
+        let Some(commands) = &self.commands else { return self.look_up(text) };
+        match commands.iter().any(|command| command == name) {
+            true => self.submit(text),
+            false => {
+                let message = unknown(name, commands);
+                self.note(&message);
+            }
+        }
+    }
+
+    /// Requests the commands of the agent for a line that may be one of them.
     fn look_up(&mut self, text: &str) {
         let (session, text) = (self.session.clone(), text.to_owned());
         self.submitting += 1;
@@ -310,21 +311,16 @@ impl Live {
         self.requests.push(look_up.boxed());
     }
 
-    /// Sends a command that the agent has, and rejects others.
-    fn looked_up(&mut self, text: &str, commands: Result<Vec<String>, Failure>) {
+    /// Stores the commands of the agent. The line that needed them is the next one to send.
+    fn looked_up(&mut self, text: String, commands: Result<Vec<String>, Failure>) {
         self.submitting -= 1;
-        let commands = match commands {
-            Ok(commands) => commands,
+        self.commands = match commands {
+            Ok(commands) => Some(commands),
             // The backend has no commands.
-            Err(failure) if failure.kind == FailureKind::NotImplemented => vec![],
+            Err(failure) if failure.kind == FailureKind::NotImplemented => Some(vec![]),
             Err(failure) => return self.report(&failure),
         };
-        match TypedLine::parse(text) {
-            TypedLine::OfAgent { name, .. } if !commands.iter().any(|command| command == name) => {
-                self.note(&unknown(name, &commands));
-            }
-            _ => self.submit(text),
-        }
+        self.unsent.push_front(text);
     }
 
     fn submit(&mut self, text: &str) {
@@ -378,7 +374,7 @@ impl Live {
                     self.report(&failure);
                 }
             }
-            Response::Commands(text, commands) => self.looked_up(&text, commands),
+            Response::Commands(text, commands) => self.looked_up(text, commands),
             Response::Vote(request_id, Err(failure)) => {
                 let may_vote = self.view.designated_voter(&request_id).filter(|_| is_designated_mismatch(&failure));
                 let why = may_vote.unwrap_or_else(|| output::line(&failure.message, 300));
@@ -393,6 +389,7 @@ impl Live {
             }
             Response::Vote(_, Ok(())) => {}
         }
+        self.send_lines();
         Ok(())
     }
 
@@ -477,3 +474,6 @@ async fn next_line(typed: &mut Option<TypedLines>) -> Option<String> {
 fn interrupts() -> Result<Signal, Failure> {
     signal(SignalKind::interrupt()).map_err(Failure::internal)
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 
 mod commands;
 mod live;
+mod session_frames;
 mod turns;
 mod votes;
 

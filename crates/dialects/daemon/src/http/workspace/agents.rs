@@ -8,19 +8,20 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller, Params},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     http::callers::{ClientId, Strict},
     service,
 };
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(generate)).routes(routes!(get, update, delete))
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new().routes(routes!(list, create)).routes(routes!(generate)).routes(routes!(get, update, delete))
 }
 
 /// List the subagents: built-in ones, those of the workspace, and those of the agent's home.

@@ -10,19 +10,20 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     http::callers::{ClientId, Strict},
     service,
 };
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(providers))
         .routes(routes!(install))
         .routes(routes!(start))

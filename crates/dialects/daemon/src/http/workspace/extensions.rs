@@ -11,11 +11,12 @@ use ostler_protocol::daemon::{
 use ostler_server::{
     app::App,
     net::{
+        api_router::ApiRouter,
         extract::{At, Body, Caller},
         problem::Refusal,
     },
+    routes,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     http::callers::{ClientId, Strict},
@@ -24,8 +25,8 @@ use crate::{
 
 type Accepted = Result<(StatusCode, Json<ExtensionAccepted>), Refusal>;
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(install))
         .routes(routes!(check_updates))

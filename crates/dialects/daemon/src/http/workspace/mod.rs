@@ -13,11 +13,10 @@ mod reload;
 mod settings;
 mod skills;
 
-use ostler_server::app::App;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use ostler_server::{app::App, net::api_router::ApiRouter, routes};
 
-pub(super) fn routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
+pub(super) fn routes() -> ApiRouter<App> {
+    ApiRouter::new()
         .routes(routes!(memory::get, memory::write))
         .routes(routes!(settings::get, settings::set))
         .routes(routes!(init::init))

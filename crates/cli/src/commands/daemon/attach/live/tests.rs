@@ -1,0 +1,65 @@
+//! Typed lines, against a server that records what it receives.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Request, Response as HttpResponse};
+use http_body_util::{BodyExt, Full};
+use ostler_client::{Client, ReplyBody};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::terminal::output::Format;
+
+type Received = Arc<Mutex<Vec<String>>>;
+
+/// What a request asks for: a prompt by its text, anything else by the last part of its path.
+fn name_of(request: &Request<Bytes>) -> String {
+    let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+    let last = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    body["prompt"][0]["text"].as_str().map_or(last, str::to_owned)
+}
+
+/// A terminal whose agent has the command `/review`. The server lists the agent's commands later than it accepts prompts.
+fn live() -> (Live, Received) {
+    let received = Received::default();
+    let recorded = received.clone();
+    let call = move |request: Request<Bytes>| -> BoxFuture<'static, HttpResponse<ReplyBody>> {
+        let recorded = recorded.clone();
+        async move {
+            let name = name_of(&request);
+            let is_look_up = name == "supported-commands";
+            if is_look_up {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            recorded.lock().unwrap().push(name);
+            let body = match is_look_up {
+                true => {
+                    json!({"v": 1, "sessionId": "s", "availableCommands": [{"name": "review"}], "availableSkills": []})
+                }
+                false => json!({"promptId": "p", "lastEventId": 0}),
+            };
+            let body: ReplyBody =
+                Full::new(Bytes::from(body.to_string())).map_err(|never| match never {}).boxed_unsync();
+            HttpResponse::builder().status(200).body(body).unwrap()
+        }
+        .boxed()
+    };
+    let session = SessionClient::new(Client::in_process(Arc::new(call), None), "s".into(), None);
+    let output = Output { format: Format::Jsonl };
+    let live = Live::new(session, output, InputMode::None, Earlier::All, String::new(), String::new(), false);
+    (live, received)
+}
+
+#[tokio::test(start_paused = true)]
+async fn typed_lines_are_sent_in_their_order_and_commands_are_listed_once() {
+    let (mut live, received) = live();
+    for typed in ["/review this", "then this", "/nope", "/review again"] {
+        live.line(Some(typed.to_owned()));
+    }
+    while let Some(response) = live.requests.next().await {
+        live.response(response).unwrap();
+    }
+    assert_eq!(*received.lock().unwrap(), ["supported-commands", "/review this", "then this", "/review again"]);
+    assert_eq!((live.submitting, live.unsent.len()), (0, 0));
+}
