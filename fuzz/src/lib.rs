@@ -1,4 +1,5 @@
-//! What strangers send, bent and broken at random: the parsers of the mesh, the daemon and the MCP server must neither panic nor take what they should not.
+//! What strangers send, bent and broken at random: the parsers of the mesh, the daemon and the MCP server must neither panic nor
+//! take what they should not.
 //!
 //! It runs on the stable compiler, so nothing guides it through the code; it starts from good inputs instead, knows the words
 //! of each language, and cuts, repeats and splices them. Cases follow from a number, so that a failure can be had again.

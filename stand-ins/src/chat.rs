@@ -178,9 +178,14 @@ impl<'a> History<'a> {
         Self { messages: body["messages"].as_array().map_or(&[], Vec::as_slice) }
     }
 
-    /// The last message of the user.
+    /// The last message of the user, together with a plan that follows it in a message of its own.
     fn last_prompt(&self) -> String {
-        self.messages.iter().rev().find(|message| message["role"] == "user").map(text_of).unwrap_or_default()
+        let mut prompts = self.messages.iter().rev().filter(|message| message["role"] == "user").map(text_of);
+        let last = prompts.next().unwrap_or_default();
+        match last.starts_with("<plan>") {
+            true => prompts.next().unwrap_or_default() + "\n\n" + &last,
+            false => last,
+        }
     }
 
     /// The results of tools, if those are the last messages.

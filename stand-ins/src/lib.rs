@@ -1,6 +1,6 @@
-//! Stand-ins for model and speech providers, an identity provider and a bucket: endpoints on loopback that speak the real wire protocol over a real
-//! socket. For tests and measurements only: what passes with them is a self-test with a real agent, not acceptance with a
-//! real provider.
+//! Stand-ins for model and speech providers, an identity provider and a bucket: endpoints on loopback that speak the real wire
+//! protocol over a real socket. For tests and measurements only: what passes with them is a self-test with a real agent, not
+//! acceptance with a real provider.
 //!
 //! A marker in the last user text selects what a provider does: `[[name]]` or `[[name:argument]]`. Without a marker it sends
 //! a plain reply.

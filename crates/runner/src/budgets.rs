@@ -26,6 +26,8 @@ pub(crate) enum StopReason {
     Budget(UsedUp),
     /// It has called tools of the front end, whose results come with the next turn.
     HandedOver,
+    /// The runner leaves. Another one continues the turn, so it does not end.
+    Leave,
 }
 
 /// Counts what a command uses.

@@ -42,6 +42,8 @@ pub(crate) enum Halt {
     RunEnded(Failure),
     /// The backend asked for a crash.
     Crashed,
+    /// It was stopped from outside.
+    Stopped,
     Failed(Failure),
 }
 

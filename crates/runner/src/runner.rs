@@ -8,6 +8,7 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
     ids::RunId,
     kernel::{
+        commands::Command,
         events::{AppendEvent, EventType, PHASE_STORAGE_MOUNTED},
         leases::{ClaimRun, Claimed},
         runners::RegisterRunner,
@@ -23,6 +24,7 @@ use crate::{
     backend::{self, interface::Backend, turn::TurnEnd},
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseSession},
+    leave_order::{self, LeaveOrder},
     retries::retry,
     session_storage, turn_driver,
 };
@@ -174,8 +176,8 @@ pub async fn run_with(order: RunnerOrder, client: Client, backend: Box<dyn Backe
     run_with_until(order, client, backend, pending(), Duration::ZERO).await
 }
 
-/// As [`run`], until `stopped` resolves. Then the backend is closed and the lease is released within `grace`, so that another
-/// runner can continue at once.
+/// As [`run`], until `stopped` resolves. Then the turn is left unfinished, the backend is closed and the lease is released within
+/// `grace`, so that another runner can continue at once. If the backend does not end in time, the lease is left to expire.
 pub async fn run_until(
     order: RunnerOrder,
     client: Client,
@@ -213,41 +215,59 @@ pub async fn run_with_until(
     };
     let run_id = claimed.run.run_id;
     let mut lease = LeaseSession::new(client, order.runner_id.clone(), order.lease_ms, claimed);
-    let served = tokio::select! {
-        biased;
-        served = serve(&order, &mut lease, backend.as_mut(), &mut turns) => Some(served),
-        () = stopped.as_mut() => None,
-    };
-    let outcome = match served {
-        None => {
-            hand_back(&lease, backend.as_mut(), grace).await;
-            outcome(RunnerStatus::Stopped, turns, None)
-        }
-        Some(served) => {
-            backend.close().await;
-            match served {
-                Ok(()) => outcome(RunnerStatus::Idle, turns, None),
-                Err(halt) => {
-                    tracing::debug!(%run_id, ?halt, "the runner stops");
-                    halt_outcome(halt, turns)
-                }
+    let (leave, leave_order) = leave_order::channel();
+    let worked = {
+        let mut working = pin!(work(&order, &mut lease, backend.as_mut(), &mut turns, &leave_order));
+        tokio::select! {
+            biased;
+            worked = working.as_mut() => Some(worked),
+            () = stopped.as_mut() => {
+                leave.send();
+                timeout(grace, working.as_mut()).await.ok()
             }
+        }
+    };
+    let outcome = match worked {
+        Some(Ok(())) => outcome(RunnerStatus::Idle, turns, None),
+        Some(Err(halt)) => {
+            tracing::debug!(%run_id, ?halt, "the runner stops");
+            halt_outcome(halt, turns)
+        }
+        // The backend may still be at work, and another one must not start beside it: the lease expires by itself.
+        None => {
+            tracing::warn!(%run_id, "the runner was stopped, and had no time to release its lease");
+            outcome(RunnerStatus::Stopped, turns, None)
         }
     };
     RunnerOutcome { last_end: lease.last_end, ..outcome }
 }
 
-/// Closes the backend, then releases the lease with whatever is unfinished. If the backend does not end in time, the lease is
-/// left to expire: the backend may still be at work, and another one must not start beside it.
-async fn hand_back(lease: &LeaseSession, backend: &mut dyn Backend, grace: Duration) {
-    let handed_back = async {
-        close_under_lease(lease, backend).await;
-        lease.release(false).await
-    };
-    match timeout(grace, handed_back).await {
-        Ok(Ok(_)) => tracing::info!("the runner was stopped, and has released its lease"),
-        Ok(Err(failure)) => tracing::warn!(%failure, "the runner was stopped, and could not release its lease"),
-        Err(_) => tracing::warn!("the runner was stopped, and had no time to release its lease"),
+/// Works on the run and closes the backend. After an order to leave, also releases the lease.
+async fn work(
+    order: &RunnerOrder,
+    lease: &mut LeaseSession,
+    backend: &mut dyn Backend,
+    turns: &mut u32,
+    leave: &LeaveOrder,
+) -> Result<(), Halt> {
+    let served = serve(order, lease, backend, turns, leave).await;
+    match served {
+        Err(Halt::Stopped) => hand_back(lease, backend).await,
+        _ => backend.close().await,
+    }
+    served
+}
+
+/// Closes the backend, then releases the lease with whatever is unfinished.
+async fn hand_back(lease: &LeaseSession, backend: &mut dyn Backend) {
+    close_under_lease(lease, backend).await;
+    // The end of the last turn may have released it.
+    if lease.is_released {
+        return;
+    }
+    match lease.release(false).await {
+        Ok(_) => tracing::info!("the runner was stopped, and has released its lease"),
+        Err(failure) => tracing::warn!(%failure, "the runner was stopped, and could not release its lease"),
     }
 }
 
@@ -292,6 +312,7 @@ fn halt_outcome(halt: Halt, turns: u32) -> RunnerOutcome {
         }
         Halt::FencedOut(failure) => outcome(RunnerStatus::FencedOut, turns, Some(failure)),
         Halt::Crashed => outcome(RunnerStatus::Crashed, turns, None),
+        Halt::Stopped => outcome(RunnerStatus::Stopped, turns, None),
         Halt::Failed(failure) => outcome(RunnerStatus::Failed, turns, Some(failure)),
     }
 }
@@ -341,6 +362,7 @@ async fn serve(
     lease: &mut LeaseSession,
     backend: &mut dyn Backend,
     turns: &mut u32,
+    leave: &LeaveOrder,
 ) -> Result<(), Halt> {
     if lease.run.backend_profile != order.backend_profile {
         let message =
@@ -352,24 +374,41 @@ async fn serve(
         report_mount(lease, claim).await?;
     }
     lease.releases_when_idle = !backend.keeps_lease();
+    loop {
+        let next = tokio::select! {
+            biased;
+            () = leave.given() => return Err(Halt::Stopped),
+            next = next_turn(order, lease, backend, *turns) => next?,
+        };
+        let Some(command) = next else { return Ok(()) };
+        *turns += 1;
+        turn_driver::drive_turn(lease, &order.environment, backend, command, leave).await?;
+        report_storage(order, lease).await;
+    }
+}
+
+/// The next turn to work on. `None` if nothing was left to do, and the lease was released. Cancel safe: no turn is lost.
+async fn next_turn(
+    order: &RunnerOrder,
+    lease: &mut LeaseSession,
+    backend: &dyn Backend,
+    turns: u32,
+) -> Result<Option<Command>, Halt> {
     let mut empty_fetches = 0;
     loop {
-        while let Some(command) = lease.pending.take_next_turn() {
-            empty_fetches = 0;
-            *turns += 1;
-            turn_driver::drive_turn(lease, &order.environment, backend, command).await?;
-            report_storage(order, lease).await;
+        if let Some(command) = lease.pending.take_next_turn() {
+            return Ok(Some(command));
         }
         if lease.is_released {
-            return Ok(());
+            return Ok(None);
         }
         // Before the first turn, no program has been started yet.
-        let is_waiting = backend.keeps_lease() && (*turns == 0 || backend.is_open());
+        let is_waiting = backend.keeps_lease() && (turns == 0 || backend.is_open());
         if is_waiting && wait_for_command(order, lease).await? {
             continue;
         }
         match lease.release(empty_fetches < EMPTY_FETCHES_MAX).await.map_err(Halt::from) {
-            Ok(true) => return Ok(()),
+            Ok(true) => return Ok(None),
             Ok(false) => empty_fetches += 1,
             // A cancelled run ends with its last command.
             Err(halt) => return Err(halt),

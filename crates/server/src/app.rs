@@ -193,9 +193,22 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts { db, lanes, hub, clock, config, redactor, auth, secrets, states, metrics, traces, others, .. } =
-            parts;
-        let Parts { tls_certificate, stage, .. } = parts;
+        let Parts {
+            db,
+            lanes,
+            hub,
+            clock,
+            config,
+            redactor,
+            auth,
+            secrets,
+            states,
+            metrics,
+            traces,
+            others,
+            tls_certificate,
+            stage,
+        } = parts;
         let body_budget = BodyBudget::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
         let placement = config.server.workspace.as_deref().filter(|_| db.multi_replica());

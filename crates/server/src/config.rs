@@ -7,6 +7,7 @@ mod keys;
 mod limits;
 mod mcp;
 mod names;
+mod origins;
 mod outgoing;
 mod places;
 mod reading;
@@ -30,6 +31,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use self::origins::check_origin;
 use crate::net::{forwarded::TrustedProxies, rates::Rates};
 
 pub use environment::Environment;
@@ -37,6 +39,7 @@ pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSe
 pub use keys::{Key, keys};
 pub use limits::LimitsSection;
 pub use mcp::McpSection;
+pub(crate) use origins::EVERY_ORIGIN;
 pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use reading::Overrides;
 pub use retention::{RetentionSection, TenantRetention};
@@ -45,8 +48,6 @@ pub use tools::{ALL_TOOLS, HttpRequestSection, RunAgentSection, ToolsSection, We
 
 /// Milliseconds of a day, the longest that most times may be.
 pub const MS_MAX: u64 = 86_400_000;
-/// An allowed origin that stands for every one, except for pages that have none.
-pub(crate) const EVERY_ORIGIN: &str = "*";
 /// The default address to listen on.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
@@ -352,27 +353,6 @@ fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Res
     secret.as_ref().map(|_| "(hidden)").serialize(output)
 }
 
-/// An origin is compared letter by letter with what a browser sends: scheme, host and port, no path, and no pattern except
-/// `*`. Pages of every origin may call only where each call needs a token, because no page has one by itself.
-fn check_origin(origin: &str, requires_tokens: bool) -> Result<(), Failure> {
-    let refused =
-        |message: String| Err(Failure::invalid(Rule::AllowOrigin, message).detail(places::KEY, "server.allow_origins"));
-    if origin == EVERY_ORIGIN && !requires_tokens {
-        return refused(
-            "\"*\" allows pages of every origin; that needs a token for every request: add --require-auth, or name the origins"
-                .into(),
-        );
-    }
-    let host = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-    let fits = |host: &str| {
-        !host.is_empty() && !host.contains(['/', '*', '?', '#', '@', ' ']) && *host == *host.to_lowercase()
-    };
-    if origin == EVERY_ORIGIN || host.is_some_and(fits) {
-        return Ok(());
-    }
-    refused(format!("{origin:?} is no origin; one looks like https://console.example or http://localhost:3000"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -386,18 +366,6 @@ mod tests {
         let config = from_environment(&[("runner__lease_ms", "1500"), ("token", "not a key")]).unwrap();
         assert_eq!(config.runner.lease_ms, 1500);
         assert_eq!(config.server.listen, DEFAULT_LISTEN);
-    }
-
-    #[test]
-    fn an_origin_is_scheme_host_and_port() {
-        for good in ["https://console.example", "http://localhost:3000", "http://[::1]:80"] {
-            assert!(check_origin(good, false).is_ok(), "{good}");
-        }
-        for bad in
-            ["null", "console.example", "https://*.example", "https://a.example/", "https://A.example", "https://"]
-        {
-            assert!(check_origin(bad, true).is_err(), "{bad}");
-        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id};
+use crate::harness::{Answer, Engine, Played, Setup, TestServer, both_engines, eventually, id, of_program};
 
 const LEASE_MS: i64 = 60_000;
 
@@ -435,11 +435,27 @@ async fn a_changed_credential_reaches_the_next_turn(engine: Engine) {
 
 #[both_engines]
 async fn a_turn_after_its_credential_was_deleted_is_refused(engine: Engine) {
+    // A program that cannot be started: its turns fail, and its runner leaves.
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.agents.codex = Some("/nowhere/codex".into());
+    })
+    .await;
+    server.equip().await;
+    let (run_id, command_id) = server.start_with("hi", of_program).await;
+    server.ended(&run_id, &command_id).await;
+    server.send(server.request("DELETE", "/api/v1/provider-profiles/codex")).await.with_status(200);
+    let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
+    server.submit(&run_id, &turn).await.refused(SecretUnavailable);
+}
+
+#[both_engines]
+async fn an_idle_runner_of_a_deleted_profile_lets_its_run_go(engine: Engine) {
     let server = TestServer::with(engine, with_programs).await;
     set_agent(&server, KEY).await;
     let run_id = idle(&server, "one").await;
     server.send(server.request("DELETE", PROFILE_PATH)).await.with_status(200);
     let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
-    server.submit(&run_id, &turn).await.refused(SecretUnavailable);
+    server.submit(&run_id, &turn).await.refused(NotFound);
     let_go(&server, &run_id).await;
 }

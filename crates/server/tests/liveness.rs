@@ -3,7 +3,7 @@
 use ostler_protocol::{Timestamp, limits::IDLE_AFTER_TOOL_MS};
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Engine, TestServer, both_engines};
+use crate::harness::{Answer, Engine, TestServer, both_engines, id};
 
 /// Phase and suggestion; the rest is checked where it belongs.
 async fn liveness(server: &TestServer, run_id: &str, command_id: &str) -> Value {
@@ -179,8 +179,15 @@ async fn the_suggested_recovery_can_be_sent_as_it_is(engine: Engine) {
     let runner = server.claim(&run_id, "runner-a").await;
     runner.ack(&command_id).await;
     assert_eq!(liveness(&server, &run_id, &command_id).await["recovery"], Value::Null, "nothing is wrong");
-    // The runner has gone silent: another one is started, and waits for the lease to expire.
-    server.clock.advance_ms(60_000);
+    // The runner is silent, but holds the lease: a job for its command would be refused.
+    server.clock.advance_ms(50_000);
+    let silent = liveness(&server, &run_id, &command_id).await;
+    assert_eq!((&silent["phase"], &silent["lease"]["live"]), (&json!("runner-heartbeat-stale"), &json!(true)));
+    assert_eq!(silent["recovery"], Value::Null);
+    let steer = id(&server.steer(&run_id, "left").await, "commandId");
+    assert_eq!(liveness(&server, &run_id, &steer).await["recovery"], Value::Null, "its target has a runner");
+    // The lease has expired: another runner is started.
+    server.clock.advance_ms(10_000);
     let stale = liveness(&server, &run_id, &command_id).await;
     assert_eq!(stale["phase"], "runner-heartbeat-stale");
     recover(&server, &stale).await.with_status(201);
@@ -198,4 +205,35 @@ async fn the_suggested_recovery_can_be_sent_as_it_is(engine: Engine) {
     runner.end(&command_id, "cancelled").await;
     let ended = liveness(&server, &run_id, &command_id).await;
     assert_eq!((&ended["phase"], &ended["recovery"]), (&json!("terminal"), &Value::Null));
+}
+
+#[both_engines]
+async fn every_suggested_recovery_is_accepted(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.config.runner.sweep_interval_ms = 3_600_000).await;
+    let in_phase = async |run_id: &str, command_id: &str, phase: &str| {
+        let liveness = liveness(&server, run_id, command_id).await;
+        assert_eq!(liveness["phase"], phase);
+        liveness
+    };
+    // A runner holds the run, and has not taken up the command.
+    let run_id = server.create_run().await;
+    let command_id = server.turn(&run_id, "hi").await;
+    let _runner = server.claim(&run_id, "runner-a").await;
+    recover(&server, &in_phase(&run_id, &command_id, "waiting-runner").await).await.with_status(201);
+    server.clock.advance_ms(50_000);
+    recover(&server, &in_phase(&run_id, &command_id, "runner-heartbeat-stale").await).await.with_status(200);
+    for (phase, event_type, payload) in [
+        ("waiting-provider", "backend_status", json!({"phase": "waiting-provider"})),
+        ("transport-disconnected", "backend_status", json!({"phase": "transport-disconnected"})),
+        ("idle-after-tool", "tool_call", json!({"toolCallId": "a", "name": "shell", "status": "completed"})),
+    ] {
+        let run_id = server.create_run().await;
+        let command_id = server.turn(&run_id, "hi").await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.tell(&command_id, event_type, payload).await;
+        if phase == "idle-after-tool" {
+            server.clock.advance_ms(IDLE_AFTER_TOOL_MS);
+        }
+        recover(&server, &in_phase(&run_id, &command_id, phase).await).await.with_status(200);
+    }
 }

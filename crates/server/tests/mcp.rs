@@ -14,7 +14,7 @@ use ostler_protocol::mcp::{
 };
 use ostler_server::{
     app::App,
-    mcp::{ConnectionView, KnownServer, Lease, Mcp, McpNotice, McpProblem, Refused},
+    mcp::{AddRefused, ConnectionView, KnownServer, Lease, Mcp, McpNotice, McpProblem, Refused},
 };
 use ostler_testkit::mcp_server::{HttpMcpServer, python, write_script};
 use serde_json::{Map, Value, json};
@@ -349,6 +349,24 @@ async fn servers_beyond_the_budget_are_refused_in_order_and_reported_once(engine
     let lease = eventually("the slot is free", async || bench.lease("c").await.ok()).await;
     lease.ready().await.unwrap();
     assert!(bench.lease("d").await.is_err());
+}
+
+#[one_engine]
+async fn an_addition_beyond_the_budget_is_refused_as_any_other_connection(engine: Engine) {
+    let bench = Bench::start(engine, |setup| {
+        configure_servers(setup, &[("a", "good"), ("b", "good")]);
+        (setup.config.mcp.client_budget, setup.config.mcp.budget_mode) = (Some(1), Some(BudgetMode::Enforce));
+    })
+    .await;
+    let _a = bench.connected("a").await;
+    assert!(!bench.mcp().is_refused("b"));
+    let server = bench.known("b").await.server;
+    for name in ["b", "unknown"] {
+        let refused = bench.mcp().add(&bench.app, name, server.clone()).await;
+        assert!(matches!(refused, Err(AddRefused::Budget)), "{name}");
+    }
+    assert!(bench.mcp().is_refused("b"), "its status has the reason");
+    assert!(!bench.mcp().is_refused("unknown"), "names of callers are not remembered");
 }
 
 #[one_engine]

@@ -352,7 +352,8 @@ pub fn uuid(id: &str) -> String {
 }
 
 impl Scene {
-    /// A run with a command in progress, a job and an open permission request, a token, a user of this name, a profile that was tried, and a thread of the operator's.
+    /// A run with a command in progress, a job and an open permission request, a token, a user of this name, a profile that was
+    /// tried, and a thread of the operator's.
     pub async fn set(server: &TestServer, user_name: &str) -> Self {
         let stored = json!({"tenantId": "hwlab", "backendProfile": "scripted", "storageKind": "local"});
         let session_id = id(&server.post("/api/v1/sessions", &stored).await.with_status(201), "sessionId");

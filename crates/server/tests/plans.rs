@@ -16,6 +16,7 @@ const STEADY: &[(&str, &str)] = &[
     ("backends", "one row for each backend of the configuration"),
     ("daemon_workspaces", "one row for each workspace that is served"),
     ("mesh_issuers", "one row for each domain of the mesh that this store certifies"),
+    ("mesh_presence", "one row for each connection of an agent that is open"),
     ("provider_validations", "one row for each trial of a profile, which people start"),
     ("retention_gate", "one row"),
     ("retention_holds", "legal holds, which people place"),
@@ -24,6 +25,7 @@ const STEADY: &[(&str, &str)] = &[
     ("store_clock", "one row"),
     ("store_probe", "one row"),
     ("wakeups", "rows are deleted after a minute"),
+    ("webhooks", "at most one row for each agent, which its owner sets"),
     ("workspace_switches", "tools and MCP servers that people switch on and off"),
 ];
 
@@ -60,6 +62,20 @@ const LIVE: &[&str] = &[
 const ACCEPTED: &[(&str, &str)] = &[
     ("FROM schema_migrations", "the ledger is read as a whole when a server starts"),
     ("MIN(e.session_seq) AS first_seq", "`verify` walks over all events"),
+    // Sweeps. No request waits for them.
+    (
+        "FROM mesh_cursors GROUP BY aid HAVING COUNT(*) > $1",
+        "it bounds the rows of each identity, and so has to count them",
+    ),
+    (
+        "GROUP BY agent_id, status HAVING COUNT(*) > $1",
+        "it bounds the deliveries of each agent, and so has to count them",
+    ),
+    ("SELECT c.run_id, c.reported_seq FROM webhook_runs c", "what has lost its run or its webhook has no mark"),
+    (
+        "d.opened_at <= $1 AND s.updated_at <= $1",
+        "where it may, Postgres hashes all sessions to join them with those that are open",
+    ),
 ];
 
 /// The names of the tables that grow.

@@ -4,7 +4,7 @@
 use ostler_protocol::FailureKind::SchemaInvalid;
 use serde_json::{Value, json};
 
-use crate::harness::{Engine, TestServer, both_engines, id};
+use crate::harness::{Engine, Recorder, TestServer, both_engines, id};
 
 /// Each field of the envelope, in the state before anything has happened.
 fn fields() -> Vec<&'static str> {
@@ -392,4 +392,19 @@ async fn the_events_of_a_steer_count_in_the_range_of_its_target(engine: Engine) 
         let scoped = (result["scopedEventCount"].clone(), result["scopedLastSeq"].clone());
         assert_eq!(scoped, of(&ids), "{result}");
     }
+}
+
+/// Two reads could return a count of events that the session did not have at any moment.
+#[both_engines]
+async fn a_result_and_the_commands_that_target_its_command_are_one_read(engine: Engine) {
+    let mut recorder = None;
+    let server = TestServer::with(engine, |setup| recorder = Some(Recorder::of(&mut setup.config))).await;
+    let run_id = server.create_run().await;
+    let turn = server.turn(&run_id, "work").await;
+    server.claim(&run_id, "runner-a").await.say(&turn, "at it").await;
+    server.steer(&run_id, "hurry").await;
+    server.result(&run_id, &turn).await;
+    let statements = recorder.unwrap().statements();
+    let reads: Vec<_> = statements.iter().filter(|sent| sent.sql.contains("a.target_command_id = ")).collect();
+    assert!(!reads.is_empty() && reads.iter().all(|sent| sent.sql.contains("AS session_seq")), "{reads:?}");
 }

@@ -181,9 +181,8 @@ impl CliCommand {
             Self::Mcp(_) => return None,
             // The keys of the authorities are on this machine.
             Self::Pki(args) if !args.is_remote() => return None,
-            // The launcher is of the same build: it starts its own program.
-            Self::Runner(args) if args.is_launched() => return None,
-            Self::Runner(_) => &["ostler_runners"],
+            // It checks the server itself, because its environment may name another one.
+            Self::Runner(_) => return None,
             Self::Run(args) if args.has_labels() => &[
                 CALLER,
                 "ostler_runs",

@@ -22,8 +22,8 @@ use tokio::{
 };
 
 use crate::{
-    candidates, connection::Connection, environment, errors, exit_codes, log, runner_variables::RunnerVariables,
-    targets::Within, terminal::output,
+    candidates, connection::Connection, environment, errors, exit_codes, log, preflight,
+    runner_variables::RunnerVariables, targets::Within, terminal::output,
 };
 
 /// Claim a run and drive its backend
@@ -49,12 +49,6 @@ pub(crate) struct RunnerArgs {
     /// Read the order from stdin and exit when stdin closes; for the process launcher
     #[arg(long, conflicts_with_all = ["run", "runner_id"])]
     launched: bool,
-}
-
-impl RunnerArgs {
-    pub(crate) fn is_launched(&self) -> bool {
-        self.launched
-    }
 }
 
 pub(crate) async fn runner(connection: &Connection, args: &RunnerArgs) -> Result<u8, Failure> {
@@ -137,6 +131,7 @@ async fn prepare(connection: &Connection, args: &RunnerArgs) -> Result<(RunnerOr
     let run = args.run.clone().or_else(|| variables.run_id());
     let run = run.ok_or_else(|| errors::usage("there is no run to claim", "name it, or set OSTLER_RUNNER_RUN_ID"))?;
     let finder = args.within.finder(connection)?;
+    preflight::preflight(&finder.client, &["ostler_runners"]).await?;
     let run = finder.client.get_run(&finder.run(&run).await?).await?.run;
     let name = args.runner_id.clone().or_else(|| variables.runner_id()).unwrap_or_else(unique_name);
     let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {

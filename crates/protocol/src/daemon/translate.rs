@@ -1,6 +1,7 @@
-//! Events of the kernel as frames. Every event has one frame. Two have the end of a prompt that ran out of time, and the first event
-//! of a turn that has waited for others: the echo of its prompt comes before it. The frames of an event depend only on the event and on facts that are settled before it is recorded, so that a client that reconnects gets
-//! the frames that it would have received live.
+//! Events of the kernel as frames. An event has one frame, or two: the end of a prompt that ran out of time is an error and a
+//! cancel, and the echo of a prompt that waited for other turns is sent before the first event of its own turn. The frames depend
+//! only on the event and on facts that were settled before it was recorded, so that a client that reconnects receives the frames
+//! that it would have received live.
 
 mod context;
 mod ends;
@@ -11,7 +12,7 @@ mod streamed;
 mod tools;
 
 pub use context::{PromptRef, TranslationContext};
-pub use queued::begins_turn;
+pub use queued::{begins_turn, work_types};
 pub use streamed::{MessagePart, SentPieces, restarts_attempt};
 
 use serde_json::{Map, Value, json};
@@ -43,9 +44,9 @@ pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
         _ => vec![body(event, &payload, context)],
     };
     // The two frames of a prompt that ran out of time leave no id for the echo.
-    if let Some(said) = context.said.filter(|_| bodies.len() < FRAMES_PER_EVENT_MAX) {
-        let said = serde_json::from_str(said).unwrap_or(Value::Null);
-        bodies.insert(0, context.update(echo(&said)));
+    if let Some(message) = context.queued_message.filter(|_| bodies.len() < FRAMES_PER_EVENT_MAX) {
+        let message = serde_json::from_str(message).unwrap_or(Value::Null);
+        bodies.insert(0, context.update(echo(&message)));
     }
     let frame = |((frame_type, data), n): ((&'static str, Value), i64)| {
         let mut frame = numbered(event, Frame::new(frame_type, data, event.created_at), n);

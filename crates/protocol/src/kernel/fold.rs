@@ -115,6 +115,11 @@ impl ToolFold {
         if types.is_empty() { self.open.iter().any(|open| open == call_id) } else { types.contains(&Some(TOOLKIT)) }
     }
 
+    /// Whether `open` can have all calls that have not ended: it is bounded.
+    pub fn has_room_for_open(&self) -> bool {
+        self.open.len() < OPEN_TOOLS_MAX
+    }
+
     /// Whether there were calls that `items` does not have any more.
     pub fn has_dropped_items(&self) -> bool {
         self.count > self.items.len() as i64

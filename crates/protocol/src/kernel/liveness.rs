@@ -85,17 +85,22 @@ impl Recovery {
         Self { method: "POST".into(), path, body }
     }
 
-    /// `None` if nothing is wrong, if a person has to decide, or if the server starts the next runner by itself.
-    fn of(phase: Phase, run: &Run, command: &Command) -> Option<Self> {
+    /// `None` if nothing is wrong, if a person has to decide, if a runner still holds the command, or if the server starts the next
+    /// runner by itself. `is_held`: a runner holds the run.
+    fn of(phase: Phase, run: &Run, command: &Command, is_held: bool) -> Option<Self> {
         match phase {
             Phase::Idle | Phase::WaitingModel | Phase::WaitingTool | Phase::WaitingPermission | Phase::Terminal => None,
             Phase::WaitingRunner | Phase::RunnerHeartbeatStale => {
                 let starts_itself = run.standing_job_id.is_some() || command.cancel_requested_at.is_some();
+                // A runner job for a command that a runner works on is refused. The state of a target is not known here.
+                let is_startable =
+                    !is_held || command.state == CommandState::Pending && command.target_command_id.is_none();
                 let command_id = command.target_command_id.unwrap_or(command.command_id);
                 // One job for each lease that was lost.
                 let key = format!("recovery-{command_id}-{}", run.lease_epoch);
                 let body = json!({"commandId": command_id, "idempotencyKey": key});
-                (!starts_itself).then(|| Self::post(format!("/api/v1/runs/{}/runner-jobs", run.run_id), body))
+                let path = format!("/api/v1/runs/{}/runner-jobs", run.run_id);
+                (is_startable && !starts_itself).then(|| Self::post(path, body))
             }
             Phase::WaitingProvider | Phase::IdleAfterTool | Phase::TransportDisconnected => {
                 let body = json!({"reason": format!("cancelled while {}", phase.name())});
@@ -169,7 +174,10 @@ impl Liveness {
             external_profile: None,
             other_workspace: None,
             suggested_action: suggestion(phase).to_owned(),
-            recovery: command.and_then(|command| Recovery::of(phase, run, command)),
+            recovery: command.and_then(|command| {
+                let is_held = lease.is_some_and(|lease| lease.is_live(now));
+                Recovery::of(phase, run, command, is_held)
+            }),
         }
     }
 

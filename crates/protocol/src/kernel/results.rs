@@ -55,9 +55,9 @@ pub struct RunResult {
     pub event_count: i64,
     pub events_capped: bool,
     pub next_after_seq: i64,
-    /// The number of the last event of the command, or of a steer or an interrupt that was aimed at it.
+    /// The number of the last event of the command, or of a steer or an interrupt that targets it.
     pub scoped_last_seq: Option<i64>,
-    /// Events of the command, and of the steers and interrupts that were aimed at it.
+    /// Events of the command, and of the steers and interrupts that target it.
     pub scoped_event_count: Option<i64>,
     pub artifact_summary: ArtifactSummary,
     pub tool_call_summary: ToolCallSummary,
@@ -154,9 +154,9 @@ pub struct ChainHead {
     pub hash: String,
 }
 
-/// How many events there are, and the number of the last one.
+/// The events of the commands that target another one: how many there are, and the number of the last one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AimedEvents {
+pub struct TargetingEvents {
     pub count: i64,
     pub last_seq: i64,
 }
@@ -171,8 +171,8 @@ pub struct ResultParts {
     pub reply_text: Option<String>,
     /// For a steer: the number of its target's last event.
     pub target_last_seq: Option<i64>,
-    /// Events of the steers and interrupts that were aimed at the command.
-    pub aimed: AimedEvents,
+    /// Events of the steers and interrupts that target the command.
+    pub targeting: TargetingEvents,
     pub session_seq: i64,
     pub chain_head: Hash,
     /// Retention has removed payloads of the run.
@@ -181,8 +181,18 @@ pub struct ResultParts {
 
 impl RunResult {
     pub fn of(parts: ResultParts, now: Timestamp) -> Self {
-        let ResultParts { run, command, lease, open_permissions, reply_text, target_last_seq, .. } = parts;
-        let ResultParts { aimed, session_seq, chain_head, payloads_removed_at, .. } = parts;
+        let ResultParts {
+            run,
+            command,
+            lease,
+            open_permissions,
+            reply_text,
+            target_last_seq,
+            targeting,
+            session_seq,
+            chain_head,
+            payloads_removed_at,
+        } = parts;
         let empty = CommandFold::default();
         let fold = command.as_ref().map_or(&empty, |c| &c.fold);
         let terminal = command.as_ref().map_or(run.terminal.as_ref(), |c| c.terminal.as_ref());
@@ -215,8 +225,8 @@ impl RunResult {
             event_count: run.last_seq,
             events_capped: false,
             next_after_seq: run.last_seq,
-            scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq.max(aimed.last_seq)),
-            scoped_event_count: command.as_ref().map(|c| c.fold.events + aimed.count),
+            scoped_last_seq: command.as_ref().map(|c| c.fold.last_seq.max(targeting.last_seq)),
+            scoped_event_count: command.as_ref().map(|c| c.fold.events + targeting.count),
             artifact_summary: artifact_summary(&run, command.as_ref(), fold),
             tool_call_summary: ToolCallSummary {
                 count: fold.tools.count,

@@ -126,6 +126,9 @@ pub struct SessionRef {
     pub session_id: String,
 }
 
+/// How the keys of runs begin that a call of another run has started.
+pub const CHILD_RUN_KEY: &str = "run_agent.";
+
 /// A run as stored and as sent.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

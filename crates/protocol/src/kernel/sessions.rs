@@ -1,5 +1,7 @@
 //! Sessions: a conversation that outlives runs. The row is a fold of the session's events.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
@@ -66,8 +68,8 @@ pub struct Session {
     pub parent: Option<ParentSession>,
     /// The caller's own id of the conversation. Several sessions may have the same.
     pub conversation_id: Option<String>,
-    /// What the caller keeps with the session. Nothing here reads it.
-    pub metadata: Option<Map<String, Value>>,
+    /// Opaque JSON of the caller, stored with the session. It is a JSON object as text, decoded only to be shown.
+    pub metadata: Option<Arc<str>>,
     pub backend_profile: String,
     pub title: Option<String>,
     pub labels: Labels,
@@ -117,7 +119,7 @@ impl Session {
             record["conversationId"] = conversation_id.as_str().into();
         }
         if let Some(metadata) = &self.metadata {
-            record["metadata"] = metadata.clone().into();
+            record["metadata"] = serde_json::from_str(metadata).unwrap_or_default();
         }
         canonical_hash(&record)
     }
@@ -243,18 +245,19 @@ pub fn check_metadata(metadata: &Map<String, Value>) -> Result<(), Failure> {
     }
 }
 
-/// The profile of a session, and where its credential is.
+/// The profile of a session, and the name of its secret.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProfileRef {
     pub profile: String,
-    /// The secret that a run of the profile names; never its value. Null if the profile needs none.
+    /// The secret that a run of the profile names; never its value. It follows from the profile's name: null for `scripted` and
+    /// `model`. Another profile has one here even if its agent needs none, such as a model server without a credential.
     pub secret_ref: Option<SecretRef>,
 }
 
 impl ProfileRef {
     pub fn of(profile: &str) -> Self {
-        // A model server need not have a credential, and the scripted backend has none.
+        // The config of the profile is not read, which would be a read for each session of a list.
         let needs_secret = AgentConfig::of_profile(profile).is_some_and(|agent| agent != AgentConfig::Scripted);
         Self { profile: profile.to_owned(), secret_ref: needs_secret.then(|| secret_ref(profile)) }
     }
@@ -286,7 +289,7 @@ pub struct SessionView {
     /// The caller's own id of the conversation.
     #[serde(default)]
     pub conversation_id: Option<String>,
-    /// What the caller keeps with the session.
+    /// What the caller keeps with the session; null in lists.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub metadata: Option<Map<String, Value>>,
@@ -341,7 +344,7 @@ impl SessionView {
             backend_profile: session.backend_profile,
             title: session.title,
             conversation_id: session.conversation_id,
-            metadata: session.metadata,
+            metadata: session.metadata.and_then(|text| serde_json::from_str(&text).ok()),
             labels: session.labels,
             execution_state: session.execution_state,
             state,

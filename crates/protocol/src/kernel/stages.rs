@@ -146,7 +146,7 @@ pub struct TurnPlan {
 pub enum PlanProblem {
     Empty,
     NotJson,
-    /// It is JSON, but no plan.
+    /// It is JSON, but not a plan.
     Shape,
     UnknownTool(String),
     TooLong,
@@ -173,8 +173,8 @@ impl fmt::Display for PlanProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the router returned nothing"),
-            Self::NotJson => f.write_str("the router returned no JSON"),
-            Self::Shape => f.write_str("the router returned JSON that is no plan"),
+            Self::NotJson => f.write_str("the router did not return JSON"),
+            Self::Shape => f.write_str("the router returned JSON that is not a plan"),
             Self::UnknownTool(name) => write!(f, "the router's plan has a tool that does not exist: {name:?}"),
             Self::TooLong => f.write_str("the router's plan is too long"),
             Self::TimedOut => f.write_str("the router took too long"),

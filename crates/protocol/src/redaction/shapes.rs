@@ -110,8 +110,8 @@ const HEADERS: &str = "x-api-key|x-auth-token|private-token|(?:proxy-)?authoriza
 /// The separator of a name and its value in configuration files and source code.
 const ASSIGNS: &str = r"(?::=|=>|[:=])";
 
-/// Decides whether a match holds a secret, by its groups `name` and `value` and the text before it.
-type Judge = fn(&Captures<'_>, &str) -> bool;
+/// Decides whether a match holds a secret, by its groups `name` and `value`.
+type Judge = fn(&Captures<'_>) -> bool;
 
 pub(super) struct Pattern {
     source: &'static str,
@@ -148,15 +148,14 @@ impl Pattern {
             let replaced = self.regex().replace_all(text, self.mask);
             return matches!(replaced, std::borrow::Cow::Owned(_)).then(|| replaced.into_owned());
         };
-        let start = |found: &Captures<'_>| found.get(0).map_or(0, |whole| whole.start());
-        if !self.regex().captures_iter(text).any(|found| judge(&found, &text[..start(&found)])) {
+        if !self.regex().captures_iter(text).any(|found| judge(&found)) {
             return None;
         }
         let replaced = self.regex().replace_all(text, |found: &Captures<'_>| {
             let value = found.name("value").map_or(0..0, |value| value.range());
-            let start = start(found);
+            let start = found.get(0).map_or(0, |whole| whole.start());
             let before = &text[start..value.start];
-            if judge(found, &text[..start]) { format!("{before}{MASK}") } else { found[0].to_owned() }
+            if judge(found) { format!("{before}{MASK}") } else { found[0].to_owned() }
         });
         Some(replaced.into_owned())
     }
@@ -205,26 +204,34 @@ const DESCRIPTIONS: &[&str] = &[
     "dyn",
 ];
 
-/// Whether the text ends within the last part of a path, so that the name behind it is one of a file.
-fn ends_in_folder(text: &str) -> bool {
-    text.trim_end_matches(|c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')).ends_with('/')
-}
+/// How messages about a file begin: those of the system, and those of the daemon dialect. What follows the colon of
+/// `password: No such file or directory` is no passphrase. A path before the name proves nothing: `grep -r` writes the path of a
+/// file before each of its lines.
+const FILE_MESSAGES: &[&str] = &[
+    "no such file",
+    "permission denied",
+    "file exists",
+    "cannot open",
+    "the file is ",
+    "the file exists",
+    "this is a directory",
+    "this is not a regular file",
+    "a part of the path is not a directory",
+    "a symbolic link leads out of",
+    "symbolic links are not written through",
+    "the system denies access",
+    "the system cannot open",
+];
 
-/// How messages of the system about a file begin. Behind the colon of `password: No such file or directory` is no passphrase.
-const FILE_MESSAGES: &[&str] = &["no such file", "permission denied", "file exists", "cannot open"];
-
-/// Whether what follows `password:` on its line is one: a word that looks like one, or several words that are no description.
-/// Behind a path, such as `src/password`, several words are a message about the file.
-fn is_password_line(found: &Captures<'_>, before: &str) -> bool {
+/// Whether what follows `password:` on its line is one: a word that looks like one, or several words that are neither a
+/// description nor a message about a file of that name.
+fn is_password_line(found: &Captures<'_>) -> bool {
     let value = &found["value"];
     let first = value.split_whitespace().next().unwrap_or_default();
     if is_password(first) {
         return true;
     }
-    let is_phrase = found.name("phrase").is_some_and(|phrase| !phrase.as_str().trim().is_empty());
-    // The value is at the end of the match.
-    let is_assigned = found[0][..found[0].len() - value.len()].contains('=');
-    if !is_phrase || !is_assigned && ends_in_folder(before) {
+    if found.name("phrase").is_none_or(|phrase| phrase.as_str().trim().is_empty()) {
         return false;
     }
     let word = first.trim_end_matches(|c: char| !c.is_alphanumeric()).to_ascii_lowercase();
@@ -233,7 +240,7 @@ fn is_password_line(found: &Captures<'_>, before: &str) -> bool {
 }
 
 /// Whether the value assigned to a name such as `password` is one: it is neither an expression nor a word for "none".
-fn is_assigned(found: &Captures<'_>, _: &str) -> bool {
+fn is_assigned(found: &Captures<'_>) -> bool {
     let value = &found["value"];
     let is_call = value.split_once('(').is_some_and(|(callee, _)| {
         !callee.is_empty() && callee.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.' | ':'))
@@ -244,7 +251,7 @@ fn is_assigned(found: &Captures<'_>, _: &str) -> bool {
 
 /// Whether a variable or field named like a token holds one. The name of an environment variable suffices; other names are
 /// used for the words of a language and for places in a list as well.
-fn is_assigned_token(found: &Captures<'_>, _: &str) -> bool {
+fn is_assigned_token(found: &Captures<'_>) -> bool {
     let (name, value) = (&found["name"], &found["value"]);
     if value.starts_with(MASK) || is_place_token(&name.to_ascii_lowercase()) {
         return false;
@@ -330,7 +337,7 @@ fn patterns() -> Vec<Pattern> {
             r#"(?i)\b(?<name>[a-z0-9_.\-]*token)(?:\\*["'])?\s*(?<assign>ASSIGNS)\s*\\*["']?(?<value>[^\s"'\\&,;(){}<>]{6,})"#,
             is_assigned_token,
         ),
-        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |found, _| is_npm_token(&found["value"]["npm_".len()..])),
+        (r"\b(?<value>npm_[A-Za-z0-9_]+)", |found| is_npm_token(&found["value"]["npm_".len()..])),
     ];
     let plain = plain.into_iter().map(|(pattern, mask)| Pattern::new(pattern, mask));
     plain.chain(judged.into_iter().map(|(pattern, judge)| Pattern::judged(pattern, judge))).collect()

@@ -102,6 +102,9 @@ fn plain_text_loses_its_credentials_too() {
         ("vault/db_pass: hunter2abc", "vault/db_pass: [redacted]"),
         ("a/b password: correct horse battery", "a/b password: [redacted]"),
         ("vault/password = correct horse battery", "vault/password = [redacted]"),
+        // As `grep -r . /run/secrets` prints it.
+        ("/run/secrets/db_password:correct horse battery staple", "/run/secrets/db_password:[redacted]"),
+        ("vault/password: the horse is a battery", "vault/password: [redacted]"),
         ("use npm_x or npm_abcdefghij", "use [redacted] or [redacted]"),
         ("GET /npm%5Fabcdefghij", "GET /[redacted]"),
         ("[('set-cookie', 'sid=abcdef123')]", "[('set-cookie', '[redacted]')]"),
@@ -135,6 +138,9 @@ fn ordinary_text_is_left_alone() {
         "src/password: no such file or directory",
         "./config/db_pass: the file is not UTF-8 text",
         "src/old.password: this is a directory, not a file",
+        "src/password: the file is larger than 16 bytes",
+        "src/password: this is not a regular file",
+        "src/db_pass: the system denies access",
         "cat: password: No such file or directory",
     ] {
         assert_eq!(redactor.redact(text), text);

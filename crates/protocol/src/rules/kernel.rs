@@ -186,7 +186,7 @@ macro_rules! kernel_rules {
         CommandTerminal "command-terminal" StateConflict "The command has ended.",
             hint: Some("`ostler result` shows its outcome; send new input with `ostler run --session`");
         CommandNotPending "command-not-pending" StateConflict "A runner already works on the command.",
-            hint: Some("wait for its end; if its runner is lost, order another one after the lease has expired");
+            hint: Some("wait for its end; if its runner is lost, create another runner job after the lease has expired");
         CommandsUnfinished "commands-unfinished" Overloaded "The run has too many unfinished commands.",
             hint: Some("wait until some of them have ended, or cancel them");
         CommandsUnfinishedBytes "commands-unfinished-bytes" Overloaded "The unfinished commands of the run are too large together.",

@@ -8,7 +8,8 @@ use crate::turn_sink::TurnSink;
 /// Something that can work on the turns of a session.
 pub trait Backend: Send + Sync {
     /// Works on one turn. When the sink reports a stop, the backend should finish soon. The runner drops the future if
-    /// it does not.
+    /// it does not. A program that the backend has started must have ended when the future resolves, or end in
+    /// [`Backend::close`]: the runner then releases its lease, and another backend may start.
     fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult>;
 
     /// How to continue a turn whose runner died.

@@ -16,6 +16,7 @@ use ostler_protocol::{
         commands::{Command, CommandPage, CommandType, PollCommands},
         events::{AppendEvent, Appended, EventType, PHASE_WORKSPACE_CHANGED},
         leases::LeaseState,
+        runs::TerminalStatus,
         workspaces::RecordedChanges,
     },
 };
@@ -31,6 +32,7 @@ use crate::{
     changes::TurnChanges,
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseRefusal, LeaseSession},
+    leave_order::LeaveOrder,
     turn_sink::{self, RunnerSide, terminal_payload},
 };
 use prepare::{Start, prepare_turn};
@@ -44,12 +46,14 @@ const POLL_PAUSE_MS: (u64, u64) = (25, 1_000);
 /// A backend that was stopped and has not ended is dropped after this.
 const STOP_GRACE_MS: u64 = 10_000;
 
-/// Works on one turn. Only what ends the whole lease session is an error.
+/// Works on one turn. Only what ends the whole lease session is an error. After an order to leave, the backend is stopped and the
+/// turn stays unfinished; this returns when the backend has ended the turn, however long that takes.
 pub(crate) async fn drive_turn(
     lease: &mut LeaseSession,
     environment: &BackendEnvironment,
     backend: &mut dyn Backend,
     command: Command,
+    leave: &LeaveOrder,
 ) -> Result<(), Halt> {
     let prepared = prepare_turn(lease, environment, backend, command).await;
     let (turn, allowance, meter) = match prepared {
@@ -60,11 +64,14 @@ pub(crate) async fn drive_turn(
     let (mut sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter);
     sink.attach_tools(lease.tool_port(turn.command.command_id));
     let targeting = lease.pending.take_targeting(turn.command.command_id);
-    let mut driver = TurnDriver::new(lease, &turn, side, &allowance);
+    let mut driver = TurnDriver::new(lease, &turn, side, &allowance, leave);
     for command in targeting {
         driver.deliver(command).await?;
     }
     let changes = TurnChanges::begin(environment).await;
+    if leave.is_given() {
+        return Ok(());
+    }
     let outcome = driver.attend(backend.turn(&turn, sink)).await?;
     if let (Some(changes), Outcome::Left(Ok(_) | Err(TurnAbort::Stopped))) = (changes, &outcome) {
         driver.report_changes(&changes).await;
@@ -124,6 +131,8 @@ struct TurnDriver<'a> {
     time_up_at: Option<Instant>,
     time_up: StopReason,
     drop_at: Option<Instant>,
+    leave: &'a LeaveOrder,
+    is_leaving: bool,
     news_mark: String,
 }
 
@@ -134,11 +143,18 @@ enum DriverEvent {
     Page(Result<CommandPage, Failure>),
     Heartbeat(Result<LeaseState, Failure>),
     Stopping,
+    Leaving,
     Tick,
 }
 
 impl<'a> TurnDriver<'a> {
-    fn new(lease: &'a mut LeaseSession, turn: &'a Turn, side: RunnerSide, allowance: &Allowance) -> Self {
+    fn new(
+        lease: &'a mut LeaseSession,
+        turn: &'a Turn,
+        side: RunnerSide,
+        allowance: &Allowance,
+        leave: &'a LeaveOrder,
+    ) -> Self {
         let now = Instant::now();
         Self {
             lease,
@@ -152,6 +168,8 @@ impl<'a> TurnDriver<'a> {
             time_up_at: now.checked_add(Duration::from_millis(allowance.timeout_ms.unsigned_abs())),
             time_up: StopReason::Budget(allowance.timed_out()),
             drop_at: None,
+            leave,
+            is_leaving: false,
             news_mark: String::new(),
         }
     }
@@ -167,7 +185,8 @@ impl<'a> TurnDriver<'a> {
                 batch = self.side.next_batch(), if self.append.is_none() => DriverEvent::Batch(batch),
                 page = completion(&mut self.poll) => DriverEvent::Page(page),
                 state = completion(&mut self.heartbeat) => DriverEvent::Heartbeat(state),
-                () = self.side.stopped(), if self.drop_at.is_none() => DriverEvent::Stopping,
+                () = self.leave.given(), if !self.is_leaving => DriverEvent::Leaving,
+                () = self.side.stopped(), if self.drop_at.is_none() && !self.is_leaving => DriverEvent::Stopping,
                 () = sleep_until(tick) => DriverEvent::Tick,
             };
             match event {
@@ -194,6 +213,7 @@ impl<'a> TurnDriver<'a> {
                     self.read_heartbeat(state)?;
                 }
                 DriverEvent::Stopping => self.drop_at = Some(Instant::now() + Duration::from_millis(STOP_GRACE_MS)),
+                DriverEvent::Leaving => self.begin_to_leave(),
                 DriverEvent::Tick => {
                     if self.tick(Instant::now()) {
                         return Ok(Outcome::Left(Err(TurnAbort::Stopped)));
@@ -201,6 +221,14 @@ impl<'a> TurnDriver<'a> {
                 }
             }
         }
+    }
+
+    /// Stops the backend and waits for it without a limit of our own: the lease is released afterwards, and a backend that was only
+    /// dropped could still be at work then. Nothing is polled any more: an interrupt is for the next runner.
+    fn begin_to_leave(&mut self) {
+        self.is_leaving = true;
+        (self.poll, self.poll_at, self.drop_at) = (None, None, None);
+        self.side.stop(StopReason::Leave);
     }
 
     fn heartbeat_at(&self) -> Option<Instant> {
@@ -322,7 +350,12 @@ impl<'a> TurnDriver<'a> {
             (Outcome::EndedElsewhere, _) => return Ok(()),
             (Outcome::Left(Err(TurnAbort::Crashed)), _) => return Err(Halt::Crashed),
             (Outcome::Rejected(failure), _) => self.discard_rejected(&failure),
-            (Outcome::Left(_), Some(reason)) => stop_end(&reason),
+            (Outcome::Left(left), Some(reason)) => match (stop_end(&reason), left) {
+                (Some(end), _) => end,
+                // The backend was done before it received the order.
+                (None, Ok(end)) if end.status == TerminalStatus::Completed => end,
+                (None, _) => return self.send_rest().await,
+            },
             (Outcome::Left(Ok(end)), None) => end,
             (Outcome::Left(Err(TurnAbort::Stopped)), None) => {
                 TurnEnd::failed(FailureKind::BackendFailed, "the agent stopped without being told to")
@@ -360,6 +393,28 @@ impl<'a> TurnDriver<'a> {
         }
     }
 
+    /// Sends the remaining events of a turn that is left unfinished.
+    async fn send_rest(&mut self) -> Result<(), Halt> {
+        let mut in_flight = self.append.take();
+        loop {
+            let appended = match in_flight.take() {
+                Some(append) => append.await,
+                None => match self.side.take_batch() {
+                    batch if batch.is_empty() => return Ok(()),
+                    batch => self.lease.append(batch).await,
+                },
+            };
+            match self.record_append(appended) {
+                None => {}
+                Some(LeaseRefusal::Content(failure)) => {
+                    tracing::warn!(%failure, "the server rejected the last events of an unfinished turn");
+                    return Ok(());
+                }
+                Some(refusal) => return refusal.unless_command_ended(),
+            }
+        }
+    }
+
     fn record_append(&mut self, appended: Result<Appended, Failure>) -> Option<LeaseRefusal> {
         match appended {
             Ok(appended) => {
@@ -380,14 +435,16 @@ impl<'a> TurnDriver<'a> {
     }
 }
 
-fn stop_end(reason: &StopReason) -> TurnEnd {
-    match reason {
+/// How a turn ends that was stopped for this reason. `None` if it does not end.
+fn stop_end(reason: &StopReason) -> Option<TurnEnd> {
+    Some(match reason {
         StopReason::Cancel => TurnEnd::cancelled("cancelled on request"),
         StopReason::Interrupt => TurnEnd::cancelled("interrupted"),
         StopReason::Budget(used_up) => TurnEnd::blocked(FailureKind::BudgetExceeded, used_up.to_string()),
         // The turn is complete as it is: its calls are pending.
         StopReason::HandedOver => TurnEnd::completed(),
-    }
+        StopReason::Leave => return None,
+    })
 }
 
 /// The result of the call in flight. Never resolves if there is none.

@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
 
 use ostler_protocol::{
@@ -14,58 +14,50 @@ use ostler_protocol::{
         front_end::{FrontEndTool, UPDATE_STATE_TOOL, call_payload},
     },
     limits::TOOL_COMMAND_CHARS_MAX,
-    run_input::agui::translate::TranslatorState,
     tools::wire::{CallStatus, CalledTool, OfferedTool},
 };
 use serde_json::{Value, json};
-use tokio::{
-    sync::watch,
-    time::{Duration, Instant, timeout_at},
+use tokio::time::{Duration, Instant, timeout_at};
+
+use super::{open_calls::OpenCalls, shared::SinkShared};
+use crate::{
+    budgets::StopReason,
+    front_end::{ARGUMENTS_BYTES_MAX, CALLS_MAX, FrontEndState, UPDATE_STATE_DESCRIPTION, too_long},
+    text::clip,
 };
 
-use super::shared::SinkShared;
-use crate::{budgets::StopReason, text::clip};
-
-/// How long after the last call of a turn with pending calls the turn is stopped. Programs send the calls of one reply of their
-/// model one after the other.
+/// How long after its last call a turn with pending calls is stopped. Programs send the calls of one reply of their model one after
+/// the other.
 const QUIET_MS: u64 = 300;
-/// How long after its first pending call a turn is stopped, although the backend goes on to call tools.
+/// After this long, a turn with pending calls is stopped as soon as no call is open, although the backend goes on to call tools. A
+/// call that is open is waited for without a limit other than the turn's own.
 const HAND_OVER_MS_MAX: u64 = 10_000;
-/// Bytes of the arguments of one call. It is recorded whole, because the front end needs them.
-const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 const PENDING: &str = "The call was handed to the user's page, which runs this tool. Its result is not known yet: it comes with the next \
     message. End your turn now, without calling more tools.";
-const UPDATE_STATE: &str = "Changes the state that you share with the user's page.";
 
 /// The tools of the front end in one turn.
 pub(super) struct FrontEndTools {
     shared: Arc<SinkShared>,
     tools: Vec<FrontEndTool>,
     /// `None` if the front end shares no state.
-    state: Mutex<Option<TranslatorState>>,
-    /// Number of the turn's calls that have not ended. It is also sent when a pending call is recorded.
-    open_calls: watch::Sender<u32>,
-    has_pending: AtomicBool,
+    state: Mutex<Option<FrontEndState>>,
+    /// Number of calls that were to be handed over. At most [`CALLS_MAX`] of them are pending.
+    pending: AtomicUsize,
 }
 
-/// A call of another tool that has not ended: the turn is not stopped before.
-pub(super) struct OpenCall<'a>(&'a watch::Sender<u32>);
+/// A call of a server's tool that has not ended: the turn is not stopped before.
+pub(super) struct OpenCall<'a>(&'a SinkShared);
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        self.0.send_modify(|open| *open = open.saturating_sub(1));
+        self.0.open_calls.send_modify(OpenCalls::end_gateway_call);
     }
 }
 
 impl FrontEndTools {
     pub(super) fn new(shared: Arc<SinkShared>, context: Context) -> Self {
-        let state = context.state.map(|state| {
-            let mut document = TranslatorState::default();
-            document.take(&json!({"snapshot": state}));
-            document
-        });
-        let (open_calls, has_pending) = (watch::Sender::new(0), AtomicBool::new(false));
-        Self { shared, tools: context.tools, state: Mutex::new(state), open_calls, has_pending }
+        let state = Mutex::new(context.state.as_ref().map(FrontEndState::new));
+        Self { shared, tools: context.tools, state, pending: AtomicUsize::new(0) }
     }
 
     fn has_state(&self) -> bool {
@@ -78,9 +70,7 @@ impl FrontEndTools {
         let mut own: Vec<_> =
             self.tools.iter().map(|tool| offered(&tool.name, &tool.description, &tool.parameters)).collect();
         if self.has_state() {
-            let patch = json!({"type": "array", "items": {"type": "object"}, "description": "JSON Patch (RFC 6902)"});
-            let parameters = json!({"type": "object", "required": ["patch"], "properties": {"patch": patch}});
-            own.push(offered(UPDATE_STATE_TOOL, UPDATE_STATE, &parameters));
+            own.push(offered(UPDATE_STATE_TOOL, UPDATE_STATE_DESCRIPTION, &FrontEndState::parameters()));
         }
         server.retain(|tool| !own.iter().any(|other| other.name == tool.name));
         server.append(&mut own);
@@ -98,22 +88,15 @@ impl FrontEndTools {
 
     /// Keeps the turn from being stopped by a pending call until the returned value is dropped.
     pub(super) fn begin_call(&self) -> OpenCall<'_> {
-        self.open_calls.send_modify(|open| *open += 1);
-        OpenCall(&self.open_calls)
+        self.shared.open_calls.send_modify(OpenCalls::begin_gateway_call);
+        OpenCall(&self.shared)
     }
 
     /// Handles a call of one of these tools.
     pub(super) fn call(&self, call_id: String, name: &str, arguments: &str) -> CalledTool {
         let outcome = match self.find(name) {
-            _ if arguments.len() > ARGUMENTS_BYTES_MAX => {
-                self.report(&call_id, name, arguments, Err("the arguments are too long".to_owned()))
-            }
-            Some(tool) => match tool.read_arguments(arguments) {
-                Ok(arguments) => {
-                    self.shared.push(EventType::ToolCall, RawJson::of(&call_payload(&call_id, name, &arguments)));
-                    self.stop_soon();
-                    Ok(PENDING.to_owned())
-                }
+            Some(tool) => match self.hand_over(&call_id, tool, arguments) {
+                Ok(()) => Ok(PENDING.to_owned()),
                 Err(problem) => self.report(&call_id, name, arguments, Err(problem)),
             },
             None => {
@@ -126,6 +109,23 @@ impl FrontEndTools {
             Err(content) => (CallStatus::Failed, content),
         };
         CalledTool { call_id, status, content, truncated: false }
+    }
+
+    /// Records a call as pending, or returns why it cannot be handed over.
+    fn hand_over(&self, call_id: &str, tool: &FrontEndTool, arguments: &str) -> Result<(), String> {
+        if arguments.len() > ARGUMENTS_BYTES_MAX {
+            return Err(too_long());
+        }
+        let arguments = tool.read_arguments(arguments)?;
+        let earlier = self.pending.fetch_add(1, Ordering::Relaxed);
+        if earlier >= CALLS_MAX {
+            return Err(format!("the user's page takes at most {CALLS_MAX} calls at once; end your turn now"));
+        }
+        self.shared.push(EventType::ToolCall, RawJson::of(&call_payload(call_id, &tool.name, &arguments)));
+        if earlier == 0 {
+            self.stop_soon();
+        }
+        Ok(())
     }
 
     /// Records a call that has ended.
@@ -151,33 +151,30 @@ impl FrontEndTools {
     }
 
     fn update_state(&self, arguments: &str) -> Result<String, String> {
-        let arguments: Value = serde_json::from_str(arguments).map_err(|error| format!("not JSON: {error}"))?;
-        let patch = &arguments["patch"];
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let document = state.as_mut().ok_or("the user's page shares no state")?;
-        if !document.patch(patch) {
-            return Err("the patch does not apply to the state".to_owned());
-        }
-        self.shared.push(EventType::State, RawJson::of(&json!({"patch": patch})));
-        Ok(document.value().map_or_else(|| "done".to_owned(), |state| format!("The state is now: {state}")))
+        let updated = state.as_mut().ok_or("the user's page shares no state")?.update(arguments)?;
+        // Under the lock, so that the events have the order of the changes.
+        self.shared.push(EventType::State, RawJson::of(&updated.event));
+        Ok(updated.result)
     }
 
     /// Stops the turn when no call is open and the backend makes no more of them.
     fn stop_soon(&self) {
-        if self.has_pending.swap(true, Ordering::Relaxed) {
-            self.open_calls.send_modify(|_| ());
-            return;
-        }
-        let (shared, mut open_calls) = (self.shared.clone(), self.open_calls.subscribe());
+        let (shared, mut open_calls) = (Arc::downgrade(&self.shared), self.shared.open_calls.subscribe());
         let until = Instant::now() + Duration::from_millis(HAND_OVER_MS_MAX);
         tokio::spawn(async move {
             // An error means that the turn has ended.
-            while open_calls.wait_for(|open| *open == 0).await.is_ok() {
+            while open_calls.wait_for(OpenCalls::is_empty).await.is_ok() {
                 let quiet_at = (Instant::now() + Duration::from_millis(QUIET_MS)).min(until);
                 match timeout_at(quiet_at, open_calls.changed()).await {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) => return,
-                    Err(_) => return shared.stop(StopReason::HandedOver),
+                    Err(_) => {
+                        if let Some(shared) = shared.upgrade() {
+                            shared.stop(StopReason::HandedOver);
+                        }
+                        return;
+                    }
                 }
             }
         });

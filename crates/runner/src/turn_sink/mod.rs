@@ -6,6 +6,7 @@
 //! far ahead of the server has to wait. The digests of permissions are checked here, before a backend may proceed.
 
 mod front_end_tools;
+mod open_calls;
 mod permission;
 mod runner_side;
 mod shared;

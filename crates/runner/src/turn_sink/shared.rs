@@ -17,6 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, oneshot, watch};
 
+use super::open_calls::OpenCalls;
 use crate::{
     backend::turn::TurnEnd,
     budgets::{Meter, StopReason},
@@ -35,6 +36,7 @@ pub(super) struct SinkShared {
     stop: watch::Sender<Option<StopReason>>,
     /// Calls of server tools that the backend made through the gateway.
     gateway_calls: AtomicU32,
+    pub(super) open_calls: watch::Sender<OpenCalls>,
 }
 
 pub(super) struct SinkState {
@@ -66,6 +68,7 @@ impl SinkShared {
             moved: Notify::new(),
             stop,
             gateway_calls: AtomicU32::new(0),
+            open_calls: watch::Sender::new(OpenCalls::default()),
         }
     }
 
@@ -76,6 +79,9 @@ impl SinkShared {
 
     /// Queues an event of the turn's command and counts it against the budgets.
     pub(super) fn push(&self, event_type: EventType, payload: RawJson) {
+        if event_type == EventType::ToolCall {
+            self.open_calls.send_modify(|calls| calls.observe(&payload));
+        }
         let mut state = self.state();
         let spent = state.meter.observe(event_type, &payload);
         state.outbox.push(event_type, &self.command, payload);
@@ -115,6 +121,11 @@ impl SinkShared {
     /// Waits until everything emitted so far is durable.
     pub(super) async fn flush(&self) {
         self.wait_until(|state| state.outbox.is_empty() && !state.in_flight).await;
+    }
+
+    /// Waits while the server is far behind.
+    pub(super) async fn wait_for_room(&self) {
+        self.wait_until(|state| state.outbox.has_room()).await;
     }
 
     pub(super) async fn wait_until(&self, holds: impl Fn(&SinkState) -> bool) {

@@ -74,7 +74,7 @@ impl TurnSink {
 
     /// Emits one event of the turn's command. Waits only while the server is far behind.
     pub async fn emit<T: Serialize>(&self, event_type: EventType, payload: &T) {
-        self.wait_for_room().await;
+        self.shared.wait_for_room().await;
         self.shared.push(event_type, RawJson::of(payload));
     }
 
@@ -92,7 +92,7 @@ impl TurnSink {
 
     /// Emits a piece of a message that is being written: `assistant_delta` or `reasoning_delta`.
     pub async fn emit_delta(&self, event_type: EventType, message_id: &str, text: &str) {
-        self.wait_for_room().await;
+        self.shared.wait_for_room().await;
         self.shared.state().outbox.push_delta(event_type, &self.shared.command, message_id, text);
         self.shared.queued.notify_one();
     }
@@ -206,7 +206,7 @@ impl TurnSink {
         if well_formed {
             self.shared.state().undecided.insert(ask.permission_id, sender);
         }
-        self.wait_for_room().await;
+        self.shared.wait_for_room().await;
         self.shared.push(EventType::PermissionRequest, payload);
         let wait_ms = ask.wait_ms().unsigned_abs() + DECISION_GRACE_MS;
         PendingPermission::new(ask, well_formed.then_some(resolved), wait_ms)
@@ -247,9 +247,5 @@ impl TurnSink {
     /// Waits until everything emitted so far is durable.
     pub async fn flush(&self) {
         self.shared.flush().await;
-    }
-
-    async fn wait_for_room(&self) {
-        self.shared.wait_until(|state| state.outbox.has_room()).await;
     }
 }

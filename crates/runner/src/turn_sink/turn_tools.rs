@@ -38,8 +38,13 @@ impl TurnTools {
         Self { shared, stop, port, front_end }
     }
 
-    /// Handles a call of a front end's tool. The events of such calls count against the budget.
-    fn hand_over(&self, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
+    /// Handles a call of a front end's tool. The events of such calls count against the budget, and wait while the server is far
+    /// behind.
+    async fn hand_over(&self, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
+        tokio::select! {
+            () = self.shared.wait_for_room() => {}
+            () = self.stopped() => return Err(stopping()),
+        }
         let spent = self.shared.state().meter.check_next_tool();
         if let Some(spent) = spent {
             self.shared.stop(spent);
@@ -52,7 +57,7 @@ impl TurnTools {
 
     async fn call_once(&self, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
         if self.front_end.has(name) {
-            return self.hand_over(name, arguments);
+            return self.hand_over(name, arguments).await;
         }
         if self.stop.borrow().is_some() || !self.shared.count_tool() {
             return Err(stopping());
@@ -61,14 +66,15 @@ impl TurnTools {
         let call_id = self.shared.new_gateway_call_id();
         // The server records the call. What the backend emitted before it comes first.
         let _ = timeout(Duration::from_millis(FLUSH_MS_MAX), self.shared.flush()).await;
-        let mut stop = self.stop.clone();
-        let stopped = async move {
-            let _ = stop.wait_for(Option::is_some).await;
-        };
         tokio::select! {
             called = self.port.call(&call_id, name, arguments) => called,
-            () = stopped => Err(stopping()),
+            () = self.stopped() => Err(stopping()),
         }
+    }
+
+    async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        let _ = stop.wait_for(Option::is_some).await;
     }
 }
 

@@ -4,6 +4,7 @@
 mod gateway;
 mod hostile;
 mod modes;
+mod stopping;
 
 use std::{path::Path, sync::Arc};
 
@@ -76,10 +77,19 @@ impl Fixture {
     }
 
     fn start(&self) -> JoinHandle<RunnerOutcome> {
-        self.start_program(vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{FUNCTIONS}{}", self.script)])
+        tokio::spawn(run(self.order(self.shell()), self.kernel.client()))
     }
 
     fn start_program(&self, command: Vec<String>) -> JoinHandle<RunnerOutcome> {
+        tokio::spawn(run(self.order(command), self.kernel.client()))
+    }
+
+    /// The command that acts the script.
+    fn shell(&self) -> Vec<String> {
+        vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("{FUNCTIONS}{}", self.script)]
+    }
+
+    fn order(&self, command: Vec<String>) -> RunnerOrder {
         let environment = BackendEnvironment {
             home: Some(self.home.path().to_owned()),
             workspace: Some(self.workspace.path().to_owned()),
@@ -89,7 +99,7 @@ impl Fixture {
             ..BackendEnvironment::bare(AgentConfig::Acp { command, keep: vec!["kept".into()], extensions: None })
         };
         let order = RunnerOrder::resident(self.kernel.run_id(), "runner-a".into(), "scripted".into(), environment);
-        tokio::spawn(run(RunnerOrder { idle_timeout_ms: self.idle_timeout_ms, ..order }, self.kernel.client()))
+        RunnerOrder { idle_timeout_ms: self.idle_timeout_ms, ..order }
     }
 
     /// Runs one turn to its end.
@@ -290,20 +300,6 @@ async fn a_run_that_never_asks_declines_and_reports_it() {
     assert!(fixture.file("reply").contains(r#""optionId":"no""#), "{}", fixture.file("reply"));
 }
 
-#[tokio::test]
-async fn an_interrupt_cancels_the_prompt_and_the_open_permission_request() {
-    let script = ASKS.replace("read -r l; say \"$l\" >reply", "while read -r l; do say \"$l\" >>replies; case \"$l\" in *outcome*) break ;; esac; done; reply 3 '{\"stopReason\":\"cancelled\"}'; listen");
-    let fixture = Fixture::with(&script, json!({"approval": "untrusted"}));
-    let command_id = fixture.submit("do it");
-    let runner = fixture.start();
-    fixture.kernel.until(|kernel| !kernel.permissions().is_empty()).await;
-    fixture.kernel.submit(CommandType::Interrupt, json!({}));
-    runner.await.unwrap();
-    assert_eq!(end(&fixture.kernel.command(command_id)).0, TerminalStatus::Cancelled);
-    let replies = fixture.file("replies");
-    assert!(replies.contains("session/cancel") && replies.contains(r#""outcome":"cancelled""#), "{replies}");
-}
-
 /// Makes the agent send these requests, and returns the replies it got.
 async fn replies_to(requests: &[(&str, Value)], policy: Value) -> (Fixture, Vec<Value>) {
     let calls: String = requests
@@ -404,14 +400,6 @@ async fn every_misbehaviour_of_an_agent_ends_the_turn_with_a_reason() {
         let command = Fixture::new(script).turn().await;
         assert_eq!(end(&command), (status, Some(kind)), "{script}: {:?}", command.terminal);
     }
-}
-
-#[tokio::test]
-async fn an_agent_that_never_replies_times_out_and_is_killed() {
-    let fixture = Fixture::with("begin; read -r l; echo $$ >pid; text 'one moment'; listen", json!({"timeoutMs": 500}));
-    assert_eq!(end(&fixture.turn().await), (TerminalStatus::Blocked, Some(FailureKind::BudgetExceeded)));
-    let pid = fixture.file("pid");
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "process {pid} is still there");
 }
 
 /// Stores its requests in its home, and can load its session.

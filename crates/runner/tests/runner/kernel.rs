@@ -24,7 +24,7 @@ use ostler_protocol::{
         leases::{ClaimRun, PatchLease},
         operations::{self, *},
         permissions::{PermissionRequest, PermissionStatus, Voter, VotingRules},
-        results::{AimedEvents, ResultParts, RunResult},
+        results::{ResultParts, RunResult, TargetingEvents},
         runs::Run,
         sessions::Session,
     },
@@ -330,7 +330,7 @@ impl Kernel {
             reply_text: None,
             payloads_removed_at: None,
             target_last_seq: None,
-            aimed: AimedEvents::default(),
+            targeting: TargetingEvents::default(),
             session_seq: desk.session.last_seq,
             chain_head: desk.session.chain_head,
         };

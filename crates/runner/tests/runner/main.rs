@@ -23,7 +23,7 @@ use ostler_protocol::{
 };
 use ostler_runner::{
     BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, TurnSink,
-    backend::{AfterCrash, Backend, Turn, TurnEnd, TurnResult},
+    backend::{AfterCrash, Backend, Turn, TurnAbort, TurnEnd, TurnResult},
     run, run_until, run_with, run_with_until,
 };
 use serde_json::json;
@@ -368,6 +368,69 @@ async fn a_stopped_runner_holds_its_lease_until_its_backend_is_closed() {
     }
     assert_eq!(runner.await.unwrap().status, RunnerStatus::Stopped);
     assert!(!kernel.leased());
+}
+
+/// A backend that works until it is stopped, and then takes longer to end its turn than a cancelled one may.
+struct SlowToStop;
+
+impl Backend for SlowToStop {
+    fn turn<'a>(&'a mut self, _: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
+        Box::pin(async move {
+            sink.emit(EventType::Step, &json!({"name": "work", "status": "started"})).await;
+            sink.stopped().await;
+            sleep(Duration::from_secs(15)).await;
+            sink.emit(EventType::Step, &json!({"name": "work", "status": "finished"})).await;
+            Err(TurnAbort::Stopped)
+        })
+    }
+
+    fn after_crash(&self) -> AfterCrash {
+        AfterCrash::Repeat
+    }
+
+    fn keeps_lease(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopped_runner_holds_its_lease_until_its_backend_has_left_the_turn() {
+    let kernel = Kernel::new(json!({}));
+    let turn = kernel.turn(json!([{"say": "x"}]));
+    let (stop, stop_requested) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stop_requested.await;
+    };
+    let short = RunnerOrder { lease_ms: 3_000, ..order(&kernel, "runner-a") };
+    let grace = Duration::from_secs(60);
+    let runner = tokio::spawn(run_with_until(short, kernel.client(), Box::new(SlowToStop), stopped, grace));
+    kernel.until(|k| of_type(k, EventType::Step).len() == 1).await;
+    stop.send(()).unwrap();
+    for second in 1..14 {
+        sleep(Duration::from_secs(1)).await;
+        assert!(kernel.leased(), "after {second} s");
+    }
+    assert_eq!(runner.await.unwrap().status, RunnerStatus::Stopped);
+    assert!(!kernel.leased());
+    assert_eq!(of_type(&kernel, EventType::Step).len(), 2, "what the backend emitted last is sent");
+    assert!(is_running(&kernel, turn), "another runner continues the turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runner_whose_backend_does_not_stop_in_time_leaves_its_lease_to_expire() {
+    let kernel = Kernel::new(json!({}));
+    kernel.turn(json!([{"say": "x"}]));
+    let (stop, stop_requested) = tokio::sync::oneshot::channel::<()>();
+    let stopped = async move {
+        let _ = stop_requested.await;
+    };
+    let grace = Duration::from_secs(5);
+    let order = order(&kernel, "runner-a");
+    let runner = tokio::spawn(run_with_until(order, kernel.client(), Box::new(SlowToStop), stopped, grace));
+    kernel.until(|k| of_type(k, EventType::Step).len() == 1).await;
+    stop.send(()).unwrap();
+    assert_eq!(runner.await.unwrap().status, RunnerStatus::Stopped);
+    assert!(kernel.leased(), "the backend may still be at work");
 }
 
 #[tokio::test(start_paused = true)]

@@ -299,3 +299,36 @@ async fn the_key_comes_from_the_home_and_is_never_reported() {
     let (_, command) = turn("hello", at_home(&tempfile::tempdir().unwrap()), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::SecretUnavailable)), "a key is required");
 }
+
+/// A turn whose plan is requested on its own, within this time.
+fn submit_with_router(kernel: &Kernel, prompt: &str, router_ms: u64) -> CommandId {
+    let config = json!({"router": "always", "routerMs": router_ms});
+    kernel.submit(CommandType::Turn, json!({"prompt": prompt, "runtimeConfig": config}))
+}
+
+#[tokio::test]
+async fn a_router_waits_as_long_as_its_provider_asks_for() {
+    let (endpoint, kernel) = (chat(), Kernel::new(json!({})));
+    let command_id = submit_with_router(&kernel, "[[busy:1]]", 300);
+    let retry_policy = RetryPolicy { later_ms: 400, ..RetryPolicy::default() };
+    start(&kernel, BackendEnvironment { retry_policy, ..environment(endpoint.base_url()) }).await.unwrap();
+    assert_eq!(end(&kernel.command(command_id)).0, TerminalStatus::Completed);
+    let requests = endpoint.seen();
+    assert_eq!(requests.len(), 4, "router and worker are each asked to come back later");
+    assert!(requests[0].body == requests[1].body && requests[1].body != requests[2].body);
+    let fallback = of_type(&kernel, EventType::BackendStatus).into_iter().find(|p| p["phase"] == "router:fallback");
+    assert_eq!(fallback.unwrap()["reason"], "not-json", "the pause did not use up the router's time");
+}
+
+#[tokio::test]
+async fn a_router_that_never_replies_counts_as_a_model_call() {
+    // Connections are accepted, and no request is read.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let base_url = format!("http://{}/v1", silent.local_addr().unwrap());
+    let kernel = Kernel::new(json!({}));
+    submit_with_router(&kernel, "hello", 100);
+    let runner = start(&kernel, environment(base_url));
+    kernel.until(|kernel| of_type(kernel, EventType::Usage) == [json!({"model": "small"})]).await;
+    kernel.submit(CommandType::Interrupt, json!({}));
+    runner.await.unwrap();
+}

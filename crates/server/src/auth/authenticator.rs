@@ -28,7 +28,7 @@ const REMEMBERED: SignedDuration = SignedDuration::from_secs(5);
 
 pub struct Authenticator {
     /// The operator may have several tokens.
-    operator_hashes: Vec<String>,
+    operator_digests: Vec<OperatorDigest>,
     pub issuers: Issuers,
     /// Kinds of tokens that belong to dialects.
     kinds: Vec<TokenKind>,
@@ -43,7 +43,7 @@ pub struct Authenticator {
 impl Authenticator {
     pub fn new(operator: &[SecretString], issuers: Issuers, kinds: Vec<TokenKind>) -> Self {
         Self {
-            operator_hashes: operator.iter().map(|token| token_hash(token.expose_secret())).collect(),
+            operator_digests: operator.iter().map(OperatorDigest::of).collect(),
             issuers,
             kinds,
             callers: Cache::new(CALLERS_REMEMBERED),
@@ -58,10 +58,13 @@ impl Authenticator {
             return Err(not_valid());
         }
         let hash = token_hash(token);
-        let is_operators = |own: &String| ostler_crypto::equal(hash.as_bytes(), own.as_bytes());
-        if self.operator_hashes.iter().any(is_operators) {
+        // Without an early end, so that the time does not depend on which token it is.
+        if self.operator_digests.iter().fold(false, |found, own| found | own.matches(&hash)) {
             return Ok(Principal::Operator);
         }
+        // All other tokens are looked up by their SHA-256 digest, here and in the store. The comparisons of a lookup may end
+        // early, but they reveal at most a part of a digest: a caller cannot choose a token by its digest, and a part of a digest
+        // is no help in guessing 256 random bits.
         if let Some(principal) = self.residents.lock().get(&hash) {
             return Ok(principal.clone());
         }
@@ -114,6 +117,19 @@ impl Authenticator {
     }
 }
 
+/// The SHA-256 digest of a token of the operator, in hex. It has no `PartialEq`: the only comparison takes constant time.
+struct OperatorDigest(String);
+
+impl OperatorDigest {
+    fn of(token: &SecretString) -> Self {
+        Self(token_hash(token.expose_secret()))
+    }
+
+    fn matches(&self, hash: &str) -> bool {
+        ostler_crypto::equal(self.0.as_bytes(), hash.as_bytes())
+    }
+}
+
 /// The caller of a token of ours, and when the token expires.
 async fn look_up(
     db: &Db,
@@ -145,4 +161,42 @@ fn not_valid() -> Failure {
 pub struct ResidentToken {
     pub token: SecretString,
     hash: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::marker::PhantomData;
+
+    use super::*;
+
+    struct Comparable<T>(PhantomData<T>);
+
+    /// The constant of types without `PartialEq`, for which [`Comparable`] has no constant of its own.
+    trait NotComparable {
+        const WITH_EQ: bool = false;
+    }
+
+    impl<T> NotComparable for Comparable<T> {}
+
+    impl<T: PartialEq> Comparable<T> {
+        const WITH_EQ: bool = true;
+    }
+
+    #[test]
+    fn a_digest_of_the_operator_can_be_compared_in_constant_time_only() {
+        let is_comparable = [Comparable::<String>::WITH_EQ, Comparable::<OperatorDigest>::WITH_EQ];
+        assert_eq!(is_comparable, [true, false], "an ordinary comparison ends at the first byte that differs");
+    }
+
+    #[test]
+    fn a_digest_matches_its_own_token_and_no_part_of_it() {
+        let token = mint("op");
+        let digest = OperatorDigest::of(&token);
+        let text = token.expose_secret();
+        assert!(digest.matches(&token_hash(text)));
+        for other in [&text[..text.len() - 1], &format!("{text}0"), &text.to_uppercase(), ""] {
+            assert!(!digest.matches(&token_hash(other)), "{other}");
+        }
+        assert!(!digest.matches(text) && !digest.matches(&digest.0[..63]), "only a whole digest is compared");
+    }
 }

@@ -34,7 +34,8 @@ pub struct McpSection {
     pub reconnect_ms: u64,
     /// The servers: `[mcp.servers.NAME]` with `command`, `args`, `env` and `cwd`, or with `url` and `headers`; in the
     /// environment a JSON object. `trust_hints` lets runs with hard limits rely on what the server states about its tools. A
-    /// value of `env` or `headers` is a text, `{ env = "NAME" }` or `{ file = "/path" }`. If the budget is not enough for all, the first ones by name are connected.
+    /// value of `env` or `headers` is a text, `{ env = "NAME" }` or `{ file = "/path" }`. If the budget is not enough for all,
+    /// the first ones by name are connected.
     pub servers: BTreeMap<String, McpServer>,
 }
 

@@ -1,6 +1,9 @@
 //! Reads the configuration: one TOML file, then the environment, then flags.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::Ipv6Addr,
+    path::{Path, PathBuf},
+};
 
 use config::{ConfigError, Map, Value, ValueKind};
 use ostler_protocol::{Failure, Rule, failures::PROBLEMS_MAX};
@@ -15,7 +18,7 @@ use super::{
     places::{KEY, KeyPlaces},
 };
 
-/// Variables of other managers for keys of the engine. They give way to everything else, like those of a dialect's section.
+/// Variables of other managers for keys of the engine. Every other source overrides them, like those of a dialect's section.
 const ENGINE_VARIABLES: &[(&str, &str)] = &[("AGENTRUN_SESSION_GC_INTERVAL_MS", "sessions.gc_interval_ms")];
 
 impl Config {
@@ -49,7 +52,8 @@ impl Config {
         config.rate_limit.on |= overrides.rate_limit;
         config.server.tls_cert = overrides.tls_cert.or(config.server.tls_cert);
         config.server.tls_key = overrides.tls_key.or(config.server.tls_key);
-        let problems = listen_problem.into_iter().chain(config.problems());
+        let problems = listen_problem.into_iter().chain(two_ports_problem(&config.server.listen));
+        let problems = problems.chain(config.problems());
         // A value that could not be read has its default here, so problems of several keys together may not be real.
         let problems = problems.filter(|failure| misread.is_empty() || key_of(failure).is_some());
         let problems = problems.map(|failure| places.locate(failure));
@@ -167,7 +171,7 @@ impl Config {
 #[derive(Clone, Copy)]
 struct Sources<'a> {
     file: Option<&'a Path>,
-    /// Variables of other programs: name, key and value. They give way to everything else.
+    /// Variables of other programs: name, key and value. Every other source overrides them.
     foreign: &'a [(&'static str, &'static str, String)],
     flags: &'a [(&'static str, String)],
 }
@@ -176,6 +180,14 @@ struct Sources<'a> {
 fn listen_problem(listen: &str) -> Option<Failure> {
     let message = format!("server.listen: {listen:?} has no port; write an address and a port: \"127.0.0.1:4747\"");
     (!listen.contains(':')).then(|| Failure::invalid(Rule::Config, message).detail(KEY, "server.listen"))
+}
+
+/// A host that has a port already would be looked up as a name. Only an IPv6 address has colons.
+fn two_ports_problem(listen: &str) -> Option<Failure> {
+    let (host, _) = listen.rsplit_once(':')?;
+    let is_one_host = !host.contains(':') || host.starts_with('[') || host.parse::<Ipv6Addr>().is_ok();
+    let message = format!("server.listen: {listen:?} has two ports; write an address and a port: \"127.0.0.1:4747\"");
+    (!is_one_host).then(|| Failure::invalid(Rule::Config, message).detail(KEY, "server.listen"))
 }
 
 /// The key that a problem is about.
@@ -337,6 +349,21 @@ mod tests {
         assert!(message.contains("bad.toml, line 2: server.listen: \"5311\" has no port"), "{message}");
         let listen = Some("127.0.0.1:0".to_owned());
         assert!(load(Overrides { listen, ..Overrides::default() }).is_ok(), "the flag replaces it");
+    }
+
+    #[test]
+    fn a_listener_with_two_ports_is_reported() {
+        let load = |listen: &str| {
+            let overrides = Overrides { listen: Some(listen.to_owned()), ..Overrides::default() };
+            Config::load(None, &Environment::default(), overrides, &[])
+        };
+        for good in ["127.0.0.1:0", "localhost:4747", "[::1]:4747", "::1:4747"] {
+            assert!(load(good).is_ok(), "{good}");
+        }
+        for bad in ["127.0.0.1:4170:4170", "localhost:80:90"] {
+            let message = load(bad).unwrap_err().message;
+            assert!(message.contains("has two ports"), "{message}");
+        }
     }
 
     #[test]

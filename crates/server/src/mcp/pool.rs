@@ -122,11 +122,7 @@ impl Mcp {
         if let Some(entry) = entries.iter().find(|entry| entry.key == key && entry.state().is_live()) {
             return Ok(entry.lease());
         }
-        let Some((slot, warns)) = self.reserve(&known.name) else {
-            self.refused.lock().insert(known.name.clone());
-            return Err(Refused);
-        };
-        self.refused.lock().remove(&known.name);
+        let slot = self.reserve(&known.name, true, &entries)?;
         let is_replaced = |entry: &Entry| entry.key.name == key.name && entry.key.scope == key.scope;
         entries.retain(|entry| entry.state().is_live() || !is_replaced(entry));
         if entries.len() >= ENDED_MAX {
@@ -135,18 +131,25 @@ impl Mcp {
         let is_restricted = matches!(known.origin, ServerOrigin::Added { .. });
         let (entry, lease) = Entry::start(app, key, known.server.clone(), is_restricted, self.timing, slot);
         entries.push(entry);
-        if warns {
-            let _ = self.notices.send(McpNotice::Warning(self.usage(&entries)));
-        }
         Ok(lease)
     }
 
-    /// Reserves a slot of the budget for one connection of a server. The flag states whether this crosses the threshold of the warning.
-    /// `None` if no slot is free.
-    fn reserve(&self, name: &str) -> Option<(Slot, bool)> {
+    /// Reserves a slot of the budget for one connection of a server, and sends the warning if this crosses its threshold. If no
+    /// slot is free, the status of a known server shows it from now on. Other names are not remembered: callers can send any
+    /// number of them.
+    fn reserve(&self, name: &str, is_known: bool, entries: &[Arc<Entry>]) -> Result<Slot, Refused> {
         let reservation = self.budget.lock().reserve(name);
-        let Reservation::Granted { warns } = reservation else { return None };
-        Some((Slot { budget: self.budget.clone(), name: name.to_owned() }, warns))
+        let Reservation::Granted { warns } = reservation else {
+            if is_known {
+                self.refused.lock().insert(name.to_owned());
+            }
+            return Err(Refused);
+        };
+        self.refused.lock().remove(name);
+        if warns {
+            let _ = self.notices.send(McpNotice::Warning(self.usage(entries)));
+        }
+        Ok(Slot { budget: self.budget.clone(), name: name.to_owned() })
     }
 
     /// Starts a connection to a server that is not known yet. Nothing else uses it, or waits for it, before [`Mcp::adopt`].
@@ -158,13 +161,9 @@ impl Mcp {
     ) -> Result<(Arc<Entry>, Lease), Refused> {
         self.swept.get_or_init(|| process::sweep(app)).await;
         let key = EntryKey { name: name.to_owned(), fingerprint: server.fingerprint(), scope: String::new() };
-        let Some((slot, warns)) = self.reserve(name) else {
-            self.notify_refused(vec![(name.to_owned(), server.transport())]);
-            return Err(Refused);
-        };
-        if warns {
-            let _ = self.notices.send(McpNotice::Warning(self.budget()));
-        }
+        let is_known = app.config.mcp.servers.contains_key(name) || self.added.lock().contains_key(name);
+        let reserved = self.reserve(name, is_known, &self.entries.lock());
+        let slot = reserved.inspect_err(|Refused| self.notify_refused(vec![(name.to_owned(), server.transport())]))?;
         Ok(Entry::start(app, key, server.clone(), true, self.timing, slot))
     }
 
@@ -178,7 +177,7 @@ impl Mcp {
         self.refused.lock().remove(&name);
     }
 
-    fn of_name(&self, name: &str) -> Vec<Arc<Entry>> {
+    pub(super) fn of_name(&self, name: &str) -> Vec<Arc<Entry>> {
         self.entries.lock().iter().filter(|entry| entry.key.name == name).cloned().collect()
     }
 

@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,7 +17,7 @@ use ostler_store::{
 };
 
 use super::{
-    entry::ConnectionView,
+    entry::{ConnectionView, Entry},
     known::{KnownServer, ServerOrigin},
     pool::{Mcp, Refused},
     problem::McpProblem,
@@ -113,23 +114,37 @@ impl Mcp {
         let Ok(_permit) = self.additions.try_acquire() else { return Err(AddRefused::Busy) };
         check_room(&self.added.lock(), name)?;
         let (entry, lease) = self.start_apart(app, name, &server).await.map_err(|Refused| AddRefused::Budget)?;
-        let connected = match lease.ready().await {
-            // A switch was for an earlier server of this name: the new one is enabled as configured.
-            Ok(view) => self.delete_switch(app, name).await.map(|()| view).map_err(AddRefused::Failed),
-            Err(problem) => Err(AddRefused::Problem(problem)),
-        };
-        let added = connected.and_then(|view| {
+        let added = lease.ready().await.map_err(AddRefused::Problem).and_then(|view| {
             let mut added = self.added.lock();
             check_room(&added, name)?;
-            let replaced = added.insert(name.to_owned(), server).is_some();
+            let previous = added.insert(name.to_owned(), server);
             // Connections of the one that was in force end; its users connect to the new one.
             self.adopt(entry.clone());
-            Ok(McpAddition { view, replaced })
+            Ok((view, previous))
         });
-        if added.is_err() {
-            entry.stop();
+        let (view, previous) = added.inspect_err(|_| entry.stop())?;
+        let replaced = previous.is_some();
+        // A switch was for an earlier server of this name: the new one is enabled as configured. It is deleted last, because an
+        // addition that is refused must not enable a server that was switched off.
+        if let Err(failure) = self.delete_switch(app, name).await {
+            self.withdraw(&entry, previous);
+            return Err(AddRefused::Failed(failure));
         }
-        added
+        Ok(McpAddition { view, replaced })
+    }
+
+    /// Undoes an addition, unless another one of the same name has replaced it.
+    fn withdraw(&self, entry: &Arc<Entry>, previous: Option<McpServer>) {
+        let name = &entry.key.name;
+        let mut added = self.added.lock();
+        if !self.of_name(name).iter().any(|other| Arc::ptr_eq(other, entry)) {
+            return;
+        }
+        match previous {
+            Some(previous) => added.insert(name.clone(), previous),
+            None => added.remove(name),
+        };
+        self.forget(name);
     }
 
     async fn delete_switch(&self, app: &App, name: &str) -> Result<(), Failure> {

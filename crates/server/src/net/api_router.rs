@@ -1,5 +1,6 @@
-//! Routes that are described by the attributes of their handlers. The descriptions are functions until somebody reads the
-//! document: all of it in memory would take as much as the rest of an idle server.
+//! Routes that are described by the attributes of their handlers. The descriptions are functions until a client reads the
+//! document: all of it in memory would take as much as the rest of an idle server. `utoipa-axum` makes the whole document when
+//! routes are added, so this uses the same hidden traits of `utoipa` directly.
 
 use axum::{
     Router,

@@ -6,7 +6,7 @@ use ostler_protocol::{
     kernel::{
         commands::CommandType,
         fold::CommandFold,
-        results::{AimedEvents, ResultParts, RunResult},
+        results::{ResultParts, RunResult},
         workspaces::{CommandDiff, WorkspaceChanges},
     },
 };
@@ -37,14 +37,8 @@ pub async fn get(
             all.into_iter().filter(|p| mine(p.command_id)).collect()
         }
     };
-    let aimed = match &row.command {
-        Some(command) if row.aimed_commands > 0 => {
-            store::kernel::results::aimed_events(&app.db, command.command_id).await?
-        }
-        _ => AimedEvents::default(),
-    };
     let (profile, job_id) = (row.run.backend_profile.clone(), row.run.standing_job_id);
-    let mut result = RunResult::of(parts(row, open_permissions, aimed), app.now());
+    let mut result = RunResult::of(parts(row, open_permissions), app.now());
     provider_profiles::set_external_profile(app, &profile, &mut result.liveness);
     runner_jobs::set_other_workspace(app, job_id, &mut result.liveness).await?;
     result.supervisor = result.liveness.supervisor();
@@ -75,7 +69,6 @@ struct Text {
 fn parts(
     row: ResultRow,
     open_permissions: Vec<ostler_protocol::kernel::permissions::PermissionRequest>,
-    aimed: AimedEvents,
 ) -> ResultParts {
     let steer = row.command.as_ref().is_some_and(|c| c.command_type == CommandType::Steer);
     let target: Option<CommandFold> =
@@ -88,7 +81,7 @@ fn parts(
         open_permissions,
         reply_text: reply.and_then(|reply| reply.text),
         target_last_seq: target.map(|fold| fold.last_seq),
-        aimed,
+        targeting: row.targeting,
         session_seq: row.session_seq,
         chain_head: row.chain_head,
         payloads_removed_at: row.payloads_removed_at,

@@ -1,5 +1,7 @@
 //! Sessions: create, list, get, rename, trace, output, read, control.
 
+use std::sync::Arc;
+
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     cursors::{self, Cursor, Page, PageRequest},
@@ -20,7 +22,10 @@ use ostler_protocol::{
     },
     problems::Problems,
 };
-use ostler_store::{self as store, kernel::results::ResultRow};
+use ostler_store::{
+    self as store,
+    kernel::{results::ResultRow, sessions::SessionRow},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -147,11 +152,13 @@ fn redacted_title(app: &App, text: &str) -> Result<Option<String>, Failure> {
     title(&app.redactor.redact(text))
 }
 
-/// The metadata of a session, redacted. Its size is checked as it was sent.
-fn redacted_metadata(app: &App, metadata: &Map<String, Value>) -> Result<Map<String, Value>, Failure> {
+/// The metadata of a session, redacted, as text. Its size is checked as it was sent.
+fn redacted_metadata(app: &App, metadata: &Map<String, Value>) -> Result<Arc<str>, Failure> {
     check_metadata(metadata)?;
     let text = text_of(metadata);
-    serde_json::from_str(&app.redactor.redact_json(&text)).map_err(Failure::internal)
+    let redacted: Map<String, Value> =
+        serde_json::from_str(&app.redactor.redact_json(&text)).map_err(Failure::internal)?;
+    Ok(text_of(&redacted).into())
 }
 
 /// Gives the session another title, other labels, or both at once.
@@ -211,8 +218,12 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
     let found = store::kernel::sessions::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
     let Page { items, next_cursor } =
         page.page(found, |row| Cursor::after(row.session.created_at, row.session.session));
-    let sessions =
-        items.into_iter().map(|row| SessionView::of(row.session, row.read_version, row.state, None)).collect();
+    // A page of sessions with their metadata would be large.
+    let list_view = |row: SessionRow| {
+        let session = Session { metadata: None, ..row.session };
+        SessionView::of(session, row.read_version, row.state, None)
+    };
+    let sessions = items.into_iter().map(list_view).collect();
     Ok(SessionPage { sessions, next_cursor })
 }
 

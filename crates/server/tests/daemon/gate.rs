@@ -62,6 +62,11 @@ async fn unknown_operations_and_methods_fail_in_the_shape_of_the_daemon(engine: 
         ("POST", "/workspace/mcp/good/nosuch"),
         ("DELETE", "/workspace/agents/reviewer/nosuch"),
         ("PATCH", "/file/nosuch"),
+        ("GET", "/file/nosuch/a/b"),
+        ("GET", "/session/ses_1/a/b/c/d/e"),
+        ("GET", "/session/ses_1/tasks/task_1/cancel/b"),
+        ("GET", "/workspace/mcp/good/tools/a/b/c"),
+        ("POST", "/permission/request_1/a/b"),
     ] {
         let answer = server.send(server.request(method, path)).await;
         assert_eq!(answer.headers["content-type"], "application/json", "{path}: {}", answer.text);

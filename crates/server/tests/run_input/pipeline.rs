@@ -230,6 +230,21 @@ async fn nonsense_in_the_first_reply_falls_back_too(engine: Engine) {
     let events = say(&server, "run-2", mixed).await;
     assert_eq!(outline(&events), both_stages(&["TEXT_MESSAGE_START", "TEXT_MESSAGE_START"]));
     assert_eq!((words(&events).as_str(), offered(&endpoint, 3)), ("Planning. word0 ", vec!["time_now".to_owned()]));
+    // The worker gets these words, so that it does not repeat them.
+    let sent = sent_messages(&endpoint, 3);
+    let written = &sent[sent.len() - 2];
+    assert_eq!((&written["role"], &written["content"]), (&json!("assistant"), &json!("Planning. ")));
+    assert!(last_text(&endpoint, 3).starts_with("<plan>"));
+}
+
+#[one_engine]
+async fn calls_beside_a_plan_are_not_made_and_are_logged(engine: Engine) {
+    let endpoint = chat();
+    let server = server(engine, &endpoint, |_| ()).await;
+    let both = r#"[[slow:1]] [[plan:{"tools": [], "instructions": "x"}||time_now {}]]"#;
+    let events = say(&server, "run-1", both).await;
+    assert_eq!(outline(&events), both_stages(&["TEXT_MESSAGE_START"]));
+    assert_eq!(phase(&server, "router:planned").await.unwrap()["ignoredCalls"], json!(["time_now"]));
 }
 
 #[one_engine]

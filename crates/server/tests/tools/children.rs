@@ -4,8 +4,8 @@ use ostler_protocol::FailureKind::*;
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
-use super::{Notebook, Work, models::set_model};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id, one_engine};
+use super::{Notebook, Work, crashes::take_over, models::set_model};
+use crate::harness::{Engine, Played, TestServer, both_engines, eventually, id, one_engine};
 
 const CALL: &str = r#"{"profile": "scripted", "prompt": "hello"}"#;
 
@@ -139,6 +139,50 @@ async fn a_second_child_waits_for_the_budget_that_the_first_has_reserved(engine:
     assert!(texts[1].contains("the command has ended"), "{texts:?}");
 }
 
+/// Its call can record nothing any more, so that another call is charged for what it has used.
+#[both_engines]
+async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget_until_it_ends(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 0;
+        setup.config.tools.run_agent.profiles = vec!["scripted".into()];
+        setup.config.limits.recheck_ms = 50;
+    })
+    .await;
+    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
+    let mut body = work.body("call_lost", "run_agent", CALL);
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    let lost = child_of(&server, &work).await;
+    let lost_id = id(&lost, "runId");
+    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{lost_id}'")).await;
+    // The runner of the child outlives that of its parent.
+    let claimed = server.try_claim(&lost_id, "runner-b", 600_000).await.with_status(200);
+    let lost_runner = Played::new(server.with_token(server.token()), &lost_id, "runner-b", &claimed);
+    lost_runner.ack(&commands[0]).await;
+    lost_runner.tell(&commands[0], "usage", json!({"totalTokens": 300})).await;
+    let work = take_over(&server, work).await;
+    eventually("the child is being cancelled", async || {
+        (!server.run(&lost_id).await["cancelRequestedAt"].is_null()).then_some(())
+    })
+    .await;
+    let (called, next) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+        eventually("the second call is recorded", async || (work.recorded(&server).await.len() == 2).then_some(()))
+            .await;
+        assert_eq!(children_of(&server, &work).await.len(), 1, "the first may still use what it was given");
+        lost_runner.end(&commands[0], "cancelled").await;
+        let next = eventually("the second child is created", async || {
+            children_of(&server, &work).await.into_iter().find(|run| run["runId"] != lost["runId"])
+        })
+        .await;
+        cancel_run(&server, &next).await;
+        next
+    });
+    assert_eq!(next["executionPolicy"]["maxTokens"], 700, "{next}");
+    assert!(text(&called).contains("the agent's run ended: cancelled"), "{called}");
+    let recorded = work.recorded(&server).await;
+    assert_eq!(recorded.last().unwrap()["totalTokens"], 300, "{recorded:?}");
+}
+
 #[one_engine]
 async fn children_of_a_run_without_such_a_budget_run_at_once(engine: Engine) {
     let server = scene(engine).await;
@@ -173,23 +217,25 @@ async fn a_run_whose_token_was_revoked_starts_no_agent_and_waits_for_the_one_tha
 #[both_engines]
 async fn a_child_of_a_users_run_is_the_same_users_and_no_wider(engine: Engine) {
     let server = scene(engine).await;
-    let mut callers = vec![];
+    let (mut callers, mut user_ids) = (vec![], vec![]);
     for (name, tenant) in [("ada", "hwlab"), ("bob", "local")] {
         let user = json!({"name": name, "timezone": "UTC", "tenants": [tenant]});
-        server.post("/api/v1/users", &user).await.with_status(201);
+        user_ids.push(id(&server.post("/api/v1/users", &user).await.with_status(201), "userId"));
         let token = server.post(&format!("/api/v1/users/{name}/token"), &json!({})).await.with_status(201);
         callers.push(server.with_token(Some(&id(&token, "token"))));
     }
     let policy = json!({"network": "disabled", "timeoutMs": 60_000, "maxToolCalls": 5});
     let run_id = callers[0].create_run_with(|run| run["executionPolicy"] = policy.clone()).await;
     let work = Work::of(&server, run_id).await;
-    let (_, child) = tokio::join!(work.call(&server, "run_agent", CALL), async {
-        let child = child_of(&server, &work).await;
-        server.cancel_command(&work.command_id).await;
-        child
-    });
+    let mut calling = std::pin::pin!(work.call(&server, "run_agent", CALL));
+    let child = tokio::select! {
+        called = &mut calling => panic!("the call ended: {called}"),
+        child = child_of(&server, &work) => child,
+    };
+    server.cancel_command(&work.command_id).await;
+    calling.await;
     let creators = server.store("SELECT created_by FROM runs").await;
-    assert!(creators.len() == 2 && creators[0] == creators[1] && creators[0].contains("ada"), "{creators:?}");
+    assert_eq!(creators, [user_ids[0].as_str(); 2]);
     let given = &child["executionPolicy"];
     assert_eq!((&given["network"], &given["maxToolCalls"]), (&json!("disabled"), &json!(5)));
     assert!(given["timeoutMs"].as_i64().unwrap() <= 60_000, "{child}");

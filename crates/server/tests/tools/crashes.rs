@@ -31,7 +31,7 @@ async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine:
 }
 
 /// The same runner, with a lease that is live.
-async fn take_over(server: &TestServer, work: Work) -> Work {
+pub(super) async fn take_over(server: &TestServer, work: Work) -> Work {
     server.clock.advance_ms(120_000);
     let runner = eventually("the lease can be claimed", async || {
         let claimed = server.try_claim(&work.runner.run_id, "runner-a", 600_000).await;

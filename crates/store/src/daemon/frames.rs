@@ -2,14 +2,14 @@
 
 use ostler_protocol::{
     ids::{CommandId, PermissionId, RunId, SessionId},
-    kernel::events::Event,
+    kernel::events::{Event, EventType},
 };
 use serde::Deserialize;
 
 use crate::{
     db::Db,
     error::StoreError,
-    kernel::events::is_change,
+    kernel::events::{INDEXED, is_change, of_types},
     record::{Record, text},
 };
 
@@ -40,28 +40,46 @@ pub async fn list_message_parts(
     db.read(sql, args, Event::decode).await
 }
 
-/// Events of a command numbered above `after` and below `before`. The newest come first.
-pub async fn list_of_command(
-    db: &Db,
-    session: SessionId,
-    command_id: CommandId,
-    (after, before): (i64, i64),
-    limit: u32,
-) -> Result<Vec<Event>, StoreError> {
+/// The first message of a command. `None` if the command has none. It is read from the index of messages, from the command's own
+/// time on, so that neither a long session nor a long turn before the command has to be scanned.
+pub async fn find_message(db: &Db, session: SessionId, command_id: CommandId) -> Result<Option<Event>, StoreError> {
     let names = <Event as Record>::NAMES;
     let sql = format!(
-        "SELECT {names} FROM events WHERE session_id = $1 AND session_seq > $2 AND session_seq < $3 AND command_id = $4
-        ORDER BY session_seq DESC LIMIT $5"
+        "SELECT {names} FROM events e WHERE e.session_id = $1 AND {INDEXED} AND e.type = 'user_message'
+            AND e.created_at >= (SELECT c.created_at FROM commands c WHERE c.command_id = $2) AND e.command_id = $3
+        ORDER BY e.created_at, e.session_seq LIMIT 1"
     );
-    let args = vec![text(session), after.into(), before.into(), text(command_id), i64::from(limit).into()];
-    db.read(sql, args, Event::decode).await
+    db.read_one(sql, vec![text(session), text(command_id), text(command_id)], Event::decode).await
+}
+
+/// Whether an event of these types belongs to the command and is numbered above `after` and below `before` in the run.
+pub async fn has_event_of(
+    db: &Db,
+    (session, run_id): (SessionId, RunId),
+    command_id: CommandId,
+    types: &[EventType],
+    (after, before): (i64, i64),
+) -> Result<bool, StoreError> {
+    let sql = format!(
+        "SELECT 1 FROM events WHERE session_id = $1 AND run_id = $2 AND seq > $3 AND seq < $4 AND command_id = $5 AND {}
+        ORDER BY seq LIMIT 1",
+        of_types(types)
+    );
+    let args = vec![text(session), text(run_id), after.into(), before.into(), text(command_id)];
+    Ok(!db.read(sql, args, |_| Ok(())).await?.is_empty())
 }
 
 /// How many turns before a turn are looked at. Those that have not ended are among the last ones.
 const EARLIER_TURNS_MAX: i64 = 64;
 
-/// Whether a turn before command `number` of the run had not ended at event `seq` of the run.
-pub async fn had_unfinished_turn(db: &Db, run_id: RunId, number: i64, seq: i64) -> Result<bool, StoreError> {
+/// The number, in the run, of the last end of the turns before command `number`; 0 if there are none. `None` if one of them had
+/// not ended at event `seq` of the run.
+pub async fn find_end_of_earlier_turns(
+    db: &Db,
+    run_id: RunId,
+    number: i64,
+    seq: i64,
+) -> Result<Option<i64>, StoreError> {
     #[derive(Deserialize)]
     struct End {
         seq: i64,
@@ -70,11 +88,12 @@ pub async fn had_unfinished_turn(db: &Db, run_id: RunId, number: i64, seq: i64) 
         ORDER BY seq DESC LIMIT $3";
     let args = vec![text(run_id), number.into(), EARLIER_TURNS_MAX.into()];
     let ends = db.read(sql, args, |row| row.opt_text()).await?;
-    let had_ended = |end: &Option<String>| {
+    let end_by_then = |end: Option<String>| {
         let end = end.as_deref().and_then(|end| serde_json::from_str::<End>(end).ok());
-        end.is_some_and(|end| end.seq <= seq)
+        end.map(|end| end.seq).filter(|end| *end <= seq)
     };
-    Ok(!ends.iter().all(had_ended))
+    let ends: Option<Vec<i64>> = ends.into_iter().map(end_by_then).collect();
+    Ok(ends.map(|ends| ends.into_iter().max().unwrap_or(0)))
 }
 
 /// Whether a late vote on the permission request was recorded in the session. `after`: the event that resolved the request.

@@ -63,8 +63,9 @@ pub async fn finish(db: &Db, session: &Session) -> Result<bool, StoreError> {
     }
     let delete = |table| Statement::new(format!("DELETE FROM {table} WHERE session_id = $1"), vec![text(id)]);
     let sql = "UPDATE sessions SET external_id = NULL, idempotency_key = NULL, request_hash = NULL, owner = NULL,
-        title = NULL, conversation_id = NULL, metadata = NULL, labels = NULL, participants = NULL, thread_id = NULL, storage_kind = 'none', storage = NULL, expires_at = NULL,
-        active_run_id = NULL, active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
+        title = NULL, conversation_id = NULL, metadata = NULL, labels = NULL, participants = NULL, thread_id = NULL,
+        storage_kind = 'none', storage = NULL, expires_at = NULL, active_run_id = NULL,
+        active_command_id = NULL, last_run_id = NULL, last_command_id = NULL,
         revision = revision + 1 WHERE session_id = $1 AND erased_at IS NOT NULL";
     let names = Statement::new(sql, vec![text(id)]);
     erase(db, id, OF_A_SESSION.map(delete).into_iter().chain([names])).await

@@ -25,6 +25,11 @@ const CHUNK_ROWS_MAX: u32 = 512;
 /// The same, where the newest are read.
 const NEWEST_CHUNK: usize = 128;
 
+/// The condition of the partial index of messages and phases, for `events e`; in SQLite also its text. It is not a list of values,
+/// because SQLite builds a table in memory for each use of one.
+pub(crate) const INDEXED: &str =
+    "(e.type = 'user_message' OR e.type = 'assistant_message' OR e.type = 'backend_status')";
+
 record! {
     Event, event in "events";
     key {
@@ -201,7 +206,8 @@ pub async fn list_tool_calls(
     newest(db, session, &wanted, i64::MAX, CONVERSATION_EVENTS_MAX, limit as usize).await
 }
 
-fn of_types(types: &[EventType]) -> String {
+/// A condition: the event is of one of these types.
+pub(crate) fn of_types(types: &[EventType]) -> String {
     let names: Vec<_> = types.iter().map(|event_type| format!("'{}'", event_type.as_str())).collect();
     format!("type IN ({})", names.join(", "))
 }

@@ -3,15 +3,16 @@
 use ostler_protocol::{
     Timestamp,
     ids::{CommandId, RunId},
-    kernel::{chain::Hash, commands::Command, leases::Lease, results::AimedEvents, runs::Run},
+    kernel::{chain::Hash, commands::Command, leases::Lease, results::TargetingEvents, runs::Run},
 };
 
 use crate::{
-    db::Db,
+    db::{Db, Engine},
     error::StoreError,
     record::{Reader, Record, columns, sql, text},
 };
 
+const BY_ID: &str = "c.command_id = $1";
 const LATEST_TURN: &str = "c.seq = (SELECT n.seq FROM commands n WHERE n.run_id = r.run_id AND n.type = 'turn'
     ORDER BY n.seq DESC LIMIT 1)";
 
@@ -24,8 +25,8 @@ pub struct ResultRow {
     pub session_seq: i64,
     pub chain_head: Hash,
     pub target_fold: Option<String>,
-    /// How many steers and interrupts were aimed at the command.
-    pub aimed_commands: i64,
+    /// The events of the steers and interrupts that target the command.
+    pub targeting: TargetingEvents,
     /// When retention removed payloads of the run.
     pub payloads_removed_at: Option<Timestamp>,
 }
@@ -37,7 +38,10 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
         command: row.joined()?,
         reply_payload: row.at("reply_payload")?.opt_text()?,
         target_fold: row.at("target_fold")?.opt_text()?,
-        aimed_commands: row.at("aimed_commands")?.int()?,
+        targeting: TargetingEvents {
+            count: row.at("targeting_count")?.int()?,
+            last_seq: row.at("targeting_last_seq")?.int()?,
+        },
         payloads_removed_at: row.at("payloads_removed_at")?.opt_time()?,
         session_seq: row.at("session_seq")?.int()?,
         chain_head: row.at("session_chain_head")?.hash()?,
@@ -48,35 +52,40 @@ fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
 /// not what became of the run.
 pub async fn get(db: &Db, run_id: RunId, command_id: Option<CommandId>) -> Result<Option<ResultRow>, StoreError> {
     // Parameters are numbered by their first use, which SQLite follows.
+    let (by_id, latest) = match db.engine {
+        Engine::Sqlite(_) => (sql!(select(BY_ID, "$2", sqlite_number)), sql!(select(LATEST_TURN, "$1", sqlite_number))),
+        Engine::Postgres(_) => {
+            (sql!(select(BY_ID, "$2", postgres_number)), sql!(select(LATEST_TURN, "$1", postgres_number)))
+        }
+    };
     let (sql, args) = match command_id {
-        Some(id) => (sql!(select("c.command_id = $1", "$2")), vec![text(id), text(run_id)]),
-        None => (sql!(select(LATEST_TURN, "$1")), vec![text(run_id)]),
+        Some(id) => (by_id, vec![text(id), text(run_id)]),
+        None => (latest, vec![text(run_id)]),
     };
     db.read_one(sql, args, decode).await
 }
 
-/// The events of the steers and interrupts that were aimed at a command.
-pub async fn aimed_events(db: &Db, command_id: CommandId) -> Result<AimedEvents, StoreError> {
-    let member = |name: &str| format!("CAST({} AS BIGINT)", db.json_text("a.fold", name));
-    let sql = format!(
-        "SELECT CAST(COALESCE(SUM({}), 0) AS BIGINT), CAST(COALESCE(MAX({}), 0) AS BIGINT)
-         FROM commands a WHERE a.target_command_id = $1",
-        member("events"),
-        member("last_seq"),
-    );
-    Ok(db.read_one(sql, vec![text(command_id)], decode_aimed).await?.unwrap_or_default())
+/// A number in the fold of the command `a`.
+fn sqlite_number(member: &str) -> String {
+    format!("json_extract(a.fold, '$.{member}')")
 }
 
-fn decode_aimed(row: &mut Reader<'_>) -> Result<AimedEvents, StoreError> {
-    Ok(AimedEvents { count: row.int()?, last_seq: row.int()? })
+fn postgres_number(member: &str) -> String {
+    format!("CAST(a.fold::jsonb ->> '{member}' AS BIGINT)")
 }
 
-/// The result row of a run, for the command that `which` selects.
-fn select(which: &str, run: &str) -> String {
+/// The result row of a run, for the command that `which` selects. The commands that target it are read in the same statement, so
+/// that their events are those of the same moment.
+fn select(which: &str, run: &str, number: fn(&str) -> String) -> String {
+    let targeting = |value: String| {
+        format!(
+            "(SELECT CAST(COALESCE({value}, 0) AS BIGINT) FROM commands a WHERE a.target_command_id = c.command_id)"
+        )
+    };
     format!(
         "SELECT {}, {}, {}, e.payload AS reply_payload, target.fold AS target_fold, s.last_seq AS session_seq,
              s.chain_head AS session_chain_head, p.removed_at AS payloads_removed_at,
-             (SELECT COUNT(*) FROM commands a WHERE a.target_command_id = c.command_id) AS aimed_commands
+             {} AS targeting_count, {} AS targeting_last_seq
          FROM runs r
          JOIN sessions s ON s.session_id = r.session_id
          LEFT JOIN leases l ON l.run_id = r.run_id
@@ -88,5 +97,7 @@ fn select(which: &str, run: &str) -> String {
         columns::<Run>("r"),
         columns::<Lease>("l"),
         columns::<Command>("c"),
+        targeting(format!("SUM({})", number("events"))),
+        targeting(format!("MAX({})", number("last_seq"))),
     )
 }

@@ -3,17 +3,17 @@
 use ostler_protocol::{
     Timestamp,
     cursors::Cursor,
-    ids::RunId,
+    ids::{CommandId, RunId},
     kernel::{
-        commands::CommandState,
+        commands::{Command, CommandState},
         labels::Labels,
-        runs::{Run, RunSort, RunState, RunStatus, TerminalStatus},
+        runs::{CHILD_RUN_KEY, Run, RunSort, RunState, RunStatus, TerminalStatus},
         usage::RunUsage,
     },
 };
 
 use crate::{
-    db::Db,
+    db::{Db, Engine},
     error::StoreError,
     kernel::labels,
     record::{Reader, Record, Value, columns, record, text},
@@ -113,6 +113,32 @@ pub async fn find_by_key(db: &Db, tenant_id: &str, key: &str) -> Result<Option<R
         .select::<Run>("WHERE t.tenant_id = $1 AND t.idempotency_key = $2", vec![tenant_id.into(), key.into()])
         .await?
         .pop())
+}
+
+/// The runs that a command has started, each with its first command. The keys of the runs begin with `prefix`, which begins with
+/// [`CHILD_RUN_KEY`]; the keys of their first commands are the id of the command that has started them.
+pub async fn list_children(
+    db: &Db,
+    tenant_id: &str,
+    prefix: &str,
+    started_by: CommandId,
+) -> Result<Vec<(Run, Command)>, StoreError> {
+    // Postgres has an index of these keys in the order of bytes, in which those with the same prefix follow each other.
+    let indexed = match db.engine {
+        Engine::Sqlite(_) => String::new(),
+        Engine::Postgres(_) => format!(" AND starts_with(r.idempotency_key, '{CHILD_RUN_KEY}')"),
+    };
+    let sql = format!(
+        "SELECT {}, {} FROM runs r JOIN commands c ON c.run_id = r.run_id AND c.seq = 1
+         WHERE r.tenant_id = $1 AND r.idempotency_key{order} >= $2 AND r.idempotency_key{order} < $3{indexed}
+         AND c.idempotency_key = $4",
+        columns::<Run>("r"),
+        columns::<Command>("c"),
+        order = db.byte_order(),
+    );
+    let end = format!("{prefix}{}", char::MAX);
+    let args = vec![tenant_id.into(), prefix.into(), end.into(), text(started_by)];
+    db.read(sql, args, |row| Ok((Run::decode(row)?, Command::decode(row)?))).await
 }
 
 /// What a list is narrowed to. `None` and empty mean everything.

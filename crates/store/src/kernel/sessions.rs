@@ -41,7 +41,7 @@ record! {
         parent_id: opt_id from session.parent.map(|parent| parent.session);
         parent_seq: opt_int from session.parent.map(|parent| parent.seq);
         conversation_id: opt_text;
-        metadata: opt_json;
+        metadata: shared_json;
         created_at: time;
     }
     state {

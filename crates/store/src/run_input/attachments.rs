@@ -8,9 +8,9 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
+    kernel::events::INDEXED,
     record::{Statement, Value, insert_select, record, sql, text},
     retention::{Removable, RemovedItems, RetentionScope, gate, held_session, removable_columns},
-    run_input::history::INDEXED,
 };
 
 /// The most that one user may store.

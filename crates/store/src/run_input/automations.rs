@@ -181,8 +181,8 @@ pub async fn list_planned_otherwise(db: &Db, zone_rules: &str, limit: u32) -> Re
 /// Automations of users that were removed, with their tenants, except those of tenants that are under a legal hold.
 pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<(AutomationId, String)>, StoreError> {
     let sql = format!(
-        "SELECT a.automation_id, a.tenant_id FROM automations a JOIN users u ON u.user_id = a.owner_id
-         WHERE u.removed_at IS NOT NULL AND NOT {} LIMIT $1",
+        "SELECT a.automation_id, a.tenant_id FROM automations a
+         WHERE a.owner_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) AND NOT {} LIMIT $1",
         held_tenant("a.tenant_id")
     );
     db.read(sql, vec![i64::from(limit).into()], |row| Ok((row.id()?, row.text()?))).await

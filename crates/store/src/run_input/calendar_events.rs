@@ -130,7 +130,7 @@ pub async fn delete(db: &Db, id: CalendarEventId, tenant_id: &str) -> Result<boo
 pub async fn delete_orphaned(db: &Db, limit: u32) -> Result<usize, StoreError> {
     let sql = format!(
         "DELETE FROM calendar_events WHERE event_id IN (SELECT e.event_id FROM calendar_events e
-         JOIN users u ON u.user_id = e.owner_id WHERE u.removed_at IS NOT NULL AND NOT {} LIMIT $1) RETURNING 1",
+         WHERE e.owner_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) AND NOT {} LIMIT $1) RETURNING 1",
         held_tenant("e.tenant_id")
     );
     let deleted = Statement::new(sql, vec![i64::from(limit).into()]);

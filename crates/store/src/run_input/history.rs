@@ -14,13 +14,10 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
+    kernel::events::INDEXED,
     record::{Reader, Record, Value, columns, text},
 };
 
-/// The condition of the partial index, in SQLite also its text. It is not a list of values, because SQLite builds a table in
-/// memory for each use of one.
-pub(crate) const INDEXED: &str =
-    "(e.type = 'user_message' OR e.type = 'assistant_message' OR e.type = 'backend_status')";
 const MESSAGES: &str = "(e.type = 'user_message' OR e.type = 'assistant_message' OR e.type = 'backend_status')
          AND e.type <> 'backend_status'";
 /// Turns that were rolled back are not shown.

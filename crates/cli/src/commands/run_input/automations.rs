@@ -343,6 +343,7 @@ fn status_text(automation: &Automation) -> &'static str {
     match (automation.status, automation.disabled_reason) {
         (AutomationStatus::Active, _) => "active",
         (AutomationStatus::Disabled, Some(DisabledReason::RepeatedFailure)) => "paused, failed",
+        (AutomationStatus::Disabled, Some(DisabledReason::UnknownZone)) => "paused, unknown zone",
         (AutomationStatus::Disabled, _) => "paused",
     }
 }

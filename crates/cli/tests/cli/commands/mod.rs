@@ -14,6 +14,7 @@ mod run_input;
 mod runner;
 mod serve;
 mod serve_log;
+mod serve_settings;
 mod tools;
 pub(crate) mod trust;
 mod usage;

@@ -2,14 +2,13 @@
 //! All of them are translations of one log, so they agree: on what happened, on the texts, on the order and on the ids.
 
 use std::{
-    io::{BufRead, BufReader},
-    net::TcpStream,
-    sync::{Arc, Mutex},
-    thread,
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU16,
 };
 
 use serde_json::{Value, json};
 
+use super::sse::Stream;
 use crate::fixtures::{
     http::Http,
     process::{Server, eventually},
@@ -20,12 +19,25 @@ use crate::fixtures::{
 /// What happened, in the words of no dialect.
 #[derive(Clone, Debug, PartialEq)]
 enum Fact {
+    /// The turn of a prompt begins.
     Prompt(String),
+    /// A prompt waits for the turn that runs.
+    Queued(String),
     Text(String),
-    ToolStarts { call: String },
-    ToolEnds { call: String },
-    Asks { request: String, title: String },
-    Answered { request: String, option: Option<String> },
+    ToolStarts {
+        call: String,
+    },
+    ToolEnds {
+        call: String,
+    },
+    Asks {
+        request: String,
+        title: String,
+    },
+    Answered {
+        request: String,
+        option: Option<String>,
+    },
     Cancels,
     Ends(&'static str),
     Renamed(String),
@@ -67,6 +79,7 @@ fn of_frames(frames: &[Value]) -> Vec<Numbered> {
                 }
                 _ => continue,
             },
+            "pending_prompt_added" => Fact::Queued(text(&data["text"])),
             "permission_request" => {
                 Fact::Asks { request: text(&data["requestId"]), title: text(&data["toolCall"]["title"]) }
             }
@@ -86,13 +99,39 @@ fn of_frames(frames: &[Value]) -> Vec<Numbered> {
     facts
 }
 
-/// The facts that events of the manager report.
+/// Events that can be recorded for a command before its turn begins.
+const BEFORE_TURNS: [&str; 6] = ["user_message", "state", "lease", "permission_resolved", "session", "audit"];
+
+/// The facts that events of the manager report. The log has the message of a prompt where it was submitted: it waits if another
+/// command has not ended.
 fn of_events(events: &[Value]) -> Vec<Numbered> {
     let mut facts = vec![];
+    // The commands that have not ended, and the prompts of those that have not begun.
+    let (mut open, mut waiting) = (BTreeSet::new(), BTreeMap::new());
     for event in events {
         let (seq, payload) = (event["sessionSeq"].as_i64().unwrap(), &event["payload"]);
-        let fact = match event["type"].as_str().unwrap() {
-            "user_message" => Fact::Prompt(text(&payload["content"][0]["text"])),
+        let (event_type, command) = (event["type"].as_str().unwrap(), text(&event["commandId"]));
+        if !BEFORE_TURNS.contains(&event_type)
+            && let Some(prompt) = waiting.remove(&command)
+        {
+            facts.push((seq, Fact::Prompt(prompt)));
+        }
+        if event_type == "terminal_status" {
+            open.remove(&command);
+        }
+        let fact = match event_type {
+            "user_message" => {
+                let prompt = text(&payload["content"][0]["text"]);
+                let waits = !open.is_empty();
+                open.insert(command.clone());
+                match waits {
+                    true => {
+                        waiting.insert(command, prompt.clone());
+                        Fact::Queued(prompt)
+                    }
+                    false => Fact::Prompt(prompt),
+                }
+            }
             "assistant_delta" => {
                 add_text(&mut facts, seq, &payload["delta"]);
                 continue;
@@ -152,43 +191,6 @@ fn of_run(events: &[Value]) -> Vec<Fact> {
     facts
 }
 
-/// Collects the JSON of an event stream in the background, until it ends.
-struct Stream(Arc<Mutex<Vec<Value>>>, thread::JoinHandle<()>);
-
-impl Stream {
-    fn read(connection: BufReader<TcpStream>) -> Self {
-        let received = Arc::new(Mutex::new(vec![]));
-        let events = received.clone();
-        let reader = thread::spawn(move || {
-            for line in connection.lines().map_while(Result::ok) {
-                if let Some(data) = line.strip_prefix("data: ") {
-                    events.lock().unwrap().push(serde_json::from_str(data).unwrap());
-                }
-                // The last chunk of a response.
-                if line == "0" {
-                    break;
-                }
-            }
-        });
-        Self(received, reader)
-    }
-
-    fn so_far(&self) -> Vec<Value> {
-        self.0.lock().unwrap().clone()
-    }
-
-    /// Waits for an event that fits.
-    fn wait(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
-        eventually(what, || self.so_far().into_iter().find(|event| fits(event)))
-    }
-
-    /// Everything, of a stream that the server ends.
-    fn whole(self) -> Vec<Value> {
-        self.1.join().unwrap();
-        self.0.lock().unwrap().clone()
-    }
-}
-
 /// A session that is followed in all ways.
 struct Scene {
     http: Http,
@@ -222,9 +224,14 @@ impl Scene {
 
     /// Sends a prompt, and follows it as a run of AG-UI.
     fn prompt(&mut self, steps: &Value) -> (String, Stream) {
-        let prompt = json!([{"type": "text", "text": json!({"script": steps}).to_string()}]);
-        let id = text(&self.send("POST", "/prompt", &json!({"prompt": prompt}))["promptId"]);
+        let id = self.submit(&json!({"script": steps}).to_string());
         (id.clone(), self.follow_run(&id))
+    }
+
+    /// Sends a prompt. Returns its id.
+    fn submit(&mut self, prompt: &str) -> String {
+        let prompt = json!([{"type": "text", "text": prompt}]);
+        text(&self.send("POST", "/prompt", &json!({"prompt": prompt}))["promptId"])
     }
 
     /// The thread of AG-UI is named by the UUID of the session's id.
@@ -246,14 +253,14 @@ impl Scene {
     }
 }
 
-/// The facts of one prompt, as AG-UI reports them: without the prompt itself, the votes and the requests to cancel.
+/// The facts of one prompt, as AG-UI reports them: without prompts, votes and the requests to cancel.
 fn of_prompt(facts: &[Numbered], number: usize) -> Vec<Fact> {
     let is_prompt = |fact: &Fact| matches!(fact, Fact::Prompt(_));
     let starts: Vec<usize> =
         facts.iter().enumerate().filter(|(_, (_, fact))| is_prompt(fact)).map(|(at, _)| at).collect();
     let rest = facts[starts[number] + 1..].iter().map(|(_, fact)| fact.clone());
     let mut own = vec![];
-    for fact in rest.filter(|fact| !matches!(fact, Fact::Cancels | Fact::Answered { .. })) {
+    for fact in rest.filter(|fact| !matches!(fact, Fact::Cancels | Fact::Queued(_) | Fact::Answered { .. })) {
         let is_end = matches!(fact, Fact::Ends(_) | Fact::Asks { .. });
         own.push(fact);
         if is_end {
@@ -263,15 +270,9 @@ fn of_prompt(facts: &[Numbered], number: usize) -> Vec<Fact> {
     own
 }
 
-#[both_engines]
-fn a_session_is_the_same_in_all_dialects(engine: Engine) {
-    let mut home = TestHome::on_disk(engine);
-    let workspace = home.path("workspace");
-    std::fs::create_dir(&workspace).unwrap();
-    home.flags = vec!["--workspace".into(), workspace.display().to_string()];
-    let server = home.serve();
-    let mut scene = Scene::open(&home, &server);
-
+/// What happens in the session: turns that reply, ask, are cancelled and wait, prompts and votes of both clients. Returns the
+/// runs in the order of their turns, and the ids of the two permission requests.
+fn play(scene: &mut Scene) -> ([Stream; 6], [String; 2]) {
     let tool = json!({"tool": {"name": "shell", "command": "ls", "output": "a\nb\n"}});
     let (first, run_1) = scene.prompt(&json!([{"say": "Let me look.", "final": false}, tool, {"say": "Two files."}]));
     scene.ends(&first);
@@ -286,13 +287,43 @@ fn a_session_is_the_same_in_all_dialects(engine: Engine) {
     scene.terminal.shows("Working on it.");
     scene.send("POST", "/cancel", &Value::Null);
     scene.ends(&third);
-    scene.send("PATCH", "/metadata", &json!({"displayName": "Clean up"}));
-    scene.terminal.types("and from the terminal\n");
-    let end = scene.frames.wait("the end of the fourth turn", |frame| {
-        frame["type"] == "turn_complete" && ![&first, &second, &third].iter().any(|id| frame["promptId"] == **id)
+    // A prompt that waits while the agent asks, and a vote of the terminal.
+    let (fourth, run_4) = scene.prompt(&json!([{"ask": {"title": "Go on?", "command": "make"}}]));
+    let asked_again = scene.frames.wait("the second question", |frame| {
+        frame["type"] == "permission_request" && frame["data"]["toolCall"]["title"] == "Go on?"
     });
-    let run_4 = scene.follow_run(end["promptId"].as_str().unwrap());
-    let runs = [run_1, run_2, run_3, run_4].map(|run| of_run(&run.whole()));
+    let fifth = scene.submit("next in line");
+    // Once for each question, and once more below the line about the prompt that waits.
+    eventually("the terminal asks again", || {
+        let screen = scene.terminal.screen();
+        (screen.contains("waits for this turn") && screen.matches("allow this?").count() == 3).then_some(())
+    });
+    scene.terminal.types("y\n");
+    scene.ends(&fifth);
+    let run_5 = scene.follow_run(&fifth);
+    scene.send("PATCH", "/metadata", &json!({"displayName": "Clean up"}));
+    scene.terminal.shows("renamed the session to Clean up\n>\n");
+    scene.terminal.types(&format!("{TYPED}\n"));
+    let others = [first, second, third, fourth, fifth];
+    let end = scene.frames.wait("the end of the last turn", |frame| {
+        frame["type"] == "turn_complete" && !others.iter().any(|id| frame["promptId"] == id.as_str())
+    });
+    let run_6 = scene.follow_run(end["promptId"].as_str().unwrap());
+    scene.terminal.shows(&format!("\n{TYPED}\n>\n"));
+    let requests = [asked, asked_again].map(|frame| text(&frame["data"]["requestId"]));
+    ([run_1, run_2, run_3, run_4, run_5, run_6], requests)
+}
+
+#[both_engines]
+fn a_session_is_the_same_in_all_dialects(engine: Engine) {
+    let mut home = TestHome::on_disk(engine);
+    let workspace = home.path("workspace");
+    std::fs::create_dir(&workspace).unwrap();
+    home.flags = vec!["--workspace".into(), workspace.display().to_string()];
+    let server = home.serve();
+    let mut scene = Scene::open(&home, &server);
+    let (runs, [request, own_vote]) = play(&mut scene);
+    let runs = runs.map(|run| of_run(&run.whole()));
     let history = scene.http.get(&format!("/api/v1/agent/history?threadId={}", scene.thread_id())).good();
     scene.send("DELETE", "", &Value::Null);
     scene.events.wait("the close", |event| event["payload"]["note"] == "daemon.session_closed");
@@ -301,13 +332,22 @@ fn a_session_is_the_same_in_all_dialects(engine: Engine) {
 
     assert_eq!(frames, events, "the daemon and the manager");
     let kinds = frames.iter().map(|(_, fact)| fact.clone()).collect::<Vec<_>>();
-    let answered = Fact::Answered { request: text(&asked["data"]["requestId"]), option: Some("allow".into()) };
-    for expected in [Fact::Text("Let me look.".into()), answered, Fact::Cancels, Fact::Renamed("Clean up".into())] {
+    let allowed = |request: &String| Fact::Answered { request: request.clone(), option: Some("allow".into()) };
+    let queued = "next in line".to_owned();
+    for expected in [
+        Fact::Text("Let me look.".into()),
+        allowed(&request),
+        Fact::Cancels,
+        Fact::Queued(queued.clone()),
+        allowed(&own_vote),
+        Fact::Prompt(queued),
+        Fact::Renamed("Clean up".into()),
+    ] {
         assert_eq!(kinds.iter().filter(|fact| **fact == expected).count(), 1, "{expected:?} in {kinds:#?}");
     }
     assert_eq!(
         (kinds.iter().filter(|fact| matches!(fact, Fact::Ends(_))).count(), kinds.last()),
-        (4, Some(&Fact::Closed))
+        (6, Some(&Fact::Closed))
     );
     for (number, run) in runs.iter().enumerate() {
         assert_eq!(*run, of_prompt(&frames, number), "AG-UI and the daemon, prompt {number}");
@@ -318,24 +358,49 @@ fn a_session_is_the_same_in_all_dialects(engine: Engine) {
     });
     assert_in_order(&history.to_string(), said, "the history of AG-UI");
     // The terminal shows the end of an id, which differs between clients.
-    let name = format!("client_{}", &scene.client[scene.client.len() - 8..]);
-    assert_in_order(&ended.screen, kinds.iter().filter_map(|fact| shown(fact, &name)), "the terminal");
+    let client = format!("client_{}", &scene.client[scene.client.len() - 8..]);
+    let expected: Vec<String> = kinds.iter().flat_map(|fact| shown(fact, &client, &own_vote)).collect();
+    assert_eq!(lines_of(&ended.raw), expected, "the terminal, line by line");
     server.stop();
 }
 
-/// How the terminal shows a fact that another client has caused. `None` if it shows nothing of its own.
-fn shown(fact: &Fact, client: &str) -> Option<String> {
-    Some(match fact {
+/// What the terminal's person types as a prompt.
+const TYPED: &str = "and from the terminal";
+
+/// The lines of a terminal without its greeting, and without the cues that wait for input.
+fn lines_of(raw: &str) -> Vec<String> {
+    const LINES: NonZeroU16 = NonZeroU16::new(500).unwrap();
+    const COLUMNS: NonZeroU16 = NonZeroU16::new(200).unwrap();
+    let mut parser = vt100::Parser::new(LINES, COLUMNS, 0);
+    parser.process(raw.as_bytes());
+    let screen = parser.screen().contents();
+    let lines = screen.lines().map(str::trim_end).skip_while(|line| *line != ">");
+    lines.filter(|line| *line != ">" && !line.starts_with("allow this?")).map(str::to_owned).collect()
+}
+
+/// The lines in which the terminal shows a fact: its own prompt where it was typed, and everything else as the frame of
+/// `client`, except the vote on the request `own_vote`.
+fn shown(fact: &Fact, client: &str, own_vote: &str) -> Vec<String> {
+    let line = match fact {
+        Fact::Prompt(text) if text == TYPED => format!("> {text}"),
+        Fact::Prompt(text) => format!("{client}: {text}"),
+        Fact::Queued(text) => format!("{client} waits for this turn with: {text}"),
         Fact::Text(text) => text.clone(),
+        Fact::ToolStarts { .. } => "tool shell started: ls".into(),
         Fact::ToolEnds { .. } => "tool shell completed: ls".into(),
-        Fact::Asks { title, .. } => format!("permission needed: {title}"),
+        Fact::Asks { title, .. } => {
+            let command = if title == "Go on?" { "make" } else { "rm a" };
+            return vec![format!("permission needed: {title}"), format!("  command: {command}")];
+        }
+        Fact::Answered { request, .. } if request == own_vote => "permission allowed by you".into(),
         Fact::Answered { .. } => format!("permission allowed by {client}"),
         Fact::Cancels => format!("cancelled by {client}"),
         Fact::Ends("cancelled") => "turn ended: cancelled".into(),
+        Fact::Ends(_) => return vec![],
         Fact::Renamed(name) => format!("{client} renamed the session to {name}"),
         Fact::Closed => format!("the session was closed by {client}"),
-        Fact::Prompt(_) | Fact::ToolStarts { .. } | Fact::Ends(_) => return None,
-    })
+    };
+    vec![line]
 }
 
 /// Checks that a text has these parts, in this order.

@@ -13,11 +13,11 @@ use crate::fixtures::{
     test_home::{Engine, TestHome, both_engines},
 };
 
-const CTRL_D: &str = "\x04";
+pub(super) const CTRL_D: &str = "\x04";
 /// The line that waits for a prompt.
 const CUE: &str = "\n>\n";
 
-fn start_on(engine: Engine) -> (TestHome, Server) {
+pub(super) fn start_on(engine: Engine) -> (TestHome, Server) {
     let mut home = TestHome::on_disk(engine);
     let workspace = home.path("workspace");
     std::fs::create_dir(&workspace).unwrap();
@@ -30,13 +30,13 @@ fn start() -> (TestHome, Server) {
     start_on(Engine::Sqlite)
 }
 
-fn attached(home: &TestHome, server: &Server) -> Terminal {
+pub(super) fn attached(home: &TestHome, server: &Server) -> Terminal {
     let terminal = Terminal::start(home, server, &["attach"], &[]);
     terminal.shows(CUE);
     terminal
 }
 
-fn script(steps: Value) -> String {
+pub(super) fn script(steps: Value) -> String {
     format!("{}\n", json!({"script": steps}))
 }
 
@@ -50,7 +50,7 @@ fn piped(home: &TestHome, server: &Server, args: &[&str], lines: &[String]) -> O
 }
 
 /// Waits until this many questions are on the screen. What is typed before a question is no answer to it.
-fn asked(terminal: &Terminal, times: usize) {
+pub(super) fn asked(terminal: &Terminal, times: usize) {
     eventually("the question", || (terminal.screen().matches("allow this?").count() == times).then_some(()));
 }
 

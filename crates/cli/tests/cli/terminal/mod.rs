@@ -6,4 +6,6 @@ mod attach;
 mod ps;
 mod run;
 mod screens;
+mod sse;
+mod together;
 mod trace;

@@ -25,15 +25,11 @@ const BODY_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// Paths of the daemon's protocol that have no operation here. Published clients also call operations that later daemons have, and
 /// read the failure as one of the daemon.
 pub(crate) const UNKNOWN_PATHS: &[&str] = &[
-    "/session/{sessionId}/{operation}",
-    "/session/{sessionId}/{operation}/{item}",
-    "/session/{sessionId}/{operation}/{item}/{action}",
+    "/session/{sessionId}/{*operation}",
     "/workspace/{cwd}",
-    "/workspace/{cwd}/{operation}",
-    "/workspace/{cwd}/{operation}/{item}",
-    "/workspace/{cwd}/{operation}/{item}/{action}",
-    "/file/{operation}",
-    "/permission/{requestId}/{operation}",
+    "/workspace/{cwd}/{*operation}",
+    "/file/{*operation}",
+    "/permission/{requestId}/{*operation}",
 ];
 
 /// The operations of the OpenAPI document.

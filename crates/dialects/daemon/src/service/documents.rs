@@ -67,7 +67,9 @@ impl DocumentPlace {
 pub(crate) async fn read(app: &App, place: DocumentPlace) -> Result<Option<Document>, Failure> {
     let DocumentPlace::Workspace(name) = place else {
         let path = place.path(app)?;
-        return blocking(move || read_data(&path)).await;
+        let bytes = blocking(move || read_data(&path)).await?;
+        let document = |text| Document { text, hash: None };
+        return bytes.map(|bytes| as_text(place.name(), bytes).map(document)).transpose();
     };
     let workspace = Workspace::open(app)?;
     let path = workspace.path(name)?;
@@ -75,16 +77,26 @@ pub(crate) async fn read(app: &App, place: DocumentPlace) -> Result<Option<Docum
         Err(failure) if failure.broken_rule() == Some(Rule::FileUnknown) => return Ok(None),
         read => read.map_err(as_document_failure)?,
     };
-    let too_large = || invalid_file(name, &format!("the file is larger than {MEMORY_FILE_BYTES_MAX} bytes"));
-    let hash = window.hash.ok_or_else(too_large)?;
-    let text = String::from_utf8(window.bytes).map_err(|error| {
-        let offset = error.utf8_error().valid_up_to();
-        invalid_file(name, &format!("the file is not UTF-8 text after byte {offset}")).detail("offset", offset)
-    })?;
-    Ok(Some(Document { text, hash: Some(hash) }))
+    let hash = window.hash.ok_or_else(|| too_large(name))?;
+    Ok(Some(Document { text: as_text(name, window.bytes)?, hash: Some(hash) }))
 }
 
-/// The failure of a request that needs the content of a file of the workspace, which cannot be used as it is.
+/// The text of a file's bytes.
+fn as_text(name: &str, bytes: Vec<u8>) -> Result<String, Failure> {
+    if bytes.len() > MEMORY_FILE_BYTES_MAX {
+        return Err(too_large(name));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        invalid_file(name, &format!("the file is not UTF-8 text after byte {offset}")).detail("offset", offset)
+    })
+}
+
+fn too_large(name: &str) -> Failure {
+    invalid_file(name, &format!("the file is larger than {MEMORY_FILE_BYTES_MAX} bytes"))
+}
+
+/// The failure of a request that needs the content of a document, which cannot be used as it is.
 pub(super) fn invalid_file(name: &str, problem: &str) -> Failure {
     Failure::rule(Rule::WorkspaceFileInvalid, format!("{name}: {problem}")).detail("path", name)
 }
@@ -134,18 +146,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send
     done.map_err(|error| file_error(error.to_string()))
 }
 
-fn read_data(path: &Path) -> io::Result<Option<Document>> {
+/// The bytes of a file, up to one more than a document may have. `None` if there is none.
+fn read_data(path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file?,
     };
-    let mut text = String::new();
-    let bytes_max = MEMORY_FILE_BYTES_MAX as u64;
-    file.take(bytes_max + 1).read_to_string(&mut text)?;
-    match text.len() as u64 {
-        bytes if bytes > bytes_max => Err(io::Error::other(format!("the file is larger than {bytes_max} bytes"))),
-        _ => Ok(Some(Document { text, hash: None })),
-    }
+    let mut bytes = Vec::new();
+    file.take(MEMORY_FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
 }
 
 /// Writes a new file and renames it, so that a crash leaves the old one or the new one.
@@ -172,11 +181,12 @@ mod tests {
         assert_eq!(read_data(&path).unwrap(), None);
         for text in ["one", "two"] {
             write_data(&path, text).unwrap();
-            assert_eq!(read_data(&path).unwrap().unwrap().text, text);
+            assert_eq!(read_data(&path).unwrap().unwrap(), text.as_bytes());
         }
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
         fs::write(&path, "x".repeat(MEMORY_FILE_BYTES_MAX + 1)).unwrap();
-        read_data(&path).unwrap_err();
+        let failure = as_text("memory/global.md", read_data(&path).unwrap().unwrap()).unwrap_err();
+        assert_eq!(failure.broken_rule(), Some(Rule::WorkspaceFileInvalid));
     }
 }

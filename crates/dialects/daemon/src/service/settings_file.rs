@@ -35,7 +35,8 @@ impl FileProblem {
 
     /// The problem of a text that is not JSON. The message of the parser would quote the file.
     fn of_json(error: &serde_json::Error) -> Self {
-        let (line, column) = (error.line(), error.column());
+        // The parser counts columns from 0 behind a line break.
+        let (line, column) = (error.line().max(1), error.column().max(1));
         let message = format!("no valid JSON in line {line}, column {column}");
         Self { position: Some((line, column)), ..Self::new(CellErrorKind::ParseError, message) }
     }
@@ -154,5 +155,10 @@ mod tests {
         assert_eq!((failure.broken_rule(), failure.kind.row().status), (Some(Rule::WorkspaceFileInvalid), 409));
         let details = failure.details.unwrap();
         assert_eq!((&details["path"], &details["line"]), (&Value::from(SETTINGS_FILE), &Value::from(2)));
+        for text in ["{\n", "{\"a\": \n", "\n{\n\n"] {
+            let document = Document { text: text.to_owned(), ..Document::default() };
+            let (line, column) = parse(Some(&document)).unwrap_err().position.unwrap();
+            assert!(line >= 1 && column >= 1, "{text:?}: {line}, {column}");
+        }
     }
 }

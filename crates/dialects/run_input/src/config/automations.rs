@@ -14,7 +14,8 @@ use ostler_server::config::{Config, MS_MAX, Section, check_range};
 pub struct AutomationsSection {
     /// Whether this server starts automations. Of several servers, one that does is enough.
     pub scheduler: bool,
-    /// How often the server checks whether runs of automations have ended. Without such runs it sleeps until one is due, for 30 times as long at most.
+    /// How often the server checks whether runs of automations have ended. Without such runs it sleeps until one is due, for 30
+    /// times as long at most.
     pub poll_ms: u64,
     /// Maximum number of automations of one user.
     pub per_user_max: i64,

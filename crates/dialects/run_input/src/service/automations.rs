@@ -23,7 +23,7 @@ use super::threads;
 use crate::state::RunInputState;
 use ostler_server::{app::App, auth::Principal, dialect::Topic, service::users};
 
-/// An automation was created or changed, so that something may be due earlier than a scheduler expects.
+/// An automation was created, changed or started on request, so that schedulers have to look earlier than they expect.
 pub(crate) const PLANNED: Topic = Topic::new(
     "run_input.automations",
     |app, _| RunInputState::of(app).scheduler.notify_one(),

@@ -94,6 +94,7 @@ pub(crate) async fn accept(
     }
     let mut attempts =
         app.attempts(|| Failure::new(FailureKind::Overloaded, "too many runs of this thread were started at once"));
+    let mut has_checked_tools = false;
     loop {
         attempts.start_next()?;
         let thread = threads::find(app, caller, &input.thread_id).await?;
@@ -101,7 +102,11 @@ pub(crate) async fn accept(
         if let Some(alias) = accepted_before(app, thread.as_ref(), input).await? {
             return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created: false });
         }
-        front_end::check_tools(app, caller, input).await?;
+        // The names of the tools do not depend on the thread, so that they are not checked again in the next attempt.
+        if !has_checked_tools {
+            front_end::check_tools(app, caller, input).await?;
+            has_checked_tools = true;
+        }
         transcript::check(app, thread.as_ref(), &input.transcript).await?;
         let exists = thread.is_some();
         let thread = match thread {

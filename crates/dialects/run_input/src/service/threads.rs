@@ -86,8 +86,8 @@ pub(crate) async fn get(app: &App, caller: &Principal, thread_id: &str) -> Resul
     find_any(app, caller, thread_id).await?.ok_or_else(|| Failure::not_found("thread"))
 }
 
-/// Erases the caller's thread, also a session that another dialect opened: its run ends, and only the digests of its events remain. Idempotent; another user's thread is
-/// rejected.
+/// Erases the caller's thread, also a session that another dialect opened: its run ends, and only the digests of its events
+/// remain. Idempotent; another user's thread is rejected.
 pub(crate) async fn erase(app: &App, caller: &Principal, thread_id: &str) -> Result<(), Failure> {
     let (owner, thread_id) = (owner(caller)?, read_thread_id(thread_id)?);
     if let Some(session) = find_any(app, caller, &thread_id).await?

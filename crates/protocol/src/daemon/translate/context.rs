@@ -36,7 +36,7 @@ pub struct TranslationContext<'a> {
     /// For the message of a turn: an earlier turn of the session had not ended when it was submitted.
     pub waits: bool,
     /// For the first event of a turn that has waited: the payload of its message, whose echo comes before the event.
-    pub said: Option<&'a str>,
+    pub queued_message: Option<&'a str>,
 }
 
 impl TranslationContext<'_> {

@@ -18,10 +18,24 @@ pub(super) fn added(event: &Event, text: &str, context: TranslationContext<'_>) 
     ("pending_prompt_added", data)
 }
 
-/// Whether the event shows that the turn of its command has begun. What is recorded together with a prompt, and a cancel, may come
-/// before that. A turn that is cancelled while it waits never begins.
+/// Whether the event shows that the turn of its command has begun, if no earlier turn is unfinished. What is recorded together with
+/// a prompt, and a cancel, may come before that. A turn that is cancelled before it begins never does.
 pub fn begins_turn(event: &Event) -> bool {
     match event.event_type {
+        EventType::TerminalStatus => {
+            matches!(event.facts(), Facts::Terminal(end) if end.status != TerminalStatus::Cancelled)
+        }
+        event_type => is_work(event_type),
+    }
+}
+
+/// The types of events that a turn at work records.
+pub fn work_types() -> Vec<EventType> {
+    EventType::ALL.iter().copied().filter(|event_type| is_work(*event_type)).collect()
+}
+
+fn is_work(event_type: EventType) -> bool {
+    match event_type {
         EventType::AssistantDelta
         | EventType::AssistantMessage
         | EventType::ReasoningDelta
@@ -35,13 +49,11 @@ pub fn begins_turn(event: &Event) -> bool {
         | EventType::PermissionRequest
         | EventType::Error
         | EventType::Custom => true,
-        EventType::TerminalStatus => {
-            matches!(event.facts(), Facts::Terminal(end) if end.status != TerminalStatus::Cancelled)
-        }
         EventType::UserMessage
         | EventType::State
         | EventType::Lease
         | EventType::PermissionResolved
+        | EventType::TerminalStatus
         | EventType::Session
         | EventType::Audit => false,
     }

@@ -154,20 +154,20 @@ fn two_attempts_at_a_turn_are_messages_of_their_own() {
 #[test]
 fn a_prompt_that_waits_is_echoed_when_its_turn_begins() {
     let prompt = prompt();
-    let said = json!({"content": [{"type": "text", "text": "next"}]});
+    let message = json!({"content": [{"type": "text", "text": "next"}]});
     let context = TranslationContext { session_id: "s1", prompt: Some(&prompt), ..Default::default() };
-    let waiting = frames(&event(3, EventType::UserMessage, &said), TranslationContext { waits: true, ..context });
+    let waiting = frames(&event(3, EventType::UserMessage, &message), TranslationContext { waits: true, ..context });
     let expected = json!({"sessionId": "s1", "promptId": "p1", "text": "next", "queuedAt": 5});
     assert_eq!((waiting.len(), &*waiting[0].frame_type, &waiting[0].data), (1, "pending_prompt_added", &expected));
     assert!(EVENT_FRAMES.contains(&&*waiting[0].frame_type));
     assert_eq!(waiting[0].originator_client_id.as_deref(), Some("client_1"));
-    let text = said.to_string();
-    let context = TranslationContext { said: Some(&text), ..context };
-    let begun = frames(&event(7, EventType::AssistantDelta, &json!({"messageId": "m", "delta": "he"})), context);
-    let kinds: Vec<_> = begun.iter().map(|frame| &frame.data["update"]["sessionUpdate"]).collect();
+    let message = message.to_string();
+    let context = TranslationContext { queued_message: Some(&message), ..context };
+    let first = frames(&event(7, EventType::AssistantDelta, &json!({"messageId": "m", "delta": "he"})), context);
+    let kinds: Vec<_> = first.iter().map(|frame| &frame.data["update"]["sessionUpdate"]).collect();
     assert_eq!(kinds, [&json!("user_message_chunk"), &json!("agent_message_chunk")]);
-    assert_eq!(begun.iter().map(|frame| frame.id).collect::<Vec<_>>(), [Some(13), Some(14)]);
-    assert_eq!(begun[0].originator_client_id.as_deref(), Some("client_1"));
+    assert_eq!(first.iter().map(|frame| frame.id).collect::<Vec<_>>(), [Some(13), Some(14)]);
+    assert_eq!(first[0].originator_client_id.as_deref(), Some("client_1"));
     // Both of an event's ids are taken.
     let late = json!({"status": "failed", "failureKind": "backend-failed", "message": DEADLINE_EXCEEDED});
     let ended = frames(&event(7, EventType::TerminalStatus, &late), context);
@@ -269,7 +269,7 @@ fn notices_hold_what_clients_can_use() {
         "_meta": {"ostler": {"type": "backend_status", "phase": "waiting-provider"}}})
     );
     let step = update(EventType::Step, &json!({"name": "router", "status": "started"}));
-    assert_eq!(step["_meta"]["ostler"], json!({"type": "step", "name": "router", "status": "started"}));
+    assert_eq!(step["_meta"]["ostler"], json!({"type": "step", "payload": {"name": "router", "status": "started"}}));
     let planned = json!({"phase": "router:planned", "tools": ["time_now"], "context": ["clock"], "message": "Look."});
     let mut expected = planned.clone();
     expected["type"] = json!("backend_status");

@@ -1,5 +1,6 @@
-//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it, or a dialect noted something. They belong to no run, so they have the session's number and
-//! none of a run's; the chain, the streams and the pages take them like any other.
+//! Facts of a session itself: it was made, renamed, closed, given storage or deprived of it, or a dialect noted something. They
+//! belong to no run, so they have the session's number and none of a run's; the chain, the streams and the pages take them like
+//! any other.
 
 use serde_json::json;
 

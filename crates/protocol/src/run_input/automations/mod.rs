@@ -68,15 +68,18 @@ pub enum DisabledReason {
     Requested,
     /// Too many of its runs failed, one after the other.
     RepeatedFailure,
+    /// The rules of time zones do not have its zone any more.
+    UnknownZone,
 }
 
 impl DisabledReason {
-    pub const ALL: [Self; 2] = [Self::Requested, Self::RepeatedFailure];
+    pub const ALL: [Self; 3] = [Self::Requested, Self::RepeatedFailure, Self::UnknownZone];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Requested => "requested",
             Self::RepeatedFailure => "repeated-failure",
+            Self::UnknownZone => "unknown-zone",
         }
     }
 

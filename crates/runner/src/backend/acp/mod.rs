@@ -31,10 +31,10 @@ use super::{
     interface::{AfterCrash, Backend},
     process::Program,
     toolkit,
-    turn::{Turn, TurnEnd, TurnResult},
+    turn::{Turn, TurnAbort, TurnEnd, TurnResult},
 };
 use crate::{environment::BackendEnvironment, tool_gateway::ToolGateway, tools::disable_in_home, turn_sink::TurnSink};
-use session::{OpenSession, OpenedSession, open_session};
+use session::{OpenSession, open_session};
 use turn::AcpTurn;
 
 pub(crate) struct AcpBackend {
@@ -48,15 +48,12 @@ pub(crate) struct AcpBackend {
     session_id: Option<String>,
     /// How the backend reaches the server's tools, once it has been started.
     gateway: Option<ToolGateway>,
-    /// The tools of the front end that the open session was offered.
-    front_end: String,
 }
 
 impl AcpBackend {
     pub(crate) fn new(command: &[String], keep: &[String], environment: &BackendEnvironment) -> Self {
         let (command, keep) = (command.to_vec(), keep.to_vec());
-        let (environment, front_end) = (environment.clone(), String::new());
-        Self { command, keep, environment, open: None, session_id: None, gateway: None, front_end }
+        Self { command, keep, environment: environment.clone(), open: None, session_id: None, gateway: None }
     }
 
     async fn run_turn(&mut self, turn: &Turn, sink: TurnSink) -> TurnResult {
@@ -69,26 +66,32 @@ impl AcpBackend {
         let front_end = toolkit::front_end_digest(turn);
         // A backend that cannot resume its session keeps the tools that it has.
         let is_stale =
-            |session: &mut OpenSession| session.has_gateway && session.can_resume && self.front_end != front_end;
+            |session: &mut OpenSession| session.has_gateway && session.can_resume && session.front_end != front_end;
         if let Some(stale) = self.open.take_if(is_stale) {
             stale.process.close().await;
         }
-        self.front_end = front_end;
         if let Some(lost) = self.open.take_if(|session| !session.process.is_running()) {
             report_process_lost(&sink, &lost.process).await;
         }
         let (mut session, has_prompt) = match self.open.take() {
             Some(session) => (session, false),
-            None => match unless_stopped(sink.stopped(), self.open(turn, &sink)).await? {
+            None => match self.open(turn, &sink, front_end).await? {
                 Ok(opened) => opened,
                 Err(end) => return Ok(end),
             },
         };
         self.session_id = Some(session.session_id.clone());
-        if let Err(end) = unless_stopped(sink.stopped(), session.select_mode(turn)).await? {
-            report_process_end(&sink, &session.process).await;
-            session.process.close().await;
-            return Ok(end);
+        match unless_stopped(sink.stopped(), session.select_mode(turn)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(end)) => {
+                report_process_end(&sink, &session.process).await;
+                session.process.close().await;
+                return Ok(end);
+            }
+            Err(abort) => {
+                session.process.close().await;
+                return Err(abort);
+            }
         }
         let mut acp_turn = AcpTurn::new(&mut session, &self.environment, turn, sink);
         let result = acp_turn.run(has_prompt).await;
@@ -102,23 +105,43 @@ impl AcpBackend {
     }
 
     /// Starts the program and opens the backend's session in it. Also returns whether the session already contains the
-    /// prompt, from an earlier attempt.
-    async fn open(&self, turn: &Turn, sink: &TurnSink) -> Result<(OpenSession, bool), TurnEnd> {
-        let program = self.program(turn.run.execution_policy.sandbox)?;
-        let mut process = start_process(&program)?;
+    /// prompt, from an earlier attempt. A program that is stopped meanwhile has ended when this returns.
+    async fn open(
+        &self,
+        turn: &Turn,
+        sink: &TurnSink,
+        front_end: String,
+    ) -> Result<Result<(OpenSession, bool), TurnEnd>, TurnAbort> {
+        let program = self.program(turn.run.execution_policy.sandbox);
+        let mut process = match program.and_then(|program| start_process(&program)) {
+            Ok(process) => process,
+            Err(end) => return Ok(Err(end)),
+        };
         let session_id = self.session_id.as_ref().or(turn.thread_id.as_ref());
-        match open_session(&mut process, session_id, &self.environment, self.gateway.as_ref(), turn, sink).await {
-            Ok(opened) => {
-                let OpenedSession { session_id, model, modes, is_new, sees_images, has_gateway, can_resume, .. } =
-                    opened;
-                let session =
-                    OpenSession { process, session_id, model, modes, is_new, sees_images, has_gateway, can_resume };
-                Ok((session, opened.has_prompt))
+        let opening = open_session(&mut process, session_id, &self.environment, self.gateway.as_ref(), turn, sink);
+        match unless_stopped(sink.stopped(), opening).await {
+            Ok(Ok(opened)) => {
+                let session = OpenSession {
+                    process,
+                    session_id: opened.session_id,
+                    model: opened.model,
+                    modes: opened.modes,
+                    is_new: opened.is_new,
+                    sees_images: opened.sees_images,
+                    has_gateway: opened.has_gateway,
+                    can_resume: opened.can_resume,
+                    front_end,
+                };
+                Ok(Ok((session, opened.has_prompt)))
             }
-            Err(end) => {
+            Ok(Err(end)) => {
                 report_process_end(sink, &process).await;
                 process.close().await;
-                Err(end)
+                Ok(Err(end))
+            }
+            Err(abort) => {
+                process.close().await;
+                Err(abort)
             }
         }
     }

@@ -44,6 +44,8 @@ pub(super) struct OpenSession {
     pub(super) has_gateway: bool,
     /// Whether another process can resume the session.
     pub(super) can_resume: bool,
+    /// Names the tools of the front end that it was offered when it was opened.
+    pub(super) front_end: String,
 }
 
 /// A session that was just created or resumed.

@@ -25,9 +25,9 @@ use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
 use super::{
     child::{report_process_end, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
-    process::Program,
+    process::{Process, Program},
     toolkit,
-    turn::{Turn, TurnEnd, TurnResult},
+    turn::{Turn, TurnAbort, TurnEnd, TurnResult},
 };
 use crate::{environment::BackendEnvironment, tool_gateway::ToolGateway, turn_sink::TurnSink};
 use permissions::SCRATCH_FOLDER;
@@ -47,13 +47,11 @@ pub(crate) struct CodexBackend {
     absent: Vec<PathBuf>,
     /// How Codex reaches the server's tools, once it has been started.
     gateway: Option<ToolGateway>,
-    /// The tools of the front end that the open thread was offered.
-    front_end: String,
 }
 
 impl CodexBackend {
     pub(crate) fn new(environment: BackendEnvironment) -> Self {
-        Self { environment, open: None, thread_id: None, absent: vec![], gateway: None, front_end: String::new() }
+        Self { environment, open: None, thread_id: None, absent: vec![], gateway: None }
     }
 
     async fn run_turn(&mut self, turn: &Turn, mut sink: TurnSink) -> TurnResult {
@@ -61,18 +59,18 @@ impl CodexBackend {
         let _attached = toolkit::attach(&mut self.gateway, &self.environment, turn, &sink).await;
         let front_end = toolkit::front_end_digest(turn);
         // A thread that is not on disk could not be resumed.
-        let is_stale = |thread: &mut OpenThread| thread.has_gateway && thread.is_on_disk && self.front_end != front_end;
+        let is_stale =
+            |thread: &mut OpenThread| thread.has_gateway && thread.is_on_disk && thread.front_end != front_end;
         if let Some(stale) = self.open.take_if(is_stale) {
             stale.process.close().await;
         }
-        self.front_end = front_end;
         let open = match self.open.take() {
             Some(thread) => thread.if_running(&sink).await,
             None => None,
         };
         let (mut thread, prompt) = match open {
             Some(thread) => (thread, PromptState::New),
-            None => match unless_stopped(sink.stopped(), self.open(turn, &sink)).await? {
+            None => match self.open(turn, &sink, front_end).await? {
                 Ok(opened) => opened,
                 Err(end) => return Ok(end),
             },
@@ -101,29 +99,47 @@ impl CodexBackend {
         }
     }
 
-    /// Starts the program and opens the session's thread in it.
-    async fn open(&mut self, turn: &Turn, sink: &TurnSink) -> Result<(OpenThread, PromptState), TurnEnd> {
+    /// Starts the program and opens the session's thread in it. A program that is stopped meanwhile has ended when this returns.
+    async fn open(
+        &mut self,
+        turn: &Turn,
+        sink: &TurnSink,
+        front_end: String,
+    ) -> Result<Result<(OpenThread, PromptState), TurnEnd>, TurnAbort> {
+        let mut process = match self.start(turn) {
+            Ok(process) => process,
+            Err(end) => return Ok(Err(end)),
+        };
+        let thread_id = self.thread_id.as_ref().or(turn.thread_id.as_ref());
+        let gateway = self.gateway.as_ref();
+        let opening = open_thread(&mut process, thread_id, &self.environment, gateway, turn, sink);
+        let opened = unless_stopped(sink.stopped(), opening).await;
+        let has_gateway = gateway.is_some();
+        match opened {
+            Ok(Ok(OpenedThread { thread_id, model, is_on_disk, prompt })) => {
+                if is_on_disk {
+                    self.thread_id = Some(thread_id.clone());
+                }
+                let used = HashMap::new();
+                Ok(Ok((OpenThread { process, thread_id, model, is_on_disk, has_gateway, front_end, used }, prompt)))
+            }
+            Ok(Err(end)) => {
+                report_process_end(sink, &process).await;
+                process.close().await;
+                Ok(Err(end))
+            }
+            Err(abort) => {
+                process.close().await;
+                Err(abort)
+            }
+        }
+    }
+
+    fn start(&mut self, turn: &Turn) -> Result<Process, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
         let folders = DENIED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
         self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
-        let mut process = start_process(&program)?;
-        let thread_id = self.thread_id.as_ref().or(turn.thread_id.as_ref());
-        let gateway = self.gateway.as_ref();
-        match open_thread(&mut process, thread_id, &self.environment, gateway, turn, sink).await {
-            Ok(opened) => {
-                if opened.is_on_disk {
-                    self.thread_id = Some(opened.thread_id.clone());
-                }
-                let has_gateway = gateway.is_some();
-                let OpenedThread { thread_id, model, is_on_disk, prompt } = opened;
-                Ok((OpenThread { process, thread_id, model, is_on_disk, has_gateway, used: HashMap::new() }, prompt))
-            }
-            Err(end) => {
-                report_process_end(sink, &process).await;
-                process.close().await;
-                Err(end)
-            }
-        }
+        start_process(&program)
     }
 
     /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.

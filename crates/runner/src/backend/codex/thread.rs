@@ -51,6 +51,8 @@ pub(super) struct OpenThread {
     pub(super) is_on_disk: bool,
     /// Whether it was given the server's tools.
     pub(super) has_gateway: bool,
+    /// Names the tools of the front end that it was offered when it was opened.
+    pub(super) front_end: String,
     /// Tokens used by each thread so far, as far as they were reported.
     pub(super) used: HashMap<String, TokenCounts>,
 }

@@ -11,6 +11,7 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use tokio::{
     io::AsyncReadExt,
     time::{Duration, timeout},
@@ -18,7 +19,7 @@ use tokio::{
 
 use super::{
     error::{ProviderError, error_text},
-    stream::ReplyStream,
+    stream::{ReplyStream, usage_payload},
     tools::ModelTools,
     wire::{ChatMessage, ChatRequest, StreamOptions},
 };
@@ -72,6 +73,11 @@ impl Endpoint {
         let (stream_options, tools) = (StreamOptions { include_usage: true }, tools.offered());
         let request = ChatRequest { model: &self.model, messages, stream: true, stream_options, tools };
         serde_json::to_string(&request).expect("a request serialises")
+    }
+
+    /// The usage of a request whose reply did not begin: one call of the model, with unknown tokens.
+    pub(super) fn unknown_usage(&self) -> Map<String, Value> {
+        usage_payload(self.model.clone(), None, None)
     }
 
     /// Sends the request once. The reply has begun when this returns.

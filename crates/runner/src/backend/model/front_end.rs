@@ -1,14 +1,11 @@
 //! What a model gets of the front end: its tools, the results of their calls, and the state that it shares. A turn in which the
 //! model calls one of these tools ends with the calls pending; the next turn brings the results.
 
-use ostler_protocol::{
-    kernel::{
-        context::Context,
-        conversation::{ConversationMessage, PastCall, Role},
-        events::EventType,
-        front_end::{FrontEndTool, ToolAnswer, UPDATE_STATE_TOOL, call_payload},
-    },
-    run_input::agui::translate::TranslatorState,
+use ostler_protocol::kernel::{
+    context::Context,
+    conversation::{ConversationMessage, PastCall, Role},
+    events::EventType,
+    front_end::{FrontEndTool, ToolAnswer, UPDATE_STATE_TOOL, call_payload},
 };
 use serde_json::{Value, json};
 
@@ -18,23 +15,20 @@ use super::{
 };
 use crate::{
     backend::turn::{Turn, TurnAbort},
+    front_end::{FrontEndState, UPDATE_STATE_DESCRIPTION},
     turn_sink::TurnSink,
 };
 
 pub(super) struct FrontEnd {
     tools: Vec<FrontEndTool>,
     /// `None` if the front end shares no state.
-    state: Option<TranslatorState>,
+    state: Option<FrontEndState>,
 }
 
 impl FrontEnd {
     pub(super) fn of(turn: &Turn) -> Self {
         let context = Context::of(&turn.command.payload);
-        let state = context.state.map(|state| {
-            let mut shared = TranslatorState::default();
-            shared.take(&json!({"snapshot": state}));
-            shared
-        });
+        let state = context.state.as_ref().map(FrontEndState::new);
         Self { tools: context.tools, state }
     }
 
@@ -45,10 +39,8 @@ impl FrontEnd {
                 "function": {"name": name, "description": description, "parameters": parameters}})
         };
         let tools = self.tools.iter().map(|tool| function(&tool.name, &tool.description, &tool.parameters));
-        let parameters = json!({"type": "object", "required": ["patch"], "properties": {"patch": {
-            "type": "array", "items": {"type": "object"}, "description": "JSON Patch (RFC 6902)"}}});
-        let update = "Changes the state that you share with the user's page.";
-        let update = self.state.iter().map(|_| function(UPDATE_STATE_TOOL, update, &parameters));
+        let parameters = FrontEndState::parameters();
+        let update = self.state.iter().map(|_| function(UPDATE_STATE_TOOL, UPDATE_STATE_DESCRIPTION, &parameters));
         tools.chain(update).collect()
     }
 
@@ -93,7 +85,13 @@ impl FrontEnd {
         if call.name == UPDATE_STATE_TOOL
             && let Some(state) = &mut self.state
         {
-            return Some(update_state(state, &call.arguments, sink).await);
+            return Some(match state.update(&call.arguments) {
+                Ok(updated) => {
+                    sink.emit(EventType::State, &updated.event).await;
+                    Ok(updated.result)
+                }
+                Err(problem) => Err(problem),
+            });
         }
         let tool = self.find(&call.name)?;
         let fault = tool.read_arguments(&call.arguments).err();
@@ -101,16 +99,6 @@ impl FrontEnd {
             || "it was not called, because another call of the user's page does not fit its tool".to_owned();
         Some(Err(fault.unwrap_or_else(not_called)))
     }
-}
-
-async fn update_state(state: &mut TranslatorState, arguments: &str, sink: &TurnSink) -> Result<String, String> {
-    let arguments: Value = serde_json::from_str(arguments).map_err(|error| format!("not JSON: {error}"))?;
-    let patch = &arguments["patch"];
-    if !state.patch(patch) {
-        return Err("the patch does not apply to the state".to_owned());
-    }
-    sink.emit(EventType::State, &json!({"patch": patch})).await;
-    Ok(state.value().map_or_else(|| "done".to_owned(), |state| format!("The state is now: {state}")))
 }
 
 /// The messages of the request, with this context and these earlier turns. Results of the front end's tools follow their calls,

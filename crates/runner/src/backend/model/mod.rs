@@ -15,7 +15,7 @@ mod stream;
 mod tools;
 mod wire;
 
-use std::{collections::VecDeque, future::Future, pin::pin};
+use std::{array::IntoIter, collections::VecDeque, future::Future, pin::pin};
 
 use futures_util::future::{BoxFuture, join_all};
 use ostler_protocol::{
@@ -84,7 +84,7 @@ impl ModelBackend {
         // Two functions of one name would be one to the model.
         tools.retain(|tool| input.config.router.is_none() || tool.name != PLAN_FUNCTION);
         let router = input.config.effective_router(!earlier_calls.is_empty(), front_end::only_brings_results(turn));
-        let mut messages = input.messages(None);
+        let mut messages = input.messages(None, "");
         let calls = earlier_calls.into_iter().map(|call| {
             let result = call.result;
             (WireCall { id: call.call_id, name: call.name, arguments: call.arguments }, result)
@@ -334,15 +334,23 @@ impl ModelTurn<'_> {
                 Ok(stream) => return Ok(Ok(stream)),
                 Err(error) => error,
             };
-            let pause = match error.is_throttled {
-                true => self.retry_policy.later_pause_ms(self.later_retries),
-                false => pauses.next(),
-            };
-            let Some(pause) = pause.filter(|_| error.is_transient) else { return Ok(Err(error.into_end())) };
-            self.later_retries += u32::from(error.is_throttled);
-            let requested = error.retry_after_ms.unwrap_or(0).min(PAUSE_MS_MAX);
-            self.pause(&error, Duration::from_millis(pause.max(requested))).await?;
+            if let Err(end) = self.pause_before_retry(error, &mut pauses).await? {
+                return Ok(Err(end));
+            }
         }
+    }
+
+    /// Waits as long as the provider asks for, or for the next of the pauses. The end of the turn if a retry does not help.
+    async fn pause_before_retry(&mut self, error: ProviderError, pauses: &mut IntoIter<u64, 4>) -> OrEnd<()> {
+        let pause = match error.is_throttled {
+            true => self.retry_policy.later_pause_ms(self.later_retries),
+            false => pauses.next(),
+        };
+        let Some(pause) = pause.filter(|_| error.is_transient) else { return Ok(Err(error.into_end())) };
+        self.later_retries += u32::from(error.is_throttled);
+        let requested = error.retry_after_ms.unwrap_or(0).min(PAUSE_MS_MAX);
+        self.pause(&error, Duration::from_millis(pause.max(requested))).await?;
+        Ok(Ok(()))
     }
 
     async fn pause(&mut self, error: &ProviderError, pause: Duration) -> Result<(), TurnAbort> {

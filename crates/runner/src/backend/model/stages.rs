@@ -14,12 +14,12 @@ use serde_json::json;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use super::{
-    ModelReply, ModelTurn, OrEnd,
+    ModelReply, ModelTurn, OrEnd, PAUSES_MS,
     front_end::turn_messages,
     messages::push_text,
     stream::{ReplyPiece, ReplyStream},
     tools::ModelTools,
-    wire::ChatMessage,
+    wire::{ChatMessage, WireCall},
 };
 use crate::{
     backend::turn::{Turn, TurnAbort, TurnEnd},
@@ -29,6 +29,9 @@ use crate::{
 
 /// Characters of a plan's instructions in its event.
 const REPORTED_CHARS_MAX: usize = 1_000;
+
+/// Follows the text that the model wrote before a plan that cannot be used. A request does not end with a message of the model.
+const WITHOUT_PLAN: &str = "Your plan could not be used. Continue without it.";
 
 /// What the model receives of a turn.
 pub(super) struct TurnInput<'a> {
@@ -41,8 +44,9 @@ impl<'a> TurnInput<'a> {
         Self { turn, config: RuntimeConfig::of(&turn.command.payload) }
     }
 
-    /// The messages of the first request. With a plan: those that the worker gets.
-    pub(super) fn messages(&self, plan: Option<&TurnPlan>) -> Vec<ChatMessage> {
+    /// The messages of the first request. With a plan: those that the worker gets, after the text that the model wrote before it made
+    /// the plan.
+    pub(super) fn messages(&self, plan: Option<&TurnPlan>, written: &str) -> Vec<ChatMessage> {
         let turn = self.turn;
         let whole = Context::of(&turn.command.payload);
         let (context, has_earlier) = match plan {
@@ -54,11 +58,35 @@ impl<'a> TurnInput<'a> {
         let needed = if context.tool_answers.is_empty() { 0 } else { last_exchange(&turn.conversation) };
         let (earlier, calls) = window(&turn.conversation, &turn.past_calls, messages_max.max(needed));
         let mut messages = turn_messages(turn, &context, earlier, &calls);
+        if !written.is_empty() {
+            push_text(&mut messages, Role::Assistant, written);
+        }
         if let Some(plan) = plan {
             push_text(&mut messages, Role::User, &plan.worker_text());
         }
         messages
     }
+}
+
+/// A reply that was to be a plan.
+struct RouterReply {
+    planned: Result<TurnPlan, PlanProblem>,
+    /// The text before the plan that the user has received.
+    written: String,
+    /// The names of the functions that it called beside the plan. They are not called.
+    ignored: Vec<String>,
+}
+
+impl RouterReply {
+    fn problem(problem: PlanProblem) -> Self {
+        Self { planned: Err(problem), written: String::new(), ignored: vec![] }
+    }
+}
+
+/// The names of the calls other than the one that makes the plan.
+fn ignored_calls(calls: &[WireCall], plan: Option<&WireCall>) -> Vec<String> {
+    let others = calls.iter().filter(|call| !plan.is_some_and(|plan| std::ptr::eq(*call, plan)));
+    others.map(|call| call.name.clone()).collect()
 }
 
 /// The progress of a turn through its stages.
@@ -94,45 +122,63 @@ impl ModelTurn<'_> {
             }
             Some(RouterMode::Always) => {
                 self.enter_stage(STAGE_ROUTER).await;
-                let planned = match self.ask_router().await? {
-                    Ok(planned) => planned,
+                let reply = match self.ask_router().await? {
+                    Ok(reply) => reply,
                     Err(end) => return Ok(Some(end)),
                 };
                 // The request may have used up the budget.
                 self.listener.sink.check_stop()?;
-                self.adopt(planned).await;
+                self.adopt(reply).await;
             }
         }
         Ok(None)
     }
 
-    /// Requests a plan, within the time that a router has. Nothing of the reply is displayed. A provider that does not reply at all
-    /// ends the turn, as it would without a router.
-    async fn ask_router(&mut self) -> OrEnd<Result<TurnPlan, PlanProblem>> {
-        let deadline = Instant::now() + Duration::from_millis(self.input.config.router_limit_ms());
+    /// Requests a plan. Nothing of the reply is displayed. A provider that does not reply at all ends the turn, as it would without a
+    /// router. A request that is given up counts as one call of the model, too.
+    async fn ask_router(&mut self) -> OrEnd<RouterReply> {
         let body = self.router_body();
-        let mut stream = match timeout_at(deadline, self.open_stream(&body)).await {
-            Err(_) => return Ok(Ok(Err(PlanProblem::TimedOut))),
-            Ok(opened) => match opened? {
-                Ok(stream) => stream,
-                Err(end) => return Ok(Err(end)),
-            },
+        let (mut stream, deadline) = match self.open_router_stream(&body).await? {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                self.listener.sink.emit_usage(self.endpoint.unknown_usage()).await;
+                return Ok(Ok(RouterReply::problem(PlanProblem::TimedOut)));
+            }
+            Err(end) => return Ok(Err(end)),
         };
-        let read = self.read_plan_text(&mut stream, deadline).await?;
+        let read = self.read_plan_text(&mut stream, deadline).await;
         let end = stream.into_end();
-        // A request that was given up counts too.
         self.listener.sink.emit_usage(end.usage).await;
-        let planned = read.and_then(|text| {
-            let call = end.calls.iter().find(|call| call.name == PLAN_FUNCTION);
+        let call = end.calls.iter().find(|call| call.name == PLAN_FUNCTION);
+        let planned = read?.and_then(|text| {
             let text = call.map_or(text.as_str(), |call| call.arguments.as_str());
             TurnPlan::read(text, |name| self.all_tools.offers(name))
         });
-        Ok(Ok(planned))
+        Ok(Ok(RouterReply { planned, written: String::new(), ignored: ignored_calls(&end.calls, call) }))
+    }
+
+    /// Sends the router's request until a reply begins. Also returns when it must be complete. `None` if it did not begin in time. Each
+    /// attempt has the whole time: the pauses that a provider asks for do not count.
+    async fn open_router_stream(&mut self, body: &str) -> OrEnd<Option<(ReplyStream, Instant)>> {
+        let limit = Duration::from_millis(self.input.config.router_limit_ms());
+        let mut pauses = PAUSES_MS.into_iter();
+        loop {
+            let deadline = Instant::now() + limit;
+            let sending = self.listener.during(self.endpoint.send(body));
+            let Ok(sent) = timeout_at(deadline, sending).await else { return Ok(Ok(None)) };
+            let error = match sent? {
+                Ok(stream) => return Ok(Ok(Some((stream, deadline)))),
+                Err(error) => error,
+            };
+            if let Err(end) = self.pause_before_retry(error, &mut pauses).await? {
+                return Ok(Err(end));
+            }
+        }
     }
 
     /// The body of the router's own request. An endpoint that gets no tools may not accept any.
     fn router_body(&self) -> String {
-        let mut messages = self.input.messages(None);
+        let mut messages = self.input.messages(None, "");
         push_text(&mut messages, Role::User, &router_text(self.all_tools.described()));
         let names = self.all_tools.names();
         let tools = match names.is_empty() {
@@ -180,27 +226,32 @@ impl ModelTurn<'_> {
         if !reply.text.is_empty() {
             self.listener.sink.emit_message(message_id, &reply.text, false).await;
         }
-        self.adopt(planned).await;
+        let (written, ignored) = (reply.text.clone(), ignored_calls(&reply.calls, call));
+        self.adopt(RouterReply { planned, written, ignored }).await;
         true
     }
 
     /// Prepares the worker's first request by the plan. Without one the worker gets everything, and an event says why.
-    async fn adopt(&mut self, planned: Result<TurnPlan, PlanProblem>) {
-        let sink = &self.listener.sink;
-        match planned {
+    async fn adopt(&mut self, reply: RouterReply) {
+        let (sink, written) = (&self.listener.sink, reply.written);
+        match reply.planned {
             Ok(plan) => {
                 let phase = json!({"phase": PHASE_ROUTER_PLANNED, "tools": plan.tools, "context": plan.context,
-                    "message": clip(&plan.instructions, REPORTED_CHARS_MAX)});
+                    "ignoredCalls": reply.ignored, "message": clip(&plan.instructions, REPORTED_CHARS_MAX)});
                 sink.emit(EventType::BackendStatus, &phase).await;
                 self.tools = self.all_tools.only(&plan.tools);
                 self.front_end.retain(&plan.tools);
-                self.messages = self.input.messages(Some(&plan));
+                self.messages = self.input.messages(Some(&plan), &written);
             }
             Err(problem) => {
                 tracing::warn!(%problem, "the router made no usable plan; the worker gets all tools and context");
                 let phase = json!({"phase": PHASE_ROUTER_FALLBACK, "reason": problem.as_str(),
-                    "message": problem.to_string()});
+                    "ignoredCalls": reply.ignored, "message": problem.to_string()});
                 sink.emit(EventType::BackendStatus, &phase).await;
+                if !written.is_empty() {
+                    push_text(&mut self.messages, Role::Assistant, &written);
+                    push_text(&mut self.messages, Role::User, WITHOUT_PLAN);
+                }
             }
         }
         // What the user has added meanwhile.

@@ -13,11 +13,10 @@ use super::{
     error::{ProviderError, error_text},
     wire::{CallPiece, ChatUsage, Chunk, WireCall},
 };
+use crate::front_end::{ARGUMENTS_BYTES_MAX, CALLS_MAX};
 
 const SILENCE_MS_MAX: u64 = 120_000;
 const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
-const CALLS_MAX: usize = 32;
-const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Debug, PartialEq)]
 pub(super) enum ReplyPiece {
@@ -163,7 +162,11 @@ impl StreamState {
 }
 
 /// The provider's counts under our names. A count that it does not give is left out.
-fn usage_payload(requested: String, model: Option<String>, counted: Option<ChatUsage>) -> Map<String, Value> {
+pub(super) fn usage_payload(
+    requested: String,
+    model: Option<String>,
+    counted: Option<ChatUsage>,
+) -> Map<String, Value> {
     let counted = counted.unwrap_or_default();
     let (input, output) =
         (counted.prompt_tokens_details.unwrap_or_default(), counted.completion_tokens_details.unwrap_or_default());

@@ -136,6 +136,45 @@ async fn calls_of_the_front_ends_tools_end_the_turn_and_stay_pending() {
 }
 
 #[tokio::test]
+async fn a_turn_with_pending_calls_is_not_stopped_while_a_tool_of_the_agent_runs() {
+    let fixture = given_tools(
+        r#"opens; exec 3<&0
+        tell '{"sessionUpdate":"tool_call","toolCallId":"c","title":"Shell","kind":"execute","status":"in_progress","rawInput":{"command":"make"}}'
+        call '{"name":"get_weather","arguments":{"city":"Oslo"}}'
+        { read -r l; : >cancelled; } <&3 & waiting=$!
+        sleep 0.8; [ ! -e cancelled ] || : >early
+        tell '{"sessionUpdate":"tool_call_update","toolCallId":"c","status":"completed"}'
+        wait $waiting; reply 3 '{"stopReason":"cancelled"}'; listen"#,
+    );
+    let command_id = submit_with_tool(&fixture, "get_weather");
+    fixture.start().await.unwrap();
+    assert_eq!(end(&fixture.kernel.command(command_id)), (TerminalStatus::Completed, None));
+    let exists = |name: &str| fixture.workspace.path().join(name).exists();
+    assert!(exists("cancelled") && !exists("early"), "the turn was stopped before its tool had ended");
+    let calls = of_type(&fixture.kernel, EventType::ToolCall);
+    let statuses: Vec<_> =
+        calls.iter().filter(|call| call["method"] != "front-end").map(|call| &call["status"]).collect();
+    assert_eq!(statuses, ["started", "completed"]);
+}
+
+#[tokio::test]
+async fn a_turn_leaves_a_limited_number_of_calls_pending() {
+    let fixture = given_tools(
+        r#"opens; set --
+        while [ $# -lt 34 ]; do set -- "$@" '{"name":"get_weather","arguments":{"city":"Oslo"}}'; done
+        call "$@"; read -r l; reply 3 '{"stopReason":"cancelled"}'; listen"#,
+    );
+    let command_id = submit_with_tool(&fixture, "get_weather");
+    fixture.start().await.unwrap();
+    assert_eq!(end(&fixture.kernel.command(command_id)), (TerminalStatus::Completed, None));
+    let errors: Vec<_> = results(&fixture).into_iter().filter(|(_, is_error)| *is_error).collect();
+    assert_eq!(errors.len(), 2);
+    assert!(errors.iter().all(|(text, _)| text.contains("at most 32 calls")), "{errors:?}");
+    let calls = of_type(&fixture.kernel, EventType::ToolCall);
+    assert_eq!(calls.iter().filter(|call| call["method"] == "front-end").count(), 32);
+}
+
+#[tokio::test]
 async fn calls_that_do_not_fit_a_front_ends_tool_do_not_end_the_turn() {
     let fixture = given_tools(
         r#"opens

@@ -2,6 +2,7 @@
 //! the run that starts it, and may start others only to a bounded depth. What is left is reserved for it while it runs, so that a
 //! second child waits for the first; what it has used is charged to the command that started it when it ends.
 
+mod child;
 mod creator;
 mod reservations;
 
@@ -10,12 +11,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure, RawJson,
-    ids::{AgentId, CommandId, RunId, SessionId},
+    ids::AgentId,
     kernel::{
-        budgets::{Allowance, Spent},
+        budgets::Allowance,
         commands::{Command, CommandType, CreateCommand},
-        events::EventType,
-        facts::DelegatedUse,
+        events::{Event, EventType},
+        facts::{DelegatedUse, Facts},
         modes::ApprovalMode,
         policy::Budgets,
         provider_profiles::secret_ref,
@@ -27,6 +28,10 @@ use ostler_store as store;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use self::{
+    child::{Child, depth_of, key_of},
+    reservations::StartedChild,
+};
 use super::{
     BuiltIn,
     definitions::{define, text},
@@ -45,11 +50,11 @@ use crate::{
 
 /// How deeply runs may start others.
 const DEPTH_MAX: u32 = 3;
-/// How the keys of such runs begin. Their depth follows.
-const KEY: &str = "run_agent.";
 const PROMPT_BYTES_MAX: usize = 32 * 1024;
 /// A run that has less time left is not started.
 const TIME_LEFT_MS_MIN: i64 = 1_000;
+/// Why a child is cancelled whose budget another child has.
+const RESERVED_BY_OTHER: &str = "another agent has reserved the budget";
 /// How long before the deadline of the call its run is cancelled.
 const CANCEL_BEFORE: Duration = Duration::from_secs(2);
 
@@ -82,8 +87,8 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
             Some(child) => child,
             None => start(app, &caller, invocation, parent, command).await?,
         };
-        let reply = child.reply(app, &caller, command, invocation.deadline).await;
-        child.charge(app, invocation).await;
+        let reply = child.reply(app, &caller, parent, command, invocation.deadline).await;
+        child.charge(app, invocation, parent, command).await;
         reply
     })
 }
@@ -108,10 +113,10 @@ async fn start(
         if Instant::now() >= until {
             return Err(ToolError::failed("other agents have reserved what is left of the run's budget"));
         }
-        if is_to_stop(app, command).await.map_err(refused)? {
-            return Err(ToolError::failed("the command has ended, and the agent was not started"));
+        if let Some(reason) = stop_reason(app, parent, command).await.map_err(refused)? {
+            return Err(ToolError::failed(format!("{reason}, and the agent was not started")));
         }
-        watch.changed(until, |event| event.command_id == Some(command.command_id)).await;
+        watch.changed(until, |event| may_stop(event) || is_end_of_call(event, command)).await;
     }
 }
 
@@ -123,32 +128,65 @@ async fn try_start(
     parent: &Run,
     command: &Command,
 ) -> Result<Option<Child>, ToolError> {
-    let _one_at_a_time = reservations::lock(parent.run_id).await;
     let budgets = Allowance::of(&parent.execution_policy, &command.payload).map_err(refused)?.budgets;
+    let is_charged = reservations::are_charged(&budgets);
+    let _one_at_a_time = if is_charged { Some(reservations::lock(parent.run_id).await) } else { None };
+    let mut children = if is_charged { children_of(app, parent, command).await? } else { vec![] };
+    // Read after the children: a call whose child was read is open, unless it has ended.
     let current = lookup::command_of(app, parent.run_id, command.command_id).await.map_err(refused)?;
-    let own_call = &invocation.call_id;
-    if reservations::left_of(&budgets, &reservations::spent(&current, own_call)).is_none() {
+    let mut has_orphans = false;
+    for orphan in reservations::orphans(&current, &children) {
+        orphan.cancel(app, caller, "the call that started it was given up").await;
+        has_orphans = true;
+    }
+    if has_orphans {
+        children = children_of(app, parent, command).await?;
+    }
+    let used = reservations::used(&current, &invocation.call_id, &children);
+    if reservations::left_of(&budgets, &used).is_none() {
         return Err(ToolError::failed("the run's budget is used up"));
     }
-    let spent = reservations::spent_or_reserved(app, parent, &current, &budgets, own_call).await.map_err(refused)?;
-    let Some(left) = reservations::left_of(&budgets, &spent) else { return Ok(None) };
+    let reserved = reservations::with_reserved(used, &children);
+    let Some(left) = reservations::left_of(&budgets, &reserved) else { return Ok(None) };
     let request = request(app, invocation, parent, &current, &left).await?;
     let (created, _) = runs::create(app, caller, request).await.map_err(refused)?;
     let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
     let child = Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session };
-    // Another server may have started a child at the same moment. Neither has seen the other's before.
-    let current = lookup::command_of(app, parent.run_id, command.command_id).await.map_err(refused)?;
-    let spent = reservations::spent_or_reserved(app, parent, &current, &budgets, own_call).await.map_err(refused)?;
-    if !reservations::fits(&budgets, &left, &spent) {
-        child.cancel(app, caller, "another agent has reserved the budget").await;
+    if is_charged && !keeps_reservation(app, caller, parent, command, &children, &child).await {
+        child.cancel(app, caller, RESERVED_BY_OTHER).await;
+        child.charge(app, invocation, parent, command).await;
         return Err(ToolError::failed("another agent has reserved what is left of the run's budget; try again"));
     }
     Ok(Some(child))
 }
 
-/// The key of the run that a call starts.
-fn key_of(parent: &Run, call_id: &str) -> String {
-    format!("{KEY}{}.{}.{call_id}", depth_of(parent) + 1, parent.run_id)
+async fn children_of(app: &App, parent: &Run, command: &Command) -> Result<Vec<StartedChild>, ToolError> {
+    reservations::children_of(app, parent, command).await.map_err(refused)
+}
+
+/// Whether a new child keeps what it has reserved. Another server may have started a child at the same moment, and neither has seen
+/// the other's before. The older of the two stays. `seen`: the children that were known when it was started.
+async fn keeps_reservation(
+    app: &App,
+    caller: &Principal,
+    parent: &Run,
+    command: &Command,
+    seen: &[StartedChild],
+    child: &Child,
+) -> bool {
+    let children = match reservations::children_of(app, parent, command).await {
+        Ok(children) => children,
+        Err(failure) => {
+            tracing::warn!(%failure, run_id = %child.run_id, "the reservations of a run could not be read");
+            return false;
+        }
+    };
+    let collisions = reservations::collisions(&children, seen, child.run_id);
+    // Its server may have looked before this child was stored.
+    for younger in collisions.younger {
+        younger.cancel(app, caller, RESERVED_BY_OTHER).await;
+    }
+    !collisions.has_older
 }
 
 /// The run that a call has started. A caller may choose any key, so that only a run of the same creator is the child.
@@ -166,12 +204,6 @@ async fn find_child(app: &App, parent: &Run, call_id: &str) -> Result<Option<Chi
 
 fn refused(failure: Failure) -> ToolError {
     ToolError::failed(format!("the agent could not be started: {}", failure.message))
-}
-
-/// The depth of a run in the tree of runs that started each other. A caller that chooses such a key only makes its own tree smaller.
-fn depth_of(run: &Run) -> u32 {
-    let key = run.idempotency_key.as_deref().and_then(|key| key.strip_prefix(KEY));
-    key.and_then(|rest| rest.split('.').next()?.parse().ok()).unwrap_or(0)
 }
 
 /// The request for the run: in an empty workspace, with what is left of the parent's budgets and nothing wider than its policy, the
@@ -210,6 +242,8 @@ async fn request(
         payload["runtimeConfig"] = json!({"enabledTools": names});
     }
     let payload = RawJson::of(&payload);
+    // By this key the child is found as one of the command, also if its call is given up.
+    let key = Some(command.command_id.to_string());
     Ok(CreateRun {
         tenant_id: Some(parent.tenant_id.clone()),
         project_id: Some(parent.project_id.clone()),
@@ -220,7 +254,7 @@ async fn request(
         trace_sink: Some(RawJson::null()),
         idempotency_key: Some(key_of(parent, &invocation.call_id)),
         agent_id,
-        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None }),
+        command: Some(CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: key }),
         ..CreateRun::default()
     })
 }
@@ -258,26 +292,20 @@ async fn restriction(
     Ok((None, Some(names)))
 }
 
-/// A run that was started.
-struct Child {
-    run_id: RunId,
-    command_id: CommandId,
-    session: SessionId,
-}
-
 impl Child {
-    /// Waits for the end of the run. Cancels it shortly before the deadline, and when the command that started it ends or is
-    /// cancelled.
+    /// Waits for the end of the run. Cancels it shortly before the deadline, and when the command that started it ends, is cancelled
+    /// or gets another runner.
     async fn reply(
         &self,
         app: &App,
         caller: &Principal,
-        parent: &Command,
+        parent: &Run,
+        command: &Command,
         deadline: Instant,
     ) -> Result<String, ToolError> {
         let until = deadline - CANCEL_BEFORE;
         let mut watch = SessionWatch::new(app, self.session);
-        let mut parent_watch = SessionWatch::new(app, parent.session);
+        let mut parent_watch = SessionWatch::new(app, command.session);
         loop {
             let result = results::get(app, caller, self.run_id, Some(self.command_id)).await.map_err(refused)?;
             match result.terminal_status {
@@ -292,13 +320,13 @@ impl Child {
                 }
                 None => {}
             }
-            if is_to_stop(app, parent).await.map_err(refused)? {
-                self.cancel(app, caller, "the command that started it has ended").await;
-                return Err(ToolError::failed("the command has ended, and the agent was cancelled"));
+            if let Some(reason) = stop_reason(app, parent, command).await.map_err(refused)? {
+                self.cancel(app, caller, reason).await;
+                return Err(ToolError::failed(format!("{reason}, and the agent was cancelled")));
             }
             tokio::select! {
                 () = watch.changed(until, |event| event.event_type == EventType::TerminalStatus) => {}
-                () = parent_watch.changed(until, |event| event.command_id == Some(parent.command_id)) => {}
+                () = parent_watch.changed(until, may_stop) => {}
             }
         }
     }
@@ -311,21 +339,51 @@ impl Child {
     }
 
     /// Charges what the run has used, also through others, to the command that started it.
-    async fn charge(&self, app: &App, invocation: &Invocation) {
-        match lookup::command_of(app, self.run_id, self.command_id).await {
-            Ok(command) => {
-                let Spent { tokens, cost_usd, .. } = Spent::of(&command.fold);
-                invocation.delegated.lock().add(DelegatedUse { tokens, cost_usd });
-            }
+    async fn charge(&self, app: &App, invocation: &Invocation, parent: &Run, command: &Command) {
+        match self.find_charge(app, invocation, parent, command).await {
+            Ok(used) => invocation.delegated.lock().add(used),
             Err(failure) => {
                 tracing::warn!(%failure, run_id = %self.run_id, "the use of a run of run_agent could not be read");
             }
         }
     }
+
+    async fn find_charge(
+        &self,
+        app: &App,
+        invocation: &Invocation,
+        parent: &Run,
+        command: &Command,
+    ) -> Result<DelegatedUse, Failure> {
+        let own = reservations::use_of(&lookup::command_of(app, self.run_id, self.command_id).await?);
+        if !reservations::are_charged(&Allowance::of(&parent.execution_policy, &command.payload)?.budgets) {
+            return Ok(own);
+        }
+        let children = reservations::children_of(app, parent, command).await?;
+        // Read after the children, so that all that was charged for them is known.
+        let current = lookup::command_of(app, parent.run_id, command.command_id).await?;
+        Ok(reservations::charge_of(&current, &invocation.call_id, own, &children))
+    }
 }
 
-/// Whether a command has ended or is being cancelled.
-async fn is_to_stop(app: &App, command: &Command) -> Result<bool, Failure> {
-    let current = lookup::command_of(app, command.run_id, command.command_id).await?;
-    Ok(current.state.is_terminal() || current.cancel_requested_at.is_some())
+/// Why the calls of a command must stop: it has ended or is being cancelled, or its run has another runner, so that the ends of its
+/// calls cannot be recorded.
+async fn stop_reason(app: &App, parent: &Run, command: &Command) -> Result<Option<&'static str>, Failure> {
+    let current = lookup::command_of(app, parent.run_id, command.command_id).await?;
+    if current.state.is_terminal() || current.cancel_requested_at.is_some() {
+        return Ok(Some("the command has ended"));
+    }
+    let is_taken_over = lookup::run_unchecked(app, parent.run_id).await?.lease_epoch != parent.lease_epoch;
+    Ok(is_taken_over.then_some("another runner has taken over the command"))
+}
+
+/// Whether an event may be a reason to stop the calls of a command.
+fn may_stop(event: &Event) -> bool {
+    matches!(event.event_type, EventType::TerminalStatus | EventType::Audit | EventType::Lease)
+}
+
+/// Whether a call of the command has ended, so that what its child has reserved may be free.
+fn is_end_of_call(event: &Event, command: &Command) -> bool {
+    let is_call = event.event_type == EventType::ToolCall && event.command_id == Some(command.command_id);
+    is_call && matches!(event.facts(), Facts::Tool(tool) if tool.status.as_deref() != Some("started"))
 }

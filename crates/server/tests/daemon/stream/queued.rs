@@ -72,15 +72,70 @@ async fn the_echo_is_at_the_same_place_for_a_client_that_reconnects(engine: Engi
 }
 
 #[both_engines]
+async fn a_prompt_behind_many_events_is_echoed_when_its_turn_begins(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let scene = session(&server).await;
+    scene.prompt(&server, "one").await;
+    let second = scene.prompt(&server, "two").await;
+    let (run_id, first_id, second_id) = commands(&server, &scene).await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&first_id).await;
+    for _ in 0..20 {
+        runner.tell(&first_id, "assistant_delta", json!({"messageId": "m", "delta": "x"})).await;
+    }
+    runner.end(&first_id, "completed").await;
+    runner.ack(&second_id).await;
+    // None of these shows that the turn has begun.
+    for n in 0..20 {
+        runner.tell(&second_id, "state", json!({"snapshot": {"n": n}})).await;
+    }
+    runner.tell(&second_id, "assistant_delta", json!({"messageId": "n", "delta": "y"})).await;
+    runner.end(&second_id, "completed").await;
+    let frames = scene.replayed(&server, 0).await;
+    let echo = place(&frames, |frame| is_echo(frame) && frame["promptId"] == second.as_str());
+    assert_eq!(frames[echo + 1]["data"]["update"]["sessionUpdate"], "agent_message_chunk");
+    let last = *ids(&frames).last().unwrap();
+    for after in [frames[echo - 1]["id"].as_i64().unwrap(), last - 2] {
+        let replayed = scene.replayed(&server, after).await;
+        let wanted: Vec<_> = frames.iter().filter(|frame| frame["id"].as_i64().is_some_and(|id| id > after)).collect();
+        let replayed: Vec<_> = replayed.iter().filter(|frame| frame["id"].is_i64()).collect();
+        assert_eq!(replayed, wanted, "after {after}");
+    }
+}
+
+#[both_engines]
+async fn a_prompt_that_fails_while_it_waits_is_not_echoed(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let scene = session(&server).await;
+    scene.prompt(&server, "one").await;
+    let second = scene.prompt(&server, "two").await;
+    let (run_id, first_id, second_id) = commands(&server, &scene).await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&first_id).await;
+    runner.end(&second_id, "failed").await;
+    let mut follow = scene.follow_after(&server, 0).await;
+    let frames = until(&mut follow, "turn_error").await;
+    assert_eq!(frames.last().unwrap()["data"]["promptId"], second.as_str());
+    assert_eq!(frames.iter().filter(|frame| is_echo(frame)).count(), 1, "only the first prompt");
+}
+
+/// The run of the session's prompts, and the commands of the first two.
+async fn commands(server: &TestServer, scene: &Scene) -> (String, String, String) {
+    let page = server.get(&format!("/api/v1/sessions/{}/trace?limit=100", scene.session_id)).await.ok();
+    let events = page["events"].as_array().unwrap();
+    let mut messages = events.iter().filter(|event| event["type"] == "user_message");
+    let (first, second) = (messages.next().unwrap(), messages.next().unwrap());
+    (id(first, "runId"), id(first, "commandId"), id(second, "commandId"))
+}
+
+#[both_engines]
 async fn a_prompt_that_is_cancelled_while_it_waits_is_not_echoed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let scene = session(&server).await;
     let mut follow = scene.follow(&server).await;
     scene.prompt(&server, "one").await;
     let second = scene.prompt(&server, "two").await;
-    let page = server.get(&format!("/api/v1/sessions/{}/trace?limit=100", scene.session_id)).await.ok();
-    let mut messages = page["events"].as_array().unwrap().iter().filter(|event| event["type"] == "user_message");
-    let command_id = id(messages.nth(1).unwrap(), "commandId");
+    let (_, _, command_id) = commands(&server, &scene).await;
     server.cancel_command(&command_id).await;
     let frames = until(&mut follow, "turn_complete").await;
     assert_eq!(frames.last().unwrap()["data"]["promptId"], second.as_str());

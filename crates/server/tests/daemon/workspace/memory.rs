@@ -1,5 +1,6 @@
 //! `/workspace/memory` and `/workspace/init`.
 
+use ostler_protocol::daemon::memory::MEMORY_FILE_BYTES_MAX;
 use serde_json::{Value, json};
 
 use super::{Bound, refused};
@@ -144,6 +145,16 @@ async fn a_memory_file_that_cannot_be_read_is_an_error_of_its_own(engine: Engine
     let answer = bound.server.post(MEMORY, &append("- x")).await;
     let failure = refused(answer, 409, "workspace_file_invalid");
     assert_eq!((&failure["path"], &failure["offset"]), (&json!("AGENTS.md"), &json!(0)), "{failure}");
+    let folder = bound.server.config.server.data_dir.as_ref().unwrap().join("memory");
+    std::fs::create_dir_all(&folder).unwrap();
+    let too_large = "x".repeat(MEMORY_FILE_BYTES_MAX + 1);
+    for (content, offset) in [(&b"ab\xff"[..], json!(2)), (too_large.as_bytes(), Value::Null)] {
+        std::fs::write(folder.join("global.md"), content).unwrap();
+        let mut global = append("- x");
+        global["scope"] = json!("global");
+        let failure = refused(bound.server.post(MEMORY, &global).await, 409, "workspace_file_invalid");
+        assert_eq!((&failure["path"], &failure["offset"]), (&json!("memory/global.md"), &offset), "{failure}");
+    }
 }
 
 #[one_engine]

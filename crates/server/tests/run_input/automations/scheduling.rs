@@ -164,6 +164,48 @@ fn a_change_on_one_server_wakes_the_scheduler_of_another() {
     });
 }
 
+/// A scheduler with nothing to do looks every 30 s, and one that knows of the start every second.
+#[test]
+fn a_requested_start_on_one_server_wakes_the_scheduler_of_another() {
+    run(async {
+        let first = TestServer::with(Engine::Postgres, |setup| {
+            setup.config.runner.slots = 4;
+            setup.config.change(|automations: &mut AutomationsSection| automations.scheduler = false);
+        })
+        .await;
+        let automation_id = create(&first, &daily("Digest", 7, "hi")).await;
+        let second = first
+            .beside(|config| {
+                config.change(|automations: &mut AutomationsSection| {
+                    (automations.scheduler, automations.poll_ms) = (true, 1_000);
+                });
+            })
+            .await;
+        first.post(&format!("{AUTOMATIONS}/{automation_id}/start"), &json!({})).await.with_status(202);
+        let completed = started(&first, &automation_id, 1, "completed");
+        tokio::time::timeout(std::time::Duration::from_secs(15), completed).await.expect("the scheduler was woken");
+        drop(second);
+    });
+}
+
+#[both_engines]
+async fn a_due_automation_of_an_unknown_zone_is_paused(engine: Engine) {
+    let server = server(engine, 4).await;
+    let automation_id = create(&server, &daily("Digest", 7, "hi")).await;
+    server.store("UPDATE automations SET timezone = 'Mars/Olympus'").await;
+    server.clock.advance_ms(8 * HOUR_MS);
+    let path = format!("{AUTOMATIONS}/{automation_id}");
+    let paused = eventually("it is paused", async || {
+        let automation = server.get(&path).await.ok();
+        (automation["status"] == "disabled").then_some(automation)
+    })
+    .await;
+    assert_eq!((&paused["disabled_reason"], &paused["next_run_at"]), (&json!("unknown-zone"), &Value::Null));
+    server.patch(&path, &json!({"timezone": "UTC", "status": "active"})).await.with_status(200);
+    server.clock.advance_ms(DAY_MS);
+    started(&server, &automation_id, 1, "completed").await;
+}
+
 /// A daily time on both days with a change of the clocks, as the server starts it.
 #[one_engine]
 async fn a_local_time_starts_once_on_the_days_of_daylight_saving(engine: Engine) {

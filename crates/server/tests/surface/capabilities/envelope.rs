@@ -2,12 +2,14 @@
 
 use std::path::PathBuf;
 
+use ostler_daemon::config::DaemonSection;
 use ostler_protocol::capabilities::Toggle;
+use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
 use super::toggles::{switch_off_defaults, switch_on};
 use crate::{
-    daemon::acted_agent,
+    daemon::{acted_agent, scene::attached},
     harness::{Engine, TestServer, one_engine},
 };
 
@@ -44,6 +46,31 @@ async fn most_tags_do_not_need_a_coding_agent(engine: Engine) {
     })
     .await;
     assert_eq!(of_protocol(&server.get("/capabilities").await.with_status(200)), 58);
+}
+
+/// The built-in model backend has no coding agent behind it, and the server does the rest.
+#[one_engine]
+async fn sessions_of_the_model_backend_have_most_tags(engine: Engine) {
+    let endpoint = chat();
+    let server = TestServer::with(engine, |setup| {
+        Toggle::ALL.iter().filter(|toggle| **toggle != Toggle::Agent).for_each(|toggle| switch_on(setup, *toggle));
+        setup.config.runner.slots = 64;
+        setup.config.change(|daemon: &mut DaemonSection| daemon.profile = "model".into());
+    })
+    .await;
+    let config = format!("[ostler]\nagent = \"model\"\nbase_url = \"{}\"\nmodel = \"small\"\n", endpoint.base_url());
+    let path = "/api/v1/provider-profiles/model/config";
+    server.call("PUT", path, &json!({"config": config})).await.with_status(200);
+    let envelope = server.get("/capabilities").await.with_status(200);
+    assert_eq!(of_protocol(&envelope), 58, "{envelope}");
+    let features = envelope["features"].as_array().unwrap();
+    assert!(!features.contains(&json!("workspace_skills")), "only an agent has skills: {envelope}");
+    // The profile is the one that answers.
+    let session = attached(&server).await;
+    session.prompt_to_end("hello").await;
+    let events = server.logged(&session.id).await;
+    let replies: Vec<_> = events.iter().filter(|event| event["type"] == "assistant_message").collect();
+    assert!(replies.iter().any(|reply| reply["payload"]["text"] == "You said: hello"), "{events:?}");
 }
 
 /// The whole envelope with every toggle off, and with every toggle on. `OSTLER_BLESS=1` writes it again.

@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 39] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 40] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -55,6 +55,7 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 39] = [
     "ALTER TABLE sessions DROP COLUMN metadata",
     "DROP INDEX tokens_created",
     "DROP INDEX users_created",
+    "DROP INDEX IF EXISTS runs_children",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

@@ -6,9 +6,11 @@ use ostler_protocol::{
     Failure,
     daemon::{
         frames::Frame,
-        translate::{self, MessagePart, PromptRef, SentPieces, TranslationContext, begins_turn, restarts_attempt},
+        translate::{
+            self, MessagePart, PromptRef, SentPieces, TranslationContext, begins_turn, restarts_attempt, work_types,
+        },
     },
-    ids::{CommandId, SessionId},
+    ids::{CommandId, RunId, SessionId},
     kernel::events::{Event, EventType},
 };
 use ostler_server::app::App;
@@ -21,10 +23,8 @@ use crate::state::DaemonState;
 /// further away is sent in full.
 const LOOKBACK_EVENTS_MAX: i64 = 20_000;
 const LOOKBACK_PAGE: u32 = 64;
-/// Events of a turn that can be recorded before it begins: its message, the state that came with it, cancels.
-const BEFORE_TURN_EVENTS_MAX: u32 = 8;
 /// Turns that are known to have begun. For others the log is read.
-const BEGUN_MAX: usize = 64;
+const STARTED_TURNS_MAX: usize = 64;
 
 pub(super) struct SessionTranslator {
     app: App,
@@ -32,14 +32,14 @@ pub(super) struct SessionTranslator {
     /// The id that clients use for the session.
     session_id: String,
     streamed: SentPieces,
-    /// Turns whose prompt was echoed.
-    begun: VecDeque<CommandId>,
+    /// Turns that have begun, so that their prompt was echoed.
+    started_turns: VecDeque<CommandId>,
 }
 
 impl SessionTranslator {
     pub(super) fn new(app: &App, session: SessionId, session_id: &str) -> Self {
-        let (streamed, begun) = (SentPieces::default(), VecDeque::new());
-        Self { app: app.clone(), session, session_id: session_id.to_owned(), streamed, begun }
+        let (streamed, started_turns) = (SentPieces::default(), VecDeque::new());
+        Self { app: app.clone(), session, session_id: session_id.to_owned(), streamed, started_turns }
     }
 
     pub(super) fn session_id(&self) -> &str {
@@ -77,7 +77,7 @@ impl SessionTranslator {
             _ => None,
         };
         let waits = event.event_type == EventType::UserMessage && self.waits(&prompt, event).await?;
-        let said = match prompt.is_turn {
+        let queued_message = match prompt.is_turn {
             true => Box::pin(self.begin(&prompt, command_id, event, waits)).await?,
             false => None,
         };
@@ -87,19 +87,20 @@ impl SessionTranslator {
             is_streamed,
             cancel_reason: cancel_reason.as_deref(),
             waits,
-            said: said.as_deref(),
+            queued_message: queued_message.as_deref(),
         };
         Ok(translate::frames(event, context))
     }
 
     /// Whether an earlier turn had not ended when the event, the message of a turn, was recorded.
-    async fn waits(&self, prompt: &PromptRef, event: &Event) -> Result<bool, Failure> {
-        let Some((run_id, seq)) = event.run.filter(|_| prompt.is_turn) else { return Ok(false) };
-        Ok(store::daemon::frames::had_unfinished_turn(&self.app.db, run_id, prompt.number, seq).await?)
+    async fn waits(&self, prompt: &PromptRef, message: &Event) -> Result<bool, Failure> {
+        let Some((run_id, seq)) = message.run.filter(|_| prompt.is_turn) else { return Ok(false) };
+        let end = store::daemon::frames::find_end_of_earlier_turns(&self.app.db, run_id, prompt.number, seq).await?;
+        Ok(end.is_none())
     }
 
     /// Records that a turn has begun, if the event shows it. Returns the payload of its message if that was not echoed yet, because
-    /// the turn has waited for others.
+    /// the turn has waited for others. A turn that ends while it waits never begins.
     async fn begin(
         &mut self,
         prompt: &PromptRef,
@@ -107,34 +108,47 @@ impl SessionTranslator {
         event: &Event,
         waits: bool,
     ) -> Result<Option<Arc<str>>, Failure> {
-        let is_echoed = event.event_type == EventType::UserMessage && !waits;
-        let is_known = self.begun.contains(&command_id);
-        if is_known || !(is_echoed || begins_turn(event)) {
+        let is_echo = event.event_type == EventType::UserMessage && !waits;
+        let is_known = self.started_turns.contains(&command_id);
+        if is_known || !(is_echo || begins_turn(event)) {
             return Ok(None);
         }
-        if self.begun.len() == BEGUN_MAX {
-            self.begun.pop_front();
+        let message = match is_echo {
+            true => None,
+            false => {
+                let Some((run_id, seq)) = event.run else { return Ok(None) };
+                let db = &self.app.db;
+                let end = store::daemon::frames::find_end_of_earlier_turns(db, run_id, prompt.number, seq).await?;
+                let Some(end) = end else { return Ok(None) };
+                self.find_queued_message(prompt, command_id, run_id, (end, seq)).await?
+            }
+        };
+        if self.started_turns.len() == STARTED_TURNS_MAX {
+            self.started_turns.pop_front();
         }
-        self.begun.push_back(command_id);
-        if is_echoed {
-            return Ok(None);
-        }
-        let range = (event.session_seq - LOOKBACK_EVENTS_MAX, event.session_seq);
-        let earlier = store::daemon::frames::list_of_command(
-            &self.app.db,
-            self.session,
-            command_id,
-            range,
-            BEFORE_TURN_EVENTS_MAX,
-        )
-        .await?;
-        if earlier.iter().any(begins_turn) {
-            return Ok(None);
-        }
-        let Some(message) = earlier.into_iter().find(|event| event.event_type == EventType::UserMessage) else {
+        self.started_turns.push_back(command_id);
+        Ok(message)
+    }
+
+    /// The payload of the message of a turn that has waited for others, if none of the turn's work is numbered within `range` of
+    /// the run: after the end of the turns before it, and before the event that is translated.
+    async fn find_queued_message(
+        &self,
+        prompt: &PromptRef,
+        command_id: CommandId,
+        run_id: RunId,
+        range: (i64, i64),
+    ) -> Result<Option<Arc<str>>, Failure> {
+        let db = &self.app.db;
+        let Some(message) = store::daemon::frames::find_message(db, self.session, command_id).await? else {
             return Ok(None);
         };
-        Ok(if self.waits(prompt, &message).await? { message.payload } else { None })
+        if !self.waits(prompt, &message).await? {
+            return Ok(None);
+        }
+        let (run, types) = ((self.session, run_id), work_types());
+        let has_begun = store::daemon::frames::has_event_of(db, run, command_id, &types, range).await?;
+        Ok(message.payload.filter(|_| !has_begun))
     }
 
     /// Whether pieces of the message that the event holds are in the log.

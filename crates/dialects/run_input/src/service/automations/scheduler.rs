@@ -13,7 +13,9 @@ use ostler_protocol::{
     Failure, Timestamp,
     ids::AutomationStartId,
     run_input::{
-        automations::{Automation, AutomationStart, AutomationStatus, StartStatus, schedule::next_after_date},
+        automations::{
+            Automation, AutomationStart, AutomationStatus, DisabledReason, StartStatus, schedule::next_after_date,
+        },
         local_times::{find_zone, zone_rules_version},
     },
 };
@@ -31,7 +33,7 @@ const CONCURRENT_STARTS: usize = 32;
 const ENDS_AT_ONCE: u32 = 500;
 /// Short intervals in one long interval.
 const POLLS_PER_RECHECK: u32 = 30;
-/// The shortest sleep: what is due and could not be started must not be tried without a pause.
+/// The shortest sleep of the scheduler, before it starts an automation that became due during its pass.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 pub(crate) async fn run(app: App) {
@@ -43,25 +45,35 @@ pub(crate) async fn run(app: App) {
     loop {
         let outcome = if is_planned { Ok(()) } else { replan(&app).await };
         is_planned = outcome.is_ok();
+        let began = app.wall();
         if let Err(failure) = outcome.and(pass(&app).await) {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), "automations cannot be started; trying again");
         }
         tokio::select! {
             () = app.drained() => return,
             () = state.scheduler.notified() => {}
-            () = tokio::time::sleep(pause(&app, poll).await) => {}
+            () = tokio::time::sleep(pause(&app, began, poll).await) => {}
         }
     }
 }
 
-/// How long to sleep if nothing wakes the scheduler.
-async fn pause(app: &App, poll: Duration) -> Duration {
+/// How long to sleep if nothing wakes the scheduler, after a pass that began at this time.
+async fn pause(app: &App, began: Timestamp, poll: Duration) -> Duration {
     let next = store::run_input::automations::find_next_due(&app.db).await;
     let has_open = store::run_input::automation_starts::any_open(&app.db).await;
     let (Ok(next), Ok(has_open)) = (next, has_open) else { return poll };
-    // Zero if it is due already.
-    let left = next.map(|next| Duration::try_from(next.duration_since(app.wall())).unwrap_or_default());
+    let left = next.map(|next| time_left(next, began, app.wall(), poll));
     pause_for(left, has_open, poll)
+}
+
+/// How long to sleep until the next automation is due, after a pass that began at this time. What was due in the pass could not be
+/// started, because the store did not take it or another server is about to: it is tried again after the short interval.
+fn time_left(next: Timestamp, began: Timestamp, now: Timestamp, poll: Duration) -> Duration {
+    if next <= began {
+        return poll;
+    }
+    // Zero if it became due during the pass.
+    Duration::try_from(next.duration_since(now)).unwrap_or_default()
 }
 
 /// Until the next automation is due, and no longer than the interval.
@@ -81,7 +93,13 @@ async fn start_due(app: &App) -> Result<(), Failure> {
         let now = app.wall();
         let due = store::run_input::automations::list_due(&app.db, now, CLAIMED_AT_ONCE).await?;
         let is_last = due.len() < CLAIMED_AT_ONCE as usize;
-        let planned: Vec<_> = due.iter().filter_map(|automation| due_start(app, automation, now)).collect();
+        let mut planned = vec![];
+        for automation in &due {
+            match due_start(app, automation, now) {
+                Some(start) => planned.push(start),
+                None => pause_without_zone(app, automation).await?,
+            }
+        }
         if planned.is_empty() || app.is_draining() {
             return Ok(());
         }
@@ -101,7 +119,20 @@ async fn begin_all(app: &App, claimed: Vec<(AutomationStart, i64)>) {
     stream::iter(claimed).for_each_concurrent(CONCURRENT_STARTS, begin).await;
 }
 
-/// The start of a due automation. Its next time is after now, so that what was missed is made up for once.
+/// Pauses an automation whose zone is unknown, because the rules of time zones do not have it any more: it has no next time.
+async fn pause_without_zone(app: &App, automation: &Automation) -> Result<(), Failure> {
+    let mut paused = automation.clone();
+    (paused.status, paused.disabled_reason) = (AutomationStatus::Disabled, Some(DisabledReason::UnknownZone));
+    (paused.next_run_at, paused.revision, paused.updated_at) = (None, automation.revision + 1, app.now());
+    // False if it was changed in the meantime.
+    if store::run_input::automations::update(&app.db, &paused, automation.revision).await? {
+        tracing::warn!(automation = %automation.id, timezone = automation.timezone, "an automation was paused, because its time zone is unknown");
+    }
+    Ok(())
+}
+
+/// The start of a due automation. Its next time is after now, so that what was missed is made up for once. `None` if its zone is
+/// unknown.
 fn due_start(app: &App, automation: &Automation, now: Timestamp) -> Option<DueStart> {
     let due = automation.next_run_at?;
     let zone = find_zone(&automation.timezone).ok()?;
@@ -155,7 +186,7 @@ async fn replan(app: &App) -> Result<(), Failure> {
             let is_ahead = automation.next_run_at.is_some_and(|next| next > now);
             if automation.status == AutomationStatus::Active && is_ahead {
                 let (after, date) = (automation.plan.after, automation.plan.last_date());
-                // An automation whose zone was removed keeps the time that it has.
+                // An automation whose zone was removed keeps the time that it has, and is paused when it is due.
                 if let Ok(zone) = find_zone(&automation.timezone) {
                     let next = next_after_date(&automation.config.schedule, &zone, after, date);
                     automation.next_run_at = next.map(|next| next.at);
@@ -180,7 +211,15 @@ mod tests {
         assert_eq!(pause_for(Some(seconds(3_600)), false, seconds(1)), seconds(30), "wake-ups may be lost");
         assert_eq!(pause_for(Some(seconds(7)), false, seconds(1)), seconds(7));
         assert_eq!(pause_for(Some(seconds(7)), true, seconds(1)), seconds(1), "runs end at any time");
-        assert_eq!(pause_for(Some(Duration::ZERO), true, seconds(1)), PAUSE_MIN);
         assert_eq!(pause_for(None, false, Duration::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn what_was_due_and_could_not_be_started_is_tried_again_after_the_short_interval() {
+        let (at, poll) = (|second| Timestamp::from_second(second).unwrap(), Duration::from_secs(1));
+        let sleep = |next| pause_for(Some(time_left(at(next), at(100), at(103), poll)), false, poll);
+        assert_eq!((sleep(50), sleep(100)), (poll, poll), "it was due when the pass began");
+        assert_eq!(sleep(102), PAUSE_MIN, "it became due during the pass");
+        assert_eq!(sleep(107), Duration::from_secs(4));
     }
 }

@@ -24,7 +24,7 @@ use ostler_store::{
 };
 use serde_json::{Map, json};
 
-use super::get;
+use super::{get, wake_schedulers};
 use crate::{
     service::{owners, runs, threads},
     state::RunInputState,
@@ -87,8 +87,8 @@ pub(crate) async fn request(
         Ok(())
     })
     .await?;
-    // The scheduler records how the run ends.
-    RunInputState::of(app).scheduler.notify_one();
+    // A scheduler records how the run ends. This server may have none.
+    wake_schedulers(app);
     Ok(store::run_input::automation_starts::get(&app.db, start.id).await?.unwrap_or(start))
 }
 

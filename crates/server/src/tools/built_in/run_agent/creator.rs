@@ -15,21 +15,16 @@ use crate::{app::App, auth::Principal};
 /// The caller who created the parent, in its tenant. `None` if there is no such caller.
 pub(super) async fn creator_of(app: &App, parent: &Run) -> Result<Option<Principal>, Failure> {
     let tenants: Arc<[String]> = [parent.tenant_id.clone()].into();
-    let Some((kind, name)) = parent.created_by.as_deref().map(|by| by.split_once(':').unwrap_or((by, ""))) else {
-        return Ok(None);
-    };
-    Ok(match kind {
-        "operator" => Some(Principal::Operator),
-        "service" => {
-            let token_id = name.parse::<TokenId>().ok();
-            token_id.map(|token_id| Principal::Service { token_id, tenants, role: TokenRole::Client })
-        }
-        "user" => {
-            let user = store::users::find_by_name(&app.db, name).await?;
-            let named = |user_id: UserId| Principal::User { user_id, name: name.into(), tenants };
-            user.filter(|user| user.removed_at.is_none()).map(|user| named(user.user_id))
-        }
-        _ => None,
+    let Some(created_by) = parent.created_by.as_deref() else { return Ok(None) };
+    // A user is recorded by the id, every other caller by its name.
+    if let Ok(user_id) = created_by.parse::<UserId>() {
+        let user = store::users::get(&app.db, user_id).await?.filter(|user| user.removed_at.is_none());
+        return Ok(user.map(|user| Principal::User { user_id, name: user.name.into(), tenants }));
+    }
+    let service = created_by.strip_prefix("service:").and_then(|id| id.parse::<TokenId>().ok());
+    Ok(match service {
+        Some(token_id) => Some(Principal::Service { token_id, tenants, role: TokenRole::Client }),
+        None => (created_by == Principal::Operator.name()).then_some(Principal::Operator),
     })
 }
 
