@@ -44,9 +44,11 @@ struct Order {
 struct State {
     order: Option<Order>,
     fired: u64,
+    /// Where `fired` is written, at each fault: the process may end right after it.
+    report: Option<PathBuf>,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { order: None, fired: 0 });
+static STATE: Mutex<State> = Mutex::new(State { order: None, fired: 0, report: None });
 
 /// Makes the faulty file system SQLite's default, once per process, if a control file is named.
 pub(super) fn install() {
@@ -54,7 +56,10 @@ pub(super) fn install() {
     INSTALLED.call_once(|| {
         let Some(control) = std::env::var_os(CONTROL_VARIABLE).map(PathBuf::from) else { return };
         // Read once before the first file is opened, which may be the operation that fails.
-        let mut watch = Watch { control, id: String::new(), reported: 0 };
+        let mut report = control.clone().into_os_string();
+        report.push(".fired");
+        STATE.lock().unwrap_or_else(PoisonError::into_inner).report = Some(report.into());
+        let mut watch = Watch { control, id: String::new() };
         watch.look();
         let control = watch.control.clone();
         let watching = thread::Builder::new().name("sqlite-faults".into()).spawn(move || {
@@ -69,11 +74,10 @@ pub(super) fn install() {
     });
 }
 
-/// Follows the control file, and reports how many operations have failed.
+/// Follows the control file.
 struct Watch {
     control: PathBuf,
     id: String,
-    reported: u64,
 }
 
 impl Watch {
@@ -84,13 +88,6 @@ impl Watch {
         if found != self.id {
             self.id = found.to_owned();
             state.order = parse(order);
-        }
-        let fired = state.fired;
-        drop(state);
-        let mut report = self.control.clone().into_os_string();
-        report.push(".fired");
-        if fired != self.reported && std::fs::write(report, fired.to_string()).is_ok() {
-            self.reported = fired;
         }
     }
 }
@@ -121,6 +118,10 @@ fn failure(operation: Operation) -> Option<c_int> {
     order.failing -= 1;
     let is_full = order.is_full;
     state.fired += 1;
+    if let Some(report) = &state.report {
+        // Without it the torturer counts no fault, and fails.
+        let _ = std::fs::write(report, state.fired.to_string());
+    }
     Some(match operation {
         Operation::Write if is_full => ffi::SQLITE_FULL,
         Operation::Open => ffi::SQLITE_CANTOPEN,
