@@ -126,7 +126,7 @@ async fn start_due(bench: &Bench, place: &Place) -> Outcome<f64> {
     }
     let seconds = (unix_us() - due) as f64 / 1e6;
     let all = count_rows(place, "SELECT COUNT(*) FROM automation_starts").await?;
-    // Killed: nobody waits for the runs.
+    // Killed, because the test does not wait for the runs.
     drop(server);
     if all == DUE as i64 { Ok(seconds) } else { Err(format!("{all} starts of {DUE} automations").into()) }
 }

@@ -113,7 +113,8 @@ async fn a_failure_quotes_no_credential(engine: Engine) {
     }
 }
 
-/// A client without a token is told what it needs, and not where to log in: this server issues no tokens by OAuth.
+/// The response to a client without a token names the scheme, `Bearer`, and no authorization server: this server issues no tokens by
+/// OAuth.
 #[one_engine]
 async fn a_request_without_a_token_is_challenged_without_a_login(engine: Engine) {
     let server = TestServer::start(engine).await;

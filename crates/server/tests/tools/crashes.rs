@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::{Notebook, Work, statuses};
 use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
 
-#[both_engines]
-async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine: Engine) {
+/// A server that was restarted while it executed a call, which is therefore of unknown outcome.
+async fn interrupted_write(engine: Engine) -> (Notebook, TestServer, Work) {
     let notebook = Notebook::new();
     let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
     let work = Work::begin(&server, |_| ()).await;
@@ -24,6 +24,12 @@ async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine:
     body["repeated"] = json!(true);
     let called = work.send(&server, &body).await.with_status(200);
     assert_eq!(called["status"], "outcome-unknown");
+    (notebook, server, work)
+}
+
+#[both_engines]
+async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine: Engine) {
+    let (notebook, server, work) = interrupted_write(engine).await;
     assert_eq!(statuses(&work.recorded(&server).await), ["started", "outcome-unknown"]);
     let again = work.call(&server, "slow_write", r#"{"text": "x"}"#).await;
     assert_eq!(again["status"], "declined", "the same call under another id");
@@ -48,19 +54,7 @@ const OWN_CALLS: usize = 240;
 
 #[one_engine]
 async fn a_log_that_is_too_long_to_be_read_counts_as_one_with_a_call_of_unknown_outcome(engine: Engine) {
-    let notebook = Notebook::new();
-    let mut server = TestServer::with(engine, |setup| notebook.install(setup)).await;
-    let work = Work::begin(&server, |_| ()).await;
-    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
-    body["waitMs"] = json!(0);
-    work.send(&server, &body).await.with_status(200);
-    eventually("it is executed", async || (notebook.written() == 1).then_some(())).await;
-    server.restart().await;
-    let work = take_over(&server, work).await;
-    server.clock.advance_ms(60_000);
-    let mut body = work.body("call_a", "slow_write", r#"{"text": "x"}"#);
-    body["repeated"] = json!(true);
-    assert_eq!(work.send(&server, &body).await.with_status(200)["status"], "outcome-unknown");
+    let (notebook, server, work) = interrupted_write(engine).await;
     let event = |number: usize, status: &str| {
         json!({"type": "tool_call", "commandId": work.command_id, "payload": {"toolCallId": format!("own_{number}"),
             "name": "shell", "method": "function", "status": status}})
