@@ -233,7 +233,7 @@ impl<'a> Round<'a> {
     fn cut_postgres_power(&mut self) -> Result<(), String> {
         let power = self.stage.power()?;
         let disk = power.disk.take().ok_or("the cluster has no disk")?;
-        power.cluster.pause();
+        power.cluster.pause()?;
         thread::sleep(POWER_SETTLE);
         power.cuts += 1;
         let copy = power.scratch.path().join(format!("disk-{}.img", power.cuts));

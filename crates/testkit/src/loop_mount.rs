@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const COPIES_MAX: u32 = 10;
+
 /// Runs a tool of the system. The error is what the tool printed.
 fn tool(name: &str, args: &[&str]) -> Result<String, String> {
     let output = Command::new(name).args(args).output().map_err(|error| format!("{name}: {error}"))?;
@@ -53,10 +55,26 @@ impl LoopMount {
     }
 
     /// Copies the image as the device has it at this moment, without what only the page cache of the mounted file
-    /// system holds. Reads of the image file see what the loop device wrote to it and nothing else.
+    /// system holds. Reads of the image file see what the loop device wrote to it and nothing else. If the kernel wrote
+    /// to the device meanwhile, the copy would mix two states of the file system: it is made again.
     pub fn copy_device(&self, to: &Path) -> Result<(), String> {
-        // Most of an image is holes, which a plain copy would fill.
-        tool("cp", &["--sparse=always", text(&self.image)?, text(to)?]).map(drop)
+        for _ in 0..COPIES_MAX {
+            let before = self.writes();
+            // Most of an image is holes, which a plain copy would fill.
+            tool("cp", &["--sparse=always", text(&self.image)?, text(to)?])?;
+            if self.writes() == before {
+                return Ok(());
+            }
+        }
+        Err(format!("{} was written to during each of {COPIES_MAX} copies", self.device))
+    }
+
+    /// The completed writes, the writes in progress and the flushes of the device, from the kernel's statistics.
+    fn writes(&self) -> Option<[String; 3]> {
+        let name = self.device.strip_prefix("/dev/")?;
+        let stat = fs::read_to_string(format!("/sys/block/{name}/stat")).ok()?;
+        let field = |number: usize| stat.split_whitespace().nth(number).map(str::to_owned);
+        Some([field(4)?, field(8)?, field(15)?])
     }
 }
 

@@ -14,14 +14,14 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
 pub use binaries::find_binaries;
 use binaries::find_on_path;
 use owner::Owner;
 
-use crate::process::{children_of, is_running, send};
+use crate::process::{children_of, freeze, is_running, pid, send, stands_still};
 
 const CONNECTIONS_MAX: u32 = 300;
 /// Another process can take the port between the moment a free one is chosen and the moment the server binds it.
@@ -131,22 +131,22 @@ impl Cluster {
         self.server.as_mut().is_some_and(|server| matches!(server.try_wait(), Ok(Some(_))))
     }
 
-    /// Suspends every process of the server: connections stay open, no query is answered.
-    pub fn pause(&self) {
-        self.signal_all(Signal::STOP);
+    /// Suspends every process of the server and waits until all of them stand still: connections stay open, no query is
+    /// answered. Fails if a process does not stop.
+    pub fn pause(&self) -> Result<(), String> {
+        let Some(server) = &self.server else { return Ok(()) };
+        // The postmaster first: when it stands still it starts no process that the list of its children would lack.
+        let mut are_stopped = freeze(server.id());
+        let children = children_of(server.id());
+        children.iter().for_each(|pid| send(*pid, Signal::STOP));
+        are_stopped &= children.iter().all(|pid| stands_still(*pid));
+        if are_stopped { Ok(()) } else { Err("a process of Postgres did not stop".to_owned()) }
     }
 
     /// Ends [`Cluster::pause`].
     pub fn resume(&self) {
-        self.signal_all(Signal::CONT);
-    }
-
-    fn signal_all(&self, signal: Signal) {
         let Some(server) = &self.server else { return };
-        // The postmaster first, so that it starts no process that the list lacks.
-        let postmaster = i32::try_from(server.id()).ok().and_then(Pid::from_raw);
-        postmaster.into_iter().for_each(|pid| send(pid, signal));
-        children_of(server.id()).into_iter().for_each(|pid| send(pid, signal));
+        pid(server.id()).into_iter().chain(children_of(server.id())).for_each(|pid| send(pid, Signal::CONT));
     }
 
     /// Stops the server in one of `pg_ctl`'s modes.

@@ -44,7 +44,13 @@ pub fn arguments_of(pid: Pid) -> Vec<String> {
 pub fn freeze(id: u32) -> bool {
     let Some(pid) = pid(id) else { return false };
     send(pid, Signal::STOP);
-    let tasks = format!("/proc/{id}/task");
+    stands_still(pid)
+}
+
+/// Waits until every thread of a process that got SIGSTOP has stopped. `false` if one did not. A process that has ended
+/// stands still.
+pub fn stands_still(pid: Pid) -> bool {
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
     for _ in 0..FREEZE_POLLS_MAX {
         let mut tasks = fs::read_dir(&tasks).into_iter().flatten().flatten();
         if tasks.all(|task| is_stopped(&task.path())) {
@@ -58,7 +64,7 @@ pub fn freeze(id: u32) -> bool {
 fn is_stopped(task: &Path) -> bool {
     let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
     // The state follows the name, which is in brackets. A thread that ended while the directory was read has no file.
-    stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 'Z', 'X']))
 }
 
 fn parent_of(pid: i32) -> Option<u32> {

@@ -27,7 +27,7 @@ fn committed_rows_survive_a_restart_and_a_kill() {
 #[test]
 fn a_paused_server_answers_only_after_it_was_resumed() {
     let cluster = Cluster::start(&find_binaries().expect("Postgres is installed")).unwrap();
-    cluster.pause();
+    cluster.pause().unwrap();
     assert_eq!(query(&cluster, "SELECT 1"), None);
     cluster.resume();
     assert_eq!(query(&cluster, "SELECT 1").as_deref(), Some("1"));

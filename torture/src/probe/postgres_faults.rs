@@ -63,7 +63,7 @@ fn kill(round: &mut Round) -> Result<(), String> {
 fn pause(round: &mut Round) -> Result<(), String> {
     for _ in 0..PAUSES {
         round.let_work(30..200);
-        postgres(round)?.cluster.pause();
+        postgres(round)?.cluster.pause()?;
         round.count(Fault::PostgresOutage);
         let long = round.random.chance(30);
         round.let_work(if long { 1_500..3_000 } else { 50..800 });
