@@ -1,6 +1,6 @@
 //! Which store is opened, and how it writes.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 /// How SQLite waits for the disk. Anything below `Full` loses answered writes in a power cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -16,6 +16,15 @@ pub enum Synchronous {
 pub enum StoreConfig {
     Sqlite { file: PathBuf, synchronous: Synchronous },
     Postgres { url: String },
+}
+
+/// A standby of the store's Postgres that answers reads which tolerate staleness. It has no `Debug`, because the URL may hold a
+/// password.
+#[derive(Clone)]
+pub struct ReplicaConfig {
+    pub url: String,
+    /// Reads go to the primary while the replica may lag more than this.
+    pub lag_max: Duration,
 }
 
 /// Settings that would let an answered write be lost, by name and value.

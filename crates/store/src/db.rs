@@ -6,10 +6,10 @@ use std::sync::Arc;
 use sqlx::postgres::PgRow;
 
 use crate::{
-    config::{Durability, StoreConfig},
+    config::{Durability, ReplicaConfig, StoreConfig},
     error::StoreError,
     health::WriteHealth,
-    postgres::{self, connections::Connections},
+    postgres::{self, connections::Connections, replica::Replica},
     record::{Reader, Record, RowRef, Sql, Statement, Value, select_sql},
     sqlite,
 };
@@ -18,6 +18,9 @@ use crate::{
 #[derive(Clone)]
 pub struct Db {
     pub(crate) engine: Engine,
+    replica: Option<Arc<Replica>>,
+    /// Whether reads of this handle may go to the replica.
+    tolerates_lag: bool,
 }
 
 #[derive(Clone)]
@@ -34,13 +37,28 @@ impl Db {
                 let (file, synchronous) = (file.clone(), *synchronous);
                 let opened = tokio::task::spawn_blocking(move || sqlite::Sqlite::open(&file, synchronous, now)).await;
                 let sqlite = opened.map_err(|_| StoreError::Stopped)??;
-                Ok(Self { engine: Engine::Sqlite(Arc::new(sqlite)) })
+                Ok(Self::on(Engine::Sqlite(Arc::new(sqlite))))
             }
             StoreConfig::Postgres { url } => {
                 let connections = postgres::open(url, now).await?;
-                Ok(Self { engine: Engine::Postgres(Arc::new(connections)) })
+                Ok(Self::on(Engine::Postgres(Arc::new(connections))))
             }
         }
+    }
+
+    fn on(engine: Engine) -> Self {
+        Self { engine, replica: None, tolerates_lag: false }
+    }
+
+    /// Adds a replica, which need not be up. Only handles of [`Db::tolerating_lag`] read from it.
+    pub fn with_replica(self, config: &ReplicaConfig) -> Result<Self, StoreError> {
+        Ok(Self { replica: Some(Arc::new(Replica::new(config)?)), ..self })
+    }
+
+    /// A handle whose reads may be stale by up to the bound of the replica, if there is one. Nothing may be decided on them.
+    #[must_use]
+    pub fn tolerating_lag(&self) -> Self {
+        Self { tolerates_lag: true, ..self.clone() }
     }
 
     pub fn engine_name(&self) -> &'static str {
@@ -107,7 +125,16 @@ impl Db {
     ) -> Result<Vec<T>, StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => sqlite.read(sql.into(), args, decode).await,
-            Engine::Postgres(connections) => decoded(&connections.read(sql.into(), &args).await?, decode),
+            Engine::Postgres(connections) => {
+                let sql: Sql = sql.into();
+                if self.tolerates_lag
+                    && let Some(replica) = &self.replica
+                    && let Some(rows) = replica.read(connections, sql.clone(), &args).await
+                {
+                    return decoded(&rows, decode);
+                }
+                decoded(&connections.read(sql, &args).await?, decode)
+            }
         }
     }
 
@@ -205,7 +232,12 @@ impl Db {
                 let sqlite = sqlite.clone();
                 let _ = tokio::task::spawn_blocking(move || sqlite.close()).await;
             }
-            Engine::Postgres(connections) => connections.close().await,
+            Engine::Postgres(connections) => {
+                connections.close().await;
+                if let Some(replica) = &self.replica {
+                    replica.close().await;
+                }
+            }
         }
     }
 }

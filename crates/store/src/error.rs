@@ -194,12 +194,13 @@ pub(crate) fn is_refusal(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Database(_)) && !is_lost(error)
 }
 
-/// The connection is gone, or goes with this answer: shut down, terminated, or the server was starting.
+/// The connection is gone, or goes with this answer: shut down, terminated, or the server was starting. One that has become
+/// read-only leads to a host that was demoted, behind a pooler.
 pub(crate) fn is_lost(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
         sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08"))
+            error.code().is_some_and(|code| code.starts_with("57P") || code.starts_with("08") || code == "25006")
         }
         _ => false,
     }

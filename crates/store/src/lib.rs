@@ -35,8 +35,9 @@ pub mod trust;
 pub mod users;
 pub mod wakeups;
 
-pub use config::{Durability, StoreConfig, Synchronous};
+pub use config::{Durability, ReplicaConfig, StoreConfig, Synchronous};
 pub use db::Db;
 pub use error::{StoreError, StoreFault};
 pub use health::WriteHealth;
+pub use postgres::address::database_url_problem;
 pub use tables::{DeclaredTable, declared_tables};

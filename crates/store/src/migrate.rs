@@ -31,6 +31,11 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0019_front_end", sql: include_str!("../migrations/sqlite/0019_front_end.sql") },
     Migration { id: "0020_session_metadata", sql: include_str!("../migrations/sqlite/0020_session_metadata.sql") },
     Migration { id: "0021_lists", sql: include_str!("../migrations/sqlite/0021_lists.sql") },
+    Migration { id: "0022_cluster_jobs", sql: include_str!("../migrations/sqlite/0022_cluster_jobs.sql") },
+    Migration { id: "0023_narrow_indexes", sql: include_str!("../migrations/sqlite/0023_narrow_indexes.sql") },
+    Migration { id: "0024_claimed_storage", sql: include_str!("../migrations/sqlite/0024_claimed_storage.sql") },
+    Migration { id: "0025_job_extras", sql: include_str!("../migrations/sqlite/0025_job_extras.sql") },
+    Migration { id: "0026_marks", sql: include_str!("../migrations/sqlite/0026_marks.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -60,6 +65,11 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0019_front_end", sql: include_str!("../migrations/postgres/0019_front_end.sql") },
     Migration { id: "0020_session_metadata", sql: include_str!("../migrations/postgres/0020_session_metadata.sql") },
     Migration { id: "0021_lists", sql: include_str!("../migrations/postgres/0021_lists.sql") },
+    Migration { id: "0022_cluster_jobs", sql: include_str!("../migrations/postgres/0022_cluster_jobs.sql") },
+    Migration { id: "0023_narrow_indexes", sql: include_str!("../migrations/postgres/0023_narrow_indexes.sql") },
+    Migration { id: "0024_claimed_storage", sql: include_str!("../migrations/postgres/0024_claimed_storage.sql") },
+    Migration { id: "0025_job_extras", sql: include_str!("../migrations/postgres/0025_job_extras.sql") },
+    Migration { id: "0026_marks", sql: include_str!("../migrations/postgres/0026_marks.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

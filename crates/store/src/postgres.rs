@@ -5,8 +5,11 @@
 //! another revision by then. What the database refused is decided again under the sessions' locks, taken in order. A flush
 //! that changes jobs which launchers may claim at any time is decided under locks at once.
 
+pub(crate) mod address;
 pub(crate) mod connections;
+pub(crate) mod hosts;
 mod load;
+pub(crate) mod replica;
 mod save;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
@@ -16,11 +19,12 @@ use ostler_protocol::{
     Failure, Timestamp,
     kernel::operations::{self, Desk, Request},
 };
-use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row, postgres::PgConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use tokio::sync::{mpsc, oneshot};
 
 use self::{
     connections::{ANSWER_MAX, Connections, KeptConnection, connect, fetch},
+    hosts::Hosts,
     load::Hold,
     save::Statements,
 };
@@ -41,7 +45,7 @@ const MIGRATION_LOCK: i64 = 0x05_71_E5;
 
 pub(crate) async fn open(url: &str, now: Timestamp) -> Result<Connections, StoreError> {
     let connections = Connections::new(url)?;
-    let mut connection = connect(&connections.options).await?;
+    let mut connection = connect(&connections.hosts).await?;
     let mut tx = connection.begin().await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)").bind(MIGRATION_LOCK).execute(&mut *tx).await?;
     tx.execute(sqlx::raw_sql(migrate::LEDGER)).await?;
@@ -93,7 +97,7 @@ pub(crate) async fn size_of(connection: &mut PgConnection, tables: &[&str]) -> R
 }
 
 pub(crate) struct Lane {
-    options: PgConnectOptions,
+    hosts: Hosts,
     health: Arc<WriteHealth>,
     connection: Option<KeptConnection>,
     statements: Statements,
@@ -103,11 +107,11 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) async fn connect(connections: &Connections) -> Result<Self, StoreError> {
-        let options = connections.options.clone();
-        let connection = Some(KeptConnection::new(connect(&options).await?));
+        let hosts = connections.hosts.clone();
+        let connection = Some(KeptConnection::new(connect(&hosts).await?));
         let health = connections.health.clone();
         Ok(Self {
-            options,
+            hosts,
             health,
             connection,
             statements: Statements::default(),
@@ -213,7 +217,7 @@ impl Lane {
         };
         let mut connection = match kept {
             Some(connection) => connection,
-            None => connect(&self.options).await?,
+            None => connect(&self.hosts).await?,
         };
         let decided = async {
             match hold {

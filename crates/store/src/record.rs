@@ -13,7 +13,7 @@ pub(crate) use self::{
     reader::{Reader, RowRef},
     statements::{
         Sql, Statement, columns, columns_except, columns_replaced, insert, insert_row, insert_row_with, insert_rows,
-        insert_select, replace_stored, select_sql, update_row, update_rows, update_where, update_width,
+        insert_select, insert_some, replace_stored, select_sql, update_row, update_rows, update_where, update_width,
     },
     value::{ColumnValue, Kind, Value, json, opt_text, text},
 };

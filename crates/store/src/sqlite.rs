@@ -52,6 +52,7 @@ const STATEMENTS_CACHED: usize = 128;
 
 type Read = Box<dyn FnOnce(&Connection) + Send>;
 
+#[expect(clippy::large_enum_variant, reason = "nearly all are operations, and a box would be an allocation for each")]
 enum Work {
     Op(Job),
     Plain(Box<dyn Write>),

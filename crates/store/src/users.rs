@@ -1,11 +1,13 @@
 //! Users. A removed one stays as a row, and its name is free again.
 
+use std::collections::BTreeMap;
+
 use ostler_protocol::{Timestamp, cursors::Cursor, ids::UserId, users::User};
 
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, Record, Value, record, text},
+    record::{self, Reader, Record, Value, json, record, text},
 };
 
 const NAMES: &str = <User as Record>::NAMES;
@@ -55,6 +57,16 @@ pub async fn list(db: &Db, after: Option<&Cursor>, limit: u32) -> Result<Vec<Use
     args.push(i64::from(limit).into());
     let last = args.len();
     db.select(&format!("{filter} ORDER BY created_at DESC, user_id{order} DESC LIMIT ${last}"), args).await
+}
+
+/// The names of these users by their ids, also of those who were removed. Ids of no user are left out.
+pub async fn list_names(db: &Db, user_ids: &[String]) -> Result<BTreeMap<String, String>, StoreError> {
+    if user_ids.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let sql = format!("SELECT user_id, name FROM users WHERE user_id IN (SELECT one FROM {})", db.list("$1"));
+    let decode = |row: &mut Reader<'_>| Ok((row.at("user_id")?.text()?, row.at("name")?.text()?));
+    Ok(db.read(sql, vec![json(&user_ids)], decode).await?.into_iter().collect())
 }
 
 /// `None`: there is no such user.

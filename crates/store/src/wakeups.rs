@@ -10,13 +10,16 @@ use std::time::Duration;
 use ostler_protocol::Timestamp;
 use sqlx::{
     Executor, PgConnection,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+    postgres::{PgListener, PgPoolOptions},
 };
 
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    postgres::connections::{ANSWER_MAX, connect, within},
+    postgres::{
+        connections::{ANSWER_MAX, connect, within},
+        hosts::Hosts,
+    },
 };
 
 use message::FRAMES_BYTES_MAX;
@@ -53,7 +56,7 @@ pub async fn delete_sent(db: &Db, before: Timestamp) -> Result<(), StoreError> {
 /// Wakes the other servers.
 pub struct Sender {
     server: i64,
-    options: PgConnectOptions,
+    hosts: Hosts,
     connection: Option<PgConnection>,
 }
 
@@ -61,13 +64,13 @@ impl Sender {
     /// `None` if this store has no other servers. The number keeps this server from waking itself.
     pub fn new(db: &Db, server: i64) -> Option<Self> {
         let Engine::Postgres(connections) = &db.engine else { return None };
-        Some(Self { server, options: connections.options.clone(), connection: None })
+        Some(Self { server, hosts: connections.hosts.clone(), connection: None })
     }
 
     pub async fn send(&mut self, wakeups: &Wakeups, now: Timestamp) -> Result<(), StoreError> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(&self.options).await?,
+            None => connect(&self.hosts).await?,
         };
         let mut row = None;
         if wakeups.frames_bytes() > FRAMES_BYTES_MAX {
@@ -86,6 +89,8 @@ impl Sender {
 /// Receives the wake-ups of other servers, for as long as its connection lasts.
 pub struct Receiver {
     server: i64,
+    /// How this server's own messages begin.
+    own: String,
     inner: PgListener,
 }
 
@@ -95,7 +100,8 @@ impl Receiver {
     pub async fn connect(db: &Db, server: i64) -> Result<Option<Self>, StoreError> {
         let Engine::Postgres(connections) = &db.engine else { return Ok(None) };
         let alone = PgPoolOptions::new().max_connections(1).max_lifetime(None).idle_timeout(None);
-        let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with(connections.options.clone()).await?;
+        let host = connections.hosts.find().await?;
+        let alone = alone.acquire_timeout(CONNECT_TIMEOUT).connect_with(host).await?;
         let mut inner = PgListener::connect_with(&alone).await?;
         // The caller must notice a reconnect, because wake-ups in between are lost.
         inner.eager_reconnect(false);
@@ -104,15 +110,20 @@ impl Receiver {
         }
         inner.execute(sqlx::query("SELECT pg_advisory_lock_shared($1)").bind(server)).await?;
         inner.listen(CHANNEL).await?;
-        Ok(Some(Self { server, inner }))
+        Ok(Some(Self { server, own: Wakeups::beginning_of(server), inner }))
     }
 
     /// The next wake-ups of another server. After an error the connection is not used again.
     pub async fn receive(&mut self) -> Result<Wakeups, StoreError> {
         loop {
-            match tokio::time::timeout(SILENCE_MAX, self.inner.try_recv()).await {
+            // On the heap: the future is large, and the time limit would be moved with it.
+            let next = Box::pin(self.inner.try_recv());
+            match tokio::time::timeout(SILENCE_MAX, next).await {
                 Ok(received) => {
                     let received = received?.ok_or(StoreError::Stopped)?;
+                    if received.payload().starts_with(&self.own) {
+                        continue;
+                    }
                     let (server, wakeups) = decode(received.payload());
                     if server != Some(self.server) {
                         return Ok(wakeups);

@@ -47,7 +47,7 @@ impl Loader {
         match config {
             StoreConfig::Sqlite { file, .. } => Ok(!file.exists()),
             StoreConfig::Postgres { url } => handle.block_on(async {
-                let mut connection = connect(&Connections::new(url)?.options).await?;
+                let mut connection = connect(&Connections::new(url)?.hosts).await?;
                 is_empty_postgres(&mut connection).await
             }),
         }
@@ -193,7 +193,7 @@ async fn create_postgres(
     steps: &[Migration],
     applied: &[AppliedMigration],
 ) -> Result<PgConnection, StoreError> {
-    let mut connection = connect(&Connections::new(url)?.options).await?;
+    let mut connection = connect(&Connections::new(url)?.hosts).await?;
     sqlx::raw_sql("BEGIN").execute(&mut connection).await?;
     if !is_empty_postgres(&mut connection).await? {
         return Err(StoreError::Locked("the database is not empty".into()));

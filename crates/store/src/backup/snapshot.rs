@@ -60,7 +60,7 @@ impl Snapshot {
     }
 
     async fn open_postgres(url: &str, handle: Handle) -> Result<Self, StoreError> {
-        let mut connection = connect(&Connections::new(url)?.options).await?;
+        let mut connection = connect(&Connections::new(url)?.hosts).await?;
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut connection).await?;
         let rows: Vec<(String, String, i64)> = sqlx::query_as(LEDGER).fetch_all(&mut connection).await?;
         let migrations =

@@ -13,12 +13,19 @@ use crate::{
     record::{Record, text},
 };
 
-/// The last event with a number above `after` and up to `until` whose payload was removed. `None` if all have theirs.
+/// The last event with a number above `after` and up to `until` whose payload was removed. `None` if all have theirs. Read from what
+/// retention has recorded, so that a long session is not scanned.
 pub async fn last_removed(db: &Db, session: SessionId, after: i64, until: i64) -> Result<Option<i64>, StoreError> {
-    let sql = "SELECT MAX(session_seq) FROM events
-        WHERE session_id = $1 AND session_seq > $2 AND session_seq <= $3 AND payload IS NULL";
-    let args = vec![text(session), after.into(), until.into()];
-    Ok(db.read_one(sql, args, |row| row.opt_int()).await?.flatten())
+    let sql = "SELECT MAX(removed.last_seq) FROM (
+            SELECT p.through_seq AS last_seq FROM session_payload_removals p WHERE p.session_id = $1
+            UNION ALL
+            SELECT (SELECT e.session_seq FROM events e
+                WHERE e.session_id = r.session_id AND e.run_id = r.run_id AND e.seq = r.through_seq) AS last_seq
+            FROM payload_removals r WHERE r.session_id = $2
+        ) AS removed";
+    let args = vec![text(session), text(session)];
+    let last = db.read_one(sql, args, |row| row.opt_int()).await?.flatten();
+    Ok(last.map(|last| last.min(until)).filter(|last| *last > after))
 }
 
 /// Messages of a command, pieces of them, and the statuses between them, numbered above `after` and below `before`. The newest come
@@ -96,19 +103,22 @@ pub async fn find_end_of_earlier_turns(
     Ok(ends.map(|ends| ends.into_iter().max().unwrap_or(0)))
 }
 
-/// Whether a late vote on the permission request was recorded in the session. `after`: the event that resolved the request.
-pub async fn has_late_vote(
+/// How many late votes on the permission request were recorded in the session, counted up to `limit`. `after`: the event that
+/// resolved the request.
+pub async fn count_late_votes(
     db: &Db,
     session: SessionId,
     permission_id: PermissionId,
     after: i64,
-) -> Result<bool, StoreError> {
+    limit: u32,
+) -> Result<usize, StoreError> {
     let sql = format!(
         "SELECT 1 FROM events WHERE session_id = $1 AND session_seq > $2 AND {}
-         AND CAST(payload AS TEXT) LIKE $3 AND CAST(payload AS TEXT) LIKE $4 LIMIT 1",
+         AND CAST(payload AS TEXT) LIKE $3 AND CAST(payload AS TEXT) LIKE $4 LIMIT $5",
         is_change(&["noted"])
     );
     let request = format!("%\"requestId\":\"{permission_id}\"%");
-    let args = vec![text(session), after.into(), request.into(), "%\"daemon.permission_already_resolved\"%".into()];
-    Ok(!db.read(sql, args, |_| Ok(())).await?.is_empty())
+    let note = "%\"daemon.permission_already_resolved\"%";
+    let args = vec![text(session), after.into(), request.into(), note.into(), i64::from(limit).into()];
+    Ok(db.read(sql, args, |_| Ok(())).await?.len())
 }

@@ -162,7 +162,7 @@ pub async fn list_newest(
     within: i64,
     limit: usize,
 ) -> Result<Newest, StoreError> {
-    newest(db, session, &of_types(types), i64::MAX, within, limit).await
+    newest(db, session, Wanted::all(of_types(types)), i64::MAX, within, limit).await
 }
 
 /// The newest events up to `last` of which a conversation is folded, among the newest `within` up to it: so many, and as many as
@@ -176,7 +176,7 @@ pub async fn list_conversation(
 ) -> Result<Newest, StoreError> {
     let calls = format!("type = 'tool_call' AND CAST(payload AS TEXT) LIKE '%\"type\":\"{TOOLKIT}\"%'");
     let wanted = format!("({} OR {calls} OR {})", of_types(&SAID), is_change(&CHANGES));
-    newest(db, session, &wanted, last.saturating_add(1), within, limit).await
+    newest(db, session, Wanted::all(wanted), last.saturating_add(1), within, limit).await
 }
 
 /// Most events of one tool call.
@@ -188,9 +188,10 @@ pub async fn list_tool_call(db: &Db, session: SessionId, call_id: &str) -> Resul
     if !is_call_id(call_id) {
         return Ok(vec![]);
     }
-    let wanted =
-        format!("{} AND CAST(payload AS TEXT) LIKE '%\"toolCallId\":\"{call_id}\"%'", of_types(&[EventType::ToolCall]));
-    let found = newest(db, session, &wanted, i64::MAX, CONVERSATION_EVENTS_MAX, CALL_EVENTS_MAX).await?;
+    let condition = format!("{} AND CAST(payload AS TEXT) LIKE $5", of_types(&[EventType::ToolCall]));
+    let pattern = format!("%\"toolCallId\":\"{call_id}\"%");
+    let wanted = Wanted { condition, argument: Some(pattern.into()) };
+    let found = newest(db, session, wanted, i64::MAX, CONVERSATION_EVENTS_MAX, CALL_EVENTS_MAX).await?;
     Ok(found.events)
 }
 
@@ -202,8 +203,9 @@ pub async fn list_tool_calls(
     command_id: CommandId,
     limit: u32,
 ) -> Result<Newest, StoreError> {
-    let wanted = format!("{} AND command_id = '{command_id}'", of_types(&[EventType::ToolCall]));
-    newest(db, session, &wanted, i64::MAX, CONVERSATION_EVENTS_MAX, limit as usize).await
+    let condition = format!("{} AND command_id = $5", of_types(&[EventType::ToolCall]));
+    let wanted = Wanted { condition, argument: Some(text(command_id)) };
+    newest(db, session, wanted, i64::MAX, CONVERSATION_EVENTS_MAX, limit as usize).await
 }
 
 /// A condition: the event is of one of these types.
@@ -219,10 +221,22 @@ pub(crate) fn is_change(changes: &[&str]) -> String {
     format!("type = 'session' AND run_id IS NULL AND ({})", any.join(" OR "))
 }
 
+/// A condition on events. Its argument is `$5`: a value in the text of a statement would have it prepared again for each value.
+struct Wanted {
+    condition: String,
+    argument: Option<Value>,
+}
+
+impl Wanted {
+    fn all(condition: String) -> Self {
+        Self { condition, argument: None }
+    }
+}
+
 async fn newest(
     db: &Db,
     session: SessionId,
-    wanted: &str,
+    Wanted { condition, argument }: Wanted,
     end: i64,
     within: i64,
     limit: usize,
@@ -230,11 +244,12 @@ async fn newest(
     let sql = format!(
         "SELECT {NAMES} FROM events WHERE session_id = $1 AND session_seq < $2
          AND session_seq > (SELECT MAX(session_seq) FROM events WHERE session_id = $1 AND session_seq < $3) - $4
-         AND {wanted} ORDER BY session_seq DESC LIMIT $5"
+         AND {condition} ORDER BY session_seq DESC LIMIT {NEWEST_CHUNK}"
     );
     let (mut found, mut bytes, mut before) = (Newest::default(), 0, end);
     loop {
-        let args = vec![text(session), before.into(), end.into(), within.into(), (NEWEST_CHUNK as i64).into()];
+        let mut args = vec![text(session), before.into(), end.into(), within.into()];
+        args.extend(argument.clone());
         let chunk = db.read(sql.clone(), args, Event::decode).await?;
         let is_last = chunk.len() < NEWEST_CHUNK;
         for event in chunk {

@@ -50,7 +50,8 @@ pub async fn list_expired(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
 /// Every held lease, except those of runners elsewhere: what a previous process left behind.
 pub async fn list_held(db: &Db) -> Result<Vec<(SessionId, RunId)>, StoreError> {
     let sql = "SELECT session_id, run_id FROM leases l WHERE ended = 0 AND NOT EXISTS (SELECT 1 FROM runner_jobs j
-         WHERE j.run_id = l.run_id AND j.runner_id = l.runner_id AND j.phase = 'running' AND j.launcher = 'external')";
+         WHERE j.run_id = l.run_id AND j.runner_id = l.runner_id AND j.phase = 'running'
+         AND j.launcher IN ('external', 'kubernetes'))";
     db.read(sql, vec![], session_and_run).await
 }
 

@@ -12,6 +12,7 @@ pub mod payloads;
 pub mod permissions;
 pub mod provider_profiles;
 pub mod readers;
+mod removed_texts;
 pub mod results;
 pub mod runner_jobs;
 pub mod runners;

@@ -4,12 +4,13 @@
 use ostler_protocol::{
     Timestamp,
     ids::{RunId, SessionId},
+    kernel::runs::Terminal,
 };
 
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    kernel::conditions::unfinished,
+    kernel::{conditions::unfinished, removed_texts},
     record::{Record, Statement, insert, record, text},
     retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
 };
@@ -27,6 +28,9 @@ pub struct PayloadRemoval {
     pub session: SessionId,
     pub through_seq: i64,
     pub removed_at: Timestamp,
+    /// Whether the texts of the run's commands, jobs and permission requests were removed as well. False while payloads are left,
+    /// and where an earlier version has removed them.
+    pub texts_removed: bool,
 }
 
 record! {
@@ -40,6 +44,7 @@ record! {
     state {
         through_seq: int;
         removed_at: time;
+        texts_removed: flag;
     }
 }
 
@@ -48,7 +53,7 @@ pub async fn list_by_session(db: &Db, session: SessionId) -> Result<Vec<PayloadR
     db.select("WHERE session_id = $1", vec![text(session)]).await
 }
 
-/// Finished runs that have payloads, in the order of their creation. Items are events.
+/// Finished runs that have payloads, or texts in other rows, in the order of their creation. Items are events.
 pub async fn list_removable(
     db: &Db,
     scope: &RetentionScope,
@@ -73,7 +78,8 @@ pub async fn list_removable(
         "SELECT {columns} FROM runs r JOIN sessions s ON s.session_id = r.session_id
          LEFT JOIN payload_removals p ON p.run_id = r.run_id
          WHERE (r.created_at, r.run_id{order}) > ($1, $2) AND r.created_at <= $3 AND r.updated_at <= $3
-         AND r.tenant_id = $4 AND {HAS_ENDED} AND s.erased_at IS NULL AND COALESCE(p.through_seq, 0) < r.last_seq
+         AND r.tenant_id = $4 AND {HAS_ENDED} AND s.erased_at IS NULL
+         AND (COALESCE(p.through_seq, 0) < r.last_seq OR p.texts_removed = 0)
          ORDER BY r.created_at, r.run_id{order} LIMIT $5"
     );
     let tenant_id = scope.tenant_id.as_deref().unwrap_or_default();
@@ -86,8 +92,8 @@ fn split_key(key: &str) -> Option<(i64, &str)> {
     Some((created_at.parse().ok()?, run_id))
 }
 
-/// Removes the next payloads of a run: so many, and few enough bytes. With the last ones go the messages that its commands
-/// and permission requests carry. Removes nothing of a run that is under a hold.
+/// Removes the next payloads of a run: so many, and few enough bytes. With the last ones go the texts that its commands, jobs and
+/// permission requests carry; if those are many rows, in steps before. Removes nothing of a run that is under a hold.
 pub async fn remove(
     db: &Db,
     key: &str,
@@ -98,19 +104,35 @@ pub async fn remove(
     let Some((_, run_id)) = split_key(key) else { return Ok(RemovedItems::default()) };
     let Ok(run_id) = run_id.parse::<RunId>() else { return Ok(RemovedItems::default()) };
     let sql = format!(
-        "SELECT r.session_id, r.last_seq, COALESCE(p.through_seq, 0) AS through_seq FROM runs r
+        "SELECT r.session_id, r.last_seq, r.terminal, COALESCE(p.through_seq, 0) AS through_seq,
+             COALESCE(p.texts_removed, 0) AS texts_removed FROM runs r
          LEFT JOIN payload_removals p ON p.run_id = r.run_id WHERE r.run_id = $1 AND r.updated_at <= $2 AND {HAS_ENDED}"
     );
     let decode = |row: &mut crate::record::Reader<'_>| {
         let session = row.at("session_id")?.id::<SessionId>()?;
-        Ok((session, row.at("last_seq")?.int()?, row.at("through_seq")?.int()?))
+        // An end that cannot be read is left, and keeps nothing else.
+        let end = row.at("terminal")?.opt_text()?.and_then(|end| serde_json::from_str::<Terminal>(&end).ok());
+        let (last_seq, through_seq) = (row.at("last_seq")?.int()?, row.at("through_seq")?.int()?);
+        let is_done = through_seq >= last_seq && row.at("texts_removed")?.flag()?;
+        Ok((session, last_seq, through_seq, end, is_done))
     };
     let run = db.read_one(sql, vec![text(run_id), scope.before.into()], decode).await?;
-    let Some((session, last_seq, from)) = run.filter(|(_, last, through)| through < last) else {
+    let Some((session, last_seq, from, end, _)) = run.filter(|(.., is_done)| !is_done) else {
         return Ok(RemovedItems::default());
     };
     let through_seq = end_of_step(db, session, run_id, from, rows).await?.unwrap_or(last_seq);
-    let removal = PayloadRemoval { run_id, session, through_seq, removed_at: now };
+    let mut texts = vec![];
+    if through_seq >= last_seq {
+        texts = removed_texts::remove_next(db, run_id, rows).await?;
+        if texts.len() >= rows as usize {
+            // There may be more: a step of their own. A run with so many commands has lost payloads of earlier events already.
+            let statements = unless_held(db, session).into_iter().chain(texts).collect();
+            let has_more = db.write_together(statements).await?;
+            return Ok(RemovedItems { has_more, ..RemovedItems::default() });
+        }
+    }
+    let removal =
+        PayloadRemoval { run_id, session, through_seq, removed_at: now, texts_removed: through_seq >= last_seq };
     let [gate, hold] = unless_held(db, session);
     let range = "session_id = $1 AND run_id = $2 AND seq > $3 AND seq <= $4 AND payload IS NOT NULL";
     let args = || vec![text(session), text(run_id), from.into(), through_seq.into()];
@@ -134,6 +156,8 @@ pub async fn remove(
         );
         let rest = [commands, permissions.to_owned(), whole];
         statements.extend(rest.map(|sql| Statement::new(sql, vec![text(run_id)])));
+        statements.extend(texts);
+        statements.extend(removed_texts::remove_from_end(run_id, end));
     }
     let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
     let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };
@@ -142,6 +166,7 @@ pub async fn remove(
 
 /// Two servers may do the same step.
 const RECORDED: &str = "ON CONFLICT (run_id) DO UPDATE SET removed_at = excluded.removed_at,
+    texts_removed = excluded.texts_removed,
     through_seq = CASE WHEN excluded.through_seq > payload_removals.through_seq
         THEN excluded.through_seq ELSE payload_removals.through_seq END";
 

@@ -31,20 +31,18 @@ pub struct ResultRow {
     pub payloads_removed_at: Option<Timestamp>,
 }
 
+/// In the order of [`select`]. To find a column by its name, SQLite compares it with those of all columns before it.
 fn decode(row: &mut Reader<'_>) -> Result<ResultRow, StoreError> {
     Ok(ResultRow {
         run: Run::decode(row)?,
         lease: row.joined()?,
         command: row.joined()?,
-        reply_payload: row.at("reply_payload")?.opt_text()?,
-        target_fold: row.at("target_fold")?.opt_text()?,
-        targeting: TargetingEvents {
-            count: row.at("targeting_count")?.int()?,
-            last_seq: row.at("targeting_last_seq")?.int()?,
-        },
-        payloads_removed_at: row.at("payloads_removed_at")?.opt_time()?,
-        session_seq: row.at("session_seq")?.int()?,
-        chain_head: row.at("session_chain_head")?.hash()?,
+        reply_payload: row.opt_text()?,
+        target_fold: row.opt_text()?,
+        session_seq: row.int()?,
+        chain_head: row.hash()?,
+        payloads_removed_at: row.opt_time()?,
+        targeting: TargetingEvents { count: row.int()?, last_seq: row.int()? },
     })
 }
 

@@ -27,7 +27,6 @@ record! {
         namespace: text;
         launcher: named(Launcher);
         runner_id: text;
-        pod_name: empty_text;
         log_path: empty_text;
         standing: flag;
         idempotency_key: opt_text;
@@ -37,8 +36,12 @@ record! {
     }
     state {
         attempt: int;
+        starts: int;
+        pod_name: empty_text;
         phase: named(JobPhase);
         terminal_summary: raw_json;
+        observed: raw_json;
+        extras: raw_json;
         owner: opt_text;
         heartbeat_at: opt_time;
         token_hash: opt_text;
@@ -64,6 +67,12 @@ record! {
         attempt,
         phase,
         terminal_summary,
+        observed,
+        retention: None,
+        backend_image_ref: None,
+        transient_env: vec![],
+        extras,
+        starts,
         owner,
         heartbeat_at,
         token_hash,
@@ -186,7 +195,72 @@ pub async fn claim(
         excluded += &format!(" AND runner_job_id NOT IN (SELECT one FROM {named})");
     }
     excluded += &jobs.condition(db, &mut args);
-    claim_where(db, "", &excluded, args, limit).await
+    claim_where(db, ", heartbeat_at = $2", &excluded, args, limit).await
+}
+
+/// Claims pending jobs whose runners a cluster runs, oldest first. `owner` names the claim: no server owns such a job, and none
+/// sends heartbeats for it. A report about an earlier claim changes nothing.
+pub async fn claim_for_cluster(
+    db: &Db,
+    owner: &str,
+    now: Timestamp,
+    limit: u32,
+    jobs: LaunchableJobs<'_>,
+) -> Result<Vec<RunnerJob>, StoreError> {
+    let mut args = vec![owner.into(), now.into(), Launcher::Kubernetes.as_str().into()];
+    let condition = jobs.condition(db, &mut args);
+    let changes = ", heartbeat_at = NULL, token_hash = NULL, observed = '{}', pod_name = ''";
+    claim_where(db, changes, &condition, args, limit).await
+}
+
+/// Jobs of the launcher that have been claimed and have not ended, in the order of their ids.
+pub async fn list_started(
+    db: &Db,
+    launcher: Launcher,
+    after: Option<RunnerJobId>,
+    limit: u32,
+) -> Result<Vec<RunnerJob>, StoreError> {
+    let order = db.byte_order();
+    let rest = format!(
+        "WHERE t.phase = 'running' AND t.launcher = $1 AND t.runner_job_id{order} > $2
+             ORDER BY t.runner_job_id{order} LIMIT $3"
+    );
+    let after = after.map(|id| id.to_string()).unwrap_or_default();
+    db.select(&rest, vec![launcher.as_str().into(), after.as_str().into(), i64::from(limit).into()]).await
+}
+
+/// Of the jobs that [`list_started`] lists, those whose runner holds its run.
+pub async fn list_started_and_held(
+    db: &Db,
+    launcher: Launcher,
+    now: Timestamp,
+) -> Result<Vec<RunnerJobId>, StoreError> {
+    let sql = "SELECT j.runner_job_id FROM runner_jobs j
+         JOIN leases l ON l.run_id = j.run_id AND l.runner_id = j.runner_id
+         WHERE j.phase = 'running' AND j.launcher = $1 AND l.ended = 0 AND l.expires_at > $2";
+    db.read(sql, vec![launcher.as_str().into(), now.into()], |row| row.id()).await
+}
+
+/// How many jobs of the launcher wait or run.
+pub async fn count_open_of(db: &Db, launcher: Launcher) -> Result<i64, StoreError> {
+    // One count for each phase, by the index of that phase: a condition on both would read all finished jobs, too.
+    let sql = "SELECT (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'pending' AND launcher = $1)
+        + (SELECT COUNT(*) FROM runner_jobs WHERE phase = 'running' AND launcher = $1) AS open_jobs";
+    Ok(db.read_one(sql, vec![launcher.as_str().into()], |row| row.int()).await?.unwrap_or_default())
+}
+
+/// Stores what a cluster shows of a start. False if that is stored already, or the start has ended.
+pub async fn update_observed(
+    db: &Db,
+    job_id: RunnerJobId,
+    owner: &str,
+    observed: &str,
+    pod_name: &str,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE runner_jobs SET observed = $1, pod_name = $2
+         WHERE runner_job_id = $3 AND owner = $4 AND phase = 'running' AND observed <> $1 RETURNING 1";
+    let args = vec![observed.into(), pod_name.into(), text(job_id), owner.into()];
+    Ok(!db.write(sql, args, |_| Ok(())).await?.is_empty())
 }
 
 /// The jobs that a runner elsewhere may claim.
@@ -221,7 +295,7 @@ pub async fn claim_external(
             db.list("$6")
         );
     }
-    Ok(claim_where(db, ", runner_id = $4", &wanted, args, 1).await?.pop())
+    Ok(claim_where(db, ", heartbeat_at = $2, runner_id = $4", &wanted, args, 1).await?.pop())
 }
 
 /// Claims the oldest pending jobs. The first arguments are the owner, the time and the launcher.
@@ -241,8 +315,8 @@ async fn claim_where(
     args.push(i64::from(limit).into());
     let most = args.len();
     let sql = format!(
-        "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, heartbeat_at = $2, updated_at = $2, launcher = $3,
-             attempt = attempt + 1{changes}
+        "UPDATE runner_jobs AS t SET phase = 'running', owner = $1, updated_at = $2, launcher = $3,
+             attempt = attempt + 1, starts = starts + 1{changes}
          WHERE runner_job_id IN (SELECT runner_job_id FROM runner_jobs WHERE {}{condition}
              ORDER BY created_at, runner_job_id{order} LIMIT ${most} {skip})
          RETURNING {}",

@@ -42,6 +42,7 @@ record! {
         parent_seq: opt_int from session.parent.map(|parent| parent.seq);
         conversation_id: opt_text;
         metadata: shared_json;
+        background: flag;
         created_at: time;
     }
     state {
@@ -81,6 +82,7 @@ record! {
         parent: parent(parent_id, parent_seq)?,
         conversation_id,
         metadata,
+        background,
         created_at,
         backend_profile,
         title,
@@ -119,6 +121,12 @@ pub async fn get(db: &Db, session: SessionId) -> Result<Option<Session>, StoreEr
     Ok(db.select::<Session>("WHERE t.session_id = $1 AND t.erased_at IS NULL", vec![text(session)]).await?.pop())
 }
 
+/// Whether the store has or had a session of this id: true also after the session was erased.
+pub async fn is_known(db: &Db, session: SessionId) -> Result<bool, StoreError> {
+    let sql = "SELECT session_id FROM sessions WHERE session_id = $1";
+    Ok(db.read_one(sql, vec![text(session)], |row| row.text()).await?.is_some())
+}
+
 /// The session a tenant's caller knows under this id, whether the caller chose it or we did.
 pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option<Session>, StoreError> {
     let chosen = "WHERE t.tenant_id = $1 AND t.external_id = $2 AND t.erased_at IS NULL";
@@ -135,20 +143,6 @@ pub async fn find_by_name(db: &Db, tenant_id: &str, name: &str) -> Result<Option
 pub async fn find_by_external_id(db: &Db, name: &str) -> Result<Vec<Session>, StoreError> {
     let named = "WHERE t.external_id = $1 AND t.erased_at IS NULL LIMIT $2";
     db.select::<Session>(named, vec![name.into(), SAME_NAME_MAX.into()]).await
-}
-
-/// The newest session of this owner that has a name of its own, within these tenants. `None`: all tenants.
-pub async fn find_newest_by_owner(
-    db: &Db,
-    owner: &str,
-    tenants: Option<&[String]>,
-) -> Result<Option<Session>, StoreError> {
-    let mut args: Vec<Value> = vec![owner.into()];
-    let within = within_tenants(tenants, &mut marker(&mut args));
-    let newest = format!(
-        "WHERE t.owner = $1 AND t.external_id IS NOT NULL AND t.erased_at IS NULL{within} ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
-    );
-    Ok(db.select::<Session>(&newest, args).await?.pop())
 }
 
 /// The session that was made under this key.
@@ -343,7 +337,7 @@ pub async fn list_after(db: &Db, after: Option<SessionId>, limit: u32) -> Result
 /// Sessions whose storage had expired by then and is under no hold, the longest expired first.
 pub async fn list_expired_storage(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<Session>, StoreError> {
     let expired = format!(
-        "WHERE t.storage_kind = 'local' AND t.erased_at IS NULL AND t.expires_at <= $1 AND NOT {}
+        "WHERE t.storage_kind IN ('local', 'pvc') AND t.erased_at IS NULL AND t.expires_at <= $1 AND NOT {}
          ORDER BY t.expires_at LIMIT $2",
         held_session("t.session_id", "t.tenant_id")
     );
@@ -361,8 +355,8 @@ pub async fn list_removable_storage(
     let bytes = format!("COALESCE(CAST({} AS BIGINT), 0)", db.json_text("s.storage", "storageSizeBytes"));
     let columns = removable_columns("s.session_id", "1", &bytes, &held_session("s.session_id", "s.tenant_id"));
     let sql = format!(
-        "SELECT {columns} FROM sessions s WHERE s.storage_kind = 'local' AND s.session_id > $1 AND s.tenant_id = $2
-         AND s.erased_at IS NULL AND s.execution_state <> 'running' AND s.updated_at <= $3
+        "SELECT {columns} FROM sessions s WHERE s.storage_kind IN ('local', 'pvc') AND s.session_id > $1
+         AND s.tenant_id = $2 AND s.erased_at IS NULL AND s.execution_state <> 'running' AND s.updated_at <= $3
          ORDER BY s.session_id LIMIT $4"
     );
     let tenant_id = scope.tenant_id.as_deref().unwrap_or_default();

@@ -6,49 +6,35 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, PgConnection,
-    postgres::{PgArguments, PgConnectOptions, PgRow},
+    AssertSqlSafe, Connection, PgConnection,
+    postgres::{PgArguments, PgRow},
 };
 use tokio::{
     sync::Semaphore,
     time::{Instant, timeout},
 };
 
+use super::{
+    address::Purpose,
+    hosts::{CONNECT_TIMEOUT, Hosts, late},
+};
 use crate::{
     error::{StoreError, is_lost, is_refusal},
     health::WriteHealth,
     record::{Sql, Statement, Value},
 };
 
+pub(crate) use super::hosts::{connect, within};
+
 pub(crate) type PgQuery<'q> = sqlx::query::Query<'q, sqlx::Postgres, PgArguments>;
 
 const CONNECTIONS_MAX: usize = 8;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A caller that has waited this long for a connection gets an error.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// A statement that is not answered within this counts as lost with its connection: a network that drops packets says nothing.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// A connection that was used this recently is taken without asking whether it still works.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-
-/// Boxed, as the statements below are: every crate that awaits a function of this one would compile the whole driver again.
-pub(crate) fn connect(options: &PgConnectOptions) -> BoxFuture<'_, Result<PgConnection, StoreError>> {
-    Box::pin(async move { Ok(within(CONNECT_TIMEOUT, "no connection", PgConnection::connect_with(options)).await?) })
-}
-
-/// What the database answers, or that it did not.
-pub(crate) async fn within<T>(
-    limit: Duration,
-    otherwise: &str,
-    work: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, sqlx::Error> {
-    timeout(limit, work).await.unwrap_or_else(|_| Err(late(otherwise, limit)))
-}
-
-fn late(what: &str, after: Duration) -> sqlx::Error {
-    let message = format!("{what} within {} s", after.as_secs());
-    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, message))
-}
 
 /// A connection between two uses.
 pub(crate) struct KeptConnection {
@@ -74,30 +60,22 @@ impl KeptConnection {
 }
 
 pub(crate) struct Connections {
-    pub options: PgConnectOptions,
+    pub hosts: Hosts,
     pub health: Arc<WriteHealth>,
     kept: Mutex<Vec<KeptConnection>>,
     places: Semaphore,
 }
 
 impl Connections {
+    /// Connections to the host that takes writes.
     pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
-        let options: PgConnectOptions = url.parse()?;
-        let options = options.application_name("ostler").disable_statement_logging();
-        let options = options.options([
-            // Every statement has its index. By its statistics Postgres would walk a whole table when the index was large once.
-            // A scan that remains, of a table of a few rows, then counts as expensive enough to compile: 90 ms instead of 1 ms.
-            ("enable_seqscan", "off"),
-            ("jit", "off"),
-            // A statement is planned once for each connection. By itself Postgres plans a page of a list again for every call,
-            // because it takes a `LIMIT` that it does not know for a tenth of the table.
-            ("plan_cache_mode", "force_generic_plan"),
-            // Plans made while tables are empty would keep to what is best for empty tables.
-            ("enable_hashjoin", "off"),
-            ("enable_mergejoin", "off"),
-        ]);
+        Self::for_purpose(url, Purpose::Write)
+    }
+
+    pub(crate) fn for_purpose(url: &str, purpose: Purpose) -> Result<Self, StoreError> {
+        let hosts = Hosts::new(url, purpose)?;
         let (kept, places) = (Mutex::new(vec![]), Semaphore::new(CONNECTIONS_MAX));
-        Ok(Self { options, health: Arc::default(), kept, places })
+        Ok(Self { hosts, health: Arc::default(), kept, places })
     }
 
     /// A statement that may be sent twice: when the connection turns out to be lost, it is sent again on a new one.
@@ -114,7 +92,7 @@ impl Connections {
                 outcome => return self.keep(connection, outcome),
             }
         }
-        let mut connection = connect(&self.options).await?;
+        let mut connection = connect(&self.hosts).await?;
         let outcome = fetch(&mut connection, sql, args).await;
         self.keep(connection, outcome)
     }
@@ -132,7 +110,7 @@ impl Connections {
         let _place = self.place().await?;
         let mut connection = match self.take_up().await {
             Some(connection) => connection,
-            None => connect(&self.options).await?,
+            None => connect(&self.hosts).await?,
         };
         let outcome = fetch(&mut connection, sql, args).await;
         self.keep(connection, outcome)
@@ -162,7 +140,7 @@ impl Connections {
         let _place = self.place().await?;
         let mut connection = match self.take_up().await {
             Some(connection) => connection,
-            None => connect(&self.options).await?,
+            None => connect(&self.hosts).await?,
         };
         let mut outcome = together(&mut connection, &statements, answering).await;
         if !matches!(outcome, Ok(Some(_))) && outcome.as_ref().err().is_none_or(is_refusal) {
@@ -195,6 +173,11 @@ impl Connections {
             self.kept().push(KeptConnection::new(connection));
         }
         Ok(outcome?)
+    }
+
+    /// Drops the connections that are not in use. New ones may lead to another host.
+    pub(crate) fn drop_idle(&self) {
+        self.kept().clear();
     }
 
     fn kept(&self) -> MutexGuard<'_, Vec<KeptConnection>> {

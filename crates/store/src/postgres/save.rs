@@ -1,7 +1,7 @@
 //! Saving what a flush changed: one statement, with an insert and an update per table that changed, which writes all of
 //! it or fails.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::{collections::HashMap, fmt::Write as _, sync::Arc};
 
 use ostler_protocol::{
     kernel::aliases::CommandAlias,
@@ -10,7 +10,12 @@ use ostler_protocol::{
         runner_jobs::RunnerJob, runs::Run, sessions::Session, usage::UsageDay,
     },
 };
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{
+    AssertSqlSafe, Encode, PgConnection, Postgres, Type,
+    encode::IsNull,
+    error::BoxDynError,
+    postgres::{PgArgumentBuffer, PgTypeInfo},
+};
 
 use super::connections::PgQuery;
 use crate::{
@@ -21,7 +26,7 @@ use crate::{
 
 /// Write statements by the set of tables they touch.
 #[derive(Default)]
-pub(super) struct Statements(HashMap<u32, String>);
+pub(super) struct Statements(HashMap<u32, Arc<str>>);
 
 impl Statements {
     /// Fails, and writes nothing, unless every session on the desks still has the revision it was decided on.
@@ -30,7 +35,7 @@ impl Statements {
         if mask == 0 {
             return Ok(());
         }
-        let sql = self.0.entry(mask).or_insert_with(|| write_statement(mask)).clone();
+        let sql = self.0.entry(mask).or_insert_with(|| write_statement(mask).into()).clone();
         let mut query = sqlx::query(AssertSqlSafe(sql));
         for table in TABLES.iter().filter(|table| (table.touched)(changes)) {
             query = (table.bind)(query, changes);
@@ -176,23 +181,85 @@ fn bind_changed<'q, R: Record>(query: PgQuery<'q>, records: &[&'q R]) -> PgQuery
 }
 
 /// One array per column.
-#[expect(clippy::expect_used, reason = "as many values as columns")]
 fn bind_columns<'q>(
     mut query: PgQuery<'q>,
     columns: impl Iterator<Item = &'static (&'static str, Kind)>,
     rows: Vec<Vec<ColumnValue<'q>>>,
 ) -> PgQuery<'q> {
-    let mut rows: Vec<_> = rows.into_iter().map(IntoIterator::into_iter).collect();
-    for (_, kind) in columns {
-        let column = rows.iter_mut().map(|row| row.next().expect("as many values as columns"));
-        query = match kind {
-            Kind::Text => query
-                .bind(column.map(|v| if let ColumnValue::Text(text) = v { text } else { None }).collect::<Vec<_>>()),
-            Kind::Int => query
-                .bind(column.map(|v| if let ColumnValue::Int(number) = v { number } else { None }).collect::<Vec<_>>()),
-            Kind::Bytes => query
-                .bind(column.map(|v| if let ColumnValue::Bytes(bytes) = v { bytes } else { None }).collect::<Vec<_>>()),
-        };
+    for (index, (_, kind)) in columns.enumerate() {
+        query = query.bind(ColumnArray { kind: *kind, index, rows: &rows });
     }
     query
+}
+
+/// The values that rows have in one column, as an array. They are encoded where they are: sqlx would need them in a list of
+/// their own, of a type that is known when this is compiled.
+struct ColumnArray<'a, 'q> {
+    kind: Kind,
+    index: usize,
+    rows: &'a [Vec<ColumnValue<'q>>],
+}
+
+/// The numbers of `text`, `bigint` and `bytea` in every Postgres.
+const TEXT_OID: i32 = 25;
+const INT_OID: i32 = 20;
+const BYTES_OID: i32 = 17;
+/// Bytes of an array before its elements, and of an element before its value.
+const ARRAY_HEAD_BYTES: usize = 20;
+const LENGTH_BYTES: usize = 4;
+
+impl ColumnArray<'_, '_> {
+    /// The encoded values; `None` is null.
+    fn put_values(&self, mut put: impl FnMut(Option<&[u8]>) -> Result<(), BoxDynError>) -> Result<(), BoxDynError> {
+        for row in self.rows {
+            match &row[self.index] {
+                ColumnValue::Text(text) => put(text.as_deref().map(str::as_bytes))?,
+                ColumnValue::Int(Some(number)) => put(Some(number.to_be_bytes().as_slice()))?,
+                ColumnValue::Int(None) => put(None)?,
+                ColumnValue::Bytes(bytes) => put(bytes.as_ref().map(<[u8; 32]>::as_slice))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Type<Postgres> for ColumnArray<'_, '_> {
+    fn type_info() -> PgTypeInfo {
+        <Vec<String> as Type<Postgres>>::type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for ColumnArray<'_, '_> {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let element = match self.kind {
+            Kind::Text => TEXT_OID,
+            Kind::Int => INT_OID,
+            Kind::Bytes => BYTES_OID,
+        };
+        let mut bytes = ARRAY_HEAD_BYTES;
+        self.put_values(|value| {
+            bytes += LENGTH_BYTES + value.map_or(0, <[u8]>::len);
+            Ok(())
+        })?;
+        buffer.reserve(bytes);
+        let (dimensions, flags, first_index) = (1, 0, 1);
+        for number in [dimensions, flags, element, i32::try_from(self.rows.len())?, first_index] {
+            buffer.extend_from_slice(&number.to_be_bytes());
+        }
+        self.put_values(|value| {
+            let length = value.map_or(Ok(-1), |value| i32::try_from(value.len()))?;
+            buffer.extend_from_slice(&length.to_be_bytes());
+            buffer.extend_from_slice(value.unwrap_or_default());
+            Ok(())
+        })?;
+        Ok(IsNull::No)
+    }
+
+    fn produces(&self) -> Option<PgTypeInfo> {
+        Some(match self.kind {
+            Kind::Text => <Vec<String> as Type<Postgres>>::type_info(),
+            Kind::Int => <Vec<i64> as Type<Postgres>>::type_info(),
+            Kind::Bytes => <Vec<Vec<u8>> as Type<Postgres>>::type_info(),
+        })
+    }
 }

@@ -95,6 +95,10 @@ fn change_stored<R: Record>(change: impl Fn(&str) -> String) -> String {
     format!("ON CONFLICT ({key}) DO UPDATE SET {}", list(&R::COLUMNS[R::FIXED..], change))
 }
 
+/// What a statement of SQLite begins with if a caller undoes everything when it fails. By default SQLite undoes the statement
+/// itself, for which it copies each page that one with a trigger or several rows changes.
+const OR_FAIL: &str = "OR FAIL";
+
 /// What the noun declares. SQLite keeps a journal for each statement with such a clause, so only nouns that need it have it.
 fn on_conflict<R: Record>() -> String {
     match R::ON_CONFLICT {
@@ -108,10 +112,20 @@ fn list(columns: &[(&str, Kind)], write: impl Fn(&str) -> String) -> String {
     columns.iter().map(|(name, _)| write(name)).collect::<Vec<_>>().join(", ")
 }
 
-/// One new row, with `?n`.
+/// One new row, with `?n`. If it fails, the caller undoes the transaction or goes back to a savepoint.
 pub(crate) fn insert_row<R: Record>() -> String {
-    let marks = (1..=R::COLUMNS.len()).map(|n| format!("?{n}")).collect::<Vec<_>>().join(", ");
-    format!("INSERT INTO {} ({}) VALUES ({marks}) {}", R::TABLE, R::NAMES, on_conflict::<R>())
+    insert_some::<R>(1)
+}
+
+/// As [`insert_row`], for several rows, whose values follow each other.
+pub(crate) fn insert_some<R: Record>(rows: usize) -> String {
+    let width = R::COLUMNS.len();
+    let marks = |row: usize| (1..=width).map(|n| format!("?{}", row * width + n)).collect::<Vec<_>>().join(", ");
+    let rows = (0..rows).map(|row| format!("({})", marks(row))).collect::<Vec<_>>().join(", ");
+    match R::ON_CONFLICT {
+        OnConflict::Fail => format!("INSERT {OR_FAIL} INTO {} ({}) VALUES {rows}", R::TABLE, R::NAMES),
+        _ => format!("INSERT INTO {} ({}) VALUES {rows} {}", R::TABLE, R::NAMES, on_conflict::<R>()),
+    }
 }
 
 /// As [`insert_row`], followed by columns of [`Record::BESIDE`]. It fails where there is such a row.
@@ -122,7 +136,8 @@ pub(crate) fn insert_row_with<R: Record>(beside: &[&str]) -> String {
     format!("INSERT INTO {} ({}{more}) VALUES ({marks})", R::TABLE, R::NAMES)
 }
 
-/// One changed row, with `?n`: the key, then the state.
+/// One changed row, with `?n`: the key, then the state. If it fails, the caller undoes the transaction or goes back to a
+/// savepoint.
 pub(crate) fn update_row<R: Record>() -> String {
     let mut mark = 0;
     let mut next = || {
@@ -131,7 +146,7 @@ pub(crate) fn update_row<R: Record>() -> String {
     };
     let key: Vec<_> = R::COLUMNS[..R::KEY].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
     let state: Vec<_> = R::COLUMNS[R::FIXED..].iter().map(|(name, _)| format!("{name} = ?{}", next())).collect();
-    format!("UPDATE {} SET {} WHERE {}", R::TABLE, state.join(", "), key.join(" AND "))
+    format!("UPDATE {OR_FAIL} {} SET {} WHERE {}", R::TABLE, state.join(", "), key.join(" AND "))
 }
 
 /// New rows, from one array per column, starting at `$first`.

@@ -28,7 +28,7 @@ pub async fn release(db: &Db, tables: &[&str]) -> Result<bool, StoreError> {
             Ok(has_more)
         }
         Engine::Postgres(connections) => {
-            let mut connection = connections::connect(&connections.options).await?;
+            let mut connection = connections::connect(&connections.hosts).await?;
             for table in tables {
                 // Skipped if another vacuum is at work on it.
                 postgres::vacuum(&mut connection, &format!("VACUUM (SKIP_LOCKED) {table}")).await?;
@@ -56,8 +56,8 @@ pub async fn compact(config: &StoreConfig, tables: &[&str]) -> Result<Compacted,
             compacted.map_err(|_| StoreError::Stopped)?
         }
         StoreConfig::Postgres { url } => {
-            let options = connections::Connections::new(url)?.options;
-            let mut connection = connections::connect(&options).await?;
+            let hosts = connections::Connections::new(url)?.hosts;
+            let mut connection = connections::connect(&hosts).await?;
             let before_bytes = postgres::size_of(&mut connection, tables).await?;
             for table in tables {
                 postgres::vacuum(&mut connection, &format!("VACUUM (FULL, ANALYZE) {table}")).await?;

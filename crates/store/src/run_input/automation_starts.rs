@@ -148,7 +148,7 @@ pub enum RequestedStart {
     NoAutomation,
 }
 
-/// Records a start that a request has asked for, claimed until then.
+/// Records a start that a request has asked for, claimed until then. It is the last run of its automation.
 pub async fn insert_requested(
     db: &Db,
     start: &AutomationStart,
@@ -157,9 +157,10 @@ pub async fn insert_requested(
     open_max: i64,
     until: Timestamp,
 ) -> Result<RequestedStart, StoreError> {
-    // The row is locked until the start is recorded, so that a concurrent deletion of the automation deletes the start too.
-    let sql = format!("SELECT 1 FROM automations WHERE automation_id = $1 {}", db.share_lock());
-    let automation = Statement::guard(sql, vec![text(start.automation_id)]);
+    // The row is locked until the start is recorded, so that a concurrent deletion of the automation deletes the start too. The
+    // revision rises, so that a concurrent change does not restore the old time.
+    let sql = "UPDATE automations SET last_run_at = $1, revision = revision + 1 WHERE automation_id = $2 RETURNING 1";
+    let automation = Statement::guard(sql, vec![start.created_at.into(), text(start.automation_id)]);
     let sql = "SELECT 1 WHERE (SELECT COUNT(*) FROM automation_starts WHERE automation_id = $1
          AND status IN ('starting', 'running')) < $2";
     let room = Statement::guard(sql, vec![text(start.automation_id), open_max.into()]);
@@ -231,11 +232,28 @@ pub async fn any_open(db: &Db) -> Result<bool, StoreError> {
     Ok(false)
 }
 
-/// The run exists. False if the start has ended or was deleted.
-pub async fn update_running(db: &Db, id: AutomationStartId, command_id: CommandId) -> Result<bool, StoreError> {
-    let sql = "UPDATE automation_starts SET status = 'running', command_id = $1, claimed_until = NULL
-         WHERE start_id = $2 AND status = 'starting' RETURNING 1";
-    Ok(!db.write(sql, vec![text(command_id), text(id)], |_| Ok(())).await?.is_empty())
+/// A start whose run exists.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningStart {
+    pub start_id: AutomationStartId,
+    pub command_id: CommandId,
+}
+
+/// The runs of these starts exist. Starts that have ended or were deleted stay as they are.
+pub async fn update_running(db: &Db, started: &[RunningStart]) -> Result<(), StoreError> {
+    if started.is_empty() {
+        return Ok(());
+    }
+    let listed = JsonRows::of(db);
+    let sql = format!(
+        "UPDATE automation_starts SET status = 'running', command_id = {command_id}, claimed_until = NULL
+         FROM {from} WHERE start_id = {start_id} AND status = 'starting'",
+        command_id = listed.text("commandId"),
+        from = listed.source("$1"),
+        start_id = listed.text("startId"),
+    );
+    db.execute(sql, vec![json(&started)]).await
 }
 
 /// A start whose run has ended. `None`: the thread of the run was erased.

@@ -11,7 +11,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, Record, Statement, Value, record, select_sql, text, update_where},
+    record::{self, Record, Statement, Value, json, record, select_sql, text, update_where},
     retention::{held_tenant, unless_tenant_held},
 };
 
@@ -86,6 +86,12 @@ pub async fn get(db: &Db, id: AutomationId) -> Result<Option<Automation>, StoreE
     Ok(db.select("WHERE t.automation_id = $1", vec![text(id)]).await?.pop())
 }
 
+/// Those of these automations that exist, in no particular order.
+pub async fn list_by_ids(db: &Db, ids: &[AutomationId]) -> Result<Vec<Automation>, StoreError> {
+    let rest = format!("WHERE t.automation_id IN (SELECT one FROM {})", db.list("$1"));
+    db.select(&rest, vec![json(&ids)]).await
+}
+
 pub async fn find_by_bootstrap_key(db: &Db, owner_id: &str, key: &str) -> Result<Option<Automation>, StoreError> {
     let rest = "WHERE t.owner_id = $1 AND t.bootstrap_key = $2";
     Ok(db.select(rest, vec![owner_id.into(), key.into()]).await?.pop())
@@ -98,17 +104,46 @@ pub async fn find_by_thread(db: &Db, owner_id: &str, thread_id: &str) -> Result<
     Ok(db.select(rest, vec![thread_id.into(), owner_id.into()]).await?.pop())
 }
 
-/// The newest thread of an owner in a tenant that no automation has started. The runs of automations are labelled, because their
-/// starts are deleted before their threads. In the labels, `"automation":` is a key: quotes of a value are escaped.
-pub async fn find_latest_chat(db: &Db, owner_id: &str, tenant_id: &str) -> Result<Option<Session>, StoreError> {
+/// The newest thread of an owner in these tenants (`None`: all) that no automation has started.
+pub async fn find_latest_chat(
+    db: &Db,
+    owner_id: &str,
+    tenants: Option<&[String]>,
+) -> Result<Option<Session>, StoreError> {
+    if tenants.is_some_and(<[String]>::is_empty) {
+        return Ok(None);
+    }
+    let (sql, args) = latest_chat(owner_id, tenants);
+    db.read_one(sql, args, Session::decode).await
+}
+
+/// How the engine finds the newest chat of an owner.
+pub async fn explain_latest_chat(db: &Db, owner_id: &str) -> Result<String, StoreError> {
+    let (sql, args) = latest_chat(owner_id, None);
+    Ok(db.explain(&sql, args).await?.join("\n"))
+}
+
+/// Threads of automations are in the background, so that the index skips them however many there are. Those that a server of an
+/// earlier version has started are recognised by the labels of their runs, in which `"automation":` is a key: quotes of a value are
+/// escaped.
+fn latest_chat(owner_id: &str, tenants: Option<&[String]>) -> (String, Vec<Value>) {
+    let mut args: Vec<Value> = vec![owner_id.into()];
+    let within = match tenants {
+        None => String::new(),
+        Some(tenants) => {
+            args.extend(tenants.iter().map(|tenant| Value::from(tenant.as_str())));
+            let marks: Vec<_> = (2..=args.len()).map(|number| format!("${number}")).collect();
+            format!(" AND t.tenant_id IN ({})", marks.join(", "))
+        }
+    };
     let rest = format!(
-        "WHERE t.owner = $1 AND t.tenant_id = $2 AND t.external_id IS NOT NULL AND t.erased_at IS NULL
+        "WHERE t.owner = $1{within} AND t.background = 0 AND t.external_id IS NOT NULL AND t.erased_at IS NULL
          AND NOT EXISTS (SELECT 1 FROM runs r WHERE r.session_name = t.external_id AND r.session_id = t.session_id
              AND r.labels LIKE '%\"{AUTOMATION_LABEL}\":%')
          AND NOT EXISTS (SELECT 1 FROM automation_starts s WHERE s.thread_id = t.external_id AND s.owner_id = $1)
          ORDER BY t.created_at DESC, t.session_id DESC LIMIT 1"
     );
-    Ok(db.select::<Session>(&rest, vec![owner_id.into(), tenant_id.into()]).await?.pop())
+    (select_sql::<Session>(&rest), args)
 }
 
 /// The newest first.
@@ -133,6 +168,17 @@ pub async fn list(
     let last = args.len();
     let rest = format!("WHERE owner_id = $1{filter} ORDER BY created_at DESC, automation_id{order} DESC LIMIT ${last}");
     db.select(&rest, args).await
+}
+
+/// Automations of an owner that the server has paused and the owner has neither resumed nor confirmed as paused. The latest first.
+pub async fn list_paused_by_server(db: &Db, owner_id: &str, limit: u32) -> Result<Vec<Automation>, StoreError> {
+    let rest = format!(
+        "WHERE t.owner_id = $1 AND t.status = '{disabled}' AND t.disabled_reason <> '{requested}'
+         ORDER BY t.updated_at DESC, t.automation_id LIMIT $2",
+        disabled = AutomationStatus::Disabled.as_str(),
+        requested = DisabledReason::Requested.as_str(),
+    );
+    db.select(&rest, vec![owner_id.into(), i64::from(limit).into()]).await
 }
 
 /// Stores the state of an automation that had this revision. False if it was changed or deleted since.

@@ -24,7 +24,7 @@ use crate::{
     error::StoreError,
     kernel::conditions::unfinished,
     lane::desks::{Changes, Desks, Rows, Warm},
-    record::{Record, Value, columns, insert_row, select, sql, text, update_row},
+    record::{Record, Value, columns, insert_row, insert_some, select, sql, text, update_row},
 };
 
 /// Puts the rows the request needs on its session's desk, from the warm ones where they are. `None`: there is no such session.
@@ -172,7 +172,7 @@ fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> 
 }
 
 pub(super) fn save(tx: &Connection, changes: &Changes<'_>) -> Result<(), StoreError> {
-    insert(tx, sql!(insert_row::<Event>()), &changes.events)?;
+    insert_events(tx, &changes.events)?;
     write(tx, sql!(insert_row::<Session>()), sql!(update_row::<Session>()), &changes.sessions)?;
     write(tx, sql!(insert_row::<Run>()), sql!(update_row::<Run>()), &changes.runs)?;
     write(tx, sql!(insert_row::<Lease>()), sql!(update_row::<Lease>()), &changes.leases)?;
@@ -199,6 +199,21 @@ fn write<R: Record>(tx: &Connection, insert_sql: &str, update_sql: &str, rows: &
         statement.execute(rusqlite::params_from_iter(record.key().into_iter().chain(record.state())))?;
     }
     Ok(())
+}
+
+/// Events that are inserted by one statement, which opens the table and its indexes once.
+const EVENTS_TOGETHER: usize = 16;
+
+fn insert_events(tx: &Connection, events: &[&Event]) -> Result<(), StoreError> {
+    let (groups, rest) = events.as_chunks::<EVENTS_TOGETHER>();
+    if !groups.is_empty() {
+        let mut statement = tx.prepare_cached(sql!(insert_some::<Event>(EVENTS_TOGETHER)))?;
+        for group in groups {
+            let values = group.iter().flat_map(|event| event.fixed().into_iter().chain(event.state()));
+            statement.execute(rusqlite::params_from_iter(values))?;
+        }
+    }
+    insert(tx, sql!(insert_row::<Event>()), rest)
 }
 
 fn insert<R: Record>(tx: &Connection, sql: &str, records: &[&R]) -> Result<(), StoreError> {

@@ -129,7 +129,7 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateCommandOp { command, message, facts: vec![], storage_missing: false }
+        CreateCommandOp { command, message, facts: vec![], storage_missing: Default::default() }
     }
 
     pub fn job(
@@ -158,6 +158,12 @@ impl Mint {
             standing,
             phase: JobPhase::Pending,
             terminal_summary: RawJson::of(&json!({})),
+            observed: RawJson::empty_object(),
+            retention: None,
+            backend_image_ref: None,
+            transient_env: vec![],
+            extras: RawJson::empty_object(),
+            starts: 0,
             idempotency_key: key,
             request_hash: format!("standing-{standing}"),
             owner: None,
@@ -168,7 +174,7 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateJobOp { job, command_id, storage_missing: false }
+        CreateJobOp { job, command_id, storage_missing: Default::default() }
     }
 }
 
@@ -200,6 +206,7 @@ impl RunRef {
             batch_no,
             release_if_idle: false,
             voting: VotingRules::default(),
+            known_calls: None,
             events,
         };
         self.request(Op::Append(op))

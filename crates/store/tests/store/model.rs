@@ -231,7 +231,8 @@ impl Model {
             Ask::CancelCommand { command } => {
                 let (run, command_id) =
                     *pick_likely(&self.commands, *command, |(_, id)| self.seen.unfinished.contains(id))?;
-                let op = CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None };
+                let op =
+                    CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None, with_jobs: false };
                 submit(run, Op::CancelCommand(op), Memo::Other("cancel command"))
             }
             Ask::Answer { permission, right_digest, option } => {
@@ -354,6 +355,7 @@ impl Model {
             batch_no: batch.then_some(self.batches),
             release_if_idle,
             voting: VotingRules::default(),
+            known_calls: None,
             events: events.clone(),
         };
         let asked = op.events.iter().filter_map(NewEvent::asks).collect();

@@ -40,8 +40,13 @@ async fn fill(workshop: &mut Workshop) -> (Cursor, Cursor) {
             middle = Some((at(run.session.to_string()), at(run.run_id.to_string())));
         }
         let turn = workshop.mint.command(&run, CommandType::Turn, "do it", None, now);
-        let cancel =
-            CancelCommandOp { command_id: turn.command.command_id, by: "test".into(), reason: None, origin: None };
+        let cancel = CancelCommandOp {
+            command_id: turn.command.command_id,
+            by: "test".into(),
+            reason: None,
+            origin: None,
+            with_jobs: false,
+        };
         let mut of_run = vec![create_run(op), run.request(Op::CreateCommand(Box::new(turn)))];
         of_run.extend((number % 2 == 0).then(|| run.request(Op::CancelCommand(cancel))));
         requests.push(of_run);

@@ -13,7 +13,7 @@ use ostler_protocol::{
         messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
-use sqlx::{PgConnection, Row as _, postgres::PgConnectOptions};
+use sqlx::{PgConnection, Row as _};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -24,7 +24,10 @@ use crate::{
     error::{StoreError, is_refusal},
     health::WriteHealth,
     lane::job::{Host, LaneError, gather, refused},
-    postgres::connections::{ANSWER_MAX, Connections, KeptConnection, connect, within},
+    postgres::{
+        connections::{ANSWER_MAX, Connections, KeptConnection, connect, within},
+        hosts::Hosts,
+    },
     record::{Record, columns_replaced, insert_select, sql},
 };
 
@@ -145,7 +148,7 @@ const TRIM: &str = "WITH ranked AS (
 UPDATE mesh_mailboxes b SET dropped = b.dropped + l.dropped FROM locked l WHERE b.aid = l.aid";
 
 pub(crate) struct PostLane {
-    options: PgConnectOptions,
+    hosts: Hosts,
     health: Arc<WriteHealth>,
     connection: Option<KeptConnection>,
 }
@@ -158,7 +161,7 @@ type To = (Arc<dyn Recipients>, oneshot::Sender<Result<MailboxOutcome, LaneError
 
 impl PostLane {
     pub(crate) fn new(connections: &Connections) -> Self {
-        Self { options: connections.options.clone(), health: connections.health.clone(), connection: None }
+        Self { hosts: connections.hosts.clone(), health: connections.health.clone(), connection: None }
     }
 
     pub(crate) async fn run(mut self, mut inbox: mpsc::Receiver<MailboxJob>, host: Arc<dyn Host>) {
@@ -251,7 +254,7 @@ impl PostLane {
         };
         match kept {
             Some(connection) => Ok(connection),
-            None => Ok(connect(&self.options).await?),
+            None => Ok(connect(&self.hosts).await?),
         }
     }
 
@@ -432,7 +435,7 @@ async fn trim(connection: &mut PgConnection, owners: Vec<String>, now: Timestamp
 
 /// As a separate write.
 pub(crate) async fn trim_queue(connections: &Connections, owner: String, now: Timestamp) -> Result<(), StoreError> {
-    let mut connection = connect(&connections.options).await?;
+    let mut connection = connect(&connections.hosts).await?;
     within(ANSWER_MAX, "no answer", trim(&mut connection, vec![owner], now)).await?;
     KeptConnection::new(connection).close().await;
     Ok(())

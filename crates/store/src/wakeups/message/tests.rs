@@ -53,6 +53,17 @@ fn a_message_is_decoded_as_it_was_encoded() {
 }
 
 #[test]
+fn a_server_recognises_the_beginning_of_its_own_messages() {
+    // Its digits begin those of the other number.
+    let other = SERVER / 10;
+    for sent in [wakeups(0, 0), wakeups(2, 3), Wakeups::everything()] {
+        let text = encode(&sent);
+        assert!(text.starts_with(&Wakeups::beginning_of(SERVER)), "{text}");
+        assert!(!text.starts_with(&Wakeups::beginning_of(other)), "{text}");
+    }
+}
+
+#[test]
 fn several_wake_ups_of_one_session_become_one() {
     let mut all = wakeups(2, 4);
     all.merge(Wakeups { jobs: true, ..Default::default() });

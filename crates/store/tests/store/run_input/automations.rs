@@ -3,24 +3,27 @@
 use jiff::SignedDuration;
 use ostler_protocol::{
     Timestamp,
-    ids::{AutomationId, AutomationStartId},
+    ids::{AutomationId, AutomationStartId, CommandId},
+    kernel::sessions::Session,
     run_input::automations::{
         Automation, AutomationConfig, AutomationStart, AutomationStatus, Plan, StartStatus, StartTrigger,
         schedule::{RunAt, Schedule, ScheduleType},
     },
 };
 use ostler_store::run_input::{
-    automation_starts::{self, DueStart, RequestedStart, StartEnd},
+    automation_starts::{self, DueStart, RequestedStart, RunningStart, StartEnd},
     automations::{self, InsertedAutomation},
 };
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::{
+    build::create_session,
     place::{Engine, Place, both_engines},
     workshop::Workshop,
 };
 
 const NOT_DUE: usize = 2_000;
+const THREADS: i64 = 500;
 const CLAIM: SignedDuration = SignedDuration::from_secs(60);
 
 fn automation(workshop: &mut Workshop, next_run_at: Timestamp) -> Automation {
@@ -105,6 +108,29 @@ async fn what_is_due_is_found_without_a_look_at_what_is_not(place: Place) {
 }
 
 #[both_engines]
+async fn the_newest_chat_is_found_past_threads_of_automations(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let now = workshop.now();
+    let sessions: Vec<_> = (0..=THREADS)
+        .map(|number| {
+            let session = workshop.mint.session(Some(&format!("thread-{number}")), now);
+            // The oldest one is the chat.
+            let created_at = now.checked_add(SignedDuration::from_secs(number)).unwrap();
+            Session { owner: Some("ada".into()), background: number > 0, created_at, ..session }
+        })
+        .collect();
+    let chat = sessions[0].session;
+    futures_util::future::join_all(sessions.into_iter().map(|session| workshop.ask(create_session(session)))).await;
+    if place.engine() == Engine::Postgres {
+        PgConnection::connect(&place.url()).await.unwrap().execute("VACUUM ANALYZE").await.unwrap();
+    }
+    let found = automations::find_latest_chat(&workshop.db, "ada", None).await.unwrap();
+    assert_eq!(found.map(|found| found.session), Some(chat));
+    let plan = automations::explain_latest_chat(&workshop.db, "ada").await.unwrap();
+    assert!(plan.contains("sessions_chats"), "{plan}");
+}
+
+#[both_engines]
 async fn a_due_time_is_claimed_once_with_the_next_time(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (now, next) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
@@ -152,6 +178,43 @@ async fn an_expired_claim_is_taken_over_and_an_ended_start_is_not(place: Place) 
     assert_eq!(again, None);
     let stored = automations::get(&workshop.db, one.id).await.unwrap().unwrap();
     assert_eq!(stored.failures, 1);
+}
+
+#[both_engines]
+async fn starts_are_recorded_as_running_together_and_an_ended_one_stays_ended(place: Place) {
+    let mut workshop = Workshop::open(&place).await;
+    let (now, next) = (workshop.now(), workshop.now().checked_add(CLAIM).unwrap());
+    let mut claims = vec![];
+    for _ in 0..3 {
+        let one = insert(&mut workshop, now).await;
+        claims.push(due_start(&mut workshop, &one, next));
+    }
+    automation_starts::claim(&workshop.db, &claims, next, now).await.unwrap();
+    let (id, automation_id) = (claims[0].start_id, claims[0].automation_id);
+    let end = StartEnd { id, automation_id, status: StartStatus::Cancelled, message: None, failures_max: 1 };
+    automation_starts::update_ended(&workshop.db, end, now).await.unwrap();
+    let started: Vec<_> = claims
+        .iter()
+        .map(|claim| RunningStart { start_id: claim.start_id, command_id: CommandId::new(workshop.mint.body()) })
+        .collect();
+    automation_starts::update_running(&workshop.db, &started).await.unwrap();
+    for (index, running) in started.iter().enumerate() {
+        let stored = automation_starts::get(&workshop.db, running.start_id).await.unwrap().unwrap();
+        let expected = match index {
+            0 => (StartStatus::Cancelled, None),
+            _ => (StartStatus::Running, Some(running.command_id)),
+        };
+        assert_eq!((stored.status, stored.task_id), expected);
+    }
+    assert!(automation_starts::claim_expired(&workshop.db, next, Timestamp::MAX, 10).await.unwrap().is_empty());
+    let ids: Vec<_> = claims.iter().map(|claim| claim.automation_id).collect();
+    let absent = AutomationId::new(workshop.mint.body());
+    let found = automations::list_by_ids(&workshop.db, &[ids[1], absent, ids[2]]).await.unwrap();
+    let mut found: Vec<_> = found.iter().map(|automation| automation.id).collect();
+    found.sort();
+    let mut expected = ids[1..].to_vec();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 #[both_engines]
