@@ -16,7 +16,7 @@ use crate::{
     failures,
     path::Path,
     response,
-    transport::{InProcess, ReplyBody, Transport},
+    transport::{InProcess, ReplyBody, Transport, Trust},
 };
 
 /// Time limit of a call: the longest wait that a server grants, and time for the response itself.
@@ -38,22 +38,31 @@ struct ClientInner {
 impl Client {
     /// A client of the server at `base_url`, such as `http://127.0.0.1:4747` or `https://ostler.example.org/prefix`.
     pub fn http(base_url: &str, token: Option<SecretString>) -> Result<Self, Failure> {
-        Self::over_http(base_url, token, None)
+        Self::over_http(base_url, token, Trust::System)
+    }
+
+    /// As [`Client::http`], for a server whose certificate may also be of one of these authorities, in PEM.
+    pub fn http_with_authorities(
+        base_url: &str,
+        token: Option<SecretString>,
+        authorities: &[u8],
+    ) -> Result<Self, Failure> {
+        Self::over_http(base_url, token, Trust::Also(authorities))
     }
 
     /// As [`Client::http`], for a server that must have exactly this certificate, in DER, whatever it is issued for. The
     /// certificate has no meaning for plain HTTP.
     pub fn pinned_http(base_url: &str, token: Option<SecretString>, certificate: &[u8]) -> Result<Self, Failure> {
-        Self::over_http(base_url, token, Some(certificate))
+        Self::over_http(base_url, token, Trust::Pinned(certificate))
     }
 
-    fn over_http(base_url: &str, token: Option<SecretString>, certificate: Option<&[u8]>) -> Result<Self, Failure> {
+    fn over_http(base_url: &str, token: Option<SecretString>, trust: Trust<'_>) -> Result<Self, Failure> {
         let authorization = token
             .map(|token| {
                 bearer(&token).ok_or_else(|| Failure::invalid(Rule::TokenShape, "the token has unprintable characters"))
             })
             .transpose()?;
-        let transport = Transport::http(base_url, certificate)?;
+        let transport = Transport::http(base_url, trust)?;
         Ok(Self { inner: Arc::new(ClientInner { transport, authorization }) })
     }
 
@@ -100,11 +109,27 @@ impl Client {
 
     /// Sends a request and returns the whole response, successful or not.
     pub(crate) async fn exchange_request(&self, request: Request<Bytes>) -> Result<(StatusCode, Bytes), Failure> {
+        self.exchange_within(request, CALL_MS_MAX).await
+    }
+
+    async fn exchange_within(&self, request: Request<Bytes>, ms_max: u64) -> Result<(StatusCode, Bytes), Failure> {
         let whole = async { response::collect(self.inner.transport.send(request).await?).await };
-        match timeout(Duration::from_millis(CALL_MS_MAX), whole).await {
+        match timeout(Duration::from_millis(ms_max), whole).await {
             Ok(response) => response,
-            Err(_) => Err(failures::timed_out(CALL_MS_MAX)),
+            Err(_) => Err(failures::timed_out(ms_max)),
         }
+    }
+
+    /// As [`Client::post`], for work that the server itself bounds to `ms_max`.
+    pub(crate) async fn post_work<T: DeserializeOwned, B: Serialize>(
+        &self,
+        path: Path,
+        body: &B,
+        ms_max: u64,
+    ) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path, json(body)?, JSON)?;
+        let (status, bytes) = self.exchange_within(request, ms_max.saturating_add(CALL_MS_MAX)).await?;
+        response::parse(&response::success(status, bytes)?)
     }
 
     /// Makes a call whose response is streamed. Only the beginning of the response has a time limit here.

@@ -30,14 +30,12 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// With a certificate, the server must have exactly this one.
-    pub(crate) fn http(base_url: &str, certificate: Option<&[u8]>) -> Result<Self, Failure> {
+    pub(crate) fn http(base_url: &str, trust: Trust<'_>) -> Result<Self, Failure> {
         let base = base_url.trim_end_matches('/').to_owned();
-        let client =
-            build(&base, None, HttpVersions::All, certificate).map_err(|failure| match failure.broken_rule() {
-                Some(Rule::Address) => bad_address(base_url),
-                _ => failure,
-            })?;
+        let client = build(&base, None, HttpVersions::All, trust).map_err(|failure| match failure.broken_rule() {
+            Some(Rule::Address) => bad_address(base_url),
+            _ => failure,
+        })?;
         Ok(Self::Http { client, base })
     }
 
@@ -67,13 +65,24 @@ pub(crate) async fn send(client: &reqwest::Client, request: Request<Bytes>) -> R
 
 /// A client for one address: no redirects, no proxy for loopback, a limit on the time to connect.
 pub fn web_client(address: &str) -> Result<reqwest::Client, Failure> {
-    build(address, None, HttpVersions::All, None)
+    build(address, None, HttpVersions::All, Trust::System)
 }
 
 /// The same as [`web_client`], for WebSockets. They begin with a request of HTTP/1.1, so the client must not agree on HTTP/2
 /// with a proxy that offers both.
 pub(crate) fn web_socket_client(address: &str) -> Result<reqwest::Client, Failure> {
-    build(address, None, HttpVersions::OnlyHttp1, None)
+    build(address, None, HttpVersions::OnlyHttp1, Trust::System)
+}
+
+/// The servers that a client trusts with TLS. It has no meaning for plain HTTP.
+#[derive(Clone, Copy)]
+pub(crate) enum Trust<'a> {
+    /// Those of the system's authorities.
+    System,
+    /// Those of these authorities too, in PEM.
+    Also(&'a [u8]),
+    /// The one with exactly this certificate, in DER.
+    Pinned(&'a [u8]),
 }
 
 /// The versions of HTTP that a client offers.
@@ -87,14 +96,14 @@ enum HttpVersions {
 /// whatever the name resolves to.
 pub fn restricted_web_client(address: &str, rules: &OutgoingRules) -> Result<reqwest::Client, Failure> {
     outgoing::check_url(rules, address).map_err(|error| Failure::invalid(Rule::Address, error.to_string()))?;
-    build(address, Some(rules), HttpVersions::All, None)
+    build(address, Some(rules), HttpVersions::All, Trust::System)
 }
 
 fn build(
     address: &str,
     rules: Option<&OutgoingRules>,
     versions: HttpVersions,
-    certificate: Option<&[u8]>,
+    trust: Trust<'_>,
 ) -> Result<reqwest::Client, Failure> {
     let bad = || Failure::invalid(Rule::Address, format!("{address:?} is not an http or https address"));
     let url: Uri = address.parse().map_err(|_| bad())?;
@@ -108,11 +117,18 @@ fn build(
     }
     // If the process has already chosen a provider, that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    builder = match (url.scheme_str(), certificate) {
-        (Some("https"), Some(certificate)) => {
+    builder = match (url.scheme_str(), trust) {
+        (Some("https"), Trust::Pinned(certificate)) => {
             builder.tls_backend_preconfigured(pinned::config(certificate).map_err(Failure::internal)?)
         }
-        (Some("https"), None) => builder,
+        (Some("https"), Trust::Also(authorities)) => {
+            let authorities = reqwest::Certificate::from_pem_bundle(authorities).unwrap_or_default();
+            if authorities.is_empty() {
+                return Err(Failure::invalid(Rule::Address, "the file of certificate authorities holds none, in PEM"));
+            }
+            builder.tls_certs_merge(authorities)
+        }
+        (Some("https"), Trust::System) => builder,
         // Plain HTTP needs no root certificates. Loading none also starts faster.
         (Some("http"), _) => builder.tls_certs_only([]),
         _ => return Err(bad()),

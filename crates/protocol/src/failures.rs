@@ -124,6 +124,11 @@ impl Failure {
         Self::new(rule.row().kind, message).detail(RULE, rule.as_str())
     }
 
+    /// The HTTP status: the rule's own, else that of the kind.
+    pub fn status(&self) -> u16 {
+        self.broken_rule().and_then(|rule| rule.row().status).unwrap_or(self.kind.row().status)
+    }
+
     /// A request that breaks a rule about its shape.
     pub fn invalid(rule: Rule, message: impl Into<String>) -> Self {
         debug_assert_eq!(rule.row().kind, FailureKind::SchemaInvalid, "{rule}");
@@ -232,10 +237,11 @@ pub struct Problem {
 impl Problem {
     pub fn new(kind: FailureKind, message: String, trace_id: String, details: Map<String, Value>) -> Self {
         let row = kind.row();
+        let rule = details.get(RULE).and_then(Value::as_str).and_then(Rule::parse);
         Self {
             problem_type: format!("urn:ostler:failure:{}", row.name),
             title: row.meaning.to_owned(),
-            status: row.status,
+            status: rule.and_then(|rule| rule.row().status).unwrap_or(row.status),
             detail: message.clone(),
             failure_kind: kind,
             message,

@@ -133,6 +133,6 @@ pub struct SecretRefReadiness {
     pub redacted: bool,
     pub database_url: String,
     /// Where provider profiles' secrets are stored, and whether other servers of the same store see them: `local-files`
-    /// of this server alone, or `local-files-shared`.
+    /// of this server alone, `local-files-shared`, or `kubernetes-secrets`.
     pub provider_secrets: String,
 }

@@ -22,6 +22,9 @@ impl fmt::Display for UnknownId {
 
 impl std::error::Error for UnknownId {}
 
+/// Bytes of an id's text behind its prefix.
+const BODY_BYTES: usize = 32;
+
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident $prefix:literal;)*) => {$(
         $(#[$doc])*
@@ -34,13 +37,20 @@ macro_rules! ids {
             pub const fn new(body: Uuid) -> Self {
                 Self(body)
             }
+
+            /// The bytes of its text.
+            pub fn ascii(&self) -> [u8; $prefix.len() + BODY_BYTES] {
+                let mut text = [0; $prefix.len() + BODY_BYTES];
+                text[..$prefix.len()].copy_from_slice($prefix.as_bytes());
+                self.0.simple().encode_lower(&mut text[$prefix.len()..]);
+                text
+            }
         }
 
         impl fmt::Display for $name {
+            /// In one piece, so that a string grows once.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                let mut body = [0; 32];
-                f.write_str($prefix)?;
-                f.write_str(self.0.simple().encode_lower(&mut body))
+                f.write_str(std::str::from_utf8(&self.ascii()).map_err(|_| fmt::Error)?)
             }
         }
 

@@ -19,9 +19,49 @@ impl<'de> Deserialize<'de> for RawJson {
     /// read back: numbers out of range, half characters, endless nesting.
     fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
         let raw = Box::<RawValue>::deserialize(input)?;
-        serde_json::from_str::<Sound>(raw.get()).map_err(serde::de::Error::custom)?;
+        if !is_surely_sound(raw.get()) {
+            serde_json::from_str::<Sound>(raw.get()).map_err(serde::de::Error::custom)?;
+        }
         Ok(Self(raw))
     }
+}
+
+/// Nesting and length of a number up to which every JSON text can be read back.
+const SURE_DEPTH_MAX: i64 = 64;
+const SURE_NUMBER_BYTES_MAX: usize = 24;
+
+/// Whether text that was skimmed cannot hold anything that only parsing finds: it has no escape, no exponent, no long number
+/// and no deep nesting. Strings are passed over, so this costs much less than parsing.
+fn is_surely_sound(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    if memchr::memchr(b'\\', bytes).is_some() {
+        return false;
+    }
+    let (mut at, mut depth) = (0, 0);
+    while let Some(byte) = bytes.get(at) {
+        at += 1;
+        match byte {
+            // No quote is escaped.
+            b'"' => match memchr::memchr(b'"', &bytes[at..]) {
+                Some(string_bytes) => at += string_bytes + 1,
+                None => return false,
+            },
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            b'0'..=b'9' => {
+                let number_bytes = bytes[at..].iter().take_while(|byte| matches!(byte, b'0'..=b'9' | b'.')).count();
+                at += number_bytes;
+                if number_bytes > SURE_NUMBER_BYTES_MAX || matches!(bytes.get(at), Some(b'e' | b'E')) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+        if !(0..=SURE_DEPTH_MAX).contains(&depth) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Reads any JSON value, and keeps nothing of it.
@@ -87,6 +127,11 @@ impl RawJson {
 
     pub fn null() -> Self {
         Self::of(&())
+    }
+
+    /// `{}`.
+    pub fn empty_object() -> Self {
+        Self::of(&serde_json::Map::new())
     }
 
     pub fn as_str(&self) -> &str {
@@ -237,14 +282,39 @@ pub fn value_of(value: &(impl Serialize + ?Sized)) -> serde_json::Value {
 /// SHA-256 of the RFC 8785 canonical form, in hex: equal for bodies that mean the same.
 #[expect(clippy::expect_used, reason = "a JSON value has a canonical form")]
 pub fn canonical_hash(value: &serde_json::Value) -> String {
+    if is_written_canonically(value) {
+        return hex(&Sha256::digest(text_of(value).as_bytes()));
+    }
     let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form");
     hex(&Sha256::digest(&canonical))
 }
 
+/// Integers up to this are the same as numbers of JavaScript.
+const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
+
+/// Whether the value's text is canonical as it is: numbers are integers of JavaScript, and keys are in order. By UTF-16, which
+/// the canonical form sorts by, ASCII has the same order as by bytes. Strings are escaped alike in both.
+fn is_written_canonically(value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::Number(number) => number.as_i64().is_some_and(|n| n.unsigned_abs() <= SAFE_INTEGER_MAX),
+        serde_json::Value::Array(items) => items.iter().all(is_written_canonically),
+        serde_json::Value::Object(fields) => {
+            fields.keys().all(|key| key.is_ascii())
+                && fields.keys().is_sorted()
+                && fields.values().all(is_written_canonically)
+        }
+        _ => true,
+    }
+}
+
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |half: u8| char::from(DIGITS[usize::from(half)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
 }
 
 /// What [`hex`] wrote, in either case of its letters. `None`: it is nothing that it could have written.
@@ -324,12 +394,31 @@ mod tests {
     }
 
     #[test]
+    fn a_hash_is_that_of_the_canonical_form_however_it_is_computed() {
+        for text in [
+            "null",
+            r#"{"b":[1,-7,9007199254740991],"a":{"z":true,"Z":"é\u0001\"\\\n\u007f/"},"":""}"#,
+            r#"{"a":9007199254740992}"#,
+            r#"{"a":9223372036854775807,"b":18446744073709551615}"#,
+            r#"{"a":[1.0,-0.0,1e21,0.1]}"#,
+            "{\"\u{fb33}\":1,\"\u{1f600}\":2,\"é\":3}",
+        ] {
+            let value: serde_json::Value = serde_json::from_str(text).unwrap();
+            let canonical = serde_json_canonicalizer::to_vec(&value).unwrap();
+            assert_eq!(canonical_hash(&value), hex(&Sha256::digest(&canonical)), "{text}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_read_back_is_not_taken() {
         let deep = "[".repeat(200) + &"]".repeat(200);
-        for bad in ["1e999", r#""\ud800""#, r#"{"a":[1e999]}"#, &deep] {
+        let long = format!("[1{}]", "0".repeat(400));
+        for bad in ["1e999", r#""\ud800""#, r#"{"a":[1e999]}"#, r#"{"a":"b","c":-1.5E999}"#, &long, &deep] {
             assert!(serde_json::from_str::<RawJson>(bad).is_err(), "{bad}");
         }
-        for good in ["null", r#"{"a": [1, -2.5, true, "\u0000é"]}"#, "9223372036854775807"] {
+        for good in
+            ["null", r#"{"a": [1, -2.5, true, "\u0000é"]}"#, "9223372036854775807", r#"{"a":["1e999",{}],"b":1e9}"#]
+        {
             assert_eq!(serde_json::from_str::<RawJson>(good).unwrap().as_str(), good);
         }
     }

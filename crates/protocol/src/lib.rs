@@ -9,6 +9,7 @@ pub mod addresses;
 pub mod bodies;
 pub mod callers;
 pub mod capabilities;
+pub mod cluster_rights;
 pub mod cursors;
 pub mod daemon;
 pub mod failures;

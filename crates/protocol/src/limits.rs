@@ -27,6 +27,10 @@ pub const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const CONVERSATION_BYTES_MAX: usize = 256 * 1024;
 /// … and how many events they are looked for in.
 pub const CONVERSATION_EVENTS_MAX: i64 = 50_000;
+/// Lines of a runner's log in one response, and its bytes.
+pub const LOG_LINES_MAX: u32 = 5_000;
+pub const LOG_LINES_DEFAULT: u32 = 200;
+pub const LOG_BYTES_MAX: usize = 256 * 1024;
 pub const WAIT_MS_MAX: u64 = 30_000;
 pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 200;
 pub const NAME_BYTES_MAX: usize = 200;

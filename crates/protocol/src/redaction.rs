@@ -5,6 +5,7 @@
 //! removed whatever it looks like, so JSON stays JSON and no escape hides anything. It does not promise to know every
 //! secret's shape; the values this process knows, and those it learns, are replaced wherever they occur.
 
+mod hints;
 mod shapes;
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use parking_lot::RwLock;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
+use hints::HintFinder;
 use shapes::{HINTS, PASS_OWNERS, PATTERNS};
 
 const MASK: &str = "[redacted]";
@@ -37,6 +39,9 @@ const SECRET_FIELDS: &[&str] = &[
     "cookie",
 ];
 
+/// The last letters of these names, of `token` and of `pass`.
+const SECRET_ENDS: [char; 6] = ['d', 'e', 'n', 's', 't', 'y'];
+
 /// Other fields named like a token are taken for one when their value is of this length and one word.
 const TOKEN_BYTES_MIN: usize = 16;
 /// Tokens that only mark a position to continue from.
@@ -53,11 +58,7 @@ pub struct Redactor {
     known: RwLock<KnownValues>,
 }
 
-/// Finds the hints.
-#[expect(clippy::expect_used, reason = "the hints are a constant")]
-static FINDER: LazyLock<AhoCorasick> = LazyLock::new(|| {
-    AhoCorasick::builder().ascii_case_insensitive(true).build(HINTS).expect("the hints are a constant")
-});
+static FINDER: LazyLock<HintFinder> = LazyLock::new(|| HintFinder::new(HINTS));
 
 /// Learnt values that are remembered. One that is no longer in use may still be held by a process that got it.
 const LEARNT_MAX: usize = 20_000;
@@ -130,7 +131,7 @@ impl Redactor {
         let is_searched = needs.known || matches!(text, Cow::Owned(_));
         let masked = if is_searched { self.without_known(&text) } else { None };
         let mut text = masked.map_or(text, Cow::Owned);
-        if !FINDER.is_match(text.as_ref()) {
+        if !FINDER.is_match(&text) {
             return text;
         }
         for pattern in PATTERNS.iter() {
@@ -212,12 +213,13 @@ struct JsonWalk<'a> {
 
 impl JsonWalk<'_> {
     fn run(&mut self) {
+        let text = self.text;
         let mut at = 0;
-        while let Some(start) = self.text[at..].find('"').map(|found| at + found) {
-            let end = string_end(self.text, start);
-            let Ok(content) = serde_json::from_str::<Cow<str>>(&self.text[start..end]) else { return };
-            let after = end + blanks(&self.text[end..]);
-            let is_key = self.text[after..].starts_with(':');
+        while let Some(start) = text[at..].find('"').map(|found| at + found) {
+            let end = string_end(text, start);
+            let Some(content) = string_content(&text[start..end]) else { return };
+            let after = end + blanks(&text[end..]);
+            let is_key = text[after..].starts_with(':');
             if !is_key && start < self.mask_until {
                 self.replace(start, end, MASK);
             } else if let Cow::Owned(clean) = self.redactor.redact_string(&content, self.needs) {
@@ -286,6 +288,11 @@ impl JsonWalk<'_> {
 }
 
 pub(crate) fn is_secret_field(key: &str, value: &str) -> bool {
+    // Most keys end otherwise than all that is looked for below.
+    let last = key.chars().rev().find(|c| c.is_alphanumeric());
+    if !last.is_some_and(|last| SECRET_ENDS.contains(&last.to_ascii_lowercase())) {
+        return false;
+    }
     let name: String = key.chars().filter(|c| c.is_alphanumeric()).map(|c| c.to_ascii_lowercase()).collect();
     if SECRET_FIELDS.iter().any(|field| name.ends_with(field)) {
         return true;
@@ -334,6 +341,14 @@ fn string_end(text: &str, start: usize) -> usize {
         at += if bytes[at] == b'\\' { 2 } else { 1 };
     }
     (at + 1).min(bytes.len())
+}
+
+/// What a string of JSON holds, with its quotes. `None` if it is not a JSON string.
+fn string_content(quoted: &str) -> Option<Cow<'_, str>> {
+    match quoted[1..].strip_suffix('"') {
+        Some(plain) if !plain.contains('\\') => Some(Cow::Borrowed(plain)),
+        _ => serde_json::from_str(quoted).ok(),
+    }
 }
 
 /// Where the array that begins the text is over.

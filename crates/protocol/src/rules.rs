@@ -58,6 +58,8 @@ pub struct RuleRow {
     pub hint: Option<&'static str>,
     /// Hints for failures of this rule with another kind.
     pub hints_by_kind: &'static [(FailureKind, &'static str)],
+    /// The HTTP status, where it depends on the rule and not on the kind.
+    pub status: Option<u16>,
     /// The code of run input, where it depends on the rule and not on the kind.
     pub run_input_code: Option<&'static str>,
     /// It is about interrupts and their answers: a stream of run input reports it by an event, as AG-UI requires.
@@ -78,6 +80,7 @@ impl RuleRow {
             meaning,
             hint: None,
             hints_by_kind: &[],
+            status: None,
             run_input_code: None,
             is_of_interrupts: false,
             rpc_code: None,

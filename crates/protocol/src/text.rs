@@ -20,6 +20,20 @@ pub fn is_plain_lines(text: &str) -> bool {
     text.split(['\n', '\t']).map(|part| part.strip_suffix('\r').unwrap_or(part)).all(has_nothing_hidden)
 }
 
+/// The text with a replacement character (U+FFFD) in place of each character that [`is_plain_lines`] rejects.
+pub fn plain_lines(text: &str) -> String {
+    if is_plain_lines(text) {
+        return text.to_owned();
+    }
+    let shown: Vec<char> = text.chars().collect();
+    let is_seen = |at: usize| match shown[at] {
+        '\n' | '\t' => true,
+        '\r' => matches!(shown.get(at + 1), None | Some('\n' | '\t')),
+        c => !is_hidden(c) || shapes(&shown[..at], c, &shown[at + 1..]),
+    };
+    (0..shown.len()).map(|at| if is_seen(at) { shown[at] } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
 /// The text in one line: line ends and tabs become spaces.
 pub fn one_line(text: &str) -> String {
     text.split(['\n', '\r', '\t']).filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
@@ -209,6 +223,13 @@ mod tests {
         ] {
             assert!(!is_plain(text), "{text:?}");
         }
+    }
+
+    #[test]
+    fn hidden_characters_are_replaced_and_the_rest_stays() {
+        assert_eq!(plain_lines("a\r\n\tb ⚠\u{fe0f}\n"), "a\r\n\tb ⚠\u{fe0f}\n");
+        assert_eq!(plain_lines("a\u{202e}b\u{1b}[2J\rc\n"), "a\u{fffd}b\u{fffd}[2J\u{fffd}c\n");
+        assert!(is_plain_lines(&plain_lines("\u{200d}x\u{feff}")));
     }
 
     #[test]

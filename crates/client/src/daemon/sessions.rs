@@ -43,6 +43,11 @@ impl Client {
 }
 
 impl SessionClient {
+    /// Attaches to the session again as this client. The response names the newest frame.
+    pub async fn resume(&self) -> Result<RestoredSession, Failure> {
+        self.send(Method::POST, self.path(&["resume"]), Some(&RestoreSession::default())).await
+    }
+
     /// Submits a prompt of one text. It waits for earlier prompts of the session.
     pub async fn prompt(&self, text: &str) -> Result<PromptAccepted, Failure> {
         let body = SubmitPrompt { prompt: json!([{"type": "text", "text": text}]), ..SubmitPrompt::default() };

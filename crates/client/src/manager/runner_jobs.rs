@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Failure,
-    kernel::runner_jobs::{CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage},
+    kernel::runner_jobs::{CreateRunnerJob, JobLogQuery, ListRunnerJobs, RunnerJob, RunnerJobLog, RunnerJobPage},
 };
 
 use crate::{client::Client, path::Path};
@@ -18,5 +18,15 @@ impl Client {
 
     pub async fn get_runner_job(&self, run_id: &str, job_id: &str) -> Result<RunnerJob, Failure> {
         self.get(Path::api(&["runs", run_id, "runner-jobs", job_id])).await
+    }
+
+    /// A part of the log of a job's runner.
+    pub async fn runner_job_log(
+        &self,
+        run_id: &str,
+        job_id: &str,
+        query: &JobLogQuery,
+    ) -> Result<RunnerJobLog, Failure> {
+        self.get(Path::api(&["runs", run_id, "runner-jobs", job_id, "log"]).query(query)?).await
     }
 }

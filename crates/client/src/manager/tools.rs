@@ -2,7 +2,10 @@
 
 use ostler_protocol::{
     Failure,
-    tools::wire::{CallTool, CalledTool, RunTools, RunToolsQuery, ToolList, TryTool},
+    tools::{
+        definition::DEADLINE_MS_MAX,
+        wire::{CallTool, CalledTool, RunTools, RunToolsQuery, ToolList, TryTool},
+    },
 };
 
 use crate::{client::Client, path::Path};
@@ -12,9 +15,9 @@ impl Client {
         self.get(Path::api(&["tools"])).await
     }
 
-    /// Calls a tool outside of any run.
+    /// Calls a tool outside of any run. The response is waited for longer than any tool may take.
     pub async fn try_tool(&self, name: &str, request: &TryTool) -> Result<CalledTool, Failure> {
-        self.post(Path::api(&["tools", name, "calls"]), request).await
+        self.post_work(Path::api(&["tools", name, "calls"]), request, DEADLINE_MS_MAX).await
     }
 
     /// The tools of a run, for its runner.

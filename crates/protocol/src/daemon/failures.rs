@@ -24,7 +24,8 @@ pub struct DaemonProblem {
     pub details: Map<String, Value>,
 }
 
-/// The body of a failed request to a path that clients of the daemon share with others: it has what both read.
+/// The body of a failed request to a path that clients of the daemon share with others: it has what both read. Requests that the gate
+/// rejects get a [`DaemonProblem`].
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SharedProblem {
@@ -60,8 +61,9 @@ impl From<Problem> for DaemonProblem {
     fn from(problem: Problem) -> Self {
         let failure = Failure::from(problem);
         let (error, code, status) = (message(&failure), code(&failure), failure.kind.row().status);
+        let says_more = !is_uniform(&failure);
         let mut details = failure.details.map(|details| *details).unwrap_or_default();
-        details.retain(|name, _| !HIDDEN.contains(&name.as_str()));
+        details.retain(|name, _| says_more && !HIDDEN.contains(&name.as_str()));
         if details.contains_key(ERROR_KIND) {
             details.insert("status".to_owned(), status.into());
         }
@@ -69,10 +71,15 @@ impl From<Problem> for DaemonProblem {
     }
 }
 
-/// The same words for every request without a valid token, so that they reveal nothing about it.
+/// Whether this is the failure of a request without a valid token. All of them have the same body, so that it reveals nothing about
+/// the token.
+fn is_uniform(failure: &Failure) -> bool {
+    failure.kind == FailureKind::Unauthenticated && failure.broken_rule().is_none()
+}
+
 fn message(failure: &Failure) -> String {
     match (failure.kind, failure.broken_rule()) {
-        (FailureKind::Unauthenticated, None) => "Unauthorized".to_owned(),
+        _ if is_uniform(failure) => "Unauthorized".to_owned(),
         (_, Some(Rule::Host | Rule::HostMissing)) => "Invalid Host header".to_owned(),
         (FailureKind::OriginDenied, _) => "Request denied by CORS policy".to_owned(),
         (_, Some(Rule::JsonMalformed)) => "Invalid JSON in request body".to_owned(),
@@ -113,7 +120,7 @@ mod tests {
     #[test]
     fn requests_without_a_valid_token_get_the_same_body() {
         for message in ["this needs a token", "the token is not valid"] {
-            let failure = Failure::new(FailureKind::Unauthenticated, message);
+            let failure = Failure::new(FailureKind::Unauthenticated, message).detail("expired", true);
             assert_eq!(body(failure), json!({"error": "Unauthorized"}));
         }
         let strict = body(Failure::rule(Rule::TokenRequired, "this needs a token"));

@@ -362,7 +362,10 @@ pub struct AddedMcpServer {
     /// Whether it takes the place of a configured one.
     pub shadowed_settings: bool,
     pub tool_count: usize,
-    pub originator_client_id: String,
+    /// The client that added it. Absent for a caller that cannot attach one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub originator_client_id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -379,7 +382,10 @@ pub struct RemovedMcpServer {
     pub removed: bool,
     /// Whether a configured one of this name is in force again.
     pub was_shadowing_settings: bool,
-    pub originator_client_id: String,
+    /// The client that removed it. Absent for a caller that cannot attach one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub originator_client_id: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -69,7 +69,11 @@ fn has_origin(event: &Event) -> bool {
 fn is_of_any_client(event: &Event, payload: &Value) -> bool {
     match event.event_type {
         EventType::PermissionResolved => true,
-        EventType::Audit => payload["action"] == "command.cancel",
+        // The voter may have no client id. The client that submitted the prompt has not voted for it.
+        EventType::Audit => {
+            let action = payload["action"].as_str();
+            matches!(action, Some("command.cancel" | "permission.voted" | "permission.forbidden"))
+        }
         _ => false,
     }
 }
@@ -106,7 +110,7 @@ fn body(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'s
         EventType::Lease => context.notice(event_type, picked(payload, &["state", "leaseEpoch"])),
         EventType::Error => context.notice(event_type, picked(payload, &["failureKind", "message", "willRetry"])),
         EventType::PermissionRequest => permissions::request(event, payload, context),
-        EventType::PermissionResolved => permissions::resolved(payload),
+        EventType::PermissionResolved => permissions::resolved(payload, context),
         EventType::Audit => audit(payload, context),
         EventType::Session => session(payload, context),
         EventType::TerminalStatus => context.notice(event_type, picked(payload, &["status", "failureKind", "message"])),

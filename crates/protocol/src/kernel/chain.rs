@@ -28,40 +28,49 @@ pub fn payload_digest(payload: &str) -> Hash {
     Sha256::digest(payload.as_bytes()).into()
 }
 
+/// More than the bytes of a link, whatever its event.
+const LINK_BYTES: usize = 256;
+
 /// Every field has a fixed width or a length before it, so no two links read the same.
 pub fn next(previous: &Hash, link: &Link<'_>) -> Hash {
-    let mut hasher = Sha256::new();
-    hasher.update(previous);
-    hasher.update(link.session_seq.to_be_bytes());
+    let mut bytes = Vec::with_capacity(LINK_BYTES);
+    bytes.extend_from_slice(previous);
+    bytes.extend_from_slice(&link.session_seq.to_be_bytes());
     match &link.run {
         Some((run_id, seq)) => {
-            text(&mut hasher, &run_id.to_string());
-            hasher.update(seq.to_be_bytes());
+            put_text(&mut bytes, &run_id.ascii());
+            bytes.extend_from_slice(&seq.to_be_bytes());
         }
-        None => text(&mut hasher, ""),
+        None => put_text(&mut bytes, b""),
     }
     match &link.command_id {
-        Some(command_id) => text(&mut hasher, &command_id.to_string()),
-        None => text(&mut hasher, ""),
+        Some(command_id) => put_text(&mut bytes, &command_id.ascii()),
+        None => put_text(&mut bytes, b""),
     }
-    text(&mut hasher, link.event_type.as_str());
-    hasher.update(link.created_at.as_microsecond().to_be_bytes());
-    hasher.update(link.payload_digest);
-    hasher.finalize().into()
+    put_text(&mut bytes, link.event_type.as_str().as_bytes());
+    bytes.extend_from_slice(&link.created_at.as_microsecond().to_be_bytes());
+    bytes.extend_from_slice(link.payload_digest);
+    Sha256::digest(&bytes).into()
 }
 
 /// What names the contents of a batch: types, commands and payloads, in order.
 pub fn batch_digest<'a>(events: impl Iterator<Item = (EventType, Option<CommandId>, &'a Hash)>) -> Hash {
     let mut hasher = Sha256::new();
+    let mut bytes = Vec::with_capacity(LINK_BYTES);
     for (event_type, command_id, payload_digest) in events {
-        text(&mut hasher, event_type.as_str());
-        text(&mut hasher, &command_id.map(|id| id.to_string()).unwrap_or_default());
-        hasher.update(payload_digest);
+        bytes.clear();
+        put_text(&mut bytes, event_type.as_str().as_bytes());
+        match command_id {
+            Some(command_id) => put_text(&mut bytes, &command_id.ascii()),
+            None => put_text(&mut bytes, b""),
+        }
+        bytes.extend_from_slice(payload_digest);
+        hasher.update(&bytes);
     }
     hasher.finalize().into()
 }
 
-fn text(hasher: &mut Sha256, value: &str) {
-    hasher.update([value.len() as u8]);
-    hasher.update(value.as_bytes());
+fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {
+    bytes.push(text.len() as u8);
+    bytes.extend_from_slice(text);
 }

@@ -8,7 +8,7 @@ pub use event_type::{
     PHASE_STORAGE_MOUNTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, PHASE_WORKSPACE_CHANGED,
 };
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -19,8 +19,9 @@ use crate::{
     kernel::{
         chain::{self, Hash, Link},
         facts::Facts,
+        permissions::Asked,
     },
-    limits::EVENT_BYTES_MAX,
+    limits::{EVENT_BYTES_MAX, PERMISSION_BYTES_MAX},
     redaction::Redactor,
     text::clip,
 };
@@ -73,6 +74,23 @@ impl NewEvent {
             Facts::Permission(request) => request.permission_id(),
             _ => None,
         }
+    }
+
+    /// The event of a permission request, with the time at which the request expires: the run's policy may set an earlier one
+    /// than the runner requested. Unchanged if the payload would become too long to be read back.
+    pub fn with_deadline(self, deadline: Timestamp) -> Self {
+        let Ok(mut fields) = serde_json::from_str::<BTreeMap<String, RawJson>>(&self.payload) else { return self };
+        fields.insert("deadline".to_owned(), RawJson::of(&deadline));
+        let payload = RawJson::of(&fields);
+        if payload.size() > PERMISSION_BYTES_MAX {
+            return self;
+        }
+        // The facts are not read again: that would compile the schema of editable arguments once more, in the write lane.
+        let mut facts = self.facts;
+        if let Facts::Permission(Asked::Well(ask)) = &mut facts {
+            ask.deadline = Some(deadline);
+        }
+        Self::of(self.event_type, self.command_id, payload, facts)
     }
 
     /// An event the server itself writes.

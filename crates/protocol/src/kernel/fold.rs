@@ -15,7 +15,7 @@ use crate::{
         facts::{AssistantFacts, ChangeFacts, DelegatedUse, Facts, ToolFacts},
     },
     limits::TOOL_ITEMS_KEPT,
-    tools::calls::TOOLKIT,
+    tools::calls::{CallState, TOOLKIT},
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub struct CommandFold {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changes: Option<ChangeFold>,
     pub last_error: Option<(Option<FailureKind>, String)>,
+    /// Retention has removed the texts. Left out where it is false, so that older folds read and write the same.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub texts_removed: bool,
 }
 
 /// What the agent was last seen doing.
@@ -107,12 +110,40 @@ pub struct ChangeFold {
     pub facts: ChangeFacts,
 }
 
+/// The calls of a command that a server knows. If the command has no others, a call that is not among them is new.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KnownCalls {
+    /// How many calls are known to be recorded.
+    pub recorded: i64,
+    /// Other calls, which may or may not be recorded yet.
+    pub pending: Vec<String>,
+    /// [`ToolFold::unknown_outcomes`] when the command was read.
+    pub unknown_outcomes: i64,
+}
+
 impl ToolFold {
+    /// Whether the command has no other calls than those that are known, and no other outcome became unknown.
+    pub fn has_only(&self, known: &KnownCalls) -> bool {
+        let pending = known.pending.iter().filter(|call_id| self.has_toolkit_call(call_id)).count() as i64;
+        self.count == known.recorded + pending && self.unknown_outcomes() == known.unknown_outcomes
+    }
+
+    /// Calls whose outcome is not known, or may not be: many different statuses are counted together.
+    pub fn unknown_outcomes(&self) -> i64 {
+        let count = |status: &str| self.statuses.get(status).copied().unwrap_or(0);
+        count(CallState::OutcomeUnknown.status().unwrap_or_default()) + count(OTHER)
+    }
+
     /// Whether a call of this server's tools is among the open or the last ones. Calls of agents' own tools may have the same ids.
     pub fn has_toolkit_call(&self, call_id: &str) -> bool {
         let items = self.items.iter().filter(|item| item.tool_call_id.as_deref() == Some(call_id));
         let types: Vec<_> = items.map(|item| item.tool_type.as_deref()).collect();
         if types.is_empty() { self.open.iter().any(|open| open == call_id) } else { types.contains(&Some(TOOLKIT)) }
+    }
+
+    /// The newest call with this id, if it is among the last ones.
+    pub fn item(&self, call_id: &str) -> Option<&ToolItem> {
+        self.items.iter().rev().find(|item| item.tool_call_id.as_deref() == Some(call_id))
     }
 
     /// Whether `open` can have all calls that have not ended: it is bounded.
@@ -128,6 +159,8 @@ impl ToolFold {
 
 /// Distinct statuses and exit codes kept apart; the rest is counted together.
 const DISTINCT_MAX: usize = 16;
+/// The key of the rest.
+const OTHER: &str = "other";
 const OPEN_TOOLS_MAX: usize = 64;
 
 impl CommandFold {
@@ -162,6 +195,15 @@ impl CommandFold {
         if matches!(event.event_type, EventType::AssistantDelta | EventType::ReasoningDelta | EventType::Reasoning) {
             self.standing = CommandStanding::Model;
         }
+    }
+
+    /// Removes the texts, as retention does: counts, kinds and the places of events stay.
+    pub fn remove_texts(&mut self) {
+        self.tools.items.iter_mut().for_each(|item| item.command = None);
+        if let Some((_, message)) = &mut self.last_error {
+            message.clear();
+        }
+        self.texts_removed = true;
     }
 
     /// The message a result shows: the authoritative one, else the last with text.
@@ -256,7 +298,7 @@ impl CommandFold {
 }
 
 fn bump(counts: &mut BTreeMap<String, i64>, key: &str, by: i64) {
-    let key = if counts.contains_key(key) || counts.len() < DISTINCT_MAX { key } else { "other" };
+    let key = if counts.contains_key(key) || counts.len() < DISTINCT_MAX { key } else { OTHER };
     let count = counts.entry(key.to_owned()).or_insert(0);
     *count += by;
     if *count == 0 {
@@ -296,6 +338,21 @@ mod tests {
             fold.apply(&event, &event.facts());
         }
         fold
+    }
+
+    #[test]
+    fn a_fold_without_texts_keeps_its_counts_and_kinds() {
+        let call =
+            json!({"toolCallId": "a", "name": "shell", "status": "completed", "exitCode": 0, "command": "planted"});
+        let error = json!({"failureKind": "backend-failed", "message": "planted"});
+        let before = fold(&[(EventType::ToolCall, call), (EventType::Error, error)]);
+        let mut after = before.clone();
+        after.remove_texts();
+        let stored = serde_json::to_string(&after).unwrap();
+        assert!(!stored.contains("planted") && stored.contains(r#""texts_removed":true"#), "{stored}");
+        assert_eq!((after.events, after.tools.count, after.tools.exit_codes), (2, 1, before.tools.exit_codes.clone()));
+        assert_eq!(after.last_error, Some((Some(FailureKind::BackendFailed), String::new())));
+        assert!(!serde_json::to_string(&before).unwrap().contains("texts_removed"), "older folds stay as they are");
     }
 
     fn tool(call: &str, status: &str) -> (EventType, Value) {
@@ -347,6 +404,31 @@ mod tests {
         assert_eq!(fold.tools.statuses.values().sum::<i64>(), 3);
         assert_eq!(fold.tools.statuses["started"], 1);
         assert_eq!(fold.standing, CommandStanding::AfterTool);
+    }
+
+    #[test]
+    fn a_call_is_new_if_all_recorded_calls_are_known_and_it_is_not_among_them() {
+        let call = |id: &str, status: &str| {
+            (EventType::ToolCall, json!({"toolCallId": id, "type": TOOLKIT, "status": status}))
+        };
+        let known = |recorded, pending: &[&str], unknown_outcomes| KnownCalls {
+            recorded,
+            pending: pending.iter().map(|id| (*id).to_owned()).collect(),
+            unknown_outcomes,
+        };
+        let mut events: Vec<_> = (0..20).map(|n| call(&format!("call-{n}"), "completed")).collect();
+        let tools = fold(&events).tools;
+        assert!(tools.has_only(&known(20, &[], 0)));
+        assert!(tools.has_only(&known(20, &["a"], 0)), "it is not recorded yet");
+        assert!(tools.has_only(&known(19, &["call-19"], 0)), "it is recorded in the meantime");
+        assert!(!tools.has_only(&known(19, &[], 0)) && !tools.has_only(&known(19, &["a"], 0)));
+        events.push(call("a", "started"));
+        let tools = fold(&events).tools;
+        assert!(!tools.has_only(&known(20, &[], 0)) && !tools.has_only(&known(20, &["b"], 0)));
+        assert!(tools.has_only(&known(20, &["a"], 0)));
+        events.push(call("a", "outcome-unknown"));
+        let tools = fold(&events).tools;
+        assert!(!tools.has_only(&known(21, &[], 0)) && tools.has_only(&known(21, &[], 1)));
     }
 
     #[test]

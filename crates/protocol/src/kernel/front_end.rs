@@ -5,7 +5,7 @@ use jsonschema::{Draft, PatternOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::{json::text_of, text::clip};
+use crate::{json::text_of, text::clip, tools::schema::copy_bounded};
 
 /// The `method` of a `tool_call` event whose tool the front end runs. Such a call stays open when its turn completes.
 pub const FRONT_END_METHOD: &str = "front-end";
@@ -59,9 +59,12 @@ pub fn check_arguments(schema: &Value, arguments: &Value) -> Result<(), String> 
     })
 }
 
-/// Nothing that a schema refers to is fetched.
+/// Nothing that a schema refers to is fetched. A schema with too many parts or patterns has no validator: a client or an agent
+/// has sent it, and it is compiled each time it is used.
 fn validator(schema: &Value) -> Option<jsonschema::Validator> {
-    let patterns = PatternOptions::regex().size_limit(PATTERN_PROGRAM_BYTES_MAX);
+    let schema = &copy_bounded(schema).ok()?;
+    let patterns =
+        PatternOptions::regex().size_limit(PATTERN_PROGRAM_BYTES_MAX).dfa_size_limit(PATTERN_PROGRAM_BYTES_MAX);
     let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(false);
     options.with_pattern_options(patterns).offline().build(schema).ok()
 }
@@ -142,6 +145,19 @@ mod tests {
             let error = weather().read_arguments(bad).unwrap_err();
             assert!(error.contains(why), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn schemas_with_too_many_patterns_or_parts_are_refused() {
+        let of = |count: usize, part: Value| {
+            let properties: Map<String, Value> = (0..count).map(|at| (format!("p{at}"), part.clone())).collect();
+            let parameters = json!({"type": "object", "properties": properties});
+            FrontEndTool { parameters, ..weather() }.has_valid_schema()
+        };
+        assert!(of(32, json!({"pattern": "^[a-z]+$"})));
+        assert!(!of(33, json!({"pattern": "^[a-z]+$"})));
+        assert!(!of(2_001, json!({})));
+        assert!(!of(1, json!({"$ref": "https://schemas.example/a.json"})));
     }
 
     #[test]

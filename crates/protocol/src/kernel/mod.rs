@@ -5,6 +5,7 @@ pub mod aliases;
 pub mod backends;
 pub mod budgets;
 pub mod chain;
+pub mod cluster_launching;
 pub mod commands;
 pub mod context;
 pub mod conversation;

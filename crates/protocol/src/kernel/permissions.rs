@@ -1,10 +1,12 @@
 //! Permission requests: the agent asks, and a person with the right answers once. The digest names exactly what will
 //! run.
 
+mod details;
 mod edits;
 mod votes;
 
-pub use edits::{EditableArguments, EditedArguments};
+pub use details::{CallDetails, CallLocation, FileDiff};
+pub use edits::{CheckedEdits, EditableArguments, EditedArguments};
 pub use votes::{Ballot, Choice, EligibleVoter, PermissionStrategy, Vote, VoteRefusal, Voter, VotingRules};
 
 use jiff::SignedDuration;
@@ -71,6 +73,9 @@ pub struct PermissionOption {
     pub kind: OptionKind,
 }
 
+/// The field of a `permission_request` event that names the tool of this server about whose call a person is asked.
+pub const ASKED_TOOL: &str = "toolName";
+
 /// The payload of a `permission_request` event, as a runner appends it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -88,9 +93,13 @@ pub struct AskPermission {
     /// The arguments of what will run, if an answer may replace them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub editable: Option<EditableArguments>,
+    /// The call, as editors show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call_details: Option<CallDetails>,
     /// How long an answer is waited for; or until when, in `deadline`.
     #[serde(default)]
     pub wait_ms: Option<i64>,
+    /// In the log: when the request expires, as the server decided. `None` if an earlier version wrote the event.
     #[serde(default)]
     pub deadline: Option<Timestamp>,
 }

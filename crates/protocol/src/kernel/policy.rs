@@ -158,6 +158,8 @@ impl TenantPolicy {
         let project_id = problems.note(project_id);
         let workspace_ref = problems.note(workspace(request.workspace_ref.as_ref(), tenant_id));
         problems.note(no_bundle(request.resource_bundle_ref.as_ref()));
+        problems.note(not_of_run("backendImageRef", request.backend_image_ref.as_ref()));
+        problems.note(not_of_run("transientEnv", request.transient_env.as_ref()));
         let provider_id = named("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref(), providers);
         let provider_id = problems.note(provider_id);
         let profile = problems.note(profile).flatten();
@@ -325,10 +327,15 @@ fn required_keys(profile: &str) -> Vec<String> {
     built_in.map(|backend| backend.required_secret_keys).unwrap_or_default()
 }
 
+/// The naming rule: the secret of a tool has exactly this name.
+pub fn tool_secret_name(tool: &str) -> String {
+    format!("agentrun-v01-tool-{tool}")
+}
+
 /// The manager never reads a tool's secret; it only sees to it that the reference has the shape of that tool's own.
 fn check_tool_secret(credential: &ToolCredential) -> Result<(), Failure> {
     let Some(secret) = &credential.secret_ref else { return Ok(()) };
-    let wanted = format!("agentrun-v01-tool-{}", credential.tool);
+    let wanted = tool_secret_name(&credential.tool);
     if secret.name != wanted {
         return Err(Failure::rule(
             Rule::SecretScopeName,
@@ -419,6 +426,15 @@ fn no_bundle(requested: Option<&RawJson>) -> Result<(), Failure> {
     let message =
         "resourceBundleRef is not supported here; a repository is named by workspaceRef {\"kind\": \"git\", …}";
     Err(Failure::invalid(Rule::ResourceBundleUnsupported, message))
+}
+
+/// What is for one runner must not be passed over because it was given for the run.
+fn not_of_run(field: &str, requested: Option<&RawJson>) -> Result<(), Failure> {
+    if requested.is_none_or(RawJson::is_null) {
+        return Ok(());
+    }
+    let message = format!("{field} is not a field of a run; give it to the runner job");
+    Err(Failure::invalid(Rule::RunFieldOfJob, message).detail("field", field))
 }
 
 fn trace_sink(requested: Option<&RawJson>) -> Result<RawJson, Failure> {

@@ -3,6 +3,7 @@
 
 mod changes;
 mod config;
+mod config_problems;
 mod credential;
 mod destination;
 mod owner;

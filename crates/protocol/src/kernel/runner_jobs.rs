@@ -1,8 +1,22 @@
 //! Runner jobs: the only order to start a runner.
 
 mod claims;
+mod cluster_jobs;
+mod extras;
+mod logs;
 pub use claims::{ClaimRunnerJob, ClaimedRunnerJob};
+pub use cluster_jobs::{
+    JobCleanup, JobObservation, JobRetention, ObservedPhase, cluster_job_name, is_cluster_name_part,
+};
+pub use extras::{
+    BackendImageRef, IMAGE_BYTES_MAX, JobExtras, TRANSIENT_BYTES_MAX, TRANSIENT_NAME_BYTES_MAX,
+    TRANSIENT_VALUE_BYTES_MAX, TRANSIENT_VARIABLES_MAX, TransientVariable, image_repository, is_image_name,
+};
+pub use logs::{JobLogQuery, RunnerJobLog, is_log_position};
 
+use std::collections::BTreeMap;
+
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -53,6 +67,8 @@ pub enum Launcher {
     Process,
     /// None: a runner elsewhere claims the job over HTTP (`runner.external_profiles`).
     External,
+    /// A Kubernetes Job.
+    Kubernetes,
 }
 
 impl Launcher {
@@ -61,22 +77,52 @@ impl Launcher {
             Self::Resident => "resident",
             Self::Process => "process",
             Self::External => "external",
+            Self::Kubernetes => "kubernetes",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Resident, Self::Process, Self::External].into_iter().find(|launcher| launcher.as_str() == text)
+        use Launcher::*;
+        [Resident, Process, External, Kubernetes].into_iter().find(|launcher| launcher.as_str() == text)
+    }
+
+    /// Whether its runners do not depend on any server: they keep their runs by their leases alone.
+    pub fn is_elsewhere(self) -> bool {
+        matches!(self, Self::External | Self::Kubernetes)
     }
 
     /// Whether a runner can outlive the server that started it: then its lease shows whether it does.
     pub fn outlives_server(self) -> bool {
-        matches!(self, Self::Process | Self::External)
+        matches!(self, Self::Process | Self::External | Self::Kubernetes)
     }
 }
 
 /// The `category` in the terminal summary of a job whose runner could not be observed to its end: what became of it is
 /// unknown.
 pub const JOB_OBSERVE_FAILED: &str = "runner-job-observe-failed";
+
+/// The fields of a terminal summary that are not texts.
+const SUMMARY_FIELDS: [&str; 7] = ["status", "turnStatus", "failureKind", "turns", "exitCode", "signal", "category"];
+
+/// A terminal summary without its texts, as retention leaves it: `textsRemoved` is true.
+pub fn summary_without_texts(summary: &RawJson) -> RawJson {
+    let mut fields = match summary.to_value() {
+        serde_json::Value::Object(fields) => fields,
+        _ => serde_json::Map::new(),
+    };
+    fields.retain(|name, _| SUMMARY_FIELDS.contains(&name.as_str()));
+    fields.insert("textsRemoved".into(), true.into());
+    RawJson::of(&fields)
+}
+
+/// What a cluster showed of a start, without the text.
+pub fn observed_without_text(observed: &RawJson) -> RawJson {
+    let mut observed = observed.to_value();
+    if let Some(fields) = observed.as_object_mut() {
+        fields.remove("message");
+    }
+    RawJson::of(&observed)
+}
 
 /// How the runner that a job started has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +147,15 @@ pub struct CreateRunnerJob {
     pub idempotency_key: Option<String>,
     /// Start a runner again whenever a command waits and no lease is live.
     pub standing: bool,
+    /// The image of the runner's pod, pinned by its digest; by default that of the server's config. Only where runners are
+    /// Kubernetes Jobs, and only from a repository that the operator has listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_image_ref: Option<BackendImageRef>,
+    /// Short-lived variables of the backend, by name. Responses show the hashes of their values. Only where runners are
+    /// Kubernetes Jobs.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", serialize_with = "extras::expose_values")]
+    #[schema(value_type = BTreeMap<String, String>, default = json!({}), write_only)]
+    pub transient_env: BTreeMap<String, SecretString>,
 }
 
 /// A runner job as stored and as sent.
@@ -120,17 +175,37 @@ pub struct RunnerJob {
     /// What starts its runner; the one that takes the job has the last word.
     pub launcher: Launcher,
     pub runner_id: String,
-    /// The Kubernetes pod of the runner; null for a launcher that starts none.
+    /// The Kubernetes pod of the runner, once the cluster has made it; null for a launcher that starts none.
     pub pod_name: Option<String>,
-    /// The file that the runner's log is written to; null where there is none. The end of a process's log is in
+    /// Where this server serves the log of the runner's pod; null where there is none. The end of a process's log is in
     /// `terminalSummary`.
     pub log_path: Option<String>,
     pub standing: bool,
     pub phase: JobPhase,
     /// How the last runner ended: `status`, `failureKind`, `message`, and of a process `exitCode` or `signal` and
-    /// `logTail`; an empty object before. `category` is `runner-job-observe-failed` if the server lost sight of the runner.
+    /// `logTail`; an empty object before. `textsRemoved`: retention has removed `message` and `logTail`. `category` is `runner-job-observe-failed` if the server lost sight of the runner.
     #[schema(value_type = Object)]
     pub terminal_summary: RawJson,
+    /// What the cluster shows of the last start: `jobName`, `podName`, `nodeName`, `phase`, `reason`, `message` and
+    /// `exitCode`, as far as they are known; an empty object for other launchers and before the start.
+    #[serde(default = "RawJson::empty_object")]
+    #[schema(value_type = Object)]
+    pub observed: RawJson,
+    /// How long the cluster keeps a finished Job, and how many there may be. Null for other launchers.
+    #[serde(default)]
+    pub retention: Option<JobRetention>,
+    /// The image that the order named; null if it named none.
+    #[serde(default)]
+    pub backend_image_ref: Option<BackendImageRef>,
+    /// The short-lived variables that the order gave to the backend, without their values.
+    #[serde(default)]
+    pub transient_env: Vec<TransientVariable>,
+    /// What the order added for this job: [`JobExtras`].
+    #[serde(skip, default = "RawJson::empty_object")]
+    pub extras: RawJson,
+    /// How often the job was claimed, over all of its life. Unlike `attempt`, it never goes down.
+    #[serde(skip)]
+    pub starts: i64,
     #[serde(skip)]
     pub idempotency_key: Option<String>,
     #[serde(skip)]

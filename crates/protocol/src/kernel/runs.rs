@@ -63,6 +63,14 @@ pub struct CreateRun {
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_bundle_ref: Option<RawJson>,
+    /// Belongs to the order of a runner (`POST …/runner-jobs`): a run that names an image is refused.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend_image_ref: Option<RawJson>,
+    /// Belongs to the order of a runner, too, and is refused here.
+    #[schema(value_type = Option<serde_json::Value>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transient_env: Option<RawJson>,
     /// The run that this one repeats. Recorded in the run's first event; the caller must be able to read that run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,

@@ -70,6 +70,8 @@ pub struct Session {
     pub conversation_id: Option<String>,
     /// Opaque JSON of the caller, stored with the session. It is a JSON object as text, decoded only to be shown.
     pub metadata: Option<Arc<str>>,
+    /// The server has started it by itself, as a schedule does: it is not one of its owner's own conversations.
+    pub background: bool,
     pub backend_profile: String,
     pub title: Option<String>,
     pub labels: Labels,
@@ -141,6 +143,7 @@ impl Session {
             parent: None,
             conversation_id: None,
             metadata: None,
+            background: false,
             backend_profile: profile,
             title: None,
             labels: Labels::default(),
@@ -209,8 +212,9 @@ pub struct CreateSession {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     pub labels: Option<Labels>,
-    /// `local` makes its storage at once, `none` when a run first needs it. When left out it is `local`, except for the
-    /// profiles `scripted` and `model`, whose agents keep no files.
+    /// `local` makes its storage at once, `none` when a run first needs it. `pvc` makes a volume claim, and takes the place of
+    /// `local` where runners are Kubernetes Jobs. When left out storage is made at once, except for the profiles `scripted` and
+    /// `model`, whose agents keep no files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_kind: Option<StorageKind>,
     /// When its storage may be evicted; the server's configured default when left out.
@@ -314,12 +318,7 @@ pub struct SessionView {
     pub thread_id: Option<String>,
     #[serde(flatten)]
     pub storage: SessionStorage,
-    /// The volume claim of its storage; null where storage is a directory of the server's machine.
-    #[serde(default)]
-    pub storage_pvc_name: Option<String>,
-    /// The Kubernetes namespace of the claim; null where there is none.
-    #[serde(default)]
-    pub storage_namespace: Option<String>,
+    /// The cluster's word for the state of the volume claim: `Pending`, `Bound` or `Lost`; null where there is none.
     #[serde(default)]
     pub storage_pvc_phase: Option<String>,
     pub chain_head: ChainHead,
@@ -358,9 +357,7 @@ impl SessionView {
             last_seq: session.last_seq,
             thread_id: session.thread_id,
             storage: session.storage,
-            // No launcher creates Kubernetes objects.
-            storage_pvc_name: None,
-            storage_namespace: None,
+            // The session's events do not determine it; a server that watches the cluster sets it.
             storage_pvc_phase: None,
             chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
             supervisor: liveness.as_ref().map(Liveness::supervisor),

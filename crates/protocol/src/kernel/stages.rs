@@ -145,6 +145,8 @@ pub struct TurnPlan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlanProblem {
     Empty,
+    /// It called a tool, which only the worker may do.
+    ToolCall(String),
     NotJson,
     /// It is JSON, but not a plan.
     Shape,
@@ -159,6 +161,7 @@ impl PlanProblem {
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
+            Self::ToolCall(_) => "tool-call",
             Self::NotJson => "not-json",
             Self::Shape => "shape",
             Self::UnknownTool(_) => "unknown-tool",
@@ -173,6 +176,7 @@ impl fmt::Display for PlanProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the router returned nothing"),
+            Self::ToolCall(name) => write!(f, "the router called the tool {name:?} instead of returning a plan"),
             Self::NotJson => f.write_str("the router did not return JSON"),
             Self::Shape => f.write_str("the router returned JSON that is not a plan"),
             Self::UnknownTool(name) => write!(f, "the router's plan has a tool that does not exist: {name:?}"),

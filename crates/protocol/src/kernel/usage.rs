@@ -202,6 +202,9 @@ fn parse_day(field: &str, text: &str) -> Result<i64, Failure> {
 pub struct UsageGroup {
     /// The profile, tenant, user, agent or day. Null: runs of no agent, or whose user is unknown or was erased.
     pub key: Option<String>,
+    /// The name of the user, if usage is grouped by user. Absent if it is unknown.
+    #[serde(default)]
+    pub name: Option<String>,
     #[serde(flatten)]
     pub sums: UsageSums,
 }

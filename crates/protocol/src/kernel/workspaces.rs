@@ -247,6 +247,9 @@ impl WorkspaceChanges {
     }
 }
 
+/// The reason of changes whose text retention has removed.
+pub const CHANGES_REMOVED: &str = "the changes were removed by retention";
+
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChangedFile {

@@ -5,6 +5,9 @@ pub const SERVER_NAME_BYTES_MAX: usize = 256;
 /// Most bytes of a tool's name, as agents call it.
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 
+/// How the names of all tools of MCP servers begin, as agents call them.
+pub const TOOL_PREFIX: &str = "mcp__";
+
 /// Whether a server can have this name. It becomes part of the names of its tools, so that it must be a plain word.
 pub fn is_server_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-".contains(&byte);
@@ -18,7 +21,7 @@ pub fn is_tool_name(name: &str) -> bool {
 
 /// The name under which agents call a tool of a server. Published agents use the same form.
 pub fn qualified(server: &str, tool: &str) -> String {
-    format!("mcp__{server}__{tool}")
+    format!("{TOOL_PREFIX}{server}__{tool}")
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use crate::{
 
 /// Messages of one batch.
 pub const BATCH_MESSAGES_MAX: usize = 16;
+/// Bytes of a progress token. Each notification has the token, and a stream holds some of them for a slow client.
+pub const PROGRESS_TOKEN_BYTES_MAX: usize = 16 * 1024;
 
 /// A message of JSON-RPC 2.0 as the document describes it: a request, a notification, or a response to a request of the server.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -127,6 +129,19 @@ pub struct CallToolParams {
 #[serde(rename_all = "camelCase")]
 pub struct CallMeta {
     pub progress_token: Option<RpcId>,
+}
+
+impl CallToolParams {
+    /// Takes the token under which the client wants to be notified.
+    pub fn take_progress_token(&mut self) -> Result<Option<RpcId>, Failure> {
+        match self.meta.take().and_then(|meta| meta.progress_token) {
+            Some(RpcId::Text(text)) if text.len() > PROGRESS_TOKEN_BYTES_MAX => {
+                let message = format!("a progressToken has at most {PROGRESS_TOKEN_BYTES_MAX} bytes");
+                Err(Failure::invalid(Rule::McpParams, message))
+            }
+            token => Ok(token),
+        }
+    }
 }
 
 /// The parameters of a list. `None`: its first page.

@@ -112,6 +112,8 @@ macro_rules! engine_rules {
             hint: Some("check the directory `secrets` in the server's data directory; the server's log has the cause");
         SecretDamaged "secret-damaged" SecretUnavailable "A secret cannot be opened: it is damaged, or was sealed with another key.",
             hint: Some("store the secret again with `ostler profiles set PROFILE`, or restore the key that sealed it");
+        SecretDenied "secret-denied" SecretUnavailable "The cluster does not let the server read or write a Secret.",
+            hint: Some("grant the server's account get, create, update and delete of Secrets in its namespace; `ostler doctor --kubernetes` checks the rights");
         Workspace "workspace" InfraFailed "The server cannot be bound to the workspace.",
             hint: Some("give `--workspace` the absolute path of an existing directory outside of the data directory");
         Attachments "attachments" InfraFailed "The store of attachments cannot be opened.",
@@ -177,6 +179,15 @@ macro_rules! engine_rules {
         // What starts backends.
         RunnerSpawn "runner-spawn" InfraFailed "The process of the runner did not start.",
             hint: Some("the server's log has the cause; `ostler doctor` checks what runners need");
+        ClusterRoom "cluster-room" InfraFailed "The cluster has as many unfinished runner Jobs as it may have.",
+            status: Some(409),
+            hint: Some("wait until runs have ended, or raise `kubernetes.active_jobs_max` in the server's config");
+        ClusterCall "cluster-call" InfraFailed "The API server of the cluster could not be reached, or refused the call.",
+            hint: Some("the server's log has the cause; check `kubernetes` in its config and the rights of its account");
+        ClusterConfig "cluster-config" SchemaInvalid "The settings of the cluster cannot be used.",
+            hint: Some("check the section `kubernetes` of the server's config");
+        LogLines "log-lines" SchemaInvalid "The number of lines of a log is out of range.";
+        LogAfter "log-after" SchemaInvalid "The position in the log is not one that a response named.";
         AgentHome "agent-home" InfraFailed "The home directory of the backend could not be created.",
             hint: Some("check the permissions and free space of the server's data directory");
         Environment "environment" InfraFailed "The secrets could not be removed from the environment.";

@@ -165,6 +165,8 @@ macro_rules! kernel_rules {
             hint: Some("only sessions of agents that keep a history have storage");
         StorageEvicted "storage-evicted" SessionStoreEvicted "The session's storage was evicted, so it accepts no more runs.",
             hint: Some("start in a new session");
+        StorageElsewhere "storage-elsewhere" StateConflict "The session's storage is out of reach of the runners of this server.",
+            hint: Some("continue the session with the launcher that it was started with, or start in a new session");
         StorageSize "storage-size" SchemaInvalid "The reported size of the storage is negative.";
         StorageSha256 "storage-sha256" SchemaInvalid "The reported digest of the storage is not a SHA-256 digest.";
         SweepLimit "sweep-limit" SchemaInvalid "The number of sessions to sweep is out of range.";
@@ -271,10 +273,23 @@ macro_rules! kernel_rules {
         CredentialShape "credential-shape" SchemaInvalid "The credential does not match its schema.";
         CredentialDropped "credential-dropped" SecretUnavailable "The credential was removed when the profile's config named another server or command.",
             hint: Some("store it again for the new server: `ostler profiles set PROFILE`");
-        ConfigToml "config-toml" SchemaInvalid "The config of the profile is not TOML.";
+        ConfigToml "config-toml" SchemaInvalid "The config of the profile is not TOML.",
+            hint: Some("correct that line; docs/provider-profiles.md has an example of each kind of configuration");
         ConfigShape "config-shape" SchemaInvalid "The config of the profile does not match its schema.",
             hint: Some("docs/provider-profiles.md has an example of each kind of configuration");
         ConfigCredential "config-credential" SchemaInvalid "A command or URL in the config of the profile contains a credential.";
+        BackendImageShape "backend-image-shape" SchemaInvalid "The image of a runner's pod is not pinned by a digest.",
+            hint: Some("name it as NAME@sha256:DIGEST; the registry shows the digest of a tag");
+        BackendImageDenied "backend-image-denied" TenantPolicyDenied "The image of a runner's pod is not from a repository of the allow-list.",
+            hint: Some("the operator lists repositories in `kubernetes.image_repositories` of the server's config");
+        TransientEnvShape "transient-env-shape" SchemaInvalid "A short-lived variable has a name or value that cannot be used.";
+        TransientEnvSize "transient-env-size" PayloadTooLarge "The value of a short-lived variable is too large.";
+        RunFieldOfJob "run-field-of-job" SchemaInvalid "The run has a field that belongs to the order of its runner.",
+            hint: Some("give the field to POST /api/v1/runs/RUN/runner-jobs");
+        JobFieldUnsupported "job-field-unsupported" SchemaInvalid "The order of a runner has a field that only runners in Kubernetes have.",
+            hint: Some("leave the field out, or use a server whose `runner.launcher` is `kubernetes`");
+        ToolSecretMissing "tool-secret-missing" SecretUnavailable "The Secret of a tool's credential does not exist in the cluster.",
+            hint: Some("create the Secret that the run's secretScope names, in the namespace of the runners");
         ResourceVersion "resource-version" StateConflict "The profile was changed since it was read.",
             hint: Some("the profile was changed in the meantime; `ostler profiles show` has the current version");
     } };

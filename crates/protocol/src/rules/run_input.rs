@@ -58,6 +58,8 @@ macro_rules! run_input_rules {
         AutomationShape "automation-shape" SchemaInvalid "A field of the automation breaks its rule.";
         AutomationSchedule "automation-schedule" SchemaInvalid "The schedule of the automation is not complete, or contradicts itself.",
             hint: Some("docs/automations.md describes schedules");
+        AutomationTools "automation-tools" SchemaInvalid "The automation names tools that its runs are not offered.",
+            hint: Some("`ostler tools list` lists the tools; those of MCP servers must be named in system_agents.enabled_tools");
         AutomationUnknown "automation-unknown" NotFound "The user has no such automation.",
             run_input_code: Some("AUTOMATION_NOT_FOUND"), hint: Some("`ostler automations list` lists them");
         CalendarEventUnknown "calendar-event-unknown" NotFound "The user's calendar has no such event.",

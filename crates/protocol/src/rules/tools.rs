@@ -20,5 +20,7 @@ macro_rules! tools_rules {
         ToolCallSize "tool-call-size" PayloadTooLarge "The name or the arguments of the tool call are too long.",
             hint: Some("a tool takes at most 256 KiB of arguments");
         ToolFailed "tool-failed" BackendFailed "The tool had no result.";
+        ToolOutcomeUnknown "tool-outcome-unknown" BackendTimeout "The tool did not respond, and it is not known what it did.",
+            hint: Some("look at what the tool changes before you call it again");
     } };
 }

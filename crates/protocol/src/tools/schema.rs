@@ -12,7 +12,7 @@ use crate::{json::text_of, mcp::tools::SCHEMA_BYTES_MAX, text::clip};
 /// Most bytes of a call's arguments.
 pub const ARGUMENTS_BYTES_MAX: usize = 64 * 1024;
 /// How deeply arguments may nest.
-const ARGUMENTS_DEPTH_MAX: usize = 32;
+pub const ARGUMENTS_DEPTH_MAX: usize = 32;
 /// How deeply schemas may nest. What a recursive schema says below that is not checked.
 const SCHEMA_DEPTH_MAX: usize = 24;
 /// Most schemas in a copy.
@@ -100,11 +100,7 @@ impl ArgumentRules {
         if schema.get("type").is_some_and(|kind| kind != "object") {
             return Err(SchemaProblem::NotAnObject);
         }
-        let schema = Value::Object(schema.clone());
-        if text_of(&schema).len() > SCHEMA_BYTES_MAX {
-            return Err(SchemaProblem::TooLarge);
-        }
-        let copied = Copier { whole: &schema, nodes: 0, bytes: 0, patterns: 0 }.schema(&schema, 0)?;
+        let copied = copy_bounded(&Value::Object(schema.clone()))?;
         let compile: Compile = Box::new(move || {
             // Expressions that can go back would let a schema take any amount of time.
             let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
@@ -133,12 +129,21 @@ impl ArgumentRules {
     }
 }
 
+/// A copy of a schema without references, of bounded size.
+pub(crate) fn copy_bounded(schema: &Value) -> Result<Value, SchemaProblem> {
+    if text_of(schema).len() > SCHEMA_BYTES_MAX {
+        return Err(SchemaProblem::TooLarge);
+    }
+    Copier { whole: schema, nodes: 0, bytes: 0, patterns: 0 }.schema(schema, 0)
+}
+
 fn described(error: &jsonschema::ValidationError<'_>) -> String {
     let (place, message) = (error.instance_path().to_string(), clip(&error.to_string(), PROBLEM_CHARS_MAX));
     if place.is_empty() { message } else { format!("{}: {message}", clip(&place, PROBLEM_CHARS_MAX)) }
 }
 
-fn depth(value: &Value) -> usize {
+/// How deeply arrays and objects nest.
+pub(crate) fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),

@@ -2,30 +2,64 @@
 
 use serde_json::{Value, json};
 
-use super::context::{TranslationContext, picked};
+use super::{
+    context::{TranslationContext, named, picked},
+    tools,
+};
 use crate::daemon::clients::CLIENT_ID_PREFIX;
 use crate::kernel::{
     events::{Event, EventType},
     facts::Facts,
-    permissions::Asked,
+    permissions::{AskPermission, Asked, resolved_by},
 };
 
 pub(super) fn request(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
     let Facts::Permission(Asked::Well(ask)) = event.facts() else {
-        // A malformed request is denied at once, and the next frame says so.
+        // A malformed request is denied at once, and nobody can vote on it: the notice of the denial follows.
         return context.notice(EventType::PermissionRequest, picked(payload, &["permissionId", "title"]));
     };
     let id = ask.permission_id.to_string();
-    let mut call = json!({"toolCallId": ask.tool_call_id.as_deref().unwrap_or(&id), "title": ask.title,
-        "status": "pending"});
-    if let Some(command) = &ask.command {
-        call["rawInput"] = json!({"command": command});
+    let call = requested_call(&ask, &id);
+    let mut data = json!({"requestId": id, "sessionId": context.session_id, "toolCall": call, "options": ask.options});
+    if let Some(deadline) = ask.deadline {
+        data["_meta"] = json!({"ostler": {"deadline": deadline}});
     }
-    let data = json!({"requestId": id, "sessionId": context.session_id, "toolCall": call, "options": ask.options});
     ("permission_request", data)
 }
 
-pub(super) fn resolved(payload: &Value) -> (&'static str, Value) {
+/// The call, as editors show it. Its input is always all of what will run: where the input itself is not known, the text of it.
+fn requested_call(ask: &AskPermission, id: &str) -> Value {
+    let mut call = json!({"toolCallId": ask.tool_call_id.as_deref().unwrap_or(id), "title": ask.title,
+        "status": "pending"});
+    let details = ask.call_details.as_ref();
+    let command = ask.command.as_deref();
+    match (details.and_then(|details| details.input.clone()), command) {
+        (Some(input), command) => {
+            call["rawInput"] = input;
+            // Terminals show it in place of the input.
+            call["_meta"] = json!({"ostler": {"command": command}});
+        }
+        (None, Some(command)) => call["rawInput"] = json!({"command": command}),
+        (None, None) => {}
+    }
+    let Some(details) = details else { return call };
+    if let Some(kind) = &details.kind {
+        call["kind"] = tools::known_kind(kind).into();
+    }
+    if let Some(name) = &details.name {
+        call["_meta"]["toolName"] = named(name).into();
+    }
+    call["locations"] = json!(details.locations);
+    call["content"] = details.diffs.iter().map(tools::diff_part).collect();
+    call
+}
+
+pub(super) fn resolved(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
+    if payload["resolvedBy"] == resolved_by::SERVER {
+        // The request was never announced, so that its outcome would look like that of another one.
+        let names = ["permissionId", "status", "resolvedBy", "reason"];
+        return context.notice(EventType::PermissionResolved, picked(payload, &names));
+    }
     let outcome = match (payload["status"].as_str(), payload["optionId"].as_str()) {
         (Some("allowed" | "denied"), Some(option_id)) => json!({"outcome": "selected", "optionId": option_id}),
         _ => json!({"outcome": "cancelled"}),

@@ -1,3 +1,5 @@
+mod calls;
+
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -297,6 +299,10 @@ fn permission_requests_and_their_outcomes() {
         "toolCall": {"toolCallId": "t", "title": "Run it?", "status": "pending", "rawInput": {"command": "rm x"}},
         "options": payload["options"]})
     );
+    let mut expiring = payload.clone();
+    expiring["deadline"] = "2030-01-01T00:10:00Z".into();
+    let (_, data) = one(EventType::PermissionRequest, &expiring);
+    assert_eq!(data["_meta"], json!({"ostler": {"deadline": "2030-01-01T00:10:00Z"}}));
     for (payload, outcome) in [
         (
             json!({"permissionId": "p", "status": "allowed", "optionId": "allow"}),
@@ -335,6 +341,17 @@ fn votes_are_caused_by_their_voters() {
         (frame_type.as_str(), &data["reason"], &data["clientId"]),
         ("permission_forbidden", &json!("designated_mismatch"), &json!("client_3"))
     );
+}
+
+#[test]
+fn votes_of_callers_without_a_client_are_not_those_of_the_client_that_sent_the_prompt() {
+    for action in ["permission.voted", "permission.forbidden"] {
+        let vote = json!({"action": action, "permissionId": "p", "voter": "service:other", "reason": "not_a_voter",
+            "votesReceived": 1, "quorum": 2, "optionTallies": {"allow": 1}});
+        let sent = translated(&event(3, EventType::Audit, &vote), None);
+        assert_eq!((sent[0].originator_client_id.as_deref(), sent[0].data.get("clientId")), (None, None), "{action}");
+        assert_eq!(sent[0].prompt_id.as_deref(), Some("p1"));
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Tool calls. A call is announced when it starts, and updated by its output and its end.
 
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::context::{named, picked};
+use crate::kernel::permissions::{CallLocation, FileDiff};
 
 /// What editors distinguish in a call.
 const KINDS: [&str; 10] =
@@ -23,16 +25,16 @@ pub(super) fn call(payload: &Value) -> Value {
     if let Some(input) = raw_input(payload) {
         update["rawInput"] = input;
     }
-    if !is_start {
-        let output = picked(payload, &["exitCode", "durationMs", "resultSummary"]);
-        if !output.is_empty() {
-            update["rawOutput"] = output.into();
-        }
+    if !is_start && let Some(output) = raw_output(payload) {
+        update["rawOutput"] = output;
     }
-    let files = payload["files"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let locations: Vec<Value> = files.map(|path| json!({"path": path})).collect();
+    let locations = locations(payload);
     if !locations.is_empty() {
-        update["locations"] = locations.into();
+        update["locations"] = json!(locations);
+    }
+    let diffs: Vec<FileDiff> = entries(payload, "diffs");
+    if !diffs.is_empty() {
+        update["content"] = diffs.iter().map(diff_part).collect();
     }
     let mut meta = json!({"ostler": {"status": status}});
     if let Some(name) = name {
@@ -66,6 +68,44 @@ fn tool_name(payload: &Value) -> Option<&str> {
     names.into_iter().flatten().next()
 }
 
+/// A change of a file, as part of a call's content.
+pub(super) fn diff_part(diff: &FileDiff) -> Value {
+    let FileDiff { path, old_text, new_text, truncated } = diff;
+    let mut part = json!({"type": "diff", "path": path, "oldText": old_text, "newText": new_text});
+    if *truncated {
+        part["_meta"] = json!({"ostler": {"truncated": true}});
+    }
+    part
+}
+
+/// The kind as editors know it.
+pub(super) fn known_kind(name: &str) -> &'static str {
+    KINDS.into_iter().find(|kind| *kind == name).unwrap_or("other")
+}
+
+/// The files that the call concerns: those that the backend lists, else those that it has changed.
+fn locations(payload: &Value) -> Vec<CallLocation> {
+    let listed: Vec<CallLocation> = entries(payload, "locations");
+    if !listed.is_empty() {
+        return listed;
+    }
+    entries::<String>(payload, "files").into_iter().map(|path| CallLocation { path, line: None }).collect()
+}
+
+/// The entries of a list in the payload. None if they have another shape.
+fn entries<T: DeserializeOwned>(payload: &Value, name: &str) -> Vec<T> {
+    Vec::deserialize(&payload[name]).unwrap_or_default()
+}
+
+/// What the call returned: as the backend reports it, or the facts that are known of its end.
+fn raw_output(payload: &Value) -> Option<Value> {
+    if let Some(output) = payload.get("rawOutput").filter(|output| !output.is_null()) {
+        return Some(output.clone());
+    }
+    let facts = picked(payload, &["exitCode", "durationMs", "resultSummary"]);
+    (!facts.is_empty()).then(|| facts.into())
+}
+
 pub(super) fn call_kind(payload: &Value) -> &'static str {
     let tool_type = payload["type"].as_str().unwrap_or_default();
     match (tool_type, payload["name"].as_str()) {
@@ -73,7 +113,7 @@ pub(super) fn call_kind(payload: &Value) -> &'static str {
         ("fileChange", _) => "edit",
         ("webSearch", _) => "search",
         ("imageView", _) => "read",
-        (tool_type, _) => KINDS.into_iter().find(|kind| *kind == tool_type).unwrap_or("other"),
+        (tool_type, _) => known_kind(tool_type),
     }
 }
 

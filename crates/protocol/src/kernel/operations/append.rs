@@ -17,6 +17,7 @@ use crate::{
         commands::{Command, CommandState},
         events::{Appended, EventType, NewEvent, unknown_command},
         facts::{Facts, ToolFacts},
+        fold::KnownCalls,
         permissions::VotingRules,
         runs::{Terminal, TerminalStatus},
     },
@@ -33,6 +34,8 @@ pub struct AppendOp {
     pub release_if_idle: bool,
     /// How permission requests among the events are decided.
     pub voting: VotingRules,
+    /// The calls of the events' command that the server knows, if it starts another one without having searched the log for it.
+    pub known_calls: Option<KnownCalls>,
     pub events: Vec<NewEvent>,
 }
 
@@ -61,7 +64,7 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
     }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
-    check(rows, &op.events)?;
+    check(rows, &op.events, op.known_calls.as_ref())?;
     let first_seq = rows.run.last_seq + 1;
     let overspent = budget::overspent(rows, &op.events);
     for event in op.events {
@@ -116,7 +119,7 @@ fn terminal_of(rows: &RunDesk, command_id: Option<CommandId>) -> Option<&Termina
 }
 
 /// Nothing is written unless every event can be.
-fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
+fn check(rows: &RunDesk, events: &[NewEvent], known_calls: Option<&KnownCalls>) -> Result<(), Failure> {
     let mut ended: Vec<CommandId> = vec![];
     let mut run_ended = false;
     let mut requested: Vec<PermissionId> = vec![];
@@ -133,7 +136,7 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
                 return Err(command_ended(command.terminal.as_ref()));
             }
             if let Facts::Tool(call) = &event.facts {
-                check_call(command, call)?;
+                check_call(command, call, known_calls)?;
             }
         }
         match &event.facts {
@@ -157,11 +160,16 @@ fn check(rows: &RunDesk, events: &[NewEvent]) -> Result<(), Failure> {
 }
 
 /// A call of this server's tools is started once, although two servers may have got its request. One whose execution was lost may
-/// be executed again, if its tool is idempotent: the event states it.
-fn check_call(command: &Command, call: &ToolFacts) -> Result<(), Failure> {
+/// be executed again, if its tool is idempotent: the event states it. If the command has calls that the server does not know, this one
+/// may be among them, and the server has to search the log.
+fn check_call(command: &Command, call: &ToolFacts, known_calls: Option<&KnownCalls>) -> Result<(), Failure> {
     let is_start = call.tool_type.as_deref() == Some(TOOLKIT) && call.status.as_deref() == CallState::Started.status();
     let call_id = call.tool_call_id.as_deref().filter(|_| is_start && !call.is_executed_again);
-    match call_id.filter(|call_id| command.fold.tools.has_toolkit_call(call_id)) {
+    let tools = &command.fold.tools;
+    let may_be_recorded = |call_id: &&str| {
+        tools.has_toolkit_call(call_id) || known_calls.is_some_and(|known_calls| !tools.has_only(known_calls))
+    };
+    match call_id.filter(may_be_recorded) {
         Some(call_id) => Err(Failure::rule(Rule::ToolCallReused, format!("callId {call_id:?} was used before"))),
         None => Ok(()),
     }

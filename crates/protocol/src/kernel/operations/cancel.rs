@@ -16,7 +16,7 @@ use crate::{
         commands::CommandState,
         events::{EventType, NewEvent},
         permissions::resolved_by,
-        runner_jobs::JobPhase,
+        runner_jobs::{JobExtras, JobPhase},
         runs::TerminalStatus,
     },
 };
@@ -34,6 +34,8 @@ pub struct CancelCommandOp {
     pub reason: Option<String>,
     /// The dialect's name for the client that requested it, for other clients to see.
     pub origin: Option<String>,
+    /// Also cancel the run's jobs that no runner has claimed, if no command is left for them.
+    pub with_jobs: bool,
 }
 
 pub(super) fn cancel_run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: Timestamp) -> Result<Reply, Failure> {
@@ -46,7 +48,7 @@ pub(super) fn cancel_run(desk: &mut Desk, run_id: RunId, op: CancelRunOp, now: T
         for command_id in desk.run(run_id)?.unfinished_ids() {
             stop(desk, run_id, command_id, op.reason.as_deref(), now);
         }
-        cancel_pending_jobs(desk.run_mut(run_id), now);
+        cancel_pending_jobs(desk.run_mut(run_id), "the run was cancelled before a runner claimed the job", now);
         desk.settle(run_id, now);
     }
     Ok(Reply::CancelledRun(Box::new((*desk.run(run_id)?.run).clone())))
@@ -62,6 +64,9 @@ pub(super) fn cancel_command(
     let command = rows.commands.get(&op.command_id).ok_or_else(|| Failure::not_found("command"))?;
     if command.is_unfinished() && command.cancel_requested_at.is_none() {
         request_cancel(desk, run_id, op.command_id, &op.by, op.reason.as_deref(), op.origin.as_deref(), now);
+        if op.with_jobs && desk.run(run_id)?.unfinished().next().is_none() {
+            cancel_pending_jobs(desk.run_mut(run_id), "the turn was cancelled before a runner claimed the job", now);
+        }
         desk.settle(run_id, now);
     }
     let command = (*desk.run(run_id)?.commands[&op.command_id]).clone();
@@ -108,15 +113,16 @@ fn stop(desk: &mut Desk, run_id: RunId, command_id: CommandId, reason: Option<&s
     }
 }
 
-/// Cancels the jobs of a cancelled run that no runner has claimed, so that no runner is started for them. Launchers claim jobs
-/// outside of the lanes, so only an operation that has requested [`Needs::pending_jobs`] may call this.
+/// Cancels the jobs of the run that no runner has claimed, so that no runner is started for them. The next turn of a run that goes
+/// on makes its standing job pending again. Launchers claim jobs outside of the lanes, so only an operation that has requested
+/// [`Needs::pending_jobs`] may call this.
 ///
 /// [`Needs::pending_jobs`]: super::request::Needs::pending_jobs
-fn cancel_pending_jobs(desk: &mut RunDesk, now: Timestamp) {
-    let message = "the run was cancelled before a runner claimed the job";
+fn cancel_pending_jobs(desk: &mut RunDesk, message: &str, now: Timestamp) {
     let summary = json!({"status": "cancelled", "message": message});
     for job in desk.jobs.values_mut().filter(|job| job.phase == JobPhase::Pending) {
         job.phase = JobPhase::Cancelled;
+        job.extras = JobExtras::without_values(&job.extras);
         job.terminal_summary = RawJson::of(&summary);
         job.updated_at = now;
     }

@@ -12,6 +12,7 @@ use crate::{
         commands::{Command, CommandState, CommandType},
         events::NewEvent,
         runs::TerminalStatus,
+        session_storage::MissingStorage,
         whole_payloads::stored_bytes,
     },
     limits::{COMMANDS_UNFINISHED_BYTES_MAX, COMMANDS_UNFINISHED_MAX},
@@ -25,10 +26,10 @@ pub struct CreateCommandOp {
     pub message: NewEvent,
     /// Facts of the command that the request states, after the message.
     pub facts: Vec<NewEvent>,
-    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    /// What the server does not find of the session's storage. See [`SessionStorage::check_found`].
     ///
     /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
-    pub storage_missing: bool,
+    pub storage_missing: MissingStorage,
 }
 
 /// The command, and whether it is new.

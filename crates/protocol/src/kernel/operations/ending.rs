@@ -10,12 +10,17 @@ use crate::{
         commands::CommandState,
         events::{EventType, NewEvent},
         facts::{Facts, TerminalFacts},
+        fold::ToolFold,
         permissions::resolved_by,
         runs::{RunStatus, Terminal, TerminalStatus},
     },
     limits::BLOCKER_CHARS_MAX,
     text::clip,
+    tools::calls::{CallState, TOOLKIT},
 };
+
+/// The result of a call that was open when its command ended.
+const LEFT_CALL: &str = "the outcome of this call is not known: the turn ended before the tool had responded, and the call may have had an effect";
 
 /// An end about to be stated.
 pub(super) struct End {
@@ -97,9 +102,7 @@ pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId,
     let (is_cancel_requested, reason) = (command.cancel_requested_at.is_some(), command.cancel_reason.clone());
     end.attribute_to_cancel(is_cancel_requested);
     end.explain(reason);
-    if end.event.is_none() {
-        leave_calls(desk, run_id, command_id, now);
-    }
+    leave_calls(desk, run_id, command_id, &end, now);
     let event = end.event(Some(command_id));
     let seq = desk.append(run_id, event, now);
     let command = desk.run_mut(run_id).commands.get_mut(&command_id).expect("checked by the operation");
@@ -123,13 +126,41 @@ pub(super) fn end_command(desk: &mut Desk, run_id: RunId, command_id: CommandId,
     seq
 }
 
-/// Records that the outcome of the tool calls still open is unknown: their runner can no longer report it.
-fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, now: Timestamp) {
-    let open = desk.run_mut(run_id).commands[&command_id].fold.tools.open.clone();
-    for tool_call_id in open {
-        let fact = json!({"toolCallId": tool_call_id, "status": "outcome-unknown"});
+/// Records that the outcome of the tool calls still open is unknown: their runner can no longer report it. A runner that ends the
+/// command itself has reported the calls of its agent's own tools, and may leave calls open that the front end answers. The calls
+/// of this server's tools end here in any case, because nothing can be recorded for a command that has ended.
+fn leave_calls(desk: &mut Desk, run_id: RunId, command_id: CommandId, end: &End, now: Timestamp) {
+    let tools = &desk.run_mut(run_id).commands[&command_id].fold.tools;
+    let left: Vec<_> = tools.open.iter().filter(|call_id| is_left(tools, call_id, end)).collect();
+    let facts: Vec<_> = left.into_iter().map(|call_id| left_call(tools, call_id)).collect();
+    for fact in facts {
         desk.append(run_id, NewEvent::written(EventType::ToolCall, Some(command_id), &fact), now);
     }
+}
+
+/// Whether an open call ends with its command.
+fn is_left(tools: &ToolFold, call_id: &str, end: &End) -> bool {
+    let is_own = match tools.item(call_id) {
+        Some(item) => item.tool_type.as_deref() == Some(TOOLKIT),
+        // The fold has the newest calls only. Calls that a front end answers are left open by turns that complete.
+        None => end.facts.status != TerminalStatus::Completed,
+    };
+    end.event.is_none() || is_own
+}
+
+fn left_call(tools: &ToolFold, call_id: &str) -> Value {
+    let mut fact = json!({"toolCallId": call_id, "status": CallState::OutcomeUnknown.status()});
+    let own = tools.item(call_id).filter(|item| item.tool_type.as_deref() == Some(TOOLKIT));
+    if let Some(item) = own {
+        // Later turns get the result.
+        fact["name"] = item.tool_name.as_deref().into();
+        fact["method"] = item.method.as_deref().into();
+        fact["type"] = TOOLKIT.into();
+        fact["resultSummary"] = LEFT_CALL.into();
+        fact["result"] = LEFT_CALL.into();
+        fact["resultTruncated"] = false.into();
+    }
+    fact
 }
 
 /// Ends a run with everything unfinished in it, and its lease.

@@ -15,8 +15,9 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
-        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobPhase, JobPoll, Launcher, RunnerJob},
+        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, RunnerJob},
         runs::TerminalStatus,
+        session_storage::MissingStorage,
     },
     limits::JOB_ATTEMPTS_MAX,
 };
@@ -27,10 +28,10 @@ pub struct CreateJobOp {
     pub job: RunnerJob,
     /// The run's latest command when left out.
     pub command_id: Option<CommandId>,
-    /// The directory of the session's storage does not exist. See [`SessionStorage::check_found`].
+    /// What the server does not find of the session's storage. See [`SessionStorage::check_found`].
     ///
     /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
-    pub storage_missing: bool,
+    pub storage_missing: MissingStorage,
 }
 
 /// The launcher reports how the runner it started has ended, or a sweeper that its launcher is gone.
@@ -135,7 +136,9 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
         && job.launcher == Launcher::External
         && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
     let starts = job.attempt - i64::from(op.end == JobEnd::Returned || is_unseen);
-    let again = !succeeded && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
+    // No other runner would find storage that is gone.
+    let is_evicted = failure_of(&op.summary) == Some(FailureKind::SessionStoreEvicted);
+    let again = !succeeded && !is_evicted && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
     if holder == Some(true) {
         match op.end {
             JobEnd::Failed => lease::expire(desk, run_id, true, now),
@@ -161,9 +164,16 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     job.token_hash = None;
     job.terminal_summary = op.summary;
     job.updated_at = now;
+    if job.phase.is_finished() {
+        job.extras = JobExtras::without_values(&job.extras);
+    }
     desk.jobs_waiting |= again && !cancelled;
     if !succeeded && !again {
-        give_up(desk, run_id, &left, now);
+        let (kind, message) = match is_evicted {
+            true => (FailureKind::SessionStoreEvicted, "the session's storage is gone"),
+            false => (FailureKind::InfraFailed, "no runner could finish it"),
+        };
+        give_up(desk, run_id, &left, (kind, message), now);
     }
     desk.settle(run_id, now);
     Ok(Reply::Done)
@@ -211,11 +221,26 @@ fn note_end(desk: &mut Desk, run_id: RunId, runner_job_id: RunnerJobId, summary:
     desk.append(run_id, NewEvent::written(EventType::BackendStatus, None, &fact), now);
 }
 
-fn give_up(desk: &mut Desk, run_id: RunId, left: &[CommandId], now: Timestamp) {
+/// Why a start failed, as its summary has it.
+fn failure_of(summary: &RawJson) -> Option<FailureKind> {
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct FailedStart {
+        failure_kind: FailureKind,
+    }
+    summary.view::<FailedStart>().map(|start| start.failure_kind)
+}
+
+fn give_up(
+    desk: &mut Desk,
+    run_id: RunId,
+    left: &[CommandId],
+    (kind, message): (FailureKind, &'static str),
+    now: Timestamp,
+) {
     for command_id in left {
         if desk.run_mut(run_id).commands[command_id].is_unfinished() {
-            let message = "no runner could finish it";
-            let end = End::manager(TerminalStatus::Failed, FailureKind::InfraFailed, message);
+            let end = End::manager(TerminalStatus::Failed, kind, message);
             end_command(desk, run_id, *command_id, end, now);
         }
     }

@@ -36,7 +36,7 @@ pub struct AnswerPermissionOp {
     pub voter: Voter,
 }
 
-/// Writes the request and, where it is malformed, its denial.
+/// Writes the request, with the deadline that holds for it, and, where it is malformed, its denial.
 pub(super) fn ask(
     desk: &mut Desk,
     run_id: RunId,
@@ -46,20 +46,24 @@ pub(super) fn ask(
     now: Timestamp,
 ) {
     let Facts::Permission(request) = event.facts.clone() else { unreachable!("only permission requests ask") };
-    desk.append(run_id, event, now);
-    let asked_seq = desk.session.last_seq;
     let ask = match request {
         Asked::Well(ask) => *ask,
-        Asked::Badly(permission_id) => return deny_unread(desk, run_id, command_id, permission_id, now),
+        Asked::Badly(permission_id) => {
+            desk.append(run_id, event, now);
+            return deny_unread(desk, run_id, command_id, permission_id, now);
+        }
     };
-    let ballot = ballot(desk, run_id, command_id, voting);
     let waits_ms_max = desk.run_mut(run_id).run.execution_policy.permission_timeout_ms;
+    let deadline = ask.waits_until(now, waits_ms_max);
+    desk.append(run_id, event.with_deadline(deadline), now);
+    let asked_seq = desk.session.last_seq;
+    let ballot = ballot(desk, run_id, command_id, voting);
     let request = PermissionRequest {
         permission_id: ask.permission_id,
         run_id,
         session: desk.session.session,
         command_id,
-        deadline: ask.waits_until(now, waits_ms_max),
+        deadline,
         round: round(desk.run_mut(run_id), command_id).unwrap_or(asked_seq),
         title: ask.title,
         command: ask.command,

@@ -199,7 +199,7 @@ impl Replay {
             Some("left") => self.participants.retain(|other| Some(other) != labels.participant.as_ref()),
             Some("closed") => self.closed_at = Some(event.created_at),
             Some("rewound") => self.thread_id = None,
-            Some("storage-made") => self.storage_kind = StorageKind::Local,
+            Some("storage-made") => self.storage_kind = fields.storage_kind.unwrap_or(StorageKind::Local),
             Some("storage-evicted") => self.storage_kind = StorageKind::Evicted,
             _ => {}
         }

@@ -96,6 +96,7 @@ impl Request {
             }
             Op::Submit(op) => Needs { alias: Some(&op.alias), ..none },
             Op::CancelRun(_) => Needs { pending_jobs: true, ..none },
+            Op::CancelCommand(op) => Needs { pending_jobs: op.with_jobs, ..none },
             Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
             Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
             _ => none,

@@ -17,7 +17,7 @@ use crate::{
         events::{EventType, NewEvent},
         labels::LabelPatch,
         runs::TerminalStatus,
-        session_storage::{RefreshStorage, StorageKind},
+        session_storage::{RefreshStorage, SessionStorage, StorageKind, StoragePlace, elsewhere},
         sessions::{ParentSession, Session},
     },
     limits::SESSION_PARTICIPANTS_MAX,
@@ -57,7 +57,7 @@ pub enum SessionChange {
     /// Permanent: it accepts no further runs or commands, and can still be read.
     Close,
     /// It has storage now; kept at least until then.
-    MakeStorage { expires_at: Option<Timestamp> },
+    MakeStorage { place: StoragePlace, expires_at: Option<Timestamp> },
     /// What a runner found in it.
     MeasureStorage { found: RefreshStorage, expires_at: Option<Timestamp> },
     /// It is to be forgotten: what runs in it ends, and it accepts nothing further.
@@ -83,7 +83,7 @@ pub(super) fn create(desk: &mut Desk, op: CreateSessionOp, now: Timestamp) -> Re
     let Session { title, labels, backend_profile, storage, .. } = &*desk.session;
     let fact = json!({"change": "created", "title": title, "labels": labels, "backendProfile": backend_profile,
         "storageKind": storage.storage_kind, "expiresAt": storage.expires_at, "by": by, "sessionDigest": digest});
-    let fact = with_parent(fact, desk.session.parent);
+    let fact = with_claim(with_parent(fact, desk.session.parent), &desk.session.storage);
     let created = state(desk, &fact, now);
     match participant {
         Some(participant) => change(desk, ChangeSessionOp { change: SessionChange::Join { participant }, by }, now),
@@ -95,6 +95,15 @@ pub(super) fn create(desk: &mut Desk, op: CreateSessionOp, now: Timestamp) -> Re
 fn with_parent(mut fact: serde_json::Value, parent: Option<ParentSession>) -> serde_json::Value {
     if let Some(parent) = parent {
         fact["parent"] = json!({"session": parent.session, "seq": parent.seq});
+    }
+    fact
+}
+
+/// The fact of storage that is a volume claim names it.
+fn with_claim(mut fact: serde_json::Value, storage: &SessionStorage) -> serde_json::Value {
+    if let Some(StoragePlace::Claim { name, namespace }) = storage.place() {
+        fact["pvcName"] = name.into();
+        fact["pvcNamespace"] = namespace.into();
     }
     fact
 }
@@ -142,11 +151,13 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             desk.session.closed_at = Some(now);
             json!({"change": "closed", "by": op.by})
         }
-        SessionChange::MakeStorage { expires_at } => {
+        SessionChange::MakeStorage { place, expires_at } => {
             check_session_open(&desk.session)?;
-            make_storage(&mut desk.session, expires_at)?;
-            json!({"change": "storage-made", "storageKind": "local", "expiresAt": desk.session.storage.expires_at,
-                "by": op.by})
+            make_storage(&mut desk.session, place, expires_at)?;
+            let storage = &desk.session.storage;
+            let fact = json!({"change": "storage-made", "storageKind": storage.storage_kind,
+                "expiresAt": storage.expires_at, "by": op.by});
+            with_claim(fact, storage)
         }
         SessionChange::MeasureStorage { found, expires_at } => {
             measure_storage(&mut desk.session, &found, expires_at, now)?;
@@ -191,7 +202,7 @@ fn is_so(session: &Session, change: &SessionChange) -> Result<bool, Failure> {
             !session.participants.contains(participant) || session.participants.len() == 1
         }
         SessionChange::Close => session.closed_at.is_some(),
-        SessionChange::MakeStorage { .. } => session.storage.storage_kind == StorageKind::Local,
+        SessionChange::MakeStorage { place, .. } => session.storage.storage_kind == place.kind(),
         SessionChange::MeasureStorage { found, expires_at } => is_as_found(session, found, *expires_at),
         SessionChange::EvictStorage { .. } => session.storage.storage_kind == StorageKind::Evicted,
         SessionChange::Erase | SessionChange::EraseUnchanged { .. } => session.erased_at.is_some(),
@@ -259,12 +270,16 @@ fn is_as_found(session: &Session, found: &RefreshStorage, expires_at: Option<Tim
     let known = (storage.storage_size_bytes, storage.storage_files_count, &storage.storage_sha256);
     // What has no digest may have changed without showing it.
     let same = found.sha256.is_some() && known == (Some(found.size_bytes), Some(found.files_count), &found.sha256);
-    storage.storage_kind == StorageKind::Local && same && storage.expires_at >= expires_at
+    storage.storage_kind.is_kept() && same && storage.expires_at >= expires_at
 }
 
-fn make_storage(session: &mut Session, expires_at: Option<Timestamp>) -> Result<(), Failure> {
+/// Storage of another kind that was never used is given up; what an agent left there is not moved.
+fn make_storage(session: &mut Session, place: StoragePlace, expires_at: Option<Timestamp>) -> Result<(), Failure> {
     session.storage.check()?;
-    session.storage.storage_kind = StorageKind::Local;
+    if session.storage.is_used() {
+        return Err(elsewhere(session.storage.storage_kind));
+    }
+    session.storage.put_at(place);
     session.storage.keep_until(expires_at);
     Ok(())
 }
@@ -299,6 +314,6 @@ fn evict_storage(session: &mut Session, now: Timestamp) -> Result<(), Failure> {
 fn check_storage(session: &Session) -> Result<(), Failure> {
     match session.storage.storage_kind {
         StorageKind::None => Err(Failure::rule(Rule::StorageNone, "the session has no storage")),
-        StorageKind::Local | StorageKind::Evicted => Ok(()),
+        StorageKind::Local | StorageKind::Pvc | StorageKind::Evicted => Ok(()),
     }
 }

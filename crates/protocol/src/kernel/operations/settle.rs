@@ -69,8 +69,9 @@ fn set_status(desk: &mut RunDesk, leased: bool) {
 
 /// A standing job starts a runner again. True: a launcher should look.
 fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
+    let is_cancelled = desk.run.cancel_requested_at.is_some();
     let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
-    if !matches!(job.phase, JobPhase::Succeeded | JobPhase::Failed) {
+    if !job.phase.is_finished() || (job.phase == JobPhase::Cancelled && is_cancelled) {
         return false;
     }
     job.phase = JobPhase::Pending;

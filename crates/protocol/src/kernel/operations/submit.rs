@@ -1,7 +1,7 @@
 //! Submits work under an alias that the client chose. A turn goes to the session's run, or to a new one; answers resolve the
 //! permission requests that the session's agent waits for. The alias is written together with the work.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
     Reply,
@@ -19,7 +19,7 @@ use crate::{
         aliases::{CommandAlias, OnBusy},
         commands::{Command, CommandType},
         events::{EventType, NewEvent, PHASE_ROLLED_BACK},
-        permissions::{Choice, EditedArguments, PermissionRequest, PermissionStatus, Voter},
+        permissions::{CheckedEdits, Choice, EditedArguments, PermissionRequest, PermissionStatus, Voter},
         runs::Run,
     },
 };
@@ -51,7 +51,7 @@ pub struct PermissionAnswer {
     pub permission_id: PermissionId,
     pub choice: Choice,
     /// Arguments that replace those of the request.
-    pub edited: Option<Value>,
+    pub edited: Option<CheckedEdits>,
 }
 
 impl SubmitOp {
@@ -275,18 +275,16 @@ fn answer(
 /// The arguments that replace those of the request, if the answer has some. Only an answer that decides alone may: other voters
 /// would not have seen them.
 fn edits(request: &PermissionRequest, answer: &PermissionAnswer) -> Result<Option<EditedArguments>, Failure> {
-    let Some(arguments) = &answer.edited else { return Ok(None) };
+    let Some(checked) = &answer.edited else { return Ok(None) };
     let rejected = |message: &str| Err(Failure::invalid(Rule::PermissionEdits, message));
-    let Some(editable) = &request.editable else {
-        return rejected("the permission request has no arguments that can be edited");
-    };
+    let edited = checked.fit(request.editable.as_ref(), &request.digest)?;
     if !answer.choice.select(&request.options).is_some_and(|option| option.kind.allows()) {
         return rejected("edited arguments need an answer that allows the request");
     }
     if !request.ballot.strategy.is_first_responder() {
         return rejected("arguments cannot be edited where several voters decide");
     }
-    editable.edit(arguments.clone()).map(Some)
+    Ok(Some(edited.clone()))
 }
 
 /// The option to vote for, or `Some(None)` to cancel the request. `None` if the answer changes nothing.

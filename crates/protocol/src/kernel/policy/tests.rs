@@ -46,6 +46,15 @@ fn a_resource_bundle_is_refused_and_not_passed_over() {
 }
 
 #[test]
+fn what_is_for_one_runner_is_refused_on_a_run() {
+    for (field, value) in [("backendImageRef", json!({"image": "a"})), ("transientEnv", json!({"A": "b"}))] {
+        let broken = broken_rule(|body| body[field] = value);
+        assert_eq!(broken, (FailureKind::SchemaInvalid, "run-field-of-job".into()), "{field}");
+        TenantPolicy::default().admit(&request(|body| body[field] = Value::Null)).unwrap();
+    }
+}
+
+#[test]
 fn nothing_widens_the_policy() {
     for (policy, rule) in [
         (json!({"sandbox": "danger-full-access"}), "sandbox-widened"),

@@ -11,7 +11,7 @@ use crate::{
     limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
 };
 
-const OUR_TABLE: &str = "ostler";
+pub(super) const OUR_TABLE: &str = "ostler";
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProfileConfig {
@@ -28,20 +28,34 @@ pub struct ProfileConfig {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OurTable {
+pub(super) struct OurTable {
     #[serde(default)]
     agent: Option<String>,
-    base_url: Option<String>,
-    model: Option<String>,
+    pub base_url: Option<String>,
+    pub model: Option<String>,
     command: Option<Vec<String>>,
     #[serde(default)]
     keep: Vec<String>,
     extensions: Option<AgentExtensions>,
     #[serde(default)]
-    files: BTreeMap<String, String>,
+    pub files: BTreeMap<String, String>,
     #[serde(default)]
-    prices: Prices,
-    context_window: Option<u64>,
+    pub prices: Prices,
+    pub context_window: Option<u64>,
+}
+
+/// The names of all fields of [`OurTable`].
+pub(super) const SETTINGS: [&str; 9] =
+    ["agent", "base_url", "command", "context_window", "extensions", "files", "keep", "model", "prices"];
+
+impl OurTable {
+    /// Reads the table. The failure names the first field that does not fit.
+    pub(super) fn read(table: toml::Value) -> Result<Self, Failure> {
+        serde_path_to_error::deserialize(table).map_err(|error| {
+            let place = format!("{OUR_TABLE}.{}", error.path());
+            refused(&format!("{place} is not a setting we know, or not of its type")).detail("field", place)
+        })
+    }
 }
 
 /// The largest context window that a config can state, in tokens.
@@ -56,44 +70,42 @@ impl ProfileConfig {
         Self { agent, prices: Prices::default(), context_window, own, files: BTreeMap::new() }
     }
 
-    /// Reads a config that a user sends. Codex ignores a top-level `base_url`, so it is a forgotten table `[ostler]`.
-    pub fn read_new(text: &str) -> Result<Self, Failure> {
-        let config = Self::read(text)?;
-        if config.agent == AgentConfig::Codex && config.own.contains_key("base_url") {
-            let message = "base_url is not a setting of Codex; for the model backend write it below a line [ostler], \
-                           with agent = \"model\" and model";
-            return Err(refused(message).detail("field", "base_url"));
-        }
-        Ok(config)
-    }
-
     pub fn read(text: &str) -> Result<Self, Failure> {
-        let mut own: toml::Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-            Failure::invalid(Rule::ConfigToml, format!("config.toml is not TOML; see line {line}")).detail("line", line)
-        })?;
-        let ours = match own.remove(OUR_TABLE) {
-            None => None,
-            Some(table) => Some(serde_path_to_error::deserialize::<_, OurTable>(table).map_err(|error| {
-                let place = format!("{OUR_TABLE}.{}", error.path());
-                refused(&format!("{place} is not a setting we know, or not of its type")).detail("field", place)
-            })?),
+        let mut own = parse(text)?;
+        let Some(ours) = own.remove(OUR_TABLE).map(OurTable::read).transpose()? else {
+            return Ok(Self::of(AgentConfig::Codex, own));
         };
-        let Some(ours) = ours else { return Ok(Self::of(AgentConfig::Codex, own)) };
         let (files, prices) = (ours.files.clone(), ours.prices.clone());
         check_files(&files)?;
         prices.check()?;
         let stated = ours.context_window;
-        if stated.is_some_and(|tokens| !(1..=CONTEXT_WINDOW_MAX).contains(&tokens)) {
-            return Err(refused(&format!("ostler.context_window must be 1 to {CONTEXT_WINDOW_MAX} tokens")));
-        }
+        check_window(stated)?;
         let config = Self::of(agent(ours)?, own);
         Ok(Self { prices, files, context_window: stated.or(config.context_window), ..config })
     }
 }
 
+pub(super) fn parse(text: &str) -> Result<toml::Table, Failure> {
+    text.parse().map_err(|error: toml::de::Error| {
+        let line = error.span().map_or(0, |span| line_of(text, span.start));
+        Failure::invalid(Rule::ConfigToml, format!("config.toml is not TOML; see line {line}")).detail("line", line)
+    })
+}
+
+/// The number of the line at this byte.
+pub(super) fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
+}
+
+pub(super) fn check_window(tokens: Option<u64>) -> Result<(), Failure> {
+    match tokens.is_none_or(|tokens| (1..=CONTEXT_WINDOW_MAX).contains(&tokens)) {
+        true => Ok(()),
+        false => Err(refused(&format!("ostler.context_window must be 1 to {CONTEXT_WINDOW_MAX} tokens"))),
+    }
+}
+
 /// Each agent takes its own settings; one of another agent's is a mistake that would change nothing.
-fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
+pub(super) fn agent(ours: OurTable) -> Result<AgentConfig, Failure> {
     let OurTable { agent, base_url, model, command, keep, extensions, files, prices: _, context_window: _ } = ours;
     if extensions.is_some() && agent.as_deref() != Some("acp") {
         return Err(refused("ostler.extensions is for acp only"));
@@ -131,7 +143,7 @@ fn checked_command(command: Vec<String>) -> Result<Vec<String>, Failure> {
     Err(refused(&format!("ostler.command must be 1 to {PROFILE_COMMAND_WORDS_MAX} words, none of them empty")))
 }
 
-fn check_url(text: &str) -> Result<(), Failure> {
+pub(super) fn check_url(text: &str) -> Result<(), Failure> {
     if text.contains('#') {
         return Err(refused("ostler.base_url must not have a fragment (what begins with #): it is never sent"));
     }
@@ -153,7 +165,7 @@ fn check_paths<'a>(field: &str, mut paths: impl Iterator<Item = &'a str>) -> Res
     }
 }
 
-fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
+pub(super) fn check_files(files: &BTreeMap<String, String>) -> Result<(), Failure> {
     if files.len() > PROFILE_FILES_MAX {
         return Err(refused(&format!("ostler.files holds at most {PROFILE_FILES_MAX} files")));
     }
@@ -232,16 +244,6 @@ mod tests {
         assert!(stray.contains("takes no command"), "{stray}");
         let stray = message("[ostler]\nagent = \"acp\"\ncommand = [\"sh\"]\nmodel = \"m\"");
         assert!(stray.contains("takes no base_url or model"), "{stray}");
-    }
-
-    #[test]
-    fn an_address_outside_of_our_table_is_refused_in_new_configs() {
-        let forgotten = "base_url = \"http://127.0.0.1:11434/v1\"\nmodel = \"m\"\n";
-        let message = ProfileConfig::read_new(forgotten).unwrap_err().message;
-        assert!(message.contains("below a line [ostler]"), "{message}");
-        assert_eq!(ProfileConfig::read(forgotten).unwrap().agent, AgentConfig::Codex, "stored configs stay readable");
-        let codex = "model_provider = \"p\"\n[model_providers.p]\nbase_url = \"http://127.0.0.1:1/v1\"\n";
-        assert!(ProfileConfig::read_new(codex).is_ok());
     }
 
     #[test]

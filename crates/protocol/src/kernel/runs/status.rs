@@ -41,6 +41,13 @@ pub struct Terminal {
     pub at: Timestamp,
 }
 
+impl Terminal {
+    /// The same end without its text, as retention leaves it.
+    pub fn without_text(self) -> Self {
+        Self { message: None, ..self }
+    }
+}
+
 /// `pending → claimed → running → completed | failed | blocked | cancelled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

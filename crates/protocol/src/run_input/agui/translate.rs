@@ -281,7 +281,7 @@ impl Translator {
             EventType::Usage => self.count(payload),
             EventType::BackendStatus => self.phase(payload, out),
             EventType::PermissionRequest => {
-                self.questions.open(event, &self.tools);
+                self.questions.open(event, payload, &mut self.tools, out);
                 self.interrupt(seq, out);
             }
             EventType::PermissionResolved => {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     export,
-    tool::{CalendarWrite, KnownZones, ZoneSource, definitions, read_write, resolve_zone},
+    tool::{CalendarWrite, KnownZones, ZoneSource, definitions, missing_zone, read_write, resolve_zone},
     *,
 };
 
@@ -311,4 +311,21 @@ fn exported_text_is_escaped_and_folded() {
     let unfolded = text.replace("\r\n ", "");
     assert!(unfolded.contains("SUMMARY:Plan\\; build\\, test\\\\ship"), "{unfolded}");
     assert!(unfolded.contains("DESCRIPTION:first\\nsecond 早上好"));
+}
+
+#[test]
+fn a_call_lacks_a_zone_if_it_has_a_time_and_names_none() {
+    let zones = KnownZones { device: Some("America/Los_Angeles"), user: Some("Asia/Shanghai") };
+    let missing = |call: Value| missing_zone(call.as_object().unwrap(), zones).map(|(zone, _)| zone);
+    let device = Some("America/Los_Angeles".to_owned());
+    for (call, expected) in [
+        (json!({"action": "create", "starts_at": "2026-03-17T09:00"}), device.clone()),
+        (json!({"action": "create", "event_timezone": null}), device.clone()),
+        (json!({"action": "create", "event_timezone": "UTC"}), None),
+        (json!({"action": "update", "ends_at": "2026-03-17T09:00"}), device),
+        (json!({"action": "update", "title": "x"}), None),
+        (json!({"action": "delete"}), None),
+    ] {
+        assert_eq!(missing(call.clone()), expected, "{call}");
+    }
 }

@@ -2,7 +2,7 @@
 //! call's own, the device's, the user's, UTC. The final call always has one, and the result says where it came from.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use super::{CreateCalendarEvent, UpdateCalendarEvent};
@@ -14,6 +14,8 @@ use crate::{
 
 pub const CALENDAR_WRITE: &str = "calendar_write";
 pub const CALENDAR_READ: &str = "calendar_read";
+/// The argument with the zone of the event.
+pub const EVENT_TIMEZONE: &str = "event_timezone";
 
 /// A tool as a model gets it.
 #[derive(Clone, Debug, PartialEq)]
@@ -87,6 +89,20 @@ pub fn resolve_zone(argument: Option<&str>, zones: KnownZones<'_>) -> Result<(St
     };
     let found = known(zones.device, ZoneSource::Device).or_else(|| known(zones.user, ZoneSource::User));
     Ok(found.unwrap_or_else(|| ("UTC".to_owned(), ZoneSource::Utc)))
+}
+
+/// The zone that a call of `calendar_write` needs and does not name, by the fixed order. `None` if it names one or needs none.
+pub fn missing_zone(arguments: &Map<String, Value>, zones: KnownZones<'_>) -> Option<(String, ZoneSource)> {
+    let is_given = |name: &str| arguments.get(name).is_some_and(|value| !value.is_null());
+    let needs_zone = match arguments.get("action").and_then(Value::as_str) {
+        Some("create") => true,
+        Some("update") => is_given("starts_at") || is_given("ends_at"),
+        _ => false,
+    };
+    if !needs_zone || is_given(EVENT_TIMEZONE) {
+        return None;
+    }
+    resolve_zone(None, zones).ok()
 }
 
 /// Reads a call of `calendar_write` and completes it: the final call of a new event always names its zone.

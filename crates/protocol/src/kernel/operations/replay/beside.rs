@@ -321,7 +321,8 @@ fn check_permission(row: &str, stored: &PermissionRequest, replayed: &Permission
     found.check(same(stored.tool_call_id.as_deref(), replayed.tool_call_id.as_deref()), row, "tool_call_id");
     found.check(stored.options == replayed.options, row, "options");
     found.check(stored.digest == replayed.digest, row, "digest");
-    // The policy of its run, which no event states, may end it earlier than the request asks for.
+    // An event without the deadline that holds, of an earlier version or near the limit of its size, does not state the policy of
+    // its run, which may end the request earlier.
     let deadlines = replayed.created_at.as_microsecond()..=replayed.deadline.as_microsecond();
     found.check(deadlines.contains(&stored.deadline.as_microsecond()), row, "deadline");
     found.check(stored.status == replayed.status, row, "status");

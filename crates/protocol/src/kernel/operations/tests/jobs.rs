@@ -23,6 +23,21 @@ fn a_job_that_keeps_failing_is_given_up_with_its_work() {
 }
 
 #[test]
+fn a_job_that_finds_no_storage_is_not_tried_again_and_its_command_says_why() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    let summary = RawJson::of(&json!({"status": "not-started", "failureKind": "session-store-evicted"}));
+    let heartbeat_at = scene.rows(run).jobs[&job].heartbeat_at;
+    let owner = "launcher".to_owned();
+    let op = FinishJobOp { runner_job_id: job, owner, end: JobEnd::Failed, heartbeat_at, summary };
+    scene.apply(run, Op::FinishJob(op)).unwrap();
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Failed);
+    assert_eq!(scene.failure_kind(run, turn), Some(FailureKind::SessionStoreEvicted));
+}
+
+#[test]
 fn a_job_that_fails_with_nothing_left_to_do_is_not_tried_again() {
     let mut scene = Scene::new();
     let run = scene.run();

@@ -85,6 +85,7 @@ fn only_the_holder_of_the_live_lease_writes() {
         batch_no: None,
         release_if_idle: false,
         voting: VotingRules::default(),
+        known_calls: None,
         events: vec![says(turn)],
     };
     assert_eq!(scene.refused(run, Op::Append(op.clone())), "attempt-stale");

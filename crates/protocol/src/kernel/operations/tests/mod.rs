@@ -156,7 +156,12 @@ impl Scene {
             updated_at: self.now,
         };
         let message = NewEvent::written(EventType::UserMessage, Some(command_id), &json!({}));
-        Op::CreateCommand(Box::new(CreateCommandOp { command, message, facts: vec![], storage_missing: false }))
+        Op::CreateCommand(Box::new(CreateCommandOp {
+            command,
+            message,
+            facts: vec![],
+            storage_missing: Default::default(),
+        }))
     }
 
     pub(super) fn command_of(&mut self, run_id: RunId, command_type: CommandType) -> CommandId {
@@ -193,6 +198,7 @@ impl Scene {
             batch_no,
             release_if_idle: false,
             voting: VotingRules::default(),
+            known_calls: None,
             events,
         })
     }
@@ -210,7 +216,7 @@ impl Scene {
     }
 
     pub(super) fn cancel(&mut self, run_id: RunId, command_id: CommandId) {
-        let op = CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None };
+        let op = CancelCommandOp { command_id, by: "test".into(), reason: None, origin: None, with_jobs: false };
         self.apply(run_id, Op::CancelCommand(op)).unwrap();
     }
 
@@ -257,6 +263,12 @@ impl Scene {
             standing: true,
             phase: JobPhase::Pending,
             terminal_summary: RawJson::null(),
+            observed: RawJson::empty_object(),
+            retention: None,
+            backend_image_ref: None,
+            transient_env: vec![],
+            extras: RawJson::empty_object(),
+            starts: 0,
             idempotency_key: None,
             request_hash: String::new(),
             owner: None,
@@ -267,7 +279,7 @@ impl Scene {
             created_at: self.now,
             updated_at: self.now,
         };
-        CreateJobOp { job, command_id: None, storage_missing: false }
+        CreateJobOp { job, command_id: None, storage_missing: Default::default() }
     }
 
     /// What `runner_jobs::claim` does in the store.

@@ -1,7 +1,13 @@
 //! Permission requests: opened, answered once, or resolved without an answer.
 
 use super::*;
-use crate::{kernel::permissions::PermissionStatus, limits::PERMISSIONS_OPEN_MAX};
+use crate::{
+    kernel::{
+        facts::Facts,
+        permissions::{Asked, EditableArguments, PermissionStatus},
+    },
+    limits::PERMISSIONS_OPEN_MAX,
+};
 
 /// A run whose runner has opened a permission request, with the command and the request.
 fn asking() -> (Scene, RunId, CommandId, PermissionId) {
@@ -38,6 +44,22 @@ fn an_answer_names_the_option_and_exactly_what_will_run() {
     assert_eq!(scene.rows(run).run.open_permissions, 0);
     let resolved = scene.facts(EventType::PermissionResolved).pop().unwrap();
     assert_eq!((&resolved["optionId"], &resolved["resolvedBy"]), (&json!("yes"), &json!("me")));
+}
+
+#[test]
+fn the_deadline_is_set_without_reading_the_request_again() {
+    let (mut scene, _, turn, _) = asking();
+    let until = Timestamp::from_second(1_000_000).unwrap();
+    let timed = asks(turn, PermissionId::new(scene.body())).with_deadline(until);
+    let payload = RawJson::parse(timed.payload.to_string()).unwrap();
+    assert_eq!(timed.facts, Facts::read(EventType::PermissionRequest, &payload).unwrap());
+    // A schema that could not be compiled again does not change what was read before.
+    let mut event = asks(turn, PermissionId::new(scene.body()));
+    let Facts::Permission(Asked::Well(ask)) = &mut event.facts else { panic!("it is well-formed") };
+    ask.editable = Some(EditableArguments { arguments: json!({}), schema: json!({"type": "nonsense"}) });
+    let Facts::Permission(Asked::Well(ask)) = event.with_deadline(until).facts else { panic!("it was well-formed") };
+    assert!(ask.editable.is_some());
+    assert_eq!(ask.deadline, Some(until));
 }
 
 #[test]
@@ -113,6 +135,36 @@ fn a_question_does_not_outlive_its_attempt() {
     assert_eq!(status(&scene, run, permission), PermissionStatus::Cancelled);
     assert_eq!(scene.refused(run, answer(permission, "yes", &digest())), "permission-resolved");
     assert_eq!(scene.rows(run).run.open_permissions, 0);
+}
+
+#[test]
+fn the_event_of_a_request_states_when_it_expires() {
+    let (mut scene, run, turn, first) = asking();
+    let recorded = |scene: &Scene| scene.facts(EventType::PermissionRequest).pop().unwrap();
+    let deadline = |scene: &Scene, id: PermissionId| scene.rows(run).permissions[&id].deadline;
+    assert_eq!(recorded(&scene)["deadline"], json!(deadline(&scene, first)));
+    // The policy of the run allows less than the request asks for.
+    scene.desk.run_mut(run).run.execution_policy.permission_timeout_ms = Some(1_000);
+    let second = PermissionId::new(scene.body());
+    scene.append(run, vec![asks(turn, second)]).unwrap();
+    let soon = crate::kernel::operations::lease::after(scene.now, 1_000);
+    assert_eq!(deadline(&scene, second), soon);
+    let fact = recorded(&scene);
+    assert_eq!((&fact["deadline"], &fact["waitMs"]), (&json!(soon), &json!(5_000)), "other fields are kept");
+}
+
+#[test]
+fn a_request_at_the_limit_of_its_size_stays_readable() {
+    let (mut scene, run, turn, _) = asking();
+    let id = PermissionId::new(scene.body());
+    let options = json!([{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]);
+    let mut payload =
+        json!({"permissionId": id, "title": "may I?", "digest": digest(), "options": options, "command": ""});
+    let left = crate::limits::PERMISSION_BYTES_MAX - payload.to_string().len();
+    payload["command"] = "x".repeat(left).into();
+    scene.append(run, vec![NewEvent::written(EventType::PermissionRequest, Some(turn), &payload)]).unwrap();
+    assert_eq!(status(&scene, run, id), PermissionStatus::Pending);
+    assert_eq!(scene.facts(EventType::PermissionRequest).pop().unwrap(), payload, "a longer one could not be read");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     ids::CommandId,
     kernel::{
-        session_storage::{RefreshStorage, StorageKind},
+        session_storage::{RefreshStorage, StorageKind, StoragePlace},
         sessions::ParentSession,
     },
 };
@@ -67,7 +67,7 @@ fn a_closed_session_takes_no_run_no_command_and_no_other_name() {
 }
 
 fn make_storage(scene: &mut Scene) -> Session {
-    change(scene, SessionChange::MakeStorage { expires_at: None }).unwrap()
+    change(scene, SessionChange::MakeStorage { place: StoragePlace::Directory, expires_at: None }).unwrap()
 }
 
 fn measure(scene: &mut Scene, size_bytes: i64, sha256: Option<&str>) -> Result<Session, Failure> {
@@ -114,16 +114,66 @@ fn a_session_whose_storage_was_evicted_takes_no_run_no_command_and_no_storage() 
     let op = Op::CreateRun(Box::new(scene.new_run()));
     assert_eq!(scene.refused(run, op), "storage-evicted");
     assert_eq!(measure(&mut scene, 7, None).unwrap_err().rule_name(), Some("storage-evicted"));
-    let again = change(&mut scene, SessionChange::MakeStorage { expires_at: None }).unwrap_err();
+    let again = change(&mut scene, SessionChange::MakeStorage { place: StoragePlace::Directory, expires_at: None })
+        .unwrap_err();
     assert_eq!(again.kind, FailureKind::SessionStoreEvicted);
     rename(&mut scene, "still to be read");
+}
+
+fn make_claim(scene: &mut Scene) -> Result<Session, Failure> {
+    let place = StoragePlace::Claim { name: "claim".into(), namespace: "agents".into() };
+    change(scene, SessionChange::MakeStorage { place, expires_at: None })
+}
+
+#[test]
+fn a_volume_claim_is_named_by_its_fact_and_stays_known_after_its_eviction() {
+    let mut scene = Scene::new();
+    let storage = make_claim(&mut scene).unwrap().storage;
+    assert_eq!((storage.storage_kind, storage.storage_pvc_name.as_deref()), (StorageKind::Pvc, Some("claim")));
+    make_claim(&mut scene).unwrap();
+    let facts = scene.facts(EventType::Session);
+    assert_eq!((facts.len(), &facts[0]["storageKind"], &facts[0]["pvcName"]), (1, &json!("pvc"), &json!("claim")));
+    assert_eq!(facts[0]["pvcNamespace"], "agents");
+    measure(&mut scene, 7, Some("aa")).unwrap();
+    let evicted = evict(&mut scene).unwrap().storage;
+    assert_eq!((evicted.storage_kind, evicted.storage_pvc_name.as_deref()), (StorageKind::Evicted, Some("claim")));
+    assert_eq!(make_claim(&mut scene).unwrap_err().kind, FailureKind::SessionStoreEvicted);
+}
+
+#[test]
+fn storage_changes_its_kind_only_before_an_agent_has_used_it() {
+    let mut scene = Scene::new();
+    make_storage(&mut scene);
+    make_claim(&mut scene).unwrap();
+    let storage = make_storage(&mut scene).storage;
+    assert_eq!((storage.storage_kind, storage.storage_pvc_name), (StorageKind::Local, None));
+    measure(&mut scene, 7, Some("aa")).unwrap();
+    assert_eq!(make_claim(&mut scene).unwrap_err().rule_name(), Some("storage-elsewhere"));
+    assert_eq!(make_storage(&mut scene).storage.storage_kind, StorageKind::Local);
+}
+
+#[test]
+fn a_replay_knows_the_kind_of_storage() {
+    let mut scene = Scene::new();
+    make_claim(&mut scene).unwrap();
+    let differs = |scene: &Scene| {
+        let mut replay = Replay::default();
+        scene.desk.events.iter().for_each(|event| replay.apply(event));
+        let rows = Rows { session: &scene.desk.session, runs: &[], commands: &[], leases: &[], usage: &[] };
+        replay.differences(&rows).iter().any(|difference| difference.contains("storage_kind"))
+    };
+    assert!(!differs(&scene));
+    scene.desk.session.storage.storage_kind = StorageKind::Local;
+    assert!(differs(&scene));
 }
 
 #[test]
 fn each_use_keeps_storage_at_least_as_long_as_before() {
     let mut scene = Scene::new();
     let (soon, late) = (scene.now, Timestamp::MAX);
-    let made = change(&mut scene, SessionChange::MakeStorage { expires_at: Some(late) }).unwrap();
+    let made =
+        change(&mut scene, SessionChange::MakeStorage { place: StoragePlace::Directory, expires_at: Some(late) })
+            .unwrap();
     assert_eq!(made.storage.expires_at, Some(late));
     let found = RefreshStorage { sha256: Some("aa".into()), ..RefreshStorage::default() };
     let used = SessionChange::MeasureStorage { found, expires_at: Some(soon) };

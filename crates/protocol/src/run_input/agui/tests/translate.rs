@@ -385,6 +385,24 @@ fn a_question_ends_the_run_and_the_run_that_answers_goes_on_from_there() {
 }
 
 #[test]
+fn a_call_that_is_asked_about_before_it_starts_is_announced_with_the_question() {
+    let (kind, mut asked) = opened(1, Some("t"));
+    asked["toolName"] = json!("rm");
+    asked["editable"] = json!({"arguments": {"path": "a"}, "schema": {"type": "object"}});
+    let tool = |status: &str| (EventType::ToolCall, json!({"toolCallId": "t", "name": "rm", "status": status}));
+    let events = log(&[START, (kind, asked), answered(1), tool("started"), tool("completed"), ended("completed")]);
+    let first = translate(&mut Translator::new("thread", RUN, 0), &events);
+    let names = ["2-0 TOOL_CALL_START", "2-1 TOOL_CALL_ARGS", "2-2 TOOL_CALL_END", "2-3 RUN_FINISHED"];
+    assert_eq!(types(&first)[1..], names);
+    let end = serde_json::to_value(&first.last().expect("an end").event).expect("JSON");
+    let interrupt = &end["outcome"]["interrupts"][0];
+    assert_eq!((&interrupt["reason"], &interrupt["toolCallId"]), (&json!("tool_call"), &json!("t")));
+    assert_eq!(interrupt["responseSchema"]["properties"]["editedArgs"], json!({"type": "object"}));
+    let second = translate(&mut Translator::new("thread", "run-2", 2), &events);
+    assert_eq!(types(&second), ["3-0 RUN_STARTED", "5-0 TOOL_CALL_RESULT", "6-0 RUN_FINISHED"]);
+}
+
+#[test]
 fn later_questions_are_sent_once_the_first_are_answered() {
     let events = log(&[START, opened(1, None), opened(2, None), answered(1), answered(2), ended("completed")]);
     let run = |after_seq| {

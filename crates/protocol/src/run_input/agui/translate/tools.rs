@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    kernel::front_end::FRONT_END_METHOD,
+    kernel::{front_end::FRONT_END_METHOD, permissions::ASKED_TOOL},
     limits::NAME_BYTES_MAX,
     run_input::agui::{
         events::{EventBody, ToolRole},
@@ -66,6 +66,23 @@ impl Tools {
         let is_front_end = payload["method"] == FRONT_END_METHOD;
         self.calls.push(OpenCall { key, id, output: String::new(), output_cut: false, answered: false, is_front_end });
         self.calls.len() - 1
+    }
+
+    /// The id under which the call that a person is asked about was announced. A call of this server's tools is asked about before it
+    /// starts, so that it is announced here. `None` if the request is about no call that clients know.
+    pub(super) fn asked(&mut self, payload: &Value, seq: i64, out: &mut Out) -> Option<String> {
+        let call_id = payload["toolCallId"].as_str()?;
+        if let Some(id) = self.announced(call_id) {
+            return Some(id);
+        }
+        let name = payload[ASKED_TOOL].as_str()?;
+        let arguments = match payload["editable"].get("arguments") {
+            Some(arguments) => arguments.clone(),
+            // The name, and the arguments as JSON.
+            None => payload["command"].as_str().and_then(|command| command.strip_prefix(name)).into(),
+        };
+        let at = self.announce(named(call_id), &json!({"name": name, "arguments": arguments}), seq, out);
+        Some(self.calls[at].id.clone())
     }
 
     /// Output is sent as it comes, and again as the call's result.

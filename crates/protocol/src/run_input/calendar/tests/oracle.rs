@@ -11,6 +11,7 @@ use super::{
 use crate::run_input::{judges::ask_python, local_times::find_zone};
 
 const CASES: usize = 3_000;
+const EXCLUSION_CASES: usize = 500;
 /// Dates of each rule that are compared.
 const DATES: usize = 12;
 const DAYS: [&str; 7] = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"];
@@ -95,6 +96,51 @@ fn a_rule_has_the_dates_that_dateutil_finds() {
                 "{text} from {from}"
             );
         }
+    }
+}
+
+/// Dates of the rule are excluded at random, and one further date that need not be one of the rule's.
+#[test]
+fn a_rule_with_excluded_dates_has_the_occurrences_that_dateutil_finds() {
+    let strategy = (rules(), 2020_i16..2030, 1_i8..=12, 1_i8..=28, any::<u16>(), 0_i16..400);
+    let mut runner = TestRunner::deterministic();
+    let cases = (0..EXCLUSION_CASES).map(|_| strategy.new_tree(&mut runner).unwrap().current());
+    let cases = cases.filter_map(|(rule, year, month, day, mask, further)| {
+        let first = Date::new(year, month, day).unwrap().at(10, 15, 0, 0);
+        let found = dates(&Recurrence::parse(&rule).unwrap(), &rule, first, first.date());
+        let chosen = found.iter().enumerate().filter(|(at, _)| mask & (1_u16 << *at) != 0);
+        let further = first.date().saturating_add(jiff::Span::new().days(further));
+        let excluded: Vec<Date> = chosen.map(|(_, date)| date.parse::<Date>().unwrap()).chain([further]).collect();
+        (!found.is_empty()).then_some((rule, first, excluded))
+    });
+    let cases: Vec<(String, DateTime, Vec<Date>)> = cases.collect();
+    assert!(cases.len() > EXCLUSION_CASES / 2, "most rules have dates");
+    let local = |date: &Date| date.strftime("%Y%m%dT101500").to_string();
+    // dateutil compares times, too, so that it gets each as a local time.
+    let asked = cases.iter().map(|(rule, first, excluded)| {
+        let excluded: Vec<_> = excluded.iter().map(local).collect();
+        let rule = format!("{rule}\nEXDATE:{}", excluded.join(","));
+        json!({"rule": rule, "first": first.to_string(), "dates": DATES})
+    });
+    let answers = ask_python(include_str!("rules.py"), &asked.collect::<Vec<_>>());
+    let window = Window { from: "2020-01-01T00:00:00Z".parse().unwrap(), to: "2080-01-01T00:00:00Z".parse().unwrap() };
+    for ((rule, first, excluded), answer) in cases.iter().zip(answers) {
+        // Both forms, on two lines.
+        let (dates, times): (Vec<&Date>, Vec<&Date>) = excluded.iter().partition(|date| date.day() % 2 == 0);
+        let mut text = rule.clone();
+        for (name, values) in [
+            ("EXDATE;VALUE=DATE", dates.iter().map(|date| date.strftime("%Y%m%d").to_string()).collect::<Vec<_>>()),
+            ("EXDATE", times.into_iter().map(local).collect()),
+        ] {
+            if !values.is_empty() {
+                text += &format!("\n{name}:{}", values.join(","));
+            }
+        }
+        let recurring = event(json!({"title": "Recurring", "starts_at": first.strftime("%Y-%m-%dT%H:%M").to_string(),
+            "event_timezone": "UTC", "recurrence": text}));
+        let found = occurrences_of(&[recurring], &window, DATES).occurrences;
+        let ours: Vec<_> = found.iter().map(|one| one.starts_at.strftime("%Y-%m-%d").to_string()).collect();
+        assert_eq!(json!(ours), answer, "{text} from {first}");
     }
 }
 

@@ -338,6 +338,7 @@ impl World {
                     batch_no: None,
                     release_if_idle: true,
                     voting: VotingRules::default(),
+                    known_calls: None,
                     events: vec![ends(command.command_id, status)],
                 })
             }
