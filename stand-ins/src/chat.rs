@@ -22,6 +22,7 @@
 //! | `error` | an error in the middle of the stream |
 //! | `plan:JSON` | to a router, a call of `make_plan` with these arguments; the marker before it decides what the worker gets. Results of tools are not planned |
 //! | `plan-text:TEXT` | to a router, this text |
+//! | `plan-call:NAME JSON` | to a router, a call of this tool |
 //! | `plan-mixed:JSON` | to a router, a word and then such a call |
 //! | `plan-hold`, `plan-cut`, `plan-long` | to a router, silence, a connection that breaks, or a text that is too long |
 //! | `nothing`, `length` | an empty reply, or one that reached the limit of its length |
@@ -155,6 +156,7 @@ fn plan_reply(body: &Value, prompt: &str) -> Option<Reply> {
     let planned = || calls(&format!("{PLAN_FUNCTION} {}", marker.argument));
     Some(match marker.name {
         "plan-text" => text_reply(marker.argument),
+        "plan-call" => stream(calls(marker.argument), Then::End),
         "plan-mixed" => stream([vec![text("Planning. ")], planned()].concat(), Then::End),
         "plan-hold" => stream(vec![thought("let me see")], Then::Hold),
         "plan-cut" => stream(vec![text("{")], Then::Break),

@@ -1,7 +1,11 @@
 //! The environment of a backend: the paths, limits and rules that it works with. The launcher prepares it before the
 //! runner starts and removes it afterwards. A runner sees paths only, never where they came from.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use ostler_protocol::{
     FailureKind,
@@ -10,6 +14,7 @@ use ostler_protocol::{
         provider_profiles::{AgentConfig, Prices},
     },
     outgoing::OutgoingRules,
+    redaction::Redactor,
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
@@ -58,6 +63,9 @@ pub struct BackendEnvironment {
     /// With which a program of this run calls the server's tools. `None` if it gets none of them.
     #[serde(default, serialize_with = "expose_token")]
     pub tool_token: Option<SecretString>,
+    /// Short-lived variables of the backend's program. Their values are removed from everything that the runner reports.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "expose_values")]
+    pub variables: BTreeMap<String, SecretString>,
 }
 
 /// The token is serialised in clear: the reader is the runner that it is for.
@@ -66,6 +74,11 @@ fn expose_token<S: Serializer>(token: &Option<SecretString>, out: S) -> Result<S
         Some(token) => out.serialize_some(token.expose_secret()),
         None => out.serialize_none(),
     }
+}
+
+/// In clear, for the same reason.
+fn expose_values<S: Serializer>(values: &BTreeMap<String, SecretString>, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_map(values.iter().map(|(name, value)| (name, value.expose_secret())))
 }
 
 /// How long a backend retries a model provider that is unavailable.
@@ -121,12 +134,24 @@ impl BackendEnvironment {
             mcp_servers: vec![],
             disabled_tools: vec![],
             tool_token: None,
+            variables: BTreeMap::new(),
         }
     }
 
     /// An environment that could not be prepared.
     pub fn unavailable(backend: AgentConfig, failure_kind: FailureKind, message: String) -> Self {
         Self { unavailable: Some(Unavailable { failure_kind, message }), ..Self::bare(backend) }
+    }
+
+    /// The short-lived variables, for the backend's program.
+    pub(crate) fn program_variables(&self) -> impl Iterator<Item = (OsString, OsString)> {
+        self.variables.iter().map(|(name, value)| (name.into(), value.expose_secret().into()))
+    }
+
+    /// Removes the values of the variables from reports. `None` if there are none.
+    pub fn redactor(&self) -> Option<Redactor> {
+        let values: Vec<&str> = self.variables.values().map(ExposeSecret::expose_secret).collect();
+        (!values.is_empty()).then(|| Redactor::new(&values))
     }
 
     /// The home that a backend's program needs.

@@ -1,13 +1,13 @@
 //! One claim of a run and everything written under its lease. Each write carries the lease's epoch. The server's reply to
 //! a write decides what the runner must do next.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, RawJson,
     ids::{AttemptId, CommandId},
     kernel::{
         commands::{AckCommand, Command, CommandPage, PollCommands},
@@ -19,6 +19,7 @@ use ostler_protocol::{
         session_storage::RefreshStorage,
         whole_payloads::WholePayload,
     },
+    redaction::Redactor,
 };
 use tokio::time::{Duration, Instant};
 
@@ -89,6 +90,15 @@ impl From<Failure> for Halt {
     }
 }
 
+fn redact(redactor: &Redactor, event: &mut AppendEvent) {
+    let clean = match redactor.redact_json(event.payload.as_str()) {
+        Cow::Borrowed(_) => return,
+        Cow::Owned(clean) => clean,
+    };
+    // A text that is no JSON after it was redacted must not be sent as it was.
+    event.payload = RawJson::parse(clean).unwrap_or_else(|_| RawJson::empty_object());
+}
+
 /// A runner's hold on a run for the time of one lease.
 pub(crate) struct LeaseSession {
     client: Client,
@@ -109,6 +119,8 @@ pub(crate) struct LeaseSession {
     pub(crate) last_end: Option<TurnEnd>,
     /// When the next heartbeat is due.
     pub(crate) heartbeat_due: Instant,
+    /// Removes values from reports that only this runner knows to be secret.
+    pub(crate) redactor: Option<Redactor>,
 }
 
 impl LeaseSession {
@@ -130,6 +142,7 @@ impl LeaseSession {
             is_released: false,
             last_end: None,
             heartbeat_due: Instant::now(),
+            redactor: None,
         };
         lease.schedule_heartbeat();
         lease
@@ -138,9 +151,12 @@ impl LeaseSession {
     /// Appends a batch under the next batch number, and retries under the same one while the server is unreachable.
     pub(crate) fn append(
         &mut self,
-        events: Vec<AppendEvent>,
+        mut events: Vec<AppendEvent>,
     ) -> impl Future<Output = Result<Appended, Failure>> + Send + 'static {
         self.last_batch_no += 1;
+        if let Some(redactor) = &self.redactor {
+            events.iter_mut().for_each(|event| redact(redactor, event));
+        }
         let ends = || events.iter().any(|event| event.event_type == EventType::TerminalStatus.as_str());
         let release_if_idle = self.releases_when_idle && self.pending.is_empty() && ends();
         let batch = AppendEvents {

@@ -215,6 +215,7 @@ pub async fn run_with_until(
     };
     let run_id = claimed.run.run_id;
     let mut lease = LeaseSession::new(client, order.runner_id.clone(), order.lease_ms, claimed);
+    lease.redactor = order.environment.redactor();
     let (leave, leave_order) = leave_order::channel();
     let worked = {
         let mut working = pin!(work(&order, &mut lease, backend.as_mut(), &mut turns, &leave_order));

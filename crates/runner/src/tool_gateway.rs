@@ -1,26 +1,22 @@
 //! The server's tools as an MCP server on loopback, for backends that are programs of their own. Only who knows the token of the run can
 //! call it, and only while a turn of the run is worked on: calls are passed on to that turn.
 //!
-//! It speaks the part of streamable HTTP that a server without notifications needs: one request, one reply. The reply to a call is a
-//! stream, so that a client does not give up a call that takes long or waits for a person.
+//! It speaks the part of streamable HTTP that it needs: one request, one reply. The reply to a call is a stream, so that a client does not
+//! give up a call that takes long or waits for a person. A client that listens is notified when the list of tools changes.
 
+mod changes;
 mod serve;
+mod state;
 #[cfg(test)]
 mod tests;
 
 use std::{
     net::Ipv4Addr,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
-use futures_util::future::BoxFuture;
-use ostler_protocol::{
-    Failure,
-    tools::wire::{CalledTool, RunTools},
-};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
@@ -28,27 +24,21 @@ use tokio::{
     time::{Duration, timeout},
 };
 
+use self::state::{CurrentTurn, GatewayState, PATH, digest};
+pub(crate) use self::state::{GATEWAY, TurnToolkit};
 use crate::tools::{NamedSecret, OfferedMcpServer, OfferedTransport};
 
-/// The name under which backends know the server.
-pub(crate) const GATEWAY: &str = "ostler";
-/// Where the server is, behind its address.
-const PATH: &str = "/mcp";
 /// Requests that are open at once. Each of them may wait for a person.
 const REQUESTS_MAX: usize = 64;
+/// Streams of notifications that are open at once. A client has one.
+const STREAMS_MAX: usize = 8;
+/// How often the list is compared with the one that clients know, while a turn is worked on.
+const CHANGES_POLL_MS: u64 = 10_000;
 /// How long a backend may take to list the tools after its session was opened.
 const LIST_MS_MAX: u64 = 5_000;
 /// How long Codex waits for the list, and for the end of a call. The server has the shorter deadlines.
 const CODEX_START_SECONDS: u64 = 60;
 const CODEX_CALL_SECONDS: u64 = 7_200;
-
-/// The tools of one turn.
-pub(crate) trait TurnToolkit: Send + Sync + 'static {
-    fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>>;
-
-    /// Calls a tool once, and waits for its end.
-    fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>>;
-}
 
 /// A running gateway. Its port is closed when this is dropped.
 pub(crate) struct ToolGateway {
@@ -56,23 +46,6 @@ pub(crate) struct ToolGateway {
     token: SecretString,
     state: Arc<GatewayState>,
     serving: JoinHandle<()>,
-}
-
-struct GatewayState {
-    /// Of the token. Digests are compared, so that the time of a comparison tells nothing about the token.
-    token_digest: [u8; 32],
-    turn: Mutex<Option<CurrentTurn>>,
-    open_requests: Arc<Semaphore>,
-    /// How often the tools were listed.
-    listings: watch::Sender<u64>,
-}
-
-/// The turn that calls are passed on to.
-#[derive(Clone)]
-struct CurrentTurn {
-    tools: Arc<dyn TurnToolkit>,
-    /// Closed when the turn ends.
-    end: watch::Receiver<()>,
 }
 
 /// The gateway passes calls on to a turn until this is dropped.
@@ -93,32 +66,29 @@ impl Drop for AttachedTurn {
 impl Drop for ToolGateway {
     fn drop(&mut self) {
         self.serving.abort();
+        // Connections have tasks of their own, and a client may listen for as long as it lives.
+        self.state.closed.send_replace(true);
     }
-}
-
-impl GatewayState {
-    fn set_turn(&self, turn: Option<CurrentTurn>) {
-        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) = turn;
-    }
-
-    fn current_turn(&self) -> Option<CurrentTurn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-fn digest(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
 }
 
 impl ToolGateway {
     pub(crate) async fn start(token: &SecretString) -> std::io::Result<Self> {
+        Self::start_polling(token, Duration::from_millis(CHANGES_POLL_MS)).await
+    }
+
+    async fn start_polling(token: &SecretString, poll: Duration) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let url = format!("http://{}{PATH}", listener.local_addr()?);
         let state = Arc::new(GatewayState {
             token_digest: digest(token.expose_secret()),
             turn: Mutex::new(None),
             open_requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            open_streams: Arc::new(Semaphore::new(STREAMS_MAX)),
             listings: watch::Sender::new(0),
+            listed: Mutex::new(None),
+            turns: watch::Sender::new(0),
+            closed: watch::Sender::new(false),
+            poll,
         });
         let serving = tokio::spawn(serve::serve(listener, state.clone()));
         Ok(Self { url, token: token.clone(), state, serving })
@@ -128,6 +98,7 @@ impl ToolGateway {
     pub(crate) fn attach(&self, tools: Arc<dyn TurnToolkit>) -> AttachedTurn {
         let (sender, end) = watch::channel(());
         self.state.set_turn(Some(CurrentTurn { tools, end }));
+        self.state.turns.send_modify(|count| *count += 1);
         AttachedTurn { state: self.state.clone(), _end: sender }
     }
 

@@ -13,8 +13,11 @@ mod scripted;
 mod toolkit;
 pub(crate) mod turn;
 
+use std::collections::BTreeMap;
+
 use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::provider_profiles::AgentConfig};
+use secrecy::SecretString;
 use tokio::time::timeout;
 
 pub use interface::{AfterCrash, Backend};
@@ -40,10 +43,11 @@ pub(crate) fn for_environment(environment: &BackendEnvironment) -> Box<dyn Backe
     }
 }
 
-/// Asks the backend of an environment a question beside a session. `None` if it has no answer, or cannot be asked this way.
-/// Dropping the future ends the request and the program of the backend.
+/// Asks the model of an environment's backend a question beside a session. `None` if it has no answer, or is not known. `files` are
+/// those of the backend's home, which need not exist, by their paths in it.
 pub async fn side_query(
     environment: &BackendEnvironment,
+    files: &BTreeMap<String, SecretString>,
     query: &SideQuery,
     limits: SideQueryLimits,
 ) -> Result<Option<String>, TurnEnd> {
@@ -55,9 +59,9 @@ pub async fn side_query(
         match &environment.backend {
             AgentConfig::Scripted => Ok(scripted::answer_aside(query).unwrap_or_default()),
             AgentConfig::Model { base_url, model } => {
-                model::side_query::ask(base_url, model, environment, query, chars_max).await
+                model::side_query::ask(base_url, model, (environment, files), query, chars_max).await
             }
-            AgentConfig::Acp { command, .. } => acp::side_query::ask(command, environment, query, chars_max).await,
+            AgentConfig::Acp { .. } => acp::side_query::ask((environment, files), query, chars_max).await,
             // Codex has no way to be asked without its tools.
             AgentConfig::Codex => Ok(String::new()),
         }

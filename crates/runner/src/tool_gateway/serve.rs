@@ -21,19 +21,21 @@ use ostler_protocol::{
         revisions::McpRevision,
     },
     rpc::{INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR, RpcError, RpcFrame, RpcId, Version},
-    tools::wire::{CallStatus, CalledTool, OfferedTool},
+    tools::wire::{CallStatus, CalledTool},
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::OwnedSemaphorePermit, time::Duration};
 
-use super::{CurrentTurn, GATEWAY, GatewayState, PATH, digest};
+use super::{
+    changes::{list_digest, stream_changes},
+    state::{CurrentTurn, GATEWAY, GatewayState, KEEP_ALIVE_MS, PATH, described, digest},
+};
 
 /// Most bytes of a request. Arguments of a call are shorter.
 pub(super) const REQUEST_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes of a result. The server cuts results to fewer.
 pub(super) const RESULT_BYTES_MAX: usize = 256 * 1024;
-/// How often something is sent while a call has not ended. Clients give up a connection that is silent for minutes.
-const KEEP_ALIVE_MS: u64 = 15_000;
+const SESSION_HEADER: &str = "mcp-session-id";
 const BEARER: &str = "Bearer ";
 const NO_TURN: &str = "no turn of the run is being worked on";
 const LONGER: &str = "\n[The result is longer.]";
@@ -42,7 +44,7 @@ type RpcResult = Result<Value, RpcError>;
 
 /// Serves requests until the task is aborted.
 pub(super) async fn serve(listener: TcpListener, state: Arc<GatewayState>) {
-    let routes = Router::new().route(PATH, post(receive)).with_state(state);
+    let routes = Router::new().route(PATH, post(receive).get(listen)).with_state(state);
     if let Err(error) = axum::serve(listener, routes).await {
         tracing::warn!(%error, "the server's tools cannot be offered any more");
     }
@@ -77,7 +79,11 @@ async fn receive(State(state): State<Arc<GatewayState>>, request: Request) -> Re
             stream_call(state, id, params, permit)
         }
         Ok(RpcFrame::Request { id, method, params }) => {
-            written(StatusCode::OK, &reply(id, handle(&state, &method, &params).await))
+            let response = written(StatusCode::OK, &reply(id, handle(&state, &method, &params).await));
+            if method == "initialize" {
+                return ([(SESSION_HEADER, state.session_id())], response).into_response();
+            }
+            response
         }
         // The client is initialized, gives a request up, or replies to nothing.
         Ok(RpcFrame::Notification { .. } | RpcFrame::Answer { .. } | RpcFrame::Error { .. }) => {
@@ -87,6 +93,17 @@ async fn receive(State(state): State<Arc<GatewayState>>, request: Request) -> Re
             let error = RpcError::new(PARSE_ERROR, format!("not a JSON-RPC 2.0 message: {fault}"));
             written(StatusCode::BAD_REQUEST, &RpcFrame::Error { id: None, error })
         }
+    }
+}
+
+/// Opens the stream of a client that wants to be notified when the tools change.
+async fn listen(State(state): State<Arc<GatewayState>>, headers: HeaderMap) -> Response {
+    if !state.admits(&headers) {
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    match state.open_streams.clone().try_acquire_owned() {
+        Ok(permit) => stream_changes(state, permit),
+        Err(_) => StatusCode::TOO_MANY_REQUESTS.into_response(),
     }
 }
 
@@ -124,7 +141,7 @@ async fn handle(state: &GatewayState, method: &str, params: &RawJson) -> RpcResu
 fn initialize(params: &RawJson) -> RpcResult {
     let params: InitializeParams = read_params(params).map_err(|failure| invalid_params(&failure))?;
     let revision = McpRevision::negotiate(&params.protocol_version);
-    Ok(json!({"protocolVersion": revision.as_str(), "capabilities": {"tools": {}},
+    Ok(json!({"protocolVersion": revision.as_str(), "capabilities": {"tools": {"listChanged": true}},
         "serverInfo": {"name": GATEWAY, "version": env!("CARGO_PKG_VERSION")}}))
 }
 
@@ -136,17 +153,8 @@ async fn list(state: &GatewayState) -> RpcResult {
     let turn = state.current_turn().ok_or_else(|| RpcError::new(INTERNAL_ERROR, NO_TURN))?;
     let listed = turn.tools.list().await.map_err(|failure| RpcError::new(INTERNAL_ERROR, failure.message.as_str()))?;
     let tools: Vec<_> = listed.tools.iter().map(described).collect();
-    state.listings.send_modify(|count| *count += 1);
+    state.set_listed(list_digest(&tools));
     Ok(json!({ "tools": tools }))
-}
-
-fn described(tool: &OfferedTool) -> Value {
-    let mut schema = tool.parameters.clone();
-    // The protocol requires it, and some clients reject the whole list without it.
-    schema.insert("type".to_owned(), "object".into());
-    json!({"name": tool.name, "description": tool.description, "inputSchema": schema,
-        "annotations": {"readOnlyHint": !tool.changes, "destructiveHint": tool.changes,
-            "idempotentHint": tool.idempotent, "openWorldHint": tool.uses_network}})
 }
 
 async fn call(state: &GatewayState, params: &RawJson) -> RpcResult {

@@ -1,9 +1,9 @@
 //! The gateway over a real socket.
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::BoxFuture};
 use ostler_protocol::{
-    FailureKind,
-    tools::wire::{CallStatus, OfferedTool},
+    Failure, FailureKind,
+    tools::wire::{CallStatus, CalledTool, OfferedTool, RunTools},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -21,6 +21,8 @@ const TOKEN: &str = "token-of-this-run";
 #[derive(Default)]
 struct PlayedTools {
     calls: Mutex<Vec<(String, String)>>,
+    /// The name of a further tool.
+    further: Mutex<Option<String>>,
 }
 
 impl PlayedTools {
@@ -46,7 +48,8 @@ fn offered(name: &str, changes: bool) -> OfferedTool {
 
 impl TurnToolkit for PlayedTools {
     fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>> {
-        let tools = vec![offered("time_now", false), offered("write", true)];
+        let mut tools = vec![offered("time_now", false), offered("write", true)];
+        tools.extend(self.further.lock().unwrap().iter().map(|name| offered(name, false)));
         async move { Ok(RunTools { tools, earlier_calls: vec![] }) }.boxed()
     }
 
@@ -116,7 +119,7 @@ async fn a_client_initializes_lists_and_calls() {
     let listing = gateway.listing();
     let initialized = request(&gateway, "initialize", json!({"protocolVersion": "2025-06-18"})).await;
     assert_eq!(initialized["result"]["protocolVersion"], "2025-06-18");
-    assert_eq!(initialized["result"]["capabilities"], json!({"tools": {}}));
+    assert_eq!(initialized["result"]["capabilities"], json!({"tools": {"listChanged": true}}));
     let told = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     assert_eq!(send(&gateway, TOKEN, &told).await.0, 202);
     assert_eq!(request(&gateway, "ping", json!({})).await["result"], json!({}));
@@ -209,4 +212,114 @@ async fn the_port_is_closed_with_the_gateway_and_the_token_is_in_no_debug_output
         assert!(tokio::time::Instant::now() < until, "the port is still open");
         tokio::task::yield_now().await;
     }
+}
+
+/// A client that listens for notifications.
+struct Listening {
+    stream: TcpStream,
+    text: String,
+}
+
+impl Listening {
+    /// Opens the stream. Fails with the status of a reply that is none.
+    async fn open(gateway: &ToolGateway, token: &str) -> Result<Self, u16> {
+        let address = gateway.url.strip_prefix("http://").and_then(|url| url.strip_suffix(PATH)).unwrap();
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!(
+            "GET {PATH} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {token}\r\naccept: text/event-stream\r\n\
+             connection: close\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut listening = Self { stream, text: String::new() };
+        while !listening.text.contains("\r\n\r\n") {
+            assert!(listening.read().await, "{}", listening.text);
+        }
+        match listening.text.split(' ').nth(1).unwrap().parse().unwrap() {
+            200 => Ok(listening),
+            status => Err(status),
+        }
+    }
+
+    /// Reads what comes next. False at the end of the stream.
+    async fn read(&mut self) -> bool {
+        let mut bytes = [0; 1_024];
+        let read = timeout(Duration::from_secs(10), self.stream.read(&mut bytes)).await.expect("something is sent");
+        let count = read.unwrap();
+        self.text.push_str(str::from_utf8(&bytes[..count]).unwrap());
+        count > 0
+    }
+
+    fn notified(&self) -> usize {
+        self.text.matches(r#""method":"notifications/tools/list_changed""#).count()
+    }
+
+    /// Waits until there were this many notifications.
+    async fn wait_for(&mut self, count: usize) {
+        while self.notified() < count {
+            assert!(self.read().await, "{}", self.text);
+        }
+        assert_eq!(self.notified(), count);
+    }
+}
+
+async fn listed(gateway: &ToolGateway) -> usize {
+    request(gateway, "tools/list", json!({})).await["result"]["tools"].as_array().unwrap().len()
+}
+
+#[tokio::test]
+async fn a_client_that_listens_is_notified_once_when_the_tools_change() {
+    let poll = Duration::from_millis(5);
+    let gateway = ToolGateway::start_polling(&TOKEN.to_owned().into(), poll).await.unwrap();
+    let tools = Arc::new(PlayedTools::default());
+    let attached = gateway.attach(tools.clone());
+    let mut listening = Listening::open(&gateway, TOKEN).await.unwrap();
+    assert_eq!(listed(&gateway).await, 2);
+    // An MCP server gets a tool while the turn is worked on.
+    *tools.further.lock().unwrap() = Some("added".to_owned());
+    listening.wait_for(1).await;
+    assert_eq!(listed(&gateway).await, 3);
+    // The next turn has the same tools, and the one after it has others.
+    drop(attached);
+    let attached = gateway.attach(tools.clone());
+    *tools.further.lock().unwrap() = Some("another".to_owned());
+    listening.wait_for(2).await;
+    drop(attached);
+    let _attached = gateway.attach(Arc::new(PlayedTools::default()));
+    listening.wait_for(3).await;
+    assert_eq!(listed(&gateway).await, 2);
+    drop(gateway);
+    while listening.read().await {}
+    assert_eq!(listening.notified(), 3, "one for each change");
+}
+
+/// The interval of the poll is never reached here.
+#[tokio::test]
+async fn a_turn_with_other_tools_notifies_at_once() {
+    let (gateway, tools) = (gateway(TOKEN).await, Arc::new(PlayedTools::default()));
+    let attached = gateway.attach(Arc::new(PlayedTools::default()));
+    assert_eq!(listed(&gateway).await, 2);
+    drop(attached);
+    let mut listening = Listening::open(&gateway, TOKEN).await.unwrap();
+    *tools.further.lock().unwrap() = Some("of_the_front_end".to_owned());
+    let began = tokio::time::Instant::now();
+    let _attached = gateway.attach(tools);
+    listening.wait_for(1).await;
+    assert!(began.elapsed() < Duration::from_millis(CHANGES_POLL_MS));
+}
+
+#[tokio::test]
+async fn listening_needs_the_token_and_has_a_bound() {
+    let gateway = gateway(TOKEN).await;
+    assert_eq!(Listening::open(&gateway, "wrong").await.err(), Some(401));
+    let mut open = vec![];
+    for _ in 0..STREAMS_MAX {
+        open.push(Listening::open(&gateway, TOKEN).await.unwrap());
+    }
+    assert_eq!(Listening::open(&gateway, TOKEN).await.err(), Some(429));
+    let initialized =
+        json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}});
+    let body = initialized.to_string();
+    let reply = send_text(&gateway, TOKEN, body.len(), &body).await;
+    assert!(reply.contains("\r\nmcp-session-id: "), "streams leave requests alone: {reply}");
+    assert!(!reply.contains(TOKEN));
 }

@@ -1,6 +1,7 @@
 //! The ACP backend, against the pure kernel and agents acted by a shell: real pipes, real signals, and every way to break
 //! the protocol.
 
+mod edits;
 mod gateway;
 mod hostile;
 mod modes;

@@ -111,7 +111,7 @@ impl Kernel {
         let command = serde_json::from_str(&command.to_string()).unwrap();
         let content = json!({"commandType": command_type, "content": [{"type": "text", "text": payload["prompt"]}]});
         let message = NewEvent::written(EventType::UserMessage, Some(command_id), &content);
-        let op = CreateCommandOp { command, message, facts: vec![], storage_missing: false };
+        let op = CreateCommandOp { command, message, facts: vec![], storage_missing: Default::default() };
         self.apply(Op::CreateCommand(Box::new(op))).unwrap();
         command_id
     }
@@ -280,6 +280,7 @@ impl Kernel {
             batch_no: batch.batch_no,
             release_if_idle: batch.release_if_idle,
             voting: VotingRules::default(),
+            known_calls: None,
             events: events?,
         };
         match self.apply(Op::Append(op))? {

@@ -134,7 +134,13 @@ async fn a_cancelled_command_ends_and_the_run_continues() {
     let runner = start(&kernel);
     kernel.until(|k| is_running(k, turn)).await;
     kernel
-        .apply(Op::CancelCommand(CancelCommandOp { command_id: turn, by: "me".into(), reason: None, origin: None }))
+        .apply(Op::CancelCommand(CancelCommandOp {
+            command_id: turn,
+            by: "me".into(),
+            reason: None,
+            origin: None,
+            with_jobs: false,
+        }))
         .unwrap();
     assert_eq!(runner.await.unwrap().status, RunnerStatus::Idle);
     assert_eq!(kernel.command(turn).state, CommandState::Cancelled);

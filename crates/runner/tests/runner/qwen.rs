@@ -1,7 +1,7 @@
 //! The real Qwen Code, unmodified, driven over ACP, with a stand-in for its model provider. A self-test with a real backend
 //! process, not acceptance with a real provider. It takes 10 s to start, so each test does several things with it.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use ostler_protocol::{
     FailureKind,
@@ -15,10 +15,10 @@ use ostler_protocol::{
     },
 };
 use ostler_runner::{
-    BackendEnvironment, NamedSecret, OfferedMcpServer, OfferedTransport, RunnerOrder, RunnerOutcome, SideQueryLimits,
-    run, side_query,
+    BackendEnvironment, NamedSecret, OfferedMcpServer, OfferedTransport, RunnerOrder, RunnerOutcome, run, side_query,
 };
 use ostler_stand_ins::{Endpoint, chat_with_key};
+use secrecy::SecretString;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{task::JoinHandle, time::Duration};
@@ -140,21 +140,30 @@ impl QwenFixture {
 }
 
 #[tokio::test]
-async fn qwen_answers_side_queries_in_a_process_of_its_own_and_writes_nothing() {
+async fn qwens_model_answers_side_queries_without_tools_and_without_qwen() {
     let fixture = QwenFixture::new("untrusted");
     let home = fixture.home(KEY);
-    let environment = BackendEnvironment { storage: None, ..fixture.environment(&home) };
-    // The stand-in repeats the whole prompt, with what Qwen puts before it.
-    let limits = SideQueryLimits { answer_chars_max: 1_000_000, ..LIMITS };
-    let answer = side_query(&environment, &query("say hello"), limits).await.unwrap().unwrap();
-    assert!(answer.starts_with("You said: ") && answer.contains("User: my name is Ada"), "{answer}");
-    // A tool that it calls all the same is refused.
-    let _ = side_query(&environment, &query("[[run:echo tool-was-here > made.txt]]"), limits).await;
+    std::fs::write(fixture.workspace.path().join("secret.txt"), "planted").unwrap();
+    let environment = fixture.environment(&home);
+    let files_of = |home: &TempDir| {
+        let settings = std::fs::read_to_string(home.path().join(".qwen/settings.json")).unwrap();
+        BTreeMap::from([(".qwen/settings.json".to_owned(), SecretString::from(settings))])
+    };
+    let files = files_of(&home);
+    let answer = side_query(&environment, &files, &query("say hello"), LIMITS).await.unwrap().unwrap();
+    assert!(answer.starts_with("You said: ") && answer.ends_with("say hello"), "{answer}");
+    for call in ["[[run:cat secret.txt > made.txt]]", "[[call:read_file {\"absolute_path\": \"secret.txt\"}]]"] {
+        assert_eq!(side_query(&environment, &files, &query(call), LIMITS).await, Ok(None), "{call}");
+    }
     assert!(!fixture.created_file().exists());
-    assert_eq!(fixture.storage.path().read_dir().unwrap().count(), 0, "the session's own account is not touched");
+    let seen = fixture.provider.seen();
+    assert_eq!(seen.len(), 3, "the result of no tool was sent");
+    assert!(seen.iter().all(|request| request.body.get("tools").is_none()));
+    assert!(seen.iter().all(|request| !request.body.to_string().contains("planted")));
+    let entries = home.path().join(".qwen").read_dir().unwrap().count();
+    assert_eq!((entries, fixture.storage.path().read_dir().unwrap().count()), (1, 0), "Qwen was not started");
     let wrong = fixture.home("wrong-key");
-    let denied = BackendEnvironment { home: Some(wrong.path().to_owned()), ..environment };
-    let failed = side_query(&denied, &query("say hello"), LIMITS).await.unwrap_err();
+    let failed = side_query(&environment, &files_of(&wrong), &query("say hello"), LIMITS).await.unwrap_err();
     assert_eq!(failed.failure_kind, Some(FailureKind::ProviderAuthFailed), "{failed:?}");
 }
 

@@ -10,7 +10,7 @@ use ostler_protocol::{
         permissions::{AskPermission, OptionKind, PermissionOption},
         policy::{Approval, ExecutionPolicy, Sandbox},
     },
-    limits::PERMISSION_OPTIONS_MAX,
+    limits::{PERMISSION_BYTES_MAX, PERMISSION_OPTIONS_MAX},
     rpc::{INTERNAL_ERROR, INVALID_PARAMS, RpcError, RpcId},
     text::one_line,
 };
@@ -18,10 +18,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
+    details::call_details,
     files::Files,
     terminals::Terminals,
-    updates::{self, Updates},
-    wire::{AcpToolCall, CreateTerminal, PermissionOffer, PermissionParams, ReadFile, TerminalRef, WriteFile},
+    updates::{self, ReportedCall, Updates},
+    wire::{CreateTerminal, PermissionOffer, PermissionParams, ReadFile, TerminalRef, WriteFile},
 };
 use crate::{
     backend::child::RpcReply,
@@ -30,6 +31,8 @@ use crate::{
 };
 
 const TITLE_CHARS_MAX: usize = 300;
+/// What the server adds to a permission request.
+const DEADLINE_BYTES: usize = 128;
 /// Permission requests and waits of one turn that are open at once.
 const WAITING_MAX: usize = 64;
 
@@ -134,7 +137,7 @@ impl AcpHost {
             return Some(Ok(allowed_outcome(&requested.options)));
         }
         let reported = updates.report_for_permission(sink, &requested.tool_call.call).await;
-        let request = permission_request(sink, params, &requested, reported);
+        let request = permission_request(sink, params, &requested, reported.as_ref());
         let is_disabled = self.disabled_tools.iter().any(|tool| requested.tool_call.call.is_of(tool));
         let backend_id = requested.tool_call.call.tool_call_id;
         let declined = match self.approval {
@@ -240,22 +243,27 @@ fn permission_request(
     sink: &mut TurnSink,
     params: &RawJson,
     requested: &PermissionParams,
-    reported: Option<(String, AcpToolCall)>,
+    reported: Option<&ReportedCall>,
 ) -> AskPermission {
-    let (tool_call_id, call) = reported.unzip();
-    let call = call.as_ref().unwrap_or(&requested.tool_call.call);
+    let described = &requested.tool_call;
+    let call = reported.map_or(&described.call, |reported| &reported.call);
+    let name = reported.and_then(|reported| reported.name.as_deref());
     let title = call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or("The agent asks for permission");
-    AskPermission {
+    let mut ask = AskPermission {
         permission_id: sink.new_permission_id(),
         title: clip(&one_line(title), TITLE_CHARS_MAX),
-        command: Some(updates::call_action(call, &requested.tool_call.content)).filter(|action| !action.is_empty()),
-        tool_call_id,
+        command: Some(updates::call_action(call, &described.content)).filter(|action| !action.is_empty()),
+        tool_call_id: reported.map(|reported| reported.id.clone()),
         options: permission_options(&requested.options),
         digest: canonical_hash(&params.to_value()["toolCall"]),
         editable: None,
+        call_details: None,
         wait_ms: None,
         deadline: None,
-    }
+    };
+    let room = PERMISSION_BYTES_MAX.saturating_sub(RawJson::of(&ask).size() + DEADLINE_BYTES);
+    ask.call_details = call_details(call, name.or(described.call.tool_name()), &described.content, room);
+    ask
 }
 
 /// The outcome that allows one call. A backend that offers no such option gets none of its options.

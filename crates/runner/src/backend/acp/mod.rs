@@ -5,6 +5,7 @@
 //! stop it. A session that cannot be resumed is never replaced by a new one.
 
 pub mod companion;
+mod details;
 mod failures;
 mod files;
 mod host;
@@ -160,7 +161,10 @@ impl AcpBackend {
             path,
             arguments: arguments.map(Into::into).collect(),
             directory: Some(self.environment.require_workspace()?.to_owned()),
-            environment: vec![("HOME".into(), home.into())],
+            environment: [("HOME".into(), home.into())]
+                .into_iter()
+                .chain(self.environment.program_variables())
+                .collect(),
             version: Version::Two,
             guarded: self.environment.guarded(sandbox),
         })

@@ -11,7 +11,6 @@ use super::{
 };
 use crate::backend::{
     child::call,
-    process::Process,
     turn::{Turn, TurnEnd},
 };
 
@@ -64,22 +63,6 @@ impl OpenSession {
         self.modes.current = wanted.to_owned();
         Ok(())
     }
-}
-
-/// Selects the mode in which the backend asks, so that it does not decide alone what the run's policy wants to be asked.
-pub(super) async fn select_asking_mode(
-    process: &mut Process,
-    session_id: &str,
-    modes: Option<&Modes>,
-) -> Result<(), TurnEnd> {
-    let Some(modes) = modes else { return Ok(()) };
-    let can_ask = modes.available_modes.iter().any(|mode| mode.id == ASKING_MODE);
-    if !can_ask || [ASKING_MODE, PLAN_MODE].contains(&modes.current_mode_id.as_str()) {
-        return Ok(());
-    }
-    let params = json!({"sessionId": session_id, "modeId": ASKING_MODE});
-    let _: Value = call(process, "session/set_mode", &params, CALL_MS, call_failed).await?;
-    Ok(())
 }
 
 #[cfg(test)]

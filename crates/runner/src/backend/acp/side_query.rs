@@ -1,122 +1,153 @@
-//! A side query to an ACP backend: a process and a session of its own, which end with the answer. The backend can read the
-//! workspace and write nowhere but in its temporary home. It is asked not to use tools, and whatever it asks for is refused.
+//! A side query to an ACP backend. The protocol cannot keep a program from using its tools: it may run them without asking for
+//! permission. So the program is not started. The model that its settings name is asked instead, for one completion without
+//! tools. A backend whose model is not known has no answer.
 
-use ostler_protocol::{
-    FailureKind,
-    kernel::policy::Sandbox,
-    limits::NAME_BYTES_MAX,
-    rpc::{RpcError, RpcFrame, RpcId},
-};
-use serde_json::json;
+use std::collections::BTreeMap;
 
-use super::{
-    AcpBackend,
-    failures::{call_failed, error_text, prompt_failure_kind},
-    host::rejected_outcome,
-    modes::select_asking_mode,
-    session::{CALL_MS, START_MS, check_version},
-    wire::{AcpInitialized, PROTOCOL_VERSION, PermissionParams, SessionReply, SessionUpdate},
-};
+use ostler_protocol::kernel::provider_profiles::AgentExtensions;
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+
 use crate::{
     backend::{
-        child::{
-            MESSAGE_CHARS_MAX, call, client_info, protocol_violation, send_reply, start_process, unreadable_reply,
-        },
-        process::{Incoming, Process},
+        model::side_query::{KeyedModel, ask_keyed},
         turn::TurnEnd,
     },
     environment::BackendEnvironment,
     side_queries::SideQuery,
-    text::clip,
 };
 
-const NO_TOOLS: &str =
-    "Use no tools: do not read files, run commands or change anything. Answer only from the conversation.";
-/// Lines of the backend that are no frames.
-const INVALID_LINES_MAX: u32 = 200;
+/// The settings of Qwen Code, by their path in its home.
+const SETTINGS: &str = ".qwen/settings.json";
+/// How Qwen Code names the protocol that the model backend speaks, too.
+const OPENAI: &str = "openai";
 
-/// The text that the backend replied with, as far as it was read: at least `chars_max` characters of it.
+/// The text of the model's reply, as far as it was read: at least `chars_max` characters of it. Empty if the backend is not
+/// Qwen Code, or if its settings name no model.
 pub(in crate::backend) async fn ask(
-    command: &[String],
-    environment: &BackendEnvironment,
+    (environment, files): (&BackendEnvironment, &BTreeMap<String, SecretString>),
     query: &SideQuery,
     chars_max: usize,
 ) -> Result<String, TurnEnd> {
-    let program = AcpBackend::new(command, &[], environment).program(Sandbox::ReadOnly)?;
-    let mut process = start_process(&program)?;
-    let answer = converse(&mut process, environment, query, chars_max).await;
-    process.close().await;
-    answer
+    if environment.backend.extensions() != Some(AgentExtensions::Qwen) {
+        return Ok(String::new());
+    }
+    match files.get(SETTINGS).and_then(|settings| model_in(settings.expose_secret())) {
+        Some(model) => ask_keyed(model, environment, query, chars_max).await,
+        None => Ok(String::new()),
+    }
 }
 
-async fn converse(
-    process: &mut Process,
-    environment: &BackendEnvironment,
-    query: &SideQuery,
-    chars_max: usize,
-) -> Result<String, TurnEnd> {
-    let params = json!({"protocolVersion": PROTOCOL_VERSION, "clientInfo": client_info(),
-        "clientCapabilities": {"fs": {"readTextFile": false, "writeTextFile": false}, "terminal": false}});
-    let initialized: AcpInitialized = call(process, "initialize", &params, START_MS, call_failed).await?;
-    check_version(&initialized)?;
-    let params = json!({"cwd": environment.require_workspace()?, "mcpServers": []});
-    let reply: SessionReply = call(process, "session/new", &params, CALL_MS, call_failed).await?;
-    let fits = |id: &String| (1..=NAME_BYTES_MAX).contains(&id.len());
-    let session_id = reply.session_id.filter(fits).ok_or_else(|| unreadable_reply("session/new"))?;
-    select_asking_mode(process, &session_id, reply.modes.as_ref()).await?;
-    let text = format!("{NO_TOOLS}\n\n{}", query.transcript());
-    let params = json!({"sessionId": session_id, "prompt": [{"type": "text", "text": text}]});
-    let prompt =
-        process.start_call("session/prompt", &params).await.map_err(|error| call_failed("session/prompt", &error))?;
-    read(process, prompt, &session_id, chars_max).await
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Settings {
+    security: Security,
+    model: ModelChoice,
 }
 
-/// Reads the messages of the backend up to the reply to its prompt. Text before a tool call is not the answer.
-async fn read(process: &mut Process, prompt: i64, session_id: &str, chars_max: usize) -> Result<String, TurnEnd> {
-    let (mut text, mut invalid_lines) = (String::new(), 0);
-    loop {
-        match process.next().await {
-            None => return Err(TurnEnd::failed(FailureKind::BackendFailed, "the agent ended before it answered")),
-            Some(Incoming::Invalid(fault)) => {
-                invalid_lines += 1;
-                if fault.is_fatal() || invalid_lines > INVALID_LINES_MAX {
-                    return Err(TurnEnd::failed(FailureKind::BackendFailed, protocol_violation(&fault)));
-                }
-            }
-            Some(Incoming::Frame(frame)) => match frame {
-                RpcFrame::Answer { id, .. } if id == RpcId::Number(prompt) => return Ok(text),
-                RpcFrame::Error { id: Some(id), error } if id == RpcId::Number(prompt) => {
-                    let (kind, is_throttled) = prompt_failure_kind(&error);
-                    let message = clip(&format!("the agent failed: {}", error_text(&error)), MESSAGE_CHARS_MAX);
-                    return Err(match is_throttled {
-                        true => TurnEnd::blocked(kind, message),
-                        false => TurnEnd::failed(kind, message),
-                    });
-                }
-                RpcFrame::Notification { method, params } if method == "session/update" => {
-                    let Some(update) = params.view::<SessionUpdate>() else { continue };
-                    match update.update.kind.as_str() {
-                        _ if update.session_id != session_id => {}
-                        "agent_message_chunk" => {
-                            text.push_str(update.update.content["text"].as_str().unwrap_or_default());
-                        }
-                        "tool_call" => text.clear(),
-                        _ => {}
-                    }
-                    if text.len() > chars_max && text.chars().nth(chars_max).is_some() {
-                        return Ok(text);
-                    }
-                }
-                RpcFrame::Request { id, method, params } => {
-                    let offers = params.view::<PermissionParams>().filter(|_| method == "session/request_permission");
-                    let reply = match offers {
-                        Some(request) => Ok(rejected_outcome(&request.options, None)),
-                        None => Err(RpcError::unknown_method(&method)),
-                    };
-                    send_reply(process, id, reply).await.map_err(|error| call_failed("session/prompt", &error))?;
-                }
-                _ => {}
-            },
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Security {
+    auth: ProviderAuth,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ProviderAuth {
+    selected_type: Option<String>,
+    api_key: Option<SecretString>,
+    base_url: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ModelChoice {
+    name: Option<String>,
+}
+
+/// The model that the settings name, with its endpoint and its key. `None` if they do not name all of it, or cannot be understood.
+fn model_in(settings: &str) -> Option<KeyedModel> {
+    let Settings { security, model } = serde_json::from_str(&without_comments(settings)).ok()?;
+    let ProviderAuth { selected_type, api_key, base_url } = security.auth;
+    let is_named = |text: &String| !text.is_empty();
+    selected_type.filter(|selected| selected == OPENAI)?;
+    let key = api_key.filter(|key| !key.expose_secret().is_empty());
+    Some(KeyedModel { base_url: base_url.filter(is_named)?, model: model.name.filter(is_named)?, key })
+}
+
+/// JSON without the comments that Qwen Code allows in its settings.
+fn without_comments(text: &str) -> String {
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = rest.find(['"', '/']) {
+        plain.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let (is_comment, length) = match rest.as_bytes() {
+            [b'"', ..] => (false, string_length(rest)),
+            [b'/', b'/', ..] => (true, rest.find('\n').unwrap_or(rest.len())),
+            [b'/', b'*', ..] => (true, rest[2..].find("*/").map_or(rest.len(), |end| end + 4)),
+            _ => (false, 1),
+        };
+        plain.push_str(if is_comment { " " } else { &rest[..length] });
+        rest = &rest[length..];
+    }
+    plain.push_str(rest);
+    plain
+}
+
+/// The bytes of the JSON string at the beginning of a text, with its quotes.
+fn string_length(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (index, byte) in text.bytes().enumerate().skip(1) {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            b'"' => return index + 1,
+            _ => {}
         }
+    }
+    text.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn named(settings: &Value) -> Option<(String, String, bool)> {
+        let found = model_in(&settings.to_string())?;
+        Some((found.base_url, found.model, found.key.is_some()))
+    }
+
+    #[test]
+    fn the_model_is_the_one_that_the_settings_name_with_its_endpoint() {
+        let auth = json!({"selectedType": "openai", "apiKey": "key", "baseUrl": "http://localhost:1/v1"});
+        let settings = json!({"security": {"auth": auth}, "model": {"name": "small"}, "tools": {}});
+        let expected = ("http://localhost:1/v1".to_owned(), "small".to_owned(), true);
+        assert_eq!(named(&settings), Some(expected.clone()));
+        let mut keyless = settings.clone();
+        keyless["security"]["auth"]["apiKey"] = "".into();
+        assert_eq!(named(&keyless), Some((expected.0, expected.1, false)));
+        for (place, value) in [
+            ("/security/auth/selectedType", json!("anthropic")),
+            ("/security/auth/baseUrl", json!(null)),
+            ("/model/name", json!("")),
+            ("/model", json!("small")),
+        ] {
+            let mut other = settings.clone();
+            *other.pointer_mut(place).unwrap() = value;
+            assert_eq!(named(&other), None, "{place}");
+        }
+        assert!(model_in("// no JSON").is_none());
+    }
+
+    #[test]
+    fn settings_may_have_comments() {
+        let text = r#"// who answers
+            {"security": {"auth": {"selectedType": "openai", /* of the "operator" */ "baseUrl": "http://localhost:1/v1"}},
+            "model": {"name": "a\\\"//b"} // the end"#;
+        assert!(model_in(text).is_none(), "it is not closed");
+        let found = model_in(&format!("{text}\n}}/* no end")).unwrap();
+        assert_eq!((found.base_url.as_str(), found.model.as_str()), ("http://localhost:1/v1", "a\\\"//b"));
     }
 }

@@ -6,7 +6,10 @@ use std::collections::{HashMap, hash_map::Entry};
 use ostler_protocol::{kernel::events::EventType, limits::TOOL_COMMAND_CHARS_MAX};
 use serde_json::{Value, json};
 
-use super::wire::{AcpToolCall, AcpUsage, Update};
+use super::{
+    details::{DETAILS_BYTES_MAX, FILES_MAX, file_diffs, locations, shortened},
+    wire::{AcpToolCall, AcpUsage, Update},
+};
 use crate::{text::clip, tool_gateway::GATEWAY, turn_sink::TurnSink};
 
 /// Output of one tool that is reported.
@@ -15,8 +18,8 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 const TURN_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PLAN_BYTES_MAX: usize = 64 * 1024;
 const ARGUMENT_CHARS_MAX: usize = 2_000;
+const RESULT_BYTES_MAX: usize = 8 * 1024;
 const TOOLS_OPEN_MAX: usize = 256;
-const FILES_MAX: usize = 50;
 
 /// The backend sends more text, or opens more tool calls, than a turn may hold.
 #[derive(Debug)]
@@ -33,6 +36,15 @@ pub(super) struct Updates {
     has_usage: bool,
     /// Whether the backend was given the server's tools.
     has_gateway: bool,
+}
+
+/// A call that needs permission.
+pub(super) struct ReportedCall {
+    /// Its id in our events.
+    pub(super) id: String,
+    pub(super) call: AcpToolCall,
+    /// The name of the tool, if the backend gives it.
+    pub(super) name: Option<String>,
 }
 
 #[derive(Default)]
@@ -158,7 +170,8 @@ impl Updates {
             let is_of_gateway = update.meta.as_ref().is_some_and(|meta| meta.is_of_server(GATEWAY));
             tool.is_of_gateway = self.has_gateway && is_of_gateway;
         }
-        tool.name = tool.name.take().or_else(|| update.meta.as_ref()?.tool_name.clone());
+        let name = || update.meta.as_ref()?.tool_name.clone();
+        tool.name = tool.name.take().or_else(name).or_else(|| update.tool.tool_name().map(str::to_owned));
         let has_ended = matches!(tool.call.status.as_deref(), Some("completed" | "failed"));
         if has_ended || tool.is_described() || tool.is_of_gateway {
             tool.report_start(sink).await;
@@ -169,17 +182,17 @@ impl Updates {
         Ok(())
     }
 
-    /// Reports a call that needs permission. Returns its id in our events, and everything known about it.
+    /// Reports a call that needs permission. Returns everything known about it.
     pub(super) async fn report_for_permission(
         &mut self,
         sink: &mut TurnSink,
         call: &AcpToolCall,
-    ) -> Option<(String, AcpToolCall)> {
+    ) -> Option<ReportedCall> {
         let update = Update { kind: "tool_call_update".into(), tool: call.clone(), ..Update::default() };
         self.report_tool(sink, &update).await.ok()?;
         let tool = self.tools.get_mut(call.tool_call_id.as_ref()?)?;
         tool.report_start(sink).await;
-        Some((tool.id.clone(), tool.call.clone()))
+        Some(ReportedCall { id: tool.id.clone(), call: tool.call.clone(), name: tool.name.clone() })
     }
 
     /// Whether this is a call of one of the server's tools, which decides about it.
@@ -221,6 +234,9 @@ impl ReportedTool {
         if update.raw_output.is_some() {
             call.raw_output.clone_from(&update.raw_output);
         }
+        if update.locations.as_array().is_some_and(|locations| !locations.is_empty()) {
+            call.locations.clone_from(&update.locations);
+        }
     }
 
     /// Whether enough is known to report the call.
@@ -255,6 +271,14 @@ impl ReportedTool {
         if !files.is_empty() {
             payload["files"] = files.into();
         }
+        let diffs = file_diffs(content, DETAILS_BYTES_MAX);
+        if !diffs.is_empty() {
+            payload["diffs"] = json!(diffs);
+        }
+        let output = self.call.raw_output.as_ref().filter(|output| has_content(output));
+        if let Some(output) = output.and_then(|output| shortened(output, RESULT_BYTES_MAX)) {
+            payload["rawOutput"] = output;
+        }
         sink.emit(EventType::ToolCall, &payload).await;
     }
 
@@ -267,7 +291,14 @@ impl ReportedTool {
             payload["command"] = clip(&command, TOOL_COMMAND_CHARS_MAX).into();
         }
         if let Some(input) = &call.raw_input {
-            payload["arguments"] = clip(&input.to_string(), ARGUMENT_CHARS_MAX).into();
+            // Shortened, it is still JSON, so that the name of a file stays readable beside a long content.
+            let arguments = shortened(input, ARGUMENT_CHARS_MAX).map(|input| input.to_string());
+            let arguments = arguments.unwrap_or_else(|| clip(&input.to_string(), ARGUMENT_CHARS_MAX));
+            payload["arguments"] = arguments.into();
+        }
+        let locations = locations(&call.locations);
+        if !locations.is_empty() {
+            payload["locations"] = json!(locations);
         }
         payload
     }

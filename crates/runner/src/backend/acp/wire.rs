@@ -181,15 +181,22 @@ pub(crate) struct AcpToolCall {
     pub(crate) status: Option<String>,
     pub(crate) raw_input: Option<Value>,
     pub(crate) raw_output: Option<Value>,
+    /// The files that the call concerns.
+    pub(crate) locations: Value,
     /// Extensions. Some backends name the tool here.
     #[serde(rename = "_meta")]
     pub(crate) meta: Option<Value>,
 }
 
 impl AcpToolCall {
+    /// The name of the tool, if the backend gives it.
+    pub(crate) fn tool_name(&self) -> Option<&str> {
+        self.meta.as_ref().and_then(|meta| meta["toolName"].as_str())
+    }
+
     /// Whether it is a call of this tool: by the name that the backend gives, or by the title if it gives none.
     pub(crate) fn is_of(&self, tool: &str) -> bool {
-        match self.meta.as_ref().and_then(|meta| meta["toolName"].as_str()) {
+        match self.tool_name() {
             Some(name) => name == tool,
             None => self.title.as_deref().and_then(|title| title.split([' ', ':', '(']).next()) == Some(tool),
         }

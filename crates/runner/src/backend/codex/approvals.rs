@@ -169,6 +169,7 @@ fn permission_request(
         ],
         digest: canonical_hash(&json!({"request": params, "changes": changes})),
         editable: None,
+        call_details: None,
         wait_ms: None,
         deadline: None,
     }

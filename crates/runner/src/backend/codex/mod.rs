@@ -158,7 +158,11 @@ impl CodexBackend {
             path,
             arguments: vec!["app-server".into()],
             directory: Some(self.environment.require_workspace()?.to_owned()),
-            environment: variables.map(|(name, value)| (name.into(), value.into())).to_vec(),
+            environment: variables
+                .map(|(name, value)| (name.into(), value.into()))
+                .into_iter()
+                .chain(self.environment.program_variables())
+                .collect(),
             version: Version::Bare,
             guarded: self.environment.guarded(sandbox),
         })

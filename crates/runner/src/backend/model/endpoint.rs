@@ -1,7 +1,7 @@
 //! The endpoint of a model: its URL, the model's name and the key. A request is sent once; the caller decides whether to
 //! retry. The key is read for each turn from the backend's home, and is sent to no other place.
 
-use std::{io::ErrorKind, path::Path};
+use std::{collections::BTreeMap, io::ErrorKind, path::Path};
 
 use ostler_client::{restricted_web_client, web_client};
 use ostler_protocol::{FailureKind, outgoing::OutgoingRules, redaction::Redactor};
@@ -53,15 +53,36 @@ impl Endpoint {
         home: Option<&Path>,
         outgoing: Option<&OutgoingRules>,
     ) -> Result<Self, ProviderError> {
+        let key = match home {
+            Some(home) => read_key(&home.join(KEY_FILE)).await?,
+            None => None,
+        };
+        Self::with_key(base_url, model, key, outgoing)
+    }
+
+    /// As [`Endpoint::open`], with the key in these files, by their paths in a home that is not made.
+    pub(super) fn of_files(
+        base_url: &str,
+        model: &str,
+        files: &BTreeMap<String, SecretString>,
+        outgoing: Option<&OutgoingRules>,
+    ) -> Result<Self, ProviderError> {
+        let key = files.get(KEY_FILE).map(|text| parse_key(text.expose_secret().as_bytes())).transpose()?;
+        Self::with_key(base_url, model, key, outgoing)
+    }
+
+    /// As [`Endpoint::open`], with this key.
+    pub(super) fn with_key(
+        base_url: &str,
+        model: &str,
+        key: Option<SecretString>,
+        outgoing: Option<&OutgoingRules>,
+    ) -> Result<Self, ProviderError> {
         let client = match outgoing {
             None => web_client(base_url),
             Some(rules) => restricted_web_client(base_url, rules),
         };
         let client = client.map_err(|failure| ProviderError::new(FailureKind::BackendFailed, failure.message))?;
-        let key = match home {
-            Some(home) => read_key(&home.join(KEY_FILE)).await?,
-            None => None,
-        };
         let redactor = Redactor::new(&key.iter().map(|key| key.expose_secret()).collect::<Vec<_>>());
         let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
         Ok(Self { client, url, model: model.to_owned(), key, redactor })
@@ -166,7 +187,6 @@ fn bearer(key: &SecretString) -> Result<HeaderValue, ProviderError> {
 
 /// Reads the key. `None` if there is no such file: the endpoint needs no key.
 async fn read_key(file: &Path) -> Result<Option<SecretString>, ProviderError> {
-    let unusable = |why: &str| ProviderError::new(FailureKind::SecretUnavailable, format!("{KEY_FILE} {why}"));
     let opened = match tokio::fs::File::open(file).await {
         Ok(opened) => opened,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -175,10 +195,17 @@ async fn read_key(file: &Path) -> Result<Option<SecretString>, ProviderError> {
     let mut text = vec![];
     let read = opened.take(KEY_FILE_BYTES_MAX).read_to_end(&mut text).await;
     read.map_err(|error| unusable(&format!("cannot be read: {}", error.kind())))?;
+    parse_key(&text).map(Some)
+}
+
+/// The key in the text of its file.
+fn parse_key(text: &[u8]) -> Result<SecretString, ProviderError> {
     // The parser's error could quote the key.
-    let parsed: KeyFile = serde_json::from_slice(&text).map_err(|_| unusable("is not a JSON object of strings"))?;
-    match parsed.key.filter(|key| !key.expose_secret().is_empty()) {
-        Some(key) => Ok(Some(key)),
-        None => Err(unusable("has no OPENAI_API_KEY")),
-    }
+    let parsed: KeyFile = serde_json::from_slice(text).map_err(|_| unusable("is not a JSON object of strings"))?;
+    let key = parsed.key.filter(|key| !key.expose_secret().is_empty());
+    key.ok_or_else(|| unusable("has no OPENAI_API_KEY"))
+}
+
+fn unusable(why: &str) -> ProviderError {
+    ProviderError::new(FailureKind::SecretUnavailable, format!("{KEY_FILE} {why}"))
 }

@@ -29,6 +29,8 @@ use crate::{
 
 /// Characters of a plan's instructions in its event.
 const REPORTED_CHARS_MAX: usize = 1_000;
+/// Characters of the name of a tool that is reported.
+const REPORTED_NAME_CHARS_MAX: usize = 64;
 
 /// Follows the text that the model wrote before a plan that cannot be used. A request does not end with a message of the model.
 const WITHOUT_PLAN: &str = "Your plan could not be used. Continue without it.";
@@ -152,7 +154,12 @@ impl ModelTurn<'_> {
         let call = end.calls.iter().find(|call| call.name == PLAN_FUNCTION);
         let planned = read?.and_then(|text| {
             let text = call.map_or(text.as_str(), |call| call.arguments.as_str());
-            TurnPlan::read(text, |name| self.all_tools.offers(name))
+            match (TurnPlan::read(text, |name| self.all_tools.offers(name)), end.calls.first()) {
+                (Err(PlanProblem::Empty), Some(other)) if call.is_none() => {
+                    Err(PlanProblem::ToolCall(clip(&other.name, REPORTED_NAME_CHARS_MAX)))
+                }
+                (read, _) => read,
+            }
         });
         Ok(Ok(RouterReply { planned, written: String::new(), ignored: ignored_calls(&end.calls, call) }))
     }

@@ -158,6 +158,7 @@ impl Player {
             ],
             digest: canonical_hash(&ask.command),
             editable: ask.editable,
+            call_details: None,
             wait_ms: ask.wait_ms,
             deadline: None,
         };
