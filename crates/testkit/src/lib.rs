@@ -1,13 +1,16 @@
 //! What tests, benchmarks, `xtask` and the torturer share: the two engines, scratch directories and databases, a private
-//! Postgres cluster that can be restarted, killed and paused, a proxy that breaks connections on demand, file systems in
-//! image files that can be filled up, and processes that can be frozen. It contains no product code, and the product does
-//! not depend on it.
+//! Postgres cluster that can be restarted, killed and paused, a proxy that breaks connections on demand, a Kubernetes API
+//! server and a kubelet, file systems in image files that can be filled up, and processes that can be frozen. It contains
+//! no product code, and the product does not depend on it.
 
 #[cfg(feature = "databases")]
 pub mod database;
 pub mod disk;
 pub mod engine;
+#[cfg(feature = "kubernetes")]
+pub mod kube;
 pub mod loop_mount;
+pub mod manifests;
 pub mod mcp_server;
 pub mod postgres;
 pub mod process;

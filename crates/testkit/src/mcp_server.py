@@ -14,6 +14,7 @@ changes  a call of `change` adds a tool and says that the list has changed
 asks     sends requests of its own before it replies to a call
 waits    also lists `append`, which changes something, and `look`, which only reads. A call of either adds a line to the file that is
          its second argument, and returns when there is a file of the same name with `.go` at its end
+hangs    never replies to a call of `hang`; calls of it and cancelled requests add a line each to the file that is its second argument
 marks    creates the file that is its second argument when it starts, then behaves well
 http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires. A call of `large`
          returns as many bytes as it asks for; a client with the header `X-Reply: chunks` gets JSON without a length, and one
@@ -58,7 +59,7 @@ def tools():
     if BEHAVIOUR == "waits":
         look = {"name": "look", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}
         listed += [{"name": "append", "inputSchema": EMPTY}, look]
-    more = {"dies": ["die"], "large": ["large"], "leaks": ["tell"], "slow": ["sleep"]}.get(BEHAVIOUR, [])
+    more = {"dies": ["die"], "hangs": ["hang"], "large": ["large"], "leaks": ["tell"], "slow": ["sleep"]}.get(BEHAVIOUR, [])
     if BEHAVIOUR == "withdraws":
         more = [] if withdrawn else ["gone"]
         strict = {"type": "object", "required": ["b"]} if withdrawn else EMPTY
@@ -161,6 +162,10 @@ def main():
     print("the secret of this log is", os.environ.get("SECRET", "none"), file=sys.stderr, flush=True)
     for line in sys.stdin:
         message = json.loads(line)
+        if BEHAVIOUR == "hangs" and message.get("method") in ("tools/call", "notifications/cancelled"):
+            with open(sys.argv[2], "a") as file:
+                file.write(message["method"] + "\n")
+            continue
         if BEHAVIOUR == "silent" or "id" not in message or "method" not in message:
             continue
         if BEHAVIOUR == "garbage":

@@ -4,6 +4,7 @@
 
 mod binaries;
 mod owner;
+mod standby;
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, TcpListener};
@@ -63,12 +64,7 @@ impl Cluster {
     /// `None` if the port was taken.
     fn start_on(binaries: &Path, directory: &Path, port: u16) -> Result<Option<Self>, String> {
         let owner = Owner::choose()?;
-        let scratch = tempfile::Builder::new().prefix("ostler-postgres-").tempdir_in(directory);
-        let scratch = scratch.map_err(|e| format!("no scratch directory for Postgres: {e}"))?;
-        if let Owner::Other { uid, gid } = owner {
-            chown(scratch.path(), Some(uid), Some(gid))
-                .map_err(|e| format!("cannot hand over the scratch directory: {e}"))?;
-        }
+        let scratch = new_scratch(owner, directory)?;
         initialise(binaries, owner, scratch.path())?;
         let mut cluster = Self { server: None, owner, binaries: binaries.to_owned(), port, scratch };
         Ok(cluster.serve()?.then_some(cluster))
@@ -180,6 +176,17 @@ impl Drop for Cluster {
         // Immediate: the data is not needed, and clients that are still connected must not delay the stop.
         let _ = self.control("immediate");
     }
+}
+
+/// A directory that the owner of the server can write to.
+fn new_scratch(owner: Owner, directory: &Path) -> Result<TempDir, String> {
+    let scratch = tempfile::Builder::new().prefix("ostler-postgres-").tempdir_in(directory);
+    let scratch = scratch.map_err(|e| format!("no scratch directory for Postgres: {e}"))?;
+    if let Owner::Other { uid, gid } = owner {
+        chown(scratch.path(), Some(uid), Some(gid))
+            .map_err(|e| format!("cannot hand over the scratch directory: {e}"))?;
+    }
+    Ok(scratch)
 }
 
 fn data_dir(scratch: &Path) -> PathBuf {

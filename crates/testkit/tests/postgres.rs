@@ -32,3 +32,17 @@ fn a_paused_server_answers_only_after_it_was_resumed() {
     cluster.resume();
     assert_eq!(query(&cluster, "SELECT 1").as_deref(), Some("1"));
 }
+
+#[test]
+fn a_standby_that_is_promoted_has_every_row_that_was_committed() {
+    let mut primary = Cluster::start(&find_binaries().expect("Postgres is installed")).unwrap();
+    let standby = primary.standby().unwrap();
+    primary.commit_to_standby().unwrap();
+    primary.execute("CREATE TABLE numbers (n INT)").unwrap();
+    primary.execute("INSERT INTO numbers VALUES (1), (2)").unwrap();
+    assert!(standby.execute("INSERT INTO numbers VALUES (3)").is_err(), "a standby takes no writes");
+    primary.kill().unwrap();
+    standby.promote().unwrap();
+    standby.execute("INSERT INTO numbers VALUES (3)").unwrap();
+    assert_eq!(standby.execute("SELECT SUM(n) FROM numbers").as_deref(), Ok("6"));
+}
