@@ -1,6 +1,8 @@
 //! The state that every service function gets: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
 
+mod calling_commands;
 mod run_ref;
+pub use calling_commands::{CallingCommand, CallingCommands};
 pub use run_ref::RunRef;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
@@ -36,6 +38,7 @@ use crate::{
     dialect::States,
     hub::Hub,
     job_queues::JobQueues,
+    job_redactors::JobRedactors,
     launcher::InHand,
     metrics::Metrics,
     net::{
@@ -102,6 +105,7 @@ pub struct AppInner {
     pub in_hand: InHand,
     /// Runners elsewhere that wait for a job.
     pub job_queues: JobQueues,
+    pub job_redactors: JobRedactors,
     pub metrics: Arc<Metrics>,
     pub store_check: StoreCheck,
     pub traces: Traces,
@@ -111,6 +115,7 @@ pub struct AppInner {
     pub isolation: tokio::sync::OnceCell<Isolation>,
     runs: Cache<RunId, RunRef>,
     commands: Cache<CommandId, RunRef>,
+    pub calling_commands: CallingCommands,
     /// The certificate of the listener in DER, as it was read at the start. `None` without TLS.
     pub tls_certificate: Option<Vec<u8>>,
     stage: tokio::sync::watch::Receiver<Stage>,
@@ -212,8 +217,7 @@ impl App {
         let body_budget = BodyBudget::new(&config.limits);
         let fresh_sockets = fresh_sockets(&config.limits);
         let placement = config.server.workspace.as_deref().filter(|_| db.multi_replica());
-        let placement = placement.and_then(|bound| bound.canonicalize().ok());
-        let placement = placement.map(|bound| bound.to_string_lossy().into_owned());
+        let placement = placement.and_then(|bound| Some(bound.canonicalize().ok()?.to_string_lossy().into_owned()));
         let mut server_number = [0; 8];
         fill(&mut server_number);
         Self(Arc::new(AppInner {
@@ -240,6 +244,7 @@ impl App {
             others,
             in_hand: InHand::default(),
             job_queues: JobQueues::default(),
+            job_redactors: JobRedactors::default(),
             metrics,
             store_check: StoreCheck::default(),
             traces,
@@ -247,6 +252,7 @@ impl App {
             isolation: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
+            calling_commands: CallingCommands::default(),
             tls_certificate,
             stage,
         }))
@@ -364,9 +370,14 @@ impl App {
     }
 
     pub async fn run_ref(&self, run_id: RunId) -> Result<RunRef, Failure> {
-        if let Some(cached) = self.runs.get(&run_id) {
-            return Ok(cached);
+        match self.runs.get(&run_id) {
+            Some(cached) => Ok(cached),
+            // On the heap: it is rare, and the futures of most requests would have room for it.
+            None => Box::pin(self.read_run_ref(run_id)).await,
         }
+    }
+
+    async fn read_run_ref(&self, run_id: RunId) -> Result<RunRef, Failure> {
         let run = ostler_store::kernel::runs::get(&self.db, run_id).await?;
         let run = run.ok_or_else(|| Failure::not_found("run"))?;
         let session = ostler_store::kernel::sessions::get(&self.db, run.session).await?;
@@ -424,6 +435,7 @@ impl App {
     pub fn forget_session(&self, session: SessionId) {
         self.runs.retain(|_, run| run.session != session);
         self.commands.retain(|_, run| run.session != session);
+        self.calling_commands.forget_session(session);
     }
 
     /// A caller's JSON, redacted for storage.

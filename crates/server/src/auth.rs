@@ -20,7 +20,9 @@ mod tokens;
 pub use authenticator::Authenticator;
 pub use issuers::Issuers;
 pub use kinds::TokenKind;
-pub use tokens::{RUN, SERVICE, mint, operator_token, random_secret_file, signing_key, token_hash, token_of_variable};
+pub use tokens::{
+    RUN, SERVICE, derive, mint, operator_token, random_secret_file, signing_key, token_hash, token_of_variable,
+};
 
 /// The user that the operator's own token acts as.
 pub const LOCAL: &str = "local";

@@ -4,6 +4,7 @@ mod environment;
 mod execution;
 mod file_scalars;
 mod keys;
+mod kubernetes;
 mod limits;
 mod mcp;
 mod names;
@@ -14,8 +15,10 @@ mod reading;
 mod retention;
 mod sections;
 pub mod settings;
+mod store;
 mod tls;
 mod tools;
+mod values;
 
 use std::{ops::RangeInclusive, path::PathBuf};
 
@@ -23,20 +26,21 @@ use ostler_protocol::{
     Failure, Rule,
     capabilities::{Toggle, Toggles},
     json::value_of,
-    kernel::policy::TenantPolicy,
+    kernel::{policy::TenantPolicy, runner_jobs::Launcher},
     limits::{LEASE_MS_MAX, LEASE_MS_MIN, SESSION_PARTICIPANTS_MAX},
 };
-use ostler_store::{StoreConfig, Synchronous};
-use secrecy::{ExposeSecret, SecretString};
+use ostler_store::{ReplicaConfig, StoreConfig};
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use self::origins::check_origin;
+use self::{origins::check_origin, values::hidden};
 use crate::net::{forwarded::TrustedProxies, rates::Rates};
 
 pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
 pub use keys::{Key, keys};
+pub use kubernetes::{KubernetesSection, PodResources};
 pub use limits::LimitsSection;
 pub use mcp::McpSection;
 pub(crate) use origins::EVERY_ORIGIN;
@@ -44,10 +48,10 @@ pub use outgoing::{OutgoingSection, ProfilesSection};
 pub use reading::Overrides;
 pub use retention::{RetentionSection, TenantRetention};
 pub use sections::{Section, SectionType, Sections};
+pub use store::StoreSection;
 pub use tools::{ALL_TOOLS, HttpRequestSection, RunAgentSection, ToolsSection, WebFetchSection};
+pub use values::{MS_MAX, check_range};
 
-/// Milliseconds of a day, the longest that most times may be.
-pub const MS_MAX: u64 = 86_400_000;
 /// The default address to listen on.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:4747";
 
@@ -61,6 +65,7 @@ pub struct Config {
     pub profiles: ProfilesSection,
     pub policy: TenantPolicy,
     pub runner: RunnerSection,
+    pub kubernetes: KubernetesSection,
     pub agents: AgentsSection,
     pub sessions: SessionsSection,
     pub workspaces: WorkspacesSection,
@@ -156,25 +161,14 @@ pub struct IssuerSection {
     pub jwks_file: Option<PathBuf>,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct StoreSection {
-    /// The URL of a Postgres database; by default `DATABASE_URL`, or else SQLite in the data directory.
-    #[schema(value_type = Option<String>, default = json!(null))]
-    #[serde(serialize_with = "hidden")]
-    pub database_url: Option<SecretString>,
-    /// Start even if the store could lose an acknowledged write in a power cut.
-    pub unsafe_durability: bool,
-    /// How SQLite waits for the disk: `off`, `normal` or `full`. With less than `full`, acknowledged writes can
-    /// be lost in a power cut.
-    #[schema(value_type = String)]
-    pub sqlite_synchronous: Synchronous,
-}
-
 /// The secrets of provider profiles.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecretsSection {
+    /// Where the secrets of provider profiles are stored: `files`, sealed in `directory`, or `kubernetes`, as Secrets of the
+    /// namespace of `[kubernetes]`; by default `kubernetes` if `runner.launcher` is that and `directory` is not set.
+    #[schema(value_type = Option<String>)]
+    pub store: Option<SecretsPlace>,
     /// The directory of the sealed secrets; by default `secrets` in the data directory. Servers that share a
     /// Postgres must share it.
     #[schema(value_type = Option<String>)]
@@ -188,6 +182,14 @@ pub struct SecretsSection {
     /// first start.
     #[schema(value_type = Option<String>)]
     pub key_file: Option<PathBuf>,
+}
+
+/// Where the secrets of provider profiles are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SecretsPlace {
+    Files,
+    Kubernetes,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -258,6 +260,26 @@ impl Config {
         ranges.into_iter().filter_map(|(key, value, range)| check_range(key, value, range).err()).collect()
     }
 
+    /// Where the secrets of provider profiles are stored.
+    pub fn secrets_place(&self) -> SecretsPlace {
+        let is_in_cluster = self.runner.launcher == Launcher::Kubernetes && self.secrets.directory.is_none();
+        let by_default = if is_in_cluster { SecretsPlace::Kubernetes } else { SecretsPlace::Files };
+        self.secrets.store.unwrap_or(by_default)
+    }
+
+    fn secrets_problem(&self) -> Option<Failure> {
+        let message = match (self.secrets.store?, &self.secrets.directory) {
+            (SecretsPlace::Kubernetes, _) if !cfg!(feature = "kubernetes") => {
+                "this build of the server cannot use Kubernetes Secrets; build it with `--features kubernetes`"
+            }
+            (SecretsPlace::Kubernetes, Some(_)) => {
+                "secrets.directory is without effect if secrets.store is \"kubernetes\"; remove one of them"
+            }
+            _ => return None,
+        };
+        Some(Failure::invalid(Rule::Config, message).detail(places::KEY, "secrets.store"))
+    }
+
     /// Everything that is wrong with the configuration in itself, before anything is opened.
     fn problems(&self) -> Vec<Failure> {
         let mut problems = vec![];
@@ -272,6 +294,9 @@ impl Config {
         }
         problems.extend(self.rate_limit.check().err());
         problems.extend(self.runner.check().err());
+        problems.extend(self.store.problems());
+        problems.extend(self.kubernetes.problems(&self.runner));
+        problems.extend(self.secrets_problem());
         problems.extend(self.number_problems());
         problems.extend(self.retention.problems(&self.policy));
         problems.extend(self.tls_files().err());
@@ -284,6 +309,15 @@ impl Config {
         let origins = self.server.allow_origins.iter();
         problems.extend(origins.filter_map(|origin| check_origin(origin, requires_tokens).err()));
         problems
+    }
+
+    pub fn store(&self) -> Result<StoreConfig, Failure> {
+        self.store.store(|| self.data_dir(), &self.environment)
+    }
+
+    /// The standby that answers reads which tolerate staleness.
+    pub fn read_replica(&self) -> Option<ReplicaConfig> {
+        self.store.read_replica(&self.environment)
     }
 
     /// The whole configuration, secrets hidden.
@@ -320,37 +354,6 @@ impl Config {
         // Absolute, because messages print the path and it must work from any directory.
         std::path::absolute(&chosen).map_err(|error| Failure::rule(Rule::DataDir, format!("{chosen:?}: {error}")))
     }
-
-    pub fn store(&self) -> Result<StoreConfig, Failure> {
-        Ok(match &self.store.database_url {
-            Some(url) => {
-                let url = url.expose_secret().to_owned();
-                if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
-                    let message = "the database URL must begin with postgres:// or postgresql://; without one, SQLite in \
-                                   the data directory is used";
-                    return Err(Failure::invalid(Rule::DatabaseUrl, message));
-                }
-                StoreConfig::Postgres { url: environment::with_password(url, &self.environment) }
-            }
-            None => StoreConfig::Sqlite {
-                file: self.data_dir()?.join("ostler.db"),
-                synchronous: self.store.sqlite_synchronous,
-            },
-        })
-    }
-}
-
-/// Rejects a number out of range, with the name of its key.
-pub fn check_range(key: &str, value: u64, range: RangeInclusive<u64>) -> Result<(), Failure> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let message = format!("{key} must be {} to {}", range.start(), range.end());
-    Err(Failure::invalid(Rule::Config, message).detail(places::KEY, key))
-}
-
-fn hidden<S: serde::Serializer>(secret: &Option<SecretString>, output: S) -> Result<S::Ok, S::Error> {
-    secret.as_ref().map(|_| "(hidden)").serialize(output)
 }
 
 #[cfg(test)]
@@ -359,6 +362,19 @@ mod tests {
 
     fn from_environment(pairs: &[(&str, &str)]) -> Result<Config, Failure> {
         Config::read(None, pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())), &[], &[])
+    }
+
+    #[test]
+    fn secrets_are_in_the_cluster_if_runners_are_unless_a_directory_is_named() {
+        let mut config = Config::default();
+        assert_eq!(config.secrets_place(), SecretsPlace::Files);
+        config.runner.launcher = Launcher::Kubernetes;
+        assert_eq!(config.secrets_place(), SecretsPlace::Kubernetes);
+        config.secrets.directory = Some("/shared".into());
+        assert_eq!(config.secrets_place(), SecretsPlace::Files);
+        assert!(config.secrets_problem().is_none());
+        config.secrets.store = Some(SecretsPlace::Kubernetes);
+        assert!(config.secrets_problem().is_some(), "the directory would be without effect");
     }
 
     #[test]
@@ -397,17 +413,6 @@ mod tests {
         let problems = config.problems();
         assert_eq!(problems.len(), 1);
         assert!(problems[0].message.contains("server.trusted_proxies"), "{}", problems[0].message);
-    }
-
-    #[test]
-    fn a_database_url_of_another_kind_is_refused() {
-        let mut config = Config::default();
-        for url in ["mysql://root@127.0.0.1/x", "sqlite://x.db", "x"] {
-            config.store.database_url = Some(url.to_owned().into());
-            assert_eq!(config.store().unwrap_err().rule_name(), Some("database-url"), "{url}");
-        }
-        config.store.database_url = Some("postgresql:///x".to_owned().into());
-        assert!(config.store().is_ok());
     }
 
     #[test]

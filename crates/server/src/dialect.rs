@@ -5,6 +5,7 @@ mod failures;
 mod gate;
 mod holdings;
 mod metrics;
+mod notices;
 mod retention;
 mod states;
 mod topics;
@@ -43,6 +44,8 @@ pub use gate::{GateRules, RateRules, TierLimit};
 pub use holdings::{Backup, ConfiguredPlace, Erasure, Holding, Location, Retention};
 pub(crate) use metrics::MetricRead;
 pub use metrics::{Metric, Samples};
+pub use notices::PersonNotice;
+pub(crate) use notices::{NotifyPerson, PendingNotices};
 pub use ostler_store::wakeups::FormerWord;
 pub use retention::{ListRemovable, Ownership, Removable, RemovedItems, RetentionScope, RetentionStep};
 pub use states::States;
@@ -89,8 +92,11 @@ pub struct Dialect {
     pub(crate) metrics: Vec<Metric>,
     pub(crate) hosts: Option<fn(&App, &str) -> bool>,
     pub(crate) workspace_tenant: Option<fn(&Config) -> String>,
+    pub(crate) mcp_tools: Option<fn(&Config) -> Vec<String>>,
     pub(crate) profile_of_agent: Option<ProfileOf>,
     pub(crate) granted_scopes: Option<GrantedScopes>,
+    pub(crate) pending_notices: Option<PendingNotices>,
+    pub(crate) notify_person: Option<NotifyPerson>,
     pub(crate) tool_sources: Vec<Arc<dyn ToolSource>>,
     pub(crate) pictures: Option<Pictures>,
     pub(crate) holdings: &'static [Holding],
@@ -168,8 +174,11 @@ impl Dialect {
             metrics: vec![],
             hosts: None,
             workspace_tenant: None,
+            mcp_tools: None,
             profile_of_agent: None,
             granted_scopes: None,
+            pending_notices: None,
+            notify_person: None,
             tool_sources: vec![],
             pictures: None,
             holdings: &[],
@@ -215,7 +224,7 @@ impl Dialect {
     }
 
     /// Paths of the engine that its clients call too, and the encoding of their failures as `T`. It must have what the engine's
-    /// own clients read.
+    /// own clients read. The gate's rejections (401 and 403) are encoded as on the dialect's own paths.
     pub fn shared_paths<T: ToSchema>(mut self, paths: &'static [&'static str], failures: FailureEncoder) -> Self {
         self.shared_paths = Some(SharedPaths { paths, failures, schema: T::schema });
         self
@@ -373,6 +382,13 @@ impl Dialect {
         self
     }
 
+    /// The tools of configured MCP servers that the operator offers to users' runs, by their names. Runs in the workspace that the
+    /// server is bound to get all of them.
+    pub fn mcp_tools(mut self, tools_of: fn(&Config) -> Vec<String>) -> Self {
+        self.mcp_tools = Some(tools_of);
+        self
+    }
+
     /// The backend profile of an agent, for runs that name an agent.
     pub fn profile_of_agent<F>(mut self, find: impl Fn(App, AgentId) -> F + Send + Sync + 'static) -> Self
     where
@@ -388,6 +404,21 @@ impl Dialect {
         F: Future<Output = Result<BTreeSet<String>, Failure>> + Send + 'static,
     {
         self.granted_scopes = Some(Arc::new(move |app, agent_id, user_id| Box::pin(read(app, agent_id, user_id))));
+        self
+    }
+
+    /// What waits for a user in its nouns. Call [`Dialects::notify_person`] when something is added.
+    pub fn pending_notices<F>(mut self, list: impl Fn(App, String) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<PersonNotice>, Failure>> + Send + 'static,
+    {
+        self.pending_notices = Some(Arc::new(move |app, user_id| Box::pin(list(app, user_id))));
+        self
+    }
+
+    /// Sends the user's connections what is pending, because something was added. It must not wait.
+    pub fn notify_person(mut self, notify: fn(&App, &str)) -> Self {
+        self.notify_person = Some(notify);
         self
     }
 

@@ -1,7 +1,7 @@
 //! The data that the engine itself stores: the kernel's tables, users and tokens, and its files in the data directory.
 
 use crate::{
-    config::Config,
+    config::{Config, SecretsPlace},
     dialect::{
         Backup::{BackendFiles, ByTables, Copied, LeftOut, Workspaces},
         ConfiguredPlace,
@@ -65,7 +65,12 @@ pub(crate) const ENGINE: &[Holding] = &[
     Holding::path("workspaces", Workspaces, Expires, WithSession),
 ];
 
+/// Secrets of a cluster are backed up with the cluster.
 fn secrets(config: &Config) -> ConfiguredPlace {
+    if config.secrets_place() == SecretsPlace::Kubernetes {
+        let place = "the secrets of provider profiles (secrets.store, Kubernetes Secrets)";
+        return ConfiguredPlace::Elsewhere(place.into());
+    }
     config.secrets.directory.clone().map_or(ConfiguredPlace::DataDir, ConfiguredPlace::At)
 }
 

@@ -16,9 +16,13 @@ pub mod directories;
 mod holdings;
 pub mod hub;
 mod job_queues;
+mod job_redactors;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod launcher;
 pub mod mcp;
 pub mod metrics;
+pub mod migrate;
 pub mod net;
 pub mod recheck;
 mod restore_marker;

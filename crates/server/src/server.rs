@@ -32,7 +32,7 @@ use crate::{
     secrets::SecretStore,
     service,
     startup::not_started,
-    tools::Toolkit,
+    tools::{StartLocks, Toolkit},
     traces::Traces,
     worker::{self, wakeups::Pending},
 };
@@ -86,9 +86,13 @@ impl Server {
         }
         let store = config.store()?;
         let db = Db::open(&store, clock.now()).await.map_err(|error| not_opened(error, &store))?;
+        let db = match config.read_replica() {
+            Some(replica) => db.with_replica(&replica).map_err(|error| not_started(Rule::Store, error))?,
+            None => db,
+        };
         worker::clock::anchor(&db, &*clock).await?;
         check_durability(&db, &config).await?;
-        let secrets = SecretStore::open(&config)?;
+        let secrets = SecretStore::open(&config).await?;
         let (signing_key, signing) = signing_key(&data_dir)?;
         let issuers = Issuers::new(signing_key, &config.auth.issuers)?;
         service::users::record_key(&db, &issuers, clock.now())
@@ -112,16 +116,21 @@ impl Server {
         let database_url =
             config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
         let [written, read] = passwords_of(&database_url);
+        let replica_url = config.read_replica().map(|replica| replica.url).unwrap_or_default();
+        let [replica_written, replica_read] = passwords_of(&replica_url);
         let sealing = SecretStore::key_text(&config)?;
         let password = config.environment.text("PGPASSWORD").unwrap_or_default();
         let mut own = vec![&written, &read, password.as_str(), sealing.expose_secret(), signing.expose_secret()];
+        own.extend([replica_written.as_str(), &replica_read]);
         own.extend(operator.iter().map(|token| token.expose_secret()));
         let redactor = Redactor::new(&own);
         let (traces, spans) = Traces::new(config.log.otlp_endpoint.as_deref());
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&operator, issuers, dialects.tokens());
         let toolkit = Toolkit::new(&config, &dialects);
-        let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(dialects);
+        let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(StartLocks::default()).with(dialects);
+        #[cfg(feature = "kubernetes")]
+        let states = states.with(crate::kubernetes::KubernetesState::open(&config).await?);
         let parts = Parts {
             db,
             lanes,
@@ -306,15 +315,17 @@ fn no_data_dir(cause: &str) -> String {
     format!("cannot make the data directory {cause}")
 }
 
-/// The host and port of a database URL, which has a password as well.
+/// The hosts and ports of a database URL, which has a password as well.
 fn address_of(url: &str) -> String {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    match authority.rsplit_once('@').map_or(authority, |(_, host)| host) {
+    let with_port = |host: &str| match host {
         "" => "its default address".to_owned(),
         host if host.ends_with(']') || !host.contains(':') => format!("{host}:5432"),
         host => host.to_owned(),
-    }
+    };
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
+    hosts.split(',').map(with_port).collect::<Vec<_>>().join(", ")
 }
 
 /// The free space of the disk that the file is on.
@@ -356,6 +367,9 @@ mod tests {
         let failure = not_opened(refused(), &postgres);
         assert_eq!(failure.rule_name(), Some("store-unreachable"));
         assert_eq!(failure.message, "Postgres at 127.0.0.1:1 refuses connections; is it running?");
+        let postgres = StoreConfig::Postgres { url: "postgres://me:pl4nted@h1:1,h2/x".into() };
+        let failure = not_opened(refused(), &postgres);
+        assert_eq!(failure.message, "Postgres at h1:1, h2:5432 refuses connections; is it running?");
         let broken = StoreError::Io(ErrorKind::PermissionDenied.into());
         assert_eq!(not_opened(broken, &store).rule_name(), Some("store"));
     }

@@ -95,7 +95,7 @@ async fn with_header(caller: &Caller, path: &str, name: &str, value: &str) -> cr
 #[one_engine]
 async fn a_foreign_host_or_origin_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
-    for path in ["/api/v1/runs", "/health", "/health/readiness", "/openapi.json"] {
+    for path in ["/api/v1/runs", "/health/live", "/health/readiness", "/openapi.json"] {
         for host in ["evil.test", "evil.test:80", "127.0.0.1.evil.test", "10.0.0.1", "localhost.evil.test:4747"] {
             with_header(&server, path, "host", host).await.refused_by(OriginDenied, "host");
         }
@@ -117,7 +117,7 @@ async fn a_foreign_host_or_origin_is_refused(engine: Engine) {
     }
     // A request without a host at all.
     let mut socket = tokio::net::TcpStream::connect(server.address()).await.unwrap();
-    socket.write_all(b"GET /health HTTP/1.0\r\n\r\n").await.unwrap();
+    socket.write_all(b"GET /health/live HTTP/1.0\r\n\r\n").await.unwrap();
     let mut answer = String::new();
     socket.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.0 403") && answer.contains("host-missing"), "{answer}");
@@ -171,10 +171,12 @@ async fn require_auth_closes_even_health(engine: Engine) {
         setup.token("hwlab", "client", &["hwlab"]);
     })
     .await;
-    for path in ["/health", "/health/live", "/health/readiness", "/openapi.json", "/api/v1/runs", "/nowhere"] {
+    for path in ["/health/live", "/health/readiness", "/openapi.json", "/api/v1/runs", "/nowhere"] {
         server.with_token(None).get(path).await.refused(Unauthenticated);
         server.with_token(Some("ost_svc_wrong")).get(path).await.refused(Unauthenticated);
     }
+    // A path that is shared with clients of the daemon fails in their form.
+    server.with_token(None).get("/health").await.with_status(401);
     for path in ["/health", "/health/live", "/health/readiness", "/openapi.json"] {
         server.get(path).await.with_status(200);
         server.caller("hwlab").get(path).await.with_status(200);

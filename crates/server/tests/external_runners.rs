@@ -324,6 +324,28 @@ async fn a_cancelled_command_leaves_the_pending_jobs_of_its_run_alone(engine: En
 }
 
 #[both_engines]
+async fn the_job_of_a_cancelled_session_ends_and_its_next_turn_is_a_job_again(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let (run_id, turn) = started(&server, "hi").await;
+    let session_id = id(&server.run(&run_id).await, "sessionId");
+    let path = format!("/api/v1/sessions/{session_id}/control");
+    server.post(&path, &json!({"action": "cancel"})).await.with_status(200);
+    let job = job_of(&server, &run_id).await;
+    let message = &job["terminalSummary"]["message"];
+    assert_eq!(
+        (&job["phase"], message),
+        (&json!("cancelled"), &json!("the turn was cancelled before a runner claimed the job"))
+    );
+    assert_eq!(server.result(&run_id, &turn).await["terminalStatus"], "cancelled");
+    try_job(&server, "mine", 0).await.with_status(204);
+    assert_eq!(job_of(&server, &run_id).await["phase"], "cancelled", "it does not succeed later");
+    let next = server.turn(&run_id, "again").await;
+    assert_eq!(job_of(&server, &run_id).await["phase"], "pending");
+    let runner = work(&server, "mine").await;
+    assert_eq!(runner.poll("").await["commands"][0]["commandId"], next.as_str());
+}
+
+#[both_engines]
 async fn a_job_whose_runner_was_lost_while_its_run_was_cancelled_ends(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (run_id, turn) = started(&server, "hi").await;

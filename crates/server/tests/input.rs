@@ -309,6 +309,7 @@ async fn unknown_parameters_are_refused(engine: Engine) {
             let path = path.replace("{runId}", &run_id).replace("{sessionId}", &session_id);
             let path = path.replace("{relationId}", &format!("rel_{:032x}", 0)).replace("{agentId}", &agent_id);
             let path = path.replace("{automationId}", &format!("aut_{:032x}", 0));
+            let path = path.replace("{runnerJobId}", &format!("job_{:032x}", 0));
             let refused = server.get(&format!("{path}?someday=1")).await;
             if item["get"]["tags"][0] == "daemon" {
                 // Its failures have another form.

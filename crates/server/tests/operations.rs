@@ -148,6 +148,7 @@ pub const OPERATIONS: &[Row] = &[
     ("POST", "/api/v1/runs/{runId}/runner-jobs", runner_job),
     ("GET", "/api/v1/runs/{runId}/runner-jobs", none),
     ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}", none),
+    ("GET", "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}/log", none),
     ("POST", "/api/v1/runner-jobs/claim", |_| json!({"runnerId": "runner-a", "profiles": [EXTERNAL]})),
     (
         "POST",

@@ -3,6 +3,7 @@
 
 mod drive;
 mod postgres;
+mod shard_key;
 mod sqlite;
 
 use std::collections::BTreeSet;

@@ -3,6 +3,7 @@
 mod holds;
 mod nouns;
 mod space;
+mod texts;
 mod whole_payloads;
 
 use ostler_protocol::FailureKind::*;

@@ -6,6 +6,7 @@ mod calendar;
 mod calendar_tools;
 pub mod erasing;
 mod history;
+mod mcp_tools;
 mod pipeline;
 pub mod runs;
 pub mod transcription;

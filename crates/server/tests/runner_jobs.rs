@@ -18,9 +18,10 @@ async fn a_job_answers_at_once_with_its_whole_identity(engine: Engine) {
     for field in ["attemptId", "jobName", "namespace", "launcher", "runnerId", "phase"] {
         assert!(job[field].as_str().is_some_and(|text| !text.is_empty()), "{field} in {job}");
     }
-    // A runner inside the server has neither a pod nor a log file. Everything else is known.
+    // A runner inside the server has no pod, log file, image or retention. Everything else is known.
+    let absent = ["podName", "logPath", "retention", "backendImageRef"];
     for (field, value) in job.as_object().unwrap() {
-        assert_eq!(value.is_null(), ["podName", "logPath"].contains(&field.as_str()), "{field} in {job}");
+        assert_eq!(value.is_null(), absent.contains(&field.as_str()), "{field} in {job}");
     }
     assert_eq!((&job["phase"], &job["standing"]), (&json!("pending"), &json!(false)));
     assert_eq!(job["terminalSummary"], json!({}));
@@ -223,4 +224,27 @@ async fn jobs_left_by_a_stopped_server_are_taken_up_again(engine: Engine) {
     assert_eq!((&result["status"], &result["reply"]), (&json!("completed"), &json!("done")));
     let said = server.events_of(&run_id, "assistant_message").await;
     assert_eq!(said.iter().filter(|event| event["payload"]["text"] == "done").count(), 1);
+}
+
+#[both_engines]
+async fn the_log_of_a_runner_that_is_no_pod_is_what_its_job_has_of_it(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let run_id = server.create_run().await;
+    let command_id = server.turn(&run_id, "hi").await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let path = format!("{}/log", id(&job["poll"], "job"));
+    let log = server.get(&path).await.ok();
+    assert_eq!((&log["text"], &log["podName"], &log["finished"]), (&json!(""), &Value::Null, &json!(false)));
+    let summary = json!({"logTail": "one\ntwo\nthree"}).to_string();
+    server.store(&format!("UPDATE runner_jobs SET phase = 'failed', terminal_summary = '{summary}'")).await;
+    let log = server.get(&format!("{path}?tailLines=2")).await.ok();
+    assert_eq!(
+        (&log["text"], &log["truncated"], &log["finished"]),
+        (&json!("two\nthree\n"), &json!(true), &json!(true))
+    );
+    server.get(&format!("{path}?tailLines=5001")).await.refused_by(SchemaInvalid, "log-lines");
+    server.get(&format!("{path}?after=yesterday")).await.refused_by(SchemaInvalid, "log-after");
+    let elsewhere = server.create_run().await;
+    let foreign = format!("/api/v1/runs/{elsewhere}/runner-jobs/{}/log", id(&job, "runnerJobId"));
+    server.get(&foreign).await.refused(NotFound);
 }

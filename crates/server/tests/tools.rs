@@ -4,6 +4,7 @@ mod agents;
 mod approval;
 mod children;
 mod crashes;
+mod ended_commands;
 mod mcp_servers;
 mod models;
 mod web;
@@ -189,6 +190,55 @@ async fn the_same_call_again_is_not_executed_again(engine: Engine) {
     let other = work.body("call_a", "write_note", r#"{"text": "y"}"#);
     work.send(&server, &other).await.refused_by(StateConflict, "tool-call-reused");
     assert_eq!(notebook.written(), 1);
+}
+
+/// The server relies on the calls that it knows. Calls that it does not know are found in the log, however many there are.
+#[both_engines]
+async fn a_call_that_the_runner_has_recorded_is_not_executed_among_many(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    work.call(&server, "time_now", "{}").await;
+    for status in ["started", "completed"] {
+        let payload = json!({"toolCallId": "earlier", "name": "write_note", "type": "toolkit", "status": status,
+            "result": "earlier"});
+        work.runner.tell(&work.command_id, "tool_call", payload).await;
+    }
+    // More than the command's fold has.
+    for number in 0..12 {
+        let called = work.call(&server, "write_note", &json!({"text": number.to_string()}).to_string()).await;
+        assert_eq!(called["content"], format!("written: {number}"));
+    }
+    let body = work.body("earlier", "write_note", r#"{"text": "x"}"#);
+    let called = work.send(&server, &body).await.with_status(200);
+    assert_eq!((&called["status"], &called["content"]), (&json!("completed"), &json!("earlier")));
+    assert_eq!(notebook.written(), 12);
+    let recorded = work.recorded(&server).await;
+    assert_eq!(recorded.len(), 2 * 14);
+    // The calls of the agent's own tools are known, too.
+    let own = json!({"toolCallId": "own", "name": "shell", "type": "command", "status": "completed"});
+    work.runner.tell(&work.command_id, "tool_call", own).await;
+    work.call(&server, "write_note", r#"{"text": "last"}"#).await;
+    assert_eq!(notebook.written(), 13);
+    let result = server.result(work.run_id(), &work.command_id).await;
+    assert_eq!(result["toolCallSummary"]["count"], 1 + 1 + 12 + 1 + 1);
+}
+
+#[both_engines]
+async fn calls_of_the_same_command_at_the_same_time_are_each_executed_once(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    for _ in 0..3 {
+        let calls = (0..12).map(|_| work.call(&server, "write_note", r#"{"text": "x"}"#));
+        for called in futures_util::future::join_all(calls).await {
+            assert_eq!(called["status"], "completed", "{called}");
+        }
+    }
+    assert_eq!(notebook.written(), 36);
+    let recorded = work.recorded(&server).await;
+    let count = |status: &str| statuses(&recorded).iter().filter(|found| **found == status).count();
+    assert_eq!((count("started"), count("completed")), (36, 36));
 }
 
 #[both_engines]

@@ -269,6 +269,8 @@ async fn others_usage_is_invisible(engine: Engine) {
     let mine = report(&ada, "by=user").await;
     assert_eq!(mine.values().map(|sums| sums.runs).sum::<i64>(), 1, "{mine:?}");
     assert!(mine.keys().all(|key| key.as_deref().is_some_and(|key| key.starts_with("usr_"))), "{mine:?}");
+    let named = ada.get("/api/v1/usage?by=user").await.ok()["groups"][0]["name"].clone();
+    assert_eq!(named, "ada", "users are shown by name");
     assert_eq!(ada.get(&format!("/api/v1/runs/{run_id}")).await.ok()["usage"]["tokens"], 0);
     server.get("/api/v1/usage?by=colour").await.refused_by(SchemaInvalid, "usage-by");
     server.get("/api/v1/usage?since=2026-02-01&until=2026-01-01").await.refused_by(SchemaInvalid, "usage-period");

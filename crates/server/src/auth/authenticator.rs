@@ -75,9 +75,10 @@ impl Authenticator {
             return Ok(principal);
         }
         let forgotten = self.forgotten.load(Ordering::SeqCst);
+        // On the heap: these are rare, and the future of every request would have room for them.
         let (principal, end) = match token.strip_prefix(PREFIX) {
-            Some(ours) => look_up(db, &self.kinds, ours, &hash, now).await?,
-            None => self.user(db, token, now).await?,
+            Some(ours) => Box::pin(look_up(db, &self.kinds, ours, &hash, now)).await?,
+            None => Box::pin(self.user(db, token, now)).await?,
         };
         let until = now.checked_add(REMEMBERED).unwrap_or(now);
         let until = end.map_or(until, |end| end.min(until));

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_crypto::jwk::SigningKey;
+use ostler_crypto::{jwk::SigningKey, mac::MacKey};
 use ostler_protocol::{
     Failure, Rule,
     json::{hex, unhex},
@@ -32,6 +32,11 @@ pub fn mint(kind: &str) -> SecretString {
     let mut random = [0; 32];
     clock::fill(&mut random);
     SecretString::from(format!("{PREFIX}{kind}_{}", hex(&random)))
+}
+
+/// A token that every server with the same key derives from the same parts, so that none of them must store it.
+pub fn derive(kind: &str, key: &MacKey, parts: &[&[u8]]) -> SecretString {
+    SecretString::from(format!("{PREFIX}{kind}_{}", hex(&key.tag(parts))))
 }
 
 /// The operator's token: made on the first start, readable by the owner only.

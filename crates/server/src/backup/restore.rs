@@ -271,7 +271,7 @@ async fn find_sealed(config: &Config) -> Result<Vec<String>, Failure> {
     if !directory.exists() || !SecretStore::has_key(config)? {
         return Ok(vec![]);
     }
-    let secrets = SecretStore::open(config)?;
+    let secrets = SecretStore::open_files(config)?;
     let mut sealed = vec![];
     for name in secrets.list().await? {
         if secrets.get(&name).await.is_err() {

@@ -10,8 +10,8 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunnerSection {
-    /// How runners are started: `resident` (inside the server's process) or `process` (a child process for
-    /// each).
+    /// How runners are started: `resident` (inside the server's process), `process` (a child process for
+    /// each) or `kubernetes` (a Job for each, see `kubernetes`).
     pub launcher: Launcher,
     /// Profiles that runners elsewhere drive: this server starts none for them, and their runs need no credential.
     pub external_profiles: Vec<String>,
@@ -59,8 +59,13 @@ impl Default for RunnerSection {
 impl RunnerSection {
     pub(super) fn check(&self) -> Result<(), Failure> {
         if self.launcher == Launcher::External {
-            let message = "runner.launcher is resident or process; runner.external_profiles names the profiles of \
+            let message = "runner.launcher is resident, process or kubernetes; runner.external_profiles names the profiles of \
                 runners elsewhere";
+            return Err(Failure::invalid(Rule::Config, message));
+        }
+        if self.launcher == Launcher::Kubernetes && !cfg!(feature = "kubernetes") {
+            let message =
+                "this build of the server has no launcher for Kubernetes; build it with `--features kubernetes`";
             return Err(Failure::invalid(Rule::Config, message));
         }
         self.external_profiles.iter().try_for_each(|profile| slug("runner.external_profiles", profile).map(drop))

@@ -19,7 +19,10 @@ use super::{
 };
 
 /// Variables of other managers for keys of the engine. Every other source overrides them, like those of a dialect's section.
-const ENGINE_VARIABLES: &[(&str, &str)] = &[("AGENTRUN_SESSION_GC_INTERVAL_MS", "sessions.gc_interval_ms")];
+const ENGINE_VARIABLES: &[(&str, &str)] = &[
+    ("AGENTRUN_SESSION_GC_INTERVAL_MS", "sessions.gc_interval_ms"),
+    ("AGENTRUN_SESSION_STORAGE_CLASS", "kubernetes.storage_class"),
+];
 
 impl Config {
     /// Reads the file, then the environment, then the overrides.
@@ -378,6 +381,20 @@ mod tests {
         assert_eq!(load(&[theirs, ("OSTLER_SESSIONS__GC_INTERVAL_MS", "70")]).unwrap(), 70);
         let message = load(&[(theirs.0, "often")]).unwrap_err().message;
         assert!(message.starts_with("AGENTRUN_SESSION_GC_INTERVAL_MS: sessions.gc_interval_ms"), "{message}");
+    }
+
+    #[test]
+    fn the_storage_class_of_another_manager_gives_way_to_ours() {
+        let load = |variables: &[(&str, &str)]| {
+            let taken = variables.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let config = Config::load(None, &Environment::with_taken(taken), Overrides::default(), &[]);
+            config.map(|config| config.kubernetes.storage_class)
+        };
+        let theirs = ("AGENTRUN_SESSION_STORAGE_CLASS", "fast");
+        assert_eq!(load(&[theirs]).unwrap().as_deref(), Some("fast"));
+        let ours = ("OSTLER_KUBERNETES__STORAGE_CLASS", "slow");
+        assert_eq!(load(&[theirs, ours]).unwrap().as_deref(), Some("slow"));
+        assert_eq!(load(&[]).unwrap(), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use ostler_protocol::{
     capabilities::{self, Capability, Toggles},
 };
 
-use super::{Chore, Dialect, Holding, Opening, RetentionStep, States, Topic};
+use super::{Chore, Dialect, Holding, Opening, PersonNotice, RetentionStep, States, Topic};
 use crate::{
     app::App,
     auth::TokenKind,
@@ -107,6 +107,11 @@ impl Dialects {
         self.iter().find_map(|dialect| dialect.workspace_tenant).map(|tenant_of| tenant_of(config))
     }
 
+    /// The tools of configured MCP servers that users' runs are offered.
+    pub(crate) fn mcp_tools(&self, config: &Config) -> Vec<String> {
+        self.iter().filter_map(|dialect| dialect.mcp_tools).flat_map(|tools_of| tools_of(config)).collect()
+    }
+
     /// Whether runs of this tenant may work in the workspace that the server is bound to.
     pub(crate) fn may_use_workspace(&self, config: &Config, tenant_id: &str) -> bool {
         self.iter().filter_map(|dialect| dialect.workspace_tenant).any(|tenant_of| tenant_of(config) == tenant_id)
@@ -115,6 +120,20 @@ impl Dialects {
     /// Whether an anonymous route of a dialect responds under this host name.
     pub(crate) fn has_host(&self, app: &App, name: &str) -> bool {
         self.iter().filter_map(|dialect| dialect.hosts).any(|is_own| is_own(app, name))
+    }
+
+    /// What waits for a user in the nouns of all dialects.
+    pub async fn pending_notices(app: &App, user_id: &str) -> Result<Vec<PersonNotice>, Failure> {
+        let mut notices = vec![];
+        for list in Self::of(app).iter().filter_map(|dialect| dialect.pending_notices.as_ref()) {
+            notices.extend(list(app.clone(), user_id.to_owned()).await?);
+        }
+        Ok(notices)
+    }
+
+    /// Sends a user's connections what is pending, because something was added. The user who is not connected receives it later.
+    pub fn notify_person(app: &App, user_id: &str) {
+        Self::of(app).iter().filter_map(|dialect| dialect.notify_person).for_each(|notify| notify(app, user_id));
     }
 
     /// Runs the chores that follow the removal of a user. If interrupted, the next round of housekeeping runs them again.

@@ -11,7 +11,7 @@ use crate::config::Config;
 #[derive(Debug)]
 pub struct GateRules {
     /// Whether this Host header, with its port, names the server. Asked while the server listens on loopback, and in place of
-    /// the engine's rule. A page whose origin is one of these hosts is the server's own. `None`: the engine's rule applies, and
+    /// the engine's rule; on shared paths, beside it. A page whose origin is one of these hosts is the server's own. `None`: the engine's rule applies, and
     /// no page is the server's own.
     pub names_server: Option<fn(&Config, &str) -> bool>,
     /// Headers that pages of allowed origins may send, beside those of the engine.
@@ -43,8 +43,8 @@ pub struct TierLimit {
     pub per_ms: u64,
 }
 
-/// Paths of the engine that clients of a dialect call too. Their failures have what both kinds of clients read, and the dialect's
-/// rules apply to them where they allow more.
+/// Paths of the engine that clients of a dialect call too. The dialect's rules apply to them, and requests without a valid token, or
+/// from a wrong host or page, are rejected in the dialect's own form. Other failures have what both kinds of clients read.
 #[derive(Clone, Copy)]
 pub(crate) struct SharedPaths {
     pub paths: &'static [&'static str],

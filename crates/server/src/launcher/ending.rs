@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ostler_protocol::{Failure, RawJson, kernel::runner_jobs::JobEnd};
+use ostler_protocol::{Failure, FailureKind, RawJson, kernel::runner_jobs::JobEnd};
 use ostler_store::failures::is_of_store;
 use serde_json::json;
 
@@ -36,13 +36,22 @@ where
 }
 
 pub(super) fn failed(status: &str, message: &str) -> (JobEnd, RawJson) {
+    failed_with(FailureKind::InfraFailed, status, message)
+}
+
+fn failed_with(kind: FailureKind, status: &str, message: &str) -> (JobEnd, RawJson) {
     let message = ostler_protocol::text::clip(message, MESSAGE_CHARS_MAX);
-    (JobEnd::Failed, RawJson::of(&json!({"status": status, "failureKind": "infra-failed", "message": message})))
+    (JobEnd::Failed, RawJson::of(&json!({"status": status, "failureKind": kind, "message": message})))
 }
 
 pub(super) fn not_started(failure: &Failure) -> (JobEnd, RawJson) {
     tracing::warn!(%failure, cause = failure.cause.as_deref(), "a runner could not be started");
-    failed("not-started", &failure.message)
+    // Of all causes, only storage that is gone cannot be mended by another start.
+    let kind = match failure.kind {
+        FailureKind::SessionStoreEvicted => failure.kind,
+        _ => FailureKind::InfraFailed,
+    };
+    failed_with(kind, "not-started", &failure.message)
 }
 
 /// The result of a job whose server stops before its runner has finished.

@@ -211,7 +211,8 @@ fn failed(message: &str) -> Failure {
 /// Names git if it is missing: the system's error only says that there is no such file.
 fn not_started(error: &std::io::Error) -> Failure {
     match ostler_runner::git_missing() {
-        Some(why) => Failure::rule(Rule::WorkspaceGitMissing, why),
+        // The end of a turn has a message and no rule, so the message names it.
+        Some(why) => Failure::rule(Rule::WorkspaceGitMissing, format!("{why} ({})", Rule::WorkspaceGitMissing)),
         None => failed(&format!("git could not be started: {error}")),
     }
 }

@@ -1,47 +1,117 @@
 //! The jobs that this server's launcher has in hand. The launcher renews the heartbeat of these jobs only, and the sweeper of
 //! the same server does not abandon them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use ostler_protocol::{Timestamp, ids::RunnerJobId, kernel::launching::Hand};
 use parking_lot::{Mutex, MutexGuard};
 
 #[derive(Clone, Default)]
-pub struct InHand(Arc<Mutex<Hand>>);
+pub struct InHand(Arc<Mutex<LauncherHand>>);
+
+#[derive(Default)]
+struct LauncherHand {
+    hand: Hand,
+    /// Jobs in hand that a claim has left out. If one is pending when it is put down, no wake-up announces it again.
+    passed_over: BTreeSet<RunnerJobId>,
+}
 
 /// A job in hand. Dropping it removes the job, also when its task panics.
 pub struct HeldJob {
     in_hand: InHand,
-    job_id: RunnerJobId,
+    /// `None` once it was put down.
+    job_id: Option<RunnerJobId>,
 }
 
 impl InHand {
     /// `None` if the job is in hand already.
     pub fn take_up(&self, job_id: RunnerJobId) -> Option<HeldJob> {
-        self.lock().take_up(job_id).then(|| HeldJob { in_hand: self.clone(), job_id })
+        let is_new = self.lock().hand.take_up(job_id);
+        is_new.then(|| HeldJob { in_hand: self.clone(), job_id: Some(job_id) })
+    }
+
+    /// The jobs that a claim has to leave out.
+    pub fn pass_over(&self) -> Vec<RunnerJobId> {
+        let mut launcher = self.lock();
+        let jobs = launcher.hand.jobs();
+        launcher.passed_over.extend(&jobs);
+        jobs
+    }
+
+    /// The job was not pending until now, so that claims which left it out have missed nothing.
+    pub fn forget_passed_over(&self, job_id: RunnerJobId) {
+        self.lock().passed_over.remove(&job_id);
     }
 
     pub fn claim_unanswered(&self, claimed_at: Timestamp) {
-        self.lock().claim_unanswered(claimed_at);
+        self.lock().hand.claim_unanswered(claimed_at);
     }
 
     pub fn forget_unanswered(&self, until: Timestamp) {
-        self.lock().forget_unanswered(until);
+        self.lock().hand.forget_unanswered(until);
+    }
+
+    /// Whether a claim got no response, so that its jobs have to be looked for.
+    pub fn has_unanswered(&self) -> bool {
+        !self.lock().hand.unanswered().is_empty()
     }
 
     /// The current jobs in hand.
     pub fn snapshot(&self) -> Hand {
-        self.lock().clone()
+        self.lock().hand.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Hand> {
+    fn lock(&self) -> MutexGuard<'_, LauncherHand> {
         // No change to the hand can panic half-way.
         self.0.lock()
     }
 }
 
+impl HeldJob {
+    /// True if a claim has left the job out since its launcher began to report its end.
+    pub fn put_down(mut self) -> bool {
+        self.release()
+    }
+
+    fn release(&mut self) -> bool {
+        let Some(job_id) = self.job_id.take() else { return false };
+        let mut launcher = self.in_hand.lock();
+        launcher.hand.put_down(job_id);
+        launcher.passed_over.remove(&job_id)
+    }
+}
+
 impl Drop for HeldJob {
     fn drop(&mut self) {
-        self.in_hand.lock().put_down(self.job_id);
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job_id(number: u128) -> RunnerJobId {
+        format!("job_{number:032x}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_job_that_a_claim_left_out_is_reported_when_it_is_put_down() {
+        let in_hand = InHand::default();
+        let (first, second) = (in_hand.take_up(job_id(1)).unwrap(), in_hand.take_up(job_id(2)).unwrap());
+        assert_eq!(in_hand.pass_over(), [job_id(1), job_id(2)]);
+        in_hand.forget_passed_over(job_id(2));
+        assert_eq!((first.put_down(), second.put_down()), (true, false));
+        assert!(in_hand.pass_over().is_empty());
+    }
+
+    #[test]
+    fn a_job_that_is_put_down_can_be_taken_up_again_before_its_former_hold_is_gone() {
+        let in_hand = InHand::default();
+        assert!(!in_hand.take_up(job_id(1)).unwrap().put_down());
+        let again = in_hand.take_up(job_id(1)).unwrap();
+        assert!(in_hand.take_up(job_id(1)).is_none());
+        drop(again);
+        assert!(in_hand.take_up(job_id(1)).is_some());
     }
 }

@@ -11,6 +11,8 @@ mod git;
 mod guard;
 mod hand;
 pub(crate) mod isolation;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 pub(crate) mod outside;
 mod process;
 mod resident;
@@ -80,6 +82,10 @@ pub(crate) async fn run(app: App, router: Router) {
     if app.config.runner.slots == 0 {
         return;
     }
+    #[cfg(feature = "kubernetes")]
+    if app.config.runner.launcher == Launcher::Kubernetes {
+        return kubernetes::run(&app).await;
+    }
     let owner = format!("{}-{}", app.config.runner.launcher.as_str(), app.ids.body().simple());
     tokio::select! {
         () = run_jobs(&app, router, &owner) => {}
@@ -96,15 +102,21 @@ async fn sweep_homes(app: &App) {
 async fn run_jobs(app: &App, router: Router, owner: &str) {
     let host = Arc::new(match app.config.runner.launcher {
         Launcher::Resident => RunnerHost::Resident(resident::in_process(router)),
-        // The configuration cannot name the last one.
-        Launcher::Process | Launcher::External => RunnerHost::Process,
+        // The configuration cannot name runners elsewhere, and Jobs are not started here.
+        Launcher::Process | Launcher::External | Launcher::Kubernetes => RunnerHost::Process,
     });
     let places = Arc::new(Semaphore::new(app.config.runner.slots));
     let mut runners = JoinSet::new();
     let outlives = app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server();
     let mut homes = tokio::time::interval_at(Instant::now() + SWEEP_HOMES, SWEEP_HOMES);
+    let mut recheck = Recheck::new(app);
+    // A claim costs a transaction, so it is made only if there may be a job to claim: the launcher was woken, the interval is
+    // over, or a runner has ended while it was short of places or of a response.
+    let (mut is_claim_due, mut is_short) = (true, false);
     loop {
-        while runners.try_join_next().is_some() {}
+        while runners.try_join_next().is_some() {
+            is_claim_due |= is_short;
+        }
         let draining = app.is_draining();
         if draining && runners.is_empty() {
             break;
@@ -112,22 +124,31 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         if draining && !outlives {
             dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
         }
-        for job in if draining { vec![] } else { take(app, owner, &places).await } {
+        let mut jobs = vec![];
+        if is_claim_due && !draining {
+            let free = places.available_permits();
+            jobs = take(app, owner, &places).await;
+            is_short = jobs.len() >= free || app.in_hand.has_unanswered();
+            recheck.restart();
+        }
+        for job in jobs {
             let Some(held) = app.in_hand.take_up(job.runner_job_id) else { continue };
             let place = places.clone().acquire_owned().await.expect("never closed");
             let (app, host, owner) = (app.clone(), host.clone(), owner.to_owned());
-            runners.spawn(async move {
+            // On the heap: the future is large, and a task would be moved several times.
+            runners.spawn(Box::pin(async move {
                 work(&app, &host, owner, job, place).await;
-                drop(held);
-                // The job may be pending again; it could not be claimed while it was in hand.
-                app.hub.jobs.notify_one();
-            });
+                // The job may be pending again, and a claim has left it out while it was in hand.
+                if held.put_down() {
+                    app.hub.jobs.notify_one();
+                }
+            }));
         }
-        let mut recheck = Recheck::new(app);
+        is_claim_due = false;
         tokio::select! {
-            _ = recheck.or_woken(None, app.hub.jobs.notified()) => {}
+            _ = recheck.or_woken(None, app.hub.jobs.notified()) => is_claim_due = true,
             _ = homes.tick() => sweep_homes(app).await,
-            Some(_) = runners.join_next(), if !runners.is_empty() => {}
+            Some(_) = runners.join_next(), if !runners.is_empty() => is_claim_due = is_short,
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
         }
@@ -172,7 +193,7 @@ async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
     if wanted == 0 {
         return jobs;
     }
-    let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.snapshot().jobs());
+    let (launcher, now, in_hand) = (app.config.runner.launcher, app.now(), app.in_hand.pass_over());
     match store::kernel::runner_jobs::claim(&app.db, launcher, owner, now, wanted, &in_hand, launchable(app))
         .await
         .map_err(Failure::from)
@@ -253,6 +274,8 @@ async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place
     app.metrics.job_ended(end);
     let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
+    // Until now the job was running, so that earlier claims have not missed it.
+    app.in_hand.forget_passed_over(job.runner_job_id);
     tokio::select! {
         () = finish(app, &job, op, place) => {}
         () = stopped_for(app, STOP_REPORT) => {

@@ -25,7 +25,7 @@ use crate::{app::App, directories};
 const ATTEMPTS_MAX: usize = 3;
 
 /// The environment of a backend that belongs to no job. Keep it until the backend has ended: dropping it deletes the home.
-pub struct OutsideEnvironment {
+pub(crate) struct OutsideEnvironment {
     environment: BackendEnvironment,
     /// `None` for a backend that uses no files.
     _directory: Option<LockedDirectory>,
@@ -71,31 +71,44 @@ impl Drop for LockedDirectory {
     }
 }
 
+/// The environment of a profile's backend, without directories, and the files of its home, for work that starts no program. Nothing is
+/// written.
+pub(crate) async fn describe(
+    app: &App,
+    tenant_id: &str,
+    profile: &str,
+) -> Result<(BackendEnvironment, BTreeMap<String, SecretString>), Failure> {
+    if AgentConfig::of_profile(profile) == Some(AgentConfig::Scripted) {
+        return Ok((BackendEnvironment::bare(AgentConfig::Scripted), BTreeMap::new()));
+    }
+    of_profile(app, tenant_id, profile).await
+}
+
 /// Prepares the environment of a backend of this profile, as a run of the tenant would get it. The backend works in `workspace`,
-/// which must be a directory that runs of the tenant may use, or in an empty directory of its own.
+/// which must be a directory that runs of the tenant may use.
 pub(crate) async fn make(
     app: &App,
     tenant_id: &str,
     profile: &str,
-    workspace: Option<&Path>,
+    workspace: &Path,
 ) -> Result<OutsideEnvironment, Failure> {
     if AgentConfig::of_profile(profile) == Some(AgentConfig::Scripted) {
         let environment = BackendEnvironment::bare(AgentConfig::Scripted);
         return Ok(OutsideEnvironment { environment, _directory: None });
     }
-    let workspace = workspace.map(|path| workspaces::check_directory(app, tenant_id, path)).transpose()?;
+    let workspace = workspaces::check_directory(app, tenant_id, workspace)?;
     let (mut environment, files) = of_profile(app, tenant_id, profile).await?;
     let directory = create(app, files).await?;
     let home = directory.path.join("home");
     shared_homes::copy_into(app, tenant_id, profile, &environment.backend, &home).await?;
     environment.home = Some(home);
     if environment.backend.is_program() {
-        environment.workspace = Some(workspace.unwrap_or_else(|| directory.path.join("work")));
+        environment.workspace = Some(workspace);
     }
     Ok(OutsideEnvironment { environment, _directory: Some(directory) })
 }
 
-/// A new directory with a home of these files, and an empty working directory.
+/// A new directory with a home of these files.
 async fn create(app: &App, files: BTreeMap<String, SecretString>) -> Result<LockedDirectory, Failure> {
     let homes = app.config.data_dir()?.join(HOMES);
     let paths = (0..ATTEMPTS_MAX).map(|_| homes.join(format!("{OUTSIDE}{}", app.ids.body().simple())));
@@ -103,7 +116,6 @@ async fn create(app: &App, files: BTreeMap<String, SecretString>) -> Result<Lock
     let attempt = move |path: &PathBuf| {
         let directory = LockedDirectory::create(path)?;
         fill(&path.join("home"), &files)?;
-        directories::create(&path.join("work"))?;
         Ok(directory)
     };
     let create = move || {

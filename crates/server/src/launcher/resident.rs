@@ -29,7 +29,8 @@ pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd,
     let client = Client::in_process(call, Some(token.token.clone()));
     // In its own task, so that a panic of the backend only loses this runner; in a set, so that dropping this future stops it.
     let mut alone = JoinSet::new();
-    alone.spawn(ostler_runner::run(order, client));
+    // On the heap: the future is large, and a task would be moved several times.
+    alone.spawn(Box::pin(ostler_runner::run(order, client)));
     let ending = tokio::select! {
         joined = alone.join_next() => match joined.expect("one was spawned") {
             Ok(outcome) if outcome.succeeded() => (JobEnd::Succeeded, outcome.summary()),

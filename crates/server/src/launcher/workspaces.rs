@@ -14,7 +14,6 @@ use ostler_protocol::{
     json::canonical_hash,
     kernel::{
         runs::Run,
-        session_storage::StorageKind,
         workspaces::{GitRef, WorkspaceRef},
     },
 };
@@ -201,7 +200,7 @@ async fn is_unused_by_session(app: &App, session: SessionId) -> Result<bool, Fai
         return Ok(false);
     }
     let session = store::kernel::sessions::get(&app.db, session).await?;
-    Ok(session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local))
+    Ok(session.is_none_or(|session| !session.storage.storage_kind.is_kept()))
 }
 
 fn is_over(app: &App, run: &Run) -> bool {

@@ -1,7 +1,12 @@
 //! Connects to an MCP server and lists its tools. Only bounded parts of what the server sends are kept, and its own texts are
 //! never part of a message to callers: they could repeat its secrets.
 
-use std::{collections::HashMap, error::Error, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    error::Error,
+    sync::Arc,
+    time::Duration,
+};
 
 use http::{HeaderName, HeaderValue};
 use ostler_client::{outgoing, restricted_web_client, web_client};
@@ -25,6 +30,7 @@ use serde_json::{Map, Value};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use super::{
+    bounded_lines::BoundedLines,
     http_client::{BoundedHttpClient, is_reply_too_large, is_too_large},
     problem::McpProblem,
     process::McpProcess,
@@ -32,7 +38,7 @@ use super::{
 };
 use crate::app::App;
 
-/// Most bytes of one message of a server. A longer one is dropped, or ends the request that it replies to.
+/// Most bytes of one message of a server. A longer one is dropped, and the request that it replies to fails.
 const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Most pages of a list of tools.
 const PAGES_MAX: usize = 64;
@@ -98,7 +104,9 @@ async fn connect_process(
         problem = &mut given_up => Err(problem),
     };
     let (process, stdout, stdin) = started?;
-    let transport = AsyncRwTransport::new_client(stdout, stdin).with_max_line_length(MESSAGE_BYTES_MAX);
+    let lines = BoundedLines::new(stdout, MESSAGE_BYTES_MAX);
+    // With the end of the line.
+    let transport = AsyncRwTransport::new_client(lines, stdin).with_max_line_length(MESSAGE_BYTES_MAX + 1);
     let changed = Arc::new(Notify::new());
     let linking = async {
         let service = serve_client(Receiver { changed: changed.clone() }, transport).await;
@@ -195,6 +203,11 @@ pub(super) async fn list_tools(name: &str, peer: &Peer<RoleClient>) -> Result<Ve
         if cursor.is_none() || listed.len() > TOOLS_MAX {
             break;
         }
+    }
+    let distinct: HashSet<&str> = listed.iter().map(|tool: &ListedTool| tool.name.as_str()).collect();
+    if distinct.len() < listed.len() {
+        let repeated = listed.len() - distinct.len();
+        tracing::warn!(server = name, repeated, "an MCP server lists tools twice; the first of each name is offered");
     }
     let (tools, is_cut) = read_tools(name, listed);
     if is_cut {

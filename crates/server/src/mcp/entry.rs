@@ -39,6 +39,9 @@ use crate::app::App;
 /// Most restarts that wait for the task of a connection.
 const RESTARTS_MAX: usize = 8;
 
+/// Most tools of a list that are logged because they cannot be called.
+const SKIPPED_LOGGED_MAX: usize = 8;
+
 /// Receives the outcome of a restart.
 type RestartReply = oneshot::Sender<Result<(), McpProblem>>;
 
@@ -93,9 +96,16 @@ pub(crate) struct Entry {
     is_stopping: watch::Sender<bool>,
     leases: AtomicUsize,
     calls: AtomicUsize,
-    last_use: Mutex<Instant>,
-    /// Notified when a lease or a call begins or ends.
+    last_use: Mutex<LastUse>,
+    /// Notified if the connection may be idle before its task checks it.
     used: Notify,
+}
+
+/// When a lease or a call last began or ended.
+struct LastUse {
+    at: Instant,
+    /// When the task of the connection checks next whether it is idle. `None` if it waits until it is notified.
+    next_check: Option<Instant>,
 }
 
 /// The right to use a connection. It is not closed for want of use before its last lease is gone, unless it is idle for long.
@@ -123,7 +133,7 @@ impl Entry {
             is_stopping: watch::Sender::new(false),
             leases: AtomicUsize::new(0),
             calls: AtomicUsize::new(0),
-            last_use: Mutex::new(Instant::now()),
+            last_use: Mutex::new(LastUse { at: Instant::now(), next_check: None }),
             used: Notify::new(),
         });
         let lease = entry.lease();
@@ -165,9 +175,21 @@ impl Entry {
         let _ = is_stopping.wait_for(|is_stopping| *is_stopping).await;
     }
 
+    /// Notes a use. Leases and calls are counted before, so that the task of the connection is notified if it has to check sooner.
     fn touch(&self) {
-        *self.last_use.lock() = Instant::now();
-        self.used.notify_one();
+        let mut last_use = self.last_use.lock();
+        last_use.at = Instant::now();
+        let next_check = last_use.next_check;
+        if self.idle_after(&last_use).is_some_and(|at| next_check.is_none_or(|next| at < next)) {
+            self.used.notify_one();
+        }
+    }
+
+    /// When the connection has to be checked next, if nothing notifies its task. From now on, [`Entry::touch`] relies on it.
+    fn plan_check(&self) -> Option<Instant> {
+        let mut last_use = self.last_use.lock();
+        last_use.next_check = self.idle_after(&last_use);
+        last_use.next_check
     }
 
     fn set(&self, change: impl FnOnce(&mut ConnectionView)) {
@@ -175,17 +197,17 @@ impl Entry {
     }
 
     /// When the connection is closed if it is not used again. `None` while a call runs.
-    fn idle_at(&self) -> Option<Instant> {
+    fn idle_after(&self, last_use: &LastUse) -> Option<Instant> {
         let limit = match (self.calls.load(SeqCst), self.leases.load(SeqCst)) {
             (1.., _) => return None,
             (0, 0) => self.timing.drain,
             (0, _) => self.timing.idle,
         };
-        Some(*self.last_use.lock() + limit)
+        Some(last_use.at + limit)
     }
 
     fn is_idle(&self) -> bool {
-        self.idle_at().is_some_and(|at| at <= Instant::now())
+        self.idle_after(&self.last_use.lock()).is_some_and(|at| at <= Instant::now())
     }
 }
 
@@ -241,8 +263,8 @@ impl Lease {
         match timeout(limit, peer.call_tool_once(params)).await {
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(value_of(&result)),
             Ok(Ok(_)) => Err(McpProblem::Protocol),
-            Ok(Err(rmcp::ServiceError::McpError(_))) => Err(McpProblem::CallRefused),
             Ok(Err(error)) if is_reply_too_large(&error) => Err(McpProblem::TooLarge),
+            Ok(Err(rmcp::ServiceError::McpError(_))) => Err(McpProblem::CallRefused),
             Ok(Err(_)) => Err(McpProblem::Lost),
             Err(_) => Err(McpProblem::TimedOut),
         }
@@ -385,7 +407,7 @@ async fn serve(
 
 /// Resolves when the connection has not been used for long enough. Never resolves while a call runs: its end is a use.
 async fn sleep_until_idle(entry: &Entry) {
-    match entry.idle_at() {
+    match entry.plan_check() {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
     }
@@ -405,7 +427,11 @@ async fn list_changed_tools(app: &App, entry: &Entry, peer: Peer<RoleClient>, ch
 }
 
 fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool]) {
-    let tools = tools.iter().map(|tool| redacted(app, tool)).collect();
+    let tools: Vec<_> = tools.iter().map(|tool| redacted(app, tool)).collect();
+    for tool in tools.iter().filter(|tool| tool.invalid_reason.is_some()).take(SKIPPED_LOGGED_MAX) {
+        let reason = tool.invalid_reason.as_deref();
+        tracing::warn!(server = entry.key.name, tool = tool.server_tool_name, reason, "a tool is not offered");
+    }
     entry.set(|view| {
         *view = ConnectionView {
             state: ConnectionState::Connected,

@@ -23,6 +23,8 @@ use rmcp::{
 };
 use sse_stream::{Sse, SseStream};
 
+use super::bounded_lines::is_replacement;
+
 type HttpError = StreamableHttpError<reqwest::Error>;
 type Headers = HashMap<HeaderName, HeaderValue>;
 type Events = BoxStream<'static, Result<Sse, SseError>>;
@@ -68,6 +70,7 @@ pub(super) fn is_too_large(error: &(dyn Error + 'static)) -> bool {
 pub(super) fn is_reply_too_large(error: &ServiceError) -> bool {
     match error {
         ServiceError::TransportSend(cause) => is_too_large(cause),
+        ServiceError::McpError(error) => is_replacement(error),
         _ => false,
     }
 }

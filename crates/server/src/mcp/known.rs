@@ -16,6 +16,8 @@ pub enum ServerOrigin {
 pub struct KnownServer {
     pub name: String,
     pub server: McpServer,
+    /// Of its configuration.
+    pub fingerprint: String,
     pub origin: ServerOrigin,
     pub is_enabled: bool,
 }

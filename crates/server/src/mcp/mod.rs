@@ -2,6 +2,8 @@
 //! right to do so can add others until this process ends. A connection is made on first use, shared, and closed when it is
 //! idle. A server may be slow, huge, wrong or gone; every step has a bound and a deadline, and none blocks another server.
 
+mod bounded_lines;
+mod callable;
 mod connect;
 mod entry;
 mod events;
@@ -15,6 +17,7 @@ mod servers;
 mod slots;
 mod values;
 
+pub(crate) use callable::CallableServers;
 pub use entry::{ConnectionView, Lease};
 pub use events::{BudgetUse, McpNotice};
 pub use known::{KnownServer, ServerOrigin};

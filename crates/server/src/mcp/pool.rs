@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use super::{
+    callable::CallableCache,
     entry::{ConnectionView, Entry, EntryKey, Lease, Timing},
     events::{BudgetUse, McpNotice},
     known::{KnownServer, ServerOrigin},
@@ -40,6 +41,7 @@ pub struct Mcp {
     pub(super) added: Mutex<BTreeMap<String, McpServer>>,
     /// The servers that are being connected in order to be added.
     pub(super) additions: Semaphore,
+    pub(super) callable: CallableCache,
     /// In the order in which they were made. Those that have ended stay until another one of the same name replaces them.
     entries: Mutex<Vec<Arc<Entry>>>,
     budget: Arc<Mutex<McpBudget>>,
@@ -79,6 +81,7 @@ impl Mcp {
         Self {
             added: Mutex::default(),
             additions: Semaphore::new(ADDITIONS_MAX),
+            callable: CallableCache::default(),
             entries: Mutex::default(),
             budget: Arc::new(Mutex::new(McpBudget::new(section.mode(), section.client_budget))),
             refused: Mutex::default(),
@@ -116,12 +119,14 @@ impl Mcp {
     /// A lease of the connection to a server, which is made if there is none.
     async fn lease_in_scope(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
         self.swept.get_or_init(|| process::sweep(app)).await;
-        let key =
-            EntryKey { name: known.name.clone(), fingerprint: known.server.fingerprint(), scope: scope.to_owned() };
+        let is_of =
+            |key: &EntryKey| key.name == known.name && key.fingerprint == known.fingerprint && key.scope == scope;
         let mut entries = self.entries.lock();
-        if let Some(entry) = entries.iter().find(|entry| entry.key == key && entry.state().is_live()) {
+        if let Some(entry) = entries.iter().find(|entry| is_of(&entry.key) && entry.state().is_live()) {
             return Ok(entry.lease());
         }
+        let key =
+            EntryKey { name: known.name.clone(), fingerprint: known.fingerprint.clone(), scope: scope.to_owned() };
         let slot = self.reserve(&known.name, true, &entries)?;
         let is_replaced = |entry: &Entry| entry.key.name == key.name && entry.key.scope == key.scope;
         entries.retain(|entry| entry.state().is_live() || !is_replaced(entry));

@@ -17,6 +17,7 @@ use ostler_store::{
 };
 
 use super::{
+    callable::CallableServers,
     entry::{ConnectionView, Entry},
     known::{KnownServer, ServerOrigin},
     pool::{Mcp, Refused},
@@ -89,7 +90,8 @@ impl Mcp {
                 (None, server) => (server?, ServerOrigin::Configured),
             };
             let is_enabled = switches.get(&name).copied().unwrap_or(server.enabled);
-            Some(KnownServer { server: server.clone(), origin, is_enabled, name })
+            let (server, fingerprint) = (server.clone(), server.fingerprint());
+            Some(KnownServer { server, fingerprint, origin, is_enabled, name })
         });
         Ok(known.collect())
     }
@@ -107,6 +109,18 @@ impl Mcp {
         Ok(servers.take(count).collect())
     }
 
+    /// What calls of tools depend on. Changes of this process are seen at once, those of other servers of the store after a while.
+    pub(crate) async fn callable(&self, app: &App) -> Result<Arc<CallableServers>, Failure> {
+        if let Some(found) = self.callable.get(app.has_others()) {
+            return Ok(found);
+        }
+        let read = self.callable.begin_read();
+        let (servers, disabled_tools) = (self.for_agents(app).await?, disabled_tools(app).await?);
+        let found = Arc::new(CallableServers { servers, disabled_tools });
+        self.callable.put(&read, found.clone());
+        Ok(found)
+    }
+
     /// Connects a server, and adds it until this process ends. One that cannot be connected is not added. No lock is held while the
     /// server connects, so that a slow one delays no other. Of concurrent additions of the same name, the one that connects last
     /// is in force.
@@ -120,6 +134,7 @@ impl Mcp {
             let previous = added.insert(name.to_owned(), server);
             // Connections of the one that was in force end; its users connect to the new one.
             self.adopt(entry.clone());
+            self.callable.changed();
             Ok((view, previous))
         });
         let (view, previous) = added.inspect_err(|_| entry.stop())?;
@@ -144,17 +159,23 @@ impl Mcp {
             Some(previous) => added.insert(name.clone(), previous),
             None => added.remove(name),
         };
+        self.callable.changed();
         self.forget(name);
     }
 
     async fn delete_switch(&self, app: &App, name: &str) -> Result<(), Failure> {
-        store::kernel::workspace_switches::delete(&app.db, &place(app), SwitchNoun::McpServer, name).await?;
+        let deleted =
+            store::kernel::workspace_switches::delete(&app.db, &place(app), SwitchNoun::McpServer, name).await;
+        // Also if it failed: it may have been done.
+        self.callable.changed();
+        deleted?;
         Ok(())
     }
 
     /// Removes a server that was added. Returns whether there was one.
     pub fn remove(&self, name: &str) -> bool {
         let removed = self.added.lock().remove(name);
+        self.callable.changed();
         if removed.is_some() {
             self.forget(name);
         }
@@ -163,13 +184,14 @@ impl Mcp {
 
     /// Switches a server on or off, also for later processes. Returns whether that changed something.
     pub async fn switch(&self, app: &App, known: &KnownServer, enabled: bool) -> Result<bool, Failure> {
-        let (db, place) = (&app.db, place(app));
-        if enabled == known.server.enabled {
-            store::kernel::workspace_switches::delete(db, &place, SwitchNoun::McpServer, &known.name).await?;
-        } else {
-            let (noun, now) = (SwitchNoun::McpServer, app.now());
-            store::kernel::workspace_switches::update(db, &place, noun, &known.name, enabled, now).await?;
-        }
+        let (db, place, noun) = (&app.db, place(app), SwitchNoun::McpServer);
+        let switched = match enabled == known.server.enabled {
+            true => store::kernel::workspace_switches::delete(db, &place, noun, &known.name).await,
+            false => store::kernel::workspace_switches::update(db, &place, noun, &known.name, enabled, app.now()).await,
+        };
+        // Also if it failed: it may have been done.
+        self.callable.changed();
+        switched?;
         if !enabled {
             self.disconnect(&known.name);
         }
@@ -212,14 +234,18 @@ pub async fn disabled_tools(app: &App) -> Result<BTreeSet<String>, Failure> {
 
 /// Switches a tool on or off, for agents that are started later. Returns whether that changed something.
 pub async fn switch_tool(app: &App, name: &str, enabled: bool) -> Result<bool, Failure> {
-    let (db, place) = (&app.db, place(app));
+    let (db, place, callable) = (&app.db, place(app), &Mcp::of(app).callable);
     if enabled {
-        return Ok(store::kernel::workspace_switches::delete(db, &place, SwitchNoun::Tool, name).await?);
+        let deleted = store::kernel::workspace_switches::delete(db, &place, SwitchNoun::Tool, name).await;
+        callable.changed();
+        return Ok(deleted?);
     }
     let disabled = disabled_tools(app).await?;
     if disabled.len() >= DISABLED_TOOLS_MAX && !disabled.contains(name) {
         let message = format!("at most {DISABLED_TOOLS_MAX} tools of a workspace can be switched off");
         return Err(Failure::rule(Rule::ToolLimit, message));
     }
-    Ok(store::kernel::workspace_switches::update(db, &place, SwitchNoun::Tool, name, false, app.now()).await?)
+    let updated = store::kernel::workspace_switches::update(db, &place, SwitchNoun::Tool, name, false, app.now()).await;
+    callable.changed();
+    Ok(updated?)
 }

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::OnceLock};
 
 use http::Method;
+use ostler_protocol::{Failure, FailureKind};
 use serde_json::Value;
 use utoipa::openapi::{
     OpenApi,
@@ -13,7 +14,7 @@ use utoipa::openapi::{
 use super::api_router::DescribedRoute;
 use crate::{
     auth::Access,
-    dialect::{Dialects, FailureEncoder, GateRules},
+    dialect::{Dialects, FailureEncoder, GateRules, SharedPaths},
 };
 
 /// The security scheme of our own tokens, as the document names it. Dialects may have others.
@@ -29,7 +30,9 @@ pub struct AccessTable {
 struct PathRoutes {
     methods: Vec<MethodAccess>,
     failures: FailureEncoder,
-    rules: Option<RouteRules>,
+    /// The encoding of rejections at the gate, on a path that a dialect shares. `None`: the same as of other failures.
+    rejections: Option<FailureEncoder>,
+    rules: Option<&'static GateRules>,
 }
 
 struct MethodAccess {
@@ -48,14 +51,6 @@ impl MethodAccess {
             declared(&security, schemes)
         })
     }
-}
-
-/// The rules that a dialect has for a path.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RouteRules {
-    pub gate: &'static GateRules,
-    /// Whether the path is the engine's: the rules apply where they allow more than the engine's own.
-    pub is_shared: bool,
 }
 
 /// The access that the route of a request requires.
@@ -91,39 +86,39 @@ impl AccessTable {
     }
 
     fn insert(&mut self, path: &str, added: MethodAccess, failures: FailureEncoder) {
-        let found =
-            self.paths.entry(path.to_owned()).or_insert_with(|| PathRoutes { methods: vec![], failures, rules: None });
+        let empty = || PathRoutes { methods: vec![], failures, rejections: None, rules: None };
+        let found = self.paths.entry(path.to_owned()).or_insert_with(empty);
         found.methods.retain(|existing| existing.method != added.method);
         found.methods.push(added);
     }
 
     /// Adds a path without an operation. It requires no more than a path that does not exist.
-    pub(crate) fn add_unknown(&mut self, path: &str, failures: FailureEncoder, gate: Option<&'static GateRules>) {
-        let rules = gate.map(|gate| RouteRules { gate, is_shared: false });
-        self.paths.insert(path.to_owned(), PathRoutes { methods: vec![], failures, rules });
+    pub(crate) fn add_unknown(&mut self, path: &str, failures: FailureEncoder, rules: Option<&'static GateRules>) {
+        self.paths.insert(path.to_owned(), PathRoutes { methods: vec![], failures, rejections: None, rules });
     }
 
     /// Applies the rules of its dialect to the path of every route.
-    pub(crate) fn apply(&mut self, routes: &[DescribedRoute], gate: &'static GateRules) {
+    pub(crate) fn apply(&mut self, routes: &[DescribedRoute], rules: &'static GateRules) {
         for route in routes {
             if let Some(found) = self.paths.get_mut(&route.path()) {
-                found.rules = Some(RouteRules { gate, is_shared: false });
+                found.rules = Some(rules);
             }
         }
     }
 
-    /// Lets a dialect share paths of the engine.
-    pub(crate) fn share(&mut self, paths: &[&str], failures: FailureEncoder, gate: Option<&'static GateRules>) {
-        for path in paths {
+    /// Lets a dialect share paths of the engine. The gate rejects requests to them as it does on the dialect's own paths.
+    pub(crate) fn share(&mut self, shared: SharedPaths, rejections: FailureEncoder, rules: Option<&'static GateRules>) {
+        for path in shared.paths {
             if let Some(found) = self.paths.get_mut(*path) {
-                found.failures = failures;
-                found.rules = gate.map(|gate| RouteRules { gate, is_shared: true });
+                found.failures = shared.failures;
+                found.rejections = Some(rejections);
+                found.rules = rules;
             }
         }
     }
 
     /// The rules of the dialect that the path belongs to, or that shares it.
-    pub(crate) fn rules(&self, path: Option<&str>) -> Option<RouteRules> {
+    pub(crate) fn rules(&self, path: Option<&str>) -> Option<&'static GateRules> {
         path.and_then(|path| self.paths.get(path)).and_then(|path| path.rules)
     }
 
@@ -144,6 +139,24 @@ impl AccessTable {
     /// How failures of the route with this path are encoded. A path that does not exist belongs to no dialect.
     pub(crate) fn failures(&self, path: Option<&str>) -> FailureEncoder {
         path.and_then(|path| self.paths.get(path)).map_or(FailureEncoder::PLAIN, |path| path.failures)
+    }
+
+    /// Whether the path is the engine's, and a dialect shares it.
+    pub(crate) fn is_shared(&self, path: Option<&str>) -> bool {
+        self.rejections(path).is_some()
+    }
+
+    /// How the gate's rejections (401 and 403) of requests to this path are encoded, if not as its other failures.
+    pub(crate) fn rejections(&self, path: Option<&str>) -> Option<FailureEncoder> {
+        path.and_then(|path| self.paths.get(path)).and_then(|path| path.rejections)
+    }
+
+    /// How this failure of a request to this path is encoded.
+    pub(crate) fn encoder(&self, path: Option<&str>, failure: Option<&Failure>) -> FailureEncoder {
+        let kind = failure.map(|failure| failure.kind);
+        let is_rejection = matches!(kind, Some(FailureKind::Unauthenticated | FailureKind::OriginDenied));
+        let rejections = self.rejections(path).filter(|_| is_rejection);
+        rejections.unwrap_or_else(|| self.failures(path))
     }
 }
 

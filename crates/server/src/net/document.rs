@@ -40,6 +40,13 @@ pub(super) fn complete(document: &OpenApi, dialects: &Dialects, access_table: &A
             for class in ["4XX", "5XX"] {
                 operation["responses"][class] = failure.clone();
             }
+            if let Some(encoder) = access_table.rejections(Some(path)) {
+                let schema = json!({"$ref": format!("#/components/schemas/{}", encoder.schema)});
+                let rejection = json!({"description": "", "content": {encoder.content_type: {"schema": schema}}});
+                for status in ["401", "403"] {
+                    operation["responses"][status] = rejection.clone();
+                }
+            }
         }
     }
     let shapes: Vec<_> = dialects.iter().filter_map(|dialect| dialect.shapes).collect();

@@ -65,7 +65,8 @@ pub async fn gate(State(gate): State<Gate>, mut request: Request, next: Next) ->
     let (method, matched) = (request.method().clone(), request.extensions().get::<MatchedPath>().cloned());
     let matched = matched.as_ref().map(MatchedPath::as_str);
     let access = matched.map(|path| access_table.find(&method, path));
-    let route = RouteSources { access, rules: access_table.rules(matched) };
+    let (rules, is_shared) = (access_table.rules(matched), access_table.is_shared(matched));
+    let route = RouteSources { access, rules, is_shared };
     let origin = allowed_origin(app, request.headers());
     if method == Method::OPTIONS
         && let Some(origin) = &origin
@@ -106,7 +107,8 @@ pub async fn gate(State(gate): State<Gate>, mut request: Request, next: Next) ->
     if let (Some(path), Some(body)) = (matched, sent_body.take()) {
         list_problems(app, body_validators, &mut response, (&method, path), &body).await;
     }
-    response = problem::encode(app, response, trace_id, (&path, access_table.failures(matched)), peer);
+    let encoder = access_table.encoder(matched, response.extensions().get::<Failure>());
+    response = problem::encode(app, response, trace_id, (&path, encoder), peer);
     let ended_at = app.now();
     let took = ended_at.duration_since(began_at).as_micros() as i64;
     app.metrics.count_response(&method, matched, response.status(), took);
@@ -270,7 +272,7 @@ impl Gate {
         let is_rejected = caller.is_some_and(|status| status.refusal().is_some());
         let client = || {
             let principal = admitted.as_ref().ok().filter(|_| !is_rejected)?;
-            let rules = route.rules?.gate.rates.as_ref()?;
+            let rules = route.rules?.rates.as_ref()?;
             let counted = ClientRequest::of(rules, (request.method(), matched?), request.headers(), peer)?;
             self.client_limiter.take(&self.app.config, counted, principal.as_ref(), now)
         };

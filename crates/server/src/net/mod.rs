@@ -40,7 +40,7 @@ use axum::{
 use http::Method;
 use ostler_protocol::{Failure, FailureKind};
 use serde_json::Value;
-use utoipa::openapi::OpenApi;
+use utoipa::openapi::{License, OpenApi};
 
 use self::{
     access_table::AccessTable,
@@ -113,7 +113,7 @@ impl Api {
         }
         for dialect in dialects.iter() {
             if let Some(shared) = dialect.shared_paths {
-                access_table.share(shared.paths, shared.failures, dialect.gate);
+                access_table.share(shared, dialect.failures, dialect.gate);
             }
         }
         Self { router, described, access_table }
@@ -141,6 +141,11 @@ fn describe(described: &[Vec<DescribedRoute>], dialects: &Dialects, access_table
     document.info.title = "Ostler".into();
     document.info.version = env!("CARGO_PKG_VERSION").into();
     document.info.description = Some("An agent control plane: durable runs of other people's agents.".into());
+    // A new router's document names the author and the licence of `utoipa-axum`.
+    document.info.contact = None;
+    let mut license = License::new(env!("CARGO_PKG_LICENSE"));
+    license.identifier = Some(license.name.clone());
+    document.info.license = Some(license);
     access_table::describe(&mut document, dialects);
     document::complete(&document, dialects, access_table)
 }

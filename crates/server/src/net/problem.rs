@@ -28,13 +28,13 @@ impl IntoResponse for Refusal {
 
 pub fn response(failure: Failure) -> Response {
     let mut response = Response::default();
-    *response.status_mut() = status(failure.kind);
+    *response.status_mut() = status(&failure);
     response.extensions_mut().insert(failure);
     response
 }
 
-fn status(kind: FailureKind) -> StatusCode {
-    StatusCode::from_u16(kind.row().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+fn status(failure: &Failure) -> StatusCode {
+    StatusCode::from_u16(failure.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// The response to a request with a line that ends with a bare line feed: the rest of it would be ambiguous.
@@ -74,11 +74,12 @@ pub fn encode(
         log(&failure, trace_id, path, redactor);
     }
     let retry_after_ms = failure.details.as_ref().and_then(|details| details.get("retryAfterMs")?.as_i64());
+    let status = status(&failure);
     let message = clip(&redactor.redact(&failure.message), LOGGED_CHARS_MAX);
     let details = redact_details(failure.details.map(|details| *details).unwrap_or_default(), redactor);
     // The encoder gets the redacted problem and nothing else.
     let body = (encoder.encode)(Problem::new(failure.kind, message, trace_id.to_string(), details));
-    let mut encoded = (status(failure.kind), body).into_response();
+    let mut encoded = (status, body).into_response();
     encoded.extensions_mut().insert(failure.kind);
     encoded.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(encoder.content_type));
     if failure.kind == FailureKind::Unauthenticated {

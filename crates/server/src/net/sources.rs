@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use ostler_protocol::{Failure, Rule};
 
 use super::{
-    access_table::{RouteAccess, RouteRules},
+    access_table::RouteAccess,
     peers::{InProcess, Peer},
 };
 use crate::{
@@ -34,7 +34,9 @@ const SINGLE_HEADERS: [HeaderName; 7] = [
 pub(super) struct RouteSources {
     pub access: Option<RouteAccess>,
     /// The rules of the route's dialect.
-    pub rules: Option<RouteRules>,
+    pub rules: Option<&'static GateRules>,
+    /// Whether the route is the engine's, and a dialect shares it.
+    pub is_shared: bool,
 }
 
 /// Checks the head, the host and the origin of a request from a socket.
@@ -86,12 +88,10 @@ pub(super) fn check_host(app: &App, request: &Request, route: RouteSources) -> R
         return Err(Failure::rule(Rule::HostMissing, "a Host header is required"));
     };
     let config = &app.config;
-    let rule = route.rules.and_then(|rules| Some((rules.gate.names_server?, rules.is_shared)));
-    let names_server = match rule {
-        Some((names_server, false)) => names_server(config, host),
-        Some((names_server, true)) => is_loopback_name(host) || names_server(config, host),
-        None => is_loopback_name(host),
-    };
+    let rule = route.rules.and_then(|rules| rules.names_server);
+    let has_own_name = rule.is_some_and(|names_server| names_server(config, host));
+    // Tunnels and load balancers send their own port, and ask shared paths first.
+    let names_server = has_own_name || ((rule.is_none() || route.is_shared) && is_loopback_name(host));
     if !is_bound_to_loopback(config)
         || names_server
         || (is_open(route.access) && Dialects::of(app).has_host(app, name_of(host)))
@@ -139,11 +139,11 @@ fn check_origin(app: &App, request: &Request, route: RouteSources) -> Result<(),
 }
 
 /// Whether the page was served by this server. Only on a loopback bind, where the names of the server are known.
-fn is_own_origin(config: &Config, headers: &HeaderMap, rules: Option<RouteRules>) -> bool {
+fn is_own_origin(config: &Config, headers: &HeaderMap, rules: Option<&GateRules>) -> bool {
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     let scheme = if config.server.tls_cert.is_some() { "https://" } else { "http://" };
     let host = origin.and_then(|origin| origin.strip_prefix(scheme));
-    let rule = rules.and_then(|rules| rules.gate.names_server);
+    let rule = rules.and_then(|rules| rules.names_server);
     let names_server = |host| rule.is_some_and(|names_server| names_server(config, host));
     is_bound_to_loopback(config) && host.is_some_and(names_server)
 }

@@ -9,8 +9,8 @@ use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Secret, damaged,
     sealed::{Found, SealedFiles},
+    secret::{Secret, damaged},
 };
 
 #[derive(Clone)]
@@ -31,6 +31,12 @@ struct StoredSecret {
 impl Local {
     pub fn open(directory: PathBuf, key: SealingKey) -> Result<Self, Failure> {
         Ok(Self(Arc::new(SealedFiles::open(directory, key)?)))
+    }
+
+    /// Only for sealing what is stored elsewhere: no directory is created.
+    #[cfg(feature = "kubernetes")]
+    pub fn sealer(directory: PathBuf, key: SealingKey) -> Self {
+        Self(Arc::new(SealedFiles::existing(directory, key)))
     }
 
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {

@@ -1,36 +1,51 @@
 //! The store of the secrets of provider profiles. One per server; secrets are read by name, and callers do not depend on where
-//! they are stored, so that Kubernetes Secrets can replace local files. Values are read only into an agent's home.
+//! they are stored: in sealed local files, or in Kubernetes Secrets. Values are read only into an agent's home.
 
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod local;
 pub mod sealed;
+mod secret;
+
+#[cfg(feature = "kubernetes")]
+use std::sync::Arc;
 
 use ostler_crypto::{Zeroizing, seal::SealingKey};
-use ostler_protocol::{Failure, Rule, Timestamp, json::unhex, kernel::provider_profiles::Credential};
+use ostler_protocol::{Failure, Rule, json::unhex};
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{auth, config::Config};
+#[cfg(feature = "kubernetes")]
+use crate::{config::SecretsPlace, kubernetes::Cluster};
+#[cfg(feature = "kubernetes")]
+use cluster::ClusterSecrets;
 use local::Local;
 
-const KEY_FILE: &str = "secrets-key";
+pub use secret::Secret;
 
-/// The secret of one profile.
-#[derive(Clone, Debug)]
-pub struct Secret {
-    /// Changes with every change; has no other meaning.
-    pub resource_version: String,
-    pub updated_at: Timestamp,
-    pub credential: Credential,
-    /// A credential was removed because the config names another destination, and none was set since.
-    pub credential_dropped: bool,
-}
+const KEY_FILE: &str = "secrets-key";
 
 pub enum SecretStore {
     /// In a directory of this server only, or in a configured one that other servers can share.
     Local { local: Local, named: bool },
+    /// In Secrets of the cluster, which all servers of it share. What is sealed and stored elsewhere is sealed by this server.
+    #[cfg(feature = "kubernetes")]
+    Cluster { secrets: ClusterSecrets, sealer: Local },
 }
 
 impl SecretStore {
-    pub fn open(config: &Config) -> Result<Self, Failure> {
+    pub async fn open(config: &Config) -> Result<Self, Failure> {
+        #[cfg(feature = "kubernetes")]
+        if config.secrets_place() == SecretsPlace::Kubernetes {
+            let cluster = Cluster::open(&config.kubernetes, &config.environment).await?;
+            let sealer = Local::sealer(config.data_dir()?.join("secrets"), sealing_key(config)?);
+            return Ok(Self::Cluster { secrets: ClusterSecrets::new(Arc::new(cluster)), sealer });
+        }
+        Self::open_files(config)
+    }
+
+    /// The secrets in local files, whether or not the server uses them.
+    pub fn open_files(config: &Config) -> Result<Self, Failure> {
         let data_dir = config.data_dir()?;
         let section = &config.secrets;
         let directory = section.directory.clone().unwrap_or_else(|| data_dir.join("secrets"));
@@ -62,6 +77,8 @@ impl SecretStore {
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
         match self {
             Self::Local { local, .. } => local.get(name).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { secrets, .. } => secrets.get(name).await,
         }
     }
 
@@ -69,18 +86,23 @@ impl SecretStore {
     pub async fn list(&self) -> Result<Vec<String>, Failure> {
         match self {
             Self::Local { local, .. } => local.list().await,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { secrets, .. } => secrets.list().await,
         }
     }
 
-    /// Changes or creates a secret, under a lock against concurrent changes. `change` returns `None` to leave it unchanged.
-    /// Returns whether it was changed; the change is then durable.
+    /// Changes or creates a secret, under a lock against concurrent changes. `change` returns `None` to leave it unchanged. It may
+    /// block, and it is called again if another server was faster. Returns whether the secret was changed; the change is then
+    /// durable.
     pub async fn update(
         &self,
         name: &str,
-        change: impl FnOnce(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
+        change: impl FnMut(Option<&Secret>) -> Result<Option<Secret>, Failure> + Send + 'static,
     ) -> Result<bool, Failure> {
         match self {
             Self::Local { local, .. } => local.update(name, change).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { secrets, .. } => secrets.update(name, change).await,
         }
     }
 
@@ -88,6 +110,8 @@ impl SecretStore {
     pub async fn delete(&self, name: &str) -> Result<(), Failure> {
         match self {
             Self::Local { local, .. } => local.delete(name).await,
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { secrets, .. } => secrets.delete(name).await,
         }
     }
 
@@ -95,6 +119,8 @@ impl SecretStore {
     pub fn seal(&self, name: &str, text: &[u8]) -> Vec<u8> {
         match self {
             Self::Local { local, .. } => local.seal(name, text),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { sealer, .. } => sealer.seal(name, text),
         }
     }
 
@@ -102,6 +128,8 @@ impl SecretStore {
     pub fn open_sealed(&self, name: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         match self {
             Self::Local { local, .. } => local.open_sealed(name, sealed),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { sealer, .. } => sealer.open_sealed(name, sealed),
         }
     }
 
@@ -110,6 +138,8 @@ impl SecretStore {
         match self {
             Self::Local { named: false, .. } => "local-files",
             Self::Local { named: true, .. } => "local-files-shared",
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster { .. } => "kubernetes-secrets",
         }
     }
 }
@@ -121,12 +151,4 @@ pub fn sealing_key(config: &Config) -> Result<SealingKey, Failure> {
         let message = "secrets.key, or the file secrets.key_file, must hold 64 hexadecimal digits";
         Failure::rule(Rule::SecretsKey, message)
     })
-}
-
-/// The failure for a secret that exists and cannot be opened: to its users it is unavailable.
-fn damaged(name: &str) -> Failure {
-    let message = format!(
-        "the secret {name} cannot be opened: it is damaged, or was sealed under another key; delete the profile and set it again"
-    );
-    Failure::rule(Rule::SecretDamaged, message)
 }

@@ -48,9 +48,10 @@ pub async fn create(
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
     let bytes = request.payload.as_str().len();
-    let op = app.compute(bytes, || create_op(app, caller, &run, request)).await?;
+    let mut op = app.compute(bytes, || create_op(app, caller, &run, request)).await?;
     if op.command.command_type == CommandType::Turn {
         provider_profiles::check_turn(app, &run).await?;
+        op.storage_missing = session_storage::find_missing(app, run.session).await?;
     }
     let command_id = op.command.command_id;
     let submitted = app.submit(&run, op).await;
@@ -201,7 +202,12 @@ pub fn compose(
             (NewEvent::written(EventType::Audit, Some(command_id), &fact), vec![])
         }
     };
-    Ok(CreateCommandOp { command, message, facts, storage_missing: session_storage::is_absent(app, run.session)? })
+    Ok(CreateCommandOp {
+        command,
+        message,
+        facts,
+        storage_missing: session_storage::missing_directory(app, run.session)?,
+    })
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {
@@ -232,9 +238,20 @@ pub async fn payload(
 
 /// Idempotent: cancelling a finished command returns how it ended.
 pub async fn cancel(app: &App, caller: &Principal, command_id: CommandId, request: Cancel) -> Result<Command, Failure> {
+    cancel_with(app, caller, command_id, request, false).await
+}
+
+/// As [`cancel`]. `with_jobs`: jobs of the run that no runner has claimed are cancelled too, if no command is left for them.
+pub(super) async fn cancel_with(
+    app: &App,
+    caller: &Principal,
+    command_id: CommandId,
+    request: Cancel,
+    with_jobs: bool,
+) -> Result<Command, Failure> {
     let run = app.visible_command(caller, command_id).await?;
     caller.may_cancel(&run)?;
-    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, request)?, origin: None };
+    let op = CancelCommandOp { command_id, by: caller.name(), reason: reason(app, request)?, origin: None, with_jobs };
     app.submit(&run, op).await
 }
 

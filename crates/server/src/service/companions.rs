@@ -229,7 +229,7 @@ pub async fn change_shared_home(
     change: SharedChange<'_>,
     is_done: impl Fn(&VerbOutput) -> bool,
 ) -> Result<VerbOutput, Failure> {
-    let environment = outside::make(app, &key.tenant_id, &key.profile, Some(&key.workspace)).await?;
+    let environment = outside::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
     let ran = run_verb(&environment, Sandbox::ReadOnly, change.arguments, change.limit, &app.redactor).await;
     let output = ran.map_err(|error| failure(&error))?;
     if let Some(home) = environment.home.as_deref().filter(|_| is_done(&output)) {
@@ -276,7 +276,7 @@ async fn ensure(app: &App, key: &CompanionKey, slot: &Slot) -> Result<Arc<Runnin
 }
 
 async fn start(app: &App, key: &CompanionKey, fingerprint: String) -> Result<RunningCompanion, Failure> {
-    let environment = outside::make(app, &key.tenant_id, &key.profile, Some(&key.workspace)).await?;
+    let environment = outside::make(app, &key.tenant_id, &key.profile, &key.workspace).await?;
     let companion = Companion::start(&environment, Sandbox::ReadOnly).await.map_err(|error| failure(&error))?;
     tracing::info!(profile = key.profile, "an agent was started beside turns");
     Ok(RunningCompanion { companion, _environment: environment, fingerprint })

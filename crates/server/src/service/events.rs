@@ -5,9 +5,10 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, Rule,
     cursors::{self, EventsQuery},
-    ids::RunId,
+    ids::{CommandId, RunId},
     kernel::{
         events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
+        facts::Facts,
         operations::AppendOp,
     },
     limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
@@ -24,7 +25,8 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
     check_size(&request)?;
     let attempt_id = attempt(request.attempt_id.as_deref())?;
     let bytes = request.events.iter().map(|event| event.payload.as_str().len()).sum();
-    let events = app.compute(bytes, || receive(app, request.events)).await?;
+    let events = app.compute(bytes, || receive(app, run_id, request.events)).await?;
+    let calls: Vec<_> = events.iter().filter_map(call_of).collect();
     let op = AppendOp {
         runner_id: request.runner_id,
         lease_epoch: request.lease_epoch,
@@ -32,19 +34,34 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
         batch_no: request.batch_no,
         release_if_idle: request.release_if_idle,
         voting: app.config.policy.voting_rules(),
+        known_calls: None,
         events,
     };
-    app.submit(&run, op).await
+    let appended = app.submit(&run, op).await?;
+    app.calling_commands.recorded(&calls);
+    Ok(appended)
+}
+
+/// The call that an event of a command is about.
+fn call_of(event: &NewEvent) -> Option<(CommandId, String)> {
+    match &event.facts {
+        Facts::Tool(call) => Some((event.command_id?, call.tool_call_id.clone().unwrap_or_default())),
+        _ => None,
+    }
 }
 
 /// Turns what a runner sent into events. Checks all sizes first, so that a rejected batch is not redacted.
-fn receive(app: &App, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure> {
+fn receive(app: &App, run_id: RunId, events: Vec<AppendEvent>) -> Result<Vec<NewEvent>, Failure> {
     let at = |index: usize| move |refused: Failure| refused.detail("event", index);
     for (index, event) in events.iter().enumerate() {
         event.check_size().map_err(at(index))?;
     }
-    let received = events.into_iter().enumerate();
-    received.map(|(index, event)| NewEvent::receive(event, &app.redactor).map_err(at(index))).collect()
+    let of_jobs = app.job_redactors.of_run(run_id);
+    let received = events.into_iter().enumerate().map(|(index, event)| {
+        let event = AppendEvent { payload: of_jobs.redact_json(event.payload), ..event };
+        NewEvent::receive(event, &app.redactor).map_err(at(index))
+    });
+    received.collect()
 }
 
 fn check_size(request: &AppendEvents) -> Result<(), Failure> {

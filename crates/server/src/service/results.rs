@@ -5,9 +5,10 @@ use ostler_protocol::{
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandType,
+        facts::ChangeFacts,
         fold::CommandFold,
         results::{ResultParts, RunResult},
-        workspaces::{CommandDiff, WorkspaceChanges},
+        workspaces::{CHANGES_REMOVED, CommandDiff, WorkspaceChanges},
     },
 };
 use ostler_store::{self as store, kernel::results::ResultRow};
@@ -45,7 +46,8 @@ pub async fn get(
     Ok(result)
 }
 
-/// The changes that the command's last attempt reported in the workspace. Empty if it reported none.
+/// The changes that the command's last attempt reported in the workspace. Empty if it reported none, and unknown if retention has
+/// removed them.
 pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<CommandDiff, Failure> {
     let run = app.visible_run(caller, run_id).await?;
     let command = store::kernel::commands::get(&app.db, command_id).await?;
@@ -54,11 +56,25 @@ pub async fn diff(app: &App, caller: &Principal, run_id: RunId, command_id: Comm
         None => WorkspaceChanges::default(),
         Some(reported) => {
             let event = store::kernel::events::get(&app.db, run.session, reported.session_seq).await?;
-            let payload = event.and_then(|event| event.payload);
-            payload.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default()
+            match event.and_then(|event| event.payload) {
+                Some(payload) => serde_json::from_str(&payload).unwrap_or_default(),
+                None => removed(&reported.facts),
+            }
         }
     };
     Ok(CommandDiff { run_id, command_id, changes })
+}
+
+/// What is left of changes after retention has removed their text: the counts.
+fn removed(facts: &ChangeFacts) -> WorkspaceChanges {
+    WorkspaceChanges {
+        files_changed: facts.files_changed,
+        bytes_added: facts.bytes_added,
+        bytes_removed: facts.bytes_removed,
+        lines_added: facts.lines_added,
+        lines_removed: facts.lines_removed,
+        ..WorkspaceChanges::unknown(CHANGES_REMOVED.into())
+    }
 }
 
 #[derive(Deserialize)]

@@ -11,8 +11,8 @@ use ostler_protocol::{
         liveness::{Liveness, Phase},
         operations::{CreateJobOp, FinishJobOp},
         runner_jobs::{
-            ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobPhase, JobPoll, Launcher, ListRunnerJobs,
-            RunnerJob, RunnerJobPage,
+            BackendImageRef, ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobExtras, JobPhase, JobPoll,
+            Launcher, ListRunnerJobs, RunnerJob, RunnerJobPage, cluster_job_name,
         },
     },
     limits::JOB_PROFILES_MAX,
@@ -21,7 +21,7 @@ use ostler_store::{self as store, kernel::runner_jobs::ExternalJobs};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until};
 
-use super::{lookup, provider_profiles, requests::check_key, session_storage};
+use super::{job_extras, lookup, provider_profiles, requests::check_key, runner_logs, session_storage};
 use crate::{
     app::{App, RunRef},
     auth::{Access, Principal},
@@ -40,9 +40,42 @@ pub async fn create(
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
     provider_profiles::check_ready(app, &run.tenant_id, &run.backend_profile).await?;
-    let op = create_op(app, &run, &request)?;
+    let mut op = create_op(app, &run, &request)?;
+    op.storage_missing = session_storage::find_missing(app, run.session).await?;
+    check_room(app, &op.job).await?;
     let submitted = app.submit(&run, op).await;
-    session_storage::record_loss(app, run.session, submitted).await
+    let (job, is_new) = session_storage::record_loss(app, run.session, submitted).await?;
+    job_extras::remember(app, &job);
+    Ok((with_retention(app, job), is_new))
+}
+
+/// Rejects a new job if its cluster has as many unfinished ones as it may have. The same key again returns the first response.
+async fn check_room(app: &App, job: &RunnerJob) -> Result<(), Failure> {
+    if job.launcher != Launcher::Kubernetes {
+        return Ok(());
+    }
+    let active_jobs_max = app.config.kubernetes.active_jobs_max;
+    let open = store::kernel::runner_jobs::count_open_of(&app.db, Launcher::Kubernetes).await?;
+    if open < i64::from(active_jobs_max) {
+        return Ok(());
+    }
+    if let Some(key) = &job.idempotency_key {
+        let existing = store::kernel::runner_jobs::list_by_run(&app.db, job.run_id).await?;
+        if existing.iter().any(|existing| existing.idempotency_key.as_ref() == Some(key)) {
+            return Ok(());
+        }
+    }
+    let message = format!("there are {open} unfinished runner Jobs, the limit is {active_jobs_max}");
+    Err(Failure::rule(Rule::ClusterRoom, message).detail("activeJobs", open).detail("activeJobsMax", active_jobs_max))
+}
+
+/// The job as it is sent: with how long its cluster keeps it, and what its order added.
+fn with_retention(app: &App, job: RunnerJob) -> RunnerJob {
+    let is_kept = job.launcher == Launcher::Kubernetes;
+    let retention = is_kept.then(|| app.config.kubernetes.retention(&app.config.runner));
+    let JobExtras { image, variables: transient_env, .. } = JobExtras::read(&job.extras);
+    let backend_image_ref = image.map(|image| BackendImageRef { image });
+    RunnerJob { retention, backend_image_ref, transient_env, ..job }
 }
 
 pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<CreateJobOp, Failure> {
@@ -58,6 +91,18 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
     let body = runner_job_id.to_string();
     let short = &body[body.len() - 16..];
     let placeholder = command_id.unwrap_or(CommandId::new(uuid::Uuid::nil()));
+    let launcher = match provider_profiles::is_external(app, &run.backend_profile) {
+        true => Launcher::External,
+        false => app.config.runner.launcher,
+    };
+    let in_cluster = launcher == Launcher::Kubernetes;
+    request.check_extras(launcher)?;
+    let extras = job_extras::seal(app, runner_job_id, request)?;
+    let mut hashed = json!({"commandId": request.command_id, "standing": request.standing});
+    if extras != JobExtras::default() {
+        hashed["backendImageRef"] = json!(extras.image);
+        hashed["transientEnv"] = json!(extras.variables);
+    }
     let job = RunnerJob {
         runner_job_id,
         run_id: run.run_id,
@@ -65,21 +110,30 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         command_id: placeholder,
         attempt_id: AttemptId::new(app.ids.body()),
         attempt: 0,
-        job_name: format!("ostler-runner-{short}"),
-        namespace: app.config.runner.namespace.clone(),
-        launcher: match provider_profiles::is_external(app, &run.backend_profile) {
-            true => Launcher::External,
-            false => app.config.runner.launcher,
+        job_name: match in_cluster {
+            true => cluster_job_name(&app.config.kubernetes.job_prefix, runner_job_id, 1),
+            false => format!("ostler-runner-{short}"),
         },
+        namespace: match in_cluster {
+            true => runner_logs::cluster_namespace(app),
+            false => app.config.runner.namespace.clone(),
+        },
+        launcher,
         runner_id: format!("runner-{short}"),
-        // Neither launcher starts a pod or writes a log file.
+        // Only a cluster makes a pod, and names it itself. No launcher writes a log file.
         pod_name: None,
-        log_path: None,
+        log_path: in_cluster.then(|| format!("/api/v1/runs/{}/runner-jobs/{runner_job_id}/log", run.run_id)),
         standing: request.standing,
         phase: JobPhase::Pending,
         terminal_summary: RawJson::of(&json!({})),
+        observed: RawJson::empty_object(),
+        retention: None,
+        backend_image_ref: None,
+        transient_env: vec![],
+        extras: RawJson::of(&extras),
+        starts: 0,
         idempotency_key: request.idempotency_key.clone(),
-        request_hash: canonical_hash(&json!({"commandId": request.command_id, "standing": request.standing})),
+        request_hash: canonical_hash(&hashed),
         owner: None,
         heartbeat_at: None,
         token_hash: None,
@@ -88,7 +142,7 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
         created_at: now,
         updated_at: now,
     };
-    Ok(CreateJobOp { job, command_id, storage_missing: session_storage::is_absent(app, run.session)? })
+    Ok(CreateJobOp { job, command_id, storage_missing: session_storage::missing_directory(app, run.session)? })
 }
 
 /// Gives the oldest job of these profiles to a runner elsewhere. With `waitMs`, waits until there is one; `None` if none came.
@@ -187,13 +241,15 @@ pub async fn list(
     let jobs = store::kernel::runner_jobs::list(&app.db, run_id, command_id, after, rows_max).await?;
     let Page { items: runner_jobs, next_cursor } =
         page.page(jobs, |job| Cursor::after(job.created_at, job.runner_job_id));
+    let runner_jobs = runner_jobs.into_iter().map(|job| with_retention(app, job)).collect();
     Ok(RunnerJobPage { runner_jobs, next_cursor })
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJobId) -> Result<RunnerJob, Failure> {
     app.visible_run(caller, run_id).await?;
     let job = store::kernel::runner_jobs::get(&app.db, job_id).await?;
-    job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))
+    let job = job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))?;
+    Ok(with_retention(app, job))
 }
 
 /// Marks the liveness of a run as waiting for a server of another workspace, if the run's standing job names one.

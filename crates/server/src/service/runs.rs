@@ -403,7 +403,8 @@ pub async fn list(app: &App, caller: &Principal, request: ListRuns) -> Result<Ru
         sort,
         ids,
     };
-    let runs = store::kernel::runs::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
+    let db = app.db.tolerating_lag();
+    let runs = store::kernel::runs::list(&db, &filter, page.after.as_ref(), page.rows_max()).await?;
     let behind = |row: &RunRow| Cursor::behind(sort.position(&row.run), row.run.run_id);
     let Page { items: runs, next_cursor } = page.page(runs, behind);
     Ok(RunPage { runs: runs.into_iter().map(view).collect(), next_cursor })

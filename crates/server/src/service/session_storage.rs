@@ -1,5 +1,11 @@
 //! Session storage: make, get, refresh, evict, and the sweep that evicts expired storage. The event is stored before the
-//! directory is deleted; a directory that a crash in between leaves behind is found by a sweep.
+//! directory or the volume claim is deleted; what a crash in between leaves behind is found by a sweep.
+
+#[cfg(feature = "kubernetes")]
+pub(crate) mod claims;
+mod directory;
+mod driver;
+mod drivers;
 
 use std::path::PathBuf;
 
@@ -10,8 +16,8 @@ use ostler_protocol::{
     kernel::{
         operations::{ChangeSessionOp, DismissOp, SessionChange},
         session_storage::{
-            RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StorageQuery, SweepStorage,
-            SweptStorage, evicted,
+            MissingStorage, RefreshStorage, SWEEP_DEFAULT, SWEEP_MAX, SessionStorageView, StorageKind, StoragePlace,
+            StorageQuery, SweepStorage, SweptStorage, elsewhere, evicted,
         },
         sessions::Session,
     },
@@ -31,7 +37,22 @@ pub async fn get(
     id: &str,
     request: StorageQuery,
 ) -> Result<SessionStorageView, Failure> {
-    Ok(SessionStorageView::of(lookup::session(app, caller, id, request.tenant_id.as_deref()).await?))
+    let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
+    // A claim that the server has not seen yet may exist all the same. Without a response, its phase is unknown.
+    if let Err(failure) = is_absent(app, &session).await {
+        tracing::warn!(%failure, session = %session.session, "the state of the session's storage is unknown");
+    }
+    Ok(view(app, session))
+}
+
+fn view(app: &App, session: Session) -> SessionStorageView {
+    let phase = phase(app, &session);
+    SessionStorageView::of(session, phase)
+}
+
+/// The cluster's word for the state of the session's volume claim. `None` if there is none, or the server has not seen it.
+pub fn phase(app: &App, session: &Session) -> Option<String> {
+    drivers::of_kind(app, session.storage.storage_kind)?.phase(session.session)
 }
 
 /// Evicts the session's storage: the session can still be read, and takes no more runs.
@@ -43,7 +64,7 @@ pub async fn delete(
 ) -> Result<SessionStorageView, Failure> {
     let session = lookup::session(app, caller, id, request.tenant_id.as_deref()).await?;
     caller.may_control(&session)?;
-    Ok(SessionStorageView::of(evict(app, session.session, "deleted", &caller.name()).await?))
+    Ok(view(app, evict(app, session.session, "deleted", &caller.name()).await?))
 }
 
 /// Stores a runner's report of what it found in the storage.
@@ -62,7 +83,7 @@ pub async fn refresh(
         return Err(Failure::not_found("session"));
     }
     let change = SessionChange::MeasureStorage { found, expires_at: expiry(app) };
-    Ok(SessionStorageView::of(submit(app, run.session, change, &caller.name()).await?))
+    Ok(view(app, submit(app, run.session, change, &caller.name()).await?))
 }
 
 /// Evicts expired storage, for the operator.
@@ -81,7 +102,7 @@ pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<Swep
     let mut swept = SweptStorage { evicted: vec![], busy: 0, has_more };
     for session in expired {
         match evict(app, session.session, "expired", MANAGER).await {
-            Ok(session) => swept.evicted.push(SessionStorageView::of(session)),
+            Ok(session) => swept.evicted.push(view(app, session)),
             Err(failure) if failure.kind == FailureKind::SessionBusy => swept.busy += 1,
             // The hold was placed after the list was read.
             Err(failure) if failure.broken_rule() == Some(Rule::LegalHold) => {}
@@ -91,27 +112,78 @@ pub async fn evict_expired(app: &App, now: Timestamp, limit: u32) -> Result<Swep
     Ok(swept)
 }
 
-/// Directories whose sessions were evicted before they could be removed, or are unknown to the store.
+/// Deletes storage whose sessions were evicted or erased before it could be deleted, and directories that are unknown to the
+/// store.
 pub async fn clear_leftovers(app: &App) -> Result<(), Failure> {
-    let Ok(entries) = std::fs::read_dir(directories::all_session_storage(app)?) else { return Ok(()) };
-    let named = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<SessionId>().ok());
-    for id in named.collect::<Vec<_>>() {
-        let session = store::kernel::sessions::get(&app.db, id).await?;
-        let is_left = session.is_none_or(|session| session.storage.storage_kind != StorageKind::Local);
-        if is_left && !store::retention::is_held(&app.db, id).await? {
-            directories::clear(directories::session_storage(app, id)?).await?;
+    for driver in drivers::all(app) {
+        for (id, place) in driver.list()? {
+            let is_left = match store::kernel::sessions::get(&app.db, id).await? {
+                Some(session) => session.storage.storage_kind != driver.kind(),
+                None => driver.owns_unknown() || is_erased(app, id).await?,
+            };
+            if !is_left || store::retention::is_held(&app.db, id).await? {
+                continue;
+            }
+            // One that cannot be deleted must not keep the others.
+            if let Err(failure) = driver.remove(id, &place).await {
+                tracing::warn!(%failure, session = %id, "storage that is left could not be deleted; the next sweep tries again");
+            }
         }
     }
     Ok(())
 }
 
-/// Creates the session's storage if needed, and returns its path.
-pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
-    let mut session = read(app, id).await?;
-    if session.storage.storage_kind != StorageKind::Local {
-        session = submit(app, id, SessionChange::MakeStorage { expires_at: expiry(app) }, MANAGER).await?;
+/// Whether the session was erased. False if the store has never had it.
+async fn is_erased(app: &App, id: SessionId) -> Result<bool, Failure> {
+    Ok(store::kernel::sessions::is_known(&app.db, id).await?)
+}
+
+/// Deletes the storage of a session that is erased.
+pub async fn clear(app: &App, session: &Session) -> Result<(), Failure> {
+    // A session that changed its kind of storage may have left an empty directory.
+    directories::clear(directories::session_storage(app, session.session)?).await?;
+    match (session.storage.place(), drivers::of_kind(app, session.storage.storage_kind)) {
+        (Some(place), Some(driver)) => driver.remove(session.session, &place).await,
+        // A server that has a cluster deletes the claim.
+        _ => Ok(()),
     }
-    if is_missing(app, &session)? {
+}
+
+/// The storage of a new session: where runners of this server reach it.
+pub fn new_place(app: &App, id: SessionId) -> StoragePlace {
+    drivers::of_runners(app).place(id)
+}
+
+/// The kind of storage that runners of this server reach.
+pub fn runners_kind(app: &App) -> StorageKind {
+    drivers::of_runners(app).kind()
+}
+
+/// Makes the storage of a session that has been created with some. Idempotent; what was used before is not made again.
+pub async fn make_new(app: &App, session: &Session) -> Result<(), Failure> {
+    let storage = &session.storage;
+    let (Some(place), Some(driver)) = (storage.place(), drivers::of_kind(app, storage.storage_kind)) else {
+        return Ok(());
+    };
+    match storage.is_used() || driver.is_known(session.session) {
+        true => Ok(()),
+        false => driver.make(session.session, &place).await,
+    }
+}
+
+/// Records that the storage of a session is at this place, unless it is at one of the same kind. Makes nothing.
+pub(crate) async fn assign(app: &App, id: SessionId, place: StoragePlace) -> Result<Session, Failure> {
+    let session = read(app, id).await?;
+    if session.storage.storage_kind == place.kind() {
+        return Ok(session);
+    }
+    submit(app, id, SessionChange::MakeStorage { place, expires_at: expiry(app) }, MANAGER).await
+}
+
+/// Creates the directory of the session's storage if needed, and returns its path.
+pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
+    let session = assign(app, id, StoragePlace::Directory).await?;
+    if is_missing(app, &session).await? {
         return Err(evicted());
     }
     let path = directories::session_storage(app, id)?;
@@ -121,7 +193,7 @@ pub async fn make(app: &App, id: SessionId) -> Result<PathBuf, Failure> {
 
 /// Rejects work for a session whose storage is missing although it was not evicted, and records the loss as an event.
 pub async fn check_there(app: &App, session: &Session) -> Result<(), Failure> {
-    if !is_missing(app, session)? {
+    if !is_missing(app, session).await? {
         return Ok(());
     }
     submit(app, session.session, SessionChange::EvictStorage { reason: "missing" }, MANAGER).await?;
@@ -142,14 +214,41 @@ pub async fn record_loss<T>(app: &App, id: SessionId, submitted: Result<T, Failu
     submitted
 }
 
-/// Whether the session's storage directory does not exist here. That is a loss only if the storage was used.
-pub fn is_absent(app: &App, id: SessionId) -> Result<bool, Failure> {
-    Ok(!directories::session_storage(app, id)?.is_dir())
+/// Whether the directory of the session's storage does not exist. That is a loss only if the storage was used.
+pub fn missing_directory(app: &App, id: SessionId) -> Result<MissingStorage, Failure> {
+    let directory = !directories::session_storage(app, id)?.is_dir();
+    Ok(MissingStorage { directory, claim: false })
+}
+
+/// As [`missing_directory`], and whether the volume claim does not exist. The cluster is called only if the claim was not seen.
+pub async fn find_missing(app: &App, id: SessionId) -> Result<MissingStorage, Failure> {
+    let missing = missing_directory(app, id)?;
+    let Some(driver) = drivers::of_kind(app, StorageKind::Pvc).filter(|driver| !driver.is_known(id)) else {
+        return Ok(missing);
+    };
+    let Some(session) = store::kernel::sessions::get(&app.db, id).await? else { return Ok(missing) };
+    let claim = match session.storage.place() {
+        Some(place) if session.storage.is_used() && place.kind() == driver.kind() => {
+            driver.is_absent(id, &place).await?
+        }
+        _ => false,
+    };
+    Ok(MissingStorage { claim, ..missing })
 }
 
 /// Storage in which nothing was ever reported can be made again; what an agent has left there cannot.
-fn is_missing(app: &App, session: &Session) -> Result<bool, Failure> {
-    Ok(session.storage.is_used() && is_absent(app, session.session)?)
+async fn is_missing(app: &App, session: &Session) -> Result<bool, Failure> {
+    Ok(session.storage.is_used() && is_absent(app, session).await?)
+}
+
+/// Whether the session has storage that does not exist. Fails if this server cannot reach such storage at all.
+async fn is_absent(app: &App, session: &Session) -> Result<bool, Failure> {
+    let storage = &session.storage;
+    match (storage.place(), drivers::of_kind(app, storage.storage_kind)) {
+        (None, _) => Ok(false),
+        (Some(place), Some(driver)) => driver.is_absent(session.session, &place).await,
+        (Some(place), None) => Err(elsewhere(place.kind())),
+    }
 }
 
 /// When storage that is used now expires, as configured.
@@ -169,13 +268,18 @@ async fn evict(app: &App, id: SessionId, reason: &'static str, by: &str) -> Resu
         return Err(held("the session's storage"));
     }
     // A runner that only waits for another turn does not keep the storage from being evicted.
-    let idle = read(app, id).await?.active_run_id.map(|run_id| (id, run_id));
+    let before = read(app, id).await?;
+    let idle = before.active_run_id.map(|run_id| (id, run_id));
     leases::dismiss(app, idle.into_iter().collect(), DismissOp { only_if_idle: true }).await?;
     let session = submit(app, id, SessionChange::EvictStorage { reason }, by).await?;
     if store::retention::is_held(&app.db, id).await? {
         return Ok(session);
     }
-    if let Err(failure) = directories::clear(directories::session_storage(app, id)?).await {
+    // Where this server cannot delete it, another one or the next sweep does.
+    let place = before.storage.place().unwrap_or(StoragePlace::Directory);
+    if let Some(driver) = drivers::of_kind(app, place.kind())
+        && let Err(failure) = driver.remove(id, &place).await
+    {
         tracing::warn!(%failure, cause = failure.cause.as_deref(), session = %id, "evicted storage could not be removed");
     }
     Ok(session)
@@ -187,7 +291,7 @@ pub async fn submit(app: &App, id: SessionId, change: SessionChange, by: &str) -
     changed.ok_or_else(|| Failure::internal("a key clashed where none is written"))
 }
 
-async fn read(app: &App, id: SessionId) -> Result<Session, Failure> {
+pub(crate) async fn read(app: &App, id: SessionId) -> Result<Session, Failure> {
     let session = store::kernel::sessions::get(&app.db, id).await?;
     session.ok_or_else(|| Failure::not_found("session"))
 }

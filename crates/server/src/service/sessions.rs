@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    Failure, FailureKind, Rule,
+    Failure, FailureKind, Rule, Timestamp,
     cursors::{self, Cursor, Page, PageRequest},
     ids::{RunId, SessionId, UserId, name},
     json::{canonical_hash, text_of, value_of},
@@ -67,7 +67,7 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
     let conversation_id = problems.note(conversation_id).flatten();
     let metadata = request.metadata.as_ref().map(|metadata| redacted_metadata(app, metadata)).transpose();
     let metadata = problems.note(metadata).flatten();
-    let storage = problems.note(storage(app, profile.unwrap_or_default(), &request)).unwrap_or_default();
+    let has_storage = problems.note(has_storage(app, profile.unwrap_or_default(), &request)).unwrap_or_default();
     let (Some(tenant_id), Some(profile)) = (tenant_id, profile) else { return Err(problems.into_failure()) };
     problems.check()?;
     let request_hash = request_hash(&request);
@@ -79,6 +79,8 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
         if let Some(found) = find_made(app, tenant_id, chosen, key, &request_hash).await? {
             caller.may_see(&found)?;
             note_session(tenant_id, found.session);
+            // The request that created it may have failed before the storage was made.
+            session_storage::make_new(app, &found).await?;
             return Ok((view(app, found, &reader(caller, None)?).await?, false));
         }
         let id = SessionId::new(app.ids.body());
@@ -90,32 +92,41 @@ pub async fn create(app: &App, caller: &Principal, request: CreateSession) -> Re
             conversation_id: conversation_id.map(str::to_owned),
             metadata: metadata.clone(),
             labels: labels.clone(),
-            storage: storage.clone(),
+            storage: storage(app, id, has_storage, request.expires_at),
             ..new
         };
         let op = CreateSessionOp { session, by: caller.name(), participant: None };
         if let Some(session) = app.try_submit(id, None, op).await? {
             note_session(tenant_id, id);
-            if storage.storage_kind == StorageKind::Local {
-                session_storage::make(app, id).await?;
-            }
-            return Ok((SessionView::of(session, 0, None, None), true));
+            session_storage::make_new(app, &session).await?;
+            let storage_pvc_phase = session_storage::phase(app, &session);
+            return Ok((SessionView { storage_pvc_phase, ..SessionView::of(session, 0, None, None) }, true));
         }
     }
 }
 
-/// The session's first storage: created at once if its backend is a program, unless the caller chooses another kind.
-fn storage(app: &App, profile: &str, request: &CreateSession) -> Result<SessionStorage, Failure> {
-    let by_profile = match AgentConfig::of_profile(profile).is_some_and(|agent| agent.is_program()) {
-        true => StorageKind::Local,
-        false => StorageKind::None,
-    };
-    let storage_kind = request.storage_kind.unwrap_or(by_profile);
-    if storage_kind == StorageKind::Evicted {
-        return Err(Failure::invalid(Rule::StorageKind, "storageKind must be none or local"));
+/// Whether the session gets storage at once: if its backend is a program, unless the caller chooses.
+fn has_storage(app: &App, profile: &str, request: &CreateSession) -> Result<bool, Failure> {
+    let kind = session_storage::runners_kind(app);
+    match request.storage_kind {
+        None => Ok(AgentConfig::of_profile(profile).is_some_and(|agent| agent.is_program())),
+        Some(StorageKind::None) => Ok(false),
+        Some(chosen) if chosen == kind => Ok(true),
+        Some(_) => {
+            let message = format!("storageKind must be none or {}", kind.as_str());
+            Err(Failure::invalid(Rule::StorageKind, message))
+        }
     }
-    let by_use = session_storage::expiry(app).filter(|_| storage_kind == StorageKind::Local);
-    Ok(SessionStorage { storage_kind, expires_at: request.expires_at.or(by_use), ..SessionStorage::default() })
+}
+
+/// The session's first storage.
+fn storage(app: &App, id: SessionId, has_storage: bool, expires_at: Option<Timestamp>) -> SessionStorage {
+    match has_storage {
+        true => {
+            SessionStorage::at(session_storage::new_place(app, id), expires_at.or_else(|| session_storage::expiry(app)))
+        }
+        false => SessionStorage { expires_at, ..SessionStorage::default() },
+    }
 }
 
 fn request_hash(request: &CreateSession) -> String {
@@ -215,13 +226,16 @@ pub async fn list(app: &App, caller: &Principal, request: ListSessions) -> Resul
         states,
         ids,
     };
-    let found = store::kernel::sessions::list(&app.db, &filter, page.after.as_ref(), page.rows_max()).await?;
+    // Whether a session is open for a reader follows from the reader's marks, which must not be older than the last one.
+    let db = if only_open { app.db.clone() } else { app.db.tolerating_lag() };
+    let found = store::kernel::sessions::list(&db, &filter, page.after.as_ref(), page.rows_max()).await?;
     let Page { items, next_cursor } =
         page.page(found, |row| Cursor::after(row.session.created_at, row.session.session));
     // A page of sessions with their metadata would be large.
     let list_view = |row: SessionRow| {
         let session = Session { metadata: None, ..row.session };
-        SessionView::of(session, row.read_version, row.state, None)
+        let storage_pvc_phase = session_storage::phase(app, &session);
+        SessionView { storage_pvc_phase, ..SessionView::of(session, row.read_version, row.state, None) }
     };
     let sessions = items.into_iter().map(list_view).collect();
     Ok(SessionPage { sessions, next_cursor })
@@ -240,9 +254,10 @@ pub async fn get(app: &App, caller: &Principal, id: &str, request: SessionQuery)
 /// All events, a page at a time, as JSON text.
 pub async fn trace(app: &App, caller: &Principal, id: &str, request: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &request).await?;
+    let db = app.db.tolerating_lag();
     let page = match run_id {
-        Some(run_id) => store::kernel::events::list_by_run(&app.db, session.session, run_id, after, limit).await,
-        None => store::kernel::events::list_by_session(&app.db, session.session, after, limit).await,
+        Some(run_id) => store::kernel::events::list_by_run(&db, session.session, run_id, after, limit).await,
+        None => store::kernel::events::list_by_session(&db, session.session, after, limit).await,
     };
     Ok(written(page?, run_id, after))
 }
@@ -259,7 +274,8 @@ pub async fn follow(app: &App, caller: &Principal, id: &str, request: SessionEve
 /// What people read: the agent's messages and its tools' output.
 pub async fn output(app: &App, caller: &Principal, id: &str, request: SessionEventsQuery) -> Result<String, Failure> {
     let (session, run_id, after, limit) = scope(app, caller, id, &request).await?;
-    let page = store::kernel::events::list_output(&app.db, session.session, run_id, after, limit).await;
+    let db = app.db.tolerating_lag();
+    let page = store::kernel::events::list_output(&db, session.session, run_id, after, limit).await;
     Ok(written(page?, run_id, after))
 }
 
@@ -288,7 +304,7 @@ pub async fn control(app: &App, caller: &Principal, id: &str, request: ControlSe
     let cancel = Cancel { reason: request.reason };
     // A run whose lease has expired is not active, even before the sweeper ends the lease.
     match (session.active_command_id, session.busy_with_other(None, app.now())) {
-        (Some(command_id), _) => drop(commands::cancel(app, caller, command_id, cancel).await?),
+        (Some(command_id), _) => drop(commands::cancel_with(app, caller, command_id, cancel, true).await?),
         (None, Some(run_id)) => drop(runs::cancel(app, caller, run_id, cancel).await?),
         (None, None) => {}
     }
@@ -321,15 +337,16 @@ async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionVie
         None => None,
         Some(run_id) => store::kernel::results::get(&app.db, run_id, None).await?,
     };
+    let storage_pvc_phase = session_storage::phase(app, &session);
     let Some(ResultRow { run, command, lease, .. }) = row else {
-        return Ok(SessionView::of(session, read, None, None));
+        return Ok(SessionView { storage_pvc_phase, ..SessionView::of(session, read, None, None) });
     };
     let turn_end = command.as_ref().and_then(|turn| turn.terminal.as_ref()).map(|end| end.status);
     let mut liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), run.open_permissions, app.now());
     provider_profiles::set_external_profile(app, &run.backend_profile, &mut liveness);
     runner_jobs::set_other_workspace(app, run.standing_job_id, &mut liveness).await?;
     let state = RunState::of(run.status, run.open_permissions, turn_end);
-    Ok(SessionView::of(session, read, Some(state), Some(liveness)))
+    Ok(SessionView { storage_pvc_phase, ..SessionView::of(session, read, Some(state), Some(liveness)) })
 }
 
 async fn scope(

@@ -1,15 +1,16 @@
 //! Side queries: a question about a session's conversation to the backend of a profile. It is no turn: it uses no tool, leaves no
 //! event and never changes the session. It counts against no budget, only against a bound of questions at once.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use ostler_protocol::{Failure, FailureKind};
 pub use ostler_runner::SideQuery;
 use ostler_runner::{SideQueryLimits, side_query};
 use ostler_store::failures::is_of_store;
+use tokio::time::{Instant, timeout};
 
-use super::{outside_backends, provider_profiles};
-use crate::{app::App, auth::Principal, metrics::SideQueryEnd};
+use super::provider_profiles;
+use crate::{app::App, auth::Principal, launcher::outside, metrics::SideQueryEnd};
 
 /// The whole time that a backend gets for an answer.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -22,8 +23,6 @@ const AT_ONCE_PER_CALLER_MAX: usize = 4;
 pub struct QueriedBackend<'a> {
     pub tenant_id: &'a str,
     pub profile: &'a str,
-    /// The directory that the backend works in. `None` if it gets an empty one of its own.
-    pub workspace: Option<&'a Path>,
 }
 
 /// How a question ended.
@@ -35,8 +34,8 @@ pub enum SideAnswer {
     Failed(Failure),
 }
 
-/// Asks a question. Fails if too many are asked at once, or if the store does not respond. Dropping the future ends the request
-/// and the program of the backend. The caller of this function authorises.
+/// Asks a question. Fails if too many are asked at once, or if the store does not respond. Dropping the future ends the request. The
+/// caller of this function authorises.
 pub async fn ask(
     app: &App,
     caller: &Principal,
@@ -55,18 +54,22 @@ pub async fn ask(
 }
 
 async fn answer(app: &App, backend: QueriedBackend<'_>, query: &SideQuery) -> Result<SideAnswer, Failure> {
-    let QueriedBackend { tenant_id, profile, workspace } = backend;
+    let QueriedBackend { tenant_id, profile } = backend;
     // Its program and its credential are elsewhere.
     if provider_profiles::is_external(app, profile) {
         return Ok(SideAnswer::Answered(None));
     }
-    let environment = match outside_backends::prepare(app, tenant_id, profile, workspace).await {
-        Ok(environment) => environment,
+    let began = Instant::now();
+    let late = |_| Failure::new(FailureKind::BackendTimeout, "the backend's profile could not be read in time");
+    let described = timeout(DEADLINE, outside::describe(app, tenant_id, profile)).await;
+    let (environment, files) = match described.map_err(late).flatten() {
+        Ok(described) => described,
         Err(failure) if is_of_store(&failure) => return Err(failure),
         Err(failure) => return Ok(SideAnswer::Failed(failure)),
     };
-    let limits = SideQueryLimits { deadline: DEADLINE, answer_chars_max: ANSWER_CHARS_MAX };
-    Ok(match side_query(&environment, query, limits).await {
+    let deadline = DEADLINE.saturating_sub(began.elapsed());
+    let limits = SideQueryLimits { deadline, answer_chars_max: ANSWER_CHARS_MAX };
+    Ok(match side_query(&environment, &files, query, limits).await {
         Ok(answer) => SideAnswer::Answered(answer.map(|answer| app.redactor.redact(&answer).into_owned())),
         Err(end) => {
             let kind = end.failure_kind.unwrap_or(FailureKind::BackendFailed);

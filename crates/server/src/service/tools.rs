@@ -1,6 +1,6 @@
 //! Tools: list them, and call one, in a run or to try it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure,
@@ -12,13 +12,15 @@ use super::lookup;
 use crate::{
     app::App,
     auth::{Access, LOCAL, Principal},
-    tools::{ToolContext, Toolkit},
+    dialect::Dialects,
+    tools::{McpAccess, ToolContext, Toolkit},
 };
 
-/// Every tool of this server. Those of MCP servers, which only runs in its workspace get, are for the operator to see.
+/// Every tool that the caller's runs may be offered. All tools of MCP servers are for callers whose runs may work in the workspace; users
+/// see those that the operator offers to them.
 pub async fn list(app: &App, caller: &Principal) -> Result<ToolList, Failure> {
     Access::Browse.admit(caller)?;
-    let tools = Toolkit::of(app).list(app, &outside(caller)).await?;
+    let tools = Toolkit::of(app).list(app, &outside(app, caller)).await?;
     Ok(ToolList { tools: tools.values().map(|tool| tool.as_ref().into()).collect() })
 }
 
@@ -33,7 +35,7 @@ pub async fn of_run(app: &App, caller: &Principal, run_id: RunId, query: RunTool
     };
     // Most commands have called no tool yet, and their calls need not be read.
     let called = command.as_ref().filter(|command| command.fold.tools.count > 0).map(|command| command.command_id);
-    let context = ToolContext::of_run(&run, stored, command);
+    let context = ToolContext::of_run(&run, Arc::new(stored), command.map(Arc::new));
     let tools = Toolkit::of(app).list(app, &context).await?;
     let earlier_calls = match called {
         Some(command_id) => Toolkit::earlier_calls(app, &run, command_id).await?,
@@ -55,15 +57,21 @@ pub async fn call(app: &App, caller: &Principal, run_id: RunId, request: CallToo
 pub async fn try_out(app: &App, caller: &Principal, name: &str, request: TryTool) -> Result<CalledTool, Failure> {
     Access::Operate.admit(caller)?;
     tracing::info!(tool = name, caller = caller.name(), "a tool is called outside of a run");
-    Toolkit::try_out(app, &outside(caller), name, request).await
+    Toolkit::try_out(app, &outside(app, caller), name, request).await
 }
 
-fn outside(caller: &Principal) -> ToolContext {
+fn outside(app: &App, caller: &Principal) -> ToolContext {
     let owner = match caller {
         Principal::User { user_id, .. } => Some(user_id.to_string().into()),
         Principal::Operator => Some(LOCAL.into()),
         _ => None,
     };
-    let is_operator = *caller == Principal::Operator;
-    ToolContext { tenant_id: "".into(), owner, run: None, command: None, is_operator }
+    let may_use_workspace = |tenant_id: &String| Dialects::of(app).may_use_workspace(&app.config, tenant_id);
+    let mcp = match caller {
+        Principal::Operator => McpAccess::All,
+        Principal::Service { tenants, .. } if tenants.iter().any(may_use_workspace) => McpAccess::All,
+        Principal::User { .. } => McpAccess::Granted,
+        _ => McpAccess::None,
+    };
+    ToolContext { tenant_id: "".into(), owner, run: None, command: None, mcp }
 }

@@ -35,7 +35,13 @@ pub async fn report(app: &App, caller: &Principal, request: UsageQuery) -> Resul
         groups
             .sort_by(|(a, used_a), (b, used_b)| used_b.cost_nano_usd.cmp(&used_a.cost_nano_usd).then_with(|| a.cmp(b)));
     }
-    let groups = groups.into_iter().map(|(key, usage)| UsageGroup { key, sums: usage.sums() }).collect();
+    let users: Vec<_> = groups.iter().filter(|_| by == UsageBy::User).filter_map(|(key, _)| key.clone()).collect();
+    let names = store::users::list_names(&app.db, &users).await?;
+    let group = |(key, usage): (Option<String>, ExactUsage)| {
+        let name = key.as_ref().and_then(|key| names.get(key)).cloned();
+        UsageGroup { key, name, sums: usage.sums() }
+    };
+    let groups = groups.into_iter().map(group).collect();
     let written = |day| day_text(day).unwrap_or_default();
     Ok(UsageReport { by, since: written(since), until: written(until), groups, truncated, total: total.sums() })
 }

@@ -1,6 +1,9 @@
 //! The calls that this process executes or has executed, so that a repeated request finds its call.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::Arc,
+};
 
 use ostler_protocol::{
     Failure, Rule,
@@ -38,9 +41,14 @@ pub(super) struct LocalCall {
 }
 
 #[derive(Default)]
-pub(super) struct Calls {
-    by_key: Mutex<HashMap<CallKey, Arc<LocalCall>>>,
-    next_number: std::sync::atomic::AtomicU64,
+pub(super) struct Calls(Mutex<CallTable>);
+
+#[derive(Default)]
+struct CallTable {
+    by_key: HashMap<CallKey, Arc<LocalCall>>,
+    /// How many calls of a run have not ended. Runs without one are not in it.
+    open: HashMap<RunId, usize>,
+    next_number: u64,
 }
 
 impl LocalCall {
@@ -68,31 +76,39 @@ impl LocalCall {
 impl Calls {
     /// The call of this key, and whether it is new: then the caller executes it, and reports its end.
     pub(super) fn begin(&self, key: &CallKey, fingerprint: String) -> Result<(Arc<LocalCall>, bool), Failure> {
-        let mut calls = self.by_key.lock();
-        if let Some(call) = calls.get(key) {
+        let mut calls = self.0.lock();
+        if let Some(call) = calls.by_key.get(key) {
             if call.fingerprint != fingerprint {
                 let message = format!("callId {:?} was used for another call", key.call_id);
                 return Err(Failure::rule(Rule::ToolCallReused, message));
             }
             return Ok((call.clone(), false));
         }
-        let open = calls.iter().filter(|(other, call)| other.run_id == key.run_id && !call.has_ended()).count();
-        if open >= OPEN_PER_RUN_MAX {
+        if calls.open.get(&key.run_id).is_some_and(|open| *open >= OPEN_PER_RUN_MAX) {
             let message = format!("run {} has {OPEN_PER_RUN_MAX} open calls of tools", key.run_id);
             return Err(Failure::rule(Rule::ToolCallsOpen, message));
         }
-        forget_oldest(&mut calls);
-        let number = self.next_number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let call = Arc::new(LocalCall { fingerprint, result: watch::Sender::new(None), number });
-        calls.insert(key.clone(), call.clone());
+        forget_oldest(&mut calls.by_key);
+        calls.next_number += 1;
+        let call = Arc::new(LocalCall { fingerprint, result: watch::Sender::new(None), number: calls.next_number });
+        calls.by_key.insert(key.clone(), call.clone());
+        *calls.open.entry(key.run_id).or_default() += 1;
         Ok((call, true))
     }
 
     /// Reports the end of a call. One that failed before anything was recorded is forgotten, so that it can be requested again.
     pub(super) fn end(&self, key: &CallKey, call: &LocalCall, result: Result<CalledTool, Failure>) {
-        if result.is_err() {
-            self.by_key.lock().remove(key);
+        let mut calls = self.0.lock();
+        if let Entry::Occupied(mut open) = calls.open.entry(key.run_id) {
+            *open.get_mut() -= 1;
+            if *open.get() == 0 {
+                open.remove();
+            }
         }
+        if result.is_err() {
+            calls.by_key.remove(key);
+        }
+        // Under the lock, so that a call that is not counted as open has its result.
         call.result.send_replace(Some(result));
     }
 }
@@ -157,13 +173,18 @@ mod tests {
         }
         let refused = calls.begin(&key("more"), String::new()).err().unwrap();
         assert_eq!(refused.broken_rule(), Some(Rule::ToolCallsOpen));
+        let (first, is_new) = calls.begin(&key("open0"), String::new()).unwrap();
+        assert!(!is_new);
+        calls.end(&key("open0"), &first, Ok(completed("open0")));
+        assert!(calls.begin(&key("more"), String::new()).unwrap().1, "one has ended");
         let calls = Calls::default();
         for number in 0..5 * ENDED_MAX {
             let key = key(&number.to_string());
             let (call, _) = calls.begin(&key, String::new()).unwrap();
             calls.end(&key, &call, Ok(completed("x")));
         }
-        assert!(calls.by_key.lock().len() <= 2 * ENDED_MAX);
+        assert!(calls.0.lock().by_key.len() <= 2 * ENDED_MAX);
+        assert!(calls.0.lock().open.is_empty());
         let newest = key(&(5 * ENDED_MAX - 1).to_string());
         assert!(!calls.begin(&newest, String::new()).unwrap().1, "the newest are remembered");
     }

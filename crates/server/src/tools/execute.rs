@@ -1,12 +1,18 @@
 //! Executes one call: finds its tool, checks the arguments, decides, asks, records that it starts, calls the source once within the
 //! deadline, and records its end.
 
-use std::{panic::AssertUnwindSafe, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
 use ostler_protocol::{
     Failure, Rule,
-    kernel::{events::EventType, launching::is_worth_repeating, modes::ApprovalMode, permissions::PermissionStatus},
+    json::text_of,
+    kernel::{
+        events::{Event, EventType},
+        launching::is_worth_repeating,
+        modes::ApprovalMode,
+        permissions::{EditedArguments, PermissionStatus},
+    },
     limits::PERMISSION_WAIT_MS_MAX,
     tools::{
         Authorisation, CallAction, CallAuthority, CallState, ToolDefinition, authorise, call_digest,
@@ -26,7 +32,7 @@ use super::{
     toolkit::{FoundTool, Toolkit},
 };
 use crate::{
-    app::{App, RunRef},
+    app::{App, CallingCommand, RunRef},
     recheck::SessionWatch,
     service::lookup,
 };
@@ -34,6 +40,10 @@ use crate::{
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
 const RECORD_ATTEMPTS: u32 = 6;
 const RECORD_PAUSE: Duration = Duration::from_millis(50);
+/// Why a call is not executed whose outcome may be known to nobody.
+const UNKNOWN_BEFORE: &str = "an earlier attempt made this call, and its outcome is not known; it is not repeated";
+/// How long a call is executed before the end of its command is watched for.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
 /// The server resolves a permission request at its deadline. This bounds the wait of a call if that does not happen.
 const PERMISSION_GRACE_MS: u64 = 60_000;
 
@@ -47,9 +57,34 @@ struct Execution<'a> {
     state: CallState,
 }
 
+/// A call with complete arguments.
+struct PreparedCall {
+    arguments: Map<String, Value>,
+    /// Before the source completed them.
+    requested: Map<String, Value>,
+    /// Of the complete call.
+    digest: String,
+}
+
+/// The arguments that a person has sent instead of those of the call. The error is the reason for which they cannot be used.
+fn read_edited(tool: &ToolDefinition, edited: &EditedArguments) -> Result<Map<String, Value>, String> {
+    if !edited.is_sound() {
+        return Err("the edited arguments do not have the digest that was recorded".into());
+    }
+    let checked = tool.check_arguments(&text_of(&edited.arguments));
+    checked.map_err(|problem| format!("invalid edited arguments: {problem}"))
+}
+
 /// Executes a call, or finds what became of it. An error means that nothing about the call was recorded by this attempt, or that its
 /// end could not be.
 pub(super) async fn execute(app: &App, run: &RunRef, request: &CallTool) -> Result<CalledTool, Failure> {
+    if let Some(calling) = known_command(app, run, request) {
+        match execute_unsearched(app, run, request, calling).await {
+            // The command has calls that this server does not know, or a person has to be asked: everything is read.
+            Err(failure) if failure.broken_rule() == Some(Rule::ToolCallReused) => {}
+            result => return result,
+        }
+    }
     match execute_unless_recorded(app, run, request, false).await {
         // Another server has started the call since the fold was read: the log has what became of it.
         Err(failure) if failure.broken_rule() == Some(Rule::ToolCallReused) => {
@@ -59,18 +94,44 @@ pub(super) async fn execute(app: &App, run: &RunRef, request: &CallTool) -> Resu
     }
 }
 
+/// The command, if this server knows its calls and the request is for another one.
+fn known_command(app: &App, run: &RunRef, request: &CallTool) -> Option<Arc<CallingCommand>> {
+    if request.repeated {
+        return None;
+    }
+    let CallTool { command_id, lease_epoch, call_id, .. } = request;
+    app.calling_commands.get(run.run_id, *command_id, *lease_epoch, call_id)
+}
+
+/// Executes a call without reading what is known of its command, nor the log. Fails with [`Rule::ToolCallReused`], before anything is
+/// recorded, if that does not suffice.
+async fn execute_unsearched(
+    app: &App,
+    run: &RunRef,
+    request: &CallTool,
+    calling: Arc<CallingCommand>,
+) -> Result<CalledTool, Failure> {
+    let mut recorder = Recorder::new(app, run, request)?;
+    let context = ToolContext::of_run(run, calling.run.clone(), Some(calling.command.clone()));
+    (recorder.calling, recorder.is_unsearched) = (Some(calling), true);
+    let execution = Execution { app, run, request, recorder, context, state: CallState::Requested };
+    Ok(execution.run(Recovered::Unknown).await?.into_reply(&request.call_id))
+}
+
 async fn execute_unless_recorded(
     app: &App,
     run: &RunRef,
     request: &CallTool,
     must_read_log: bool,
 ) -> Result<CalledTool, Failure> {
-    let recorder = Recorder::new(app, run, request)?;
-    let stored = lookup::run_unchecked(app, run.run_id).await?;
-    let command = lookup::command_of(app, run.run_id, request.command_id).await?;
+    let mut recorder = Recorder::new(app, run, request)?;
+    let stored = Arc::new(lookup::run_unchecked(app, run.run_id).await?);
+    let command = Arc::new(lookup::command_of(app, run.run_id, request.command_id).await?);
+    recorder.calling = app.calling_commands.remember(stored.clone(), command.clone());
     let context = ToolContext::of_run(run, stored, Some(command));
+    let recovered = recover::find(app, run, &context, request, must_read_log).await?;
     let execution = Execution { app, run, request, recorder, context, state: CallState::Requested };
-    Ok(execution.run(must_read_log).await?.into_reply(&request.call_id))
+    Ok(execution.run(recovered).await?.into_reply(&request.call_id))
 }
 
 /// Calls a source once, within the deadline. A source that panics fails its call only.
@@ -90,8 +151,7 @@ pub(super) async fn call_source(
 }
 
 impl Execution<'_> {
-    async fn run(mut self, must_read_log: bool) -> Result<CallOutcome, Failure> {
-        let recovered = recover::find(self.app, self.run, &self.context, self.request, must_read_log).await?;
+    async fn run(mut self, recovered: Recovered) -> Result<CallOutcome, Failure> {
         if let Recovered::Ended(outcome) = recovered {
             return Ok(outcome);
         }
@@ -116,32 +176,63 @@ impl Execution<'_> {
                 return self.end_unexecuted(CallAction::Fail, &message).await;
             }
         };
-        let digest = call_digest(&found.tool.name, &arguments);
-        if !found.tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, &digest).await? {
-            let message = "an earlier attempt made this call, and its outcome is not known; it is not repeated";
-            return self.end_unexecuted(CallAction::Decline, message).await;
+        let mut prepared = self.prepare(&found, arguments).await?;
+        if self.has_unknown(&found.tool, &prepared.digest).await? {
+            return self.end_unexecuted(CallAction::Decline, UNKNOWN_BEFORE).await;
         }
-        if let Some(reason) = self.decide(&found.tool, &arguments, &digest).await? {
-            return self.end_unexecuted(CallAction::Decline, &reason).await;
-        }
+        let edited = match self.decide(&found.tool, &prepared).await? {
+            Ok(edited) => edited,
+            Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
+        };
         if self.state == CallState::Waiting {
-            found = match self.find_again().await? {
+            let arguments = edited.as_ref().unwrap_or(&prepared.requested);
+            found = match self.find_again(arguments).await? {
                 Ok(found) => found,
                 Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
             };
         }
-        self.recorder.started(&arguments, &found.tool, &digest).await?;
+        if let Some(edited) = edited {
+            prepared = self.prepare(&found, edited).await?;
+            if self.has_unknown(&found.tool, &prepared.digest).await? {
+                return self.end_unexecuted(CallAction::Decline, UNKNOWN_BEFORE).await;
+            }
+        }
+        self.recorder.started(&prepared.arguments, &found.tool, &prepared.digest).await?;
         self.advance(CallAction::Start)?;
-        self.call(found, arguments).await
+        self.call(found, prepared).await
+    }
+
+    /// Completes checked arguments. Their digest is that of the complete call.
+    async fn prepare(&self, found: &FoundTool, requested: Map<String, Value>) -> Result<PreparedCall, Failure> {
+        let FoundTool { tool, source } = found;
+        let arguments = source.complete(self.app, &self.context, tool, requested.clone()).await?;
+        let digest = call_digest(&tool.name, &arguments);
+        Ok(PreparedCall { arguments, requested, digest })
+    }
+
+    /// Whether an earlier attempt made the same call and its outcome is not known, so that it must not be repeated.
+    async fn has_unknown(&self, tool: &ToolDefinition, digest: &str) -> Result<bool, Failure> {
+        Ok(!tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, digest).await?)
     }
 
     /// Calls the source of a call that was started, and records its end.
-    async fn call(mut self, found: FoundTool, arguments: Map<String, Value>) -> Result<CallOutcome, Failure> {
+    async fn call(mut self, found: FoundTool, prepared: PreparedCall) -> Result<CallOutcome, Failure> {
         let FoundTool { tool, source } = found;
+        let PreparedCall { arguments, requested, .. } = prepared;
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
         let (context, call_id, delegated) = (self.context.clone(), self.request.call_id.clone(), Default::default());
-        let invocation = Invocation { tool: tool.clone(), arguments, context, call_id, deadline, delegated };
-        let result = call_source(self.app, source.as_ref(), &invocation).await;
+        let invocation = Invocation { tool: tool.clone(), arguments, requested, context, call_id, deadline, delegated };
+        let called = call_source(self.app, source.as_ref(), &invocation);
+        let result = match source.ends_with_command(&tool) {
+            true => called.await,
+            false => tokio::select! {
+                // Most calls end before the command is looked at for the first time.
+                biased;
+                result = called => result,
+                // The source drops what it does: a request to an MCP server is cancelled.
+                () = self.command_ended(deadline) => return Ok(CallOutcome::interrupted()),
+            },
+        };
         self.recorder.delegated = invocation.delegated.into_inner();
         let outcome = CallOutcome::executed(self.app, &tool, result);
         let action = match outcome.state {
@@ -152,20 +243,42 @@ impl Execution<'_> {
         self.end(action, outcome).await
     }
 
-    /// Decides whether the call may be executed, and asks a person if the policy wants it. `Some` if it may not: the reason.
+    /// Resolves when the command has ended: its runner stopped it, or its time was over. Never resolves after the deadline of the call.
+    async fn command_ended(&self, deadline: Instant) {
+        sleep(WATCH_AFTER).await;
+        let mut watch = SessionWatch::new(self.app, self.run.session);
+        while Instant::now() < deadline {
+            match lookup::command_of(self.app, self.run.run_id, self.request.command_id).await {
+                Ok(command) if command.state.is_terminal() => return,
+                Ok(_) => {}
+                Err(failure) => tracing::warn!(%failure, "the command of a call could not be read"),
+            }
+            let command_id = Some(self.request.command_id);
+            let is_end = |event: &Event| {
+                event.event_type == EventType::TerminalStatus
+                    && (event.command_id == command_id || event.command_id.is_none())
+            };
+            watch.changed(deadline, is_end).await;
+        }
+        std::future::pending().await
+    }
+
+    /// Decides whether the call may be executed, and asks a person if the policy wants it. Returns the arguments with which the
+    /// person has replaced those of the call, if any. The inner error is the reason for which the call may not be executed.
     async fn decide(
         &mut self,
         tool: &ToolDefinition,
-        arguments: &Map<String, Value>,
-        digest: &str,
-    ) -> Result<Option<String>, Failure> {
+        prepared: &PreparedCall,
+    ) -> Result<Result<Option<Map<String, Value>>, String>, Failure> {
         match self.authorise(tool).await? {
-            Authorisation::Allow => Ok(None),
-            Authorisation::Refuse(failure) => Ok(Some(failure.message)),
-            Authorisation::Ask => {
-                let shown = Value::Object(arguments.clone()).to_string();
-                Ok(self.ask(&shown, digest).await?.map(str::to_owned))
-            }
+            Authorisation::Allow => Ok(Ok(None)),
+            Authorisation::Refuse(failure) => Ok(Err(failure.message)),
+            // Nobody is asked about a call that may have been executed.
+            Authorisation::Ask if self.recorder.is_unsearched => Err(recover::reused(&self.request.call_id)),
+            Authorisation::Ask => match self.ask(tool, prepared).await? {
+                Ok(edited) => Ok(edited.map(|edited| read_edited(tool, &edited)).transpose()),
+                Err(reason) => Ok(Err(reason.to_owned())),
+            },
         }
     }
 
@@ -180,7 +293,7 @@ impl Execution<'_> {
 
     /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled or a
     /// scope revoked. The inner error is the reason for which the call may not be executed.
-    async fn find_again(&self) -> Result<Result<FoundTool, String>, Failure> {
+    async fn find_again(&self, arguments: &Map<String, Value>) -> Result<Result<FoundTool, String>, Failure> {
         // Another server that waited for the same permission may have been faster.
         if !self.recorder.is_executed_again {
             let recovered = recover::find(self.app, self.run, &self.context, self.request, true).await?;
@@ -191,7 +304,7 @@ impl Execution<'_> {
         let Some(found) = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await? else {
             return Ok(Err(format!("the tool {:?} is no longer available", self.request.name)));
         };
-        if let Err(problem) = found.tool.check_arguments(&self.request.arguments) {
+        if let Err(problem) = found.tool.check_arguments(&text_of(arguments)) {
             return Ok(Err(format!("invalid arguments: {problem}")));
         }
         Ok(match self.authorise(&found.tool).await? {
@@ -234,11 +347,17 @@ impl Execution<'_> {
         self.recorder.ended(&outcome).await.map(|()| outcome)
     }
 
-    /// Asks a person, and waits for the answer. `Some` if the call may not be executed: the reason.
-    async fn ask(&mut self, arguments: &str, digest: &str) -> Result<Option<&'static str>, Failure> {
+    /// Asks a person, and waits for the answer. Returns the arguments with which the answer has replaced those of the call, if any.
+    /// The inner error is the reason for which the call may not be executed.
+    async fn ask(
+        &mut self,
+        tool: &ToolDefinition,
+        prepared: &PreparedCall,
+    ) -> Result<Result<Option<EditedArguments>, &'static str>, Failure> {
+        let digest = prepared.digest.as_str();
         let mut watch = SessionWatch::new(self.app, self.run.session);
-        let Some(permission_id) = self.recorder.ask(arguments, digest).await? else {
-            return Ok(Some("the call is too long to be shown to a person, or has characters that cannot be shown"));
+        let Some(permission_id) = self.recorder.ask(tool, &prepared.arguments, digest).await? else {
+            return Ok(Err("the call is too long to be shown to a person, or has characters that cannot be shown"));
         };
         self.advance(CallAction::Ask)?;
         let until = Instant::now() + Duration::from_millis(PERMISSION_WAIT_MS_MAX.unsigned_abs() + PERMISSION_GRACE_MS);
@@ -248,13 +367,13 @@ impl Execution<'_> {
             if let Some(resolved) = resolved {
                 let is_same = resolved.digest.eq_ignore_ascii_case(digest);
                 return Ok(match resolved.status {
-                    PermissionStatus::Allowed if is_same => None,
-                    PermissionStatus::Cancelled => Some("the permission request expired or was cancelled"),
-                    _ => Some("permission was denied"),
+                    PermissionStatus::Allowed if is_same => Ok(resolved.edited),
+                    PermissionStatus::Cancelled => Err("the permission request expired or was cancelled"),
+                    _ => Err("permission was denied"),
                 });
             }
             if Instant::now() >= until {
-                return Ok(Some("the permission request expired"));
+                return Ok(Err("the permission request expired"));
             }
             tokio::select! {
                 () = watch.changed(until, |event| event.event_type == EventType::PermissionResolved) => {}

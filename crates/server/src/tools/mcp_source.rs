@@ -1,5 +1,5 @@
 //! Tools of MCP servers whose `expose` is `toolkit`. They have the operator's credentials, so that only runs in the workspace that the
-//! server is bound to get them.
+//! server is bound to get all of them. Other runs of users get those that the operator offers to users, by their names.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,7 +8,7 @@ use ostler_protocol::{
     Failure,
     mcp::{
         config::{McpExposure, McpTransport},
-        names::qualified,
+        names::{TOOL_PREFIX, qualified},
         tools::McpTool,
     },
     tools::{ToolDefinition, ToolOrigin},
@@ -17,17 +17,16 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use super::source::{Invocation, ToolContext, ToolError, ToolSource};
+use super::source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 use crate::{
     app::App,
+    dialect::Dialects,
     launcher::workspaces,
-    mcp::{KnownServer, Lease, Mcp, McpProblem, disabled_tools},
+    mcp::{CallableServers, KnownServer, Lease, Mcp, McpProblem, ServerOrigin},
 };
 
 /// How long the list of tools waits for a server that connects. One that takes longer is left out of this list.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// How the names of all tools of MCP servers begin.
-const PREFIX: &str = "mcp__";
 
 type Definitions = Arc<Vec<Arc<ToolDefinition>>>;
 /// The tools that a server listed, and their definitions.
@@ -41,14 +40,20 @@ pub(super) struct McpSource {
 }
 
 impl McpSource {
-    /// The servers whose tools a run gets.
-    async fn servers(app: &App, context: &ToolContext) -> Result<Vec<KnownServer>, Failure> {
-        let is_bound = context.run.as_ref().map_or(context.is_operator, |run| workspaces::is_bound(app, run));
-        if !is_bound {
-            return Ok(vec![]);
+    /// The servers whose tools a run may get, and which of them it gets. `None` if it gets none.
+    async fn servers(app: &App, context: &ToolContext) -> Result<Option<OfferedServers>, Failure> {
+        let has_all = context.run.as_ref().map_or(context.mcp == McpAccess::All, |run| workspaces::is_bound(app, run));
+        let has_granted = context.run.is_some() || context.mcp == McpAccess::Granted;
+        let granted = match has_all {
+            true => None,
+            false if has_granted && context.owner.is_some() => Some(Dialects::of(app).mcp_tools(&app.config)),
+            false => Some(vec![]),
+        };
+        if granted.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(None);
         }
-        let servers = Mcp::of(app).for_agents(app).await?.into_iter();
-        Ok(servers.filter(|known| known.server.expose == McpExposure::Toolkit).collect())
+        let callable = Mcp::of(app).callable(app).await?;
+        Ok(Some(OfferedServers { callable, granted }))
     }
 
     async fn lease(app: &App, context: &ToolContext, known: &KnownServer) -> Option<Lease> {
@@ -84,6 +89,32 @@ impl McpSource {
     }
 }
 
+/// The servers whose tools a run may get.
+struct OfferedServers {
+    callable: Arc<CallableServers>,
+    /// The tools that it gets, by their names. `None`: all.
+    granted: Option<Vec<String>>,
+}
+
+impl OfferedServers {
+    /// The servers of which the run may get a tool. Those that are granted are servers of the configuration: a caller may have added
+    /// another one under the same name.
+    fn servers(&self) -> impl Iterator<Item = &KnownServer> {
+        self.callable.servers.iter().filter(move |known| {
+            let prefix = qualified(&known.name, "");
+            let is_granted = |names: &Vec<String>| {
+                known.origin == ServerOrigin::Configured && names.iter().any(|name| name.starts_with(&prefix))
+            };
+            known.server.expose == McpExposure::Toolkit && self.granted.as_ref().is_none_or(is_granted)
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        let is_granted = self.granted.as_ref().is_none_or(|names| names.iter().any(|granted| granted == name));
+        is_granted && !self.callable.disabled_tools.contains(name)
+    }
+}
+
 /// `None` if the tool cannot be called.
 fn definition(known: &KnownServer, tool: &McpTool) -> Option<Arc<ToolDefinition>> {
     if tool.invalid_reason.is_some() {
@@ -113,14 +144,10 @@ impl ToolSource for McpSource {
         context: &'a ToolContext,
     ) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move {
-            let servers = Self::servers(app, context).await?;
-            if servers.is_empty() {
-                return Ok(vec![]);
-            }
-            let disabled = disabled_tools(app).await?;
-            let listed = join_all(servers.iter().map(|known| self.of_server(app, context, known))).await;
+            let Some(offered) = Self::servers(app, context).await? else { return Ok(vec![]) };
+            let listed = join_all(offered.servers().map(|known| self.of_server(app, context, known))).await;
             let tools = listed.iter().flat_map(|definitions| definitions.iter().cloned());
-            Ok(tools.filter(|tool| !disabled.contains(&tool.name)).collect())
+            Ok(tools.filter(|tool| offered.has(&tool.name)).collect())
         })
     }
 
@@ -131,18 +158,17 @@ impl ToolSource for McpSource {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move {
-            if !name.starts_with(PREFIX) {
+            if !name.starts_with(TOOL_PREFIX) {
                 return Ok(None);
             }
+            let Some(offered) = Self::servers(app, context).await?.filter(|offered| offered.has(name)) else {
+                return Ok(None);
+            };
             // Server names may contain the separator, so that the longest one is not always the right one.
-            for known in Self::servers(app, context).await? {
-                if !name.starts_with(&qualified(&known.name, "")) {
-                    continue;
-                }
-                let definitions = self.of_server(app, context, &known).await;
+            for known in offered.servers().filter(|known| name.starts_with(&qualified(&known.name, ""))) {
+                let definitions = self.of_server(app, context, known).await;
                 if let Some(tool) = definitions.iter().find(|tool| tool.name == name) {
-                    let is_disabled = disabled_tools(app).await?.contains(name);
-                    return Ok((!is_disabled).then(|| tool.clone()));
+                    return Ok(Some(tool.clone()));
                 }
             }
             Ok(None)
@@ -154,15 +180,21 @@ impl ToolSource for McpSource {
             let Invocation { tool, arguments, context, .. } = invocation;
             let ToolOrigin::Mcp(server) = &tool.origin else { return Err(ToolError::failed("there is no such tool")) };
             let gone = || ToolError::failed(format!("the MCP server {server} is not available"));
-            let known = Mcp::of(app).server(app, server).await.map_err(|_| gone())?;
-            let known = known.filter(|known| known.is_enabled).ok_or_else(gone)?;
+            let callable = Mcp::of(app).callable(app).await.map_err(|_| gone())?;
+            let known = callable.servers.iter().find(|known| known.name == *server).ok_or_else(gone)?;
             let own_name = tool.name.strip_prefix(&qualified(server, "")).ok_or_else(gone)?;
-            let lease = Self::lease(app, context, &known).await.ok_or_else(gone)?;
+            let lease = Self::lease(app, context, known).await.ok_or_else(gone)?;
             // Until here, nothing was sent.
             lease.ready().await.map_err(|problem| ToolError::failed(format!("the MCP server {server}: {problem}")))?;
             match lease.call(own_name, arguments.clone()).await {
                 Ok(result) => read_result(&result),
                 Err(problem @ McpProblem::CallRefused) => Err(ToolError::failed(problem.to_string())),
+                Err(problem @ McpProblem::TooLarge) => {
+                    let message = format!(
+                        "the tool was executed, but its result is too large: the MCP server {server}: {problem}"
+                    );
+                    Err(ToolError::failed(message))
+                }
                 Err(problem) => Err(ToolError::OutcomeUnknown(format!("the MCP server {server}: {problem}"))),
             }
         })

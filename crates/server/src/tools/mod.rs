@@ -19,5 +19,6 @@ mod scopes;
 mod source;
 mod toolkit;
 
-pub use source::{Invocation, ToolContext, ToolError, ToolSource};
+pub(crate) use built_in::StartLocks;
+pub use source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 pub use toolkit::Toolkit;

@@ -28,6 +28,12 @@ impl CallOutcome {
         Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false }
     }
 
+    /// Of a call that was given up because its command has ended. The kernel has recorded its end with that of the command.
+    pub(super) fn interrupted() -> Self {
+        let text = "the outcome of this call is not known: the turn ended before the tool had responded";
+        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false }
+    }
+
     /// What a source returned.
     pub(super) fn executed(app: &App, tool: &ToolDefinition, result: Result<String, ToolError>) -> Self {
         let (state, text) = match &result {

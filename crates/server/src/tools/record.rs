@@ -1,17 +1,20 @@
 //! The events of a call. They are appended under the lease of the runner that made the call, so that a runner that was replaced
 //! records nothing.
 
+use std::sync::Arc;
+
 use ostler_protocol::{
     Failure, RawJson, Rule,
     ids::{AttemptId, CommandId, PermissionId},
-    json::canonical_hash,
+    json::{canonical_hash, text_of},
     kernel::{
         events::{AppendEvent, EventType, NewEvent},
         facts::DelegatedUse,
+        fold::KnownCalls,
         operations::AppendOp,
-        permissions::{AskPermission, OptionKind, PermissionOption},
+        permissions::{ASKED_TOOL, AskPermission, EditableArguments, OptionKind, PermissionOption},
     },
-    limits::TOOL_COMMAND_CHARS_MAX,
+    limits::{PERMISSION_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     text::clip,
     tools::{CallState, ToolDefinition, calls::TOOLKIT, wire::CallTool},
 };
@@ -21,12 +24,14 @@ use uuid::Uuid;
 
 use super::outcome::CallOutcome;
 use crate::{
-    app::{App, RunRef},
+    app::{App, CallingCommand, RunRef},
     service::requests::attempt,
 };
 
 /// Bytes of arguments that are recorded as an object. Longer ones are recorded as a text that is cut.
 const RECORDED_ARGUMENTS_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a member of a JSON object beside its name and its text.
+const JSON_MEMBER_BYTES: usize = 6;
 /// The options of a permission request.
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
@@ -37,6 +42,10 @@ pub(super) struct Recorder<'a> {
     run: &'a RunRef,
     request: &'a CallTool,
     attempt_id: Option<AttemptId>,
+    /// The command, if this server knows all of its calls.
+    pub calling: Option<Arc<CallingCommand>>,
+    /// The log was not searched for the call: that it is new follows from the calls that this server knows, which the kernel checks.
+    pub is_unsearched: bool,
     /// An earlier execution of the call was lost, and its tool is idempotent.
     pub is_executed_again: bool,
     /// What runs that the call started have used.
@@ -46,17 +55,38 @@ pub(super) struct Recorder<'a> {
 impl<'a> Recorder<'a> {
     pub(super) fn new(app: &'a App, run: &'a RunRef, request: &'a CallTool) -> Result<Self, Failure> {
         let attempt_id = attempt(request.attempt_id.as_deref())?;
-        Ok(Self { app, run, request, attempt_id, is_executed_again: false, delegated: DelegatedUse::default() })
+        Ok(Self {
+            app,
+            run,
+            request,
+            attempt_id,
+            calling: None,
+            is_unsearched: false,
+            is_executed_again: false,
+            delegated: DelegatedUse::default(),
+        })
     }
 
-    async fn append(&self, events: Vec<(EventType, Value)>) -> Result<(), Failure> {
+    /// Appends events of which the first is the start of the call.
+    async fn append_start(&self, events: Vec<(EventType, Value)>) -> Result<(), Failure> {
+        let pending = self.calling.as_ref().map(|calling| calling.begin(&self.request.call_id));
+        let known_calls = pending.as_ref().filter(|_| self.is_unsearched).map(|pending| pending.known.clone());
+        self.append(events, known_calls).await?;
+        if let Some(pending) = pending {
+            pending.recorded();
+        }
+        Ok(())
+    }
+
+    async fn append(&self, events: Vec<(EventType, Value)>, known_calls: Option<KnownCalls>) -> Result<(), Failure> {
         let (app, request) = (self.app, self.request);
         let command_id: CommandId = request.command_id;
+        let of_jobs = app.job_redactors.of_run(self.run.run_id);
         let received = events.into_iter().map(|(event_type, payload)| {
             let event = AppendEvent {
                 event_type: event_type.as_str().to_owned(),
                 command_id: Some(command_id.to_string()),
-                payload: RawJson::of(&payload),
+                payload: of_jobs.redact_json(RawJson::of(&payload)),
             };
             NewEvent::receive(event, &app.redactor)
         });
@@ -67,6 +97,7 @@ impl<'a> Recorder<'a> {
             batch_no: None,
             release_if_idle: false,
             voting: app.config.policy.voting_rules(),
+            known_calls,
             events: received.collect::<Result<_, _>>()?,
         };
         app.submit(self.run, op).await.map(drop)
@@ -116,11 +147,11 @@ impl<'a> Recorder<'a> {
         digest: &str,
     ) -> Result<(), Failure> {
         let fact = self.start_fact(&Value::Object(arguments.clone()), Some((tool, digest)));
-        self.append(vec![(EventType::ToolCall, fact)]).await
+        self.append_start(vec![(EventType::ToolCall, fact)]).await
     }
 
     pub(super) async fn ended(&self, outcome: &CallOutcome) -> Result<(), Failure> {
-        self.append(vec![(EventType::ToolCall, self.end_fact(outcome))]).await
+        self.append(vec![(EventType::ToolCall, self.end_fact(outcome))], None).await
     }
 
     /// Records a call that was never executed: its request and its end.
@@ -130,7 +161,7 @@ impl<'a> Recorder<'a> {
             Err(_) => self.request.arguments.as_str().into(),
         };
         let events = vec![self.start_fact(&arguments, None), self.end_fact(outcome)];
-        self.append(events.into_iter().map(|fact| (EventType::ToolCall, fact)).collect()).await
+        self.append_start(events.into_iter().map(|fact| (EventType::ToolCall, fact)).collect()).await
     }
 
     /// The id of the permission request for exactly this call. Derived, so that another server that got the same request finds it. A
@@ -145,7 +176,12 @@ impl<'a> Recorder<'a> {
 
     /// Asks for permission to execute exactly this call, unless the request exists. `None` if the call cannot be shown to a person as
     /// it is.
-    pub(super) async fn ask(&self, arguments: &str, digest: &str) -> Result<Option<PermissionId>, Failure> {
+    pub(super) async fn ask(
+        &self,
+        tool: &ToolDefinition,
+        arguments: &Map<String, Value>,
+        digest: &str,
+    ) -> Result<Option<PermissionId>, Failure> {
         let request = self.request;
         let permission_id = self.permission_id(digest);
         let option = |option_id: &str, name: &str, kind| PermissionOption {
@@ -156,14 +192,19 @@ impl<'a> Recorder<'a> {
         let mut ask = AskPermission {
             permission_id,
             title: format!("Call the tool {}", request.name),
-            command: Some(format!("{} {arguments}", request.name)),
+            command: Some(format!("{} {}", request.name, text_of(arguments))),
             tool_call_id: Some(request.call_id.clone()),
             options: vec![option(ALLOW, "Allow", OptionKind::AllowOnce), option(DENY, "Deny", OptionKind::RejectOnce)],
             digest: digest.to_owned(),
-            editable: None,
+            editable: self.editable(tool, arguments),
+            call_details: None,
             wait_ms: None,
             deadline: None,
         };
+        if !ask.can_be_asked() {
+            // The schema may be too long, or of a kind that answers cannot be checked against.
+            ask.editable = None;
+        }
         if !ask.can_be_asked() {
             return Ok(None);
         }
@@ -173,8 +214,13 @@ impl<'a> Recorder<'a> {
             Some(false) => ask.permission_id = PermissionId::new(self.app.ids.body()),
             None => {}
         }
-        let payload = ostler_protocol::json::value_of(&ask);
-        match self.append(vec![(EventType::PermissionRequest, payload)]).await {
+        let mut payload = ostler_protocol::json::value_of(&ask);
+        // A front end announces the call before it is started.
+        let added_bytes = ASKED_TOOL.len() + request.name.len() + JSON_MEMBER_BYTES;
+        if text_of(&payload).len() + added_bytes <= PERMISSION_BYTES_MAX {
+            payload[ASKED_TOOL] = request.name.as_str().into();
+        }
+        match self.append(vec![(EventType::PermissionRequest, payload)], None).await {
             Ok(()) => Ok(Some(ask.permission_id)),
             // Another server may just have asked.
             Err(failure) if failure.broken_rule() == Some(Rule::PermissionIdUsed) => {
@@ -185,6 +231,15 @@ impl<'a> Recorder<'a> {
             }
             Err(failure) => Err(failure),
         }
+    }
+
+    /// The arguments that an answer may replace. `None` if they have secrets: the answer would have what they are redacted to.
+    fn editable(&self, tool: &ToolDefinition, arguments: &Map<String, Value>) -> Option<EditableArguments> {
+        let editable =
+            EditableArguments { arguments: arguments.clone().into(), schema: tool.parameters.clone().into() };
+        let raw = RawJson::of(&editable);
+        let is_plain = self.app.redacted(&raw).is_ok_and(|redacted| redacted.as_str() == raw.as_str());
+        is_plain.then_some(editable)
     }
 
     /// Whether the request with this id, if there is one, shows the same as `ask`.
@@ -199,6 +254,7 @@ impl<'a> Recorder<'a> {
                 && found.command == stored.command
                 && found.tool_call_id == stored.tool_call_id
                 && found.options == stored.options
+                && found.editable == stored.editable
         })))
     }
 }

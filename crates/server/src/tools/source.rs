@@ -26,23 +26,30 @@ pub struct ToolContext {
     /// `None` outside of any run: if tools are listed, or the operator tries one.
     pub run: Option<Arc<Run>>,
     pub command: Option<Arc<Command>>,
-    /// Whether the operator tries a tool.
-    pub is_operator: bool,
+    /// Which tools of MCP servers there are outside of any run.
+    pub mcp: McpAccess,
+}
+
+/// The tools of MCP servers for a caller outside of any run. A run in the workspace that the server is bound to gets all of them, and
+/// another run of a user those that the operator offers to users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum McpAccess {
+    /// No server is connected.
+    #[default]
+    None,
+    /// Those that the operator offers to users' runs.
+    Granted,
+    /// All: runs of the caller may work in the workspace.
+    All,
 }
 
 impl ToolContext {
     /// For a run, and the command that its runner works on, if that is known.
-    pub(crate) fn of_run(run: &RunRef, stored: Run, command: Option<Command>) -> Self {
+    pub(crate) fn of_run(run: &RunRef, stored: Arc<Run>, command: Option<Arc<Command>>) -> Self {
         // The operator's own runs are those of the user `local`.
         let is_local = stored.created_by.as_deref() == Some("operator");
         let owner = run.owner.clone().or_else(|| is_local.then(|| LOCAL.into()));
-        Self {
-            tenant_id: run.tenant_id.clone(),
-            owner,
-            run: Some(Arc::new(stored)),
-            command: command.map(Arc::new),
-            is_operator: false,
-        }
+        Self { tenant_id: run.tenant_id.clone(), owner, run: Some(stored), command, mcp: McpAccess::None }
     }
 
     /// The names of the tools to which the command restricts its run. `None` if it does not restrict it.
@@ -59,7 +66,10 @@ impl ToolContext {
 /// One call that is to be executed: checked and allowed.
 pub struct Invocation {
     pub tool: Arc<ToolDefinition>,
+    /// Complete: what the source adds to them is recorded and shown with them.
     pub arguments: Map<String, Value>,
+    /// The arguments before the source completed them: as the agent sent them, or as a person has edited them.
+    pub requested: Map<String, Value>,
     pub context: ToolContext,
     /// Unique in its run.
     pub call_id: String,
@@ -103,6 +113,23 @@ pub trait ToolSource: Send + Sync + 'static {
         Box::pin(async move { Ok(self.list(app, context).await?.into_iter().find(|tool| tool.name == name)) })
     }
 
-    /// Executes a call once. The toolkit drops the future at the deadline of the tool.
+    /// Adds to checked arguments what the tool would otherwise assume, so that the call which is recorded, and which a person permits,
+    /// is the one that is executed.
+    fn complete<'a>(
+        &'a self,
+        _app: &'a App,
+        _context: &'a ToolContext,
+        _tool: &'a ToolDefinition,
+        arguments: Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Map<String, Value>, Failure>> {
+        Box::pin(async move { Ok(arguments) })
+    }
+
+    /// Whether calls of this tool end by themselves when their command has ended. Calls of other tools are dropped then.
+    fn ends_with_command(&self, _tool: &ToolDefinition) -> bool {
+        false
+    }
+
+    /// Executes a call once. The toolkit drops the future at the deadline of the tool, and when the command has ended.
     fn call<'a>(&'a self, app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>>;
 }

@@ -117,8 +117,9 @@ impl Toolkit {
             let (app, call, key) = (app.clone(), call.clone(), key.clone());
             let work = async move {
                 let stopping = || Failure::new(FailureKind::Draining, "the server stopped while it executed the call");
+                // Boxed, because a task is copied several times when it is spawned.
                 let result = tokio::select! {
-                    result = execute::execute(&app, &run, &request) => result,
+                    result = Box::pin(execute::execute(&app, &run, &request)) => result,
                     () = app.stopped() => Err(stopping()),
                 };
                 Self::of(&app).calls.end(&key, &call, result);
@@ -150,12 +151,20 @@ impl Toolkit {
         let unknown = || Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"));
         let FoundTool { tool, source } = Self::of(app).find(app, context, name).await?.ok_or_else(unknown)?;
         let arguments = tool.check_arguments(&text_of(&request.arguments));
-        let arguments = arguments.map_err(|problem| Failure::rule(Rule::ToolArguments, problem))?;
+        let requested = arguments.map_err(|problem| Failure::rule(Rule::ToolArguments, problem))?;
+        let arguments = source.complete(app, context, &tool, requested.clone()).await?;
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
         let call_id = format!("try_{}", app.ids.body().simple());
         let (context, delegated) = (context.clone(), Default::default());
-        let invocation =
-            Invocation { tool: tool.clone(), arguments, context, call_id: call_id.clone(), deadline, delegated };
+        let invocation = Invocation {
+            tool: tool.clone(),
+            arguments,
+            requested,
+            context,
+            call_id: call_id.clone(),
+            deadline,
+            delegated,
+        };
         let result = execute::call_source(app, source.as_ref(), &invocation).await;
         Ok(CallOutcome::executed(app, &tool, result).into_reply(&call_id))
     }

@@ -72,7 +72,7 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
 async fn is_restarted(app: &App, job: &RunnerJob) -> Result<bool, Failure> {
     let stored = store::kernel::runner_jobs::get(&app.db, job.runner_job_id).await?;
     let is_changed = |stored: RunnerJob| stored.updated_at != job.updated_at && !stored.phase.is_finished();
-    Ok(job.launcher != Launcher::External && stored.is_some_and(is_changed))
+    Ok(!job.launcher.is_elsewhere() && stored.is_some_and(is_changed))
 }
 
 /// After a restart: SQLite has one process, so everything that the previous process held is free at once. Runners elsewhere
@@ -92,7 +92,7 @@ pub(crate) async fn recover(app: &App) -> Result<(), Failure> {
     sweep_all(app, held, SweepOp { orphaned: true }).await;
     // One pass only: retrying in a loop would not fix what the next pass finds again.
     let left = store::kernel::runner_jobs::list_abandoned(&app.db, Timestamp::MAX, u32::MAX).await?;
-    let left = left.into_iter().filter(|job| job.launcher != Launcher::External);
+    let left = left.into_iter().filter(|job| !job.launcher.is_elsewhere());
     join_all(left.map(async |job| abandon(app, &job).await)).await;
     Ok(())
 }
@@ -113,6 +113,7 @@ async fn abandon(app: &App, job: &RunnerJob) -> bool {
     let Some(owner) = job.owner.clone() else { return false };
     let message = match job.launcher {
         Launcher::External => "the runner that claimed the job does not hold its run",
+        Launcher::Kubernetes => "the Job of the runner is gone, and the runner does not hold its run",
         Launcher::Resident | Launcher::Process => "the launcher is gone",
     };
     let summary = RawJson::of(&json!({"status": "lost", "failureKind": "infra-failed", "message": message,

@@ -215,27 +215,11 @@ async fn a_tenants_token_gives_subagents_programs_only_if_the_operator_allows_it
     }
 }
 
-/// A client of the provider's token, which cannot open a session itself.
-async fn client_of_provider(server: &TestServer) -> &'static str {
-    let session = attached(server).await;
-    let tokens = server.get("/api/v1/tokens").await.with_status(200);
-    let provider = tokens["tokens"].as_array().unwrap().iter().find(|token| token["name"] == "provider").unwrap();
-    let insert = format!(
-        "INSERT INTO daemon_clients (client_id, session_id, principal, registered_at, last_seen_at)
-         VALUES ('provider', '{}', 'service:{}', 0, 0)",
-        session.id,
-        id(provider, "tokenId")
-    );
-    server.store(&insert).await;
-    "provider"
-}
-
 #[one_engine]
 async fn a_tenants_token_adds_no_mcp_server_with_a_command(engine: Engine) {
     let server = server(engine).await;
-    let client = client_of_provider(&server).await;
     let body = json!({"name": "mine", "config": {"command": "/bin/true"}});
-    let added = server.caller("provider").as_client(client, "POST", "/workspace/mcp/servers", &body).await;
+    let added = server.caller("provider").post("/workspace/mcp/servers", &body).await;
     refused(added, 403, "profile_command");
 }
 

@@ -369,6 +369,35 @@ async fn a_write_does_not_reach_other_names_of_the_file(engine: Engine) {
 }
 
 #[one_engine]
+async fn the_servers_secrets_are_not_read_under_another_name(engine: Engine) {
+    let scene = Scene::set(engine).await;
+    let token = scene.server.config.server.data_dir.as_ref().unwrap().join("token");
+    fs::hard_link(&token, scene.root.join("src/shared")).unwrap();
+    for route in ["file", "file/bytes"] {
+        refused(&scene.get(route, "src/shared").await, "permission_denied", 403);
+    }
+    refused(&scene.replace("src/shared", "x", &content_hash(b"x")).await, "permission_denied", 403);
+}
+
+#[one_engine]
+async fn configuration_is_written_only_by_callers_that_may_change_settings(engine: Engine) {
+    let scene = Scene::with(engine, |setup| setup.token("ours", "client", &["local"])).await;
+    fs::create_dir(scene.root.join(".ostler")).unwrap();
+    symlink(".ostler", scene.root.join("alias")).unwrap();
+    let ours = scene.server.caller("ours");
+    for path in
+        [".ostler/settings.json", "./src/../.OSTLER/settings.json", "alias/settings.json", ".qwen/settings.json"]
+    {
+        let write = json!({"path": path, "content": "{}", "mode": "create"});
+        refused(&ours.post("/file/write", &write).await, "permission_denied", 403);
+        let edit = json!({"path": path, "oldText": "a", "newText": "b", "expectedHash": content_hash(b"")});
+        refused(&ours.post("/file/edit", &edit).await, "permission_denied", 403);
+    }
+    scene.create("alias/settings.json", "{}").await.with_status(201);
+    assert_eq!(scene.stored(".ostler/settings.json"), "{}");
+}
+
+#[one_engine]
 async fn of_two_writers_one_wins(engine: Engine) {
     let scene = Scene::set(engine).await;
     let mut hash = content_hash(TEXT.as_bytes());

@@ -1,7 +1,7 @@
 //! The gate on the daemon's paths: tokens, hosts, origins, rate limits, and the health that its clients read.
 
 use ostler_daemon::config::DaemonSection;
-use ostler_protocol::FailureKind::{NotFound, OriginDenied, RateLimited, Unauthenticated};
+use ostler_protocol::FailureKind::{NotFound, OriginDenied, RateLimited};
 use ostler_server::{config::Environment, net::rates::Rates};
 use serde_json::{Value, json};
 
@@ -81,15 +81,22 @@ async fn unknown_operations_and_methods_fail_in_the_shape_of_the_daemon(engine: 
 }
 
 #[one_engine]
-async fn paths_that_are_shared_fail_in_the_words_of_both_kinds_of_clients(engine: Engine) {
+async fn the_gate_rejects_in_the_daemons_form_on_shared_paths(engine: Engine) {
     let server = bound(engine, |setup| setup.config.server.require_auth = true).await;
+    let anonymous = server.with_token(None);
     for path in ["/health", "/capabilities"] {
-        let refused = server.with_token(None).get(path).await;
-        assert_eq!((&refused.body["error"], refused.body.get("code")), (&json!("Unauthorized"), None));
-        refused.refused(Unauthenticated);
+        let basic = anonymous.request("GET", path).header("authorization", "Basic b3N0bGVyOng=");
+        let basic = anonymous.send(basic).await;
+        let wrong = server.with_token(Some("ost_svc_wrong")).get(path).await;
+        for refused in [anonymous.get(path).await, wrong, basic] {
+            assert_eq!(refused.headers["content-type"], "application/json", "{path}");
+            assert_eq!(refused.with_status(401), json!({"error": "Unauthorized"}), "{path}");
+        }
         let foreign = send_with(&server, ("GET", path), ("origin", "https://evil.example")).await;
-        assert_eq!(foreign.body["error"], "Request denied by CORS policy");
-        foreign.refused(OriginDenied);
+        assert_eq!(foreign.headers["content-type"], "application/json", "{path}");
+        assert_eq!(foreign.with_status(403), json!({"error": "Request denied by CORS policy"}), "{path}");
+        let other_name = send_with(&server, ("GET", path), ("host", "evil.example")).await;
+        assert_eq!(other_name.with_status(403), json!({"error": "Invalid Host header"}), "{path}");
     }
 }
 
@@ -102,12 +109,23 @@ async fn the_host_is_a_name_of_the_server_with_its_port(engine: Engine) {
         assert_eq!(ask(PATH, &format!("{name}:{port}")).await.status, 404, "{name}");
         assert_eq!(ask("/capabilities", &format!("{name}:{port}")).await.status, 200, "{name}");
     }
-    for host in ["localhost", "localhost:1", "127.0.0.2:80", "evil.example", &format!("evil.example:{port}")] {
+    for host in
+        ["localhost", "localhost:1", "127.0.0.1:1", "127.0.0.2:80", "evil.example", &format!("evil.example:{port}")]
+    {
         let refused = ask(PATH, host).await.with_status(403);
         assert_eq!(refused, json!({"error": "Invalid Host header"}), "{host}");
     }
-    assert_eq!(ask("/capabilities", "localhost:1").await.status, 200, "the engine's paths take any port");
-    assert_eq!(ask("/capabilities", "evil.example").await.with_status(403)["error"], "Invalid Host header");
+    for path in ["/capabilities", "/health", "/health/live"] {
+        for host in ["localhost", "localhost:1", "127.0.0.1:1", "127.0.0.2:80", "[::1]:1"] {
+            assert_eq!(ask(path, host).await.status, 200, "{path} takes any port: {host}");
+        }
+    }
+    for path in ["/capabilities", "/health"] {
+        for host in ["evil.example", &format!("evil.example:{port}"), "host.docker.internal:1"] {
+            let refused = ask(path, host).await.with_status(403);
+            assert_eq!(refused, json!({"error": "Invalid Host header"}), "{path}, {host}");
+        }
+    }
     let elsewhere = ask("/api/v1/runs", &format!("host.docker.internal:{port}")).await;
     elsewhere.refused_by(OriginDenied, "host");
 }

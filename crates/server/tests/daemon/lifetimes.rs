@@ -192,18 +192,24 @@ async fn clients_that_have_left_count_as_registered(engine: Engine) {
 }
 
 #[both_engines]
-async fn of_several_late_votes_only_the_first_is_recorded(engine: Engine) {
+async fn late_votes_are_recorded_up_to_a_limit(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     for _ in 0..2 {
         let session = attached(&server).await;
         let vote = format!("permission/{}", request_of(&server, &session).await);
         session.post(&vote, &selected("allow")).await.with_status(200);
-        for _ in 0..3 {
+        let late = async || {
+            let notes = session.notes(&server).await;
+            notes.iter().filter(|note| note["note"] == "daemon.permission_already_resolved").count()
+        };
+        for _ in 0..4 {
             session.post(&vote, &selected("deny")).await.with_status(404);
         }
-        let late = session.notes(&server).await;
-        let late = late.iter().filter(|note| note["note"] == "daemon.permission_already_resolved").count();
-        assert_eq!(late, 1, "one for each request");
+        assert_eq!(late().await, 4, "one for each vote");
+        for _ in 0..16 {
+            session.post(&vote, &selected("deny")).await.with_status(404);
+        }
+        assert_eq!(late().await, 16, "a caller cannot fill the log with votes");
     }
 }
 

@@ -1,5 +1,7 @@
 //! `/workspace/mcp…` and `/workspace/tools…`.
 
+mod switches;
+
 use ostler_protocol::mcp::budget::BudgetMode;
 use ostler_testkit::mcp_server::{HttpMcpServer, python, write_script};
 use serde_json::{Value, json};
@@ -211,6 +213,33 @@ async fn a_client_adds_a_server_until_the_process_ends(engine: Engine) {
 }
 
 #[one_engine]
+async fn a_token_that_cannot_attach_adds_a_server_without_a_client(engine: Engine) {
+    let desk = Desk::start(engine, |setup| {
+        setup.config.profiles.tenant_commands = true;
+        setup.token("provider", "provide", &["local"]);
+        setup.token("foreign-provider", "provide", &["hwlab"]);
+        setup.token("client", "client", &["local"]);
+    })
+    .await;
+    let provider = desk.server.caller("provider");
+    let body = json!({"name": "mine", "config": desk.config("good")});
+    let added = provider.post(SERVERS, &body).await.with_status(200);
+    assert_eq!((&added["name"], &added["toolCount"]), (&json!("mine"), &json!(2)));
+    assert_eq!(added.get("originatorClientId"), None, "it has no client");
+    assert_eq!(desk.frames("mcp_server_added").await, [added]);
+    // Not with the client of another caller, and not without the right.
+    let borrowed = provider.as_client(&desk.client, "POST", SERVERS, &body).await;
+    refused(borrowed, 400, "invalid_client_id");
+    for stranger in ["foreign-provider", "client"] {
+        desk.server.caller(stranger).post(SERVERS, &body).await.with_status(403);
+    }
+    refused(desk.server.post(SERVERS, &body).await, 400, "missing_client_id");
+    let removed = provider.remove(&format!("{SERVERS}/mine")).await.with_status(200);
+    assert_eq!((&removed["removed"], removed.get("originatorClientId")), (&json!(true), None));
+    assert_eq!(desk.frames("mcp_server_removed").await, [json!({"name": "mine", "wasShadowingSettings": false})]);
+}
+
+#[one_engine]
 async fn concurrent_additions_of_one_name_do_not_undo_each_other(engine: Engine) {
     let desk = Desk::start(engine, |_| {}).await;
     let absent = json!({"command": "/nowhere/server"});
@@ -380,6 +409,18 @@ async fn a_tool_is_switched_off_and_on(engine: Engine) {
     let toggled = desk.frames("tool_toggled").await;
     let frame = |enabled: bool| json!({"toolName": "mcp__good__echo", "enabled": enabled});
     assert_eq!(toggled, [frame(false), frame(true)]);
+}
+
+#[one_engine]
+async fn tools_that_cannot_be_called_are_named(engine: Engine) {
+    let desk = Desk::start(engine, |setup| configure_servers(setup, &[("lying", "lying"), ("good", "good")])).await;
+    desk.until("lying", "connected").await;
+    desk.until("good", "connected").await;
+    let status = desk.status().await;
+    let of = |name: &str| status["servers"].as_array().unwrap().iter().find(|server| server["name"] == name).unwrap();
+    let hint = of("lying")["hint"].as_str().unwrap();
+    assert!(hint.contains("are skipped") && hint.contains("text") && hint.contains("odd"), "{hint}");
+    assert_eq!(of("good").get("hint"), None);
 }
 
 #[one_engine]

@@ -2,6 +2,7 @@
 
 mod attempts;
 mod bounds;
+mod calls;
 mod ends;
 mod queued;
 mod replies;
@@ -202,10 +203,10 @@ async fn a_client_ahead_of_the_log_gets_everything_again(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_client_too_far_behind_must_load_the_session_again(engine: Engine) {
+async fn a_client_beyond_a_configured_replay_must_load_the_session_again(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 4;
-        setup.config.change(|daemon: &mut ostler_daemon::config::DaemonSection| daemon.replay_frames_max = 5);
+        setup.config.change(|daemon: &mut ostler_daemon::config::DaemonSection| daemon.replay_frames_max = Some(5));
     })
     .await;
     let scene = session(&server).await;
@@ -227,11 +228,37 @@ async fn a_client_too_far_behind_must_load_the_session_again(engine: Engine) {
 }
 
 #[both_engines]
-async fn removed_payloads_are_a_gap(engine: Engine) {
+async fn a_gap_is_found_in_what_retention_has_recorded(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let scene = session(&server).await;
+    scene.prompt(&server, "hi").await;
+    let gap =
+        |removed: i64| json!({"reason": "ring_evicted", "lastDeliveredId": 0, "earliestAvailableId": 2 * removed + 1});
+    let of_session = "INSERT INTO session_payload_removals (session_id, through_seq, removed_at)
+        SELECT session_id, 1, 0 FROM events WHERE session_seq = 1 RETURNING session_id";
+    server.store(of_session).await;
+    assert_eq!(scene.replayed(&server, 0).await[0]["data"], gap(1));
+    let last = "SELECT CAST(MAX(session_seq) AS TEXT) FROM events WHERE run_id IS NOT NULL";
+    let removed: i64 = server.store(last).await[0].parse().unwrap();
+    let of_run = "INSERT INTO payload_removals (run_id, session_id, through_seq, removed_at)
+        SELECT run_id, session_id, MAX(seq), 0 FROM events WHERE run_id IS NOT NULL
+        GROUP BY run_id, session_id RETURNING session_id";
+    server.store(of_run).await;
+    let frames = scene.replayed(&server, 0).await;
+    assert_eq!(frames[0]["data"], gap(removed));
+    assert!(removed > 1 && ids(&frames).iter().all(|id| *id > 2 * removed), "{frames:?}");
+    // The client has all of them.
+    let rest = scene.replayed(&server, 2 * removed).await;
+    assert!(!types(&rest).contains(&"state_resync_required"), "{rest:?}");
+}
+
+#[both_engines]
+async fn payloads_that_are_removed_during_a_replay_are_a_gap(engine: Engine) {
     let server = TestServer::start(engine).await;
     let scene = session(&server).await;
     scene.prompt(&server, "hi").await;
     let removed = scene.last_seq(&server).await - 1;
+    // As if retention had removed them after the replay was planned.
     let sql = format!("UPDATE events SET payload = NULL WHERE session_seq <= {removed} RETURNING type");
     server.store(&sql).await;
     let frames = scene.replayed(&server, 0).await;
@@ -274,6 +301,8 @@ async fn permission_requests_are_frames(engine: Engine) {
         (&json!(scene.session_id), &json!({"command": "rm a"}))
     );
     assert_eq!(request["options"][0], json!({"optionId": "allow", "name": "Allow", "kind": "allow_once"}));
+    // The daemon's 5 minutes, which are less than the agent asks for.
+    assert_eq!(request["_meta"]["ostler"]["deadline"], "2026-01-01T00:05:00Z");
     let vote = json!({"outcome": {"outcome": "selected", "optionId": "allow"}});
     let path = format!("/session/{}/permission/{}", scene.session_id, id(request, "requestId"));
     server.post(&path, &vote).await.with_status(200);

@@ -60,10 +60,13 @@ async fn the_first_valid_vote_decides_and_later_ones_are_reported(engine: Engine
     assert_eq!(session.post(&vote, &json!({"outcome": {}})).await.status, 400);
     assert_eq!(session.post(&vote, &selected("allow")).await.with_status(200), json!({}));
     assert_eq!(session.post(&vote, &selected("allow")).await.with_status(404)["requestId"], json!(request));
+    let late = session.post(&vote, &selected("maybe")).await.with_status(404);
+    assert_eq!(late["requestId"], json!(request), "a vote on a resolved request is late, whatever it is for");
     let resolved = events_of(&server, &session, "permission_resolved").await;
     assert_eq!((resolved.len(), &resolved[0]["optionId"]), (1, &json!("allow")));
     let notes = session.notes(&server).await;
-    assert_eq!(notes[0]["note"], "daemon.permission_already_resolved");
+    let late = notes.iter().filter(|note| note["note"] == "daemon.permission_already_resolved").count();
+    assert_eq!(late, 2, "one frame for each late vote: {notes:?}");
 }
 
 #[both_engines]
@@ -148,6 +151,8 @@ async fn a_request_waits_no_longer_than_the_daemon_allows(engine: Engine) {
     runner.ack(&command_id).await;
     runner.ask(&command_id, &format!("prm_{:032x}", 7), DIGEST).await;
     assert_eq!(server.permissions(&run_id).await[0]["deadline"], "2026-01-01T00:00:05Z");
+    let recorded = events_of(&server, &session, "permission_request").await;
+    assert_eq!(recorded[0]["deadline"], "2026-01-01T00:00:05Z", "clients show when it expires");
     server.clock.advance_ms(5_000);
     eventually("the request is cancelled", async || {
         (server.permissions(&run_id).await[0]["status"] == "cancelled").then_some(())

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ostler_protocol::FailureKind::Unauthenticated;
+use serde_json::{Value, json};
 
 use crate::harness::{Engine, TestServer, one_engine, openapi};
 
@@ -63,4 +64,11 @@ fn every_operation_has_an_id_of_its_own() {
     let unique: BTreeSet<_> = ids.iter().collect();
     assert_eq!(unique.len(), ids.len(), "{ids:?}");
     assert!(ids.iter().all(|id| id.chars().all(|c| c.is_ascii_alphanumeric())), "{ids:?}");
+}
+
+#[test]
+fn the_document_names_our_licence_and_no_author_of_a_library() {
+    let info = &openapi()["info"];
+    assert_eq!(info["contact"], Value::Null);
+    assert_eq!(info["license"], json!({"name": "Apache-2.0", "identifier": "Apache-2.0"}));
 }

@@ -29,6 +29,11 @@ fn other(key: &Key) -> (String, Value) {
             assert_eq!(read["notes"]["command"], "notes-mcp");
             (server.to_string(), read)
         }
+        Value::Object(_) if key.name == "kubernetes.resources" => {
+            let own = json!({"codex": {"cpu_request": "1", "cpu_limit": null, "memory_request": "1Gi", "memory_limit": null,
+                "disk_limit": "1Gi"}});
+            (own.to_string(), own)
+        }
         Value::Object(_) => {
             let own = json!({"events_ms": 7, "threads_ms": null, "webhook_deliveries_ms": null, "attachments_ms": null,
                 "storage_ms": null});
@@ -37,15 +42,25 @@ fn other(key: &Key) -> (String, Value) {
         Value::Array(_) => ("one, two".into(), json!(["one", "two"])),
         _ if takes("integer") => ("7".into(), json!(7)),
         _ if takes("number") => ("0.5".into(), json!(0.5)),
-        _ if ["store.database_url", "secrets.key"].contains(&key.name.as_str()) => {
+        _ if ["store.database_url", "store.read_database_url", "secrets.key"].contains(&key.name.as_str()) => {
             ("postgres://x".into(), json!("(hidden)"))
         }
         // Of the few words such a key takes, one that is not the default.
         _ if key.schema["$ref"].is_string()
-            || ["store.sqlite_synchronous", "mcp.budget_mode"].contains(&key.name.as_str()) =>
+            || ["store.sqlite_synchronous", "mcp.budget_mode", "secrets.store"].contains(&key.name.as_str()) =>
         {
-            let words =
-                ["read-only", "untrusted", "disabled", "off", "process", "json", "enqueue", "invite", "local-only"];
+            let words = [
+                "read-only",
+                "untrusted",
+                "disabled",
+                "off",
+                "process",
+                "json",
+                "enqueue",
+                "invite",
+                "local-only",
+                "files",
+            ];
             let one = words.iter().find(|word| read(key, word).is_ok()).expect("a word that it takes");
             ((*one).into(), json!(one))
         }

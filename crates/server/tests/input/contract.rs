@@ -57,6 +57,13 @@ const SEMANTIC_RULES: &[&str] = &[
     "aid-domain",
     "profile-scripted",
     "config-credential",
+    // The launcher decides whether storage is a directory or a volume claim, and which fields of a job it knows.
+    "storage-kind",
+    "job-field-unsupported",
+    // Positions in a log are given out by the server.
+    "log-after",
+    // The tools that there are.
+    "automation-tools",
     // A period whose last day is before its first.
     "usage-period",
     // One body and query that say two things.

@@ -1,6 +1,9 @@
 //! The transport and the messages: revisions, sessions, batches, and input that is wrong or hostile.
 
-use ostler_protocol::{bodies::RequestBody, mcp_server::messages::McpMessage};
+use ostler_protocol::{
+    bodies::RequestBody,
+    mcp_server::messages::{McpMessage, PROGRESS_TOKEN_BYTES_MAX},
+};
 use serde_json::{Value, json};
 
 use super::{LATEST, PATH, REVISION, SESSION, ask, initialize, message, notify, open_session, post};
@@ -58,6 +61,7 @@ async fn a_client_initialises_and_finds_tools_and_resources(engine: Engine) {
 #[one_engine]
 async fn a_request_that_cannot_be_handled_is_an_error_under_its_id(engine: Engine) {
     let server = TestServer::start(engine).await;
+    let long_token = "t".repeat(PROGRESS_TOKEN_BYTES_MAX + 1);
     for (method, params, code, rule) in [
         ("prompts/list", json!({}), -32601, "mcp-method"),
         ("x", json!([]), -32601, "mcp-method"),
@@ -65,6 +69,7 @@ async fn a_request_that_cannot_be_handled_is_an_error_under_its_id(engine: Engin
         ("initialize", json!({"protocolVersion": 7}), -32602, "mcp-params"),
         ("tools/call", json!({}), -32602, "mcp-params"),
         ("tools/call", json!({"name": "shell"}), -32602, "mcp-tool"),
+        ("tools/call", json!({"name": "list_runs", "_meta": {"progressToken": long_token}}), -32602, "mcp-params"),
         ("tools/list", json!({"cursor": "x"}), -32602, "mcp-cursor"),
         ("resources/list", json!({"cursor": "x"}), -32602, "cursor-unknown"),
         ("resources/read", json!({"uri": "file:///etc/passwd"}), -32002, "mcp-resource"),

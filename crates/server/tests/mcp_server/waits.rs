@@ -1,9 +1,15 @@
 //! Calls that wait: their progress, their resumption from the log, and what ends them.
 
+use ostler_protocol::mcp_server::messages::PROGRESS_TOKEN_BYTES_MAX;
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpSocket, TcpStream},
+    time::timeout,
+};
 
-use super::{SESSION, Stream, call, done, message, named, notify, open_session, post};
-use crate::harness::{Engine, TestServer, both_engines, eventually, one_engine};
+use super::{LATEST, PATH, REVISION, SESSION, Stream, call, done, message, named, notify, open_session, post};
+use crate::harness::{Engine, PATIENCE, TestServer, both_engines, eventually, one_engine};
 
 const WAITS: u64 = 30_000;
 
@@ -56,6 +62,67 @@ async fn a_client_that_does_not_read_its_stream_delays_nobody(engine: Engine) {
     let (notified, result) = slow.result().await;
     assert_eq!(done(&result)["reply"], "Done.");
     assert!(notified.len() <= EVENTS + 10 && notified.is_sorted_by(|a, b| a < b), "{notified:?}");
+}
+
+/// A client with a small buffer that calls a tool, reads the status of the response, and then nothing. Each of its notifications has
+/// a large token, so that few of them fill the buffers of its connection.
+async fn stalled(server: &TestServer, arguments: &Value) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4_096).unwrap();
+    let mut stream = socket.connect(server.address()).await.unwrap();
+    let meta = json!({"progressToken": "t".repeat(PROGRESS_TOKEN_BYTES_MAX)});
+    let body = message("tools/call", json!({"name": "follow_run", "arguments": arguments, "_meta": meta})).to_string();
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n{REVISION}: {LATEST}\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        server.operator_token(),
+        body.len()
+    );
+    stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    let mut beginning = [0; 12];
+    stream.read_exact(&mut beginning).await.unwrap();
+    assert_eq!(&beginning, b"HTTP/1.1 200");
+    stream
+}
+
+#[one_engine]
+async fn a_client_that_fills_the_queue_of_its_stream_is_dropped_alone(engine: Engine) {
+    const EVENTS_MAX: usize = 4_000;
+    let server = TestServer::with(engine, |setup| {
+        setup.config.limits.slow_reader_ms = 300;
+        setup.config.limits.followers_max = 2;
+    })
+    .await;
+    let (run_id, command_id) = server.start("hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    let follow = json!({"runId": run_id, "until": "end", "waitMs": WAITS});
+    let mut stalled = stalled(&server, &follow).await;
+    let mut reader = Stream::call(&server, None, "follow_run", follow).await;
+    reader.primed().await;
+    // There is no third place until the server ends the stream that is not read.
+    let mut appended = 0;
+    while server.follow(&run_id, 0).await.status == 429 {
+        assert!(appended < EVENTS_MAX, "the stream is still open after {appended} events");
+        for _ in 0..32 {
+            runner.tell(&command_id, "custom", json!({"name": "n"})).await;
+        }
+        appended += 32;
+    }
+    // What the client can still read is what its connection held, and no response follows.
+    let mut left = vec![];
+    let _ = timeout(PATIENCE, stalled.read_to_end(&mut left)).await.expect("the connection is closed");
+    let left = String::from_utf8_lossy(&left);
+    let notified = left.matches("notifications/progress").count();
+    assert!(notified > 0 && notified < appended, "{notified} of {appended}");
+    assert!(!left.contains("\"result\""));
+    // The other client goes on, and a new call gets the result.
+    reader.progress().await;
+    runner.say(&command_id, "Done.").await;
+    runner.end(&command_id, "completed").await;
+    let (_, result) = reader.result().await;
+    assert_eq!(done(&result)["state"], "completed");
+    assert_eq!(done(&call(&server, "run_result", json!({"runId": run_id})).await)["reply"], "Done.");
 }
 
 #[both_engines]

@@ -54,7 +54,73 @@ pub async fn statements(engine: Engine) -> BTreeSet<SentStatement> {
     let server = daemon::operations::server_with(engine, &identity, |setup| recorder = Some(recorded(setup))).await;
     daemon::operations::call_all(&server).await;
     all.extend(recorder.unwrap().statements());
+
+    #[cfg(feature = "kubernetes")]
+    all.extend(cluster_statements(engine).await);
     all
+}
+
+/// What a server runs whose runners are Jobs of a cluster, for one Job from its order to its end.
+#[cfg(feature = "kubernetes")]
+async fn cluster_statements(engine: Engine) -> BTreeSet<SentStatement> {
+    use crate::{
+        harness::id,
+        kubernetes::cluster::{TestCluster, job_shows, waiting_run},
+    };
+
+    let cluster = TestCluster::start();
+    let mut recorder = None;
+    let server = TestServer::with(engine, |setup| {
+        cluster.choose(setup);
+        recorder = Some(recorded(setup));
+    })
+    .await;
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let pod = cluster.pod_of(&id(&job, "jobName")).await;
+    let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+    cluster.report(&pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
+    job_shows(&server, &job, "its end", |job| job["phase"] == "succeeded").await;
+    let statements = recorder.unwrap().statements();
+    let is_count = |sent: &SentStatement| sent.sql.contains("AS open_jobs");
+    assert!(statements.iter().any(is_count), "the order counts the Jobs that have not ended");
+    statements
+}
+
+/// What a server on Postgres runs for a turn: by its own runner, and by a runner elsewhere with a follower and a poll.
+pub async fn hot_path() -> BTreeSet<SentStatement> {
+    let mut recorder = None;
+    let server = TestServer::with(Engine::Postgres, |setup| {
+        setup.config.runner.slots = 4;
+        recorder = Some(recorded(setup));
+    })
+    .await;
+    let (run_id, command_id) = server.start("hi").await;
+    server.ended(&run_id, &command_id).await;
+
+    let run_id = server.create_run().await;
+    let mut follower = server.follow(&run_id, 0).await;
+    let command_id = server.turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.poll("afterSeq=0").await;
+    runner.ack(&command_id).await;
+    for number in 1..=3 {
+        let event = json!({"type": "custom", "commandId": command_id, "payload": {"name": "note", "value": number}});
+        // The second time it is an answer that was lost.
+        for _ in 0..2 {
+            runner.try_append(Some(number), json!([event])).await.with_status(200);
+        }
+    }
+    runner.heartbeat().await;
+    runner.say(&command_id, "done").await;
+    runner.end(&command_id, "completed").await;
+    follower.take(5).await;
+    server.get(&format!("/api/v1/runs/{run_id}/events?afterSeq=1&limit=2")).await.with_status(200);
+    server.result(&run_id, &command_id).await;
+    runner.release().await;
+    recorder.unwrap().statements()
 }
 
 fn recorded(setup: &mut Setup) -> Recorder {

@@ -8,7 +8,7 @@ use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Caller, Engine, TestServer, both_engines, eventually, id},
+    harness::{Caller, Engine, Socket, TestServer, both_engines, eventually, id},
     operations::automation,
     run_input::{
         calendar_tools::with_model,
@@ -133,7 +133,7 @@ async fn enabled_tools_restrict_what_the_runs_are_offered(engine: Engine) {
     let server = with_model(engine, &endpoint).await;
     for (enabled, offered, result) in [
         (json!(["calendar_read"]), vec!["calendar_read"], "there is no tool \"time_now\""),
-        (json!(["time_now", "no_such_tool"]), vec!["time_now"], "2026-01-01"),
+        (json!(["time_now"]), vec!["time_now"], "2026-01-01"),
         (json!([]), vec![], "there is no tool \"time_now\""),
         (Value::Null, vec!["calendar_read", "calendar_write", "time_now"], "2026-01-01"),
     ] {
@@ -176,6 +176,8 @@ async fn a_started_run_carries_its_job_and_appears_in_history(engine: Engine) {
     let thread_id = id(&done, "thread_id");
     let history = ada.get(&format!("/api/v1/agent/history?threadId={thread_id}")).await.ok();
     assert_eq!(history["messages"][0]["content"], "Report of 2026-01-01");
+    let newest = ada.get("/api/v1/agent/history").await.ok();
+    assert_eq!(newest["messages"][0]["content"], "I like tea", "the newest chat, not the automation's thread");
     let labelled = ada.get(&format!("/api/v1/runs?label=automation={automation_id}")).await.ok();
     assert_eq!(labelled["runs"].as_array().unwrap().len(), 1);
     let payload =
@@ -217,7 +219,12 @@ async fn an_automation_that_keeps_failing_is_paused_and_its_owner_is_notified(en
     let paused = server.get(&path).await.ok();
     assert_eq!((&paused["status"], &paused["disabled_reason"]), (&json!("disabled"), &json!("repeated-failure")));
     assert_eq!((&paused["failures"], &paused["next_run_at"]), (&json!(2), &Value::Null));
-    let thread_id = id(&starts(&server, &automation_id).await[0], "thread_id");
+    let last = starts(&server, &automation_id).await.remove(0);
+    assert_eq!(paused["last_run_at"], last["created_at"], "a start on request is a run, too");
+    assert!(last["message"].as_str().is_some_and(|message| !message.is_empty()), "why it failed: {last}");
+    let copied = "SELECT message FROM automation_starts WHERE command_id IS NOT NULL AND message IS NOT NULL";
+    assert_eq!(server.store(copied).await, Vec::<String>::new(), "the reason is read from the command");
+    let thread_id = id(&last, "thread_id");
     let noted = eventually("a note is in the thread", async || {
         let trace = server.get(&format!("/api/v1/sessions/{thread_id}/trace")).await.ok();
         let events = trace["events"].as_array().unwrap().clone();
@@ -230,6 +237,44 @@ async fn an_automation_that_keeps_failing_is_paused_and_its_owner_is_notified(en
     let resumed = server.patch(&path, &json!({"status": "active"})).await.with_status(200);
     assert_eq!((&resumed["failures"], &resumed["next_run_at"]), (&json!(0), &json!("2026-01-04T07:00:00Z")));
     assert_eq!(starts(&server, &automation_id).await.len(), 2);
+}
+
+/// The owner is connected to another server, where there can be one.
+#[both_engines]
+async fn the_owner_of_an_automation_that_was_paused_receives_a_frame_until_it_is_resumed(engine: Engine) {
+    let server = server(engine, 4).await;
+    let there = if engine == Engine::Postgres { Some(server.beside(|_| ()).await) } else { None };
+    let there = there.as_ref().unwrap_or(&server);
+    let (mut owner, _) = Socket::introduce(there, "/ws/human", &server).await;
+    let ada = user(&server, "ada", &["local"]).await;
+    let (mut other, _) = Socket::introduce(&server, "/ws/human", &ada).await;
+    let automation_id = create(&server, &daily("Broken", 7, r#"{"script": [{"nonsense": 1}]}"#)).await;
+    let path = format!("{AUTOMATIONS}/{automation_id}");
+    for count in 1..=2 {
+        server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+        started(&server, &automation_id, count, "failed").await;
+        server.clock.advance_ms(1);
+    }
+    let frame = owner.hear().await;
+    let payload = &frame["payload"];
+    assert_eq!((&frame["type"], &payload["automation_id"]), (&json!("automation.paused"), &json!(automation_id)));
+    assert_eq!((&payload["reason"], &payload["failures"]), (&json!("repeated-failure"), &json!(2)));
+    assert_eq!(payload["title"], "Broken");
+    // An owner who was not connected is notified on connect, and other users are not.
+    let (mut later, _) = Socket::introduce(&server, "/ws/human", &server).await;
+    assert_eq!(later.hear().await, frame);
+    has_nothing_pending(&mut other).await;
+    // The owner leaves it paused.
+    let left = server.patch(&path, &json!({"status": "disabled"})).await.with_status(200);
+    assert_eq!((&left["status"], &left["disabled_reason"]), (&json!("disabled"), &json!("requested")));
+    let (mut last, _) = Socket::introduce(&server, "/ws/human", &server).await;
+    has_nothing_pending(&mut last).await;
+}
+
+/// Pending frames come before the reply to a frame that the server does not know.
+async fn has_nothing_pending(socket: &mut Socket) {
+    socket.say(&json!({"type": "nonsense"})).await;
+    assert_eq!(socket.hear().await["code"], "unknown_frame");
 }
 
 #[both_engines]

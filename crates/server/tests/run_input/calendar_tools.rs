@@ -1,6 +1,6 @@
 //! The calendar as an agent's tools: the zone of an event by the protocol's fixed order, and results that say what was written.
 
-use ostler_protocol::{kernel::policy::Approval, run_input::agui::input::ClientTime};
+use ostler_protocol::{kernel::policy::Approval, run_input::agui::input::ClientTime, tools::calls::call_digest};
 use ostler_run_input::{
     CalendarCallContext, calendar_tools,
     config::{RunInputSection, automations::AutomationsSection},
@@ -18,11 +18,16 @@ use crate::{
 
 /// A server whose chats and automations are runs of a model, which may call every tool without asking.
 pub async fn with_model(engine: Engine, endpoint: &Endpoint) -> TestServer {
+    with_model_and(engine, endpoint, Approval::Never).await
+}
+
+/// As [`with_model`], with another approval.
+async fn with_model_and(engine: Engine, endpoint: &Endpoint, approval: Approval) -> TestServer {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 4;
         setup.config.change(|section: &mut RunInputSection| {
             section.backend_profile = "model".into();
-            section.approval = Approval::Never;
+            section.approval = approval;
         });
         setup.config.change(|automations: &mut AutomationsSection| automations.poll_ms = 20);
     })
@@ -178,6 +183,59 @@ async fn a_model_writes_to_the_calendar_of_the_runs_user(engine: Engine) {
     let refused = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
     assert_eq!(refused.event["metadata"]["status"], "failed", "{refused:?}");
     assert_eq!(ada.get(window).await.with_status(200)["occurrences"].as_array().unwrap().len(), 1);
+}
+
+/// A person sees and may change the whole call: the zone is part of it before anybody is asked.
+#[both_engines]
+async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let device = json!({"device_timezone": "America/Los_Angeles", "client_now_iso": "2026-03-16T09:12:33-07:00",
+        "client_epoch_ms": 1_773_677_553_000_i64});
+    let mut body = runs::message("run-1", &format!("[[call:calendar_write {}]]", create(None)));
+    body["forwardedProps"]["client_time"] = device;
+    let told = runs::told(&ada.stream(&body).await.text);
+    let start = told.iter().find(|told| told.kind() == "TOOL_CALL_START").expect("it is announced before it starts");
+    let interrupt = &told.last().unwrap().event["outcome"]["interrupts"][0];
+    assert_eq!((&interrupt["reason"], &interrupt["toolCallId"]), (&json!("tool_call"), &start.event["toolCallId"]));
+    let arguments = &interrupt["metadata"]["arguments"];
+    assert_eq!(arguments["event_timezone"], "America/Los_Angeles", "{interrupt}");
+    assert_eq!(interrupt["responseSchema"]["properties"]["editedArgs"]["required"], json!(["action"]));
+    let mut edited = arguments.clone();
+    edited["title"] = json!("Lunch");
+    let wrong = json!({"approved": true, "editedArgs": {"action": "paint"}});
+    let prm = id(interrupt, "id");
+    ada.resume("run-2", &[(&prm, wrong)]).await.with_status(422);
+    let approval = json!({"approved": true, "editedArgs": edited});
+    ada.resume("run-2", &[(&prm, approval)]).await.with_status(202);
+    let told = ada.told("run-2").await;
+    assert!(!kinds(&told).contains(&"TOOL_CALL_START"), "it was announced: {told:?}");
+    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    assert_eq!(written.event["toolCallId"], start.event["toolCallId"]);
+    let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
+    assert_eq!((&written["event"]["title"], &written["timezone_source"]), (&json!("Lunch"), &json!("argument")));
+    let run_id = ada.run_of_thread().await;
+    let started = server.events_of(&run_id, "tool_call").await.remove(0);
+    assert_eq!((&started["payload"]["status"], &started["payload"]["arguments"]), (&json!("started"), &edited));
+    let digest = call_digest("calendar_write", edited.as_object().unwrap());
+    assert_eq!(started["payload"]["digest"], digest, "it is that of the call which was executed");
+}
+
+#[both_engines]
+async fn a_missing_or_ambiguous_end_is_shown_to_the_model(engine: Engine) {
+    let (server, app) = server(engine).await;
+    let ada = user(&server, "ada").await;
+    for (starts_at, ends_at, kinds, words) in [
+        ("2026-03-29T01:30", "2026-03-29T02:30", ("exact", "missing"), "the local time of the end"),
+        ("2026-10-25T02:30", "2026-10-25T02:45", ("ambiguous", "ambiguous"), "the local time of the end twice"),
+    ] {
+        let call = json!({"action": "create", "title": "Night", "starts_at": starts_at, "ends_at": ends_at,
+            "event_timezone": "Europe/Berlin"});
+        let result = write_calendar(&app, &ada, &CalendarCallContext::default(), &call).await.unwrap();
+        assert_eq!((&result["local_time"], &result["end_local_time"]), (&json!(kinds.0), &json!(kinds.1)), "{result}");
+        assert!(result["note"].as_str().unwrap().contains(words), "{result}");
+    }
 }
 
 #[test]

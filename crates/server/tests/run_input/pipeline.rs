@@ -189,6 +189,7 @@ async fn nonsense_of_a_router_falls_back_to_the_whole_worker_and_is_logged(engin
         ("[[plan:{]]", "not-json"),
         ("[[plan-text:{}]]", "shape"),
         (r#"[[plan:{"tools": ["no_such_tool"], "instructions": "x"}]]"#, "unknown-tool"),
+        ("[[plan-call:time_now {}]]", "tool-call"),
         ("[[plan-long]]", "too-long"),
         ("[[plan-cut]]", "interrupted"),
     ];

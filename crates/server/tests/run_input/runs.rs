@@ -288,7 +288,7 @@ async fn names_that_make_no_sense_are_refused_with_their_codes(engine: Engine) {
     server.post(RUNS, &body).await.refused_as(RunInputInvalid, "AGENT_INVALID_RUN_ID");
     body["forwardedProps"] = json!({"runtime_mode": "automation"});
     let refused = server.post(RUNS, &body).await.refused_as(RunInputInvalid, "AGENT_RUNTIME_MODE_INVALID");
-    assert_eq!(refused.message, "invalid RunAgentInput.forwardedProps");
+    assert!(refused.message.starts_with("invalid RunAgentInput.forwardedProps: runtime_mode"), "{}", refused.message);
 }
 
 #[both_engines]

@@ -70,7 +70,7 @@ async fn a_session_names_its_profile_and_no_volume_that_does_not_exist(engine: E
     let made = made.with_status(201);
     let secret = json!({"name": "agentrun-v01-provider-codex", "keys": ["auth.json", "config.toml"]});
     assert_eq!(made["profileRef"], json!({"profile": "codex", "secretRef": secret}));
-    // Its storage is a directory of the server, whatever the launcher.
+    // Its storage is a directory of the server.
     assert_eq!(made["storageKind"], "local");
     for field in ["storagePvcName", "storageNamespace", "storagePvcPhase"] {
         assert_eq!(made.get(field), Some(&Value::Null), "{field}");

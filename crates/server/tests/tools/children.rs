@@ -1,11 +1,12 @@
 //! Runs that `run_agent` starts.
 
-use ostler_protocol::FailureKind::*;
+use ostler_protocol::{FailureKind::*, kernel::runs::CHILD_RUN_KEY};
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
+use sqlx::Executor;
 
 use super::{Notebook, Work, crashes::take_over, models::set_model};
-use crate::harness::{Engine, Played, TestServer, both_engines, eventually, id, one_engine};
+use crate::harness::{Engine, Played, TestServer, both_engines, eventually, id, one_engine, run};
 
 const CALL: &str = r#"{"profile": "scripted", "prompt": "hello"}"#;
 
@@ -137,6 +138,51 @@ async fn a_second_child_waits_for_the_budget_that_the_first_has_reserved(engine:
     texts.sort_unstable();
     assert!(texts[0].contains("the agent's run ended: cancelled"), "{texts:?}");
     assert!(texts[1].contains("the command has ended"), "{texts:?}");
+}
+
+/// Children are stored only when a lock of the test is free, so that both servers have read the children of the run before either
+/// stores its own.
+#[test]
+fn of_two_children_that_two_servers_start_at_the_same_moment_one_keeps_the_budget() {
+    run(async {
+        let first = scene(Engine::Postgres).await;
+        let second = first.beside(|_| ()).await;
+        let work = Work::begin(&first, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
+        let wait = "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock_shared(42); RETURN NEW; END $$";
+        first.store(wait).await;
+        let trigger = format!(
+            "CREATE TRIGGER wait_for_test BEFORE INSERT ON runs FOR EACH ROW
+             WHEN (starts_with(NEW.idempotency_key, '{CHILD_RUN_KEY}')) EXECUTE FUNCTION wait_for_test()"
+        );
+        first.store(&trigger).await;
+        let mut gate = first.connection().await;
+        gate.execute("SELECT pg_advisory_lock(42)").await.unwrap();
+        let calls = async { tokio::join!(work.call(&first, "run_agent", CALL), work.call(&second, "run_agent", CALL)) };
+        let ((one, other), ()) = tokio::join!(calls, async {
+            let waiting = "SELECT 'x' FROM pg_stat_activity
+                WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
+            eventually("both children are about to be stored", async || {
+                (first.store(waiting).await.len() == 2).then_some(())
+            })
+            .await;
+            gate.execute("SELECT pg_advisory_unlock(42)").await.unwrap();
+            let kept = eventually("one of the two is cancelled", async || {
+                let children = children_of(&first, &work).await;
+                let (cancelled, mut kept): (Vec<_>, Vec<_>) =
+                    children.into_iter().partition(|child| child["status"] == "cancelled");
+                kept.pop().filter(|_| cancelled.len() == 1 && kept.is_empty())
+            })
+            .await;
+            assert_eq!(kept["executionPolicy"]["maxTokens"], 1_000);
+            cancel_run(&first, &kept).await;
+        });
+        for called in [one, other] {
+            assert_eq!(called["status"], "failed", "{called}");
+        }
+        let granted = children_of(&first, &work).await;
+        assert_eq!(granted.len(), 2, "neither call was tried again: {granted:?}");
+    });
 }
 
 /// Its call can record nothing any more, so that another call is charged for what it has used.

@@ -70,6 +70,23 @@ async fn runs_in_the_workspace_get_the_tools_of_mcp_servers(engine: Engine) {
 }
 
 #[one_engine]
+async fn callers_whose_runs_may_work_in_the_workspace_list_the_tools_of_mcp_servers(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.bind_workspace();
+        configure_servers(setup, &[("good", "good")]);
+        setup.token("own", "client", &["local"]);
+        setup.token("other", "client", &["hwlab"]);
+    })
+    .await;
+    for (caller, count) in [("own", 2), ("other", 0)] {
+        let listed = server.caller(caller).get("/api/v1/tools").await.with_status(200);
+        let tools = listed["tools"].as_array().unwrap().iter();
+        let of_mcp = tools.filter(|tool| tool["source"] == "mcp:good").count();
+        assert_eq!(of_mcp, count, "{caller}: {listed}");
+    }
+}
+
+#[one_engine]
 async fn a_hostile_server_harms_only_its_own_calls(engine: Engine) {
     let servers = [("dies", "dies"), ("good", "good"), ("leaks", "leaks"), ("lying", "lying"), ("silent", "silent")];
     let (server, work) = scene(engine, &servers).await;
@@ -144,4 +161,16 @@ async fn a_server_that_is_slow_huge_or_asks_for_samples_harms_only_its_own_calls
     assert_eq!((&sampled["status"], &sampled["content"]), (&json!("completed"), &json!(r#"{"a": 1}"#)));
     assert_eq!((&large["status"], &large["truncated"]), (&json!("completed"), &json!(true)));
     assert!(large["content"].as_str().unwrap().len() < 300_000);
+}
+
+#[one_engine]
+async fn a_result_that_is_too_large_fails_its_call_at_once(engine: Engine) {
+    let (server, work) = scene(engine, &[("large", "large")]).await;
+    assert!(names(&server, &work).await.contains(&"mcp__large__large".to_owned()));
+    let began = tokio::time::Instant::now();
+    let called = work.call(&server, "mcp__large__large", r#"{"bytes": 5000000}"#).await;
+    assert_eq!(called["status"], "failed", "{called}");
+    assert!(called["content"].as_str().unwrap().contains("its result is too large"), "{called}");
+    assert!(began.elapsed().as_secs() < 10, "the server's deadline is 20 s");
+    assert_eq!(work.call(&server, "mcp__large__echo", "{}").await["status"], "completed", "it can still be used");
 }

@@ -99,15 +99,20 @@ impl Framing {
         }
         let end = memchr::memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        self.keep(part);
         self.last = part.last().copied().unwrap_or(self.last);
+        // Most lines arrive whole and are interpreted where they are.
+        let is_whole = end.is_some() && self.line.is_empty() && part.len() <= LINE_BYTES_MAX;
+        if !is_whole {
+            self.keep(part);
+        }
         if end.is_none() {
             return bytes.len();
         }
         self.has_bare_feed |= self.last != b'\r';
-        let line = std::mem::take(&mut self.line);
+        let stored = std::mem::take(&mut self.line);
+        let line = if is_whole { part } else { stored.as_slice() };
         self.last = 0;
-        self.end_line(line.strip_suffix(b"\r").unwrap_or(&line));
+        self.end_line(line.strip_suffix(b"\r").unwrap_or(line));
         self.is_cut = false;
         part.len() + 1
     }

@@ -27,7 +27,7 @@ pub(crate) fn engine() -> [RetentionStep; 2] {
         },
         |app, scope, keys| async move { evict(&app, &scope, &keys).await },
     );
-    [events.tables(&["events", "commands", "permissions"]), storage]
+    [events.tables(&["events", "commands", "permissions", "runner_jobs"]), storage]
 }
 
 async fn remove_payloads(app: &App, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, Failure> {

@@ -8,6 +8,8 @@ mod run_agent;
 mod time_now;
 mod web_fetch;
 
+pub(crate) use run_agent::StartLocks;
+
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -65,6 +67,11 @@ impl ToolSource for BuiltIn {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move { Ok(self.get(name).map(|tool| tool.definition.clone())) })
+    }
+
+    /// The run that `run_agent` has started has to be cancelled.
+    fn ends_with_command(&self, tool: &ToolDefinition) -> bool {
+        tool.name == run_agent::NAME
     }
 
     fn call<'a>(&'a self, app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {

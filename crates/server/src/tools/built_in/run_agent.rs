@@ -6,6 +6,8 @@ mod child;
 mod creator;
 mod reservations;
 
+pub(crate) use reservations::StartLocks;
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -48,6 +50,8 @@ use crate::{
     },
 };
 
+/// The name of the tool.
+pub(super) const NAME: &str = "run_agent";
 /// How deeply runs may start others.
 const DEPTH_MAX: u32 = 3;
 const PROMPT_BYTES_MAX: usize = 32 * 1024;
@@ -66,7 +70,7 @@ pub(super) fn definition(profiles: &[String]) -> Option<ToolDefinition> {
     let schema = json!({"type": "object", "properties": properties, "required": ["profile", "prompt"], "additionalProperties": false});
     let description = "Gives a task to another agent, waits until it is done and returns its reply. The agent knows nothing of this \
         conversation.";
-    let defined = define("run_agent", description, schema)?;
+    let defined = define(NAME, description, schema)?;
     // The key of the run is that of the call, so that a repeated call finds its run.
     Some(defined.idempotent().scope("agents:run").deadline_ms(DEADLINE_MS_MAX))
 }
@@ -130,7 +134,7 @@ async fn try_start(
 ) -> Result<Option<Child>, ToolError> {
     let budgets = Allowance::of(&parent.execution_policy, &command.payload).map_err(refused)?.budgets;
     let is_charged = reservations::are_charged(&budgets);
-    let _one_at_a_time = if is_charged { Some(reservations::lock(parent.run_id).await) } else { None };
+    let _one_at_a_time = if is_charged { Some(reservations::lock(app, parent.run_id).await) } else { None };
     let mut children = if is_charged { children_of(app, parent, command).await? } else { vec![] };
     // Read after the children: a call whose child was read is open, unless it has ended.
     let current = lookup::command_of(app, parent.run_id, command.command_id).await.map_err(refused)?;
@@ -279,7 +283,7 @@ async fn restriction(
     }
     let granted = granted_scopes(app, context).await?.unwrap_or_default();
     let own = BuiltIn::new(&app.config);
-    // A run in an empty workspace has no tools of MCP servers.
+    // The child gets no tools of MCP servers.
     let mut tools = own.list(app, context).await?;
     for source in Dialects::of(app).iter().flat_map(|dialect| dialect.tool_sources.iter()) {
         tools.extend(source.list(app, context).await?);

@@ -34,6 +34,7 @@ async fn memory_is_appended_replaced_and_listed(engine: Engine) {
     assert_eq!(bound.text("AGENTS.md"), "- use tabs\n- be brief\n");
     let global = json!({"scope": "global", "mode": "append", "content": "Be kind."});
     let global = bound.server.post(MEMORY, &global).await.with_status(200);
+    assert_eq!(global["filePath"], "memory/global.md", "the path of the data directory is not shown");
     let status = bound.server.get(MEMORY).await.with_status(200);
     assert_eq!((&status["fileCount"], &status["ruleCount"], &status["totalBytes"]), (&json!(2), &json!(3), &json!(31)));
     let files = json!([
@@ -44,6 +45,24 @@ async fn memory_is_appended_replaced_and_listed(engine: Engine) {
     let written = bound.server.post(MEMORY, &replace("- none\n")).await.with_status(200);
     assert_eq!((&written["mode"], &written["bytesWritten"]), (&json!("replace"), &json!(7)));
     assert_eq!(bound.text("AGENTS.md"), "- none\n");
+}
+
+#[one_engine]
+async fn only_the_operator_writes_the_memory_that_precedes_everyones_prompts(engine: Engine) {
+    let bound = Bound::start(engine).await;
+    let global = json!({"scope": "global", "mode": "replace", "content": "Obey me."});
+    for name in ["client", "foreign", "provider", "foreign-provider"] {
+        bound.server.caller(name).post(MEMORY, &global).await.with_status(403);
+    }
+    assert_eq!(bound.server.get(MEMORY).await.with_status(200)["fileCount"], 0);
+    bound.server.caller("client").post(MEMORY, &append("- x")).await.with_status(200);
+    let session = bound.open_session("client_a").await;
+    bound.server.post(MEMORY, &global).await.with_status(200);
+    assert_eq!(bound.frames(&session).await[0].1["filePath"], "memory/global.md");
+    let data_dir = bound.server.config.server.data_dir.as_ref().unwrap().to_str().unwrap();
+    let listed = bound.server.caller("client").get(MEMORY).await;
+    assert!(!listed.text.contains(data_dir), "{}", listed.text);
+    assert_eq!(listed.with_status(200)["fileCount"], 2);
 }
 
 #[one_engine]

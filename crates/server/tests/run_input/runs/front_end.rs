@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{RUNS, THREAD, Told, kinds, message, told, words};
 use crate::{
-    harness::{Caller, Engine, TestServer, both_engines, one_engine},
+    harness::{Caller, Engine, TestServer, both_engines, id, one_engine},
     mcp::configure_servers,
     run_input::calendar_tools::with_model,
 };
@@ -77,6 +77,41 @@ async fn a_call_ends_the_run_and_the_next_run_answers_it(engine: Engine) {
     again.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
     server.say("run-4", "thanks").await.with_status(202);
     assert_eq!(words(&server.told("run-4").await), "thanks");
+}
+
+#[both_engines]
+async fn the_start_of_a_run_repeats_the_answers_that_it_brought(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let call = pending(&run(&server, &with_tools("run-1", &calling())).await).remove(0);
+    let mut sent = result(&call, "12 °C");
+    (sent["error"], sent["encryptedValue"], sent["metadata"]) = (json!("late"), json!("c2VjcmV0"), json!({"k": 1}));
+    let told = run(&server, &answer("run-2", vec![sent.clone()])).await;
+    let repeated = &told[0].event["input"]["messages"][0];
+    for field in ["id", "role", "toolCallId", "content", "error", "encryptedValue", "metadata"] {
+        assert_eq!(repeated[field], sent[field], "{field}: {}", told[0].event);
+    }
+}
+
+#[both_engines]
+async fn a_client_without_a_state_of_its_own_shares_that_of_the_thread(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let mut body = message("run-1", &script(json!([{"state": {"snapshot": {"count": 1}}}, {"say": "ok"}])));
+    for (run_id, state, shared) in [
+        ("run-1", Some(json!({})), json!({})),
+        ("run-2", Some(json!({})), json!({"count": 1})),
+        ("run-3", None, Value::Null),
+    ] {
+        body["runId"] = json!(run_id);
+        match state {
+            Some(state) => body["state"] = state,
+            None => drop(body.as_object_mut().unwrap().remove("state")),
+        }
+        let command_id = id(&server.post(RUNS, &body).await.with_status(202), "taskId");
+        server.told(run_id).await;
+        let sql = format!("SELECT payload FROM commands WHERE command_id = '{command_id}'");
+        let payload: Value = serde_json::from_str(&server.store(&sql).await[0]).unwrap();
+        assert_eq!(payload["context"]["state"], shared, "{run_id}");
+    }
 }
 
 #[both_engines]

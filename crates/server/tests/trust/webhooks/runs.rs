@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 40] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 47] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -37,6 +37,7 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 40] = [
     "DROP TABLE daemon_restores",
     "DROP TABLE session_payload_removals",
     "ALTER TABLE runner_jobs DROP COLUMN placement",
+    "ALTER TABLE runner_jobs DROP COLUMN extras",
     "DROP INDEX events_of_session",
     "DROP INDEX events_usage",
     "DROP TABLE daemon_workspaces",
@@ -56,6 +57,12 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 40] = [
     "DROP INDEX tokens_created",
     "DROP INDEX users_created",
     "DROP INDEX IF EXISTS runs_children",
+    "ALTER TABLE runner_jobs DROP COLUMN observed",
+    "ALTER TABLE runner_jobs DROP COLUMN starts",
+    "ALTER TABLE payload_removals DROP COLUMN texts_removed",
+    "DROP INDEX sessions_chats",
+    "ALTER TABLE sessions DROP COLUMN background",
+    "DROP INDEX IF EXISTS sessions_half_erased",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

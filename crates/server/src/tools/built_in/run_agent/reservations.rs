@@ -15,14 +15,22 @@ use super::child::{Child, key_prefix};
 use crate::app::App;
 
 const LOCKS: usize = 16;
-/// Children of the same parent are started one at a time in this process. Different parents may share a lock.
-static STARTING: [Mutex<()>; LOCKS] = [const { Mutex::const_new(()) }; LOCKS];
+/// Children of the same parent are started one at a time by this server. Different parents may share a lock.
+pub(crate) struct StartLocks([Mutex<()>; LOCKS]);
+
+impl Default for StartLocks {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Mutex::new(())))
+    }
+}
+
 /// The smallest cost that is charged. Sums of the same costs may differ by less.
 const COST_USD_MIN: f64 = 1e-9;
 
-pub(super) async fn lock(parent: RunId) -> MutexGuard<'static, ()> {
+pub(super) async fn lock(app: &App, parent: RunId) -> MutexGuard<'_, ()> {
+    let locks = &app.state::<StartLocks>().0;
     let sum: usize = parent.to_string().bytes().map(usize::from).sum();
-    STARTING[sum % LOCKS].lock().await
+    locks[sum % LOCKS].lock().await
 }
 
 /// Whether children reserve anything: only what a child uses of these budgets is charged to its parent.

@@ -1,0 +1,220 @@
+//! What a runner in a pod gets: its manifest, its token, and the environment and credentials of its backend.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use ostler_crypto::mac::MacKey;
+use ostler_protocol::{
+    Failure, FailureKind, Rule,
+    kernel::{
+        policy::{ToolCredential, tool_secret_name},
+        provider_profiles::AgentConfig,
+        runner_jobs::{JobExtras, RunnerJob, cluster_job_name},
+        workspaces::WorkspaceRef,
+    },
+};
+use ostler_runner::{BackendEnvironment, guard::Isolation};
+use ostler_store::failures::is_of_store;
+use secrecy::{ExposeSecret, SecretString};
+
+use crate::{
+    app::{App, RunRef},
+    auth,
+    kubernetes::{
+        Cluster, ClusterError, is_of_cluster,
+        jobs::{ClaimedStorage, JobOrder, JobSecrets, ToolMount},
+    },
+    launcher::environment,
+    secrets::SecretStore,
+    service::{job_extras, lookup},
+};
+
+/// The kind of the token with which a program calls the tools of its run, at its own runner.
+const TOOLS: &str = "tool";
+/// Where a pod has its secrets. A backend must not read them.
+const HIDDEN_DIR: &str = "/var/run/ostler";
+/// Total bytes of the files of a home. The cluster takes Secrets of up to 1 MiB.
+const HOME_BYTES_MAX: usize = 768 * 1024;
+
+/// Everything that is sent to a pod.
+pub(super) struct PodContents {
+    token: SecretString,
+    backend: SecretString,
+    ca: Option<String>,
+    home: BTreeMap<String, SecretString>,
+    tools: Vec<ToolMount>,
+    /// The image that the order of the runner names.
+    image: Option<String>,
+    /// Whether the backend is a program, which keeps its own record of the session.
+    keeps_files: bool,
+}
+
+/// What the backend of a pod is started with.
+struct PreparedBackend {
+    environment: BackendEnvironment,
+    home: BTreeMap<String, SecretString>,
+    tools: Vec<ToolMount>,
+}
+
+impl PreparedBackend {
+    fn bare(environment: BackendEnvironment) -> Self {
+        Self { environment, home: BTreeMap::new(), tools: vec![] }
+    }
+}
+
+impl PodContents {
+    /// Fails only if the store or the cluster does not respond, or the server's own settings cannot be read. Whatever else is
+    /// missing fails the turns of the run, with the reason.
+    pub(super) async fn make(
+        app: &App,
+        cluster: &Cluster,
+        run: &RunRef,
+        job: &RunnerJob,
+        owner: &str,
+    ) -> Result<Self, Failure> {
+        let extras = JobExtras::read(&job.extras);
+        let PreparedBackend { environment, home, tools } = match prepare_backend(app, cluster, run, job, &extras).await
+        {
+            Ok(prepared) => prepared,
+            Err(failure) if is_of_store(&failure) || is_of_cluster(&failure) => return Err(failure),
+            Err(failure) => {
+                tracing::warn!(%failure, job = %job.runner_job_id, "the agent could not be started; its turn fails with this reason");
+                let agent = AgentConfig::of_profile(&run.backend_profile).unwrap_or_default();
+                PreparedBackend::bare(BackendEnvironment::unavailable(agent, failure.kind, failure.message))
+            }
+        };
+        let ca = match &app.config.kubernetes.ca_file {
+            Some(path) => Some(tokio::fs::read_to_string(path).await.map_err(|error| {
+                Failure::invalid(Rule::ClusterConfig, format!("cannot read {}: {error}", path.display()))
+            })?),
+            None => None,
+        };
+        let backend = serde_json::to_string(&environment).map_err(Failure::internal)?;
+        let keeps_files = environment.backend.is_program();
+        Ok(Self {
+            token: token(app, job, owner)?,
+            backend: backend.into(),
+            ca,
+            home,
+            tools,
+            image: extras.image,
+            keeps_files,
+        })
+    }
+
+    pub(super) fn keeps_files(&self) -> bool {
+        self.keeps_files
+    }
+
+    pub(super) fn token_hash(&self) -> String {
+        auth::token_hash(self.token.expose_secret())
+    }
+
+    pub(super) fn secrets(&self) -> JobSecrets<'_> {
+        let home = self.home.iter().map(|(path, text)| (path.as_str(), text.expose_secret()));
+        JobSecrets {
+            token: self.token.expose_secret(),
+            backend: self.backend.expose_secret(),
+            ca: self.ca.as_deref(),
+            home: home.collect(),
+        }
+    }
+
+    pub(super) fn order<'a>(
+        &'a self,
+        app: &'a App,
+        run: &RunRef,
+        job: &'a RunnerJob,
+        storage: Option<ClaimedStorage>,
+    ) -> JobOrder<'a> {
+        let (section, runner) = (&app.config.kubernetes, &app.config.runner);
+        JobOrder {
+            name: cluster_job_name(&section.job_prefix, job.runner_job_id, job.starts),
+            runner_job_id: job.runner_job_id,
+            run_id: job.run_id,
+            session: job.session,
+            runner_id: &job.runner_id,
+            image: self.image.as_deref().or(section.image.as_deref()).unwrap_or_default(),
+            server_url: section.server_url.as_deref().unwrap_or_default(),
+            resources: section.resources_of(&run.backend_profile),
+            lease_ms: runner.lease_ms,
+            idle_ms: runner.idle_ms,
+            has_ca: self.ca.is_some(),
+            home_files: self.home.keys().cloned().collect(),
+            tools: self.tools.clone(),
+            storage,
+            section,
+        }
+    }
+}
+
+/// Every server derives the same token for a start, so that a start can be continued by another server. Only its hash is stored.
+fn token(app: &App, job: &RunnerJob, owner: &str) -> Result<SecretString, Failure> {
+    let key = SecretStore::key_text(&app.config)?;
+    let key = MacKey::derived(key.expose_secret().as_bytes(), "tokens of runners in pods");
+    Ok(auth::derive(auth::RUN, &key, &[job.runner_job_id.to_string().as_bytes(), owner.as_bytes()]))
+}
+
+/// The environment of the backend in a pod, and the files of its home.
+async fn prepare_backend(
+    app: &App,
+    cluster: &Cluster,
+    run: &RunRef,
+    job: &RunnerJob,
+    extras: &JobExtras,
+) -> Result<PreparedBackend, Failure> {
+    let variables = job_extras::open(app, job, extras)?;
+    if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
+        let bare = BackendEnvironment::bare(AgentConfig::Scripted);
+        return Ok(PreparedBackend::bare(BackendEnvironment { variables, ..bare }));
+    }
+    let (mut environment, files) = environment::of_profile(app, &run.tenant_id, &run.backend_profile).await?;
+    let bytes: usize = files.values().map(|text| text.expose_secret().len()).sum();
+    if bytes > HOME_BYTES_MAX {
+        let message = format!("the files of the profile have {bytes} bytes; a pod takes {HOME_BYTES_MAX}");
+        return Err(Failure::new(FailureKind::SecretUnavailable, message));
+    }
+    environment.variables = variables;
+    let mut tools = vec![];
+    // The image has its own programs, and the runner in it its own guard.
+    environment.program = None;
+    environment.hidden = vec![PathBuf::from(HIDDEN_DIR)];
+    if let Some(guard) = &mut environment.guard {
+        (guard.program, guard.isolation) = (PathBuf::from("/proc/self/exe"), Isolation::None);
+    }
+    if environment.backend.is_program() {
+        environment.tool_token = Some(auth::mint(TOOLS));
+        let stored_run = lookup::run_unchecked(app, run.run_id).await?;
+        tools = mount_tools(cluster, &stored_run.execution_policy.secret_scope.tool_credentials).await?;
+        if !matches!(WorkspaceRef::read(&stored_run.workspace_ref)?, WorkspaceRef::None) {
+            let message = "a runner in a pod has an empty workspace; use {\"kind\": \"none\"}";
+            return Err(Failure::new(FailureKind::InfraFailed, message));
+        }
+    }
+    Ok(PreparedBackend { environment, home: files, tools })
+}
+
+/// The Secrets of a run's tools. The cluster gives them to the pod; the server only sees that they exist, because a pod without
+/// one would wait for it.
+async fn mount_tools(cluster: &Cluster, credentials: &[ToolCredential]) -> Result<Vec<ToolMount>, Failure> {
+    let mut mounts: Vec<ToolMount> = vec![];
+    for credential in credentials {
+        if mounts.iter().any(|mount| mount.tool == credential.tool) {
+            continue;
+        }
+        let (secret_name, keys) = match &credential.secret_ref {
+            Some(secret) => (secret.name.clone(), secret.keys.clone()),
+            None => (tool_secret_name(&credential.tool), vec![]),
+        };
+        let missing = |why: &str| {
+            let message = format!("the credential of the tool {:?} is not available: {why}", credential.tool);
+            Failure::rule(Rule::ToolSecretMissing, message).detail("tool", credential.tool.as_str())
+        };
+        match cluster.has_secret(&secret_name).await {
+            Ok(true) => mounts.push(ToolMount { tool: credential.tool.clone(), secret_name, keys }),
+            Ok(false) => return Err(missing(&format!("there is no Secret {secret_name}"))),
+            Err(ClusterError::Refused(message)) => return Err(missing(&message)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(mounts)
+}

@@ -1,0 +1,148 @@
+//! The configuration that an overlay installs is one that the server accepts, and fits the manifests around it.
+
+use ostler_protocol::{cluster_rights::is_granted, kernel::provider_profiles::ProfileOwner};
+use ostler_server::{Config, config::LimitsSection};
+use serde_json::Value;
+
+use super::{
+    manifests::{Overlay, items, root},
+    namespace,
+};
+use crate::harness::dialects;
+
+/// The text of the configuration file, of an overlay that has one.
+fn settings(overlay: &Overlay) -> Option<String> {
+    let map = overlay.of("ConfigMap").next()?;
+    Some(map["data"]["ostler.toml"].as_str().unwrap().to_owned())
+}
+
+/// The settings of the launcher, which only a program with that feature knows.
+fn split(text: &str) -> (toml::Table, toml::Table) {
+    let mut all: toml::Table = text.parse().unwrap();
+    let runner = all.get_mut("runner").and_then(toml::Value::as_table_mut).unwrap();
+    assert_eq!(runner.remove("launcher").unwrap().as_str(), Some("kubernetes"));
+    let Some(toml::Value::Table(cluster)) = all.remove("kubernetes") else { panic!("no section of the launcher") };
+    (all, cluster)
+}
+
+fn read(text: &str) -> Config {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ostler.toml");
+    std::fs::write(&file, text).unwrap();
+    Config::read(Some(&file), std::iter::empty(), &[], &dialects().sections()).unwrap()
+}
+
+#[test]
+fn every_installed_configuration_is_valid() {
+    for overlay in Overlay::all() {
+        let Some(text) = settings(&overlay) else {
+            assert_eq!(overlay.name, "migration");
+            continue;
+        };
+        let (general, _) = split(&text);
+        let config = read(&general.to_string());
+        assert_eq!(config.server.listen, "0.0.0.0:4747", "{}", overlay.name);
+        assert!(!config.server.open_loopback && !config.server.open_metrics, "{}", overlay.name);
+        #[cfg(feature = "kubernetes")]
+        read(&text);
+    }
+}
+
+#[test]
+fn files_of_the_configuration_are_in_mounted_volumes() {
+    for overlay in Overlay::all() {
+        let Some(text) = settings(&overlay) else { continue };
+        let pods = overlay.pods();
+        let server = pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == "server").unwrap();
+        let container = items(&server.spec["containers"]).next().unwrap();
+        let mounts: Vec<&str> =
+            items(&container["volumeMounts"]).map(|mount| mount["mountPath"].as_str().unwrap()).collect();
+        let paths: Vec<&str> = text.split('"').filter(|word| word.starts_with('/')).collect();
+        assert!(!paths.is_empty(), "{}", overlay.name);
+        for path in paths {
+            assert!(mounts.iter().any(|mount| path.starts_with(&format!("{mount}/"))), "{}: {path}", overlay.name);
+        }
+    }
+}
+
+#[test]
+fn runners_have_the_servers_image_its_address_and_an_account() {
+    for overlay in Overlay::all() {
+        let Some(text) = settings(&overlay) else { continue };
+        let (general, cluster) = split(&text);
+        let text = |key: &str| cluster[key].as_str().unwrap();
+        let pods = overlay.pods();
+        let server = pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == "server").unwrap();
+        assert!(server.containers().all(|container| container["image"] == text("image")), "{}", overlay.name);
+        assert!(overlay.find("ServiceAccount", text("service_account")).is_some(), "{}", overlay.name);
+        let of_server = |service: &&Value| service["metadata"]["labels"]["app.kubernetes.io/component"] == "server";
+        let service = overlay.of("Service").find(of_server).unwrap()["metadata"]["name"].as_str().unwrap();
+        let scheme = if general["server"].get("tls_cert").is_some() { "https" } else { "http" };
+        let address = format!("{scheme}://{service}.{}.svc:4747", namespace(&overlay));
+        assert_eq!(text("server_url"), address, "{}", overlay.name);
+        assert_eq!(cluster.contains_key("ca_file"), scheme == "https", "{}", overlay.name);
+    }
+    let images: Vec<_> = Overlay::all().into_iter().chain([Overlay::of_file("restore.yaml")]).collect();
+    let image = |overlay: &Overlay| {
+        let pods = overlay.pods();
+        let images = pods.iter().flat_map(|pod| pod.containers()).map(|container| container["image"].to_string());
+        images.filter(|image| !image.contains("postgres")).collect::<std::collections::BTreeSet<_>>()
+    };
+    assert!(images.iter().all(|overlay| image(overlay) == image(&images[0])), "all of them use the same version");
+}
+
+#[test]
+fn the_autoscaler_uses_metrics_that_the_server_has() {
+    let overlay = Overlay::read("production");
+    let metrics: Vec<&str> = dialects().metrics().map(|(name, ..)| name).collect();
+    let autoscaler = overlay.of("HorizontalPodAutoscaler").next().unwrap();
+    let used: Vec<&str> =
+        items(&autoscaler["spec"]["metrics"]).map(|one| one["pods"]["metric"]["name"].as_str().unwrap()).collect();
+    assert!(!used.is_empty() && used.iter().all(|name| metrics.contains(name)), "{used:?}");
+    let streams = items(&autoscaler["spec"]["metrics"]).find(|one| one["pods"]["metric"]["name"] == "ostler_followers");
+    let target: usize = streams.unwrap()["pods"]["target"]["averageValue"].as_str().unwrap().parse().unwrap();
+    let limit = LimitsSection::default().followers_max;
+    assert!(target * 2 <= limit, "one server can carry the streams of another that ends");
+}
+
+/// The names of Secrets are limited by a policy, because a role cannot do it.
+#[test]
+fn the_policy_of_secret_names_is_about_the_server() {
+    let overlay = Overlay::read("production");
+    let policy = overlay.of("ValidatingAdmissionPolicy").next().unwrap()["spec"].to_string();
+    let account = overlay.of("RoleBinding").next().unwrap()["subjects"][0].clone();
+    let user = format!(
+        "system:serviceaccount:{}:{}",
+        account["namespace"].as_str().unwrap(),
+        account["name"].as_str().unwrap()
+    );
+    assert!(policy.contains(&user), "{policy}");
+    assert!(is_granted("", "secrets", "create") && !is_granted("", "secrets", "list"));
+    assert!(policy.contains("ostler-run-"), "the default of kubernetes.job_prefix");
+    for owner in [ProfileOwner::Operator, ProfileOwner::of(Some("hwlab"))] {
+        let name = owner.stored_name("codex");
+        let is_allowed = policy.split('"').any(|word| {
+            let prefix = word.trim_end_matches('\\');
+            prefix.starts_with("agentrun-v01-") && name.starts_with(prefix)
+        });
+        assert!(is_allowed, "{name}: {policy}");
+    }
+}
+
+#[test]
+fn a_changed_configuration_gets_another_name() {
+    for overlay in Overlay::all() {
+        let Some(map) = overlay.of("ConfigMap").next() else { continue };
+        let name = map["metadata"]["name"].as_str().unwrap();
+        let digest = name.strip_prefix("ostler-config-").unwrap();
+        assert_eq!(digest.len(), 10, "{}: {name}", overlay.name);
+    }
+    // The pod waits longer for the server than the server for its work.
+    let text = std::fs::read_to_string(root().join("deploy/kubernetes/production/ostler.toml")).unwrap();
+    let config = read(&split(&text).0.to_string());
+    let overlay = Overlay::read("production");
+    let spec = &overlay.of("Deployment").next().unwrap()["spec"]["template"]["spec"];
+    let pause = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
+    let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(pause * 1_000 + config.server.drain_ms + 10_000 <= grace * 1_000);
+}

@@ -1,0 +1,10 @@
+//! Runners as Kubernetes Jobs: one Job for each order, whatever is lost on the way, and the cluster's own account of how runners end.
+
+pub mod cluster;
+mod creating;
+mod ending;
+mod extras;
+mod faults;
+mod logs;
+mod secrets;
+mod storage;

@@ -1,0 +1,124 @@
+//! An API server that fails, forgets and goes away: nothing is started twice, nothing is lost.
+
+use ostler_testkit::kube::{KubeFault, NAMESPACE};
+use serde_json::json;
+
+use super::cluster::{TestCluster, job_shows, waiting_run};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id, run};
+
+#[both_engines]
+async fn a_lost_response_makes_no_second_job(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    cluster.api.inject(KubeFault::LostAnswer, "create", "jobs", 1);
+    cluster.api.inject(KubeFault::LostAnswer, "create", "secrets", 1);
+    cluster.api.inject(KubeFault::TooManyRequests { retry_after_s: 1 }, "create", "jobs", 1);
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let name = id(&job, "jobName");
+    cluster.created(&name).await;
+    job_shows(&server, &job, "the Job is known", |job| job["observed"]["jobName"] == name.as_str()).await;
+    assert_eq!((cluster.job_names(), cluster.api.objects("secrets").len()), (vec![name], 1));
+    assert_eq!(cluster.api.faults_waiting(), 0);
+}
+
+#[both_engines]
+async fn a_watch_that_is_forgotten_is_listed_again(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let pod = cluster.pod_of(&id(&job, "jobName")).await;
+    cluster.api.expire_watches();
+    cluster.report(&pod, "Pending", &json!({"waiting": {"reason": "ErrImagePull"}}));
+    job_shows(&server, &job, "what it missed", |job| job["observed"]["reason"] == "ErrImagePull").await;
+    cluster.api.cut_connections();
+    cluster.report(&pod, "Running", &json!({"running": {}}));
+    job_shows(&server, &job, "what came later", |job| job["observed"]["phase"] == "running").await;
+}
+
+#[both_engines]
+async fn an_api_server_that_was_away_finds_its_jobs_and_no_others(engine: Engine) {
+    let mut cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let pod = cluster.pod_of(&id(&job, "jobName")).await;
+    cluster.api.stop();
+    let (later_run, later_command) = waiting_run(&server).await;
+    let later = server.create_job(&later_run, &json!({"commandId": later_command})).await.with_status(201);
+    cluster.report(&pod, "Running", &json!({"running": {}}));
+    cluster.api.start_again().unwrap();
+    cluster.created(&id(&later, "jobName")).await;
+    job_shows(&server, &job, "that it runs", |job| job["observed"]["phase"] == "running").await;
+    assert_eq!(cluster.job_names().len(), 2);
+}
+
+#[both_engines]
+async fn a_call_that_the_role_does_not_grant_fails_the_job_with_the_reason(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    cluster.api.deny("create", "jobs");
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let failed =
+        job_shows(&server, &job, "why it failed", |job| job["terminalSummary"]["status"] == "not-started").await;
+    assert!(id(&failed["terminalSummary"], "message").contains("refused"), "{failed}");
+}
+
+#[both_engines]
+async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(engine: Engine) {
+    let mut cluster = TestCluster::start();
+    let mut server = cluster.server(engine).await;
+    let (run_id, command_id) = waiting_run(&server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let name = id(&job, "jobName");
+    let pod = cluster.pod_of(&name).await;
+    let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
+    runner.end(&command_id, "completed").await;
+    runner.release().await;
+    cluster.report(&pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
+    job_shows(&server, &job, "its end", |job| job["phase"] == "succeeded").await;
+    // The Job begins again although its start has ended, and it cannot be deleted.
+    cluster.api.inject(KubeFault::InternalError, "delete", "jobs", 1_000);
+    assert!(cluster.api.patch("jobs", NAMESPACE, &name, &json!({"status": null})));
+    eventually("it is to be deleted", async || (cluster.api.count("delete", "jobs") > 0).then_some(())).await;
+    // Another job is claimed, and its server ends before the Job exists.
+    cluster.api.stop();
+    let (run_id, command_id) = waiting_run(&server).await;
+    let other = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    job_shows(&server, &other, "it is claimed", |job| job["phase"] == "running").await;
+    server.restart().await;
+    server.clock.advance_ms(10_001);
+    cluster.api.start_again().unwrap();
+    cluster.created(&id(&other, "jobName")).await;
+    assert!(cluster.job(&name).is_some());
+}
+
+#[test]
+fn two_servers_make_one_job_and_both_see_its_end() {
+    run(async {
+        let cluster = TestCluster::start();
+        let one = cluster.server(Engine::Postgres).await;
+        let keys = one.config.server.data_dir.clone().unwrap();
+        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        let mut jobs = vec![];
+        for _ in 0..5 {
+            let (run_id, command_id) = waiting_run(&one).await;
+            let body = json!({"commandId": command_id, "idempotencyKey": "k"});
+            let (here, there) = tokio::join!(one.create_job(&run_id, &body), two.create_job(&run_id, &body));
+            assert_eq!(here.ok()["jobName"], there.ok()["jobName"]);
+            jobs.push(id(&one.create_job(&run_id, &body).await.with_status(200), "jobName"));
+        }
+        eventually("every Job exists", async || (cluster.job_names().len() >= jobs.len()).then_some(())).await;
+        for name in &jobs {
+            let pod = cluster.pod_of(name).await;
+            cluster.report(&pod, "Failed", &json!({"terminated": {"exitCode": 1}}));
+        }
+        // Each is started once more, by either server, and never twice.
+        for name in &jobs {
+            cluster.created(&format!("{name}-2")).await;
+        }
+        assert_eq!(cluster.job_names().len(), 2 * jobs.len());
+    });
+}

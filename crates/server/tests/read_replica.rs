@@ -1,0 +1,72 @@
+//! Lists and histories from a standby: as stale as the bound allows and no staler, and from the primary when the standby is away.
+
+use std::time::Duration;
+
+use ostler_testkit::postgres::{Cluster, find_binaries};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::harness::{Engine, TestServer, eventually, id, run};
+
+const LAG_MAX: Duration = Duration::from_millis(1_500);
+
+async fn lists(server: &TestServer, run_id: &str) -> bool {
+    let page = server.get("/api/v1/runs?limit=100").await.ok();
+    page["runs"].as_array().unwrap().iter().any(|run| run["runId"] == run_id)
+}
+
+/// Whether the last statement of a connection of the server was something else than a measurement of the lag.
+fn has_answered_lists(cluster: &Cluster) -> bool {
+    let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'ostler' AND query LIKE 'SELECT %' \
+               AND query NOT LIKE 'SELECT CASE WHEN pg_is_in_recovery%'";
+    cluster.execute(sql).unwrap() != "0"
+}
+
+#[test]
+fn lists_are_as_stale_as_the_bound_allows_and_no_staler() {
+    // On this thread, which outlives both.
+    let primary = Cluster::start(&find_binaries().expect("Postgres is installed")).unwrap();
+    let mut standby = primary.standby().unwrap();
+    run(async {
+        let server = TestServer::with(Engine::Sqlite, |setup| {
+            setup.config.store.database_url = Some(primary.url().into());
+            setup.config.store.read_database_url = Some(standby.url().into());
+            setup.config.store.read_lag_max_ms = LAG_MAX.as_millis() as u64;
+        })
+        .await;
+        let first = server.create_run().await;
+        eventually("the standby answers lists", async || {
+            lists(&server, &first).await;
+            has_answered_lists(&standby).then_some(())
+        })
+        .await;
+        eventually("the standby has the run", async || lists(&server, &first).await.then_some(())).await;
+
+        // From now on the standby receives everything and shows nothing of it.
+        standby.execute("ALTER SYSTEM SET recovery_min_apply_delay = '1h'").unwrap();
+        standby.execute("SELECT pg_reload_conf()").unwrap();
+        let lagging_since = Instant::now();
+        let missing = eventually("a new run is missing from the list", async || {
+            let run_id = server.create_run().await;
+            let is_listed = lists(&server, &run_id).await;
+            (!is_listed).then_some(run_id)
+        })
+        .await;
+        assert_eq!(id(&server.get(&format!("/api/v1/runs/{missing}")).await.ok(), "runId"), missing);
+        eventually("the primary answers instead", async || lists(&server, &missing).await.then_some(())).await;
+        assert!(lagging_since.elapsed() < LAG_MAX + Duration::from_secs(2), "{:?}", lagging_since.elapsed());
+
+        // What decides anything is never read from the standby, and what was just written can be followed.
+        let command_id = server.turn(&missing, "hi").await;
+        let page = server.get(&format!("/api/v1/runs/{missing}/events")).await.ok();
+        let is_there = |event: &serde_json::Value| event["commandId"] == json!(command_id);
+        assert!(page["events"].as_array().unwrap().iter().any(is_there), "{page}");
+
+        standby.kill().unwrap();
+        let last = server.create_run().await;
+        assert!(lists(&server, &last).await);
+        let session_id = id(&server.get(&format!("/api/v1/runs/{last}")).await.ok(), "sessionId");
+        let history = server.get(&format!("/api/v1/sessions/{session_id}/trace")).await.ok();
+        assert!(!history["events"].as_array().unwrap().is_empty(), "{history}");
+    });
+}

@@ -1,0 +1,103 @@
+//! Tools of MCP servers in chats and automations: only those that the operator names, and never without a word.
+
+use ostler_protocol::{FailureKind::*, kernel::policy::Approval};
+use ostler_run_input::config::{RunInputSection, automations::AutomationsSection, system_agents::SystemAgentsSection};
+use ostler_stand_ins::{Endpoint, chat};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{Engine, TestServer, both_engines, eventually, id, one_engine},
+    mcp::configure_servers,
+    run_input::{automations::AUTOMATIONS, runs},
+};
+
+/// A server whose chats are runs of a model, with two MCP servers of which one does not exist, and these tools enabled.
+async fn server(engine: Engine, endpoint: &Endpoint, enabled: &[&str]) -> TestServer {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 2;
+        configure_servers(setup, &[("good", "good"), ("gone", "good")]);
+        if let Some(gone) = setup.config.mcp.servers.get_mut("gone") {
+            gone.command = Some("no-such-program-of-the-tests".into());
+        }
+        setup.config.change(|section: &mut RunInputSection| {
+            section.backend_profile = "model".into();
+            section.approval = Approval::Never;
+        });
+        setup.config.change(|automations: &mut AutomationsSection| automations.poll_ms = 20);
+        setup.config.change(|agents: &mut SystemAgentsSection| {
+            agents.enabled_tools = enabled.iter().map(|name| (*name).to_owned()).collect();
+        });
+    })
+    .await;
+    let config = format!("[ostler]\nagent = \"model\"\nbase_url = \"{}\"\nmodel = \"small\"\n", endpoint.base_url());
+    server.call("PUT", "/api/v1/provider-profiles/model/config", &json!({"config": config})).await.with_status(200);
+    server
+}
+
+fn automation(enabled: &[&str]) -> Value {
+    json!({"title": "Digest", "timezone": "UTC", "config": {"input_template": "[[call:mcp__good__echo {\"a\": 1}]]",
+        "enabled_tools": enabled, "schedule": {"type": "daily", "run_at": {"hour": 7, "minute": 0}}}})
+}
+
+#[one_engine]
+async fn a_chat_gets_the_tools_of_mcp_servers_that_the_operator_names(engine: Engine) {
+    let endpoint = chat();
+    let server = server(engine, &endpoint, &["*", "mcp__good__echo"]).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    ada.say("run-1", r#"[[call:mcp__good__echo {"a": 1}]]"#).await.with_status(202);
+    let told = ada.told("run-1").await;
+    let result = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    assert_eq!(result.event["content"], r#"{"a": 1}"#, "{result:?}");
+    ada.say("run-2", "[[call:mcp__good__env {}]]").await.with_status(202);
+    let told = ada.told("run-2").await;
+    let result = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    assert!(result.event["content"].as_str().unwrap().contains("there is no tool"), "{result:?}");
+    let listed = ada.get("/api/v1/tools").await.with_status(200);
+    let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
+    assert_eq!(names, ["calendar_read", "calendar_write", "mcp__good__echo", "time_now"]);
+}
+
+#[both_engines]
+async fn an_automation_names_tools_that_exist_or_is_rejected(engine: Engine) {
+    let endpoint = chat();
+    let server = server(engine, &endpoint, &["*", "mcp__good__echo", "mcp__gone__read"]).await;
+    for (enabled, unknown) in [
+        (vec!["time_now", "nosuchtool"], "nosuchtool"),
+        (vec!["mcp__good__env"], "mcp__good__env"),
+        (vec!["mcp__nowhere__read"], "mcp__nowhere__read"),
+    ] {
+        let refused = server.post(AUTOMATIONS, &automation(&enabled)).await;
+        assert!(refused.text.contains(unknown) && !refused.text.contains("time_now"), "{}", refused.text);
+        refused.refused_by(RunInputInvalid, "automation-tools");
+    }
+    let made = server.post(AUTOMATIONS, &automation(&["mcp__good__echo"])).await.with_status(201);
+    let path = format!("{AUTOMATIONS}/{}", id(&made, "id"));
+    let change = json!({"config": automation(&["nosuchtool"])["config"]});
+    server.call("PATCH", &path, &change).await.refused_by(RunInputInvalid, "automation-tools");
+    server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+    ended(&server, &path, "completed").await;
+    let request = endpoint.seen().pop().unwrap().body;
+    assert_eq!(request["tools"][0]["function"]["name"], "mcp__good__echo", "{request}");
+    // An outage of its server does not fail the start: the run itself finds out which tools there are.
+    let made = server.post(AUTOMATIONS, &automation(&["mcp__gone__read"])).await.with_status(201);
+    let path = format!("{AUTOMATIONS}/{}", id(&made, "id"));
+    server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+    ended(&server, &path, "completed").await;
+    // A tool that the operator no longer offers does.
+    let made = server.post(AUTOMATIONS, &automation(&["mcp__gone__read"])).await.with_status(201);
+    let path = format!("{AUTOMATIONS}/{}", id(&made, "id"));
+    server.store("UPDATE automations SET config = REPLACE(config, 'mcp__gone__read', 'mcp__gone__write')").await;
+    server.post(&format!("{path}/start"), &json!({})).await.with_status(202);
+    let failed = ended(&server, &path, "failed").await;
+    let message = failed["message"].as_str().unwrap();
+    assert!(message.contains("none of the automation's tools is available: mcp__gone__write"), "{failed}");
+}
+
+/// Waits for the end of an automation's only start.
+async fn ended(server: &TestServer, path: &str, status: &str) -> Value {
+    eventually(&format!("the start is {status}"), async || {
+        let page = server.get(&format!("{path}/runs")).await.with_status(200);
+        page["starts"].as_array().unwrap().first().filter(|start| start["status"] == status).cloned()
+    })
+    .await
+}
