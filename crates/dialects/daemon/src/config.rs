@@ -27,8 +27,9 @@ pub struct DaemonSection {
     pub sessions_max: u32,
     /// Maximum number of prompts of one session that wait or run.
     pub prompts_max: u32,
-    /// How many of the newest frames a client that reconnects can get again. Older ones are in the log, but not replayed.
-    pub replay_frames_max: u32,
+    /// How many of a session's newest events are replayed to a client that reconnects; an event has one frame, or two. Older
+    /// ones count as evicted, although the log has them. Unset: all that the log has.
+    pub replay_frames_max: Option<u32>,
     /// Maximum number of event streams of one session.
     pub streams_max: usize,
     /// How long a prompt may take from its submission to its end. Unset: as long as the policy allows.
@@ -68,7 +69,7 @@ impl Default for DaemonSection {
             profile: "scripted".into(),
             sessions_max: 20,
             prompts_max: 5,
-            replay_frames_max: 8_000,
+            replay_frames_max: None,
             streams_max: 64,
             prompt_deadline_ms: None,
             writer_idle_timeout_ms: None,
@@ -117,7 +118,7 @@ impl Section for DaemonSection {
         let checks = [
             check_range("daemon.sessions_max", u64::from(self.sessions_max), 1..=100_000),
             check_range("daemon.prompts_max", u64::from(self.prompts_max), 1..=1_000),
-            check_range("daemon.replay_frames_max", u64::from(self.replay_frames_max), 1..=1_000_000),
+            check_range("daemon.replay_frames_max", self.replay_frames_max.map_or(1, u64::from), 1..=1_000_000),
             check_range("daemon.streams_max", self.streams_max as u64, 1..=100_000),
             check_range("daemon.prompt_deadline_ms", self.prompt_deadline_ms.unwrap_or(1), 1..=WAIT_MS_MAX),
             check_range("daemon.writer_idle_timeout_ms", self.writer_idle_timeout_ms.unwrap_or(1), 1..=WAIT_MS_MAX),
@@ -189,6 +190,13 @@ mod tests {
         assert_eq!(deadline(&load(&[theirs, ours], file, vec![]).unwrap()), Some(3_000));
         assert_eq!(deadline(&load(&[theirs, ours], file, flag()).unwrap()), Some(4_000));
         assert_eq!(deadline(&load(&[], "", vec![]).unwrap()), None);
+    }
+
+    #[test]
+    fn replays_are_limited_only_on_request() {
+        let limit = |config: Config| config.section::<DaemonSection>().replay_frames_max;
+        assert_eq!(limit(load(&[], "", vec![]).unwrap()), None);
+        assert_eq!(limit(load(&[], "[daemon]\nreplay_frames_max = 20\n", vec![]).unwrap()), Some(20));
     }
 
     #[test]

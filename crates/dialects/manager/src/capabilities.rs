@@ -84,8 +84,9 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
             "POST /api/v1/runs/{runId}/runner-jobs",
             "GET /api/v1/runs/{runId}/runner-jobs",
             "GET /api/v1/runs/{runId}/runner-jobs/{runnerJobId}",
+            "GET /api/v1/runs/{runId}/runner-jobs/{runnerJobId}/log",
         ],
-        "Orders to start a runner: create, list, get.",
+        "Orders to start a runner: create, list, get, and read the runner's log.",
     ),
     capability(
         "ostler_external_runners",

@@ -4,6 +4,7 @@ use ostler_protocol::{
     FailureKind,
     kernel::{
         events::EventType,
+        runner_jobs::{IMAGE_BYTES_MAX, TRANSIENT_NAME_BYTES_MAX, TRANSIENT_VALUE_BYTES_MAX, TRANSIENT_VARIABLES_MAX},
         runs::{RunSort, RunState},
         session_storage::SWEEP_MAX,
         usage::UsageBy,
@@ -44,6 +45,8 @@ fn run_fields() -> Vec<(&'static str, Value)> {
         ("CreateRun.workspaceRef", free(WORKSPACE_REF_BYTES_MAX)),
         ("CreateRun.businessIntents", free(EVENT_BYTES_MAX)),
         ("CreateRun.resourceBundleRef", json!({"type": "null"})),
+        ("CreateRun.backendImageRef", json!({"type": "null"})),
+        ("CreateRun.transientEnv", json!({"type": "null"})),
         ("SessionRef.sessionId", name()),
         ("AskedPolicy.timeoutMs", whole(1, i64::MAX)),
         ("AskedPolicy.permissionTimeoutMs", whole(1, i64::MAX)),
@@ -92,6 +95,18 @@ fn runner_fields() -> Vec<(&'static str, Value)> {
         ("ClaimRunnerJob.waitMs", whole(0, WAIT_MS_MAX as i64)),
         ("CreateRunnerJob.commandId", id()),
         ("CreateRunnerJob.idempotencyKey", name()),
+        (
+            "CreateRunnerJob.transientEnv",
+            json!({
+                "maxProperties": TRANSIENT_VARIABLES_MAX,
+                "propertyNames": {"pattern": "^[A-Za-z_][A-Za-z0-9_]*$", "maxLength": TRANSIENT_NAME_BYTES_MAX},
+                "additionalProperties": {"type": "string", "maxLength": TRANSIENT_VALUE_BYTES_MAX},
+            }),
+        ),
+        (
+            "BackendImageRef.image",
+            json!({"maxLength": IMAGE_BYTES_MAX, "pattern": "^[A-Za-z0-9].*@sha256:[0-9a-f]{64}$"}),
+        ),
         ("AnswerPermission.digest", id()),
         ("AnswerPermission.optionId", id()),
         ("AckCommand.runnerId", name()),
@@ -264,7 +279,7 @@ fn finish(document: &mut Value) {
     let schemas = &mut document["components"]["schemas"];
     first_command(&mut schemas["CreateRun"]["properties"]["command"]);
     // A client cannot request evicted storage.
-    merge(&mut schemas["CreateSession"]["properties"]["storageKind"]["oneOf"][0], words(["none", "local"]));
+    merge(&mut schemas["CreateSession"]["properties"]["storageKind"]["oneOf"][0], words(["none", "local", "pvc"]));
 }
 
 /// The first command of a run is a turn.

@@ -57,8 +57,10 @@ pub fn dialect() -> Dialect {
         .chore("erasing threads", |app| async move { threads::finish_all_erasing(&app).await })
         .chore("deleting unused attachments", |app| async move { attachments::sweep(&app).await.map(drop) })
         .worker(automations::scheduler::run)
+        .pending_notices(|app, user_id| async move { automations::notices::pending(&app, &user_id).await })
         .topic(automations::PLANNED)
         .tool_source(CalendarSource::new())
+        .mcp_tools(|config| config.section::<SystemAgentsSection>().mcp_tools())
         .user_chore(
             "deleting automations of removed users",
             |app| async move { automations::delete_orphaned(&app).await },

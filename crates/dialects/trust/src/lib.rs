@@ -23,7 +23,7 @@ use ostler_protocol::{failures::Problem, trust::failures::TrustProblem};
 use self::{
     config::WebhooksSection,
     http::sockets,
-    service::{agents, lookup, relations, webhooks},
+    service::{agents, live, lookup, relations, webhooks},
     state::Trust,
 };
 use ostler_server::{
@@ -57,6 +57,7 @@ pub fn dialect() -> Dialect {
         .granted_scopes(
             |app, agent_id, user_id| async move { relations::granted_scopes(&app, agent_id, &user_id).await },
         )
+        .notify_person(live::notify_person)
         .topic(topics::LISTENER)
         .holdings(holdings::HOLDINGS)
         .retention(webhooks::retention());

@@ -44,10 +44,12 @@ impl fmt::Display for Listener {
 }
 
 /// The subject of a notification. A later notification replaces an earlier one of the same subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Subject {
     Manifest(AgentId),
     Webhook(AgentId),
+    /// A noun of another dialect.
+    Other(Arc<str>),
 }
 
 /// A notification on a subject. A higher number is a later one.
@@ -71,20 +73,20 @@ impl NotificationQueue {
         let Notification { subject, number, .. } = notification;
         let last = self.next.get(subject).map(|next| next.number).max(self.sent.get(subject).copied());
         if last.is_none_or(|last| last < *number) {
-            self.next.insert(*subject, notification.clone());
+            self.next.insert(subject.clone(), notification.clone());
         }
     }
 
     /// Puts everything that is pending now. Other subjects were answered, and need not be remembered.
     fn put_all(&mut self, pending: &[Notification]) {
-        let subjects: BTreeSet<_> = pending.iter().map(|notification| notification.subject).collect();
+        let subjects: BTreeSet<_> = pending.iter().map(|notification| &notification.subject).collect();
         self.sent.retain(|subject, _| subjects.contains(subject));
         pending.iter().for_each(|notification| self.put(notification));
     }
 
     fn take(&mut self) -> Vec<Frame> {
         let next = std::mem::take(&mut self.next);
-        self.sent.extend(next.values().map(|notification| (notification.subject, notification.number)));
+        self.sent.extend(next.values().map(|notification| (notification.subject.clone(), notification.number)));
         next.into_values().map(|notification| notification.frame).collect()
     }
 }

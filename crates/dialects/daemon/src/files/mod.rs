@@ -1,6 +1,8 @@
 //! The files of the workspace that the server is bound to. [`Workspace`] is the only way in which this dialect reads and writes them:
 //! nothing outside the workspace can be reached, whatever path a client sends and whatever links an agent creates.
 
+mod configuration;
+mod links;
 mod read;
 mod root;
 #[cfg(test)]
@@ -15,15 +17,20 @@ use ostler_protocol::{
     Failure, Timestamp,
     daemon::files::{Edit, FileError, GlobPattern, TextWrite, WorkspacePath, file_failure, replace_once},
 };
-use ostler_server::app::App;
+use ostler_server::{
+    app::App,
+    dialect::{Dialects, Location},
+};
 use tokio::sync::Semaphore;
 
 pub(crate) use self::{
+    configuration::WriteScope,
     read::{ByteWindow, Entries, EntryStat, TextFile},
     walk::Matches,
     write::{Expected, PastContent, PastFile, WrittenText},
 };
 use self::{
+    links::ServerFiles,
     root::Root,
     walk::SearchBounds,
     write::{NewText, WriteLocks},
@@ -114,7 +121,7 @@ impl Workspace {
         let (start, app) = (start.clone(), self.app.clone());
         let begun_at = app.now();
         let slots = self.slots().searches.clone();
-        self.blocking(slots, move |root, _| {
+        self.blocking(slots, WriteScope::Everything, move |root, _| {
             let is_late = || elapsed_ms(begun_at, app.now()) >= SEARCH_MS_MAX;
             walk::glob(root, &start, &pattern, &SearchBounds { results_max, is_late: &is_late })
         })
@@ -128,7 +135,7 @@ impl Workspace {
         content: String,
         expected: Expected,
     ) -> Result<WrittenText, Failure> {
-        self.write(path, content, None, expected).await
+        self.write(path, content, (None, WriteScope::Everything), expected).await
     }
 
     /// As [`Workspace::write_text_atomic`], encoded as requested, or as the file that it replaces.
@@ -136,21 +143,21 @@ impl Workspace {
         &self,
         path: &WorkspacePath,
         content: String,
-        write: TextWrite,
+        (write, scope): (TextWrite, WriteScope),
         expected: Expected,
     ) -> Result<WrittenText, Failure> {
-        self.write(path, content, Some(write), expected).await
+        self.write(path, content, (Some(write), scope), expected).await
     }
 
     async fn write(
         &self,
         path: &WorkspacePath,
         content: String,
-        write: Option<TextWrite>,
+        (write, scope): (Option<TextWrite>, WriteScope),
         expected: Expected,
     ) -> Result<WrittenText, Failure> {
         let (path, temporary) = (path.clone(), self.temporary_name());
-        self.with_root(move |root, locks| {
+        self.blocking(self.slots().files.clone(), scope, move |root, locks| {
             let new = NewText { content: &content, write, expected: &expected, temporary: &temporary };
             write::text(root, locks, &path, &new)
         })
@@ -163,9 +170,10 @@ impl Workspace {
         path: &WorkspacePath,
         (old_text, new_text): (String, String),
         hash: String,
+        scope: WriteScope,
     ) -> Result<WrittenText, Failure> {
         let (path, temporary) = (path.clone(), self.temporary_name());
-        self.with_root(move |root, locks| {
+        self.blocking(self.slots().files.clone(), scope, move |root, locks| {
             let edit = Edit { old_text: &old_text, new_text: &new_text };
             write::edit(root, locks, &path, (&hash, &temporary), |text| replace_once(text, edit))
         })
@@ -202,20 +210,26 @@ impl Workspace {
         &self,
         work: impl FnOnce(&Root, &WriteLocks) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        self.blocking(self.slots().files.clone(), work).await
+        self.blocking(self.slots().files.clone(), WriteScope::Everything, work).await
     }
 
     /// Does work on a thread that may block. It goes on to its end if the client hangs up, and counts until then.
     async fn blocking<T: Send + 'static>(
         &self,
         slots: Arc<Semaphore>,
+        scope: WriteScope,
         work: impl FnOnce(&Root, &WriteLocks) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let permit = slots.acquire_owned().await.map_err(Failure::internal)?;
         let (path, locks) = (self.path.clone(), self.slots().locks.clone());
+        let stored = self.app.state::<Dialects>().holdings().filter_map(|holding| match holding.location {
+            Location::Path(name) => Some(name),
+            Location::Table(_) => None,
+        });
+        let server_files = self.app.config.data_dir().ok().map(|data_dir| ServerFiles::new(data_dir, stored));
         let work = move || {
             let _permit = permit;
-            work(&Root::open(&path)?, &locks)
+            work(&Root::open(&path)?.hiding(server_files).scoped(scope), &locks)
         };
         tokio::task::spawn_blocking(work).await.map_err(Failure::internal)?
     }

@@ -2,13 +2,18 @@
 //! `..` or by a symbolic link, even by one that was created a moment before. Nothing but regular files and directories is
 //! ever opened.
 
-use std::{fs::File, io, os::fd::OwnedFd, path::Path};
+use std::{fs::File, io, os::fd::OwnedFd, path::Path, sync::Arc};
 
 use ostler_protocol::{
     Failure,
     daemon::files::{FileError, WorkspacePath, file_failure},
 };
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, statat};
+
+use super::{
+    configuration::{self, ConfiguredPlaces, WriteScope},
+    links::{self, ServerFiles},
+};
 
 /// How often an open is tried again if a concurrent rename keeps the kernel from deciding where the path leads.
 #[cfg(target_os = "linux")]
@@ -21,6 +26,9 @@ const SAFE: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTT
 #[derive(Debug)]
 pub(super) struct Root {
     handle: OwnedFd,
+    /// The files of the server, which are not read under other names.
+    server_files: Option<Arc<ServerFiles>>,
+    scope: WriteScope,
 }
 
 /// A file that was opened for reading.
@@ -33,6 +41,7 @@ pub(super) struct OpenFile {
 pub(super) struct Place {
     pub directory: OwnedFd,
     pub name: String,
+    server_files: Option<Arc<ServerFiles>>,
 }
 
 impl Root {
@@ -44,7 +53,17 @@ impl Root {
             tracing::warn!(workspace = %text, %error, "the workspace cannot be opened");
             file_failure(FileError::Io, message)
         })?;
-        Ok(Self { handle: opened })
+        Ok(Self { handle: opened, server_files: None, scope: WriteScope::Everything })
+    }
+
+    /// Refuses other names of these files.
+    pub(super) fn hiding(self, server_files: Option<ServerFiles>) -> Self {
+        Self { server_files: server_files.map(Arc::new), ..self }
+    }
+
+    /// Restricts which files are written.
+    pub(super) fn scoped(self, scope: WriteScope) -> Self {
+        Self { scope, ..self }
     }
 
     /// What is at a path, without opening it.
@@ -60,6 +79,7 @@ impl Root {
         let file = self.resolve(path, OFlags::RDONLY.union(SAFE))?;
         let stat = fstat(&file).map_err(|error| failed(path, error.into()))?;
         check_regular(path, &stat)?;
+        links::check(path, &stat, self.server_files.as_deref())?;
         Ok(OpenFile { file: file.into(), stat })
     }
 
@@ -72,7 +92,26 @@ impl Root {
         let Some((above, name)) = path.split() else {
             return Err(file_failure(FileError::Parse, ".: this is a directory, not a file"));
         };
-        Ok(Place { directory: self.open_directory(&above)?, name: name.to_owned() })
+        let is_restricted = self.scope == WriteScope::Ordinary;
+        if is_restricted && configuration::is_named(path) {
+            return Err(configuration::refusal(path));
+        }
+        let (directory, name) = (self.open_directory(&above)?, name.to_owned());
+        let place = Place { directory, name, server_files: self.server_files.clone() };
+        if is_restricted && self.is_configuration(&place).map_err(|error| failed(path, error))? {
+            return Err(configuration::refusal(path));
+        }
+        Ok(place)
+    }
+
+    /// Whether the place is configuration, under whatever name.
+    fn is_configuration(&self, place: &Place) -> io::Result<bool> {
+        let flags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(SAFE);
+        let open = |path: &str| open_beneath(&self.handle, path, flags).ok();
+        match ConfiguredPlaces::find(&self.handle, open)? {
+            Some(places) => places.contain(&place.directory, &place.name, place.stat()?.as_ref()),
+            None => Ok(true),
+        }
     }
 
     /// Creates a directory and those above it, as far as they do not exist.
@@ -113,6 +152,7 @@ impl Place {
         };
         let stat = fstat(&file).map_err(|error| failed(path, error.into()))?;
         check_writable(path, &stat)?;
+        links::check(path, &stat, self.server_files.as_deref())?;
         Ok(Some(OpenFile { file: file.into(), stat }))
     }
 }

@@ -195,6 +195,113 @@ fn a_write_replaces_a_name_and_not_the_file_that_other_names_share() {
     assert_eq!(fs::metadata(scene.root.join("in/new")).unwrap().mode() & 0o7777, 0o600);
 }
 
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn configuration_is_not_written_under_any_name_unless_the_caller_may_change_it() {
+    let scene = Scene::new();
+    for folder in [".ostler", ".qwen/agents", "conf"] {
+        fs::create_dir_all(scene.root.join(folder)).unwrap();
+    }
+    for file in [".ostler/settings.json", "conf/settings.json"] {
+        fs::write(scene.root.join(file), "{}").unwrap();
+        set_mode(&scene.root.join(file), 0o644);
+    }
+    symlink("../conf/settings.json", scene.root.join(".qwen/settings.json")).unwrap();
+    symlink(".ostler", scene.root.join("alias")).unwrap();
+    // Links to files that do not exist, through another link, and in a folder of configuration.
+    symlink("../conf/later.toml", scene.root.join("in/step")).unwrap();
+    fs::create_dir(scene.root.join(".codex")).unwrap();
+    symlink("../in/step", scene.root.join(".codex/config.toml")).unwrap();
+    symlink(scene.root.join("conf/absolute.json"), scene.root.join(".mcp.json")).unwrap();
+    symlink("../../in/reviewer.md", scene.root.join(".qwen/agents/reviewer.md")).unwrap();
+    fs::create_dir_all(scene.root.join("in/skill/more")).unwrap();
+    symlink("../in/skill", scene.root.join(".qwen/skill")).unwrap();
+    symlink("../../nested.md", scene.root.join("in/skill/nested.md")).unwrap();
+    symlink("..", scene.root.join(".qwen/top")).unwrap();
+    symlink("../.qwen/agents", scene.root.join("in/agents")).unwrap();
+    fs::hard_link(scene.root.join(".ostler/settings.json"), scene.root.join("in/shared")).unwrap();
+    let write = |path: &str, scope| {
+        let new = NewText { content: "x", write: None, expected: &Expected::Anything, temporary: ".ostler-3.tmp" };
+        write::text(&scene.handle().scoped(scope), &scene.locks, &scene.path(path), &new)
+    };
+    for path in [
+        ".ostler/settings.json",
+        "./.ostler//new",
+        "in/../.ostler/new",
+        ".Ostler/settings.json",
+        ".qwen",
+        ".qwen/agents/new.md",
+        ".codex/config.toml",
+        ".mcp.json",
+        "alias/settings.json",
+        "in/agents/new.md",
+        "conf/settings.json",
+        "in/shared",
+        ".env",
+        ".qwen/.env",
+        "conf/later.toml",
+        "conf/absolute.json",
+        "in/reviewer.md",
+        "in/skill/new.md",
+        "in/skill/more/new.md",
+        "nested.md",
+    ] {
+        refused(write(path, WriteScope::Ordinary), "permission_denied");
+    }
+    let handle = scene.handle().scoped(WriteScope::Ordinary);
+    let edit = |path: &str, hash: &str| {
+        write::edit(&handle, &scene.locks, &scene.path(path), (hash, ".ostler-4.tmp"), |_| Ok("x".to_owned()))
+    };
+    let hash = scene.read("conf/settings.json").unwrap().hash;
+    for path in ["alias/settings.json", "conf/settings.json"] {
+        refused(edit(path, &hash), "permission_denied");
+        assert_eq!(scene.read(path).unwrap().text, "{}");
+    }
+    for path in ["in/text", "conf/other", "in/.ostler", "in/.env", "new"] {
+        write(path, WriteScope::Ordinary).unwrap();
+    }
+    write("alias/settings.json", WriteScope::Everything).unwrap();
+    assert_eq!(scene.read(".ostler/settings.json").unwrap().text, "x");
+}
+
+#[test]
+fn another_name_of_a_private_file_or_of_the_servers_is_not_opened() {
+    let scene = Scene::new();
+    let data_dir = scene.above.path().join("data");
+    fs::create_dir_all(data_dir.join("git-credentials")).unwrap();
+    let server_files = ServerFiles::new(data_dir.clone(), ["token", "ostler.db"].into_iter());
+    let handle = scene.handle().hiding(Some(server_files));
+    let secret = scene.outside("secret");
+    for (number, (file, mode)) in [
+        (data_dir.join("token"), 0o600),
+        (data_dir.join("ostler.db"), 0o644),
+        (data_dir.join("git-credentials/key"), 0o644),
+        (secret.clone(), 0o600),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("in/shared-{number}");
+        fs::write(&file, "secret").unwrap();
+        set_mode(&file, mode);
+        fs::hard_link(&file, scene.root.join(&name)).unwrap();
+        let path = scene.path(&name);
+        refused(read::text(&handle, &path), "permission_denied");
+        refused(read::bytes(&handle, &path, 0, 10), "permission_denied");
+        let new = NewText { content: "x", write: None, expected: &Expected::Anything, temporary: ".ostler-5.tmp" };
+        refused(write::text(&handle, &scene.locks, &path, &new), "permission_denied");
+    }
+    // As in a store of packages.
+    set_mode(&secret, 0o644);
+    assert_eq!(read::text(&handle, &scene.path("in/shared-3")).unwrap().text, "secret");
+    // A private file without another name.
+    set_mode(&scene.root.join("in/text"), 0o600);
+    assert_eq!(read::text(&handle, &scene.path("in/text")).unwrap().text, "one\ntwo\n");
+}
+
 #[test]
 fn a_write_that_is_refused_changes_nothing_and_leaves_nothing() {
     let scene = Scene::new();

@@ -273,7 +273,7 @@ impl<'a> Temporary<'a> {
 
     /// Gives the file its own name, in place of another file only if it may overwrite one.
     fn rename(&mut self, overwrites: bool) -> rustix::io::Result<()> {
-        let Place { directory, name } = self.place;
+        let Place { directory, name, .. } = self.place;
         if overwrites {
             renameat(directory, self.name, directory, name.as_str())?;
         } else {

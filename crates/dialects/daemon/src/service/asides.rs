@@ -1,7 +1,5 @@
 //! Questions beside a session, which leave no trace in it.
 
-use std::path::Path;
-
 use ostler_protocol::{
     Failure,
     daemon::asides::{
@@ -73,7 +71,6 @@ pub(crate) async fn btw(
 
 async fn ask(app: &App, caller: &Principal, open: &OpenSession, query: &SideQuery) -> Result<SideAnswer, Failure> {
     let profile = current_model(app, open);
-    let workspace = Some(open.daemon.workspace.as_str()).filter(|path| !path.is_empty()).map(Path::new);
-    let backend = QueriedBackend { tenant_id: &open.session.tenant_id, profile: &profile, workspace };
+    let backend = QueriedBackend { tenant_id: &open.session.tenant_id, profile: &profile };
     side_queries::ask(app, caller, backend, query).await
 }

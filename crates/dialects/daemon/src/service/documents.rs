@@ -42,12 +42,19 @@ pub(crate) enum WriteOutcome {
 }
 
 impl DocumentPlace {
-    /// The absolute path, as clients see it.
-    pub(crate) fn path(self, app: &App) -> Result<PathBuf, Failure> {
+    fn path(self, app: &App) -> Result<PathBuf, Failure> {
         Ok(match self {
             Self::Workspace(path) => DaemonState::of(app).workspace()?.join(path),
             Self::Data(path) => app.config.data_dir()?.join(path),
         })
+    }
+
+    /// The path, as clients see it: absolute in the workspace, whose path they know, and relative in the data directory.
+    pub(crate) fn shown_path(self, app: &App) -> Result<String, Failure> {
+        match self {
+            Self::Workspace(_) => Ok(self.path(app)?.to_string_lossy().into_owned()),
+            Self::Data(path) => Ok(path.to_owned()),
+        }
     }
 
     /// The path in its directory.

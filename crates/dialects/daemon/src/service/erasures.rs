@@ -8,7 +8,7 @@ use ostler_protocol::{
         sessions::Session,
     },
 };
-use ostler_server::{app::App, directories};
+use ostler_server::{app::App, service::session_storage};
 use ostler_store as store;
 
 /// The author of these erasures.
@@ -58,7 +58,7 @@ async fn finish(app: &App, session: &Session) -> Result<(), Failure> {
     if store::retention::is_held(&app.db, session.session).await? {
         return Ok(());
     }
-    directories::clear(directories::session_storage(app, session.session)?).await?;
+    session_storage::clear(app, session).await?;
     store::kernel::erasures::finish(&app.db, session).await?;
     app.forget_session(session.session);
     Ok(())

@@ -1,5 +1,5 @@
 //! Verbs on the files of the workspace. Every caller that may submit work in the daemon's tenant may read them. Routes that write
-//! also require a token.
+//! also require a token, and for configuration the right to change settings.
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ostler_protocol::{
@@ -9,12 +9,13 @@ use ostler_protocol::{
         ReadFileQuery, StatQuery, WorkspaceFile, WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat,
         WriteMode, WriteWorkspaceFile, WrittenWorkspaceFile, text_window,
     },
+    kernel::provider_profiles::ProfileOwner,
 };
 use ostler_server::{app::App, auth::Principal};
 
 use super::lookup;
 use crate::{
-    files::{ByteWindow, Entries, EntryStat, Expected, Matches, Workspace, WrittenText, elapsed_ms},
+    files::{ByteWindow, Entries, EntryStat, Expected, Matches, Workspace, WriteScope, WrittenText, elapsed_ms},
     state::DaemonState,
 };
 
@@ -24,6 +25,15 @@ const ENCODING: &str = "utf-8";
 fn admit(app: &App, caller: &Principal) -> Result<Workspace, Failure> {
     caller.may_submit(&DaemonState::of(app).config.tenant)?;
     Workspace::open(app)
+}
+
+/// The files that the caller may write. Configuration takes the same right here as on its own routes.
+fn write_scope(app: &App, caller: &Principal) -> WriteScope {
+    let tenant = DaemonState::of(app).config.tenant.clone();
+    match caller.may_provide(&ProfileOwner::Tenant(tenant)) {
+        Ok(()) => WriteScope::Everything,
+        Err(_) => WriteScope::Ordinary,
+    }
 }
 
 pub(crate) async fn read(app: &App, caller: &Principal, query: &ReadFileQuery) -> Result<WorkspaceFile, Failure> {
@@ -114,8 +124,9 @@ pub(crate) async fn write(
         (WriteMode::Replace, Some(hash)) => Expected::Hash(hash),
         _ => Expected::Absent,
     };
+    let how = (encoding, write_scope(app, caller));
     let WrittenText { created, size_bytes, hash, profile } =
-        workspace.write_text(&path, body.content, encoding, expected).await?;
+        workspace.write_text(&path, body.content, how, expected).await?;
     Ok(WrittenWorkspaceFile {
         kind: "file_write".into(),
         path: path.to_string(),
@@ -140,7 +151,8 @@ pub(crate) async fn edit(
     lookup::check_any_client(app, caller, client).await?;
     body.check()?;
     let path = workspace.path(&body.path)?;
-    let edited = workspace.edit_text(&path, (body.old_text, body.new_text), body.expected_hash).await?;
+    let (texts, scope) = ((body.old_text, body.new_text), write_scope(app, caller));
+    let edited = workspace.edit_text(&path, texts, body.expected_hash, scope).await?;
     Ok(EditedWorkspaceFile {
         kind: "file_edit".into(),
         path: path.to_string(),

@@ -15,6 +15,7 @@ use ostler_protocol::{
         states::ConnectionState,
         tools::McpTool,
     },
+    text::clip,
 };
 use ostler_server::{
     app::App,
@@ -26,6 +27,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::{notes::Note, workspace};
 
+/// Most tools that cannot be called which a hint names, and its most characters.
+const SKIPPED_SHOWN_MAX: usize = 8;
+const SKIPPED_CHARS_MAX: usize = 200;
 const BUDGET_HINT: &str = "raise --mcp-client-budget, or disable MCP servers";
 
 /// The server of this name.
@@ -93,7 +97,7 @@ fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) 
         status,
         error: problem.map(|problem| problem.to_string()),
         error_kind,
-        hint: is_refused.then(|| BUDGET_HINT.to_owned()),
+        hint: is_refused.then(|| BUDGET_HINT.to_owned()).or_else(|| skipped_hint(view?)),
         name: known.name.clone(),
         mcp_status,
         transport: known.server.transport(),
@@ -103,6 +107,15 @@ fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) 
         removable: is_added,
         description,
     }
+}
+
+/// The tools that the server lists and that cannot be called. `None` if there are none.
+fn skipped_hint(view: &ConnectionView) -> Option<String> {
+    let skipped = view.tools.iter().filter(|tool| tool.invalid_reason.is_some());
+    let names: Vec<_> = skipped.map(|tool| tool.server_tool_name.as_str()).collect();
+    let shown = names.iter().take(SKIPPED_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
+    (!names.is_empty())
+        .then(|| format!("{} of its tools are skipped: {}", names.len(), clip(&shown, SKIPPED_CHARS_MAX)))
 }
 
 pub(super) fn error_kind(problem: &McpProblem) -> CellErrorKind {

@@ -14,14 +14,19 @@ use ostler_server::{
     auth::Principal,
     mcp::{AddRefused, Mcp},
 };
+use serde_json::json;
 
 use super::{companion, mcp_changes::failed, notes::Note, sessions::RETRY_AFTER_MS, workspace};
 
-/// The client that changes something. These routes need one.
-async fn check(app: &App, caller: &Principal, client: Option<String>) -> Result<String, Failure> {
-    workspace::check_configure(app, caller, client.as_deref()).await?;
-    let missing = || Failure::invalid(Rule::MissingClientId, "this needs the header X-Qwen-Client-Id");
-    client.ok_or_else(missing)
+/// Checks that the caller may add and remove servers, and that it names its client. A token of the role `provide` cannot attach to a
+/// session, so that it has no client to name.
+async fn check(app: &App, caller: &Principal, client: Option<&str>) -> Result<(), Failure> {
+    workspace::check_configure(app, caller, client).await?;
+    let may_attach = caller.may_submit(workspace::tenant(app)).is_ok();
+    if client.is_none() && may_attach {
+        return Err(Failure::invalid(Rule::MissingClientId, "this needs the header X-Qwen-Client-Id"));
+    }
+    Ok(())
 }
 
 /// Adds a server, or replaces one that was added before, and connects it. A server that cannot be connected is not added.
@@ -31,7 +36,7 @@ pub(crate) async fn add(
     client: Option<String>,
     request: AddMcpServer,
 ) -> Result<McpServerAdded, Failure> {
-    let client = check(app, caller, client).await?;
+    check(app, caller, client.as_deref()).await?;
     let (name, server) = request.read()?;
     if server.command.is_some() {
         companion::check_programs(app, caller, "an MCP server with a command")?;
@@ -55,7 +60,7 @@ pub(crate) async fn add(
             tool_count: addition.view.tools.len(),
             originator_client_id: client.clone(),
         };
-        let note = Note { frame: "mcp_server_added", data: value_of(&added), client: Some(client) };
+        let note = Note { frame: "mcp_server_added", data: value_of(&added), client };
         workspace::announce(&app, &caller, &note).await;
         Ok(McpServerAdded::Added(added))
     })
@@ -87,7 +92,7 @@ pub(crate) async fn remove(
     client: Option<String>,
     name: &str,
 ) -> Result<McpServerRemoved, Failure> {
-    let client = check(app, caller, client).await?;
+    check(app, caller, client.as_deref()).await?;
     let name = check_new_name(name)?.to_owned();
     if !Mcp::of(app).remove(&name) {
         return Ok(McpServerRemoved::Skipped(skipped(name, McpSkipReason::NotPresent)));
@@ -95,9 +100,11 @@ pub(crate) async fn remove(
     let was_shadowing_settings = app.config.mcp.servers.contains_key(&name);
     let removed =
         RemovedMcpServer { name, removed: true, was_shadowing_settings, originator_client_id: client.clone() };
-    let data = serde_json::json!({"name": removed.name, "wasShadowingSettings": was_shadowing_settings,
-        "originatorClientId": client});
-    let note = Note { frame: "mcp_server_removed", data, client: Some(client) };
+    let mut data = json!({"name": removed.name, "wasShadowingSettings": was_shadowing_settings});
+    if let Some(client) = &client {
+        data["originatorClientId"] = client.as_str().into();
+    }
+    let note = Note { frame: "mcp_server_removed", data, client };
     workspace::announce(app, caller, &note).await;
     Ok(McpServerRemoved::Removed(removed))
 }

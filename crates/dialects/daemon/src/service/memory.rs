@@ -14,7 +14,10 @@ use ostler_protocol::{
     },
     kernel::context,
 };
-use ostler_server::{app::App, auth::Principal};
+use ostler_server::{
+    app::App,
+    auth::{Access, Principal},
+};
 use serde_json::json;
 
 use super::{
@@ -44,7 +47,7 @@ pub(crate) async fn get(app: &App, caller: &Principal) -> Result<MemoryStatus, F
     workspace::check_read(app, caller)?;
     let (mut files, mut rules, mut errors) = (vec![], 0, vec![]);
     for (scope, place) in places() {
-        let path = place.path(app)?.to_string_lossy().into_owned();
+        let path = place.shown_path(app)?;
         match documents::read(app, place).await {
             Ok(None) => {}
             Ok(Some(Document { text, .. })) => {
@@ -69,7 +72,8 @@ pub(crate) async fn get(app: &App, caller: &Principal) -> Result<MemoryStatus, F
     })
 }
 
-/// Appends to a memory file, or replaces it, and notifies the clients of open sessions if it has changed.
+/// Appends to a memory file, or replaces it, and notifies the clients of open sessions if it has changed. The server's own memory
+/// precedes the prompts of everyone, so that only the operator writes it.
 pub(crate) async fn write(
     app: &App,
     caller: &Principal,
@@ -78,6 +82,9 @@ pub(crate) async fn write(
 ) -> Result<MemoryWritten, Failure> {
     workspace::check_change(app, caller, client.as_deref()).await?;
     let change = request.read()?;
+    if change.scope == MemoryScope::Global {
+        Access::Operate.admit(caller)?;
+    }
     let caller = caller.clone();
     app.to_the_end(move |app| async move {
         let late = || Failure::rule(Rule::MemoryWriteTimeout, "the memory file could not be written in time");
@@ -105,7 +112,7 @@ async fn apply(app: &App, change: &MemoryChange) -> Result<MemoryWritten, Failur
             MemoryScope::Workspace => current(app).await?,
             MemoryScope::Global => (GLOBAL, documents::read(app, GLOBAL).await?),
         };
-        let file_path = place.path(app)?.to_string_lossy().into_owned();
+        let file_path = place.shown_path(app)?;
         let written = |bytes_written: usize, changed: bool| {
             let mode: MemoryMode = change.mode;
             MemoryWritten { ok: true, file_path, bytes_written, mode, changed }

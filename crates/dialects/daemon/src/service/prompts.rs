@@ -114,7 +114,7 @@ async fn cancel_if_closed(
     }
     let run = app.command_ref(command_id).await?;
     let reason = Some("the session was closed".to_owned());
-    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason, origin: None }).await?;
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason, origin: None, with_jobs: false }).await?;
     Err(not_found(&open.session.public_id()))
 }
 
@@ -304,5 +304,7 @@ pub(crate) async fn cancel(app: &App, caller: &Principal, id: &str, client: Opti
     let Some(command_id) = open.session.active_command_id else { return Ok(()) };
     let run = app.command_ref(command_id).await?;
     let origin = client.map(str::to_owned);
-    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason: None, origin }).await.map(drop)
+    app.submit(&run, CancelCommandOp { command_id, by: caller.name(), reason: None, origin, with_jobs: false })
+        .await
+        .map(drop)
 }

@@ -18,8 +18,9 @@ use std::{
 use bytes::Bytes;
 use ostler_protocol::{
     Failure,
-    daemon::frames::{self, Frame},
-    kernel::sessions::Session,
+    daemon::frames::{self, Frame, Resync},
+    ids::SessionId,
+    kernel::{events::Event, sessions::Session},
 };
 use ostler_server::{app::App, auth::Principal, net::permits::Permit, service::replay_throttle::SHORT_EVENTS_MAX};
 use ostler_store::{self as store, kernel::events::Bounds};
@@ -75,6 +76,8 @@ pub(crate) struct EventStream {
     /// Sent after the replay.
     snapshot: Option<Frame>,
     replayed: u64,
+    /// Whether the client was notified that payloads were removed during the replay.
+    has_gap: bool,
     _permit: Permit,
     _slot: StreamSlot,
 }
@@ -137,6 +140,7 @@ pub(crate) async fn open(
         queue,
         snapshot,
         replayed: 0,
+        has_gap: false,
         _permit: permit,
         _slot: slot,
     };
@@ -192,10 +196,7 @@ impl EventStream {
         }
         match &self.phase {
             Phase::Replaying { until, .. } if self.after < *until => self.read_page().await,
-            Phase::Replaying { .. } => {
-                self.finish_replay();
-                Ok(())
-            }
+            Phase::Replaying { .. } => self.finish_replay().await,
             Phase::CatchingUp(_) => {
                 let Self { session, session_id, after, queue, .. } = &*self;
                 let joining = Joining { session: session.session, session_id, after: *after, queue };
@@ -227,9 +228,15 @@ impl EventStream {
             Phase::Replaying { until, .. } => *until,
             _ => i64::MAX,
         };
+        let removed = last_removed(&self.app, self.session.session, &page.events, (self.after, until)).await?;
+        if let Some(removed) = removed {
+            self.skip_removed(removed);
+        }
+        let after = self.after;
+        let replayed = page.events.iter().skip_while(|event| event.session_seq <= after);
         let prompts = &self.app.state::<Streams>().prompts;
         let mut sent = vec![];
-        for event in page.events.iter().take_while(|event| event.session_seq <= until) {
+        for event in replayed.take_while(|event| event.session_seq <= until) {
             let (Phase::Replaying { translator, .. } | Phase::CatchingUp(translator)) = &mut self.phase else { break };
             // The session was open after the events that are replayed, so an earlier closing does not end the stream.
             let is_past = |frame: &SentFrame| frame.is_last && until < i64::MAX;
@@ -238,6 +245,17 @@ impl EventStream {
         }
         self.add(sent);
         Ok(())
+    }
+
+    /// Goes on after this event. The client is notified once.
+    fn skip_removed(&mut self, removed: i64) {
+        let last_delivered_id = frames::last_id(self.after).max(self.after_id);
+        self.after = removed;
+        if !std::mem::replace(&mut self.has_gap, true) {
+            let earliest_available_id = frames::first_id(removed + 1);
+            let gap = Resync::RingEvicted { last_delivered_id, earliest_available_id };
+            self.ready.push_back(frames::resync_required(gap, self.app.now()).to_sse().into());
+        }
     }
 
     fn add(&mut self, sent: Vec<SentFrame>) {
@@ -253,7 +271,11 @@ impl EventStream {
         }
     }
 
-    fn finish_replay(&mut self) {
+    async fn finish_replay(&mut self) -> Result<(), Failure> {
+        // How far behind the stream is now, after a replay that may have taken long.
+        if let Some(session) = store::kernel::sessions::get(&self.app.db, self.session.session).await? {
+            self.session.last_seq = session.last_seq;
+        }
         let now = self.app.now();
         self.ready.push_back(frames::replay_complete(self.replayed, now).to_sse().into());
         self.ready.extend(self.snapshot.take().map(|frame| frame.to_sse().into()));
@@ -262,7 +284,21 @@ impl EventStream {
         if let Phase::Replaying { translator, .. } = std::mem::replace(&mut self.phase, live) {
             self.phase = Phase::CatchingUp(translator);
         }
+        Ok(())
     }
+}
+
+/// The last event within the range whose payload was removed, if this page has one: retention may go on during a replay.
+async fn last_removed(
+    app: &App,
+    session: SessionId,
+    page: &[Event],
+    (after, until): (i64, i64),
+) -> Result<Option<i64>, Failure> {
+    let is_removed = |event: &&Event| event.session_seq <= until && event.payload.is_none();
+    let Some(last) = page.iter().rev().find(is_removed) else { return Ok(None) };
+    let recorded = store::daemon::frames::last_removed(&app.db, session, after, until).await?;
+    Ok(Some(recorded.unwrap_or_default().max(last.session_seq)))
 }
 
 /// Ends the stream if its client takes nothing for too long, also if it takes nothing because nothing is sent. Bytes that were

@@ -22,6 +22,8 @@ use super::{
 
 /// How many requests of one id are looked at. Runners choose the ids, so that runs may have the same.
 const SAME_ID_MAX: u32 = 8;
+/// How many late votes on one request are recorded. Each of them is an event of the session's log.
+const LATE_VOTES_MAX: u32 = 16;
 
 /// The caller of a vote.
 pub(crate) struct VoteCaller<'a> {
@@ -51,11 +53,12 @@ pub(crate) async fn cast(
     vote.outcome()?;
     let unknown = || unknown(request_id, session_id);
     let (open, request) = find(app, &vote_caller, session_id, request_id).await?;
-    let choice = vote.choice(&request.options).map_err(|failure| failure.detail("requestId", request_id))?;
+    // A request that was resolved has no options any more, so that any vote on it is late.
     if request.status != PermissionStatus::Pending {
         report_late(app, &vote_caller, &open, &request).await?;
         return Err(unknown());
     }
+    let choice = vote.choice(&request.options).map_err(|failure| failure.detail("requestId", request_id))?;
     if choice != Choice::Cancel {
         check_attached(app, &request, client).await?;
     }
@@ -121,7 +124,7 @@ async fn check_attached(app: &App, request: &PermissionRequest, client: Option<&
     Err(failure.detail("reason", refusal.as_str()))
 }
 
-/// Shows the session's clients that a vote came too late. Of several late votes on a request, only the first is recorded.
+/// Shows the session's clients that a vote came too late. Of very many late votes on a request, only the first are recorded.
 async fn report_late(
     app: &App,
     vote_caller: &VoteCaller<'_>,
@@ -129,7 +132,9 @@ async fn report_late(
     request: &PermissionRequest,
 ) -> Result<(), Failure> {
     let (session, resolved_seq) = (open.session.session, request.resolved_seq.unwrap_or_default());
-    if store::daemon::frames::has_late_vote(&app.db, session, request.permission_id, resolved_seq).await? {
+    let counted =
+        store::daemon::frames::count_late_votes(&app.db, session, request.permission_id, resolved_seq, LATE_VOTES_MAX);
+    if counted.await? >= LATE_VOTES_MAX as usize {
         return Ok(());
     }
     let data = json!({"requestId": request.permission_id, "sessionId": open.session.public_id(),

@@ -67,7 +67,7 @@ async fn create(app: &App, force: bool) -> Result<WorkspaceInitialized, Failure>
         }
     }
     let (place, document) = memory::current(app).await?;
-    let path = place.path(app)?.to_string_lossy().into_owned();
+    let path = place.shown_path(app)?;
     let action = match &document {
         None => InitAction::Created,
         Some(Document { text, .. }) if text.trim().is_empty() => {

@@ -40,6 +40,7 @@ pub(crate) fn routes() -> ApiRouter<App> {
         .routes(routes!(commands::patch_status))
         .routes(routes!(runner_jobs::create, runner_jobs::list))
         .routes(routes!(runner_jobs::get))
+        .routes(routes!(runner_jobs::log))
         .routes(routes!(runner_jobs::claim))
         .routes(routes!(permissions::list))
         .routes(routes!(permissions::answer))

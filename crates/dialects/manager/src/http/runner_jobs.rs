@@ -10,7 +10,8 @@ use ostler_protocol::{
     failures::Problem,
     ids::{RunId, RunnerJobId},
     kernel::runner_jobs::{
-        ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, ListRunnerJobs, RunnerJob, RunnerJobPage,
+        ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobLogQuery, ListRunnerJobs, RunnerJob, RunnerJobLog,
+        RunnerJobPage,
     },
 };
 
@@ -67,6 +68,21 @@ pub(crate) async fn get(
     At((run_id, job_id)): At<(RunId, RunnerJobId)>,
 ) -> Result<Json<RunnerJob>, Refusal> {
     Ok(Json(service::runner_jobs::get(&app, &caller, run_id, job_id).await?))
+}
+
+/// Read the end of the log of a job's runner, or what was added since `after`. Secrets that the server knows are redacted.
+#[utoipa::path(get, path = "/api/v1/runs/{runId}/runner-jobs/{runnerJobId}/log", tag = "runner-jobs",
+    security(("token" = ["read"])),
+    params(("runId" = RunId, Path), ("runnerJobId" = RunnerJobId, Path), JobLogQuery),
+    responses((status = 200, body = RunnerJobLog), (status = "4XX", body = Problem)))]
+pub(crate) async fn log(
+    State(app): State<App>,
+    Caller(caller): Caller,
+    At((run_id, job_id)): At<(RunId, RunnerJobId)>,
+    Params(query): Params<JobLogQuery>,
+) -> Result<Json<RunnerJobLog>, Refusal> {
+    let job = service::runner_jobs::get(&app, &caller, run_id, job_id).await?;
+    Ok(Json(service::runner_logs::read(&app, job, query).await?))
 }
 
 /// Claim a job as a runner elsewhere: the oldest job of the profiles, which must be in `runner.external_profiles`. The run is then

@@ -95,14 +95,16 @@ fn only_page(params: &RawJson) -> Result<(), Failure> {
 }
 
 async fn call_tool(context: &RequestContext, id: RpcId, params: &RawJson) -> HandledMessage {
-    let found = read_params::<CallToolParams>(params)
-        .and_then(|params| ServedTool::find(&params.name).map(|tool| (tool, params)).ok_or_else(unknown_tool));
-    let (tool, params) = match found {
+    let found = read_params::<CallToolParams>(params).and_then(|mut params| {
+        let tool = ServedTool::find(&params.name).ok_or_else(unknown_tool)?;
+        let progress_token = params.take_progress_token()?;
+        Ok((tool, params.arguments, progress_token))
+    });
+    let (tool, arguments, progress_token) = match found {
         Ok(found) => found,
         Err(failure) => return HandledMessage::Reply(Box::new(context.error(id, failure))),
     };
-    let progress_token = params.meta.and_then(|meta| meta.progress_token);
-    match tools::call(context, tool, params.arguments.as_ref()).await {
+    match tools::call(context, tool, arguments.as_ref()).await {
         Ok(tools::ToolOutcome::Done(value)) => {
             HandledMessage::Reply(Box::new(RpcFrame::Answer { id, result: tool_result(&value) }))
         }

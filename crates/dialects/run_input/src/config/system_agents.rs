@@ -3,6 +3,7 @@
 use ostler_protocol::{
     Failure, Rule,
     kernel::stages::{ROUTER_MS_DEFAULT, ROUTER_MS_MAX, RouterMode},
+    mcp::names::TOOL_PREFIX,
     run_input::automations::ENABLED_TOOLS_MAX,
     tools::is_offered_name,
 };
@@ -23,7 +24,8 @@ pub struct SystemAgentsSection {
     pub router: RouterMode,
     /// Time limit of a router with a request of its own. Without its plan, the message is worked on with all tools and context.
     pub router_timeout_ms: u64,
-    /// The tools that runs in chats may use, by their names; `*`: all that the server offers.
+    /// The tools that runs in chats may use, by their names; `*`: all that the server offers, except those of MCP servers. A tool of
+    /// an MCP server is offered to chats and automations if it is named, such as `mcp__notes__add`.
     pub enabled_tools: Vec<String>,
     /// Maximum number of a thread's earlier messages that the agent `model` gets with a message; unset: as many as fit.
     pub context_messages_max: Option<u32>,
@@ -59,6 +61,12 @@ impl SystemAgentsSection {
     pub(crate) fn enabled_tools(&self) -> Option<Vec<String>> {
         let has_all = self.enabled_tools.iter().any(|name| name == ALL_TOOLS);
         (!has_all).then(|| self.enabled_tools.clone())
+    }
+
+    /// The tools of MCP servers that users' runs get: those that are named. `*` does not stand for them, because they have the
+    /// operator's credentials.
+    pub(crate) fn mcp_tools(&self) -> Vec<String> {
+        self.enabled_tools.iter().filter(|name| name.starts_with(TOOL_PREFIX)).cloned().collect()
     }
 
     fn check_tools(&self) -> Result<(), Failure> {

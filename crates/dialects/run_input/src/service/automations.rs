@@ -1,8 +1,10 @@
 //! Automations: create, read, change, delete, and when they start. An automation belongs to one user; to others it does not
 //! exist.
 
+pub(crate) mod notices;
 pub(crate) mod scheduler;
 pub(crate) mod starts;
+mod tools;
 
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
@@ -59,6 +61,7 @@ pub(crate) async fn create(
             return Ok((existing, false));
         }
     }
+    tools::check(app, caller, request.config.enabled_tools.as_deref()).await?;
     let now = app.wall();
     let status = request.status.unwrap_or(AutomationStatus::Active);
     let new = Automation {
@@ -147,6 +150,9 @@ pub(crate) async fn update(
     request: UpdateAutomation,
 ) -> Result<Automation, Failure> {
     let timezone = request.check()?;
+    if let Some(config) = &request.config {
+        tools::check(app, caller, config.enabled_tools.as_deref()).await?;
+    }
     let mut attempts =
         app.attempts(|| Failure::new(FailureKind::Overloaded, "the automation was changed too often; try again"));
     loop {
@@ -160,7 +166,8 @@ pub(crate) async fn update(
             Some(AutomationStatus::Active) if old.status == AutomationStatus::Disabled => {
                 (new.status, new.disabled_reason, new.failures) = (AutomationStatus::Active, None, 0);
             }
-            Some(AutomationStatus::Disabled) if old.status == AutomationStatus::Active => {
+            // Also of one that the server has paused: its owner leaves it paused, and is no longer notified of it.
+            Some(AutomationStatus::Disabled) if old.disabled_reason != Some(DisabledReason::Requested) => {
                 (new.status, new.disabled_reason) = (AutomationStatus::Disabled, Some(DisabledReason::Requested));
             }
             _ => {}

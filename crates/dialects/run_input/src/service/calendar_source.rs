@@ -8,18 +8,19 @@ use ostler_protocol::{
     kernel::context::Context,
     run_input::{
         agui::input::ClientTime,
-        calendar::tool::{CALENDAR_WRITE, CalendarTool},
+        calendar::tool::{CALENDAR_WRITE, CalendarTool, EVENT_TIMEZONE},
     },
     tools::{ToolDefinition, ToolOrigin},
 };
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::{
-    calendar_tools::{CalendarCallContext, calendar_tools, read_calendar, write_calendar},
+    calendar_tools::{CalendarCallContext, calendar_tools, missing_zone_of, read_calendar, write_calendar},
     owners,
 };
 use ostler_server::{
     app::App,
+    auth::Principal,
     tools::{Invocation, ToolContext, ToolError, ToolSource},
 };
 
@@ -65,12 +66,45 @@ impl ToolSource for CalendarSource {
             let caller = owners::principal(app, owner).await.map_err(tool_error)?.ok_or_else(no_owner)?;
             let arguments = Value::Object(invocation.arguments.clone());
             let result = match invocation.tool.name.as_str() {
-                CALENDAR_WRITE => write_calendar(app, &caller, &call_context(&invocation.context), &arguments).await,
+                CALENDAR_WRITE => write(app, &caller, invocation, &arguments).await,
                 _ => read_calendar(app, &caller, &arguments).await,
             };
             result.map(|result| result.to_string()).map_err(tool_error)
         })
     }
+
+    /// The final call of `calendar_write` names the zone of the event: it is recorded, and a person who is asked sees it.
+    fn complete<'a>(
+        &'a self,
+        app: &'a App,
+        context: &'a ToolContext,
+        tool: &'a ToolDefinition,
+        mut arguments: Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Map<String, Value>, Failure>> {
+        Box::pin(async move {
+            let caller = match context.owner.as_deref().filter(|_| tool.name == CALENDAR_WRITE) {
+                Some(owner) => owners::principal(app, owner).await?,
+                None => None,
+            };
+            if let Some(caller) = caller
+                && let Some((zone, _)) = missing_zone_of(app, &caller, &call_context(context), &arguments).await?
+            {
+                arguments.insert(EVENT_TIMEZONE.into(), zone.into());
+            }
+            Ok(arguments)
+        })
+    }
+}
+
+/// Writes with the final arguments. The result tells where the zone came from if the agent has not named it.
+async fn write(app: &App, caller: &Principal, invocation: &Invocation, arguments: &Value) -> Result<Value, Failure> {
+    let context = call_context(&invocation.context);
+    let assumed = missing_zone_of(app, caller, &context, &invocation.requested).await?;
+    let mut result = write_calendar(app, caller, &context, arguments).await?;
+    if let Some((_, source)) = assumed {
+        result["timezone_source"] = json!(source);
+    }
+    Ok(result)
 }
 
 /// The clock of the user's device, as the run's message has it. A clock that no device has sent is in the user's zone, which

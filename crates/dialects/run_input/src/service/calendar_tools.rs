@@ -6,13 +6,13 @@ use ostler_protocol::{
         agui::input::ClientTime,
         calendar::{
             CalendarEvent, ListOccurrences,
-            tool::{CalendarTool, CalendarWrite, KnownZones, ZoneSource, definitions, read_write},
+            tool::{CalendarTool, CalendarWrite, KnownZones, ZoneSource, definitions, missing_zone, read_write},
         },
-        local_times::{LocalTimeKind, local_text},
+        local_times::{LocalTimeKind, local_text, resolve},
     },
 };
 use ostler_server::{app::App, auth::Principal, service::users};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::calendar_events;
 
@@ -21,6 +21,31 @@ use super::calendar_events;
 pub struct CalendarCallContext {
     /// `forwardedProps.client_time` of the run.
     pub client_time: Option<ClientTime>,
+}
+
+impl CalendarCallContext {
+    fn device(&self) -> Option<&str> {
+        self.client_time.as_ref().map(|time| time.device_timezone.as_str())
+    }
+}
+
+/// The zone of the caller's user. `None` if the caller is none.
+async fn user_zone(app: &App, caller: &Principal) -> Result<Option<String>, Failure> {
+    Ok(match caller {
+        Principal::User { .. } => users::time_zone(app, caller).await?.iana_name().map(str::to_owned),
+        _ => None,
+    })
+}
+
+/// The zone that a call of `calendar_write` needs and does not name, and where it comes from.
+pub(super) async fn missing_zone_of(
+    app: &App,
+    caller: &Principal,
+    context: &CalendarCallContext,
+    arguments: &Map<String, Value>,
+) -> Result<Option<(String, ZoneSource)>, Failure> {
+    let user = user_zone(app, caller).await?;
+    Ok(missing_zone(arguments, KnownZones { device: context.device(), user: user.as_deref() }))
 }
 
 /// The definitions of the tools `calendar_write` and `calendar_read`.
@@ -35,11 +60,8 @@ pub async fn write_calendar(
     context: &CalendarCallContext,
     arguments: &Value,
 ) -> Result<Value, Failure> {
-    let user = match caller {
-        Principal::User { .. } => users::time_zone(app, caller).await?.iana_name().map(str::to_owned),
-        _ => None,
-    };
-    let device = context.client_time.as_ref().map(|time| time.device_timezone.as_str());
+    let user = user_zone(app, caller).await?;
+    let device = context.device();
     match read_write(arguments, KnownZones { device, user: user.as_deref() })? {
         CalendarWrite::Create(made) => {
             let event = calendar_events::create(app, caller, &made.call).await?;
@@ -66,16 +88,26 @@ pub async fn read_calendar(app: &App, caller: &Principal, arguments: &Value) -> 
 fn written(action: &str, event: &CalendarEvent, source: Option<ZoneSource>) -> Result<Value, Failure> {
     let zone = event.zone()?;
     let (start, end) = event.first(&zone)?;
-    let note = match start.kind {
-        LocalTimeKind::Exact => None,
-        LocalTimeKind::Missing => {
-            Some("the clocks skip this local time; the event starts as much later as the clocks are moved")
-        }
-        LocalTimeKind::Ambiguous => Some("the clocks show this local time twice; the event starts at the first"),
-    };
+    let end_kind = resolve(event.ends_at, &zone).map_or(LocalTimeKind::Exact, |resolved| resolved.kind);
+    let notes: Vec<_> = [note(start.kind, "start"), note(end_kind, "end")].into_iter().flatten().collect();
+    let note = Some(notes.join("; ")).filter(|note| !note.is_empty());
     Ok(json!({
         "action": action, "event_id": event.id, "event": event, "event_timezone": event.event_timezone,
         "timezone_source": source, "starts_at_utc": start.at, "ends_at_utc": end,
-        "starts_at_local": local_text(start.at, &zone), "local_time": start.kind, "note": note,
+        "starts_at_local": local_text(start.at, &zone), "local_time": start.kind,
+        "ends_at_local": local_text(end, &zone), "end_local_time": end_kind, "note": note,
     }))
+}
+
+/// What a model has to know about a local time that the clocks do not show exactly once. `verb`: what the event does then.
+fn note(kind: LocalTimeKind, verb: &str) -> Option<String> {
+    match kind {
+        LocalTimeKind::Exact => None,
+        LocalTimeKind::Missing => Some(format!(
+            "the clocks skip the local time of the {verb}; the event {verb}s as much later as the clocks are moved"
+        )),
+        LocalTimeKind::Ambiguous => {
+            Some(format!("the clocks show the local time of the {verb} twice; the event {verb}s at the first"))
+        }
+    }
 }

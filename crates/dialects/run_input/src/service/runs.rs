@@ -10,14 +10,14 @@ mod transcript;
 
 use ostler_protocol::{
     Failure, FailureKind, RawJson, Rule,
-    ids::SessionId,
+    ids::{PermissionId, RunId, SessionId},
     kernel::{
         aliases::CommandAlias,
         commands::{CommandType, CreateCommand},
         context::{Context, UsersClock},
         labels::Labels,
         operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
-        permissions::Voter,
+        permissions::{CheckedEdits, PermissionRequest, Voter},
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
@@ -66,6 +66,8 @@ pub(crate) struct Accepted {
     pub alias: CommandAlias,
     /// The thread was created for it.
     pub created: bool,
+    /// The thread that was created for it, with its run.
+    pub new_thread: Option<(SessionId, Option<RunId>)>,
 }
 
 impl Accepted {
@@ -88,6 +90,31 @@ pub(crate) async fn accept(
 ) -> Result<Accepted, Failure> {
     app.accepting()?;
     let automation = automation_of(app, caller, input).await?;
+    accept_of(app, caller, locality, input, automation.as_ref(), true).await
+}
+
+/// As [`accept`], for the start of an automation. `may_exist`: an earlier attempt may have created its thread, which has an id that
+/// nobody else knows.
+pub(crate) async fn accept_start(
+    app: &App,
+    owner: &Principal,
+    input: &RunInput,
+    automation: &Automation,
+    may_exist: bool,
+) -> Result<Accepted, Failure> {
+    app.accepting()?;
+    // The scheduler submits the run, so no caller on this machine can answer its permission requests.
+    accept_of(app, owner, Locality(false), input, Some(automation), may_exist).await
+}
+
+async fn accept_of(
+    app: &App,
+    caller: &Principal,
+    locality: Locality,
+    input: &RunInput,
+    automation: Option<&Automation>,
+    mut may_exist: bool,
+) -> Result<Accepted, Failure> {
     check_run_id(app, &input.run_id, "runId")?;
     if let Some(parent) = &input.parent_run_id {
         check_run_id(app, parent, "parentRunId")?;
@@ -97,10 +124,11 @@ pub(crate) async fn accept(
     let mut has_checked_tools = false;
     loop {
         attempts.start_next()?;
-        let thread = threads::find(app, caller, &input.thread_id).await?;
+        let thread = if may_exist { threads::find(app, caller, &input.thread_id).await? } else { None };
+        may_exist = true;
         // An accepted run stays accepted, even if its pictures were deleted or the server's policy has changed since.
         if let Some(alias) = accepted_before(app, thread.as_ref(), input).await? {
-            return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created: false });
+            return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created: false, new_thread: None });
         }
         // The names of the tools do not depend on the thread, so that they are not checked again in the next attempt.
         if !has_checked_tools {
@@ -111,11 +139,14 @@ pub(crate) async fn accept(
         let exists = thread.is_some();
         let thread = match thread {
             Some(session) => (session, false),
-            None => (new_thread(app, caller, &input.thread_id, automation.as_ref())?, true),
+            None => (new_thread(app, caller, &input.thread_id, automation)?, true),
         };
         let work = match input.resume.as_slice() {
-            [] => turn(app, caller, input, &thread, automation.as_ref()).await?,
-            answers => resume(app, answers, exists, permissions::voter(caller, None, locality))?,
+            [] => turn(app, caller, input, &thread, automation).await?,
+            answers => {
+                let (found, voter) = (exists.then_some(&thread.0), permissions::voter(caller, None, locality));
+                resume(app, answers, found, voter).await.map_err(submission_failure)?
+            }
         };
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
@@ -128,8 +159,10 @@ pub(crate) async fn accept(
                     let run = app.created_run(run, session);
                     app.remember_command(accepted.alias.command_id, &run);
                 }
+                let run_id = accepted.started.as_ref().map(|run| run.run_id);
                 let (alias, created) = (accepted.alias, accepted.is_new_session);
-                return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created });
+                let new_thread = created.then_some((session.session, run_id));
+                return Ok(Accepted { thread_id: input.thread_id.clone(), alias, created, new_thread });
             }
             // A concurrent request has created the thread, or continued it.
             Ok(None) => {}
@@ -147,7 +180,11 @@ async fn automation_of(app: &App, caller: &Principal, input: &RunInput) -> Resul
     }
     let owner = threads::owner(caller)?;
     let found = store::run_input::automations::find_by_thread(&app.db, &owner, &input.thread_id).await?;
-    let invalid = || Failure::rule(Rule::AgentRuntimeModeInvalid, "invalid RunAgentInput.forwardedProps");
+    let invalid = || {
+        let message = "invalid RunAgentInput.forwardedProps: runtime_mode is automation, and no automation of yours has \
+            started this thread";
+        Failure::rule(Rule::AgentRuntimeModeInvalid, message)
+    };
     found.map(Some).ok_or_else(invalid)
 }
 
@@ -197,7 +234,7 @@ fn new_thread(
     };
     let profile = RunInputState::of(app).config.backend_profile.clone();
     let new = Session::new(SessionId::new(app.ids.body()), tenant, Some(thread_id.to_owned()), profile, app.now());
-    Ok(Session { owner: Some(threads::owner(caller)?), ..new })
+    Ok(Session { owner: Some(threads::owner(caller)?), background: automation.is_some(), ..new })
 }
 
 /// The message as a turn, with the run that it starts if the thread has no run that accepts it.
@@ -331,22 +368,40 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
 }
 
 /// Answers to interrupts. Fails if the thread does not exist.
-fn resume(app: &App, answers: &[ResumeEntry], exists: bool, voter: Voter) -> Result<Submission, Failure> {
+async fn resume(
+    app: &App,
+    entries: &[ResumeEntry],
+    thread: Option<&Session>,
+    voter: Voter,
+) -> Result<Submission, Failure> {
     let unknown = || Failure::rule(Rule::InterruptUnknown, "the thread has no such interrupt");
-    let resumed = |entry: &ResumeEntry| {
-        let permission_id = entry.interrupt_id.parse().map_err(|_| unknown())?;
-        let edited = entry.edited_args().map(RawJson::of);
-        // The agent runs exactly these arguments, so they are stored as they are.
-        if edited.as_ref().is_some_and(|edited| app.redactor.redact_json(edited.as_str()) != edited.as_str()) {
-            return Err(Failure::rule(Rule::InterruptAnswer, "editedArgs must not contain a credential"));
-        }
-        let edited = edited.map(|edited| edited.to_value());
-        Ok(PermissionAnswer { permission_id, choice: entry.choice(), edited })
-    };
-    if !exists {
-        return Err(unknown());
+    let run_id = thread.ok_or_else(unknown)?.last_run_id;
+    let mut answers = vec![];
+    for entry in entries {
+        let permission_id: PermissionId = entry.interrupt_id.parse().map_err(|_| unknown())?;
+        let edited = match entry.edited_args() {
+            None => None,
+            Some(edited) => {
+                let run_id = run_id.ok_or_else(unknown)?;
+                let request = store::kernel::permissions::get(&app.db, run_id, permission_id).await?;
+                let request = request.ok_or_else(unknown)?;
+                let edited = RawJson::of(edited);
+                let size = edited.size() + request.editable.as_ref().map_or(0, |offered| RawJson::of(offered).size());
+                Some(app.compute(size, || check_edits(app, &request, &edited)).await?)
+            }
+        };
+        answers.push(PermissionAnswer { permission_id, choice: entry.choice(), edited });
     }
-    Ok(Submission::Answers { answers: answers.iter().map(resumed).collect::<Result<_, Failure>>()?, voter })
+    Ok(Submission::Answers { answers, voter })
+}
+
+/// The arguments that an answer puts in place of those of the request.
+fn check_edits(app: &App, request: &PermissionRequest, edited: &RawJson) -> Result<CheckedEdits, Failure> {
+    // The agent runs exactly these arguments, so they are stored as they are.
+    if app.redactor.redact_json(edited.as_str()) != edited.as_str() {
+        return Err(Failure::rule(Rule::InterruptAnswer, "editedArgs must not contain a credential"));
+    }
+    CheckedEdits::check(request.editable.as_ref(), &request.digest, edited.to_value())
 }
 
 /// Requests the cancellation of a run. Idempotent, also for a run that has ended.
@@ -358,7 +413,13 @@ pub(crate) async fn cancel(
 ) -> Result<CancelAccepted, Failure> {
     let (session, alias) = find(app, caller, thread_id, run_id).await?;
     let command = app.command_ref(alias.command_id).await?;
-    let op = CancelCommandOp { command_id: alias.command_id, by: caller.name(), reason: None, origin: None };
+    let op = CancelCommandOp {
+        command_id: alias.command_id,
+        by: caller.name(),
+        reason: None,
+        origin: None,
+        with_jobs: false,
+    };
     app.submit(&command, op).await?;
     Ok(CancelAccepted { thread_id: name_of(&session, thread_id), run_id: alias.alias, accepted: true })
 }

@@ -19,7 +19,7 @@ use ostler_server::{
     app::App,
     auth::Principal,
     dialect::{Ownership, RemovedItems, RetentionScope, RetentionStep},
-    directories,
+    service::session_storage,
     traces::note_session,
 };
 
@@ -59,10 +59,10 @@ pub(crate) async fn find(app: &App, caller: &Principal, thread_id: &str) -> Resu
     }
 }
 
-/// The caller's newest thread. `None` if there is none.
+/// The caller's newest chat: no automation has started it. `None` if there is none.
 pub(crate) async fn find_newest(app: &App, caller: &Principal) -> Result<Option<Session>, Failure> {
     let owner = owner(caller)?;
-    Ok(store::kernel::sessions::find_newest_by_owner(&app.db, &owner, caller.tenants()).await?)
+    Ok(store::run_input::automations::find_latest_chat(&app.db, &owner, caller.tenants()).await?)
 }
 
 /// As [`find`], also for the caller's sessions that another dialect opened without a name: the UUID of their id is their thread
@@ -141,7 +141,7 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
     if store::retention::is_held(&app.db, session.session).await? {
         return Ok(());
     }
-    directories::clear(directories::session_storage(app, session.session)?).await?;
+    session_storage::clear(app, session).await?;
     store::kernel::erasures::finish(&app.db, session).await?;
     app.forget_session(session.session);
     Ok(())

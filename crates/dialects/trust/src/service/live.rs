@@ -12,7 +12,11 @@ use ostler_protocol::{
         webhooks::Webhook,
     },
 };
-use ostler_server::{app::App, net::sockets::Frame};
+use ostler_server::{
+    app::App,
+    dialect::{Dialects, PersonNotice},
+    net::sockets::Frame,
+};
 use ostler_store as store;
 use serde::Serialize;
 use serde_json::json;
@@ -36,7 +40,9 @@ pub(crate) async fn pending(app: &App, listener: &Listener) -> Result<Vec<Notifi
         Listener::Human(user_id) => {
             let reauths = relations::pending(app, user_id).await?;
             let disabled = store::trust::webhooks::list_disabled(&app.db, user_id, WEBHOOKS_MAX).await?;
-            Ok(reauths.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled)).collect())
+            let notices = Dialects::pending_notices(app, user_id).await?;
+            let own = reauths.iter().map(reauth_required).chain(disabled.iter().filter_map(webhook_disabled));
+            Ok(own.chain(notices.iter().map(from_notice)).collect())
         }
         Listener::Agent(agent_id) => {
             let announced = relations::announced(app, *agent_id).await?;
@@ -97,6 +103,16 @@ async fn notify_all_pending(app: &App, agent_id: AgentId) -> Result<usize, Failu
     })
     .await?;
     Ok(people)
+}
+
+/// Makes a user's connections read what is pending, on this server and on others.
+pub(crate) fn notify_person(app: &App, user_id: &str) {
+    wake(app, &Listener::Human(user_id.into()));
+}
+
+fn from_notice(notice: &PersonNotice) -> Notification {
+    let subject = Subject::Other(notice.subject.as_str().into());
+    Notification { subject, number: notice.number, frame: frame(&notice.frame) }
 }
 
 fn reauth_required(event: &ReauthRequired) -> Notification {

@@ -22,14 +22,15 @@ pub(super) struct ReplayPlan {
 }
 
 impl ReplayPlan {
-    /// For a client that asked for the frames after `last_delivered_id`, of which at most `frames_max` are replayed.
+    /// For a client that asked for the frames after `last_delivered_id`. All that the log has are replayed, or those of the newest
+    /// `events_max` events.
     pub(super) async fn new(
         app: &App,
         session: &Session,
         last_delivered_id: i64,
-        frames_max: u32,
+        events_max: Option<u32>,
     ) -> Result<Self, Failure> {
-        let plan = Self::within(last_delivered_id, session.last_seq, frames_max);
+        let plan = Self::within(last_delivered_id, session.last_seq, events_max);
         let removed = store::daemon::frames::last_removed(&app.db, session.session, plan.after, plan.until).await?;
         Ok(match removed {
             Some(removed) => plan.from(removed, last_delivered_id),
@@ -37,9 +38,9 @@ impl ReplayPlan {
         })
     }
 
-    /// `frames_max` is taken as a number of events: one event has one frame, with few exceptions.
-    fn within(last_delivered_id: i64, until: i64, frames_max: u32) -> Self {
-        let oldest = (until - i64::from(frames_max)).max(0);
+    /// Before it is known what retention has removed.
+    fn within(last_delivered_id: i64, until: i64, events_max: Option<u32>) -> Self {
+        let oldest = events_max.map_or(0, |events_max| (until - i64::from(events_max)).max(0));
         if last_delivered_id > last_id(until) {
             let reset = Resync::EpochReset { last_delivered_id, earliest_available_id: first_id(oldest + 1) };
             return Self { resync: Some(reset), after: oldest, until, after_id: 0 };
@@ -65,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_replay_begins_after_the_last_delivered_frame() {
-        let plan = |id, until| ReplayPlan::within(id, until, 100);
+        let plan = |id, until| ReplayPlan::within(id, until, Some(100));
         let expected = |after, until, after_id| ReplayPlan { resync: None, after, until, after_id };
         assert_eq!(plan(0, 3), expected(0, 3, 0));
         assert_eq!(plan(2, 3), expected(1, 3, 2));
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_client_ahead_of_the_log_gets_everything() {
-        let plan = ReplayPlan::within(7, 3, 2);
+        let plan = ReplayPlan::within(7, 3, Some(2));
         let reset = Resync::EpochReset { last_delivered_id: 7, earliest_available_id: first_id(2) };
         assert_eq!(plan, ReplayPlan { resync: Some(reset), after: 1, until: 3, after_id: 0 });
         assert_eq!(plan.from(2, 7).resync, Some(reset));
@@ -88,13 +89,21 @@ mod tests {
         let gap = |last_delivered_id, earliest_available_id| {
             Some(Resync::RingEvicted { last_delivered_id, earliest_available_id })
         };
-        let plan = ReplayPlan::within(2, 10, 4);
+        let plan = ReplayPlan::within(2, 10, Some(4));
         assert_eq!(plan, ReplayPlan { resync: gap(2, 13), after: 6, until: 10, after_id: 2 });
         // Exactly as far behind as frames are replayed.
-        assert_eq!(ReplayPlan::within(12, 10, 4).resync, None);
-        assert_eq!(ReplayPlan::within(11, 10, 4).resync, None);
-        assert_eq!(ReplayPlan::within(0, 10, 10).resync, None);
+        assert_eq!(ReplayPlan::within(12, 10, Some(4)).resync, None);
+        assert_eq!(ReplayPlan::within(11, 10, Some(4)).resync, None);
+        assert_eq!(ReplayPlan::within(0, 10, Some(10)).resync, None);
         // The payloads up to event 8 were removed.
-        assert_eq!(ReplayPlan::within(2, 10, 100).from(8, 2).resync, gap(2, 17));
+        assert_eq!(ReplayPlan::within(2, 10, None).from(8, 2).resync, gap(2, 17));
+    }
+
+    #[test]
+    fn without_a_limit_only_retention_makes_a_gap() {
+        let plan = ReplayPlan::within(20, 1_000_000, None);
+        assert_eq!(plan, ReplayPlan { resync: None, after: 10, until: 1_000_000, after_id: 20 });
+        let reset = ReplayPlan::within(9, 3, None);
+        assert_eq!((reset.after, reset.until, reset.after_id), (0, 3, 0));
     }
 }

@@ -8,29 +8,29 @@
 
 use std::time::Duration;
 
-use futures_util::{StreamExt, stream};
 use ostler_protocol::{
     Failure, Timestamp,
     ids::AutomationStartId,
     run_input::{
-        automations::{
-            Automation, AutomationStart, AutomationStatus, DisabledReason, StartStatus, schedule::next_after_date,
-        },
+        automations::{Automation, AutomationStatus, DisabledReason, StartStatus, schedule::next_after_date},
         local_times::{find_zone, zone_rules_version},
     },
 };
 use ostler_store::{self as store, run_input::automation_starts::DueStart};
 
-use super::starts;
+use super::{
+    notices::notify_owner,
+    starts::{self, ClaimedStart},
+};
 use crate::state::RunInputState;
 use ostler_server::app::App;
 
 /// Automations that are claimed together.
 const CLAIMED_AT_ONCE: u32 = 250;
-/// Runs that are submitted concurrently.
-const CONCURRENT_STARTS: usize = 32;
 /// Ends that are recorded in one pass.
 const ENDS_AT_ONCE: u32 = 500;
+/// Migrations name it.
+const THREAD_ERASED: &str = "the thread of the run was erased";
 /// Short intervals in one long interval.
 const POLLS_PER_RECHECK: u32 = 30;
 /// The shortest sleep of the scheduler, before it starts an automation that became due during its pass.
@@ -107,16 +107,11 @@ async fn start_due(app: &App) -> Result<(), Failure> {
         let claimed = store::run_input::automation_starts::claim(&app.db, &planned, until, now).await?;
         // Another server has claimed the rest.
         let is_last = is_last || claimed.is_empty();
-        begin_all(app, claimed.into_iter().map(|start| (start, 1)).collect()).await;
+        starts::begin_all(app, &claimed.into_iter().map(ClaimedStart::first).collect::<Vec<_>>()).await;
         if is_last {
             return Ok(());
         }
     }
-}
-
-async fn begin_all(app: &App, claimed: Vec<(AutomationStart, i64)>) {
-    let begin = |(start, attempts)| async move { starts::begin(app, &start, attempts).await };
-    stream::iter(claimed).for_each_concurrent(CONCURRENT_STARTS, begin).await;
 }
 
 /// Pauses an automation whose zone is unknown, because the rules of time zones do not have it any more: it has no next time.
@@ -127,6 +122,7 @@ async fn pause_without_zone(app: &App, automation: &Automation) -> Result<(), Fa
     // False if it was changed in the meantime.
     if store::run_input::automations::update(&app.db, &paused, automation.revision).await? {
         tracing::warn!(automation = %automation.id, timezone = automation.timezone, "an automation was paused, because its time zone is unknown");
+        notify_owner(app, &paused);
     }
     Ok(())
 }
@@ -157,16 +153,19 @@ async fn start_abandoned(app: &App) -> Result<(), Failure> {
     let until = starts::claimed_until(app);
     let claimed =
         store::run_input::automation_starts::claim_expired(&app.db, until, app.now(), CLAIMED_AT_ONCE).await?;
-    begin_all(app, claimed.into_iter().map(|reclaimed| (reclaimed.start, reclaimed.attempts)).collect()).await;
+    let claimed =
+        claimed.into_iter().map(|reclaimed| ClaimedStart { start: reclaimed.start, attempts: reclaimed.attempts });
+    starts::begin_all(app, &claimed.collect::<Vec<_>>()).await;
     Ok(())
 }
 
 async fn record_ends(app: &App) -> Result<(), Failure> {
     for (start, state) in store::run_input::automation_starts::list_ended(&app.db, ENDS_AT_ONCE).await? {
         match state.map(StartStatus::of_command) {
+            // The command has the reason: retention and erasure remove it from there.
             Some(Some(ended)) => starts::end(app, &start, ended, None).await?,
             Some(None) => {}
-            None => starts::end(app, &start, StartStatus::Cancelled, Some("the thread of the run was erased")).await?,
+            None => starts::end(app, &start, StartStatus::Cancelled, Some(THREAD_ERASED)).await?,
         }
     }
     Ok(())

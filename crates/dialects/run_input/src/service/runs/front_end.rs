@@ -34,7 +34,7 @@ use crate::service::{attachments, threads};
 use ostler_server::{
     app::App,
     auth::Principal,
-    tools::{ToolContext, Toolkit},
+    tools::{McpAccess, ToolContext, Toolkit},
 };
 
 /// Messages and tool calls among which the pending calls of a thread are searched: those of its last turn.
@@ -78,7 +78,8 @@ async fn server_tools(app: &App, caller: &Principal) -> Result<Vec<String>, Fail
         owner: Some(threads::owner(caller)?.into()),
         run: None,
         command: None,
-        is_operator: false,
+        // Their names are rejected by their beginnings.
+        mcp: McpAccess::None,
     };
     let tools = Toolkit::of(app).list(app, &context).await?;
     Ok(tools.into_keys().chain([UPDATE_STATE_TOOL, PLAN_FUNCTION].map(str::to_owned)).collect())
@@ -193,20 +194,22 @@ fn about(user: &UserMessage) -> Vec<Note> {
     name.into_iter().chain(files).collect()
 }
 
-/// The state that the front end sent, redacted, and whether it differs from the thread's. An empty object is what a stock client
-/// has at first, and changes nothing.
+/// The state that the agent shares with the front end, redacted, and whether it differs from the thread's. An empty object is what a
+/// stock client has at first: it changes nothing, and the agent gets the thread's state. `None` if the front end sent none.
 pub(super) async fn state(
     app: &App,
     thread: Option<&Session>,
     input: &RunInput,
 ) -> Result<(Option<Value>, bool), Failure> {
-    let is_given = |state: &&Value| state.as_object().is_none_or(|fields| !fields.is_empty());
-    let Some(state) = input.state.as_ref().filter(is_given) else { return Ok((None, false)) };
+    let Some(state) = &input.state else { return Ok((None, false)) };
     let state = app.redacted(&RawJson::of(state))?.to_value();
     let current = match thread {
         Some(thread) => earlier::state(app, thread.session, thread.last_seq).await?.value().cloned(),
         None => None,
     };
+    if state.as_object().is_some_and(Map::is_empty) {
+        return Ok((Some(current.unwrap_or(state)), false));
+    }
     let differs = current.as_ref() != Some(&state);
     Ok((Some(state), differs))
 }
@@ -216,7 +219,10 @@ pub(super) fn has_input(input: &RunInput, context: &Context) -> bool {
     let has_fields =
         |user: &UserMessage| !user.fields.is_empty() || user.part_fields.iter().any(|fields| !fields.is_empty());
     let is_more = !context.messages.is_empty() || !context.notes.is_empty() || !context.tools.is_empty();
-    is_more || context.state.is_some() || input.user.as_ref().is_some_and(has_fields)
+    is_more
+        || !context.tool_answers.is_empty()
+        || context.state.is_some()
+        || input.user.as_ref().is_some_and(has_fields)
 }
 
 /// What a run was started with, from its command and the event of its message.

@@ -29,7 +29,8 @@ pub(super) async fn read(
 ) -> Result<Vec<Remark>, Failure> {
     let Some(window) = &automation.config.context else { return Ok(vec![]) };
     let owner_id = threads::owner(owner)?;
-    let latest = store::run_input::automations::find_latest_chat(&app.db, &owner_id, &automation.tenant_id).await?;
+    let tenants = std::slice::from_ref(&automation.tenant_id);
+    let latest = store::run_input::automations::find_latest_chat(&app.db, &owner_id, Some(tenants)).await?;
     let Some(chat) = latest else { return Ok(vec![]) };
     let zone = find_zone(&automation.timezone)?;
     let (start, count) = match window.window_mode {
