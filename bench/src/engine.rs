@@ -26,6 +26,15 @@ const fn growth(events: usize, items: usize) -> GrowthSize {
     GrowthSize { events, items }
 }
 
+/// How much the store of the scale test has, and its load.
+#[derive(Clone, Copy)]
+pub struct ScaleSize {
+    pub sessions: usize,
+    pub runners: usize,
+    pub followers: usize,
+    pub seconds: u64,
+}
+
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Sizes {
@@ -44,6 +53,7 @@ pub struct Sizes {
     pub growth: [GrowthSize; 3],
     pub growth_calls: usize,
     pub soak_s: u64,
+    pub scale: ScaleSize,
 }
 
 const FULL: Sizes = Sizes {
@@ -62,6 +72,7 @@ const FULL: Sizes = Sizes {
     growth: [growth(100, 100), growth(10_000, 10_000), growth(1_000_000, 100_000)],
     growth_calls: 200,
     soak_s: 15 * 60,
+    scale: ScaleSize { sessions: 100_000, runners: 1_000, followers: 1_000, seconds: 60 },
 };
 
 const QUICK: Sizes = Sizes {
@@ -80,6 +91,7 @@ const QUICK: Sizes = Sizes {
     growth: [growth(100, 100), growth(1_000, 1_000), growth(10_000, 10_000)],
     growth_calls: 50,
     soak_s: 60,
+    scale: ScaleSize { sessions: 5_000, runners: 200, followers: 200, seconds: 10 },
 };
 
 pub struct Bench {

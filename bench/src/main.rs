@@ -30,6 +30,7 @@ mod replicas;
 mod report;
 mod result;
 mod run;
+mod scale;
 mod server;
 mod sessions;
 mod soak;
@@ -50,7 +51,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak, scale";
 
 struct Options {
     ostler: PathBuf,
@@ -196,6 +197,10 @@ async fn measure(options: &Options) -> Outcome<()> {
     // A quarter of an hour for each engine: only where it is named.
     if options.filter.as_deref().is_some_and(|filter| "soak".contains(filter)) {
         soak::measure(&bench, &mut report).await?;
+    }
+    // A hundred thousand sessions and a minute of load: only where it is named.
+    if options.filter.as_deref().is_some_and(|filter| "scale".contains(filter)) {
+        scale::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

@@ -103,7 +103,8 @@ async fn ratio(bench: &Bench, sides: &[Side], query: &str) -> Outcome<f64> {
     Ok(many / few)
 }
 
-async fn create(server: &Server, count: usize) -> Outcome<Vec<String>> {
+/// Creates so many sessions through the server. Returns their ids.
+pub async fn create(server: &Server, count: usize) -> Outcome<Vec<String>> {
     let create = request(server, "POST", "/api/v1/sessions", CREATE);
     let create = &create;
     let made = try_join_all((0..WRITERS).map(|writer| async move {

@@ -1,7 +1,7 @@
 """A complete runner. Replace `answer` by your backend; docs/writing-a-runner.md says how to start it, and explains the rest."""
 import http.client, itertools, json, os, sys, threading, time, urllib.error, urllib.request, uuid
 
-URL, TOKEN, PROFILE = os.environ["OSTLER_URL"], os.environ["OSTLER_TOKEN"], sys.argv[1]
+URL, TOKEN, PROFILE = os.environ["OSTLER_SERVER"], os.environ["OSTLER_TOKEN"], sys.argv[1]
 RUNNER, LEASE_MS = f"python-{uuid.uuid4().hex}", int(os.environ.get("LEASE_MS", "15000"))  # its name, and how long it may be silent
 
 def answer(prompt):

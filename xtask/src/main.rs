@@ -8,7 +8,9 @@ mod debian;
 mod dist;
 mod flaky;
 mod fuzz;
+mod image;
 mod installed;
+mod kubernetes;
 mod npm;
 mod openssl;
 mod postgres;
@@ -28,6 +30,9 @@ usage: cargo xtask <command>
 
   up [-- ARGS]              build the release binary and serve on the embedded store; ARGS go to `ostler serve`
   test [--fast] [-- ARGS]   everything CI runs; --fast skips the dependency checks, ARGS go to nextest
+  test --kubernetes [-- ARGS]
+                            what needs a Kubernetes API server: OSTLER_TEST_KUBECONFIG names a cluster, or
+                            OSTLER_KUBE_BIN a folder with the scripts that start and stop one
   bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
   bench --against REV [--rounds N] [FILTER]
                             compare the working tree with another revision in alternating rounds
@@ -37,11 +42,14 @@ usage: cargo xtask <command>
                             line coverage of the tests, by crate; ARGS go to nextest
   dist [--profile NAME] [--binary FILE] [--out DIR]
                             a release archive with its SBOM, licences and checksums, in target/dist
+  install                   try `cargo install --path crates/cli`, without optimisation and in a scratch directory
+  image                     check deploy/Dockerfile, and build the image with buildah, podman or docker if there is one
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate,
                             path, glob
   torture [--minutes N] [--seed S] [--engine sqlite|postgres|both] [--probe NAME] [--rounds N] [--list]
                             break servers, Postgres, disks and clocks under load; check all that was acknowledged
+  kubernetes                render the overlays of deploy/kubernetes again
   agents                    find or install what tests drive: agents, clients, judges; prints the variables that name it
   postgres -- CMD [ARGS]    run CMD with OSTLER_TEST_POSTGRES_URL pointing at a private cluster
 ";
@@ -62,8 +70,11 @@ fn main() -> ExitCode {
         "bench" => bench::bench(rest),
         "coverage" => coverage::coverage(rest),
         "dist" => dist::dist(rest),
+        "install" => dist::install(rest),
+        "image" => image::image(rest),
         "fuzz" => fuzz::fuzz(rest),
         "torture" => torture::torture(rest),
+        "kubernetes" => kubernetes::render(rest),
         "agents" => test::print_variables(),
         "postgres" => postgres::run_with_cluster(after_separator(rest)),
         "help" | "--help" | "-h" => {

@@ -9,6 +9,7 @@ use ostler_testkit::postgres::Cluster;
 
 use crate::chromium;
 use crate::flaky;
+use crate::kubernetes::{self, ControlPlane};
 use crate::npm::{self, Agents};
 use crate::openssl;
 use crate::postgres;
@@ -27,12 +28,16 @@ pub fn test(arguments: &[String]) -> Result<(), String> {
         Some(separator) => (&arguments[..separator], &arguments[separator + 1..]),
         None => (arguments, &[][..]),
     };
-    let mut fast = false;
+    let (mut fast, mut on_cluster) = (false, false);
     for argument in ours {
         match argument.as_str() {
             "--fast" => fast = true,
+            "--kubernetes" => on_cluster = true,
             other => return Err(format!("`test` does not know `{other}`\nhint: arguments for nextest go after `--`")),
         }
+    }
+    if on_cluster {
+        return test_on_cluster(for_nextest);
     }
 
     let started = now();
@@ -88,6 +93,23 @@ fn torture_unless_filtered(for_nextest: &[String]) -> Result<(), String> {
         return step("three minutes of torture", torture::test);
     }
     eprintln!("==> three minutes of torture: skipped (only some tests were asked for)");
+    Ok(())
+}
+
+/// What needs a Kubernetes API server: its own validation of our manifests, and the tests that are about clusters.
+fn test_on_cluster(for_nextest: &[String]) -> Result<(), String> {
+    let nextest = step("cargo-nextest", || find_or_install(&NEXTEST))?;
+    let plane = step("Kubernetes API server", ControlPlane::find_or_start)?;
+    let accepted = step("dry run of all manifests", || kubernetes::dry_run(&plane))?;
+    step("names of Secrets", || kubernetes::check_secret_names(&plane))?;
+    let surroundings = Surroundings::start()?;
+    step("tests on a cluster", || {
+        let mut command = surroundings.nextest(&nextest)?;
+        command.env(kubernetes::KUBECONFIG_VARIABLE, plane.kubeconfig());
+        command.args(["nextest", "run", "--workspace", "--all-features", "--no-tests=pass", "-E", "test(kube)"]);
+        run(command.args(for_nextest))
+    })?;
+    eprintln!("==> Kubernetes {}: {accepted} manifests accepted, tests passed", plane.version()?);
     Ok(())
 }
 

@@ -30,6 +30,8 @@ const DATA_DIR_VARIABLE: &str = "OSTLER_DATA_DIR";
 const TENANT_VARIABLE: &str = "OSTLER_TENANT";
 const TOKEN_VARIABLE: &str = "OSTLER_TOKEN";
 const TOKEN_FILE: &str = "token";
+/// Certificate authorities of servers, beside those of the system.
+const CA_FILE_VARIABLE: &str = "OSTLER_CA_FILE";
 
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Connection")]
@@ -117,7 +119,20 @@ impl Connection {
 
     pub(crate) fn client(&self) -> Result<Client, Failure> {
         let settings = self.settings()?;
-        Client::http(&settings.server.value, token(&settings)?)
+        let (server, token) = (&settings.server.value, token(&settings)?);
+        match environment::current().get(CA_FILE_VARIABLE).filter(|path| !path.is_empty()) {
+            None => Client::http(server, token),
+            Some(path) => {
+                let authorities = std::fs::read(&path).map_err(|error| {
+                    let message = format!("cannot read {}: {error}", Path::new(&path).display());
+                    errors::usage(
+                        message,
+                        format!("{CA_FILE_VARIABLE} names a file of certificate authorities, in PEM"),
+                    )
+                })?;
+                Client::http_with_authorities(server, token, &authorities)
+            }
+        }
     }
 
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {

@@ -3,7 +3,7 @@
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
     kernel::{provider_profiles::AgentConfig, results::RunResult},
     redaction::Redactor,
@@ -197,6 +197,10 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
 
 /// The hint about a turn that failed in this way, with the run's id and profile filled in, so that its commands can be copied.
 pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
+    if result.payloads_removed_at.is_some() {
+        // Neither its trace nor its input is there any more.
+        return "retention has removed the texts of this run; start a new one with `ostler run`".to_owned();
+    }
     if kind == FailureKind::SchemaInvalid {
         // The scripted backend rejects nothing but scripts.
         let hint = match AgentConfig::of_profile(&result.backend_profile) {
@@ -209,6 +213,9 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         let page = if result.backend_profile == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
         return format!("{page} shows what to write and store; `--profile scripted` needs neither");
     }
+    if let Some(hint) = result.blocker.as_deref().filter(|_| kind == FailureKind::InfraFailed).and_then(install_hint) {
+        return hint.to_owned();
+    }
     let run = result.run_id;
     // A server of an older version returns no profile.
     let profile = Some(result.backend_profile.as_str()).filter(|profile| !profile.is_empty()).unwrap_or("PROFILE");
@@ -218,6 +225,18 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
 }
 
+/// What to do about a program that the server lacks: that of the rule with which the message ends, or of any program that is not on
+/// its PATH.
+fn install_hint(message: &str) -> Option<&'static str> {
+    let rule = message.trim_end().strip_suffix(')').and_then(|text| text.rsplit_once('(')).map(|(_, rule)| rule);
+    if let Some(rule) = rule.and_then(Rule::parse) {
+        return rule.hint(FailureKind::InfraFailed);
+    }
+    let is_missing = message.contains("on the PATH");
+    is_missing
+        .then_some("install the program on the server's machine, and restart the server; `ostler doctor` checks it")
+}
+
 /// An error of the argument parser, in the format of every other error. `words` are those of the command line. About an
 /// unknown argument the parser shows the words that were given as if they were required, so `usage` replaces its line.
 pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, paint: Paint) -> String {
@@ -225,12 +244,18 @@ pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, pain
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    let hint = parser_hint(error, words);
+    let hint = parser_hint(error, words, usage);
     // The parser's tip is the word with the most similar letters, which may mean something else.
     let has_tip = |line: &&str| line.contains("tip:") && hint.is_some();
     let is_usage = |line: &str| error.kind() == ErrorKind::UnknownArgument && line.contains("Usage:");
     let shown = |line| if is_usage(line) { format!("{usage}\n") } else { format!("{line}\n") };
-    let mut out: String = message.lines().filter(|line| !has_tip(line)).map(shown).collect();
+    let mut out = String::new();
+    for line in message.lines().filter(|line| !has_tip(line)) {
+        // A tip that is left out stands between two blank lines.
+        if !line.trim().is_empty() || !out.ends_with("\n\n") {
+            out.push_str(&shown(line));
+        }
+    }
     if let Some(hint) = &hint {
         out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     }
@@ -238,8 +263,8 @@ pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, pain
 }
 
 /// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message
-/// says it all: it names the similar word, the missing argument or the possible values.
-fn parser_hint(error: &clap::Error, words: &[String]) -> Option<String> {
+/// says it all: it names the similar word or the possible values.
+fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<String> {
     let has = |kind| error.get(kind).is_some();
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -256,20 +281,47 @@ fn parser_hint(error: &clap::Error, words: &[String]) -> Option<String> {
         }
         ErrorKind::UnknownArgument if has(ContextKind::SuggestedArg) => None,
         ErrorKind::UnknownArgument => {
-            let quoted = text(ContextKind::InvalidArg).and_then(|extra| quoted_prompt(extra, words));
-            Some(quoted.unwrap_or_else(|| GENERAL_PARSER_HINT.to_owned()))
+            let extra = text(ContextKind::InvalidArg).unwrap_or_default();
+            quoted_prompt(extra, words).or_else(|| Some(unknown_argument_hint(extra, usage)))
         }
         ErrorKind::InvalidValue if has(ContextKind::ValidValue) => {
             let is_state = text(ContextKind::InvalidArg).is_some_and(|arg| arg.ends_with("<STATE>"));
             let invalid = text(ContextKind::InvalidValue).filter(|_| is_state);
             invalid.and_then(foreign_words::state_for).map(str::to_owned)
         }
-        ErrorKind::ValueValidation | ErrorKind::ArgumentConflict | ErrorKind::MissingRequiredArgument => None,
-        _ => Some(GENERAL_PARSER_HINT.to_owned()),
+        ErrorKind::MissingRequiredArgument => {
+            let missing = match error.get(ContextKind::InvalidArg) {
+                Some(ContextValue::Strings(names)) => names.as_slice(),
+                _ => &[],
+            };
+            let listed = missing.iter().find_map(|name| foreign_words::list_of(name));
+            Some(listed.map_or_else(|| help_hint(usage), str::to_owned))
+        }
+        ErrorKind::ValueValidation | ErrorKind::ArgumentConflict => None,
+        _ => Some(help_hint(usage)),
     }
 }
 
-const GENERAL_PARSER_HINT: &str = "see the command's `--help`, which ends with examples";
+/// The hint for an argument that the command does not take: for a flag with the name of a positional argument, how to give that.
+fn unknown_argument_hint(extra: &str, usage: &str) -> String {
+    let Some(flag) = extra.strip_prefix("--") else { return help_hint(usage) };
+    let name = flag.split('=').next().unwrap_or_default().to_uppercase();
+    let is_positional = [format!("<{name}>"), format!("[{name}]")].iter().any(|argument| usage.contains(argument));
+    match is_positional {
+        true => format!("{name} is given without a flag: {}", usage.trim().trim_start_matches("Usage: ")),
+        false => format!("`{} --help` lists the flags", command_of(usage)),
+    }
+}
+
+fn help_hint(usage: &str) -> String {
+    format!("`{} --help` ends with examples", command_of(usage))
+}
+
+/// The words of the command that a usage line describes: `ostler webhooks set`.
+fn command_of(usage: &str) -> String {
+    let is_word = |word: &&str| !word.starts_with('-') && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+    usage.trim().trim_start_matches("Usage:").split_whitespace().take_while(is_word).collect::<Vec<_>>().join(" ")
+}
 
 /// The hint for a prompt of several words. `None` if the extra word is a flag, or of another command.
 fn quoted_prompt(extra: &str, words: &[String]) -> Option<String> {
@@ -284,9 +336,18 @@ fn quoted_prompt(extra: &str, words: &[String]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::Rule;
-
     use super::*;
+
+    #[test]
+    fn a_missing_program_is_to_be_installed() {
+        let git = "git is not on the server's PATH; install git where the server runs (workspace-git-missing)";
+        assert_eq!(install_hint(git), Rule::WorkspaceGitMissing.hint(FailureKind::InfraFailed));
+        assert!(install_hint(git).is_some_and(|hint| hint.starts_with("install git on the server")));
+        assert!(
+            install_hint("there is no `codex` on the PATH").is_some_and(|hint| hint.starts_with("install the program"))
+        );
+        assert_eq!(install_hint("the disk is full (28)"), None);
+    }
 
     #[test]
     fn an_error_shows_its_kind_its_trace_id_and_a_hint() {

@@ -7,7 +7,8 @@ pub(crate) const OK: u8 = 0;
 /// `ostler verify` or `ostler restore` found an event that does not fit or a damaged backup, `ostler doctor` a check that failed, `ostler agents check`
 /// a manifest that would be rejected.
 pub(crate) const BROKEN: u8 = 1;
-/// The server sent no response, or an incomplete one. Unlike a failure, this reveals nothing about the work.
+/// The server sent no response, or an incomplete one, or it does not know what a tool did. Unlike a failure, this reveals nothing
+/// about the work.
 pub(crate) const UNREACHABLE: u8 = 7;
 /// `ostler result` of a command that has not ended.
 pub(crate) const UNFINISHED: u8 = 9;
@@ -30,7 +31,7 @@ const MEANINGS: [(u8, &str); 15] = [
     (4, "not found, or past its retention"),
     (5, "conflict with the current state"),
     (6, "too busy; try again shortly"),
-    (UNREACHABLE, "the server cannot be reached; the work may continue"),
+    (UNREACHABLE, "the server cannot be reached, or `tools call` of unknown outcome; the work may continue"),
     (UNFINISHED, "`result`: not finished yet; `wait`: not finished in time"),
     (FAILED, "failed"),
     (CANCELLED, "cancelled"),
@@ -40,11 +41,12 @@ const MEANINGS: [(u8, &str); 15] = [
     (READER_GONE, "the reader of the output closed the pipe"),
 ];
 
-/// A failed call exits with the code of its kind, unless no server responded or a backup is damaged.
+/// A failed call exits with the code of its kind, unless no server responded, a backup is damaged or an outcome is unknown.
 pub(crate) fn of_failure(failure: &Failure) -> u8 {
     match failure.broken_rule() {
         _ if ostler_client::is_unreachable(failure) => UNREACHABLE,
         Some(Rule::BackupDamaged) => BROKEN,
+        Some(Rule::ToolOutcomeUnknown) => UNREACHABLE,
         _ => failure.kind.row().exit_code,
     }
 }

@@ -29,6 +29,8 @@ use crate::{
 const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MS_MIN: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 5_000;
+/// A stream that was open for this long was no failed attempt, even if nothing happened on it.
+const OPEN_MS_MIN: u64 = 1_000;
 /// How long the stream is silent before the run is checked for its end.
 const QUIET: Duration = Duration::from_millis(500);
 /// The capacity of the channel: a reader that is slower than the stream delays the stream.
@@ -201,8 +203,7 @@ impl<S: Source> Follower<S> {
                 Err(failure) if !is_transient(&failure) => return Err(failure),
                 Err(failure) => failure,
             };
-            // A stream that was open for a while was no failed attempt, even if nothing happened on it.
-            let was_open = at.lost_at.is_none() && started.elapsed() >= Duration::from_millis(BACKOFF_MS_MAX);
+            let was_open = at.lost_at.is_none() && started.elapsed() >= Duration::from_millis(OPEN_MS_MIN);
             attempt = if at.seq > before || was_open { 1 } else { attempt + 1 };
             if attempt > ATTEMPTS_MAX {
                 return Err(gave_up(&self.target.command(), lost));

@@ -48,6 +48,20 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
     Some(hint)
 }
 
+/// The command that lists what an argument such as `<RUN>` can name.
+pub(crate) fn list_of(argument: &str) -> Option<&'static str> {
+    let hint = match argument.trim_matches(['<', '>', '[', ']', '.']) {
+        "JOB" => "`ostler jobs list RUN` lists the jobs of a run",
+        "RUN" | "RUN|SESSION" | "SESSION|RUN" => "`ostler ps` lists sessions, `ostler runs list` every run",
+        "SESSION" => "`ostler sessions list` lists the sessions",
+        "PROFILE" => "`ostler profiles list` lists the profiles",
+        "AGENT" => "`ostler agents list` lists the agents",
+        "TOKEN" => "`ostler tokens list` lists the tokens",
+        _ => return None,
+    };
+    Some(hint)
+}
+
 /// The state of a run for a word that other tools use.
 pub(crate) fn state_for(word: &str) -> Option<&'static str> {
     let hint = match word {

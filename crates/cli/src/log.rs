@@ -1,14 +1,18 @@
 //! The log on stderr, of the long-running processes: the server and the runner.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::OnceLock,
+};
 
-use ostler_protocol::Failure;
+use ostler_protocol::{Failure, redaction::Redactor};
 use ostler_server::config::LogFormat;
 use tracing_subscriber::EnvFilter;
 
 use crate::{errors, terminal::paint::Paint};
 
-const LOG_DEFAULT: &str = "info,sqlx=warn";
+/// The library of MCP logs whole messages of servers at the level `info`.
+const LOG_DEFAULT: &str = "info,sqlx=warn,rmcp=warn";
 
 pub(crate) fn init(format: LogFormat) -> Result<(), Failure> {
     let named =
@@ -27,12 +31,29 @@ pub(crate) fn init(format: LogFormat) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes to stderr and ignores errors: a log whose reader is gone must not end the program.
+/// Removes secret values of this process from its log.
+static REDACTOR: OnceLock<Redactor> = OnceLock::new();
+
+/// Removes secret values from the log from now on. For a runner: other servers than the one that knows the values may serve its log.
+/// The first redactor stays.
+pub(crate) fn redact_with(redactor: Redactor) {
+    let _ = REDACTOR.set(redactor);
+}
+
+/// A JSON text without the secret values that the log must not contain.
+pub(crate) fn redacted_json(text: &str) -> String {
+    REDACTOR.get().map_or_else(|| text.to_owned(), |redactor| redactor.redact_json(text).into_owned())
+}
+
+/// Writes to stderr and ignores errors: a log whose reader is gone must not end the program. Each write is one event.
 struct BestEffortStderr;
 
 impl Write for BestEffortStderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let _ = io::stderr().write_all(bytes);
+        let _ = match REDACTOR.get() {
+            Some(redactor) => io::stderr().write_all(redactor.redact(&String::from_utf8_lossy(bytes)).as_bytes()),
+            None => io::stderr().write_all(bytes),
+        };
         Ok(bytes.len())
     }
 

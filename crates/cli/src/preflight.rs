@@ -29,8 +29,8 @@ pub(crate) async fn preflight(client: &Client, required: &[&str]) -> Result<(), 
 pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&str]) -> Result<Option<String>, Failure> {
     let server = match response {
         Ok(server) => server,
+        Err(failure) if is_foreign(&failure) => return Err(foreign(&output::line(&failure.message, 300))),
         Err(failure) if failure.kind == FailureKind::NotFound => return Err(differs("an older one", "/capabilities")),
-        Err(failure) if is_foreign(&failure) => return Err(foreign("its /capabilities cannot be read")),
         Err(_) => return Ok(None),
     };
     let theirs = match &server.ostler_version {
@@ -40,9 +40,9 @@ pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&st
     match server.v {
         Some(ENVELOPE_VERSION) => {}
         Some(other) => {
-            return Err(foreign(&format!("its envelope is v{other}, this client reads v{ENVELOPE_VERSION}")));
+            return Err(incompatible(&format!("its envelope is v{other}, this client reads v{ENVELOPE_VERSION}")));
         }
-        None => return Err(foreign("its envelope has no version")),
+        None => return Err(foreign("its /capabilities have no version")),
     }
     if !server.may_speak(ProtocolVersion::CURRENT) {
         return Err(differs(&theirs, &format!("protocol {}", ProtocolVersion::CURRENT.as_str())));
@@ -59,12 +59,29 @@ pub(crate) fn check(response: Result<SeenCapabilities, Failure>, required: &[&st
     )))
 }
 
-/// Whether the response is not that of an Ostler server.
+/// Whether the response is not that of an Ostler server. Ostler reports every failure with a trace id; what a proxy in front of it
+/// reports by itself has another status.
 pub(crate) fn is_foreign(failure: &Failure) -> bool {
-    failure.broken_rule() == Some(Rule::AnswerUnknown) && matches!(failure.kind, FailureKind::BackendFailed)
+    use FailureKind::{BackendFailed, MethodNotAllowed, NotFound};
+    let has_trace = failure.details.as_ref().is_some_and(|details| details.contains_key("traceId"));
+    let is_unreadable = failure.broken_rule() == Some(Rule::AnswerUnknown);
+    match failure.kind {
+        BackendFailed => is_unreadable,
+        NotFound | MethodNotAllowed => !has_trace,
+        _ => false,
+    }
 }
 
+/// Another program at this address: as if there were no server.
 fn foreign(why: &str) -> Failure {
+    errors::hinted(
+        FailureKind::ServerUnreachable,
+        format!("something responds at this address, but it is not Ostler: {why}"),
+        "name Ostler's address with `--server`, `--context` or OSTLER_SERVER; `ostler doctor` checks the connection",
+    )
+}
+
+fn incompatible(why: &str) -> Failure {
     errors::hinted(
         FailureKind::MethodNotAllowed,
         format!("the server at this address is not an Ostler that ostler {OUR_VERSION} can talk to: {why}"),

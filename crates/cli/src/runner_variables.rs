@@ -1,7 +1,13 @@
 //! The variables by which `ostler runner` is started where no person types arguments, as in a pod. Each has a name of ours;
 //! where the published run manager has a name for the same purpose, that one works too. Ours wins.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    fs::{DirBuilder, OpenOptions},
+    io::Write,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use ostler_protocol::{
     Failure,
@@ -31,6 +37,12 @@ const CLAIM_WAIT_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_TIMEOUT_MS", "AGENTRUN
 const CLAIM_RETRY_MS: Names = &["OSTLER_RUNNER_CLAIM_RETRY_INTERVAL_MS", "AGENTRUN_RUNNER_CLAIM_RETRY_INTERVAL_MS"];
 const ONE_SHOT: Names = &["OSTLER_RUNNER_ONE_SHOT", "AGENTRUN_RUNNER_ONE_SHOT"];
 const GRACE_MS: Names = &["OSTLER_RUNNER_GRACE_MS"];
+/// Where the runner writes its outcome, beside its output.
+const REPORT_FILE: Names = &["OSTLER_RUNNER_REPORT_FILE"];
+/// The environment of the backend, as JSON. It may hold secrets.
+const BACKEND: Names = &["OSTLER_RUNNER_SECRET_BACKEND"];
+/// Files that are copied into the home of the backend.
+const HOME_SOURCE: Names = &["OSTLER_RUNNER_HOME_SOURCE"];
 const HOME: Names = &["OSTLER_RUNNER_HOME"];
 const CODEX_HOME: Names = &["CODEX_HOME"];
 const WORKSPACE: Names = &["OSTLER_RUNNER_WORKSPACE"];
@@ -56,6 +68,28 @@ impl RunnerVariables {
 
     pub(crate) fn runner_id(&self) -> Option<String> {
         self.text(RUNNER_ID).map(|(_, value)| value)
+    }
+
+    /// The environment of the backend that whatever started the runner has prepared. `None` if it prepared none.
+    pub(crate) fn backend(&self) -> Result<Option<BackendEnvironment>, Failure> {
+        let Some((name, json)) = self.text(BACKEND) else { return Ok(None) };
+        let read = serde_json::from_str(&json).map(Some);
+        // The message must not quote it.
+        read.map_err(|_| errors::usage(format!("{name} is not the environment of a backend"), "let the server set it"))
+    }
+
+    /// Where the outcome is written, beside the output.
+    pub(crate) fn report_file(&self) -> Option<PathBuf> {
+        self.path(REPORT_FILE)
+    }
+
+    /// Copies files into the home of the backend, readable by their owner only. A pod has them in a read-only volume.
+    pub(crate) fn fill_home(&self) -> Result<(), Failure> {
+        let (Some(source), Some(home)) = (self.path(HOME_SOURCE), self.path(HOME)) else { return Ok(()) };
+        copy_files(&source, &home).map_err(|error| {
+            let message = format!("cannot copy {} into {}: {error}", source.display(), home.display());
+            errors::usage(message, format!("{} and {} name directories", HOME_SOURCE[0], HOME[0]))
+        })
     }
 
     /// How long a runner that receives a stop signal may take to hand back its run.
@@ -164,6 +198,27 @@ impl RunnerVariables {
     }
 }
 
+fn copy_files(from: &Path, to: &Path) -> std::io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let name = entry?.file_name();
+        // The volume's own links and directories.
+        if name.as_encoded_bytes().starts_with(b"..") {
+            continue;
+        }
+        let (source, target) = (from.join(&name), to.join(&name));
+        // Follows links, which a volume consists of.
+        match std::fs::metadata(&source)?.is_dir() {
+            true => copy_files(&source, &target)?,
+            false => {
+                let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&target)?;
+                file.write_all(&std::fs::read(&source)?)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use ostler_protocol::ids::RunId;
@@ -239,6 +294,37 @@ mod tests {
         assert_eq!((&set.placement, set.lease_ms), (&plain.placement, plain.lease_ms));
         assert_eq!(set.storage_claim, None, "a directory is no claim");
         assert_eq!(variables(&[]).grace().unwrap(), Duration::from_secs(20));
+    }
+
+    #[test]
+    fn files_of_a_volume_are_copied_into_a_private_home() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let scratch = tempfile::tempdir().unwrap();
+        let (source, home) = (scratch.path().join("source"), scratch.path().join("home"));
+        std::fs::create_dir_all(source.join("..data/.q")).unwrap();
+        std::fs::write(source.join("..data/auth.json"), "a").unwrap();
+        std::fs::write(source.join("..data/.q/settings.json"), "b").unwrap();
+        symlink("..data/auth.json", source.join("auth.json")).unwrap();
+        symlink("..data/.q", source.join(".q")).unwrap();
+        let set = variables(&[
+            ("OSTLER_RUNNER_HOME_SOURCE", source.to_str().unwrap()),
+            ("OSTLER_RUNNER_HOME", home.to_str().unwrap()),
+        ]);
+        set.fill_home().unwrap();
+        set.fill_home().unwrap();
+        assert_eq!(std::fs::read_to_string(home.join(".q/settings.json")).unwrap(), "b");
+        assert_eq!(std::fs::metadata(home.join("auth.json")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!home.join("..data").exists());
+    }
+
+    #[test]
+    fn the_backend_is_what_the_server_prepared() {
+        let json = serde_json::to_string(&BackendEnvironment::bare(AgentConfig::Codex)).unwrap();
+        let set = variables(&[("OSTLER_RUNNER_SECRET_BACKEND", &json)]);
+        assert_eq!(set.backend().unwrap().unwrap().backend, AgentConfig::Codex);
+        assert!(variables(&[]).backend().unwrap().is_none());
+        let failure = variables(&[("OSTLER_RUNNER_SECRET_BACKEND", "pl4nted")]).backend().unwrap_err();
+        assert!(!failure.message.contains("pl4nted"), "{}", failure.message);
     }
 
     #[test]

@@ -274,6 +274,13 @@ pub(crate) fn one(word: &str, noun: &str, mut found: Vec<Candidate>) -> Result<O
     Err(errors::usage(message, "give more of the id"))
 }
 
+/// Several things have the same title: only their ids tell them apart.
+pub(crate) fn same_title(title: &str, nouns: &str, ids: &[String]) -> Failure {
+    let shown: Vec<_> = ids.iter().take(CANDIDATES_MAX).map(|id| format!("  {id}")).collect();
+    let message = format!("{} {nouns} have the title {:?}:\n{}", ids.len(), line(title, 80), shown.join("\n"));
+    errors::usage(message, "name one by its id")
+}
+
 pub(crate) fn unknown(noun: &str, word: &str) -> Failure {
     Failure::new(FailureKind::NotFound, format!("no {noun} {:?}", line(word, 80)))
 }
@@ -290,6 +297,12 @@ mod tests {
     fn a_single_candidate_is_chosen() {
         assert_eq!(one("0", "run", candidates(1)).unwrap().as_deref(), Some("run_00"));
         assert_eq!(one("0", "run", candidates(0)).unwrap(), None);
+    }
+
+    #[test]
+    fn things_of_the_same_title_are_named_by_their_ids() {
+        let failure = same_title("Digest", "automations", &["aut_1".to_owned(), "aut_2".to_owned()]);
+        assert_eq!(failure.message, "2 automations have the title \"Digest\":\n  aut_1\n  aut_2");
     }
 
     #[test]

@@ -50,9 +50,19 @@ fn every_command_shows_an_example_of_itself() {
 }
 
 #[test]
+fn no_example_is_broken_at_80_columns() {
+    for (words, command) in commands() {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in help.lines() {
+            assert!(line.chars().count() <= 80, "{words}: {line:?} is wider than 80 columns");
+        }
+    }
+}
+
+#[test]
 fn every_command_that_prints_data_supports_json() {
     let without_output =
-        ["serve", "daemon", "runner", "completions", "man", "api", "add", "use", "remove", "export", "init"];
+        ["serve", "daemon", "runner", "completions", "man", "api", "add", "use", "remove", "export", "init", "log"];
     for (words, command) in commands() {
         let name = command.get_name();
         let is_leaf = command.get_subcommands().next().is_none();
@@ -98,11 +108,15 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("stop 01a1", "ostler cancel"),
         ("login", "OSTLER_TOKEN"),
         ("run say hello", "put the prompt in quotes: ostler run \"say hello …\""),
-        ("run --frob", "see the command's `--help`"),
+        ("run --frob", "hint: `ostler run --help` lists the flags"),
+        ("webhooks set reader --url https://a.example", "hint: URL is given without a flag: ostler webhooks set "),
+        ("jobs show w2", "hint: `ostler jobs list RUN` lists the jobs of a run"),
+        ("automations create", "hint: `ostler automations create --help` ends with examples"),
         ("frobnicate", "`ostler --help` lists the commands"),
     ] {
         let text = parser_error(line);
         assert!(text.contains(hint), "{line}: {text}");
+        assert!(!text.contains("\n\n\n"), "{line} has one blank line at most: {text}");
     }
 }
 

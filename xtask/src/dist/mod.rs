@@ -3,6 +3,7 @@
 
 mod archive;
 mod build;
+mod install;
 mod inventory;
 mod licences;
 mod sbom;
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 use crate::process::workspace_root;
 use build::Program;
 use inventory::Inventory;
+
+pub use install::install;
 
 const USAGE: &str = "usage: cargo xtask dist [--profile NAME] [--binary FILE] [--out DIR]";
 /// The profile of a release. The archive of another one is for tests.
@@ -30,13 +33,18 @@ struct Order {
 
 /// Rejects a program that must not be published.
 fn check_release(program: &Program) -> Result<(), String> {
-    if program.features.iter().any(|feature| feature == NEVER_RELEASED) {
-        return Err(format!("{} was built with {NEVER_RELEASED}; no release is", program.path.display()));
-    }
+    check_features(program)?;
     if program.commit == "unknown" {
         return Err("the program does not know its commit; set OSTLER_SOURCE_COMMIT, or build in a checkout".into());
     }
     Ok(())
+}
+
+fn check_features(program: &Program) -> Result<(), String> {
+    match program.features.iter().any(|feature| feature == NEVER_RELEASED) {
+        true => Err(format!("{} was built with {NEVER_RELEASED}; no release is", program.path.display())),
+        false => Ok(()),
+    }
 }
 
 pub fn dist(arguments: &[String]) -> Result<(), String> {

@@ -1,7 +1,8 @@
 //! `ostler backends`: the profiles that the server can run.
 
 use clap::Subcommand;
-use ostler_protocol::{Failure, kernel::backends::Backend};
+use jiff::SignedDuration;
+use ostler_protocol::{Failure, Timestamp, kernel::backends::Backend, limits::WAIT_MS_MAX};
 
 use crate::{
     commands::{list::Listing, profile_table},
@@ -47,11 +48,16 @@ const BACKENDS: Listing<Backend> = Listing {
         Column::spare(2, "CAN"),
         Column::wrapped(4, "NOTE"),
     ],
-    row: |backend, _, _| {
+    row: |backend, _, now| {
         let needs = backend.required_secret_keys.join(", ");
         vec![
             name_of(backend),
-            if backend.ready { "yes" } else { "no" }.into(),
+            match (backend.ready, can_run(backend, now)) {
+                (false, _) => "no",
+                (true, false) => "no runner",
+                (true, true) => "yes",
+            }
+            .into(),
             line(&backend.protocol, 80),
             if needs.is_empty() { "-".into() } else { line(&needs, 200) },
             if backend.capabilities.is_empty() { "-".into() } else { line(&backend.capabilities.join(", "), 200) },
@@ -63,6 +69,18 @@ const BACKENDS: Listing<Backend> = Listing {
     },
 };
 
+/// Whether a run of this backend starts now: it is set up, and a runner serves it if the server does not.
+pub(crate) fn can_run(backend: &Backend, now: Timestamp) -> bool {
+    backend.ready && (backend.external.is_none() || has_runner(backend, now))
+}
+
+/// Whether a runner has requested a job of an external profile recently. A request waits for at most [`WAIT_MS_MAX`], so the
+/// last request of a runner that waits now is never older.
+pub(crate) fn has_runner(backend: &Backend, now: Timestamp) -> bool {
+    let last_claim_at = backend.external.as_ref().and_then(|external| external.last_claim_at);
+    last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
+}
+
 /// The profile, and its tenant if it has one.
 pub(crate) fn name_of(backend: &Backend) -> String {
     let name = line(&backend.profile, 63);
@@ -71,9 +89,20 @@ pub(crate) fn name_of(backend: &Backend) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ostler_protocol::Timestamp;
+    use ostler_protocol::kernel::backends::ExternalBackend;
 
     use super::*;
+
+    #[test]
+    fn an_external_profile_without_a_runner_is_not_called_ready() {
+        let at = Timestamp::UNIX_EPOCH;
+        let shown = |last_claim_at| {
+            let external = Some(ExternalBackend { last_claim_at });
+            let backend = Backend { profile: "mine".into(), ready: true, external, ..Backend::default() };
+            (BACKENDS.row)(&backend, Times::default(), at)[1].clone()
+        };
+        assert_eq!((shown(None).as_str(), shown(Some(at)).as_str()), ("no runner", "yes"));
+    }
 
     #[test]
     fn a_backend_shows_whether_it_is_ready_and_what_it_needs() {

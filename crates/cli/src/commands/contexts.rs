@@ -26,10 +26,8 @@ use crate::{
 /// Contexts are stored in `contexts.toml` in the user's configuration directory. A context is used whole; with `--server` or
 /// OSTLER_SERVER no context is used, so that no token is sent to another server.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example.org --token-file ~/.lab-token\n  \
-    ostler contexts use lab\n  ostler --context lab ps"
-)]
+#[command(after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example --token-file lab.txt\n  \
+    ostler contexts use lab\n  ostler --context lab ps")]
 pub(crate) struct ContextsArgs {
     #[command(subcommand)]
     verb: ContextsVerb,
@@ -55,10 +53,8 @@ struct ListContextsArgs {
 ///
 /// The server is the one `--server` names. The first context becomes the current one.
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example.org --token-file ~/.lab-token\n  \
-    ostler contexts add here --server http://127.0.0.1:4747 --tenant team"
-)]
+#[command(after_help = "Examples:\n  ostler contexts add lab --server https://ostler.example --token-file lab.txt\n  \
+    ostler contexts add here --server http://127.0.0.1:4747 --tenant team")]
 struct AddContextArgs {
     name: String,
     /// The file that holds the token for it
@@ -184,10 +180,6 @@ fn add(connection: &Connection, args: &AddContextArgs) -> Result<u8, Failure> {
         data_dir: connection.data_dir_flag().map(absolute).transpose()?,
         tenant: args.tenant.clone(),
     };
-    let replaced = Contexts::load()?.contexts.get(&args.name).map(|former| line(&former.server, 200));
-    if let Some(former) = replaced {
-        output::message(&format!("replacing the context {:?}, which was for {former}\n", line(&args.name, 80)));
-    }
     change(|all| all.put(&args.name, context))
 }
 

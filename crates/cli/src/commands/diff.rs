@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure,
-    kernel::workspaces::{ChangedFile, CommandDiff, WorkspaceChanges},
+    kernel::workspaces::{CHANGES_REMOVED, ChangedFile, CommandDiff, WorkspaceChanges},
 };
 
 use crate::{
@@ -96,6 +96,12 @@ fn patch(diff: &CommandDiff, paint: Paint) -> String {
 /// A message, because an empty patch alone would look like no changes.
 fn unknown(changes: &WorkspaceChanges) -> String {
     let reason = changes.reason.as_deref().unwrap_or("the runner gave no reason");
+    if reason == CHANGES_REMOVED {
+        return match changes.files_changed {
+            0 => format!("{reason}\n"),
+            files => format!("{reason}; {} had changed\n", count(files, "file")),
+        };
+    }
     format!("the changes are unknown: {}\n", line(reason, 300))
 }
 
@@ -190,6 +196,19 @@ mod tests {
         let diff = CommandDiff { changes, ..sample() };
         assert_eq!(summary(&diff, Paint::PLAIN), "changes unknown\n");
         assert_eq!(unknown(&diff.changes), "the changes are unknown: git is not on the server's PATH\n");
+    }
+
+    #[test]
+    fn changes_that_retention_removed_do_not_look_like_none() {
+        let removed = WorkspaceChanges { files_changed: 2, ..WorkspaceChanges::unknown(CHANGES_REMOVED.into()) };
+        assert_eq!(unknown(&removed), "the changes were removed by retention; 2 files had changed\n");
+        let uncounted = WorkspaceChanges::unknown(CHANGES_REMOVED.into());
+        assert_eq!(unknown(&uncounted), "the changes were removed by retention\n");
+        let diff = CommandDiff { changes: removed, ..sample() };
+        assert_eq!(
+            (patch(&diff, Paint::PLAIN).as_str(), summary(&diff, Paint::PLAIN).as_str()),
+            ("", "changes unknown\n")
+        );
     }
 
     #[test]

@@ -46,6 +46,10 @@ const LINES_FREE: usize = 4;
 /// How many results are requested concurrently.
 const CONCURRENT_RESULTS: usize = 8;
 const OUTCOME_CHARS_MAX: usize = 400;
+/// Characters of a question or an outcome in a table that is not fitted to a terminal: one long text would widen every row.
+const WHAT_CHARS_MAX: usize = 100;
+/// Characters of a session's title behind an outcome.
+const TITLE_CHARS_MAX: usize = 80;
 
 /// What the last turn of a run ended with, by run and version of its session: it changes only when the version rises.
 type OutcomeTexts = BTreeMap<(RunId, i64), Option<String>>;
@@ -181,12 +185,17 @@ async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) 
     Ok(requests.into_iter().map(InboxItem::from).chain(ended).collect())
 }
 
-/// On a terminal the command of a request is shown whole below its row, because it is what a person decides about.
+/// On a terminal the command of a request is shown whole below its row, because it is what a person decides about. Elsewhere what
+/// waits is shortened, so that one long text does not widen every row; `-o json` has all of it.
 fn render(items: &[InboxItem], times: Times, now: Timestamp, width: Option<usize>, paint: Paint) -> String {
     let has_commands = width.is_none() && items.iter().any(|item| item.command.is_some());
     let rows = items.iter().map(|item| {
         let command = has_commands.then(|| text_or_dash(&item.command));
-        row(item, times, now).into_iter().chain(command).collect()
+        let mut cells = row(item, times, now);
+        if let Some(what) = cells.last_mut().filter(|_| width.is_none()) {
+            *what = line(what, WHAT_CHARS_MAX);
+        }
+        cells.into_iter().chain(command).collect()
     });
     let columns = [
         Column::long_text(1, 12, 4, "SESSION"),
@@ -213,8 +222,10 @@ fn row(item: &InboxItem, times: Times, now: Timestamp) -> Vec<String> {
 /// The question of a request, or the outcome of a turn with the title of its session.
 fn what(item: &InboxItem) -> String {
     match (&item.outcome, &item.title) {
-        (Some(outcome), Some(title)) => format!("{} ({})", line(outcome, 400), line(title, 80)),
-        (Some(outcome), None) => line(outcome, 400),
+        (Some(outcome), Some(title)) => {
+            format!("{} ({})", line(outcome, OUTCOME_CHARS_MAX), line(title, TITLE_CHARS_MAX))
+        }
+        (Some(outcome), None) => line(outcome, OUTCOME_CHARS_MAX),
         (None, title) => text_or_dash(title),
     }
 }
@@ -330,6 +341,14 @@ mod tests {
              disk     waiting for permission  2m ago  Delete every log that is older than a …\n  command: rm -r logs\n\
              disk     failed, unread          2m ago  the agent fell over\n"
         );
+        let huge = "x".repeat(5_000);
+        let huge = item(InboxKind::Permission, Some(RunState::Waiting), Some(huge.as_str()), Some("rm -r logs"));
+        let rows = [huge, items[1].clone()];
+        for (width, columns_max) in [(None, 160), (Some(80), 80)] {
+            let text = render(&rows, Times::default(), now, width, Paint::PLAIN);
+            let widest = text.lines().map(|line| line.trim_end().chars().count()).max();
+            assert!(widest <= Some(columns_max), "{widest:?}: {text}");
+        }
         let narrow = render(&items, Times::default(), now, Some(56), Paint::PLAIN);
         assert!(narrow.contains("waiting for permission") && narrow.contains("Delete old"), "{narrow}");
     }

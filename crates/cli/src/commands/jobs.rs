@@ -1,4 +1,4 @@
-//! `ostler jobs`: lists, shows and creates the runner jobs of a run, each of which starts a runner.
+//! `ostler jobs`: lists, shows and creates the runner jobs of a run, each of which starts a runner, and prints runners' logs.
 
 use clap::{Subcommand, builder::NonEmptyStringValueParser};
 use ostler_client::Client;
@@ -11,7 +11,10 @@ use ostler_protocol::{
 
 use crate::{
     candidates,
-    commands::list::Listing,
+    commands::{
+        job_log::{self, JobLogArgs},
+        list::Listing,
+    },
     connection::Connection,
     errors, exit_codes,
     targets::{self, Finder, Within},
@@ -27,7 +30,9 @@ use crate::{
 
 /// Show the runner jobs of a run: which runner was started, and how it ended
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1\n  ostler jobs create RUN")]
+#[command(
+    after_help = "Examples:\n  ostler jobs list RUN\n  ostler jobs show RUN job_01a1\n  ostler jobs create RUN\n  ostler jobs log -f RUN job_01a1"
+)]
 pub(crate) struct JobsArgs {
     #[command(subcommand)]
     verb: JobsVerb,
@@ -38,6 +43,7 @@ enum JobsVerb {
     List(ListJobsArgs),
     Show(ShowJobArgs),
     Create(CreateJobArgs),
+    Log(JobLogArgs),
 }
 
 /// List a run's jobs, newest first
@@ -93,6 +99,7 @@ pub(crate) async fn jobs(connection: &Connection, args: &JobsArgs) -> Result<u8,
         JobsVerb::List(args) => list(&args.within.finder(connection)?, args).await,
         JobsVerb::Show(args) => show(&args.within.finder(connection)?, args).await,
         JobsVerb::Create(args) => create(&args.within.finder(connection)?, args).await,
+        JobsVerb::Log(args) => log(&args.within.finder(connection)?, args).await,
     }
 }
 
@@ -123,13 +130,24 @@ const JOBS: Listing<RunnerJob> = Listing {
     },
 };
 
+async fn log(finder: &Finder, args: &JobLogArgs) -> Result<u8, Failure> {
+    let run = finder.run(&args.run).await?;
+    let job = find_one(finder, &run, &args.job).await?;
+    job_log::print(finder, &run, &job.runner_job_id.to_string(), args).await
+}
+
+/// The job of the run with this id, or with an id that begins with this word.
+async fn find_one(finder: &Finder, run: &str, word: &str) -> Result<RunnerJob, Failure> {
+    let found = match word.parse::<RunnerJobId>() {
+        Ok(_) => finder.client.get_runner_job(run, word).await,
+        Err(_) => find(all(&finder.client, run).await?, word),
+    };
+    found.map_err(|failure| errors::listed_by(failure, &format!("ostler jobs list {run}")))
+}
+
 async fn show(finder: &Finder, args: &ShowJobArgs) -> Result<u8, Failure> {
     let run = finder.run(&args.run).await?;
-    let found = match args.job.parse::<RunnerJobId>() {
-        Ok(_) => finder.client.get_runner_job(&run, &args.job).await,
-        Err(_) => find(all(&finder.client, &run).await?, &args.job),
-    };
-    let job = found.map_err(|failure| errors::listed_by(failure, &format!("ostler jobs list {run}")))?;
+    let job = find_one(finder, &run, &args.job).await?;
     args.output.one(&job, || render(&job, args.times));
     Ok(exit_codes::OK)
 }
@@ -169,9 +187,20 @@ fn ending(job: &RunnerJob) -> String {
         (JobPhase::Succeeded, turn) => format!("last turn {turn}"),
         _ => field(&summary, "status"),
     };
-    let words = [status, field(&summary, "failureKind"), field(&summary, "message")];
-    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    if words.is_empty() { "-".into() } else { words.join(" ") }
+    let (kind, message) = (field(&summary, "failureKind"), field(&summary, "message"));
+    let status = match (status.is_empty(), kind.is_empty()) {
+        (_, true) => status,
+        (true, false) => kind,
+        (false, false) => format!("{status} ({kind})"),
+    };
+    // The message of a job without work repeats its status.
+    let has_had_work = job.phase != JobPhase::Succeeded || !turn.is_empty();
+    match (status.is_empty(), message.is_empty() || !has_had_work) {
+        (true, true) => "-".into(),
+        (true, false) => message,
+        (false, true) => status,
+        (false, false) => format!("{status}: {message}"),
+    }
 }
 
 fn render(job: &RunnerJob, times: Times) -> String {
@@ -185,6 +214,7 @@ fn render(job: &RunnerJob, times: Times) -> String {
         ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
         ("runner", line(&job.runner_id, 200)),
         ("name", format!("{} in {}", line(&job.job_name, 200), line(&job.namespace, 80))),
+        ("pod", job.pod_name.as_deref().map_or_else(|| "-".to_owned(), |name| line(name, 200))),
         ("log", job.log_path.as_deref().map_or_else(|| "-".to_owned(), |path| line(path, 400))),
         ("made", times.ago(job.created_at, now())),
         ("changed", times.ago(job.updated_at, now())),
@@ -222,12 +252,17 @@ mod tests {
 
     #[test]
     fn an_ended_job_shows_its_outcome() {
-        assert_eq!(ending(&job(1)), "failed infra-failed it died");
+        assert_eq!(ending(&job(1)), "failed (infra-failed): it died");
         let mut succeeded = job(1);
         succeeded.phase = JobPhase::Succeeded;
         let summary =
             json!({"status": "idle", "turnStatus": "failed", "failureKind": "backend-failed", "message": "it fell"});
         succeeded.terminal_summary = RawJson::of(&summary);
-        assert_eq!(ending(&succeeded), "last turn failed backend-failed it fell");
+        assert_eq!(ending(&succeeded), "last turn failed (backend-failed): it fell");
+        succeeded.terminal_summary = RawJson::of(&json!({"status": "idle", "message": "there was nothing left to do"}));
+        assert_eq!(ending(&succeeded), "nothing was left to do", "said once");
+        let mut pending = job(1);
+        pending.terminal_summary = RawJson::of(&json!({}));
+        assert_eq!(ending(&pending), "-");
     }
 }

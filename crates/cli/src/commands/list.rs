@@ -48,9 +48,29 @@ impl<T: Serialize> Listing<T> {
     }
 
     pub(crate) fn render(&self, page: &[T], times: Times, now: Timestamp, width: Option<usize>) -> String {
-        let rows = page.iter().map(|one| (self.row)(one, times, now)).collect();
-        table(self.columns, rows, width)
+        let mut rows: Vec<_> = page.iter().map(|one| (self.row)(one, times, now)).collect();
+        let text = table(self.columns, rows.clone(), width);
+        let commands = take_commands(self.columns, &mut rows);
+        if width.is_none() || commands.iter().all(|command| text.contains(command)) {
+            return text;
+        }
+        // A command to copy is not broken: it has a line of its own.
+        let lines: String = commands.iter().map(|command| format!("  {command}\n")).collect();
+        table(self.columns, rows, width) + &lines
     }
+}
+
+/// Takes the commands with which wrapped cells end out of these rows.
+fn take_commands(columns: &[Column], rows: &mut [Vec<String>]) -> Vec<String> {
+    let mut commands = vec![];
+    for row in rows {
+        for (_, cell) in columns.iter().zip(row).filter(|(column, _)| column.is_wrapped()) {
+            let Some((before, command)) = output::split_command(cell) else { continue };
+            commands.push(command.to_owned());
+            *cell = before.trim_end().trim_end_matches(':').to_owned();
+        }
+    }
+    commands
 }
 
 /// Reads every page of a list. `read` takes a cursor and returns the items of a page and the next cursor.
@@ -71,6 +91,22 @@ pub(crate) async fn all_pages<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOTES: Listing<&str> = Listing {
+        nothing: "",
+        columns: &[Column::whole("NAME"), Column::wrapped(1, "NOTE")],
+        row: |note, _, _| vec!["a".to_owned(), (*note).to_owned()],
+    };
+
+    #[test]
+    fn a_command_in_a_note_is_not_broken() {
+        let render = |note, width| NOTES.render(&[note], Times::default(), Timestamp::UNIX_EPOCH, width);
+        let note = "not set up: ostler profiles set codex < key.txt";
+        let whole = format!("NAME  NOTE\na     {note}\n");
+        assert_eq!([render(note, Some(80)), render(note, None)], [whole.clone(), whole]);
+        assert_eq!(render(note, Some(40)), "NAME  NOTE\na     not set up\n  ostler profiles set codex < key.txt\n");
+        assert_eq!(render("a note without commands", Some(20)), "NAME  NOTE\na     a note without\n      commands\n");
+    }
 
     #[tokio::test]
     async fn every_page_is_read_in_order() {

@@ -15,11 +15,13 @@ mod diff;
 mod doctor;
 mod guard;
 mod inbox;
+mod job_log;
 mod jobs;
 mod labels;
 mod list;
 mod man;
 mod mesh;
+mod migrate;
 mod output;
 mod permissions;
 mod profile_table;
@@ -119,6 +121,7 @@ pub(crate) enum CliCommand {
     Guard(guard::GuardArgs),
     Doctor(doctor::DoctorArgs),
     Verify(verify::VerifyArgs),
+    Migrate(migrate::MigrateArgs),
     Backup(backup::BackupArgs),
     Restore(restore::RestoreArgs),
     Completions(completions::CompletionsArgs),
@@ -161,7 +164,7 @@ impl CliCommand {
     pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
         let mut builder = match self {
             Self::Serve(_) | Self::Daemon(_) => Builder::new_multi_thread(),
-            Self::Verify(_) | Self::Backup(_) | Self::Restore(_) => Builder::new_multi_thread(),
+            Self::Verify(_) | Self::Migrate(_) | Self::Backup(_) | Self::Restore(_) => Builder::new_multi_thread(),
             _ => Builder::new_current_thread(),
         };
         builder.enable_all().build().map_err(Failure::internal)
@@ -173,7 +176,7 @@ impl CliCommand {
         Some(match self {
             Self::Serve(_) | Self::Daemon(_) | Self::Verify(_) | Self::Contexts(_) | Self::Config(_) => return None,
             Self::Completions(_) | Self::Man(_) => return None,
-            Self::Backup(_) | Self::Restore(_) => return None,
+            Self::Migrate(_) | Self::Backup(_) | Self::Restore(_) => return None,
             // The mesh negotiates a version of its own at the start of a session.
             Self::Mesh(_) => return None,
             Self::Api(_) | Self::Doctor(_) | Self::Guard(_) => return None,
@@ -286,6 +289,7 @@ impl CliCommand {
             Self::Guard(args) => guard::guard(args).await,
             Self::Doctor(args) => doctor::doctor(connection, args).await,
             Self::Verify(args) => verify::verify(connection, args).await,
+            Self::Migrate(args) => migrate::migrate(connection, args).await,
             Self::Backup(args) => backup::backup(connection, args).await,
             Self::Restore(args) => restore::restore(connection, args).await,
             Self::Completions(args) => completions::completions(args),

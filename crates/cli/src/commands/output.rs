@@ -44,9 +44,10 @@ pub(crate) async fn output(connection: &Connection, args: &OutputArgs) -> Result
     };
     let (limit, tenant_id) = (Some(PAGE_ITEMS_MAX), session.tenant);
     let mut query = SessionEventsQuery { run_id, limit, tenant_id, ..SessionEventsQuery::default() };
-    let mut all = vec![];
+    let (mut all, mut removed) = (vec![], 0);
     loop {
         let page = finder.client.session_output(&session.id, &query).await?;
+        removed += page.events.iter().filter(|event| event.payload.is_null()).count();
         match args.output.format {
             // Only a JSON document must be complete before it is written.
             Format::Json => all.extend(page.events),
@@ -61,7 +62,16 @@ pub(crate) async fn output(connection: &Connection, args: &OutputArgs) -> Result
     if args.output.format == Format::Json {
         output::data(&output::json(&all));
     }
+    if removed > 0 {
+        output::message(&removed_text(removed as i64));
+    }
     Ok(exit_codes::OK)
+}
+
+/// A message, because removed output would look like none.
+fn removed_text(removed: i64) -> String {
+    let verb = if removed == 1 { "was" } else { "were" };
+    format!("{} {verb} removed by retention\n", output::count(removed, "text"))
 }
 
 /// A message unchanged; output of a tool with a prefix on each line.
@@ -84,6 +94,13 @@ mod tests {
 
     use super::*;
     use crate::terminal::events::fixtures::event;
+
+    #[test]
+    fn removed_output_does_not_look_like_none() {
+        assert_eq!(removed_text(1), "1 text was removed by retention\n");
+        assert_eq!(removed_text(2), "2 texts were removed by retention\n");
+        assert!(event(1, EventType::AssistantMessage, serde_json::Value::Null).payload.is_null());
+    }
 
     #[test]
     fn output_of_a_tool_is_prefixed_and_a_message_is_not() {

@@ -1,6 +1,9 @@
 //! Provider profiles as rows of a table and as fields: whether they are ready, and how their last trial ended.
 
-use ostler_protocol::{Timestamp, kernel::provider_profiles::ProviderProfile};
+use ostler_protocol::{
+    Timestamp,
+    kernel::provider_profiles::{AgentKind, ProviderProfile},
+};
 
 use crate::{
     commands::list::Listing,
@@ -43,18 +46,27 @@ pub(crate) fn shorten_message(message: &str, profile: &str) -> String {
     rest.map(|rest| rest.strip_prefix("is ").unwrap_or(rest).to_owned()).unwrap_or(message)
 }
 
-/// Whether a run of it can start, and whether one is known to fail.
+/// Whether a run of it can start, and whether one is known to fail. Callers who do not see trials cannot know the latter, so they
+/// are not told yes.
 fn ready(profile: &ProviderProfile) -> &'static str {
     match (profile.ready, profile.failure_kind) {
+        (true, None) if has_hidden_trials(profile) => "set up",
         (true, None) => "yes",
         (true, Some(_)) => "trial failed",
         (false, _) => "no",
     }
 }
 
+/// Whether the server leaves out how trials of the profile ended, because the caller may use the profile and not manage it. Then
+/// it also leaves out the version of the secret, which every profile that is ready has. External profiles need no secret.
+fn has_hidden_trials(profile: &ProviderProfile) -> bool {
+    profile.ready && profile.resource_version.is_none() && profile.agent != AgentKind::External
+}
+
 /// The result of the last trial, if it was of the current version.
 fn tried(profile: &ProviderProfile) -> String {
     match &profile.validation {
+        None if has_hidden_trials(profile) => "not shown".into(),
         Some(trial) if trial.resource_version == profile.resource_version => trial.status.as_str().into(),
         Some(_) => "before the last change".into(),
         None => "-".into(),
@@ -112,11 +124,24 @@ mod tests {
     fn a_profile_whose_trial_failed_is_not_called_ready() {
         let words = |is_ready: bool, failure: Option<&str>| {
             let profile = json!({"profile": "codex", "builtIn": true, "agent": "codex", "configured": is_ready,
-                "ready": is_ready, "failureKind": failure, "secretRef": {"name": "s", "keys": []}});
+                "ready": is_ready, "failureKind": failure, "secretRef": {"name": "s", "keys": []}, "resourceVersion": "1"});
             ready(&serde_json::from_value(profile).unwrap())
         };
         assert_eq!(words(true, None), "yes");
         assert_eq!(words(true, Some("provider-auth-failed")), "trial failed");
         assert_eq!(words(false, Some("secret-unavailable")), "no");
+    }
+
+    #[test]
+    fn callers_who_see_no_trials_are_not_told_that_none_failed() {
+        let words = |is_ready: bool, agent: &str| {
+            let profile = json!({"profile": "codex", "builtIn": true, "agent": agent, "configured": is_ready,
+                "ready": is_ready, "failureKind": null, "secretRef": {"name": "s", "keys": []}, "resourceVersion": null});
+            let profile: ProviderProfile = serde_json::from_value(profile).unwrap();
+            (ready(&profile), tried(&profile))
+        };
+        assert_eq!(words(true, "codex"), ("set up", "not shown".to_owned()));
+        assert_eq!(words(false, "codex"), ("no", "-".to_owned()));
+        assert_eq!(words(true, "external"), ("yes", "-".to_owned()), "it has no secret, and no trials");
     }
 }

@@ -11,7 +11,8 @@ use std::{
 use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
+    failures::{PROBLEMS, RULE},
     kernel::provider_profiles::{
         AUTH, AgentKind, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile,
         PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
@@ -19,6 +20,7 @@ use ostler_protocol::{
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
 };
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
 
 use crate::{
     candidates,
@@ -110,7 +112,7 @@ struct ShowProfileArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler profiles set codex < key.txt\n  \
     ostler profiles set deepseek --key-file key.txt --config deepseek.toml\n  \
-    ostler profiles set codex --auth ~/.codex/auth.json --config ~/.codex/config.toml")]
+    ostler profiles set codex --auth auth.json --config config.toml")]
 struct SetProfileArgs {
     /// A built-in profile, or a slug of your own
     #[arg(add = candidates::profiles())]
@@ -244,7 +246,8 @@ async fn set(connection: &Connection, args: &SetProfileArgs) -> Result<u8, Failu
         files: (!given.is_empty()).then_some(given),
         ..PutCredential::default()
     };
-    let set = connection.client()?.put_credential(&args.profile, &args.owner.scope(), &request).await?;
+    let set = connection.client()?.put_credential(&args.profile, &args.owner.scope(), &request).await;
+    let set = set.map_err(|failure| args.config.iter().fold(failure, |failure, file| in_file(failure, file)))?;
     args.output.one(&set, || format!("{} set\n", set.profile));
     let next = match &set.message {
         Some(message) if !set.configured => format!("{}\n", line(message, 300)),
@@ -263,7 +266,8 @@ async fn config(connection: &Connection, args: &ConfigProfileArgs) -> Result<u8,
     };
     let text = read(path, PROFILE_FILE_BYTES_MAX)?.expose_secret().to_owned();
     let request = PutConfig { config: text, resource_version: None };
-    let set = client.put_profile_config(&args.profile, &args.owner.scope(), &request).await?;
+    let set = client.put_profile_config(&args.profile, &args.owner.scope(), &request).await;
+    let set = set.map_err(|failure| in_file(failure, path))?;
     args.output.one(&set, || config_outcome(&set));
     if set.credential_dropped {
         output::message(&format!(
@@ -278,6 +282,29 @@ async fn config(connection: &Connection, args: &ConfigProfileArgs) -> Result<u8,
         output::message(&format!("{}\n", line(message, 300)));
     }
     Ok(exit_codes::OK)
+}
+
+/// Names the user's file and the line in every problem of its contents.
+fn in_file(mut failure: Failure, file: &Path) -> Failure {
+    let file = if file == Path::new("-") { "stdin".to_owned() } else { line(&file.to_string_lossy(), 400) };
+    let located = |message: &str, details: &Map<String, Value>| {
+        let number = details.get("line")?.as_u64()?;
+        let is_broken = details.get(RULE).and_then(Value::as_str) == Some(Rule::ConfigToml.as_str());
+        let message = if is_broken { "this is not TOML" } else { message };
+        Some(format!("{file}, line {number}: {message}"))
+    };
+    let Some(details) = failure.details.as_deref_mut() else { return failure };
+    if let Some(message) = located(&failure.message, details) {
+        failure.message = message;
+    }
+    let problems = details.get_mut(PROBLEMS).and_then(Value::as_array_mut).into_iter().flatten();
+    for problem in problems.filter_map(Value::as_object_mut) {
+        let message = problem.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
+        if let Some(message) = located(&message, problem) {
+            problem.insert("message".to_owned(), message.into());
+        }
+    }
+    failure
 }
 
 /// The state of the profile after a change of its config.
@@ -400,6 +427,20 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn every_problem_of_a_config_names_the_file_and_the_line() {
+        let problem = |line: u64, message: &str| Failure::invalid(Rule::ConfigShape, message).detail("line", line);
+        let several = Failure::check_all(vec![problem(2, "one"), problem(5, "two")]).unwrap_err();
+        let text = errors::render(&in_file(several, Path::new("mine.toml")), crate::terminal::paint::Paint::PLAIN);
+        assert!(text.starts_with("error: mine.toml, line 2: one\n       mine.toml, line 5: two\n"), "{text}");
+        let broken = Failure::invalid(Rule::ConfigToml, "config.toml is not TOML; see line 3").detail("line", 3);
+        let text = errors::render(&in_file(broken, Path::new("-")), crate::terminal::paint::Paint::PLAIN);
+        assert!(text.starts_with("error: stdin, line 3: this is not TOML\n"), "{text}");
+        assert!(text.contains("hint: correct that line"), "{text}");
+        let other = in_file(Failure::not_found("profile"), Path::new("mine.toml"));
+        assert_eq!(other.message, "no such profile");
+    }
 
     #[test]
     fn a_changed_config_shows_the_state_of_the_profile() {

@@ -75,7 +75,7 @@ pub(crate) async fn restore(connection: &Connection, args: &RestoreArgs) -> Resu
         return Ok(exit_codes::OK);
     }
     let report = backup::restore(config, &dialects(), options, progress).await?;
-    args.output.one(&as_json(&report), || render(&report, Paint::stdout()));
+    args.output.one(&as_json(&report), || output::folded(&render(&report, Paint::stdout()), output::width()));
     if args.output.is_text() {
         output::message(&notes(&report));
     }

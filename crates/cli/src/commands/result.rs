@@ -310,6 +310,21 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_texts_were_removed_is_not_suggested_for_a_retry() {
+        let removed = sample(|body| {
+            body["state"] = "blocked".into();
+            body["terminalStatus"] = "blocked".into();
+            body["failureKind"] = "permission-denied".into();
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["payloadsRemovedAt"] = "2030-01-01T00:00:00Z".into();
+        });
+        let text = text(&removed);
+        let next = "  next:    retention has removed the texts of this run; start a new one with `ostler run`\n";
+        assert!(text.contains(next) && !text.contains("retry"), "{text}");
+    }
+
+    #[test]
     fn a_failed_command_shows_the_reason_and_a_hint_first() {
         let failed = sample(|body| {
             body["status"] = "failed".into();

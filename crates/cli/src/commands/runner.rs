@@ -3,13 +3,15 @@
 //! their environment; SIGTERM or SIGINT makes such a runner hand back its run, and a second one makes it exit at once.
 
 use std::{
-    io::{BufRead, BufReader, Read, sink, stdin},
+    fs::OpenOptions,
+    io::{BufRead, BufReader, Read, Write, sink, stdin},
+    path::Path,
     pin::pin,
     time::Duration,
 };
 
 use ostler_client::Client;
-use ostler_protocol::{Failure, kernel::provider_profiles::AgentConfig};
+use ostler_protocol::{Failure, kernel::provider_profiles::AgentConfig, text::clip};
 use ostler_runner::{BackendEnvironment, LAUNCH_BYTES_MAX, Launch, RunnerOrder, RunnerOutcome, RunnerStatus};
 use ostler_server::{clock::fill, config::LogFormat};
 use rustix::{
@@ -25,6 +27,9 @@ use crate::{
     candidates, connection::Connection, environment, errors, exit_codes, log, preflight,
     runner_variables::RunnerVariables, targets::Within, terminal::output,
 };
+
+/// Bytes of the longest report. Nodes of a cluster cut longer ones, and a part of a JSON text is none.
+const REPORT_BYTES_MAX: usize = 4_096;
 
 /// Claim a run and drive its backend
 ///
@@ -64,13 +69,38 @@ pub(crate) async fn runner(connection: &Connection, args: &RunnerArgs) -> Result
         output::message("the runner was stopped by a second signal; its lease expires by itself\n");
         return Ok(exit_codes::LEFT);
     };
-    output::data(&format!("{}\n", outcome.summary().as_str()));
+    let summary = log::redacted_json(outcome.summary().as_str());
+    output::data(&format!("{summary}\n"));
+    if let Some(file) = RunnerVariables::new(environment::current()).report_file()
+        && let Err(error) = write_report(&file, &bounded(summary))
+    {
+        tracing::warn!(%error, file = %file.display(), "the outcome could not be written");
+    }
     Ok(match &outcome.failure {
         _ if outcome.succeeded() => exit_codes::OK,
         _ if outcome.status == RunnerStatus::Stopped => exit_codes::LEFT,
         Some(failure) => failure.kind.row().exit_code,
         None => exit_codes::FAILED,
     })
+}
+
+/// The summary with a message that is short enough for a report.
+fn bounded(summary: String) -> String {
+    let (mut text, mut chars_max) = (summary, REPORT_BYTES_MAX);
+    // A character may take several bytes, and more when it is escaped.
+    while text.len() > REPORT_BYTES_MAX && chars_max > 0 {
+        let Ok(mut fields) = serde_json::from_str::<serde_json::Value>(&text) else { return text };
+        chars_max /= 2;
+        let message = clip(fields["message"].as_str().unwrap_or_default(), chars_max);
+        fields["message"] = message.into();
+        text = fields.to_string();
+    }
+    text
+}
+
+/// Writes the outcome into a file that exists, as a cluster gives it to each container.
+fn write_report(file: &Path, summary: &str) -> std::io::Result<()> {
+    OpenOptions::new().write(true).truncate(true).open(file)?.write_all(summary.as_bytes())
 }
 
 /// SIGINT and SIGTERM.
@@ -134,11 +164,16 @@ async fn prepare(connection: &Connection, args: &RunnerArgs) -> Result<(RunnerOr
     preflight::preflight(&finder.client, &["ostler_runners"]).await?;
     let run = finder.client.get_run(&finder.run(&run).await?).await?.run;
     let name = args.runner_id.clone().or_else(|| variables.runner_id()).unwrap_or_else(unique_name);
-    let agent = AgentConfig::of_profile(&run.backend_profile).ok_or_else(|| {
-        let message = format!("the backend of the profile {:?} is unknown here", run.backend_profile);
-        errors::usage(message, "let the server start the runner: it has the profile's config")
-    })?;
-    let environment = BackendEnvironment::bare(agent);
+    let environment = match (variables.backend()?, AgentConfig::of_profile(&run.backend_profile)) {
+        (Some(prepared), _) => prepared,
+        (None, Some(agent)) => BackendEnvironment::bare(agent),
+        (None, None) => {
+            let message = format!("the backend of the profile {:?} is unknown here", run.backend_profile);
+            return Err(errors::usage(message, "let the server start the runner: it has the profile's config"));
+        }
+    };
+    environment.redactor().into_iter().for_each(log::redact_with);
+    variables.fill_home()?;
     let order = RunnerOrder::host_process(run.run_id, name, run.backend_profile, environment);
     Ok((variables.apply(order)?, finder.client, variables.grace()?))
 }
@@ -158,6 +193,7 @@ async fn launched() -> Result<(RunnerOrder, Client), Failure> {
     std::thread::spawn(|| read_order(sender));
     let launch = read.await.map_err(Failure::internal)??;
     let Launch { order, server, token, certificate, .. } = launch;
+    order.environment.redactor().into_iter().for_each(log::redact_with);
     let client = match certificate {
         Some(certificate) => Client::pinned_http(&server, Some(token), &certificate)?,
         None => Client::http(&server, Some(token))?,
@@ -195,6 +231,18 @@ fn end_with_server() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_stays_json_however_long_its_message_is() {
+        for message in ["m".repeat(9_000), "\u{1}".repeat(9_000), "語".repeat(9_000), "short".to_owned()] {
+            let summary = serde_json::json!({"status": "failed", "message": message, "turns": 2}).to_string();
+            let report = bounded(summary.clone());
+            assert!(report.len() <= REPORT_BYTES_MAX, "{} bytes", report.len());
+            let fields: serde_json::Value = serde_json::from_str(&report).unwrap();
+            assert!(fields["status"] == "failed" && fields["turns"] == 2, "{fields}");
+            assert_eq!(report == summary, message == "short");
+        }
+    }
 
     #[test]
     fn runners_with_the_same_process_id_have_different_names() {

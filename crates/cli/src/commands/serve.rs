@@ -28,7 +28,7 @@ use crate::{
 /// the operator's token. When it is ready, it prints one JSON object with `address` and `tokenFile` on stdout.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler serve\n  ostler serve --listen 127.0.0.1:0 --data-dir ./data\n  \
-    ostler serve --database-url postgres://ostler@localhost/ostler --log-format json")]
+    ostler serve --database-url postgres://localhost/ostler --log-format json")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     flags: ServerFlags,
@@ -85,7 +85,8 @@ pub(crate) struct ServerFlags {
 /// The settings of the server for editors and SDKs that attach to it.
 #[derive(clap::Args, Debug)]
 struct DaemonFlags {
-    /// Bind the server to this directory, an absolute path: agents of editors work in it, and editors read and write its files
+    /// Bind the server to this directory: agents of editors work in it, and editors read and write its files; a relative path
+    /// is resolved from the current directory
     #[arg(long, value_name = "DIR")]
     workspace: Option<String>,
     /// Cancel a prompt that takes longer than this, in milliseconds
@@ -94,7 +95,7 @@ struct DaemonFlags {
     /// Close an event stream to which nothing could be written for this long, in milliseconds; use more than 15000
     #[arg(long, value_name = "MS")]
     writer_idle_timeout_ms: Option<String>,
-    /// How many of a session's newest events a client that reconnects can get again [default: 8000]
+    /// Replay at most this many of a session's newest events to a client that reconnects [default: all that the log has]
     #[arg(long, value_name = "COUNT")]
     event_ring_size: Option<String>,
     /// Maximum number of open sessions of editors and SDKs [default: 20]
@@ -303,13 +304,24 @@ mod tests {
         let ready = ReadyLine { address: "http://127.0.0.1:1".into(), token_file: "/d/token".into() };
         assert_eq!(output::json_line(&ready), "{\"address\":\"http://127.0.0.1:1\",\"tokenFile\":\"/d/token\"}\n");
     }
+    #[derive(clap::Parser)]
+    struct Program {
+        #[command(flatten)]
+        flags: DaemonFlags,
+    }
+
+    #[test]
+    fn a_relative_workspace_is_resolved_from_the_current_directory() {
+        let program = <Program as clap::Parser>::parse_from(["ostler", "--workspace", "app"]);
+        let expected = std::env::current_dir().unwrap().join("app").display().to_string();
+        assert_eq!(program.flags.keys().collect::<Vec<_>>(), [(WORKSPACE, expected)]);
+        let help = <Program as clap::CommandFactory>::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("relative path") && !help.contains("an absolute path"), "{help}");
+    }
+
     #[test]
     fn every_flag_for_editors_sets_its_key() {
-        #[derive(clap::Parser)]
-        struct Program {
-            #[command(flatten)]
-            flags: DaemonFlags,
-        }
         let line = "ostler --workspace /w --prompt-deadline-ms 1 --writer-idle-timeout-ms 2 --event-ring-size 3 \
             --max-sessions 4 --max-connections 5 --permission-response-timeout-ms 6 --enable-session-shell \
             --mcp-client-budget 7 --mcp-budget-mode enforce";
@@ -319,7 +331,7 @@ mod tests {
         let section = config.section::<ostler_daemon::config::DaemonSection>();
         assert_eq!(config.server.workspace.as_deref(), Some(Path::new("/w")));
         assert_eq!((section.prompt_deadline_ms, section.writer_idle_timeout_ms), (Some(1), Some(2)));
-        assert_eq!((section.replay_frames_max, section.sessions_max), (3, 4));
+        assert_eq!((section.replay_frames_max, section.sessions_max), (Some(3), 4));
         assert_eq!((config.limits.connections_max, section.permission_timeout_ms), (5, 6));
         assert!(section.session_shell);
         let mode = config.mcp.budget_mode.map(|mode| format!("{mode:?}"));

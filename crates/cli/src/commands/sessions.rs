@@ -344,7 +344,8 @@ fn storage(storage: &SessionStorage, times: Times) -> String {
         (StorageKind::Evicted, Some(at)) => format!("{kind} {}", times.ago(at, now())),
         _ => kind.to_owned(),
     }];
-    if storage.storage_kind == StorageKind::Local {
+    words.extend(storage.storage_pvc_name.clone().filter(|_| storage.storage_kind == StorageKind::Pvc));
+    if storage.storage_kind.is_kept() {
         if let (Some(files), Some(bytes)) = (storage.storage_files_count, storage.storage_size_bytes) {
             words.push(format!("{}, {}", output::count(files, "file"), output::count(bytes, "byte")));
         }

@@ -41,7 +41,7 @@ enum TokensVerb {
 /// Make a service token; it is printed once, on stdout
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler tokens create ci --tenant acme\n  \
-    ostler tokens create pool --role runner --tenant acme --tenant local --expires-in 90d\n  \
+    ostler tokens create pool --role runner --tenant acme --expires-in 90d\n  \
     ostler tokens create keys --role provide --tenant acme\n  \
     OSTLER_TOKEN=$(ostler tokens create nightly --tenant local) ostler ps")]
 #[command(group(ArgGroup::new("owner").args(["tenants", "operator_profiles"]).required(true)))]

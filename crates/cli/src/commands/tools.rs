@@ -71,11 +71,20 @@ async fn call(connection: &Connection, args: &CallToolArgs) -> Result<u8, Failur
     let arguments = serde_json::from_str(&args.arguments)
         .map_err(|error| Failure::invalid(Rule::JsonMalformed, format!("--arguments is not a JSON object: {error}")))?;
     let called = connection.client()?.try_tool(&args.name, &TryTool { arguments }).await?;
-    if called.status != CallStatus::Completed {
-        return Err(Failure::rule(Rule::ToolFailed, harmless(&called.content)));
+    if let Some(rule) = broken_rule(called.status) {
+        return Err(Failure::rule(rule, harmless(&called.content)));
     }
     args.output.one(&called, || render(&called));
     Ok(exit_codes::OK)
+}
+
+/// The rule that a call without a result breaks.
+fn broken_rule(status: CallStatus) -> Option<Rule> {
+    match status {
+        CallStatus::Completed => None,
+        CallStatus::OutcomeUnknown | CallStatus::Running => Some(Rule::ToolOutcomeUnknown),
+        CallStatus::Failed | CallStatus::Declined => Some(Rule::ToolFailed),
+    }
 }
 
 fn render(called: &CalledTool) -> String {
@@ -136,6 +145,14 @@ mod tests {
             text.contains("mcp__notes__add") && text.contains("MCP server notes") && text.contains("Adds a note."),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_call_of_unknown_outcome_exits_with_a_code_of_its_own() {
+        let code = |status| broken_rule(status).map(|rule| exit_codes::of_failure(&Failure::rule(rule, "x")));
+        assert_eq!(code(CallStatus::Completed), None);
+        assert_eq!(code(CallStatus::Failed), Some(exit_codes::FAILED));
+        assert_eq!(code(CallStatus::OutcomeUnknown), Some(exit_codes::UNREACHABLE));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::usage::{UsageBy, UsageQuery, UsageReport, UsageSums, day_of, day_text},
+    kernel::usage::{UsageBy, UsageGroup, UsageQuery, UsageReport, UsageSums, day_of, day_text},
     limits::PAGE_ITEMS_MAX,
     trust::agents::{Agent, ListAgents},
     users::{ListUsers, User},
@@ -136,7 +136,10 @@ async fn names(client: &Client, report: &UsageReport) -> BTreeMap<String, String
 }
 
 fn render(report: &UsageReport, names: &BTreeMap<String, String>, width: Option<usize>) -> String {
-    let name = |key: &String| line(names.get(key).unwrap_or(key), 200);
+    let name = |group: &UsageGroup| {
+        let named = group.name.as_ref().or_else(|| names.get(group.key.as_ref()?)).or(group.key.as_ref());
+        named.map_or_else(|| "–".to_owned(), |name| line(name, 200))
+    };
     let amounts = |sums: &UsageSums| {
         [
             sums.runs.to_string(),
@@ -147,11 +150,7 @@ fn render(report: &UsageReport, names: &BTreeMap<String, String>, width: Option<
         ]
     };
     let row = |name: String, sums: &UsageSums| [vec![name], amounts(sums).to_vec()].concat();
-    let mut rows: Vec<_> = report
-        .groups
-        .iter()
-        .map(|group| row(group.key.as_ref().map_or_else(|| "–".to_owned(), name), &group.sums))
-        .collect();
+    let mut rows: Vec<_> = report.groups.iter().map(|group| row(name(group), &group.sums)).collect();
     if report.truncated {
         rows.push(vec!["…".to_owned(), String::new(), String::new(), String::new(), String::new(), String::new()]);
     }
@@ -199,6 +198,22 @@ mod tests {
         for wrong in ["", "yesterday", "2026-1-1", "30", "36526d"] {
             assert!(parse_day(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_user_is_shown_by_name() {
+        let sums = json!({"runs": 1, "turns": 1, "tokens": 1, "costUsd": 0.0, "activeMs": 0});
+        let group = |name: Option<&str>| {
+            let mut group = sums.clone();
+            group["key"] = "usr_1".into();
+            group["name"] = name.into();
+            group
+        };
+        let report = json!({"by": "user", "since": "2026-01-01", "until": "2026-01-30",
+            "groups": [group(Some("ada")), group(None)], "truncated": false, "total": sums});
+        let text = render(&serde_json::from_value(report).unwrap(), &BTreeMap::new(), Some(80));
+        let users: Vec<_> = text.lines().skip(2).filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(users, ["ada", "usr_1", "total"]);
     }
 
     #[test]

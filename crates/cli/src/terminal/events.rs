@@ -33,7 +33,7 @@ impl EventNarrator {
     pub(crate) fn summary(&mut self, event: &EventView) -> String {
         let payload = event.payload.to_value();
         if payload.is_null() {
-            return "(erased)".into();
+            return "(removed by retention)".into();
         }
         self.note_command(event, &payload);
         let text = match event.event_type {
@@ -191,7 +191,8 @@ fn session(payload: &Value) -> String {
         (_, title) => title,
     };
     let thread = labelled("thread ", &field("threadId"));
-    words(&[&field("change"), &title, &thread, &author(payload)])
+    let note = payload.get("data").map(|data| first(&[self::field(data, "message"), field("note")]));
+    words(&[&field("change"), &title, &thread, &note.unwrap_or_default(), &author(payload)])
 }
 
 fn usage(payload: &Value) -> String {
@@ -340,7 +341,7 @@ mod tests {
             (Session, json!({"threadId": "t1"}), "thread t1"),
             (Session, json!({"other": "x"}), r#"{"other":"x"}"#),
             (Custom, json!({}), "{}"),
-            (AssistantMessage, Value::Null, "(erased)"),
+            (AssistantMessage, Value::Null, "(removed by retention)"),
         ] {
             assert_eq!(EventNarrator::default().summary(&event(1, event_type, payload)), text);
         }

@@ -4,17 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ostler_client::daemon::ReceivedFrame;
-use ostler_protocol::kernel::{
-    events::PHASE_ATTEMPT_RESTARTED,
-    permissions::{OptionKind, PermissionOption},
+use ostler_protocol::{
+    Timestamp,
+    kernel::{
+        events::{PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED},
+        permissions::{OptionKind, PermissionOption},
+    },
 };
 use serde_json::{Value, json};
 
 use crate::terminal::{
-    events::{field, tool_call},
+    events::{field, resolution, tool_call},
     output::{self, line},
     paint::Paint,
     permissions,
+    times::now,
     turn_view::Piece,
 };
 
@@ -36,6 +40,8 @@ pub(crate) struct PermissionQuestion {
     /// What will run, as far as the request says.
     pub command: Option<String>,
     pub options: Vec<PermissionOption>,
+    /// When the request expires. `None` if the server does not say.
+    pub deadline: Option<Timestamp>,
 }
 
 impl PermissionQuestion {
@@ -49,7 +55,9 @@ impl PermissionQuestion {
         let call = frame.data.get("toolCall").unwrap_or(&Value::Null);
         let title = [field(call, "title"), field(call, "kind"), "a tool call".into()];
         let title = title.into_iter().find(|text| !text.is_empty()).unwrap_or_default();
-        Some(Self { request_id, title, command: command_of(call), options })
+        let deadline = frame.data.pointer("/_meta/ostler/deadline").and_then(Value::as_str);
+        let deadline = deadline.and_then(|deadline| deadline.parse().ok());
+        Some(Self { request_id, title, command: command_of(call), options, deadline })
     }
 }
 
@@ -58,8 +66,11 @@ fn tool_name(call: &Value) -> Option<&Value> {
     call["_meta"].get("toolName").or(call.get("title")).or(call.get("kind"))
 }
 
-/// What a tool call will do: its command, or else all of its input.
+/// What a tool call will do: all of it as the server writes it, or its command, or else all of its input.
 fn command_of(call: &Value) -> Option<String> {
+    if let Some(whole) = call.pointer("/_meta/ostler/command").and_then(Value::as_str) {
+        return Some(whole.to_owned());
+    }
     let input = call.get("rawInput").filter(|input| !input.is_null());
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let command = input.and_then(|input| {
@@ -206,11 +217,8 @@ impl FrameView {
                 let plan = plan_line(update);
                 self.block(plan)
             }
-            "notice" => match update.pointer("/_meta/ostler").filter(|notice| notice["type"] == "error") {
-                Some(error) => {
-                    let text = format!("error {}: {}", field(error, "failureKind"), field(error, "message"));
-                    self.block(Some(text))
-                }
+            "notice" => match update.pointer("/_meta/ostler").and_then(notice_line) {
+                Some(text) => self.block(Some(text)),
                 None => vec![],
             },
             _ => vec![],
@@ -300,7 +308,9 @@ impl FrameView {
         let reason = data.pointer("/_meta/ostler/reason").and_then(Value::as_str).unwrap_or_default();
         let reason = if reason.is_empty() { field(data, "reason") } else { reason.to_owned() };
         let why = self.may_vote(&field(data, "requestId"), &reason).unwrap_or_else(|| line(&reason, LINE_CHARS_MAX));
-        Some(format!("a vote by {} was refused: {why}", self.who(voter)))
+        // A caller that votes without a client id is not named.
+        let by = voter.map(|client| format!(" by {}", self.who(Some(client)))).unwrap_or_default();
+        Some(format!("a vote{by} was refused: {why}"))
     }
 
     /// Who may vote, on a request on which a vote was refused for this reason. `None` if that is not known.
@@ -362,9 +372,10 @@ impl FrameView {
         let head = self.paint.yellow(&format!("permission needed: {}", line(&question.title, LINE_CHARS_MAX)));
         let (command, width) = (question.command.as_deref(), output::stderr_width());
         let options = format!("  options: {}\n", permissions::options(&question.options));
+        let time_left = permissions::time_left(question.deadline, now());
         let note = match self.answers_in_place {
-            true => permissions::question_text(&head, command, width),
-            false => permissions::call_text(&head, command, width) + &options + &self.answer_hint,
+            true => permissions::question_text(&head, command, width) + &time_left,
+            false => permissions::call_text(&head, command, width) + &options + &time_left + &self.answer_hint,
         };
         self.whole_lines(vec![Piece::Note(note)])
     }
@@ -424,6 +435,17 @@ impl FrameView {
                 None => line(id, 80),
             },
         }
+    }
+}
+
+/// A line about an event that has no frame of its own. `None` if it is not for people.
+fn notice_line(notice: &Value) -> Option<String> {
+    let text = |name: &str| line(&field(notice, name), LINE_CHARS_MAX);
+    match (text("type").as_str(), text("phase").as_str()) {
+        ("error", _) => Some(format!("error {}: {}", text("failureKind"), text("message"))),
+        ("permission_resolved", _) => Some(format!("permission {}", line(&resolution(notice), LINE_CHARS_MAX))),
+        (_, PHASE_APPROVAL_DECLINED) => Some(format!("permission denied without asking: {}", text("reason"))),
+        _ => None,
     }
 }
 

@@ -296,7 +296,7 @@ pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
 }
 
 /// Splits a line that is, or ends with, a command of this program. `None` if words of a sentence follow the command.
-fn split_command(line: &str) -> Option<(&str, &str)> {
+pub(crate) fn split_command(line: &str) -> Option<(&str, &str)> {
     let is_start = |at: &usize| line[..*at].trim_end().is_empty() || line[..*at].trim_end().ends_with(':');
     let at = line.match_indices("ostler ").map(|(at, _)| at).find(is_start)?;
     let (before, command) = line.split_at(at);

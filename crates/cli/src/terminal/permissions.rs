@@ -36,6 +36,13 @@ pub(crate) fn deadline_text(deadline: Timestamp, now: Timestamp) -> String {
     }
 }
 
+/// As [`deadline_text`], for a request that is shown as it arrives. Empty if the deadline is unknown, and if it has passed: the
+/// request was resolved then, and another line says how.
+pub(crate) fn time_left(deadline: Option<Timestamp>, now: Timestamp) -> String {
+    let ahead = deadline.filter(|deadline| deadline.as_millisecond() > now.as_millisecond());
+    ahead.map_or_else(String::new, |deadline| deadline_text(deadline, now))
+}
+
 pub(crate) fn request_text(
     head: &str,
     command: Option<&str>,
@@ -87,11 +94,12 @@ pub(crate) fn has_more_lines(command: &str) -> bool {
     text.lines().count() > COMMAND_LINES_MAX || text.lines().any(|line| line.chars().count() > COMMAND_CHARS_MAX)
 }
 
-/// Everything about a request: the whole command, its digest, and the options.
-pub(crate) fn whole_call(ask: &AskPermission, width: Option<usize>) -> String {
+/// Everything about a request: the whole command, its digest, the options, and how long it waits for an answer.
+pub(crate) fn whole_call(ask: &AskPermission, now: Timestamp, width: Option<usize>) -> String {
     let head = format!("{}: {}", ask.permission_id, line(&ask.title, 400));
     let call = ask.tool_call_id.as_ref().map(|call| format!("  call:    {}\n", line(call, 200))).unwrap_or_default();
-    request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width) + &call
+    let request = request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width);
+    format!("{request}{call}{}", time_left(ask.deadline, now))
 }
 
 /// The commands that answer the request, short enough to be copied whole.
@@ -157,5 +165,13 @@ mod tests {
         assert_eq!(text, format!("{head}{rest}"));
         let late = describe(&request, "2030-01-01T00:10:00Z".parse().unwrap(), None);
         assert!(late.ends_with("  answer:  the deadline has passed\n"), "{late}");
+    }
+
+    #[test]
+    fn the_time_left_is_shown_only_while_there_is_some() {
+        let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
+        let left = |deadline: &str| time_left(Some(deadline.parse().unwrap()), now);
+        assert_eq!(left("2030-01-01T00:04:00Z"), "  answer:  within 4m\n");
+        assert_eq!([left("2030-01-01T00:00:00Z"), left("2029-12-31T00:00:00Z"), time_left(None, now)], ["", "", ""]);
     }
 }

@@ -76,6 +76,10 @@ impl Column {
         Self { header, narrowing: Narrowing::Wrap(rank) }
     }
 
+    pub(crate) fn is_wrapped(self) -> bool {
+        matches!(self.narrowing, Narrowing::Wrap(_))
+    }
+
     pub(crate) fn header(self) -> &'static str {
         self.header
     }

@@ -26,7 +26,7 @@ use crate::{
         output::{self, count, line},
         paint::Paint,
         permissions,
-        times::age_ms,
+        times::{age_ms, now},
     },
 };
 
@@ -191,13 +191,14 @@ impl TurnView {
         };
         let head = self.paint.yellow(&format!("permission needed: {}", line(&ask.title, 400)));
         let width = output::stderr_width();
-        // The deadline is not shown: the server may set a shorter one than the event asks for.
+        let time_left = permissions::time_left(ask.deadline, now());
         if self.answers_in_place {
-            return vec![Piece::Note(permissions::question_text(&head, ask.command.as_deref(), width))];
+            let question = permissions::question_text(&head, ask.command.as_deref(), width);
+            return vec![Piece::Note(format!("{question}{time_left}"))];
         }
         let request = permissions::request_text(&head, ask.command.as_deref(), &ask.digest, &ask.options, width);
         let answers = permissions::answer_commands(&self.invocation, self.run_id, ask.permission_id);
-        vec![Piece::Note(format!("{request}{answers}"))]
+        vec![Piece::Note(format!("{request}{time_left}{answers}"))]
     }
 
     fn terminal(&mut self, payload: &Value) -> Vec<Piece> {
@@ -367,6 +368,13 @@ mod tests {
                  approve: ostler approve {run} {prm}\n  deny:    ostler deny {run} {prm}\n"
             )
         );
+        let mut expiring = payload.clone();
+        expiring["deadline"] = json!("9000-01-01T00:00:00Z");
+        let text = note(&mut view(), EventType::PermissionRequest, expiring.clone());
+        assert!(text.contains("\n  options: yes (Allow)\n  answer:  within "), "{text}");
+        let in_place = &mut TurnView { answers_in_place: true, ..view() };
+        let text = note(in_place, EventType::PermissionRequest, expiring);
+        assert!(text.starts_with("permission needed: rm -rf build\n  answer:  within "), "{text}");
         let mut hidden = payload;
         hidden["title"] = json!("rm -rf \u{1b}[8mbuild");
         for denied in [hidden, json!({"title": "x"})] {

@@ -1,34 +1,38 @@
 //! `ostler doctor`: checks everything between this machine and a working server, and suggests fixes. It changes nothing.
 
+mod checks;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod machine;
 #[cfg(test)]
 mod tests;
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use jiff::{SignedDuration, fmt::rfc2822};
+use jiff::fmt::rfc2822;
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
-    health::{ConfinementReadiness, Health, Readiness, SERVICE_ID, WorkspaceReadiness},
+    health::{ConfinementReadiness, Health, Readiness, SERVICE_ID},
     kernel::{
         backends::{Backend, CodexProgram},
         provider_profiles::{AgentKind, ProviderProfile},
         runs::ListRuns,
     },
-    limits::WAIT_MS_MAX,
     mesh::health::MeshReadiness,
 };
-use serde::Serialize;
-use tokio::time::{Duration, Instant};
+use tokio::time::Instant;
+
+use checks::{Check, CheckState, DoctorReport, of_failure, within, worst};
+use machine::{disk, git, user};
 
 use crate::{
-    commands::backends::name_of,
+    commands::backends::{can_run, has_runner, name_of},
     connection::{self, Connection, Settings, better_token},
     errors, exit_codes,
     preflight::check,
     terminal::{
         output::{self, Output, count, line},
-        paint::Paint,
         times::now,
     },
 };
@@ -36,88 +40,52 @@ use crate::{
 /// With a warning-level skew, ages and leases are hard to read; with a failing one, tokens expire at the wrong time.
 const SKEW_S_WARN: i64 = 5;
 const SKEW_S_FAIL: i64 = 60;
-/// How long to wait for a response. Readiness takes 2 s at most, even if the store hangs.
-const RESPONSE_WAIT: Duration = Duration::from_secs(4);
-const DISK_BYTES_WARN: u64 = 1 << 30;
-const DISK_BYTES_FAIL: u64 = 100 << 20;
 
 /// Check everything between here and a working server, and suggest fixes
 ///
 /// Checks the settings, the server, its version, the token, the store, its durability and migrations, the clocks, the disk
 /// and the agents' programs. The exit code is 1 if a check failed; a warning is not a failure.
+///
+/// With `--kubernetes`, checks instead what a server with these settings needs of its cluster: the rights of the account, the
+/// storage class, the image of runners, and the address under which pods reach the server.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler doctor\n  ostler --context lab doctor\n  \
-    ostler doctor -o json | jq '.[] | select(.state == \"fail\")'")]
+    ostler doctor -o json | jq '.[] | select(.state == \"fail\")'\n  ostler doctor --kubernetes --config ostler.toml")]
 pub(crate) struct DoctorArgs {
+    /// Check the cluster that the server's runners run in, instead of the server
+    #[arg(long)]
+    kubernetes: bool,
+    /// The server's configuration file
+    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    config: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum CheckState {
-    Ok,
-    Warn,
-    Fail,
-    /// Could not be checked from here.
-    Skip,
-}
-
-#[derive(Debug, PartialEq, Serialize)]
-struct Check {
-    name: &'static str,
-    state: CheckState,
-    found: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fix: Option<String>,
-}
-
-impl Check {
-    fn of(name: &'static str, state: CheckState, found: impl Into<String>, fix: &str) -> Self {
-        let fix = (state != CheckState::Ok && !fix.is_empty()).then(|| fix.to_owned());
-        Self { name, state, found: found.into(), fix }
-    }
-
-    fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self::of(name, CheckState::Ok, found, "")
-    }
-}
-
 pub(crate) async fn doctor(connection: &Connection, args: &DoctorArgs) -> Result<u8, Failure> {
     let mut report = DoctorReport { checks: vec![], is_text: args.output.is_text() };
-    run_checks(connection, &mut report).await;
+    if args.kubernetes {
+        check_cluster(connection, args, &mut report).await?;
+    } else {
+        run_checks(connection, &mut report).await;
+    }
     let checks = report.checks;
     args.output.many(&checks, || verdict(&checks));
     let failed = checks.iter().any(|check| check.state == CheckState::Fail);
     Ok(if failed { exit_codes::BROKEN } else { exit_codes::OK })
 }
 
-/// The finished checks. As text, each one is printed as soon as it is finished.
-struct DoctorReport {
-    checks: Vec<Check>,
-    is_text: bool,
+#[cfg(feature = "kubernetes")]
+async fn check_cluster(connection: &Connection, args: &DoctorArgs, report: &mut DoctorReport) -> Result<(), Failure> {
+    kubernetes::run_checks(connection, args.config.as_deref(), report).await;
+    Ok(())
 }
 
-impl DoctorReport {
-    fn extend(&mut self, checks: impl IntoIterator<Item = Check>) {
-        for check in checks {
-            if self.is_text {
-                output::data(&render(&check, output::width(), Paint::stdout()));
-            }
-            self.checks.push(check);
-        }
-    }
-}
-
-/// Limits the wait for a response, because a server whose store hangs may never respond.
-async fn within<T>(call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    match tokio::time::timeout(RESPONSE_WAIT, call).await {
-        Ok(response) => response,
-        Err(_) => {
-            let message = format!("the server did not respond within {} s", RESPONSE_WAIT.as_secs());
-            Err(Failure::new(FailureKind::Overloaded, message))
-        }
-    }
+#[cfg(not(feature = "kubernetes"))]
+async fn check_cluster(_: &Connection, args: &DoctorArgs, _: &mut DoctorReport) -> Result<(), Failure> {
+    let file = args.config.as_ref().map_or_else(String::new, |file| format!(" of {}", file.display()));
+    let message = format!("this build cannot check the cluster{file}");
+    Err(errors::usage(message, "build it with `--features kubernetes`"))
 }
 
 async fn run_checks(connection: &Connection, report: &mut DoctorReport) {
@@ -209,6 +177,11 @@ fn server_failure(failure: &Failure) -> Check {
             let fix = "wait a moment; if it persists, check the server's log and its [rate_limit]";
             Check::of("server", CheckState::Fail, format!("asks to retry later: {message}"), fix)
         }
+        // Also in the form of the daemon, which has no kind.
+        FailureKind::OriginDenied | FailureKind::Forbidden if failure.broken_rule() != Some(Rule::AnswerUnknown) => {
+            let fix = "add the host name of this address to `server.hosts` of the server, or name another address with `--server`";
+            Check::of("server", CheckState::Fail, format!("rejects requests to this address: {message}"), fix)
+        }
         _ => foreign(&message),
     }
 }
@@ -216,18 +189,6 @@ fn server_failure(failure: &Failure) -> Check {
 fn foreign(why: &str) -> Check {
     let fix = "another program uses this address; name Ostler's with `--server` or `--context`";
     Check::of("server", CheckState::Fail, format!("something responds, but it is not Ostler: {why}"), fix)
-}
-
-fn of_failure(name: &'static str, failure: &Failure) -> Check {
-    Check::of(name, CheckState::Fail, line(&failure.message, 400), &errors::hint_of(failure).unwrap_or_default())
-}
-
-fn worst(fails: bool, warns: bool) -> CheckState {
-    match (fails, warns) {
-        (true, _) => CheckState::Fail,
-        (false, true) => CheckState::Warn,
-        (false, false) => CheckState::Ok,
-    }
 }
 
 fn version(health: &Health, ours: &str) -> Check {
@@ -285,7 +246,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
         (true, true) => (String::new(), ""),
     };
     let applied = &readiness.migrations.applied;
-    let latest = applied.last().map(|id| format!(", the latest {}", line(id, 80))).unwrap_or_default();
+    let latest = latest_migration(applied);
     let migrated = if readiness.migrations.ready { CheckState::Ok } else { CheckState::Fail };
     let durable = if readiness.durability.durable { CheckState::Ok } else { CheckState::Fail };
     let weak = line(&readiness.durability.weak_settings.join(", "), 300);
@@ -320,6 +281,14 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
             "see the checks above and the server's log",
         ),
     ]
+}
+
+/// The last migration. Numbers are skipped, which is said where they differ from the count.
+fn latest_migration(applied: &[String]) -> String {
+    let Some(id) = applied.last() else { return String::new() };
+    let number = id.split('_').next().and_then(|number| number.parse::<usize>().ok());
+    let skipped = if number.is_some_and(|number| number > applied.len()) { "; numbers may be skipped" } else { "" };
+    format!(", the latest {}{skipped}", line(id, 80))
 }
 
 /// What to do about a store that can be read but not written.
@@ -368,43 +337,12 @@ fn confinement(found: &ConfinementReadiness) -> Check {
     )
 }
 
-/// Agents run as the server's user, which should not be root.
-fn user(found: &ConfinementReadiness) -> Check {
-    if !found.root {
-        return Check::ok("user", "the server does not run as root");
-    }
-    let what = "the server runs as root, and so do its agents: they can read and change root's files";
-    Check::of("user", CheckState::Warn, what, "run it as a separate user, as deploy/ostler.service does")
-}
-
-fn git(found: &WorkspaceReadiness) -> Check {
-    match &found.reason {
-        None => Check::ok("git", "installed"),
-        Some(why) => {
-            let what = format!("{}; checkouts fail, and the changes of a turn are unknown", line(why, 200));
-            Check::of("git", CheckState::Warn, what, "install git on the server's machine, and restart the server")
-        }
-    }
-}
-
-/// Free space at the data directory of the server on this machine.
-fn disk(dir: &Path) -> Option<Check> {
-    let there = dir.ancestors().find(|path| path.exists())?;
-    let space = rustix::fs::statvfs(there).ok()?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
-    let state = worst(free < DISK_BYTES_FAIL, free < DISK_BYTES_WARN);
-    let absent = if dir.exists() { String::new() } else { format!("; {} does not exist", dir.display()) };
-    let found = format!("{:.1} GiB free at {}{absent}", free as f64 / f64::from(1 << 30), there.display());
-    Some(Check::of("disk", state, found, "free space: a full disk stops every write"))
-}
-
 /// Profiles that runs can use, as the server decides it.
 fn agents(backends: &[Backend], now: Timestamp) -> Option<Check> {
     if backends.is_empty() {
         return None;
     }
-    let can_run = |backend: &&Backend| backend.ready && (backend.external.is_none() || has_runner(backend, now));
-    let (ready, unready): (Vec<_>, Vec<_>) = backends.iter().partition(can_run);
+    let (ready, unready): (Vec<_>, Vec<_>) = backends.iter().partition(|backend| can_run(backend, now));
     let names = |of: &[&Backend]| of.iter().map(|backend| name_of(backend)).collect::<Vec<_>>().join(", ");
     let mut found = format!("{} can run: {}", count(ready.len() as i64, "profile"), names(&ready));
     if !unready.is_empty() {
@@ -412,13 +350,6 @@ fn agents(backends: &[Backend], now: Timestamp) -> Option<Check> {
     }
     let state = if ready.is_empty() { CheckState::Fail } else { CheckState::Ok };
     Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
-}
-
-/// Whether a runner has requested a job of an external profile recently. A request waits for at most [`WAIT_MS_MAX`], so the
-/// last request of a runner that waits now is never older.
-fn has_runner(backend: &Backend, now: Timestamp) -> bool {
-    let last_claim_at = backend.external.as_ref().and_then(|external| external.last_claim_at);
-    last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
 }
 
 /// An external profile, and whether a runner serves it.
@@ -458,26 +389,6 @@ fn codex(found: &CodexProgram) -> Check {
             Check::of("codex", CheckState::Warn, problem, fix)
         }
     }
-}
-
-/// The column at which the text of a check begins.
-const MARGIN: usize = 18;
-
-fn render(check: &Check, width: Option<usize>, paint: Paint) -> String {
-    let (word, painted) = match check.state {
-        CheckState::Ok => ("ok", paint.green("ok")),
-        CheckState::Warn => ("warn", paint.yellow("warn")),
-        CheckState::Fail => ("fail", paint.red("fail")),
-        CheckState::Skip => ("skip", paint.dim("skip")),
-    };
-    let gap = " ".repeat(6 - word.len());
-    // On a terminal, words are wrapped at the margin and stay in their column.
-    let column = |text: &str| match width {
-        None => text.to_owned(),
-        Some(width) => output::wrapped(text, width.saturating_sub(MARGIN).max(20)).join(&format!("\n{:MARGIN$}", "")),
-    };
-    let fix = check.fix.as_ref().map(|fix| format!("{:MARGIN$}{}\n", "", column(&format!("fix: {fix}"))));
-    format!("{painted}{gap}{:<12}{}\n{}", check.name, column(&check.found), fix.unwrap_or_default())
 }
 
 /// The last line: how many checks failed.

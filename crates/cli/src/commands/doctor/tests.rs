@@ -1,6 +1,9 @@
-use ostler_protocol::kernel::backends::ExternalBackend;
+use jiff::SignedDuration;
+use ostler_protocol::{health::WorkspaceReadiness, kernel::backends::ExternalBackend};
+use tokio::time::Duration;
 
-use super::*;
+use super::{checks::render, *};
+use crate::terminal::paint::Paint;
 
 #[test]
 fn a_clock_is_compared_by_the_second() {
@@ -20,6 +23,14 @@ fn a_closed_mesh_is_a_warning() {
     assert_eq!(found(None), Check::ok("mesh", "open for names of probe.test"));
     let closed = found(Some("the keys are damaged"));
     assert_eq!((closed.state, closed.found.as_str()), (CheckState::Warn, "closed: the keys are damaged"));
+}
+
+#[test]
+fn skipped_numbers_of_migrations_do_not_look_like_missing_ones() {
+    let latest = |ids: &[&str]| latest_migration(&ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>());
+    assert_eq!(latest(&["0001_kernel", "0002_more"]), ", the latest 0002_more");
+    assert_eq!(latest(&["0001_kernel", "0003_more"]), ", the latest 0003_more; numbers may be skipped");
+    assert_eq!(latest(&[]), "");
 }
 
 #[test]

@@ -56,7 +56,7 @@ pub(crate) struct ListIdentitiesArgs {
 /// Certify a name, regardless of the registration policy; a new key revokes the previous certificate
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler identities issue alice.probe.test --public-key alice.pub\n  \
-    openssl ec -in alice.key -pubout | ostler identities issue alice.probe.test --public-key -")]
+    openssl ec -in alice.key -pubout | \\\n      ostler identities issue alice.probe.test --public-key -")]
 pub(crate) struct IssueIdentityArgs {
     aid: Aid,
     /// The public key, on P-256, in PEM; `-` reads it from stdin

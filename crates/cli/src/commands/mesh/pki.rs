@@ -55,7 +55,7 @@ struct AuthorityArgs {
 /// `ostler serve` makes them at its first start. Existing keys are not changed.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler pki init --mesh-issuer probe.test\n  \
-    ostler pki init --mesh-issuer probe.test --root root.crt --registry registry.crt --issuer issuer.crt --issuer-key issuer.key")]
+    ostler pki init --mesh-issuer probe.test --root root.crt \\\n      --registry registry.crt --issuer issuer.crt --issuer-key issuer.key")]
 struct InitPkiArgs {
     #[command(flatten)]
     authority: AuthorityArgs,

@@ -16,6 +16,7 @@ use crate::{
         output,
         paint::Paint,
         permissions::{self, answer_commands, has_more_lines},
+        times::now,
         typed_lines::TypedLines,
     },
 };
@@ -115,7 +116,7 @@ impl Questions {
             TypedAnswer::No => Verdict::Reject,
             TypedAnswer::Yes | TypedAnswer::View => {
                 question.is_shown_whole = true;
-                return output::message(&permissions::whole_call(&question.ask, output::stderr_width()));
+                return output::message(&permissions::whole_call(&question.ask, now(), output::stderr_width()));
             }
             TypedAnswer::Unclear => return output::message("answer y, n or v\n"),
         };

@@ -33,7 +33,7 @@ const DAY_NAMES: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
 /// Start runs on a schedule, and see how they ended
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    ostler automations create 'Morning digest' --at 07:30 --message 'Summarise the news of {{date}}.'\n  \
+    ostler automations create 'Morning digest' --at 07:30 \\\n      --message 'Summarise the news of {{date}}.'\n  \
     ostler automations next 'Morning digest'\n  ostler automations history 'Morning digest'")]
 pub(crate) struct AutomationsArgs {
     #[command(subcommand)]
@@ -78,8 +78,8 @@ struct ShowAutomationArgs {
 /// Create an automation
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    ostler automations create 'Morning digest' --at 07:30 --message 'Summarise the news.'\n  \
-    ostler automations create Review --at 17:00 --on fri --timezone Europe/Berlin --message 'Review the week.'")]
+    ostler automations create 'Morning digest' --at 07:30 --message 'News?'\n  \
+    ostler automations create Review --at 17:00 --on fri \\\n      --timezone Europe/Berlin --message 'Review the week.'")]
 struct CreateAutomationArgs {
     title: String,
     #[command(flatten)]
@@ -202,6 +202,11 @@ async fn find(client: &Client, word: &str) -> Result<Automation, Failure> {
         Ok((page.automations, page.next_cursor))
     });
     let all = all.await?;
+    let titled = all.iter().filter(|automation| automation.title == word);
+    let titled: Vec<_> = titled.map(|automation| automation.id.to_string()).collect();
+    if titled.len() > 1 {
+        return Err(targets::same_title(word, "automations", &titled));
+    }
     let fits = |automation: &&Automation| automation.title == word || automation.id.to_string().starts_with(word);
     let found = all.iter().filter(fits).map(|automation| (automation.id.to_string(), line(&automation.title, 40)));
     let id = targets::one(word, "automation id", found.collect())?;

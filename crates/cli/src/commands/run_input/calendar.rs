@@ -52,7 +52,7 @@ enum CalendarVerb {
 /// Add an event
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler calendar add Dentist 2030-03-17T09:00 --timezone Europe/Berlin\n  \
-    ostler calendar add Standup 2030-03-18T09:00 --until 2030-03-18T09:15 --timezone UTC --repeat 'FREQ=WEEKLY;BYDAY=MO'")]
+    ostler calendar add Standup 2030-03-18T09:00 --until 2030-03-18T09:15 \\\n      --timezone UTC --repeat 'FREQ=WEEKLY;BYDAY=MO'")]
 struct AddEventArgs {
     title: String,
     /// The local time of its start: 2030-03-17T09:00; with --all-day a date

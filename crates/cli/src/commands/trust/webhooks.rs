@@ -24,11 +24,9 @@ use crate::{
 
 /// Set an agent's webhook, and manage its deliveries
 #[derive(clap::Args, Debug)]
-#[command(
-    after_help = "Examples:\n  ostler webhooks set agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d https://agent.example/hook\n  \
+#[command(after_help = "Examples:\n  ostler webhooks set notes-helper https://agent.example/hook\n  \
     ostler webhooks list agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --status dead\n  \
-    ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --dead"
-)]
+    ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --dead")]
 pub(crate) struct WebhooksArgs {
     #[command(subcommand)]
     verb: WebhooksVerb,
@@ -47,7 +45,7 @@ enum WebhooksVerb {
 /// Set an agent's webhook; the new secret is printed once, on stdout
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    ostler webhooks set agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d https://agent.example/hook > secret")]
+    ostler webhooks set notes-helper https://agent.example/hook > secret")]
 struct SetWebhookArgs {
     #[arg(help = agents::NAMED)]
     agent: String,
@@ -60,7 +58,7 @@ struct SetWebhookArgs {
 /// Show an agent's webhook, or one of its deliveries
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler webhooks show agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d\n  \
-    ostler webhooks show agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d 0197c1d2-e3f4-7a6b-8c9d-0e1f2a3b4c5d -o json")]
+    ostler webhooks show notes-helper 0197c1d2-e3f4-7a6b -o json")]
 struct ShowWebhookArgs {
     #[arg(help = agents::NAMED)]
     agent: String,
@@ -114,7 +112,7 @@ impl From<StatusFlag> for DeliveryStatus {
 /// Retry dead deliveries
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
-    ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d 0197c1d2-e3f4-7a6b-8c9d-0e1f2a3b4c5d\n  \
+    ostler webhooks replay notes-helper 0197c1d2-e3f4-7a6b\n  \
     ostler webhooks replay agt_0197c1d2e3f47a6b8c9d0e1f2a3b4c5d --dead")]
 struct ReplayWebhookArgs {
     #[arg(help = agents::NAMED)]

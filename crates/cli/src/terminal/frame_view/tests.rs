@@ -83,6 +83,22 @@ fn request() -> ReceivedFrame {
 }
 
 #[test]
+fn a_permission_request_shows_when_it_expires() {
+    let mut expiring = request();
+    expiring.data["_meta"] = json!({"ostler": {"deadline": "9000-01-01T00:00:00Z"}});
+    let shown = printed(&mut view(), std::slice::from_ref(&expiring));
+    assert!(shown.starts_with("permission needed: Clean up?\n  command: rm -r build\n  answer:  within "), "{shown}");
+    let mut elsewhere = FrameView::new(None, false, "  approve: ostler approve s\n".into(), Paint::PLAIN);
+    let shown = printed(&mut elsewhere, std::slice::from_ref(&expiring));
+    assert!(shown.contains("options: yes (Once), no (No)\n  answer:  within "), "{shown}");
+    // Earlier frames are shown again to a client that attaches later.
+    for deadline in [json!("2020-01-01T00:00:00Z"), json!("soon"), json!(7)] {
+        expiring.data["_meta"]["ostler"]["deadline"] = deadline;
+        assert!(!printed(&mut view(), std::slice::from_ref(&expiring)).contains("answer:"), "{expiring:?}");
+    }
+}
+
+#[test]
 fn a_permission_request_shows_what_will_run_and_how_it_ended() {
     let mut resolved =
         frame("permission_resolved", json!({"requestId": "r", "outcome": {"outcome": "selected", "optionId": "yes"}}));
@@ -109,6 +125,31 @@ fn the_whole_input_of_a_call_is_shown_if_it_is_more_than_a_command() {
     assert_eq!(call(Value::Null), None);
     let content = command_of(&json!({"content": [{"type": "diff", "path": "a", "newText": "b"}]})).unwrap();
     assert!(content.contains("\"path\": \"a\""), "{content}");
+}
+
+#[test]
+fn a_request_that_nobody_was_asked_about_says_why_it_was_denied() {
+    let notice = |facts: Value| update("notice", json!({"_meta": {"ostler": facts}}));
+    let frames = [
+        notice(json!({"type": "permission_request", "permissionId": "r"})),
+        notice(json!({"type": "permission_resolved", "status": "denied", "resolvedBy": "manager",
+            "reason": "the request could not be read or is over-long"})),
+        notice(json!({"type": "backend_status", "phase": "approval:declined", "reason": "it is too long"})),
+    ];
+    assert_eq!(
+        printed(&mut view(), &frames),
+        "permission denied by the server: the request could not be read or is over-long\n\
+         permission denied without asking: it is too long\n"
+    );
+}
+
+#[test]
+fn a_call_is_shown_as_the_server_writes_it() {
+    let mut asked = request();
+    asked.data["toolCall"]["rawInput"] = json!({"command": "rm -r build", "description": "d"});
+    asked.data["toolCall"]["_meta"] = json!({"ostler": {"command": "rm -r build\ndescription: d"}});
+    let shown = printed(&mut view(), &[asked]);
+    assert!(shown.contains("rm -r build\n") && shown.contains("description: d\n") && !shown.contains('{'), "{shown}");
 }
 
 #[test]
@@ -222,5 +263,10 @@ fn a_refused_vote_says_who_may_vote() {
     assert_eq!(
         printed(view, &[outsider]),
         "a vote by client_11111111 was refused: only clients that were attached when the agent asked may vote here\n"
+    );
+    let nameless = frame("permission_forbidden", json!({"requestId": "r", "reason": "remote_not_allowed"}));
+    assert_eq!(
+        printed(view, &[nameless]),
+        "a vote was refused: only clients on the server's own machine may vote here\n"
     );
 }

@@ -3,9 +3,12 @@
 mod canned_server;
 mod daemon;
 mod dist;
+#[cfg(feature = "kubernetes")]
+mod doctor_kubernetes;
 mod idle_runs;
 mod mesh;
 mod messages;
+mod migrate;
 mod preflight;
 mod profiles;
 mod readme;

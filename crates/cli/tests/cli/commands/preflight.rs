@@ -65,16 +65,28 @@ fn a_server_of_another_protocol_is_named() {
 
 #[test]
 fn an_envelope_of_another_format_or_version_is_named() {
-    for (body, why) in [
-        (r#"{"v": 2, "capabilities": {}}"#, "its envelope is v2, this client reads v1"),
-        (r#"{"hello": "world"}"#, "its envelope has no version"),
-        (r#"{"v": "one", "features": {}}"#, "its /capabilities cannot be read"),
-        ("<html>welcome</html>", "its /capabilities cannot be read"),
+    let (url, paths) = stand_in("200 OK", r#"{"v": 2, "capabilities": {}}"#);
+    let (code, words) = ps(&url);
+    assert!(code == Some(2) && words.contains("its envelope is v2, this client reads v1"), "{code:?}: {words}");
+    assert!(words.contains("hint: check the address"), "{words}");
+    assert_eq!(paths.try_iter().collect::<Vec<_>>(), ["/capabilities"]);
+}
+
+#[test]
+fn another_program_is_not_taken_for_an_older_server() {
+    for (status, body) in [
+        ("200 OK", r#"{"hello": "world"}"#),
+        ("200 OK", r#"{"v": "one", "features": {}}"#),
+        ("200 OK", "<html>welcome</html>"),
+        ("404 Not Found", "<html>File not found</html>"),
+        ("404 Not Found", r#"{"error": "not found"}"#),
     ] {
-        let (url, paths) = stand_in("200 OK", body);
+        let (url, paths) = stand_in(status, body);
         let (code, words) = ps(&url);
-        assert!(code == Some(2) && words.contains(why), "{code:?}: {words}");
-        assert!(words.contains("hint: check the address"), "{words}");
+        assert!(code == Some(7), "{code:?}: {words}");
+        assert!(words.contains("something responds at this address, but it is not Ostler: "), "{words}");
+        assert!(words.contains("kind: server-unreachable") && !words.contains("an older one"), "{words}");
+        assert!(words.contains("hint: name Ostler's address with `--server`"), "{words}");
         assert_eq!(paths.try_iter().collect::<Vec<_>>(), ["/capabilities"]);
     }
 }
@@ -95,6 +107,10 @@ fn doctor_reports_other_programs_and_busy_servers() {
     let (url, _) = stand_in("429 Too Many Requests", later);
     let text = doctor(&url);
     assert!(text.contains("asks to retry later: too many requests") && text.contains("fix: wait a moment"), "{text}");
+    let (url, _) = stand_in("403 Forbidden", r#"{"error": "Invalid Host header"}"#);
+    let text = doctor(&url);
+    assert!(text.contains("rejects requests to this address: Invalid Host header"), "{text}");
+    assert!(text.contains("server.hosts") && !text.contains("not Ostler"), "{text}");
 }
 
 #[test]

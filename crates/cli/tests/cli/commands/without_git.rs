@@ -58,8 +58,15 @@ fn a_checkout_fails_and_names_git() {
     let server = home.serve();
     shell_agent::set_profile(&home, &server, "true");
     let workspace = json!({"workspaceRef": {"kind": "git", "repoUrl": "file:///nowhere/project"}});
-    let (_, result) = shell_agent::turn(&home, &server, "workspace-write", &workspace);
+    let (run, result) = shell_agent::turn(&home, &server, "workspace-write", &workspace);
     assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("failed"), &json!("infra-failed")));
-    assert!(result.to_string().contains("install git where the server runs"), "{result}");
+    assert!(result.to_string().contains("install git where the server runs (workspace-git-missing)"), "{result}");
+    let shown = String::from_utf8(home.cli(Some(&server), &["result", &run]).stdout).unwrap();
+    assert!(shown.contains("next:    install git on the server") && !shown.contains("the server's log"), "{shown}");
     server.stop();
+    // The operator finds the same reason in the log.
+    let log = home.log();
+    let line =
+        log.lines().find(|line| line.contains("the agent could not be started; its turn fails with this reason"));
+    assert!(line.is_some_and(|line| line.contains("install git where the server runs")), "{log}");
 }

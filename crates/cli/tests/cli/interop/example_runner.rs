@@ -43,7 +43,7 @@ impl Example {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/runner/runner.py");
         let mut command = Command::new(python);
         command.env_clear().arg(script).arg("my-agent");
-        command.env("OSTLER_URL", self.server.url()).env("OSTLER_TOKEN", &self.token);
+        command.env("OSTLER_SERVER", self.server.url()).env("OSTLER_TOKEN", &self.token);
         command.env("PAUSE_S", pause_s).env("LEASE_MS", "3000");
         Guarded(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap())
     }

@@ -1,7 +1,10 @@
 //! What only a coding agent has, with the real Qwen Code behind a real server: every tag of it answers with real content, under the
 //! guard and in a sandbox. It starts slowly, so one test covers all.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -123,8 +126,21 @@ fn every_tag_that_only_a_coding_agent_has_answers_with_its_content() {
 
     let done = operation(&mut server, "DELETE", "/workspace/extensions/demo", &Value::Null);
     assert_eq!(done["status"], "succeeded", "{done}");
+    answers_beside_the_work_without_tools(&mut server, &session, &path);
     follows_the_mode(&mut server, &session);
     server.close();
+}
+
+/// A question to the agent's model offers no tools, and nothing that it calls is run.
+fn answers_beside_the_work_without_tools(server: &mut BackendServer, session: &str, workspace: &Path) {
+    let question = json!({"question": "[[run:echo leaked > leaked]]"});
+    let reply = server.http.post(&format!("/session/{session}/btw"), &question).good();
+    assert_eq!(reply["answer"], Value::Null, "the model called a tool and wrote nothing");
+    let mut asked = server.provider.seen();
+    asked.retain(|request| request.body.to_string().contains("leaked"));
+    assert_eq!(asked.len(), 1, "the result of no tool was sent");
+    assert!(asked[0].body.get("tools").is_none(), "{}", asked[0].body);
+    assert!(!workspace.join("leaked").exists());
 }
 
 /// With the mode that never asks, a command runs without a permission request, and in the mode that plans it does not run.

@@ -3,6 +3,7 @@
 mod backup;
 mod disk_full;
 mod drain;
+mod failover;
 mod killed_automation;
 mod killed_replica;
 mod killed_runner;
@@ -11,5 +12,7 @@ mod killed_sweep;
 mod killed_tool_call;
 mod killed_turn;
 mod killed_webhook;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod power_cut;
 mod weak_durability;

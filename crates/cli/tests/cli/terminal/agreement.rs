@@ -367,7 +367,7 @@ fn a_session_is_the_same_in_all_dialects(engine: Engine) {
 /// What the terminal's person types as a prompt.
 const TYPED: &str = "and from the terminal";
 
-/// The lines of a terminal without its greeting, and without the cues that wait for input.
+/// The lines of a terminal without its greeting, the cues that wait for input, and how long a request still waits.
 fn lines_of(raw: &str) -> Vec<String> {
     const LINES: NonZeroU16 = NonZeroU16::new(500).unwrap();
     const COLUMNS: NonZeroU16 = NonZeroU16::new(200).unwrap();
@@ -375,7 +375,9 @@ fn lines_of(raw: &str) -> Vec<String> {
     parser.process(raw.as_bytes());
     let screen = parser.screen().contents();
     let lines = screen.lines().map(str::trim_end).skip_while(|line| *line != ">");
-    lines.filter(|line| *line != ">" && !line.starts_with("allow this?")).map(str::to_owned).collect()
+    let is_fact =
+        |line: &&str| *line != ">" && !line.starts_with("allow this?") && !line.starts_with("  answer:  within ");
+    lines.filter(is_fact).map(str::to_owned).collect()
 }
 
 /// The lines in which the terminal shows a fact: its own prompt where it was typed, and everything else as the frame of

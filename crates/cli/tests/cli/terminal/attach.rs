@@ -94,6 +94,8 @@ fn two_terminals_share_a_session_and_either_votes() {
         shown.contains("client_") && shown.contains("permission needed: Delete?\n  command: rm -r logs"),
         "{shown}"
     );
+    // A prompt of the daemon waits for 5 minutes by default.
+    assert!(shown.contains("command: rm -r logs\n  answer:  within 4m\n"), "{shown}");
     two.types("v\n");
     asked(&two, 2);
     two.types("1\n");

@@ -13,6 +13,7 @@ use tokio::{
 use super::{
     Earlier,
     commands::{HELP, TypedLine, names, unknown},
+    evictions::Evictions,
     session_frames::SessionFrames,
     turns::Turns,
     votes::{VoteAction, Votes},
@@ -71,6 +72,7 @@ pub(crate) struct Live {
     replayed: Option<VecDeque<ReceivedFrame>>,
     view: FrameView,
     screen: Screen,
+    evictions: Evictions,
     votes: Votes,
     turns: Turns,
     typed: Option<TypedLines>,
@@ -109,6 +111,7 @@ impl Live {
             earlier,
             replayed: Some(VecDeque::new()),
             screen: Screen::new(output.is_text()),
+            evictions: Evictions::default(),
             votes: Votes::default(),
             turns: Turns::default(),
             typed: (input != InputMode::None).then(TypedLines::stdin),
@@ -123,9 +126,10 @@ impl Live {
     }
 
     /// Runs until the person detaches, the input has been worked off, or the session is closed. Returns the exit code.
-    pub(crate) async fn run(mut self) -> Result<u8, Failure> {
+    /// `last_event_id` is the id of the session's newest frame.
+    pub(crate) async fn run(mut self, last_event_id: i64) -> Result<u8, Failure> {
         let source = SessionFrames { session: self.session.clone(), command: self.again.clone() };
-        let mut frames = follow(self.session.client().clone(), source, 0);
+        let mut frames = follow(self.session.client().clone(), source, start_of_replay(last_event_id));
         let mut interrupts = interrupts()?;
         let mut heartbeats = interval(HEARTBEAT);
         heartbeats.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -139,6 +143,7 @@ impl Live {
                         over?;
                         break;
                     }
+                    Some((_, change)) if self.evictions.explains(&change) => {}
                     Some((_, change)) => {
                         if let Some(line) = change.connection_line(self.is_verbose) {
                             self.note(&format!("{line}\n"));
@@ -175,6 +180,9 @@ impl Live {
     }
 
     fn frame(&mut self, frame: ReceivedFrame) {
+        if let Some(line) = self.evictions.apply(&frame) {
+            self.note(&line);
+        }
         self.turns.apply(&frame);
         self.is_cancelling &= !self.turns.is_idle();
         let was_withdrawn = self.votes.apply(&frame);
@@ -455,6 +463,11 @@ impl Live {
         self.interrupt_cue();
         self.screen.close();
     }
+}
+
+/// The id after which frames are received: no more of them than are held. An event has at most two ids.
+fn start_of_replay(last_event_id: i64) -> i64 {
+    last_event_id.saturating_sub(2 * EARLIER_FRAMES_MAX as i64).max(0)
 }
 
 /// Whether a vote was refused because only the client that sent the prompt may vote.

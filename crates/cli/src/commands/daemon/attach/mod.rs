@@ -2,6 +2,7 @@
 //! to one session; each sees the prompts, replies and permission requests of all.
 
 mod commands;
+mod evictions;
 mod live;
 mod session_frames;
 mod turns;
@@ -69,7 +70,7 @@ pub(crate) enum Earlier {
 
 pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
-    let attachment = match &args.session {
+    let (attachment, last_event_id) = match &args.session {
         Some(word) => load(connection, args, word).await?,
         None => create(&client, args.new).await?,
     };
@@ -83,7 +84,7 @@ pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result
     let again = format!("{} attach {}", connection.invocation(), line(&attachment.session_id, 200));
     let approve = format!("  answer:  {again}\n");
     let session = SessionClient::new(client, attachment.session_id, Some(attachment.client_id));
-    Live::new(session, args.output, input, earlier, again, approve, connection.is_verbose()).run().await
+    Live::new(session, args.output, input, earlier, again, approve, connection.is_verbose()).run(last_event_id).await
 }
 
 fn input_mode(args: &AttachArgs) -> InputMode {
@@ -98,17 +99,25 @@ fn input_mode(args: &AttachArgs) -> InputMode {
     }
 }
 
-async fn create(client: &Client, is_new: bool) -> Result<AttachedSession, Failure> {
+/// Creates a session, or attaches to the shared one. Returns it with the id of its newest frame.
+async fn create(client: &Client, is_new: bool) -> Result<(AttachedSession, i64), Failure> {
     let session_scope = is_new.then(|| SessionScope::Thread.as_str().to_owned());
-    client.open_daemon_session(&OpenDaemonSession { session_scope, ..OpenDaemonSession::default() }).await
+    let request = OpenDaemonSession { session_scope, ..OpenDaemonSession::default() };
+    let opened = client.open_daemon_session(&request).await?;
+    if !opened.attached {
+        return Ok((opened, 0));
+    }
+    let session = SessionClient::new(client.clone(), opened.session_id.clone(), Some(opened.client_id.clone()));
+    let last_event_id = session.resume().await?.last_event_id;
+    Ok((opened, last_event_id))
 }
 
-/// Loads the session that a word names. A session that was closed is opened again.
-async fn load(connection: &Connection, args: &AttachArgs, word: &str) -> Result<AttachedSession, Failure> {
+/// Resumes the session that a word names. A session that was closed is opened again. Returns it with the id of its newest frame.
+async fn load(connection: &Connection, args: &AttachArgs, word: &str) -> Result<(AttachedSession, i64), Failure> {
     let finder = args.within.finder(connection)?;
     let id = finder.session(word).await?.id;
-    let loaded = finder.client.load_daemon_session(&id).await;
-    loaded.map(|loaded| loaded.attached).map_err(|failure| match failure.kind {
+    let resumed = finder.client.resume_daemon_session(&id).await;
+    resumed.map(|resumed| (resumed.attached, resumed.last_event_id)).map_err(|failure| match failure.kind {
         FailureKind::NotFound => {
             let hint = format!("it may belong to another dialect; `ostler trace -f {}` follows it", line(&id, 200));
             errors::with_hint(failure, hint)

@@ -15,7 +15,8 @@ use crate::{
     terminal::{
         frame_view::PermissionQuestion,
         output::{self, line},
-        permissions::{call_text, has_more_lines},
+        permissions::{call_text, has_more_lines, time_left},
+        times::now,
     },
 };
 
@@ -114,9 +115,9 @@ impl Votes {
 impl OpenVote {
     fn show_whole(&mut self) -> String {
         self.is_shown_whole = true;
-        let PermissionQuestion { request_id, title, command, .. } = &self.question;
+        let PermissionQuestion { request_id, title, command, deadline, .. } = &self.question;
         let head = format!("{}: {}", line(request_id, 200), line(title, 400));
-        call_text(&head, command.as_deref(), output::stderr_width())
+        call_text(&head, command.as_deref(), output::stderr_width()) + &time_left(*deadline, now())
     }
 }
 

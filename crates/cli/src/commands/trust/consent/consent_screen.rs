@@ -126,13 +126,14 @@ impl<'a> ConsentScreen<'a> {
         }
         let mut lines = std::io::stdin().lock().lines();
         output::message(&self.render(Paint::stderr()));
-        output::message(&format!("\n{}\n", self.texts().help));
+        let help = (self.texts().help)(self.rows.len());
+        output::message(&format!("\n{help}\n"));
         loop {
             output::message("> ");
             let Some(typed) = lines.next().transpose().map_err(Failure::internal)? else { return Ok(None) };
             match self.take(&typed) {
                 InputOutcome::Changed => output::message(&self.render(Paint::stderr())),
-                InputOutcome::Help => output::message(&format!("{}\n", self.texts().help)),
+                InputOutcome::Help => output::message(&format!("{help}\n")),
                 InputOutcome::TooLong => {
                     output::message(&format!("{}\n", (self.texts().too_long)(&age_ms(GRANT_LIFE_MS_MAX))));
                 }

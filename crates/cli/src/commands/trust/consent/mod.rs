@@ -87,7 +87,7 @@ enum LanguageFlag {
 /// Choose the scopes that an agent may use
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler consent grant notes-helper\n  \
-    ostler consent grant agt_01… --grant notes:read --grant filesystem:read=1h --yes")]
+    ostler consent grant agt_01… --grant notes:read --grant files:read=1h --yes")]
 struct GrantConsentArgs {
     #[arg(help = agents::NAMED)]
     agent: String,

@@ -6,6 +6,8 @@ use ostler_protocol::trust::{
     relations::ScopeState,
 };
 
+use crate::terminal::output::count;
+
 pub(crate) struct Texts {
     pub asks_for: fn(usize) -> String,
     pub asks_for_nothing: &'static str,
@@ -26,7 +28,8 @@ pub(crate) struct Texts {
     pub was_refused: &'static str,
     pub was_expired: &'static str,
     pub is_new: &'static str,
-    pub help: &'static str,
+    /// By how many scopes there are.
+    pub help: fn(usize) -> String,
     pub not_understood: fn(&str) -> String,
     /// The maximum lifetime of a grant.
     pub too_long: fn(&str) -> String,
@@ -60,13 +63,18 @@ const EN: Texts = Texts {
     was_refused: "refused before",
     was_expired: "its time is over",
     is_new: "new",
-    help: "A number grants that scope or takes it back; `2 once`, `2 1h`, `2 always`, `2 never`; `all`, `none`.\n\
-           Enter goes on, `q` leaves everything as it is, `?` says this again.",
+    help: |count| {
+        let n = count.min(2);
+        format!(
+            "A number grants that scope or takes it back; `{n} once`, `{n} 1h`, `{n} always`, `{n} never`; `all`, `none`.\n\
+             Enter goes on, `q` leaves everything as it is, `?` says this again."
+        )
+    },
     not_understood: |text| format!("unknown choice {text:?}; type `?` for help"),
     too_long: |most| format!("a grant lasts {most} at most; `always` has no end"),
-    confirm: |granted, all, agent| format!("Grant {granted} of {all} scopes to {agent}?"),
+    confirm: |granted, all, agent| format!("Grant {granted} of {} to {agent}?", count(all as i64, "scope")),
     confirm_loss: |granted, all, agent, lost| {
-        format!("Grant {granted} of {all} scopes to {agent}, and take back {lost}?")
+        format!("Grant {granted} of {} to {agent}, and take back {lost}?", count(all as i64, "scope"))
     },
     granted: |scopes| format!("granted {scopes}"),
     nothing_granted: "nothing granted",
@@ -92,8 +100,13 @@ const ZH: Texts = Texts {
     was_refused: "此前已拒绝",
     was_expired: "已到期",
     is_new: "新增",
-    help: "输入编号以授予或取消；`2 once` 仅一次，`2 1h` 限时，`2 always` 不限，`2 never` 始终拒绝；`all` 全选，`none` 全不选。\n\
-           直接回车继续，`q` 保持不变并退出，`?` 再次显示本说明。",
+    help: |count| {
+        let n = count.min(2);
+        format!(
+            "输入编号以授予或取消；`{n} once` 仅一次，`{n} 1h` 限时，`{n} always` 不限，`{n} never` 始终拒绝；`all` 全选，`none` 全不选。\n\
+             直接回车继续，`q` 保持不变并退出，`?` 再次显示本说明。"
+        )
+    },
     not_understood: |text| format!("无法理解：{text:?}；输入 `?` 查看说明"),
     too_long: |most| format!("授权最长 {most}；`always` 表示不限时"),
     confirm: |granted, all, agent| format!("向 {agent} 授予 {all} 项权限中的 {granted} 项？"),
@@ -162,15 +175,17 @@ mod tests {
     fn no_language_lacks_a_text() {
         for language in Language::ALL {
             let texts = texts(language);
-            let all =
-                [texts.help, texts.needed, texts.once, texts.never, texts.tools, texts.is_new, texts.nothing_done];
+            let all = [texts.needed, texts.once, texts.never, texts.tools, texts.is_new, texts.nothing_done];
             assert!(all.iter().chain(&texts.levels).all(|text| !text.is_empty()), "{language:?}");
             for command in ["`2 once`", "`2 1h`", "`2 always`", "`2 never`", "`all`", "`none`", "`q`", "`?`"] {
-                assert!(texts.help.contains(command), "{language:?} explains {command}");
+                assert!((texts.help)(3).contains(command), "{language:?} explains {command}");
             }
+            let of_one = (texts.help)(1);
+            assert!(of_one.contains("`1 once`") && !of_one.contains("`2 "), "{language:?}: there is no scope 2");
             assert!((texts.confirm)(2, 3, "notes").contains("notes"));
             assert!((texts.confirm_loss)(2, 3, "notes", "a:read").contains("a:read"));
             assert!((texts.too_long)("3660d").contains("3660d"));
         }
+        assert_eq!((texts(Language::En).confirm)(1, 1, "notes"), "Grant 1 of 1 scope to notes?");
     }
 }

@@ -118,11 +118,12 @@ function breakingFetch(seen) {
 async function reconnect() {
   const seen = { broken: false, resumed: [] };
   const { client } = await connect({ fetch: breakingFetch(seen) });
-  const prompt = script({ say: "One." }, { wait: 700 }, { say: "Two." });
+  // Events that come before the call follows the run, or with its end, are no progress: there must be one between them.
+  const prompt = script({ say: "One." }, { wait: 700 }, { say: "Two." }, { wait: 400 }, { say: "Three." });
   const progress = [];
   const onprogress = (notified) => progress.push(notified.progress);
   const submitted = await call(client, "submit_run", { profile: "scripted", prompt, waitMs: WAIT_MS }, { onprogress });
-  assert.equal(submitted.reply, "Two.", JSON.stringify(submitted));
+  assert.equal(submitted.reply, "Three.", JSON.stringify(submitted));
   assert.ok(seen.broken, "the stream was broken");
   assert.ok(seen.resumed.length > 0 && seen.resumed[0].includes(submitted.runId), JSON.stringify(seen));
   assert.ok(progress.every((number, at) => at === 0 || number > progress[at - 1]), JSON.stringify(progress));

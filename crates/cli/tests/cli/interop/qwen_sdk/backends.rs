@@ -92,7 +92,7 @@ mod qwen {
 
     #[test]
     fn every_scenario_holds_with_a_coding_agent() {
-        // Each question beside a session starts the agent again. The comparison with the published daemon asks such questions.
+        // The comparison with the published daemon asks questions beside a session.
         play_all("qwen", Some(&QWEN), &POLICIES, &["asides"]);
     }
 }

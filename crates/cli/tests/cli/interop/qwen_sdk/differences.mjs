@@ -138,6 +138,10 @@ export const differences = [
   ["frame session_update:tool_call_update", "frame.data.update.kind", OURS],
   ["frame session_update:tool_call_update", "frame.data.update.rawInput", OURS],
   ["frame session_update:tool_call_update", "frame.data.update.title", OURS],
+  // Shapes do not show it: options that allow more than one call (`allow_always`) are not offered, because the server has no
+  // permissions that outlive a call (docs/daemon.md, "Who decides").
+  ["frame permission_request", "frame.data._meta", OURS],
+  ["qwen: frame permission_request", "frame.data.toolCall._meta.*", OURS, SOMETIMES],
   ["frame permission_request", "frame.data.toolCall._meta", AGENT],
   ["frame permission_request", "frame.data.toolCall.content", AGENT],
   ["frame permission_request", "frame.data.toolCall.rawInput.*", AGENT],

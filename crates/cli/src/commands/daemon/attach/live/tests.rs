@@ -63,3 +63,10 @@ async fn typed_lines_are_sent_in_their_order_and_commands_are_listed_once() {
     assert_eq!(*received.lock().unwrap(), ["supported-commands", "/review this", "then this", "/review again"]);
     assert_eq!((live.submitting, live.unsent.len()), (0, 0));
 }
+
+#[test]
+fn a_long_session_is_received_from_the_oldest_frame_that_can_be_held() {
+    for (last_event_id, start) in [(0, 0), (20_000, 0), (20_002, 2), (3_000_000, 2_980_000)] {
+        assert_eq!(start_of_replay(last_event_id), start, "{last_event_id}");
+    }
+}

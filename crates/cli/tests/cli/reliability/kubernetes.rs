@@ -1,0 +1,242 @@
+//! Whole runs in a cluster: the server creates Jobs, a node starts the real runner for each pod, and pods are killed, deleted and
+//! lost in the middle of a turn.
+
+use std::path::Path;
+
+use ostler_testkit::kube::{
+    KubeApi, NAMESPACE,
+    kubelet::{Kubelet, find_claim_directory},
+};
+use serde_json::{Value, json};
+
+use crate::fixtures::{
+    http::Http,
+    process::{Server, eventually, stdout_of},
+    runner::run_request,
+    test_home::{Engine, TestHome, both_engines},
+};
+
+const IMAGE: &str = "ostler:test";
+
+/// Fields go in this order: the node and the server first, then the cluster.
+struct ClusterServer {
+    node: Kubelet,
+    /// `None` while it is being restarted.
+    server: Option<Server>,
+    home: TestHome,
+    api: KubeApi,
+}
+
+impl ClusterServer {
+    fn launch(engine: Engine) -> Self {
+        let api = KubeApi::start().unwrap();
+        let images = [(IMAGE, Path::new(env!("CARGO_BIN_EXE_ostler")))];
+        let node = Kubelet::start(&api.kubelet_kubeconfig(), api.directory(), "node-a", &images).unwrap();
+        let mut home = TestHome::on_disk(engine).without_runner();
+        // Pods must know the address of the server before it starts.
+        let first = home.serve();
+        let address = first.address.clone();
+        first.stop();
+        for (name, value) in [
+            ("OSTLER_RUNNER__LAUNCHER", "kubernetes"),
+            ("OSTLER_RUNNER__SLOTS", "8"),
+            ("OSTLER_RUNNER__LEASE_MS", "2000"),
+            ("OSTLER_KUBERNETES__RESYNC_MS", "200"),
+            ("OSTLER_KUBERNETES__KUBECONFIG", api.kubeconfig().to_str().unwrap()),
+            ("OSTLER_KUBERNETES__IMAGE", IMAGE),
+            ("OSTLER_KUBERNETES__GRACE_S", "10"),
+            ("OSTLER_KUBERNETES__SERVER_URL", &format!("http://{address}")),
+        ] {
+            home.set(name, value);
+        }
+        let server = home.serve_at(&address);
+        Self { node, server: Some(server), home, api }
+    }
+
+    fn server(&self) -> &Server {
+        self.server.as_ref().unwrap()
+    }
+
+    /// A run with this prompt, and the job that starts its runner: run, command and job.
+    fn start_run(&self, http: &mut Http, prompt: &str) -> (String, String, Value) {
+        self.start(http, &run_request(), prompt)
+    }
+
+    /// As [`ClusterServer::start_run`], with this request for the run.
+    fn start(&self, http: &mut Http, request: &Value, prompt: &str) -> (String, String, Value) {
+        let run = http.post("/api/v1/runs", request).good();
+        let run_id = text(&run["runId"]);
+        let turn = json!({"type": "turn", "payload": {"prompt": prompt}});
+        let command = http.post(&format!("/api/v1/runs/{run_id}/commands"), &turn).good();
+        let command_id = text(&command["commandId"]);
+        let order = json!({"commandId": command_id, "idempotencyKey": "k"});
+        let job = http.post(&format!("/api/v1/runs/{run_id}/runner-jobs"), &order).good();
+        (run_id, command_id, job)
+    }
+
+    /// The pod of a Job, once its process runs.
+    fn running_pod(&self, job_name: &str) -> String {
+        eventually("the pod runs", || self.node.running().into_iter().find(|pod| pod.starts_with(job_name)))
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+fn result(http: &mut Http, run_id: &str, command_id: &str) -> Value {
+    let path = format!("/api/v1/runs/{run_id}/commands/{command_id}/result");
+    eventually("the turn ends", || Some(http.get(&path).good()).filter(|result| !result["terminalStatus"].is_null()))
+}
+
+fn has_said(http: &mut Http, run_id: &str, word: &str) {
+    eventually("the turn has begun", || {
+        let events = http.events(run_id);
+        events.iter().any(|event| event["payload"]["text"] == word).then_some(())
+    });
+}
+
+/// A turn that says a word, and then takes its time.
+fn slow(word: &str) -> String {
+    json!({"script": [{"say": word}, {"wait": 1_500}, {"say": "done"}]}).to_string()
+}
+
+#[both_engines]
+fn a_run_is_executed_by_a_pod(engine: Engine) {
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let (run_id, command_id, job) = cluster.start_run(&mut http, "hello, cluster");
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("hello, cluster")));
+    let path = text(&job["poll"]["job"]);
+    let job = eventually("the job ends", || Some(http.get(&path).good()).filter(|job| job["phase"] == "succeeded"));
+    assert_eq!((&job["observed"]["exitCode"], &job["observed"]["nodeName"]), (&json!(0), &json!("node-a")));
+    // The runner's own report.
+    let summary = &job["terminalSummary"];
+    assert_eq!(
+        (&summary["status"], &summary["turnStatus"], &summary["turns"]),
+        (&json!("idle"), &json!("completed"), &json!(1))
+    );
+    let job_id = text(&job["runnerJobId"]);
+    let log = stdout_of(cluster.home.cli(Some(cluster.server()), &["jobs", "log", "-f", &run_id, &job_id]));
+    assert!(log.contains("\"status\":\"idle\""), "{log}");
+    let names: Vec<_> = cluster.api.objects("jobs").iter().map(|job| text(&job["metadata"]["name"])).collect();
+    assert_eq!(names, [text(&job["jobName"])]);
+    let calls: u64 = ["create", "get", "delete"].iter().map(|verb| cluster.api.count(verb, "jobs")).sum();
+    assert!(calls + cluster.api.count("create", "secrets") <= 3, "{:?}", cluster.api.calls());
+}
+
+#[both_engines]
+fn a_pod_that_is_killed_in_a_turn_is_replaced(engine: Engine) {
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
+    let pod = cluster.running_pod(&text(&job["jobName"]));
+    has_said(&mut http, &run_id, "first");
+    assert!(cluster.node.oom_kill(&pod));
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    let phases: Vec<_> = http.events(&run_id).iter().map(|event| event["payload"]["phase"].clone()).collect();
+    assert!(phases.contains(&json!("runner-ended")), "{phases:?}");
+    assert_eq!(cluster.api.objects("jobs").len(), 2);
+}
+
+#[both_engines]
+fn a_pod_that_is_drained_hands_back_its_run_and_uses_no_attempt(engine: Engine) {
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
+    let pod = cluster.running_pod(&text(&job["jobName"]));
+    has_said(&mut http, &run_id, "first");
+    assert!(cluster.node.terminate(&pod, 10));
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    let path = text(&job["poll"]["job"]);
+    let job = eventually("the job ends", || Some(http.get(&path).good()).filter(|job| job["phase"] == "succeeded"));
+    assert_eq!(job["attempt"], 1, "the start that the drain has ended does not count");
+    assert!(text(&job["observed"]["jobName"]).ends_with("-2"), "{job}");
+}
+
+#[both_engines]
+fn the_log_and_the_report_of_a_pod_have_no_values_of_its_variables(engine: Engine) {
+    const VALUE: &str = "pl4nted-token-0123456789";
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let run_id = text(&http.post("/api/v1/runs", &run_request()).good()["runId"]);
+    let fail = json!({"kind": "backend-failed", "message": format!("the token {VALUE} was rejected")});
+    let prompt = json!({"script": [{"fail": fail}]}).to_string();
+    let turn = json!({"type": "turn", "payload": {"prompt": prompt}});
+    let command_id = text(&http.post(&format!("/api/v1/runs/{run_id}/commands"), &turn).good()["commandId"]);
+    let order = json!({"commandId": command_id, "idempotencyKey": "k", "transientEnv": {"GH_TOKEN": VALUE}});
+    let job = http.post(&format!("/api/v1/runs/{run_id}/runner-jobs"), &order).good();
+    let path = text(&job["poll"]["job"]);
+    eventually("the job ends", || (http.get(&path).good()["phase"] == "succeeded").then_some(()));
+    // As the cluster has them: a server that does not know the value may serve them.
+    let pods = cluster.api.objects("pods");
+    let report = text(&pods[0]["status"]["containerStatuses"][0]["state"]["terminated"]["message"]);
+    let uid = text(&pods[0]["metadata"]["uid"]);
+    let log = std::fs::read_to_string(cluster.api.directory().join("pods").join(uid).join("log")).unwrap();
+    for (what, content) in [("report", report), ("log", log)] {
+        assert!(content.contains("was rejected") && !content.contains("pl4nted"), "{what}: {content}");
+    }
+}
+
+#[both_engines]
+fn a_job_that_is_deleted_hands_back_its_run(engine: Engine) {
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
+    let name = text(&job["jobName"]);
+    cluster.running_pod(&name);
+    has_said(&mut http, &run_id, "first");
+    assert!(cluster.api.remove("jobs", NAMESPACE, &name));
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    let second = format!("{name}-2");
+    assert!(cluster.api.object("jobs", NAMESPACE, &second).is_some());
+}
+
+#[both_engines]
+fn a_pod_works_on_while_its_server_is_restarted(engine: Engine) {
+    let mut cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
+    cluster.running_pod(&text(&job["jobName"]));
+    has_said(&mut http, &run_id, "first");
+    let address = cluster.server().address.clone();
+    cluster.server.take().unwrap().kill();
+    cluster.server = Some(cluster.home.serve_at(&address));
+    let mut http = Http::new(cluster.server());
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    assert_eq!(cluster.api.objects("jobs").len(), 1, "nothing was started twice");
+}
+
+#[both_engines]
+fn what_a_pod_leaves_in_its_sessions_volume_is_there_for_the_next_pod(engine: Engine) {
+    let cluster = ClusterServer::launch(engine);
+    let mut http = Http::new(cluster.server());
+    let session = json!({"tenantId": "local", "sessionId": "mine", "backendProfile": "scripted", "storageKind": "pvc"});
+    let claim = text(&http.post("/api/v1/sessions", &session).good()["storagePvcName"]);
+    let mut request = run_request();
+    request["sessionRef"] = json!({"sessionId": "mine"});
+    for files in 0..2 {
+        let (run_id, command_id, job) = cluster.start(&mut http, &request, "hello");
+        assert_eq!(result(&mut http, &run_id, &command_id)["status"], "completed");
+        let events = http.events(&run_id);
+        let mounted = events.iter().find(|event| event["payload"]["phase"] == "codex-rollout-storage-mounted").unwrap();
+        let payload = &mounted["payload"];
+        assert_eq!((&payload["pvcName"], &payload["pvcNamespace"]), (&json!(claim), &json!(NAMESPACE)));
+        assert_eq!((&payload["codexRolloutSubdir"], &payload["valuesPrinted"]), (&json!("sessions"), &json!(false)));
+        let storage = eventually("the storage was measured", || {
+            let storage = http.get("/api/v1/sessions/mine/storage").good();
+            Some(storage).filter(|storage| storage["storageFilesCount"] == files)
+        });
+        assert_eq!((&storage["storageKind"], &storage["pvcPhase"]), (&json!("pvc"), &json!("Bound")));
+        let path = text(&job["poll"]["job"]);
+        eventually("the job ends", || (http.get(&path).good()["phase"] == "succeeded").then_some(()));
+        let volume = find_claim_directory(cluster.api.directory(), NAMESPACE, &claim);
+        std::fs::write(volume.join("rollout"), "what was said").unwrap();
+    }
+    assert_eq!(cluster.api.objects("persistentvolumeclaims").len(), 1);
+}
