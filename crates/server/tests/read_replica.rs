@@ -42,7 +42,7 @@ fn lists_are_as_stale_as_the_bound_allows_and_no_staler() {
         .await;
         eventually("the standby has the run", async || lists(&server, &first).await.then_some(())).await;
 
-        // From now on the standby receives everything and shows nothing of it.
+        // From now on the standby receives changes but does not apply them.
         standby.execute("ALTER SYSTEM SET recovery_min_apply_delay = '1h'").unwrap();
         standby.execute("SELECT pg_reload_conf()").unwrap();
         let lagging_since = Instant::now();

@@ -6,7 +6,7 @@ use super::build::{Program, target_directory};
 use super::check_features;
 use crate::process::{cargo, run};
 
-/// What people are told to type after `cargo`.
+/// The arguments of `cargo` in the README.
 const INSTALL: [&str; 4] = ["install", "--locked", "--path", "crates/cli"];
 
 pub fn install(arguments: &[String]) -> Result<(), String> {

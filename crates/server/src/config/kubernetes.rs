@@ -57,7 +57,7 @@ pub struct KubernetesSection {
     pub resync_ms: u64,
     /// A pod that does not run after this long is deleted, and its job counts as failed.
     pub start_timeout_ms: u64,
-    /// How long a pod may take to end after it was told to, in seconds.
+    /// How long a pod may take to end after SIGTERM, in seconds.
     pub grace_s: u32,
     /// Time limit of a Job, in seconds; if unset, none.
     pub deadline_s: Option<u32>,

@@ -16,7 +16,7 @@ use ostler_protocol::{
 
 use super::jobs::{CONTAINER, JOB_LABEL, JOB_NAME_LABEL};
 
-/// How long after its time a pod that was told to end may still be shown. Then its node does not respond.
+/// How long a pod may still be listed after the end of its grace period. If it is listed longer, its node does not respond.
 const DELETION_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 /// A runner reports up to 4 KiB.
 const MESSAGE_CHARS_MAX: usize = 4_096;

@@ -73,6 +73,13 @@ pub async fn waiting_run(server: &TestServer) -> (String, String) {
     (run_id, command_id)
 }
 
+/// A run with a turn that waits, and the job that was ordered for it: run, command and job.
+pub async fn ordered_job(server: &TestServer) -> (String, String, Value) {
+    let (run_id, command_id) = waiting_run(server).await;
+    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    (run_id, command_id, job)
+}
+
 /// Waits until the server shows the job as this test wants to see it.
 pub async fn job_shows(server: &TestServer, job: &Value, what: &str, is_shown: impl Fn(&Value) -> bool) -> Value {
     eventually(what, async || Some(server.get(&id(&job["poll"], "job")).await.ok()).filter(&is_shown)).await

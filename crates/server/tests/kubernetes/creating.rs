@@ -3,15 +3,14 @@
 use ostler_testkit::kube::NAMESPACE;
 use serde_json::json;
 
-use super::cluster::{TestCluster, job_shows, waiting_run};
+use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
 use crate::harness::{Engine, TestServer, both_engines, eventually, id};
 
 #[both_engines]
 async fn an_order_becomes_one_job_with_a_secret_that_it_owns(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, _, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     assert!(name.starts_with("ostler-run-"), "{name}");
     assert_eq!((&job["launcher"], &job["namespace"]), (&json!("kubernetes"), &json!(NAMESPACE)));
@@ -55,8 +54,7 @@ async fn a_command_that_was_cancelled_before_its_job_exists_gets_none(engine: En
     // The cluster is known, and does not respond.
     eventually("the cluster was listed", async || (cluster.api.count("list", "pods") > 0).then_some(())).await;
     cluster.api.stop();
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, command_id, job) = ordered_job(&server).await;
     server.cancel_command(&command_id).await;
     cluster.api.start_again().unwrap();
     // A start that failed is repeated after 10 s.

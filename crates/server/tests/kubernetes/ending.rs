@@ -5,15 +5,14 @@ use std::time::Duration;
 use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
-use super::cluster::{TestCluster, job_shows, waiting_run};
+use super::cluster::{TestCluster, job_shows, ordered_job};
 use crate::harness::{Engine, both_engines, eventually, id};
 
 #[both_engines]
 async fn a_pod_is_shown_from_its_image_to_its_exit_code(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
     cluster.report(&pod, "Pending", &json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}));
     let shown = job_shows(&server, &job, "why it waits", |job| job["observed"]["reason"] == "ImagePullBackOff").await;
@@ -39,8 +38,7 @@ async fn a_pod_is_shown_from_its_image_to_its_exit_code(engine: Engine) {
 async fn a_pod_that_is_killed_in_a_turn_loses_its_lease_at_once_and_another_job_is_started(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     let pod = cluster.pod_of(&name).await;
     cluster.report(&pod, "Running", &json!({"running": {}}));
@@ -66,8 +64,7 @@ async fn a_pod_that_is_killed_in_a_turn_loses_its_lease_at_once_and_another_job_
 async fn a_job_that_vanished_is_replaced_only_after_its_lease_has_expired(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     let pod = cluster.pod_of(&name).await;
     cluster.report(&pod, "Running", &json!({"running": {}}));
@@ -90,8 +87,7 @@ async fn a_job_that_vanished_is_replaced_only_after_its_lease_has_expired(engine
 async fn a_pod_outlives_the_server_that_started_it(engine: Engine) {
     let cluster = TestCluster::start();
     let mut server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     let pod = cluster.pod_of(&name).await;
     cluster.report(&pod, "Running", &json!({"running": {}}));
@@ -118,8 +114,7 @@ async fn delay_watch(cluster: &TestCluster, resource: &str) {
 async fn a_finished_job_stays_while_its_condition_is_late(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     let pod = cluster.pod_of(&name).await;
     cluster.report(&pod, "Running", &json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}}));
@@ -139,8 +134,7 @@ async fn a_finished_job_stays_while_its_condition_is_late(engine: Engine) {
 async fn the_end_of_a_job_waits_for_the_report_of_its_runner(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
     cluster.report(&pod, "Running", &json!({"running": {}}));
     job_shows(&server, &job, "that it runs", |job| job["observed"]["phase"] == "running").await;
@@ -159,8 +153,7 @@ async fn the_end_of_a_job_waits_for_the_report_of_its_runner(engine: Engine) {
 async fn a_runner_that_was_told_to_stop_uses_no_attempt(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     // More often than a job is tried.
     for number in 1..=6 {
@@ -177,8 +170,7 @@ async fn a_runner_that_was_told_to_stop_uses_no_attempt(engine: Engine) {
 async fn a_runner_without_a_report_leaves_the_end_of_its_log(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, _, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
     let tail = "cannot connect with ost_run_0123456789abcdef0123456789abcdef";
     cluster.report(&pod, "Failed", &json!({"terminated": {"exitCode": 1, "reason": "Error", "message": tail}}));

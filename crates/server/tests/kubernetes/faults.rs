@@ -3,7 +3,7 @@
 use ostler_testkit::kube::{KubeFault, NAMESPACE};
 use serde_json::json;
 
-use super::cluster::{TestCluster, job_shows, waiting_run};
+use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
 use crate::harness::{Engine, TestServer, both_engines, eventually, id, run};
 
 #[both_engines]
@@ -13,8 +13,7 @@ async fn a_lost_response_makes_no_second_job(engine: Engine) {
     cluster.api.inject(KubeFault::LostAnswer, "create", "jobs", 1);
     cluster.api.inject(KubeFault::LostAnswer, "create", "secrets", 1);
     cluster.api.inject(KubeFault::TooManyRequests { retry_after_s: 1 }, "create", "jobs", 1);
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, _, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     cluster.created(&name).await;
     job_shows(&server, &job, "the Job is known", |job| job["observed"]["jobName"] == name.as_str()).await;
@@ -26,8 +25,7 @@ async fn a_lost_response_makes_no_second_job(engine: Engine) {
 async fn a_watch_that_is_forgotten_is_listed_again(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, _, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
     cluster.api.expire_watches();
     cluster.report(&pod, "Pending", &json!({"waiting": {"reason": "ErrImagePull"}}));
@@ -41,8 +39,7 @@ async fn a_watch_that_is_forgotten_is_listed_again(engine: Engine) {
 async fn an_api_server_that_was_away_finds_its_jobs_and_no_others(engine: Engine) {
     let mut cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, _, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
     cluster.api.stop();
     let (later_run, later_command) = waiting_run(&server).await;
@@ -59,8 +56,7 @@ async fn a_call_that_the_role_does_not_grant_fails_the_job_with_the_reason(engin
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
     cluster.api.deny("create", "jobs");
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (_, _, job) = ordered_job(&server).await;
     let failed =
         job_shows(&server, &job, "why it failed", |job| job["terminalSummary"]["status"] == "not-started").await;
     assert!(id(&failed["terminalSummary"], "message").contains("refused"), "{failed}");
@@ -70,8 +66,7 @@ async fn a_call_that_the_role_does_not_grant_fails_the_job_with_the_reason(engin
 async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(engine: Engine) {
     let mut cluster = TestCluster::start();
     let mut server = cluster.server(engine).await;
-    let (run_id, command_id) = waiting_run(&server).await;
-    let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     let pod = cluster.pod_of(&name).await;
     let runner = server.claim(&run_id, &id(&job, "runnerId")).await;

@@ -52,7 +52,7 @@ async fn a_profile_is_one_secret_with_its_files_as_keys(engine: Engine) {
     let names: Vec<_> = listed["providerProfiles"].as_array().unwrap().iter().map(|one| id(one, "profile")).collect();
     assert!(names.contains(&"mine".to_owned()) && names.contains(&"dsflash-go".to_owned()), "{names:?}");
     assert_eq!(cluster.api.count("list", "secrets") + cluster.api.count("watch", "secrets"), 0);
-    // Nothing of it is on the server's disk or in its store.
+    // Neither the server's disk nor its store contains the credential.
     assert!(server.everything_kept().iter().all(|(_, bytes)| !bytes.windows(7).any(|part| part == b"pl4nted")));
     server.send(server.request("DELETE", &path("mine"))).await.with_status(200);
     assert_eq!(cluster.api.object("secrets", NAMESPACE, "agentrun-v01-provider-mine"), None);

@@ -283,7 +283,7 @@ fn store(readiness: Result<Readiness, Failure>) -> Vec<Check> {
     ]
 }
 
-/// The last migration. Numbers are skipped, which is said where they differ from the count.
+/// How many migrations were applied, and the latest. If its number is larger than the count, a remark says that numbers may be skipped.
 fn latest_migration(applied: &[String]) -> String {
     let Some(id) = applied.last() else { return String::new() };
     let number = id.split('_').next().and_then(|number| number.parse::<usize>().ok());
