@@ -36,6 +36,7 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0024_claimed_storage", sql: include_str!("../migrations/sqlite/0024_claimed_storage.sql") },
     Migration { id: "0025_job_extras", sql: include_str!("../migrations/sqlite/0025_job_extras.sql") },
     Migration { id: "0026_marks", sql: include_str!("../migrations/sqlite/0026_marks.sql") },
+    Migration { id: "0027_resource_bundles", sql: include_str!("../migrations/sqlite/0027_resource_bundles.sql") },
 ];
 
 /// Tables that every process creates again.
@@ -70,6 +71,7 @@ pub const POSTGRES: &[Migration] = &[
     Migration { id: "0024_claimed_storage", sql: include_str!("../migrations/postgres/0024_claimed_storage.sql") },
     Migration { id: "0025_job_extras", sql: include_str!("../migrations/postgres/0025_job_extras.sql") },
     Migration { id: "0026_marks", sql: include_str!("../migrations/postgres/0026_marks.sql") },
+    Migration { id: "0027_resource_bundles", sql: include_str!("../migrations/postgres/0027_resource_bundles.sql") },
 ];
 
 pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (

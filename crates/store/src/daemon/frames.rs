@@ -76,6 +76,24 @@ pub async fn has_event_of(
     Ok(!db.read(sql, args, |_| Ok(())).await?.is_empty())
 }
 
+/// The last audit events that belong to the command and are numbered below `before` in the run. The newest come first.
+pub async fn list_last_audits(
+    db: &Db,
+    (session, run_id): (SessionId, RunId),
+    command_id: CommandId,
+    before: i64,
+    limit: u32,
+) -> Result<Vec<Event>, StoreError> {
+    let names = <Event as Record>::NAMES;
+    let sql = format!(
+        "SELECT {names} FROM events WHERE session_id = $1 AND run_id = $2 AND seq < $3 AND command_id = $4 AND {}
+        ORDER BY seq DESC LIMIT $5",
+        of_types(&[EventType::Audit])
+    );
+    let args = vec![text(session), text(run_id), before.into(), text(command_id), i64::from(limit).into()];
+    db.read(sql, args, Event::decode).await
+}
+
 /// How many turns before a turn are looked at. Those that have not ended are among the last ones.
 const EARLIER_TURNS_MAX: i64 = 64;
 

@@ -75,6 +75,12 @@ pub async fn get(db: &Db, command_id: CommandId) -> Result<Option<Command>, Stor
     Ok(db.select::<Command>("WHERE t.command_id = $1", vec![text(command_id)]).await?.pop())
 }
 
+/// The state of a command. `None` if there is no such command.
+pub async fn get_state(db: &Db, command_id: CommandId) -> Result<Option<CommandState>, StoreError> {
+    let sql = "SELECT state FROM commands WHERE command_id = $1";
+    db.read_one(sql, vec![text(command_id)], |row| row.named(CommandState::parse)).await
+}
+
 /// The command of a session that was submitted with this key to one of its runs. `None` if there is none.
 pub async fn find_by_key(
     db: &Db,

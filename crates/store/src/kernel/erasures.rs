@@ -17,8 +17,16 @@ use crate::{
 /// Events whose payloads are erased at once.
 const CHUNK: i64 = 500;
 /// Rows of a run, each found by its key or an index.
-const OF_A_RUN: [&str; 7] =
-    ["permissions", "runner_jobs", "append_batches", "leases", "commands", "payload_removals", "runs"];
+const OF_A_RUN: [&str; 8] = [
+    "permissions",
+    "runner_jobs",
+    "append_batches",
+    "leases",
+    "commands",
+    "payload_removals",
+    "bundle_commits",
+    "runs",
+];
 const OF_A_SESSION: [&str; 7] = [
     "command_aliases",
     "command_payloads",

@@ -2,6 +2,7 @@
 
 pub mod aliases;
 pub mod backends;
+pub mod bundle_commits;
 pub mod commands;
 pub(crate) mod conditions;
 pub mod erasures;

@@ -39,6 +39,7 @@ record! {
         agent_id: opt_id;
         created_by: opt_text;
         retry_of: opt_id;
+        resource_bundle_ref: opt_raw_json;
         created_at: time;
     }
     state {
@@ -77,6 +78,7 @@ record! {
         agent_id,
         created_by,
         retry_of,
+        resource_bundle_ref,
         created_at,
         status,
         terminal,

@@ -205,7 +205,7 @@ pub struct SessionRow {
     pub session: Session,
     /// The version that the reader has seen.
     pub read_version: i64,
-    /// The state of the active or latest run. `None` before the first run.
+    /// The state of the active or latest run; `waiting` before the first run. `None` if it was closed before that.
     pub state: Option<RunState>,
 }
 
@@ -298,8 +298,13 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     for condition in labels::conditions(db, &labels::SESSIONS, &filter.labels, &mut mark) {
         wanted += &format!(" AND {condition}");
     }
-    let state =
-        format!("(SELECT {} FROM runs r WHERE r.run_id = COALESCE(t.active_run_id, t.last_run_id))", state_sql("r"));
+    // A session waits for its first run, unless it was closed before.
+    let state = format!(
+        "COALESCE((SELECT {} FROM runs r WHERE r.run_id = COALESCE(t.active_run_id, t.last_run_id)),
+            CASE WHEN t.closed_at IS NULL THEN '{}' END)",
+        state_sql("r"),
+        RunState::Waiting.as_str()
+    );
     if !filter.states.is_empty() {
         let marks: Vec<_> = filter.states.iter().map(|state| mark(state.as_str().into())).collect();
         wanted += &format!(" AND {}", is_in_states(&state, &marks));

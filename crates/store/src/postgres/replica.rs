@@ -1,6 +1,8 @@
 //! A replica that answers reads which tolerate staleness, as long as it is known to lag less than a bound. It is measured, not
 //! assumed: the primary's position in its log is noted with the time, and a replica that has replayed up to there has everything
-//! that was acknowledged before that time. A replica that is cut off from its primary therefore becomes stale by itself.
+//! that was acknowledged before that time. A replica that is cut off from its primary therefore becomes stale by itself. Positions
+//! can be compared only within one history: after a failover, a replica that has not followed the new primary is not used, however
+//! far it is.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -24,11 +26,17 @@ const REPLICA_ANSWER_MAX: Duration = Duration::from_secs(2);
 /// A replica that failed is left alone for this long.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// What is flushed includes every write that was acknowledged.
-const PRIMARY_POSITION: &str = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint";
-/// Null on a host that is no standby.
-const REPLAYED_POSITION: &str =
-    "SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END";
+/// What is flushed includes every write that was acknowledged. The name of a file of the log begins with its timeline, in eight
+/// hexadecimal digits; the control file has the timeline only after the first checkpoint.
+const PRIMARY_POSITION: &str = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, \
+    ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::bigint";
+/// The position is null on a host that is no standby. Nothing has the timeline of what was replayed last, but each of these proves
+/// that the standby follows a timeline: a standby that has gone past the beginning of a timeline receives nothing of it. What is
+/// received is visible to roles that may read all statistics; the others follow with the next checkpoint.
+const REPLAYED_POSITION: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END, \
+    GREATEST((SELECT timeline_id FROM pg_control_checkpoint()), \
+        (SELECT min_recovery_end_timeline FROM pg_control_recovery()), \
+        (SELECT received_tli FROM pg_stat_wal_receiver))::bigint";
 
 pub(crate) struct Replica {
     connections: Connections,
@@ -41,6 +49,8 @@ pub(crate) struct Replica {
 #[derive(Default)]
 struct ReplicaState {
     freshness: Freshness,
+    /// The primary's timeline, which the measured positions belong to.
+    timeline: Option<i64>,
     measured_at: Option<Instant>,
     failed_at: Option<Instant>,
     /// Whether the last read could go to the replica, to log each change once.
@@ -106,12 +116,19 @@ impl Replica {
     async fn measure(&self, primary: &Connections) -> Result<(), StoreError> {
         // Taken before the position is read, so that the position cannot be older.
         let at = Instant::now();
-        let position = number(&primary.read(PRIMARY_POSITION.into(), &[]).await?)?;
-        let replayed = number(&self.connections.read(REPLAYED_POSITION.into(), &[]).await?)?;
+        let current = LogPosition::read(&primary.read(PRIMARY_POSITION.into(), &[]).await?)?;
+        let replayed = LogPosition::read(&self.connections.read(REPLAYED_POSITION.into(), &[]).await?)?;
         let mut state = self.state.lock();
-        match (position, replayed) {
-            (Some(position), Some(replayed)) => state.freshness.note(at, position, replayed, self.lag_max),
-            // It was promoted, or is another primary: it may have another history. The next connections may find a standby.
+        if state.timeline != current.timeline {
+            // Positions of another primary say nothing about this one.
+            (state.freshness, state.timeline) = (Freshness::default(), current.timeline);
+        }
+        match (current.bytes, replayed.bytes) {
+            (Some(position), Some(replayed_to)) if replayed.timeline == current.timeline => {
+                state.freshness.note(at, position, replayed_to, self.lag_max);
+            }
+            // It was promoted, is another primary, or has not followed the current one: it may have another history. The next
+            // connections may find another standby.
             _ => {
                 state.freshness = Freshness::default();
                 self.connections.drop_idle();
@@ -132,9 +149,17 @@ impl Replica {
     }
 }
 
-fn number(rows: &[PgRow]) -> Result<Option<i64>, StoreError> {
-    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    Ok(row.try_get(0)?)
+/// A place in the log of a host.
+struct LogPosition {
+    bytes: Option<i64>,
+    timeline: Option<i64>,
+}
+
+impl LogPosition {
+    fn read(rows: &[PgRow]) -> Result<Self, StoreError> {
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(Self { bytes: row.try_get(0)?, timeline: row.try_get(1)? })
+    }
 }
 
 /// Up to which time a replica is known to have everything.

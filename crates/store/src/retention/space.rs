@@ -13,14 +13,15 @@ use crate::{
     sqlite,
 };
 
-/// Pages of SQLite that one step returns: less than a millisecond of work each hundred.
-const STEP_PAGES: u32 = 256;
+/// Most pages of SQLite that one step returns: less than a millisecond of work each hundred.
+pub const STEP_PAGES_MAX: u32 = 256;
 
-/// Returns some free space to the file system. True: there is more to do. `tables` are those that rows were removed from.
-pub async fn release(db: &Db, tables: &[&str]) -> Result<bool, StoreError> {
+/// Returns some free space to the file system: on SQLite at most `pages` pages. True: there is more to do. `tables` are those that
+/// rows were removed from.
+pub async fn release(db: &Db, tables: &[&str], pages: u32) -> Result<bool, StoreError> {
     match &db.engine {
         Engine::Sqlite(sqlite) => {
-            let has_more = sqlite.plain(|connection| sqlite::query::release_pages(connection, STEP_PAGES)).await?;
+            let has_more = sqlite.plain(move |connection| sqlite::query::release_pages(connection, pages)).await?;
             if !has_more {
                 // The file shrinks when the log is written back to it.
                 db.read("PRAGMA wal_checkpoint(PASSIVE)", vec![], |_| Ok(())).await?;

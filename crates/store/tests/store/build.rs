@@ -72,6 +72,7 @@ impl Mint {
             idempotency_key: key,
             request_hash: "hash".into(),
             retry_of: None,
+            resource_bundle_ref: None,
             created_by: None,
             status: RunStatus::Pending,
             terminal: None,
@@ -129,7 +130,8 @@ impl Mint {
             created_at: now,
             updated_at: now,
         };
-        CreateCommandOp { command, message, facts: vec![], storage_missing: Default::default() }
+        let storage_missing = Default::default();
+        CreateCommandOp { command, message, facts: vec![], storage_missing, unsteerable: None }
     }
 
     pub fn job(

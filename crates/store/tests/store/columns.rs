@@ -11,7 +11,8 @@ use crate::{
 };
 
 /// Tables without a noun: each of their statements names the few columns that it reads or writes. Triggers keep the labels.
-const WITHOUT_A_NOUN: [&str; 11] = [
+const WITHOUT_A_NOUN: [&str; 12] = [
+    "bundle_commits",
     "daemon_workspaces",
     "retention_gate",
     "run_labels",
