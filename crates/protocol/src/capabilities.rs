@@ -79,6 +79,8 @@ pub enum Toggle {
     McpPool,
     /// The backend of the daemon's profile answers requests about its workspace beside turns.
     Agent,
+    /// The model of the daemon's profile answers questions beside turns.
+    SideQueries,
     /// Clients may run shell commands in the workspace, so there is a workspace.
     SessionShell,
 }
@@ -95,6 +97,7 @@ impl Toggle {
         Self::Reload,
         Self::McpPool,
         Self::Agent,
+        Self::SideQueries,
         Self::SessionShell,
     ];
 
@@ -114,7 +117,7 @@ impl Toggle {
             Self::Settings => "daemon.settings",
             Self::Reload => "daemon.reload",
             Self::McpPool => "mcp.no_pool = false",
-            Self::Agent => "daemon.profile",
+            Self::Agent | Self::SideQueries => "daemon.profile",
             Self::SessionShell => "--enable-session-shell",
         }
     }

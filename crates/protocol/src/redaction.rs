@@ -51,6 +51,9 @@ const PLACE_TOKENS: &[&str] = &["page", "next", "cursor", "continu"];
 const SECRET_HEADERS: &[&str] =
     &["cookie", "set-cookie", "authorization", "proxy-authorization", "x-api-key", "x-auth-token", "private-token"];
 
+/// Bytes of a name of a field that is ours.
+const FIELD_NAME_BYTES_MAX: usize = 40;
+
 /// A shorter value would be found everywhere.
 const KNOWN_BYTES_MIN: usize = 6;
 
@@ -164,13 +167,29 @@ impl Redactor {
 
     /// Redacts a JSON text, which stays one; everything else in it stays as it was written.
     pub fn redact_json<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redact_json_except(text, KeptKeys::None)
+    }
+
+    /// Redacts a JSON text whose top-level fields are ours and whose other content is a caller's. Names of these fields stay, so that it
+    /// can be read back even if a known value is part of such a name.
+    pub fn redact_json_payload<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redact_json_except(text, KeptKeys::TopLevelNames)
+    }
+
+    /// Redacts a JSON text all of whose keys are ours: only its values change.
+    pub fn redact_json_values<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.redact_json_except(text, KeptKeys::All)
+    }
+
+    fn redact_json_except<'a>(&self, text: &'a str, kept_keys: KeptKeys) -> Cow<'a, str> {
         let found = SearchNeeds { known: self.knows(text), escapes: has_escape(text) };
         if !found.known && !found.escapes && !FINDER.is_match(text) {
             return Cow::Borrowed(text);
         }
         // Without a backslash, the strings are parts of the text as it is.
         let needs = if text.contains('\\') { SearchNeeds::ALL } else { found };
-        let mut walk = JsonWalk { redactor: self, text, needs, out: String::new(), copied: 0, mask_until: 0 };
+        let out = String::new();
+        let mut walk = JsonWalk { redactor: self, text, needs, kept_keys, depth: 0, out, copied: 0, mask_until: 0 };
         walk.run();
         if walk.copied == 0 {
             return Cow::Borrowed(text);
@@ -198,12 +217,24 @@ impl SearchNeeds {
     const ALL: Self = Self { known: true, escapes: true };
 }
 
+/// Which keys of a JSON text are not redacted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeptKeys {
+    None,
+    /// Those of the outermost object, if they are names of letters.
+    TopLevelNames,
+    All,
+}
+
 /// Goes through a JSON text string by string and writes down what changes.
 struct JsonWalk<'a> {
     redactor: &'a Redactor,
     text: &'a str,
     /// Of its strings.
     needs: SearchNeeds,
+    kept_keys: KeptKeys,
+    /// Objects and arrays that are open.
+    depth: usize,
     out: String,
     /// Everything before this is in `out`.
     copied: usize,
@@ -218,10 +249,13 @@ impl JsonWalk<'_> {
         while let Some(start) = text[at..].find('"').map(|found| at + found) {
             let end = string_end(text, start);
             let Some(content) = string_content(&text[start..end]) else { return };
+            self.count_depth(&text[at..start]);
             let after = end + blanks(&text[end..]);
             let is_key = text[after..].starts_with(':');
             if !is_key && start < self.mask_until {
                 self.replace(start, end, MASK);
+            } else if is_key && self.keeps_key(&content) {
+                // As it is.
             } else if let Cow::Owned(clean) = self.redactor.redact_string(&content, self.needs) {
                 self.replace(start, end, &clean);
             }
@@ -231,6 +265,31 @@ impl JsonWalk<'_> {
             } else if is_secret_header(&content) {
                 self.enter_pair(&content, after);
             }
+        }
+    }
+
+    /// `between`: the text between two strings.
+    fn count_depth(&mut self, between: &str) {
+        if self.kept_keys != KeptKeys::TopLevelNames {
+            return;
+        }
+        for byte in between.bytes() {
+            match byte {
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    fn keeps_key(&self, key: &str) -> bool {
+        match self.kept_keys {
+            KeptKeys::None => false,
+            KeptKeys::TopLevelNames => {
+                let is_name = key.len() <= FIELD_NAME_BYTES_MAX && key.bytes().all(|b| b.is_ascii_alphabetic());
+                self.depth == 1 && is_name
+            }
+            KeptKeys::All => true,
         }
     }
 

@@ -101,7 +101,8 @@ impl SweepRetention {
 pub struct RetentionSweep {
     pub dry_run: bool,
     pub counts: Vec<RetentionCount>,
-    /// A sweep does a bounded number of steps; the same request again continues.
+    /// A sweep does a bounded number of steps; the same request again continues. Also true while freed space is still to be
+    /// returned to the file system.
     pub has_more: bool,
 }
 

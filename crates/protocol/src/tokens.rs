@@ -21,6 +21,8 @@ pub enum TokenRole {
     Runner,
     /// Write provider profiles: those of its tenants, or, without a tenant, the operator's.
     Provide,
+    /// Read the metrics of the server, and nothing else. It has no tenant.
+    Metrics,
 }
 
 impl TokenRole {
@@ -29,11 +31,12 @@ impl TokenRole {
             Self::Client => "client",
             Self::Runner => "runner",
             Self::Provide => "provide",
+            Self::Metrics => "metrics",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Client, Self::Runner, Self::Provide].into_iter().find(|role| role.as_str() == text)
+        [Self::Client, Self::Runner, Self::Provide, Self::Metrics].into_iter().find(|role| role.as_str() == text)
     }
 }
 
@@ -64,7 +67,8 @@ impl ServiceToken {
 pub struct CreateToken {
     pub name: String,
     pub role: TokenRole,
-    /// At least one; a token of the role `provide` without a tenant is for the operator's profiles.
+    /// At least one; a token of the role `provide` without a tenant is for the operator's profiles, and one of the role `metrics`
+    /// has none.
     pub tenants: Vec<String>,
     /// Left out: it lasts until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,9 +83,11 @@ impl CreateToken {
     pub fn check(&self) -> Result<(), Failure> {
         let mut problems = Problems::default();
         problems.note(name("name", &self.name));
-        if self.role != TokenRole::Provide || !self.tenants.is_empty() {
-            problems.note(check_tenants(&self.tenants));
-        }
+        problems.note(match self.role {
+            TokenRole::Provide | TokenRole::Metrics if self.tenants.is_empty() => Ok(()),
+            TokenRole::Metrics => Err(Failure::invalid(Rule::Tenants, "a token of the role metrics has no tenants")),
+            TokenRole::Client | TokenRole::Runner | TokenRole::Provide => check_tenants(&self.tenants),
+        });
         problems.note(self.expires_in_ms.map(check_life).transpose());
         problems.check()
     }
@@ -152,5 +158,7 @@ mod tests {
         let provide = |tenants: &[&str]| CreateToken { role: TokenRole::Provide, ..request(tenants, None) };
         assert!(provide(&[]).check().is_ok() && provide(&["a"]).check().is_ok());
         assert!(provide(&["a", "a"]).check().is_err());
+        let metrics = |tenants: &[&str]| CreateToken { role: TokenRole::Metrics, ..request(tenants, None) };
+        assert!(metrics(&[]).check().is_ok() && metrics(&["a"]).check().is_err());
     }
 }

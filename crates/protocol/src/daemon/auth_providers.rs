@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
+use catalog::CUSTOM;
 pub use catalog::{AUTH_PROVIDERS, AuthProvider, AuthProviderGroup};
 
 use crate::{
@@ -159,7 +160,7 @@ impl InstallProvider {
             return Err(invalid_request("providerId and apiKey are required"));
         }
         let provider = AuthProvider::find(provider_id.trim()).ok_or_else(|| {
-            let ids: Vec<_> = AUTH_PROVIDERS.iter().map(|provider| provider.id).collect();
+            let ids: Vec<_> = AUTH_PROVIDERS.iter().map(|provider| provider.id).chain([CUSTOM]).collect();
             Failure::invalid(Rule::UnsupportedProvider, "there is no such provider").detail("supportedProviders", ids)
         })?;
         if self.protocol.as_deref().is_some_and(|protocol| protocol.trim() != OPENAI_PROTOCOL) {

@@ -83,6 +83,19 @@ pub struct ContextFile {
     pub tokens: u64,
 }
 
+/// How Qwen Code begins the id of a model that its settings name: `$runtime|PROVIDER|MODEL(PROVIDER)`.
+const RUNTIME_MODEL: &str = "$runtime|";
+
+/// The name of a model without what Qwen Code adds to it.
+fn plain_name(id: &str) -> &str {
+    let Some((provider, name)) = id.strip_prefix(RUNTIME_MODEL).and_then(|rest| rest.split_once('|')) else {
+        return id;
+    };
+    let plain =
+        name.strip_suffix(')').and_then(|name| name.strip_suffix(provider)).and_then(|name| name.strip_suffix('('));
+    plain.unwrap_or(name)
+}
+
 /// What is known about the context of a session.
 #[derive(Clone, Debug, Default)]
 pub struct ContextFacts {
@@ -130,7 +143,7 @@ impl ContextUsage {
             ..ContextBreakdown::default()
         };
         Self {
-            model_name: facts.model_name,
+            model_name: plain_name(&facts.model_name).to_owned(),
             total_tokens: total,
             context_window_size: window,
             breakdown,
@@ -178,6 +191,20 @@ impl ContextUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_shown_by_its_plain_name() {
+        for (id, name) in [
+            ("$runtime|openai|m1(openai)", "m1"),
+            ("$runtime|openai|a|b(c)", "a|b(c)"),
+            ("m1(openai)", "m1(openai)"),
+            ("$runtime|m1", "$runtime|m1"),
+        ] {
+            assert_eq!(plain_name(id), name);
+        }
+        let usage = ContextUsage::of(ContextFacts { model_name: "$runtime|x|m(x)".into(), ..facts() }, false);
+        assert_eq!(usage.model_name, "m");
+    }
 
     fn facts() -> ContextFacts {
         ContextFacts {

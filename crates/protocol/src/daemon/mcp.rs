@@ -111,7 +111,10 @@ pub struct McpBudgetStatus {
 #[serde(rename_all = "camelCase")]
 pub struct McpStatus {
     pub v: u32,
-    pub workspace_cwd: String,
+    /// Absent if the server is bound to no workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub workspace_cwd: Option<String>,
     pub initialized: bool,
     pub discovery_state: McpDiscoveryState,
     pub servers: Vec<McpServerStatus>,
@@ -151,7 +154,10 @@ pub struct McpToolStatus {
 #[serde(rename_all = "camelCase")]
 pub struct McpToolsStatus {
     pub v: u32,
-    pub workspace_cwd: String,
+    /// Absent if the server is bound to no workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub workspace_cwd: Option<String>,
     pub server_name: String,
     pub initialized: bool,
     /// Whether the server is connected.

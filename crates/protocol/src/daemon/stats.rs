@@ -1,11 +1,21 @@
 //! What a session has used, as clients of the daemon read it: a sum over the folds of its turns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::{RawJson, Timestamp, kernel::fold::CommandFold};
+use crate::{
+    RawJson, Timestamp,
+    ids::CommandId,
+    kernel::{
+        events::{Event, EventType},
+        facts::{Facts, ToolFacts},
+        fold::CommandFold,
+        permissions::Asked,
+    },
+};
 
 /// `GET /session/{sessionId}/stats`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -125,7 +135,93 @@ pub struct TurnUsage {
 /// Statuses of a tool call that has failed, as backends name them.
 const FAILED: [&str; 4] = ["failed", "error", "declined", "rejected"];
 
+/// The name of a tool that the backend does not name.
+const UNNAMED: &str = "tool";
+
+/// What the log has about one tool call.
+#[derive(Default)]
+struct LoggedCall {
+    name: Option<String>,
+    tool_type: Option<String>,
+    started_at: Option<Timestamp>,
+    duration_ms: i64,
+    decisions: ToolDecisions,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ResolvedRequest {
+    permission_id: String,
+    status: String,
+    /// What the voter has changed of the call.
+    edited: Option<Value>,
+}
+
+impl LoggedCall {
+    fn report(&mut self, tool: ToolFacts, at: Timestamp) {
+        self.name = tool.name.or_else(|| self.name.take());
+        self.tool_type = tool.tool_type.or_else(|| self.tool_type.take());
+        let has_ended = tool.status.as_deref().is_some_and(|status| status == "completed" || FAILED.contains(&status));
+        if !has_ended {
+            self.started_at.get_or_insert(at);
+        } else if let Some(started_at) = self.started_at.take() {
+            self.duration_ms += at.duration_since(started_at).as_millis().max(0) as i64;
+        }
+    }
+
+    fn decide(&mut self, resolved: &ResolvedRequest) {
+        match (resolved.status.as_str(), &resolved.edited) {
+            ("allowed", None) => self.decisions.accept += 1,
+            ("allowed", Some(_)) => self.decisions.modify += 1,
+            ("denied", _) => self.decisions.reject += 1,
+            _ => {}
+        }
+    }
+}
+
+/// The tool calls in the events, by their command and id. The events are in their order.
+fn logged_calls(events: &[Event]) -> HashMap<(Option<CommandId>, String), LoggedCall> {
+    let (mut calls, mut asked) = (HashMap::<_, LoggedCall>::new(), HashMap::new());
+    for event in events {
+        match event.facts() {
+            Facts::Tool(tool) => {
+                if let Some(id) = tool.tool_call_id.clone() {
+                    calls.entry((event.command_id, id)).or_default().report(tool, event.created_at);
+                }
+            }
+            Facts::Permission(Asked::Well(ask)) => {
+                if let Some(id) = &ask.tool_call_id {
+                    asked.insert(ask.permission_id.to_string(), (event.command_id, id.clone()));
+                }
+            }
+            _ if event.event_type == EventType::PermissionResolved => {
+                let read = event.payload.as_deref().and_then(|payload| serde_json::from_str(payload).ok());
+                let resolved: ResolvedRequest = read.unwrap_or_default();
+                if let Some(call) = asked.remove(&resolved.permission_id) {
+                    calls.entry(call).or_default().decide(&resolved);
+                }
+            }
+            _ => {}
+        }
+    }
+    calls
+}
+
 impl SessionStats {
+    /// Adds how long tool calls took and what was decided about them, from events in their order. Tools of turns that were not added
+    /// are left out.
+    pub fn add_calls(&mut self, events: &[Event]) {
+        for call in logged_calls(events).into_values() {
+            let name = call.name.or(call.tool_type).unwrap_or_else(|| UNNAMED.to_owned());
+            let Some(named) = self.tools.by_name.get_mut(&name) else { continue };
+            self.tools.total_duration_ms += call.duration_ms;
+            named.duration_ms += call.duration_ms;
+            named.decisions.accept += call.decisions.accept;
+            named.decisions.reject += call.decisions.reject;
+            named.decisions.modify += call.decisions.modify;
+        }
+    }
+
     /// Adds the parts of the tokens that one report has.
     pub fn add_parts(&mut self, report: &TokenReport) {
         let Some(parts) = report.payload.view::<UsageParts>() else { return };
@@ -156,12 +252,77 @@ impl SessionStats {
         self.tools.total_success += finished;
         self.tools.total_fail += failed;
         for item in &tools.items {
-            let name = item.tool_name.clone().or_else(|| item.tool_type.clone()).unwrap_or_else(|| "tool".to_owned());
+            let name = item.tool_name.clone().or_else(|| item.tool_type.clone()).unwrap_or_else(|| UNNAMED.to_owned());
             let named = self.tools.by_name.entry(name).or_default();
             let status = item.status.as_deref().unwrap_or_default();
             named.count += 1;
             named.success += i64::from(status == "completed");
             named.fail += i64::from(FAILED.contains(&status));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{ids::SessionId, kernel::chain};
+
+    fn event(at_ms: i64, event_type: EventType, payload: &Value) -> Event {
+        Event {
+            session: SessionId::new(Uuid::nil()),
+            session_seq: at_ms,
+            run: None,
+            command_id: Some(CommandId::new(Uuid::nil())),
+            event_type,
+            payload: Some(payload.to_string().into()),
+            digest: chain::GENESIS,
+            hash: chain::GENESIS,
+            created_at: Timestamp::from_millisecond(at_ms).unwrap(),
+        }
+    }
+
+    #[test]
+    fn calls_have_their_time_and_the_decisions_about_them() {
+        let ask = |number: u32, call: &str| {
+            let options = json!([{"optionId": "a", "name": "Allow", "kind": "allow_once"}]);
+            json!({"permissionId": format!("prm_{number:032x}"), "title": "Go on?", "command": "make",
+                "toolCallId": call, "digest": "0".repeat(64), "options": options})
+        };
+        let resolved =
+            |number: u32, status: &str| json!({"permissionId": format!("prm_{number:032x}"), "status": status});
+        let call = |id: &str, status: &str| json!({"toolCallId": id, "name": "shell", "status": status});
+        let events = [
+            event(1, EventType::PermissionRequest, &ask(1, "one")),
+            event(2, EventType::PermissionResolved, &resolved(1, "allowed")),
+            event(3, EventType::ToolCall, &call("one", "started")),
+            event(10, EventType::ToolCall, &call("one", "completed")),
+            event(11, EventType::ToolCall, &call("two", "started")),
+            event(12, EventType::PermissionRequest, &ask(2, "two")),
+            event(13, EventType::PermissionResolved, &resolved(2, "denied")),
+            event(16, EventType::ToolCall, &call("two", "failed")),
+            event(17, EventType::PermissionResolved, &resolved(3, "allowed")),
+        ];
+        let mut stats = SessionStats {
+            v: 1,
+            session_id: "s".into(),
+            workspace_cwd: String::new(),
+            session_start_time_ms: 0,
+            duration_ms: 0,
+            prompt_count: 0,
+            models: BTreeMap::new(),
+            tools: ToolStats::default(),
+            files: FileStats::default(),
+            skills: SkillStats::default(),
+        };
+        stats.add_calls(&events);
+        assert_eq!(stats.tools, ToolStats::default(), "their turns were not added");
+        stats.tools.by_name.insert("shell".into(), NamedToolStats::default());
+        stats.add_calls(&events);
+        let named = &stats.tools.by_name["shell"];
+        assert_eq!((named.duration_ms, stats.tools.total_duration_ms), (12, 12));
+        assert_eq!(named.decisions, ToolDecisions { accept: 1, reject: 1, ..ToolDecisions::default() });
     }
 }

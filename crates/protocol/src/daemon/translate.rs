@@ -1,4 +1,4 @@
-//! Events of the kernel as frames. An event has one frame, or two: the end of a prompt that ran out of time is an error and a
+//! Events of the kernel as frames. An event has one frame, or two: a prompt that runs out of time ends with an error and a
 //! cancel, and the echo of a prompt that waited for other turns is sent before the first event of its own turn. The frames depend
 //! only on the event and on facts that were settled before it was recorded, so that a client that reconnects receives the frames
 //! that it would have received live.
@@ -11,13 +11,13 @@ mod queued;
 mod streamed;
 mod tools;
 
-pub use context::{PromptRef, TranslationContext};
+pub use context::{PromptRef, TranslationContext, is_deadline};
 pub use queued::{begins_turn, work_types};
 pub use streamed::{MessagePart, SentPieces, restarts_attempt};
 
 use serde_json::{Map, Value, json};
 
-use self::context::{is_deadline, picked};
+use self::context::picked;
 use super::frames::{FRAMES_PER_EVENT, Frame, SESSION_CLOSED, first_id};
 use crate::{
     kernel::{
@@ -40,6 +40,7 @@ pub fn frames(event: &Event, context: TranslationContext<'_>) -> Vec<Frame> {
     }
     let mut bodies = match event.event_type {
         EventType::TerminalStatus => ends::of_command(event, context),
+        EventType::Audit if is_late(&payload, context) => ends::out_of_time(payload["reason"].as_str(), "", context),
         EventType::UserMessage if context.waits => vec![queued::added(event, &user_text(&payload), context)],
         _ => vec![body(event, &payload, context)],
     };
@@ -72,7 +73,9 @@ fn is_of_any_client(event: &Event, payload: &Value) -> bool {
         // The voter may have no client id. The client that submitted the prompt has not voted for it.
         EventType::Audit => {
             let action = payload["action"].as_str();
-            matches!(action, Some("command.cancel" | "permission.voted" | "permission.forbidden"))
+            let is_late = is_deadline(payload["reason"].as_str());
+            matches!(action, Some("permission.voted" | "permission.forbidden"))
+                || (action == Some("command.cancel") && !is_late)
         }
         _ => false,
     }
@@ -239,6 +242,22 @@ fn usage(payload: &Value) -> Value {
         ["model", "provider", "inputTokens", "outputTokens", "totalTokens", "cachedInputTokens", "reasoningTokens"];
     update["_meta"] = json!({"usage": picked(payload, &fields)});
     update
+}
+
+/// Whether the event cancels a turn because it ran out of time. That is its end for clients: the agent may take a while to stop.
+fn is_late(payload: &Value, context: TranslationContext<'_>) -> bool {
+    let is_turn = context.prompt.is_some_and(|prompt| prompt.is_turn);
+    is_turn && cancels_late(payload)
+}
+
+fn cancels_late(payload: &Value) -> bool {
+    payload["action"] == "command.cancel" && is_deadline(payload["reason"].as_str())
+}
+
+/// Whether an audit event cancels its command because it ran out of time. `false` if the event's payload was removed.
+pub fn is_late_cancel(event: &Event) -> bool {
+    let payload = event.payload.as_deref().and_then(|payload| serde_json::from_str(payload).ok());
+    payload.is_some_and(|payload: Value| cancels_late(&payload))
 }
 
 fn audit(payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {

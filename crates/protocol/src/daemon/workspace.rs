@@ -39,7 +39,7 @@ pub struct EnvironmentStatus {
     pub v: u32,
     pub workspace_cwd: String,
     pub initialized: bool,
-    /// Always false: agents are started for each run, so that no channel to one stays open.
+    /// Whether a process of the agent runs beside the turns.
     pub acp_channel_live: bool,
     pub cells: Vec<EnvironmentCell>,
 }
@@ -51,7 +51,7 @@ pub struct PreflightStatus {
     pub v: u32,
     pub workspace_cwd: String,
     pub initialized: bool,
-    /// Always false: agents are started for each run, so that no channel to one stays open.
+    /// Whether a process of the agent runs beside the turns.
     pub acp_channel_live: bool,
     pub cells: Vec<PreflightCell>,
 }

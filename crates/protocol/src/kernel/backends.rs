@@ -43,13 +43,13 @@ pub struct Backend {
     pub health: Option<BackendHealth>,
 }
 
-/// The places of a server for runners, as of the response.
+/// The places for runners, as of the response: those of this server, or of the cluster if runners are Kubernetes Jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackendCapacity {
-    /// `runner.slots`; 0 if this server starts no runners.
+    /// `runner.slots`; 0 if this server starts no runners. In a cluster `kubernetes.active_jobs_max`.
     pub runners_max: i64,
-    /// Runner jobs that this server executes now.
+    /// Runner jobs that this server executes now; in a cluster, those that wait or run, whichever server accepted them.
     pub runners_active: i64,
 }
 
@@ -99,7 +99,7 @@ pub struct BackendList {
     pub codex: CodexProgram,
 }
 
-/// The Codex program of this server, as found when a client first requested it.
+/// The Codex program of this server, as found when a client first requested it. Of runners in pods nothing is known but their image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CodexProgram {
@@ -109,6 +109,16 @@ pub struct CodexProgram {
     pub version: Option<String>,
     /// What is wrong with it.
     pub problem: Option<String>,
+    /// The image of the pods in which Codex must be; null if runners use the program of the server's machine.
+    #[serde(default)]
+    pub image: Option<String>,
+}
+
+impl CodexProgram {
+    /// Whether nothing is known that keeps it from starting.
+    pub fn is_available(&self) -> bool {
+        self.version.is_some() || self.image.is_some()
+    }
 }
 
 /// Profiles that speak Codex over stdio and come with the product; other slugs are dynamic.

@@ -3,9 +3,10 @@
 
 mod event_type;
 pub use event_type::{
-    EventType, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_COST_UNKNOWN, PHASE_NOTIFIED, PHASE_ROLLED_BACK,
-    PHASE_ROUTER_FALLBACK, PHASE_ROUTER_PLANNED, PHASE_RUN_CLAIMED, PHASE_RUNNER_ENDED, PHASE_STEER_ACCEPTED,
-    PHASE_STORAGE_MOUNTED, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER, PHASE_WORKSPACE_CHANGED,
+    EventType, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_BUNDLE_READY, PHASE_COST_UNKNOWN,
+    PHASE_NOTIFIED, PHASE_ROLLED_BACK, PHASE_ROUTER_FALLBACK, PHASE_ROUTER_PLANNED, PHASE_RUN_CLAIMED,
+    PHASE_RUNNER_ENDED, PHASE_STEER_ACCEPTED, PHASE_STORAGE_MOUNTED, PHASE_TRANSPORT_DISCONNECTED,
+    PHASE_WAITING_PROVIDER, PHASE_WORKSPACE_CHANGED,
 };
 
 use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
@@ -51,12 +52,23 @@ impl NewEvent {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| unknown_command(text))?),
         };
-        if !input.payload.is_object() {
+        Self::receive_payload(event_type, command_id, input.payload, redactor)
+    }
+
+    /// As [`NewEvent::receive`], with a type and a command that need not be read: those of an event that the server writes in the
+    /// name of a runner. The payload has parts that come from outside.
+    pub fn receive_payload(
+        event_type: EventType,
+        command_id: Option<CommandId>,
+        payload: RawJson,
+        redactor: &Redactor,
+    ) -> Result<Self, Failure> {
+        if !payload.is_object() {
             return Err(Failure::invalid(Rule::PayloadObject, "an event's payload must be a JSON object"));
         }
-        input.check_size()?;
-        let payload = match redactor.redact_json(input.payload.as_str()) {
-            Cow::Borrowed(_) => input.payload,
+        check_payload_size(event_type.as_str(), &payload)?;
+        let payload = match redactor.redact_json_payload(payload.as_str()) {
+            Cow::Borrowed(_) => payload,
             Cow::Owned(text) => RawJson::parse(text).map_err(Failure::internal)?,
         };
         let facts = Facts::receive(event_type, &payload)?;
@@ -236,13 +248,17 @@ pub struct AppendEvent {
 
 impl AppendEvent {
     pub fn check_size(&self) -> Result<(), Failure> {
-        let bytes = self.payload.size();
-        if bytes > EVENT_BYTES_MAX {
-            let what = format!("the payload of a {} event", clip(&self.event_type, 80));
-            return Err(Failure::too_large(Rule::EventSize, &what, bytes, EVENT_BYTES_MAX));
-        }
-        Ok(())
+        check_payload_size(&self.event_type, &self.payload)
     }
+}
+
+fn check_payload_size(event_type: &str, payload: &RawJson) -> Result<(), Failure> {
+    let bytes = payload.size();
+    if bytes > EVENT_BYTES_MAX {
+        let what = format!("the payload of a {} event", clip(event_type, 80));
+        return Err(Failure::too_large(Rule::EventSize, &what, bytes, EVENT_BYTES_MAX));
+    }
+    Ok(())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -78,6 +78,7 @@ pub struct ToolFold {
     pub exit_codes: BTreeMap<String, i64>,
     /// Calls that started and have not ended.
     pub open: Vec<String>,
+    /// The last calls, and earlier ones that are open.
     pub items: Vec<ToolItem>,
 }
 
@@ -149,6 +150,26 @@ impl ToolFold {
     /// Whether `open` can have all calls that have not ended: it is bounded.
     pub fn has_room_for_open(&self) -> bool {
         self.open.len() < OPEN_TOOLS_MAX
+    }
+
+    /// Drops the oldest calls of more than are kept. Open ones stay, because their command ends them by what they are; `open` is bounded.
+    fn drop_items(&mut self) {
+        let Self { open, items, .. } = self;
+        let mut surplus = items.len().saturating_sub(TOOL_ITEMS_KEPT);
+        if surplus == 0 {
+            return;
+        }
+        items.retain(|item| {
+            let is_open = item.tool_call_id.as_ref().is_some_and(|call_id| open.contains(call_id));
+            let is_dropped = surplus > 0 && !is_open;
+            surplus -= usize::from(is_dropped);
+            !is_dropped
+        });
+    }
+
+    /// The last calls, as results show them.
+    pub fn last_items(&self) -> &[ToolItem] {
+        &self.items[self.items.len().saturating_sub(TOOL_ITEMS_KEPT)..]
     }
 
     /// Whether there were calls that `items` does not have any more.
@@ -291,9 +312,7 @@ impl CommandFold {
             }
             None => tools.items.push(item),
         }
-        if tools.items.len() > TOOL_ITEMS_KEPT {
-            tools.items.remove(0);
-        }
+        tools.drop_items();
     }
 }
 
@@ -454,6 +473,18 @@ mod tests {
         assert_eq!(item.status.as_deref(), Some("completed"));
         let fields = [&item.tool_type, &item.method, &item.tool_name, &item.command].map(|field| field.as_deref());
         assert_eq!(fields, [Some("command"), Some("exec"), Some("shell"), Some("ls")]);
+    }
+
+    #[test]
+    fn open_calls_stay_until_they_end_and_results_show_the_last_calls_only() {
+        let mut events: Vec<_> = (0..30).map(|n| tool(&format!("call-{n}"), "started")).collect();
+        let tools = fold(&events).tools;
+        assert_eq!((tools.items.len(), tools.last_items().len()), (30, TOOL_ITEMS_KEPT));
+        assert_eq!(tools.last_items()[0].tool_call_id.as_deref(), Some("call-20"));
+        events.extend((1..30).map(|n| tool(&format!("call-{n}"), "completed")));
+        let tools = fold(&events).tools;
+        assert_eq!(tools.items.len(), TOOL_ITEMS_KEPT);
+        assert!(tools.item("call-0").is_some() && tools.item("call-29").is_some() && tools.item("call-1").is_none());
     }
 
     #[test]

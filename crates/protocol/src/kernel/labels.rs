@@ -114,7 +114,7 @@ fn check_key(key: &str) -> Result<(), Failure> {
              letters, digits, dots, underscores, slashes or hyphens, at most {LABEL_KEY_BYTES_MAX} characters in all; for example \
              team or app/stage"
         );
-        return Err(Failure::invalid(Rule::LabelKey, message));
+        return Err(Failure::invalid(Rule::LabelKey, message).detail("field", "labels"));
     }
     Ok(())
 }
@@ -126,7 +126,7 @@ fn check_value(key: &str, value: &str) -> Result<(), Failure> {
             "the value of label {key:?} is not allowed: a value has at most {LABEL_VALUE_BYTES_MAX} bytes, and neither a comma \
              nor a control character such as a line break; for example search"
         );
-        return Err(Failure::invalid(Rule::LabelValue, message));
+        return Err(Failure::invalid(Rule::LabelValue, message).detail("field", format!("labels.{key}")));
     }
     Ok(())
 }

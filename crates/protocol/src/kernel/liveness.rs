@@ -64,6 +64,9 @@ pub struct Liveness {
     /// otherwise.
     #[serde(default)]
     pub other_workspace: Option<String>,
+    /// Why the pod of the runner does not start, as the cluster has it: `ImagePullBackOff`, `Unschedulable`; null otherwise.
+    #[serde(default)]
+    pub pod_reason: Option<String>,
     /// What a person could do now.
     pub suggested_action: String,
     /// The suggested action as a request; null where it needs a person's decision, or nothing has to be recovered.
@@ -173,6 +176,7 @@ impl Liveness {
             resume_at: command.and_then(|c| c.fold.resume_at).filter(|_| phase.is_retry()),
             external_profile: None,
             other_workspace: None,
+            pod_reason: None,
             suggested_action: suggestion(phase).to_owned(),
             recovery: command.and_then(|command| {
                 let is_held = lease.is_some_and(|lease| lease.is_live(now));
@@ -199,6 +203,16 @@ impl Liveness {
         self.suggested_action = format!("start a server that is bound to the workspace {workspace}");
     }
 
+    /// The runner is started, and its pod waits for this reason. Changes nothing unless the run waits for a runner.
+    pub fn wait_for_pod(&mut self, reason: &str, message: Option<&str>) {
+        if self.phase != Phase::WaitingRunner {
+            return;
+        }
+        self.pod_reason = Some(reason.to_owned());
+        let message = message.map(|message| format!(": {message}")).unwrap_or_default();
+        self.suggested_action = format!("check why the pod of its runner does not start: {reason}{message}");
+    }
+
     pub fn supervisor(&self) -> Supervisor {
         let state = match self.phase {
             Phase::Terminal | Phase::Idle => "done",
@@ -209,10 +223,11 @@ impl Liveness {
         let age =
             self.last_event_age_ms.map_or_else(|| "no event yet".to_owned(), |ms| format!("last event {ms} ms ago"));
         let name = self.phase.name();
-        let waits = match (&self.external_profile, &self.other_workspace) {
-            (Some(profile), _) => format!("waiting for a runner that claims profile {profile}; "),
-            (None, Some(workspace)) => format!("waiting for a server of the workspace {workspace}; "),
-            (None, None) => String::new(),
+        let waits = match (&self.external_profile, &self.other_workspace, &self.pod_reason) {
+            (Some(profile), ..) => format!("waiting for a runner that claims profile {profile}; "),
+            (None, Some(workspace), _) => format!("waiting for a server of the workspace {workspace}; "),
+            (None, None, Some(reason)) => format!("waiting for the pod of its runner: {reason}; "),
+            (None, None, None) => String::new(),
         };
         Supervisor {
             state: state.into(),

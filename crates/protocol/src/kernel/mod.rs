@@ -22,6 +22,7 @@ pub mod operations;
 pub mod permissions;
 pub mod policy;
 pub mod provider_profiles;
+pub mod resource_bundles;
 pub mod results;
 pub mod run_views;
 pub mod runner_jobs;

@@ -21,6 +21,7 @@ use crate::{
         PERMISSION_WAIT_MS_DEFAULT, PERMISSION_WAIT_MS_MAX,
     },
     text::{is_plain, is_plain_lines},
+    tools::calls::call_digest,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -217,6 +218,16 @@ pub struct PermissionRequest {
     pub ballot: Ballot,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
+}
+
+impl PermissionRequest {
+    /// The tool of this server that the request is about, whose arguments may be edited: the digest is that of a call of this tool.
+    /// `None` if the request is about something else.
+    pub fn called_tool(&self) -> Option<&str> {
+        let arguments = self.editable.as_ref()?.arguments.as_object()?;
+        let (tool, _) = self.command.as_deref()?.split_once(' ')?;
+        call_digest(tool, arguments).eq_ignore_ascii_case(&self.digest).then_some(tool)
+    }
 }
 
 /// The values of `resolvedBy` that name no caller.

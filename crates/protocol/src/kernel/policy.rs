@@ -20,6 +20,7 @@ use crate::{
         backends::{built_in, secret_keys},
         permissions::{PermissionStrategy, VotingRules},
         provider_profiles::secret_name,
+        resource_bundles::ResourceBundle,
         runs::{CreateRun, TraceSink},
         workspaces::WorkspaceRef,
     },
@@ -119,6 +120,7 @@ pub struct AdmittedRun {
     pub backend_profile: String,
     pub execution_policy: ExecutionPolicy,
     pub trace_sink: RawJson,
+    pub resource_bundle_ref: Option<RawJson>,
 }
 
 impl TenantPolicy {
@@ -157,7 +159,7 @@ impl TenantPolicy {
         let project_id = named("projectId", Rule::ProjectIdRequired, request.project_id.as_deref(), projects);
         let project_id = problems.note(project_id);
         let workspace_ref = problems.note(workspace(request.workspace_ref.as_ref(), tenant_id));
-        problems.note(no_bundle(request.resource_bundle_ref.as_ref()));
+        let resource_bundle_ref = problems.note(bundle(request.resource_bundle_ref.as_ref()));
         problems.note(not_of_run("backendImageRef", request.backend_image_ref.as_ref()));
         problems.note(not_of_run("transientEnv", request.transient_env.as_ref()));
         let provider_id = named("providerId", Rule::ProviderIdRequired, request.provider_id.as_deref(), providers);
@@ -173,6 +175,7 @@ impl TenantPolicy {
             backend_profile: profile?.to_owned(),
             execution_policy: execution_policy?,
             trace_sink: trace_sink?,
+            resource_bundle_ref: resource_bundle_ref?,
         })
     }
 
@@ -418,14 +421,11 @@ fn workspace(requested: Option<&RawJson>, tenant_id: Option<&str>) -> Result<Raw
     Ok(raw.clone())
 }
 
-/// An agent that was to find a bundle in its workspace must not start without it.
-fn no_bundle(requested: Option<&RawJson>) -> Result<(), Failure> {
-    if requested.is_none_or(RawJson::is_null) {
-        return Ok(());
-    }
-    let message =
-        "resourceBundleRef is not supported here; a repository is named by workspaceRef {\"kind\": \"git\", …}";
-    Err(Failure::invalid(Rule::ResourceBundleUnsupported, message))
+/// `None` if the run names no bundle.
+fn bundle(requested: Option<&RawJson>) -> Result<Option<RawJson>, Failure> {
+    let Some(raw) = requested.filter(|raw| !raw.is_null()) else { return Ok(None) };
+    ResourceBundle::read(raw)?;
+    Ok(Some(raw.clone()))
 }
 
 /// What is for one runner must not be passed over because it was given for the run.

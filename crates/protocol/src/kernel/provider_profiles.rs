@@ -195,6 +195,10 @@ pub struct ProviderProfile {
     /// latest trial of this very secret failed.
     pub failure_kind: Option<FailureKind>,
     pub message: Option<String>,
+    /// Of an external profile: when a runner last requested a job of it, since the server started.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub last_claim_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -232,7 +232,7 @@ impl RunResult {
                 count: fold.tools.count,
                 status_counts: fold.tools.statuses.clone(),
                 exit_code_counts: fold.tools.exit_codes.clone(),
-                items: fold.tools.items.clone(),
+                items: fold.tools.last_items().to_vec(),
             },
             usage: Usage { total_tokens: fold.tokens, cost_usd: fold.cost_usd, turns: fold.turns },
             supervisor: liveness.supervisor(),

@@ -101,6 +101,12 @@ impl Launcher {
 /// unknown.
 pub const JOB_OBSERVE_FAILED: &str = "runner-job-observe-failed";
 
+/// Why a command has failed whose runner was started as often as it may be.
+pub const NOT_FINISHED: &str = "no runner could finish it";
+
+/// The status in the terminal summary of a start whose runner has released its run, and whose Job is gone.
+pub const RUNNER_RELEASED: &str = "released";
+
 /// The fields of a terminal summary that are not texts.
 const SUMMARY_FIELDS: [&str; 7] = ["status", "turnStatus", "failureKind", "turns", "exitCode", "signal", "category"];
 
@@ -145,7 +151,8 @@ pub struct CreateRunnerJob {
     pub command_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Start a runner again whenever a command waits and no lease is live.
+    /// Start a runner again whenever a command waits and no lease is live. False if left out: after its runner has ended, new commands
+    /// wait for another job. The jobs that `POST /api/v1/runs` with `command` and `ostler run` create are standing.
     pub standing: bool,
     /// The image of the runner's pod, pinned by its digest; by default that of the server's config. Only where runners are
     /// Kubernetes Jobs, and only from a repository that the operator has listed.

@@ -59,15 +59,16 @@ pub struct CreateRun {
     pub labels: Option<Labels>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotency_key: Option<String>,
-    /// Not supported: a run that names one is refused, rather than run without it. `workspaceRef` names a repository.
-    #[schema(value_type = Option<serde_json::Value>)]
+    /// Files of a repository that the agent finds in its workspace: `kind` (`gitbundle`), `repoUrl`, `bundles` of `subpath` and
+    /// `targetPath`, and `commitId`, `ref` or `credentialRef`.
+    #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_bundle_ref: Option<RawJson>,
-    /// Belongs to the order of a runner (`POST …/runner-jobs`): a run that names an image is refused.
+    /// Belongs to the runner job request (`POST …/runner-jobs`): a run that names an image is refused.
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend_image_ref: Option<RawJson>,
-    /// Belongs to the order of a runner, too, and is refused here.
+    /// Belongs to the runner job request, too, and is refused here.
     #[schema(value_type = Option<serde_json::Value>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transient_env: Option<RawJson>,
@@ -168,6 +169,10 @@ pub struct Run {
     /// The run that this one repeats.
     #[serde(default)]
     pub retry_of: Option<RunId>,
+    /// The files of a repository that the agent finds in its workspace, as the request named them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, nullable = false)]
+    pub resource_bundle_ref: Option<RawJson>,
     pub status: RunStatus,
     pub terminal: Option<Terminal>,
     #[schema(value_type = Option<String>, format = DateTime)]
@@ -212,9 +217,12 @@ impl Run {
             "executionPolicy": self.execution_policy, "traceSink": self.trace_sink,
             "createdAtUs": self.created_at.as_microsecond(),
         });
-        // Runs that are older than this field have a digest without it.
+        // Runs that are older than these fields have a digest without them.
         if let Some(repeated) = self.retry_of {
             record["retryOf"] = repeated.to_string().into();
+        }
+        if let Some(bundle) = &self.resource_bundle_ref {
+            record["resourceBundleRef"] = bundle.to_value();
         }
         canonical_hash(&record)
     }

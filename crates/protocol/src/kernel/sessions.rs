@@ -18,7 +18,7 @@ use crate::{
         provider_profiles::{AgentConfig, secret_ref},
         results::ChainHead,
         runs::RunState,
-        session_storage::{SessionStorage, StorageKind},
+        session_storage::{CODEX_ROLLOUT_SUBDIR, SessionStorage, StorageKind},
     },
     limits::{SESSION_METADATA_BYTES_MAX, SESSION_TITLE_BYTES_MAX},
 };
@@ -301,7 +301,7 @@ pub struct SessionView {
     #[schema(value_type = std::collections::BTreeMap<String, String>)]
     pub labels: Labels,
     pub execution_state: ExecutionState,
-    /// The state of the active or latest run, for people; null before the first run.
+    /// The state of the active or latest run, for people. `waiting` before the first run; null if it was closed before that.
     #[serde(default)]
     pub state: Option<RunState>,
     /// Rises whenever a command or a run ends.
@@ -321,6 +321,9 @@ pub struct SessionView {
     /// The cluster's word for the state of the volume claim: `Pending`, `Bound` or `Lost`; null where there is none.
     #[serde(default)]
     pub storage_pvc_phase: Option<String>,
+    /// Where in its storage Codex keeps its record of the conversation.
+    #[serde(default)]
+    pub codex_rollout_subdir: String,
     pub chain_head: ChainHead,
     /// Of the active or last run; null before the first, and in lists.
     pub liveness: Option<Liveness>,
@@ -346,7 +349,7 @@ impl SessionView {
             metadata: session.metadata.and_then(|text| serde_json::from_str(&text).ok()),
             labels: session.labels,
             execution_state: session.execution_state,
-            state,
+            state: state.or(session.closed_at.is_none().then_some(RunState::Waiting)),
             version: session.version,
             read_version,
             unread: session.version > read_version,
@@ -359,6 +362,7 @@ impl SessionView {
             storage: session.storage,
             // The session's events do not determine it; a server that watches the cluster sets it.
             storage_pvc_phase: None,
+            codex_rollout_subdir: CODEX_ROLLOUT_SUBDIR.to_owned(),
             chain_head: ChainHead { session_seq: session.last_seq, hash: hex(&session.chain_head) },
             supervisor: liveness.as_ref().map(Liveness::supervisor),
             liveness,
@@ -373,8 +377,9 @@ impl SessionView {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListSessions {
-    /// `default`: running, or unread by this reader. `all`: everything. Or a state of the active or latest run: `waiting`,
-    /// `running`, `completed`, `failed`, `blocked` or `cancelled`, read or not; of several between commas, one must match.
+    /// `default`: running, or unread by this reader. `all`: everything. Or a state of the active or latest run: `waiting` (also
+    /// before the first run), `running`, `completed`, `failed`, `blocked` or `cancelled`, read or not; of several between commas,
+    /// one must match.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Whose unread marks; `cli` when left out.

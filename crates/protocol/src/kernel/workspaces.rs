@@ -84,7 +84,33 @@ impl GitServer {
     }
 }
 
+/// The fields that name a repository and something in it, as a request has them.
+pub(crate) struct GitSource {
+    pub repo_url: Option<String>,
+    pub git_ref: Option<String>,
+    pub commit_id: Option<String>,
+    pub credential_ref: Option<String>,
+}
+
 impl GitRef {
+    /// Checks the fields of a request. Messages name `field`, the object that has them.
+    pub(crate) fn read(field: &str, source: GitSource) -> Result<Self, Failure> {
+        let repo_url = source.repo_url.unwrap_or_default();
+        let (protocol, server) = check_url(field, &repo_url)?;
+        let want = match (source.commit_id, source.git_ref) {
+            (Some(commit), None) => GitWant::Commit(check_commit(field, commit)?),
+            (None, named) => GitWant::Ref(check_ref(field, named.unwrap_or_else(|| "HEAD".into()))?),
+            (Some(_), Some(_)) => {
+                let message = format!("{field} takes a ref or a commitId, not both");
+                return Err(Failure::invalid(Rule::WorkspaceGitWant, message));
+            }
+        };
+        if let Some(name) = &source.credential_ref {
+            slug(&format!("{field}.credentialRef"), name)?;
+        }
+        Ok(Self { repo_url, protocol, server, want, credential_ref: source.credential_ref })
+    }
+
     /// The repository's server as the URL names it, with its port if it has one.
     pub fn authority(&self) -> &str {
         &self.repo_url[self.protocol.len() + 3..self.path_start()]
@@ -142,24 +168,13 @@ fn local(fields: WorkspaceFields) -> Result<WorkspaceRef, Failure> {
 }
 
 fn git(fields: WorkspaceFields) -> Result<GitRef, Failure> {
-    let repo_url = fields.repo_url.unwrap_or_default();
-    let (protocol, server) = check_url(&repo_url)?;
-    let want = match (fields.commit_id, fields.git_ref) {
-        (Some(commit), None) => GitWant::Commit(check_commit(commit)?),
-        (None, named) => GitWant::Ref(check_ref(named.unwrap_or_else(|| "HEAD".into()))?),
-        (Some(_), Some(_)) => {
-            return Err(Failure::invalid(Rule::WorkspaceGitWant, "workspaceRef takes a ref or a commitId, not both"));
-        }
-    };
-    if let Some(name) = &fields.credential_ref {
-        slug("workspaceRef.credentialRef", name)?;
-    }
-    Ok(GitRef { repo_url, protocol, server, want, credential_ref: fields.credential_ref })
+    let WorkspaceFields { repo_url, git_ref, commit_id, credential_ref, .. } = fields;
+    GitRef::read("workspaceRef", GitSource { repo_url, git_ref, commit_id, credential_ref })
 }
 
-fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
+fn check_url(field: &str, url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
     let shape = || {
-        let message = "workspaceRef.repoUrl must be a URL such as https://host.example/owner/repository.git";
+        let message = format!("{field}.repoUrl must be a URL such as https://host.example/owner/repository.git");
         Failure::invalid(Rule::WorkspaceGitUrl, message)
     };
     let protocol = url.split_once("://").and_then(|(scheme, _)| GIT_PROTOCOLS.iter().find(|known| **known == scheme));
@@ -169,7 +184,7 @@ fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
     let user = authority.rsplit_once('@').map(|(user, _)| user);
     // A user name alone belongs to the address of an ssh server.
     if user.is_some_and(|user| *protocol != "ssh" || user.contains(':')) {
-        let message = "workspaceRef.repoUrl must not hold a credential; name one with credentialRef";
+        let message = format!("{field}.repoUrl must not hold a credential; name one with credentialRef");
         return Err(Failure::invalid(Rule::WorkspaceGitUrlCredential, message));
     }
     let default_port = match *protocol {
@@ -183,18 +198,18 @@ fn check_url(url: &str) -> Result<(&'static str, Option<GitServer>), Failure> {
     Ok((protocol, Some(GitServer::read(authority, default_port).ok_or_else(shape)?)))
 }
 
-fn check_commit(commit: String) -> Result<String, Failure> {
+fn check_commit(field: &str, commit: String) -> Result<String, Failure> {
     if [40, 64].contains(&commit.len()) && commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(commit.to_ascii_lowercase());
     }
-    Err(Failure::invalid(Rule::WorkspaceGitCommitId, "workspaceRef.commitId must be a whole commit id"))
+    Err(Failure::invalid(Rule::WorkspaceGitCommitId, format!("{field}.commitId must be a whole commit id")))
 }
 
-fn check_ref(name: String) -> Result<String, Failure> {
+fn check_ref(field: &str, name: String) -> Result<String, Failure> {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._/-+".contains(&byte);
     let odd = name.is_empty() || name.starts_with(['-', '/', '+']) || name.contains("..") || name.contains("//");
     if odd || name.len() > REF_BYTES_MAX || !name.bytes().all(fits) {
-        return Err(Failure::invalid(Rule::WorkspaceGitRef, "workspaceRef.ref must be a branch or a tag"));
+        return Err(Failure::invalid(Rule::WorkspaceGitRef, format!("{field}.ref must be a branch or a tag")));
     }
     Ok(name)
 }

@@ -24,9 +24,23 @@ pub fn qualified(server: &str, tool: &str) -> String {
     format!("{TOOL_PREFIX}{server}__{tool}")
 }
 
+/// A server's own name of the tool that agents call by `name`. `None` if that is not a name of the server's tools.
+pub fn own_name<'a>(name: &'a str, server: &str) -> Option<&'a str> {
+    name.strip_prefix(TOOL_PREFIX)?.strip_prefix(server)?.strip_prefix("__")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_taken_apart_as_it_was_made() {
+        assert_eq!(own_name(&qualified("git_hub", "log__all"), "git_hub"), Some("log__all"));
+        for other in ["git", "hub", "git_hub__log", "GIT_HUB"] {
+            assert_eq!(own_name(&qualified("git_hub", "all"), other), None, "{other}");
+        }
+        assert_eq!(own_name("time_now", "time"), None);
+    }
 
     #[test]
     fn server_names_are_plain_words() {

@@ -36,6 +36,16 @@ pub fn reconnect_pause_ms(transport: McpTransport, attempt: u32, process_pause_m
     }
 }
 
+/// The pause after the first failed attempt to connect a server. It doubles with each further one.
+const RETRY_PAUSE_MS: u64 = 1_000;
+const RETRY_PAUSE_MS_MAX: u64 = 300_000;
+
+/// The pause after `failures` attempts in a row to connect a server, before lists of tools connect it again.
+pub fn retry_pause_ms(failures: u32) -> u64 {
+    let doubled = failures.checked_sub(1).map_or(0, |doublings| RETRY_PAUSE_MS << doublings.min(16));
+    doubled.min(RETRY_PAUSE_MS_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +57,11 @@ mod tests {
         };
         assert_eq!(pauses(McpTransport::Stdio), [5_000; 3]);
         assert_eq!(pauses(McpTransport::Http), [1_000, 2_000, 4_000, 8_000, 16_000]);
+    }
+
+    #[test]
+    fn the_pause_after_failed_attempts_doubles_up_to_five_minutes() {
+        let pauses: Vec<_> = [0, 1, 2, 3, 9, 10, u32::MAX].into_iter().map(retry_pause_ms).collect();
+        assert_eq!(pauses, [0, 1_000, 2_000, 4_000, 256_000, 300_000, 300_000]);
     }
 }

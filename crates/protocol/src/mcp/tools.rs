@@ -39,16 +39,21 @@ pub struct ListedTool {
     pub annotations: Option<Map<String, Value>>,
 }
 
-/// The tools of a server, and whether some were left out. A name that is listed twice counts once.
+/// The tools of a server, and whether some were left out. Of tools with the same name the first can be called. One more of each
+/// name comes last, with the reason.
 pub fn read_tools(server: &str, listed: impl IntoIterator<Item = ListedTool>) -> (Vec<McpTool>, bool) {
-    let mut tools: Vec<McpTool> = vec![];
-    let mut schemas_bytes = 0;
+    let (mut tools, mut repeated): (Vec<McpTool>, Vec<McpTool>) = (vec![], vec![]);
+    let (mut schemas_bytes, mut is_cut) = (0, false);
     for tool in listed {
         if tools.len() == TOOLS_MAX {
-            return (tools, true);
+            is_cut = true;
+            break;
         }
         let name = cut(tool.name.clone(), TOOL_NAME_BYTES_MAX);
         if tools.iter().any(|known| known.server_tool_name == name) {
+            if repeated.len() < TOOLS_MAX && !repeated.iter().any(|known| known.server_tool_name == name) {
+                repeated.push(repetition(server, name));
+            }
             continue;
         }
         let bytes = text_of(&tool.schema).len();
@@ -63,7 +68,21 @@ pub fn read_tools(server: &str, listed: impl IntoIterator<Item = ListedTool>) ->
             server_tool_name: name,
         });
     }
-    (tools, false)
+    let room = TOOLS_MAX - tools.len();
+    tools.extend(repeated.into_iter().take(room));
+    (tools, is_cut)
+}
+
+/// A tool that has the name of another one.
+fn repetition(server: &str, name: String) -> McpTool {
+    McpTool {
+        name: qualified(server, &name),
+        server_tool_name: name,
+        description: None,
+        schema: None,
+        annotations: None,
+        invalid_reason: Some("the name is listed more than once; the first of them is offered".to_owned()),
+    }
 }
 
 /// The beginning of a text.
@@ -117,12 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_long_list_is_cut_and_a_name_counts_once() {
+    fn a_long_list_is_cut_and_a_name_is_offered_once() {
         let names = (0..TOOLS_MAX + 5).map(|number| tool(&number.to_string(), json!({})));
         let (tools, is_cut) = read_tools("s", names);
         assert_eq!((tools.len(), is_cut), (TOOLS_MAX, true));
-        let (tools, is_cut) = read_tools("s", [tool("a", json!({})), tool("a", json!({"type": "object"}))]);
-        assert_eq!((tools.len(), is_cut, tools[0].name.as_str()), (1, false, "mcp__s__a"));
+        let (tools, is_cut) = read_tools("s", ["a", "a", "b", "a"].map(|name| tool(name, json!({}))));
+        let read: Vec<_> = tools.iter().map(|tool| (tool.name.as_str(), tool.invalid_reason.is_none())).collect();
+        assert_eq!((read, is_cut), (vec![("mcp__s__a", true), ("mcp__s__b", true), ("mcp__s__a", false)], false));
     }
 
     proptest! {
@@ -136,7 +156,7 @@ mod tests {
             prop_assert!(tools.len() <= TOOLS_MAX);
             for tool in &tools {
                 prop_assert!(tool.server_tool_name.len() <= TOOL_NAME_BYTES_MAX);
-                prop_assert!(tool.description.as_ref().unwrap().len() <= DESCRIPTION_BYTES_MAX);
+                prop_assert!(tool.description.as_ref().is_none_or(|text| text.len() <= DESCRIPTION_BYTES_MAX));
             }
             prop_assert!(tools.iter().map(|tool| text_of(&tool.schema).len()).sum::<usize>() <= SCHEMAS_BYTES_MAX + 64 * 20);
         }

@@ -193,3 +193,19 @@ fn a_known_value_that_decoding_completes_is_replaced() {
     let redacted = redactor.redact_json(text);
     assert!(redacted.contains(MASK) && !redacted.contains("foo bar baz"), "{redacted}");
 }
+
+#[test]
+fn a_known_value_in_a_key_of_ours_does_not_break_the_structure() {
+    // A poor password, as people choose them.
+    let redactor = Redactor::new(&["secret"]);
+    let typed = r#"{"secretScope":{"secretRef":{"name":"my-secret"}},"n":1}"#;
+    let clean = r#"{"secretScope":{"secretRef":{"name":"my-[redacted]"}},"n":1}"#;
+    assert_eq!(redactor.redact_json_values(typed), clean);
+    // The outermost fields are ours, what they hold is the caller's.
+    let payload = r#"{"secretName":["a secret"],"secret-1":1,"value":{"secretName":{}},"secretEnd":true}"#;
+    let clean = r#"{"secretName":["a [redacted]"],"[redacted]-1":1,"value":{"[redacted]Name":{}},"secretEnd":true}"#;
+    assert_eq!(redactor.redact_json_payload(payload), clean);
+    assert!(redactor.redact_json(payload).starts_with(r#"{"[redacted]Name""#));
+    // The name of a field still decides about its value.
+    assert_eq!(redactor.redact_json_values(r#"{"password":"x"}"#), r#"{"password":"[redacted]"}"#);
+}

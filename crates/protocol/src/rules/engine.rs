@@ -133,7 +133,7 @@ macro_rules! engine_rules {
         StoreAbsent "store-absent" NotFound "There is no store at this place.",
             hint: Some("name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`");
         StoreCompacted "store-compacted" StateConflict "A running server uses the SQLite file that was to be compacted.",
-            hint: Some("stop the server, compact, and start it again; a running server returns free space after each sweep by itself");
+            hint: Some("stop the server, compact, and start it again; a running server returns free space by itself after each sweep and each `ostler retention run`");
         StoreServed "store-served" StateConflict "A running server uses the store.",
             hint: Some("stop the server, or verify a copy: `ostler backup --no-workspaces FILE`, `ostler restore FILE --data-dir COPY`, then `ostler verify --data-dir COPY`");
         StoreCorrupt "store-corrupt" InfraFailed "A stored row cannot be read.",

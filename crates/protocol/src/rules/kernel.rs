@@ -92,7 +92,22 @@ macro_rules! kernel_rules {
             hint: Some("name every key that the profile needs; docs/provider-profiles.md lists them");
         ProviderCredentialRequired "provider-credential-required" SecretUnavailable "The backend profile needs the credential of its provider.",
             hint: Some("`ostler profiles set PROFILE` stores the credential; `--profile scripted` needs none");
-        ResourceBundleUnsupported "resource-bundle-unsupported" SchemaInvalid "Resource bundles are not supported.";
+        ResourceBundleShape "resource-bundle-shape" SchemaInvalid "The reference to a resource bundle does not match its schema.",
+            hint: Some("give `kind`, `repoUrl`, `bundles` and, if you like, `commitId`, `ref` or `credentialRef`; docs/workspaces.md has an example");
+        ResourceBundlePath "resource-bundle-path" SchemaInvalid "A path of a resource bundle is not a plain relative path, or is used twice.",
+            hint: Some("use relative paths without `..`, each target only once");
+        ResourceBundlePrompts "resource-bundle-prompts" SchemaInvalid "Prompts of a resource bundle are not supported.",
+            hint: Some("leave `promptRefs` out, and put the prompt into the turn");
+        ResourceBundleProfile "resource-bundle-profile" SchemaInvalid "The agent of the run has no workspace for a resource bundle.",
+            hint: Some("leave `resourceBundleRef` out, or choose a profile whose agent is a program, such as codex");
+        ResourceBundleMissing "resource-bundle-missing" NotFound "The repository does not have a path that the resource bundle names.",
+            hint: Some("check `subpath` and the commit");
+        ResourceBundleTarget "resource-bundle-target" StateConflict "A target of the resource bundle cannot be written in the workspace.",
+            hint: Some("choose another `targetPath`, or remove what is there");
+        ResourceBundleSize "resource-bundle-size" PayloadTooLarge "The files of the resource bundle are too many or too large.",
+            hint: Some("name a smaller part of the repository; docs/workspaces.md has the limits");
+        ResourceBundleUnavailable "resource-bundle-unavailable" InfraFailed "The runner was not given the resource bundle of its run.",
+            hint: Some("let the server start the runner");
         ResourceBundleRefSize "resource-bundle-ref-size" PayloadTooLarge "The reference to a resource bundle is too large.";
         BusinessIntentsSize "business-intents-size" PayloadTooLarge "The business intents are too large.";
         AuditSize "audit-size" PayloadTooLarge "The execution policy and the business intents together are too large for the audit event.";
@@ -176,18 +191,22 @@ macro_rules! kernel_rules {
         RunStatus "run-status" SchemaInvalid "There is no such run status.",
             hint: Some("`ostler runs list --help` lists the states");
         RunCancelled "run-cancelled" Cancelled "The run was cancelled.",
-            hint: Some("start it again with `ostler run`, if it is still needed");
+            hint: Some("`ostler retry RUN` starts it again, if it is still needed");
         RunCancelling "run-cancelling" Cancelled "The run is being cancelled.",
             hint: Some("wait for it to end; `ostler result` shows the outcome");
+        // Of runner jobs the kind is `schema-invalid`, as the manager's specification has it.
         RunTerminal "run-terminal" StateConflict "The run has ended.",
+            status: Some(409),
             hint: Some("start a new run with `ostler run`; `--session` continues the conversation");
         FirstCommand "first-command" SchemaInvalid "The first command of a run is not a turn.";
         CommandUnknown "command-unknown" SchemaInvalid "The run has no such command.",
             hint: Some("`ostler trace` shows the commands of a run");
         CommandCancelled "command-cancelled" Cancelled "The command was cancelled.";
         CommandTerminal "command-terminal" StateConflict "The command has ended.",
+            status: Some(409),
             hint: Some("`ostler result` shows its outcome; send new input with `ostler run --session`");
-        CommandNotPending "command-not-pending" StateConflict "A runner already works on the command.",
+        CommandNotPending "command-not-pending" SchemaInvalid "A runner already works on the command.",
+            status: Some(409),
             hint: Some("wait for its end; if its runner is lost, create another runner job after the lease has expired");
         CommandsUnfinished "commands-unfinished" Overloaded "The run has too many unfinished commands.",
             hint: Some("wait until some of them have ended, or cancel them");
@@ -286,7 +305,7 @@ macro_rules! kernel_rules {
         TransientEnvSize "transient-env-size" PayloadTooLarge "The value of a short-lived variable is too large.";
         RunFieldOfJob "run-field-of-job" SchemaInvalid "The run has a field that belongs to the order of its runner.",
             hint: Some("give the field to POST /api/v1/runs/RUN/runner-jobs");
-        JobFieldUnsupported "job-field-unsupported" SchemaInvalid "The order of a runner has a field that only runners in Kubernetes have.",
+        JobFieldUnsupported "job-field-unsupported" SchemaInvalid "The runner job request has a field that only runners in Kubernetes have.",
             hint: Some("leave the field out, or use a server whose `runner.launcher` is `kubernetes`");
         ToolSecretMissing "tool-secret-missing" SecretUnavailable "The Secret of a tool's credential does not exist in the cluster.",
             hint: Some("create the Secret that the run's secretScope names, in the namespace of the runners");

@@ -60,6 +60,9 @@ pub struct ToolDefinition {
     pub deadline_ms: u64,
     pub output_bytes_max: usize,
     pub origin: ToolOrigin,
+    /// Of the configuration of the MCP server that offers the tool. Another server may get the same name, and must not execute calls
+    /// that were authorised for this one. `None` for tools of other origins.
+    pub server_fingerprint: Option<String>,
     rules: ArgumentRules,
 }
 
@@ -116,6 +119,7 @@ impl ToolDefinition {
             deadline_ms: DEADLINE_MS_DEFAULT,
             output_bytes_max: OUTPUT_BYTES_DEFAULT,
             origin,
+            server_fingerprint: None,
             rules,
         })
     }

@@ -121,11 +121,20 @@ impl ArgumentRules {
         if depth(&value) > ARGUMENTS_DEPTH_MAX {
             return Err(format!("the arguments nest more than {ARGUMENTS_DEPTH_MAX} levels deep"));
         }
-        let Value::Object(members) = &value else { return Err("the arguments are not a JSON object".into()) };
+        if !value.is_object() {
+            return Err("the arguments are not a JSON object".into());
+        }
         let Some(validator) = self.validator.as_ref() else { return Err("the tool's schema is not one".into()) };
-        let problems: Vec<_> =
-            validator.iter_errors(&value).take(PROBLEMS_MAX).map(|error| described(&error)).collect();
-        if problems.is_empty() { Ok(members.clone()) } else { Err(problems.join("; ")) }
+        // Cheaper than a search for problems, which most arguments do not have.
+        let is_valid = validator.is_valid(&value);
+        match value {
+            Value::Object(members) if is_valid => Ok(members),
+            value => {
+                let problems: Vec<_> =
+                    validator.iter_errors(&value).take(PROBLEMS_MAX).map(|error| described(&error)).collect();
+                Err(problems.join("; "))
+            }
+        }
     }
 }
 

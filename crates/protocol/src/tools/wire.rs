@@ -87,6 +87,9 @@ pub struct RunToolsQuery {
     /// attempts.
     #[param(nullable = false)]
     pub command_id: Option<CommandId>,
+    /// Leave out the calls of earlier attempts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub without_calls: bool,
 }
 
 /// The status of a call.
@@ -164,6 +167,10 @@ pub struct CalledTool {
     pub content: String,
     /// The result was longer.
     pub truncated: bool,
+    /// The arguments with which the call was executed, if a person has put them in place of those of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub edited_arguments: Option<Map<String, Value>>,
 }
 
 /// A call of a tool by the operator, outside of any run.

@@ -33,7 +33,7 @@ pub enum AuthProviderGroup {
 }
 
 /// The short name of the custom provider.
-const CUSTOM: &str = "custom";
+pub(super) const CUSTOM: &str = "custom";
 
 const fn server(url: &'static str) -> BaseUrl {
     BaseUrl { id: "default", label: "Default", url }

@@ -19,8 +19,10 @@ pub use self::{
     },
 };
 
-/// The largest file that is read as text, and the largest window of bytes.
+/// The largest file that is read as text at once, the largest part of one, and the largest window of bytes.
 pub const FILE_READ_BYTES_MAX: usize = 256 * 1024;
+/// The largest file that a part is read of as text.
+pub const FILE_SCAN_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// The largest file that is written or edited.
 pub const FILE_WRITE_BYTES_MAX: usize = 5 * 1024 * 1024;
 /// The body of a write: its content with many characters escaped.

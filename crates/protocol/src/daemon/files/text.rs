@@ -54,6 +54,13 @@ pub struct TextRequest {
     pub limit: Option<u64>,
 }
 
+impl TextRequest {
+    /// Whether only a part of the text is requested.
+    pub fn is_part(&self) -> bool {
+        self.max_bytes.is_some() || self.line.is_some() || self.limit.is_some()
+    }
+}
+
 /// A part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextWindow<'a> {

@@ -33,6 +33,8 @@ pub struct TranslationContext<'a> {
     pub is_streamed: bool,
     /// For the end of a cancelled command: the reason of the cancel.
     pub cancel_reason: Option<&'a str>,
+    /// For the end of a turn: it ran out of time before, and the frames of its end were sent then.
+    pub is_end_sent: bool,
     /// For the message of a turn: an earlier turn of the session had not ended when it was submitted.
     pub waits: bool,
     /// For the first event of a turn that has waited: the payload of its message, whose echo comes before the event.
@@ -52,7 +54,8 @@ impl TranslationContext<'_> {
     }
 }
 
-pub(super) fn is_deadline(reason: Option<&str>) -> bool {
+/// Whether a command was cancelled because it ran out of time.
+pub fn is_deadline(reason: Option<&str>) -> bool {
     reason.is_some_and(|reason| reason.starts_with(DEADLINE_EXCEEDED))
 }
 

@@ -21,8 +21,8 @@ const OWN_LIMIT: &str = "limit of model calls";
 /// The frames of a terminal event.
 pub(super) fn of_command(event: &Event, context: TranslationContext<'_>) -> Vec<(&'static str, Value)> {
     let is_turn = event.command_id.is_some() && context.prompt.is_some_and(|prompt| prompt.is_turn);
-    let Some(end) = terminal(event).filter(|_| is_turn) else {
-        // Runs, steers and interrupts end without ending a turn.
+    let Some(end) = terminal(event).filter(|_| is_turn && !context.is_end_sent) else {
+        // Runs, steers and interrupts end without ending a turn; a turn that ran out of time has ended before.
         let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
         return vec![
             context.notice(EventType::TerminalStatus, picked(&payload, &["status", "failureKind", "message"])),
@@ -31,10 +31,7 @@ pub(super) fn of_command(event: &Event, context: TranslationContext<'_>) -> Vec<
     let message = end.message.clone().unwrap_or_default();
     let is_late = is_deadline(context.cancel_reason) || is_deadline(Some(&message)) || is_out_of_time(&end, &message);
     if is_late && end.status != TerminalStatus::Completed {
-        return vec![
-            failed(&late_message(context.cancel_reason, &message), DEADLINE_EXCEEDED, context),
-            cancelled(context),
-        ];
+        return out_of_time(context.cancel_reason, &message, context);
     }
     vec![match stop_reason(&end, &message) {
         Some(reason) => complete(reason, context),
@@ -44,6 +41,16 @@ pub(super) fn of_command(event: &Event, context: TranslationContext<'_>) -> Vec<
             failed(message, &kind.as_str().replace('-', "_"), context)
         }
     }]
+}
+
+/// The frames of a turn that ran out of time: an error, and then the cancel.
+pub(super) fn out_of_time(
+    cancel_reason: Option<&str>,
+    message: &str,
+    context: TranslationContext<'_>,
+) -> Vec<(&'static str, Value)> {
+    let message = late_message(cancel_reason, message);
+    vec![failed(&message, DEADLINE_EXCEEDED, context), cancelled(context)]
 }
 
 fn terminal(event: &Event) -> Option<TerminalFacts> {

@@ -66,6 +66,8 @@ pub const PHASE_RUN_CLAIMED: &str = "run-claimed";
 pub const PHASE_RUNNER_ENDED: &str = "runner-ended";
 /// The phase a runner writes when the session's storage is on a volume that was mounted for it.
 pub const PHASE_STORAGE_MOUNTED: &str = "codex-rollout-storage-mounted";
+/// The phase a runner writes when the files of the run's resource bundle are in the workspace: `repoUrl`, `commitId`, `bundles`.
+pub const PHASE_BUNDLE_READY: &str = "resource-bundle-ready";
 /// The phase a runner writes when a turn has changed the workspace; the event lists the changes.
 pub const PHASE_WORKSPACE_CHANGED: &str = "workspace-changed";
 /// The phase the server writes when a turn was rolled back: clients no longer see the turn.

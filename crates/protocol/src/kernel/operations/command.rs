@@ -30,6 +30,9 @@ pub struct CreateCommandOp {
     ///
     /// [`SessionStorage::check_found`]: crate::kernel::session_storage::SessionStorage::check_found
     pub storage_missing: MissingStorage,
+    /// The caller whose turns this command may not steer in the caller's own runs, because they have rights that the command's
+    /// submitter lacks. `None` if it may steer all turns of the run.
+    pub unsteerable: Option<String>,
 }
 
 /// The command, and whether it is new.
@@ -49,6 +52,9 @@ pub(super) fn create(
         desk.session.storage.check_found(op.storage_missing)?;
     }
     let target = target(rows, op.command.command_type);
+    if op.command.command_type == CommandType::Steer {
+        check_steer(rows, target, op.unsteerable.as_deref())?;
+    }
     let aimed = op.command.command_type != CommandType::Turn;
     let command_id = op.command.command_id;
     let rows = desk.run_mut(run_id);
@@ -96,6 +102,19 @@ fn target(rows: &RunDesk, command_type: CommandType) -> Option<CommandId> {
     }
     let turns = rows.unfinished().filter(|c| c.command_type == CommandType::Turn);
     turns.min_by_key(|c| (c.state == CommandState::Pending, c.seq)).map(|c| c.command_id)
+}
+
+/// Fails if the turn that a steer aims at, and its run, belong to the caller whose turns it may not steer.
+fn check_steer(rows: &RunDesk, target: Option<CommandId>, unsteerable: Option<&str>) -> Result<(), Failure> {
+    let Some(turn) = target.and_then(|target| rows.commands.get(&target)) else { return Ok(()) };
+    let is_closed = unsteerable.is_some()
+        && turn.submitted_by.as_deref() == unsteerable
+        && rows.run.created_by.as_deref() == unsteerable;
+    if is_closed {
+        let message = "the turn has tools that only its submitter may use, so that no other caller may steer it";
+        return Err(Failure::rule(Rule::Owner, message));
+    }
+    Ok(())
 }
 
 fn find_by_key<'a>(rows: &'a RunDesk, key: Option<&str>) -> Option<&'a Command> {

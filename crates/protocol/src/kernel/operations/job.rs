@@ -15,7 +15,10 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
-        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, RunnerJob},
+        runner_jobs::{
+            JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, NOT_FINISHED, RUNNER_RELEASED,
+            RunnerJob,
+        },
         runs::TerminalStatus,
         session_storage::MissingStorage,
     },
@@ -62,14 +65,14 @@ pub(super) fn create(
         let message = "this idempotency key was used for another runner job";
         return Err(Failure::rule(Rule::PayloadHash, message).detail("runnerJobId", known.runner_job_id.to_string()));
     }
-    check_accepting(&rows.run)?;
+    check_accepting(&rows.run).map_err(as_order_refused)?;
     desk.session.storage.check_found(op.storage_missing)?;
     let command = match op.command_id {
         Some(id) => rows.commands.get(&id).map(|c| &**c),
         None => rows.commands.values().map(|c| &**c).max_by_key(|c| c.seq),
     };
     let command = command.ok_or_else(|| Failure::not_found("command"))?;
-    check_startable(command, rows.live_lease(now).is_some())?;
+    check_startable(command, rows.live_lease(now).is_some()).map_err(as_order_refused)?;
     let command_id = command.command_id;
     let poll = JobPoll::of(run_id, op.job.runner_job_id, command_id);
     let job = RunnerJob { command_id, poll, ..op.job };
@@ -86,6 +89,15 @@ pub(super) fn create(
 
 fn find_by_key<'a>(rows: &'a RunDesk, key: &str) -> Option<&'a RunnerJob> {
     rows.jobs.values().map(|j| &**j).find(|j| j.idempotency_key.as_deref() == Some(key))
+}
+
+/// The failure of an order for what has ended: the manager's specification has `schema-invalid` for it, and `cancelled` for what was
+/// cancelled.
+fn as_order_refused(failure: Failure) -> Failure {
+    match failure.broken_rule() {
+        Some(Rule::RunTerminal | Rule::CommandTerminal) => failure.with_kind(FailureKind::SchemaInvalid),
+        _ => failure,
+    }
 }
 
 /// Whether a runner may be started for the command. `is_held`: a runner holds the run. A command that a runner has taken up
@@ -107,21 +119,25 @@ fn check_startable(command: &Command, is_held: bool) -> Result<(), Failure> {
 
 /// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
 /// a command behind that it was started for has not succeeded, whatever it reports: otherwise it would be started for
-/// ever. A claim of a runner elsewhere whose response was lost is no start.
-pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
+/// ever. A claim of a runner elsewhere whose response was lost is no start, and neither is one whose runner has released its run.
+pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
     if job.phase != JobPhase::Running || job.owner.as_deref() != Some(&op.owner) {
-        return Ok(Reply::Done);
+        return Ok(Reply::FinishedJob(false));
     }
     if op.end == JobEnd::Lost && job.heartbeat_at != op.heartbeat_at {
-        return Ok(Reply::Done);
+        return Ok(Reply::FinishedJob(false));
     }
     let holder = rows.live_lease(now).map(|lease| lease.runner_id == job.runner_id);
     if op.end == JobEnd::Lost && holder == Some(true) && job.launcher.outlives_server() {
         // Only its launcher is gone; the runner itself renews its lease. Look again after the next silence.
         desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above").heartbeat_at = Some(now);
-        return Ok(Reply::Done);
+        return Ok(Reply::FinishedJob(false));
+    }
+    if op.end == JobEnd::Lost && has_released(rows, job) {
+        op.end = JobEnd::Returned;
+        op.summary = released_summary(&op.summary);
     }
     // Work that another runner has in hand is not left over, and not this job's to give up.
     let left = if holder == Some(false) { vec![] } else { rows.unfinished_ids() };
@@ -135,7 +151,9 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     let is_unseen = op.end == JobEnd::Lost
         && job.launcher == Launcher::External
         && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
-    let starts = job.attempt - i64::from(op.end == JobEnd::Returned || is_unseen);
+    // A start after which nothing is left counts, however it ended.
+    let is_uncounted = !succeeded && (op.end == JobEnd::Returned || is_unseen);
+    let starts = job.attempt - i64::from(is_uncounted);
     // No other runner would find storage that is gone.
     let is_evicted = failure_of(&op.summary) == Some(FailureKind::SessionStoreEvicted);
     let again = !succeeded && !is_evicted && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
@@ -171,12 +189,37 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, op: FinishJobOp, now: Times
     if !succeeded && !again {
         let (kind, message) = match is_evicted {
             true => (FailureKind::SessionStoreEvicted, "the session's storage is gone"),
-            false => (FailureKind::InfraFailed, "no runner could finish it"),
+            false => (FailureKind::InfraFailed, NOT_FINISHED),
         };
         give_up(desk, run_id, &left, (kind, message), now);
     }
     desk.settle(run_id, now);
-    Ok(Reply::Done)
+    Ok(Reply::FinishedJob(true))
+}
+
+/// Whether the runner of a cluster's job has released its run since it was started. A cluster that shows no end of such a runner, for
+/// example because its Job was deleted, has stopped it in order.
+fn has_released(rows: &RunDesk, job: &RunnerJob) -> bool {
+    job.launcher == Launcher::Kubernetes
+        && rows.lease.as_deref().is_some_and(|lease| {
+            let is_its_lease = lease.runner_id == job.runner_id && lease.acquired_at >= job.updated_at;
+            is_its_lease && lease.ended && !lease.expired
+        })
+}
+
+/// The summary of a lost runner that turned out to have released its run.
+fn released_summary(summary: &RawJson) -> RawJson {
+    let mut fields = match summary.to_value() {
+        serde_json::Value::Object(fields) => fields,
+        _ => serde_json::Map::new(),
+    };
+    fields.remove("failureKind");
+    fields.remove("category");
+    fields.insert("status".into(), RUNNER_RELEASED.into());
+    let message = fields.get("message").and_then(|message| message.as_str()).unwrap_or("nothing shows how it ended");
+    let message = format!("the runner released its run; {message}");
+    fields.insert("message".into(), message.into());
+    RawJson::of(&fields)
 }
 
 /// Ends the start of a standing job whose runner is elsewhere, once that runner's lease has ended: no launcher reports it.

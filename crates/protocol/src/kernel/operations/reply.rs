@@ -18,6 +18,8 @@ pub enum Reply {
     /// Created, or found under the same idempotency key (`false`).
     Command(Box<Command>, bool),
     Job(Box<RunnerJob>, bool),
+    /// Whether this request has recorded the end. False if the end was recorded before, or is not the end of the current start.
+    FinishedJob(bool),
     Claimed(Box<Claimed>),
     Lease(LeaseState),
     Appended(Appended),

@@ -179,7 +179,7 @@ operations! {
     CreateRunOp as Op::CreateRun => Reply::Run(created) => CreatedRun: *created;
     CreateCommandOp as Op::CreateCommand => Reply::Command(command, is_new) => (Command, bool): (*command, is_new);
     CreateJobOp as Op::CreateJob => Reply::Job(job, is_new) => (RunnerJob, bool): (*job, is_new);
-    FinishJobOp as Op::FinishJob => Reply::Done => (): ();
+    FinishJobOp as Op::FinishJob => Reply::FinishedJob(is_recorded) => bool: is_recorded;
     ClaimOp as Op::Claim => Reply::Claimed(claimed) => Claimed: *claimed;
     PatchLeaseOp as Op::PatchLease => Reply::Lease(state) => LeaseState: state;
     DismissOp as Op::Dismiss => Reply::Done => (): ();

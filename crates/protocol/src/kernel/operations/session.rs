@@ -71,8 +71,9 @@ pub enum SessionChange {
     Rewind { before: CommandId, at_seq: i64 },
     /// A message that belongs to the conversation, but to no turn. The agent gets it with the next turn.
     AddMessage { text: String },
-    /// Something that a dialect records for the session's followers. It changes nothing else.
-    Note { note: String, data: serde_json::Value },
+    /// Something that a dialect records for the session's followers. It changes nothing else. Only if `is_use`, the session counts as
+    /// used now: a note about something that many sessions share is no use of any.
+    Note { note: String, data: serde_json::Value, is_use: bool },
 }
 
 /// Its row is on the desk already: the operation brought it.
@@ -176,7 +177,9 @@ pub(super) fn change(desk: &mut Desk, op: ChangeSessionOp, now: Timestamp) -> Re
             check_session_open(&desk.session)?;
             json!({"change": "message-added", "text": text, "by": op.by})
         }
-        SessionChange::Note { note, data } => json!({"change": "noted", "note": note, "data": data, "by": op.by}),
+        SessionChange::Note { note, data, is_use } => {
+            return Ok(record_note(desk, (&note, &data, is_use), &op.by, now));
+        }
         SessionChange::Erase => erase(desk, now)?,
         SessionChange::EraseUnchanged { since } => {
             if desk.session.active_unfinished > 0 || desk.session.updated_at > since {
@@ -247,6 +250,21 @@ pub(super) fn erasure() -> serde_json::Value {
 
 fn state(desk: &mut Desk, fact: &serde_json::Value, now: Timestamp) -> Reply {
     desk.append_to_session(NewEvent::written(EventType::Session, None, fact), now);
+    Reply::Session(Box::new((*desk.session).clone()))
+}
+
+fn record_note(
+    desk: &mut Desk,
+    (note, data, is_use): (&str, &serde_json::Value, bool),
+    by: &str,
+    now: Timestamp,
+) -> Reply {
+    let (fact, used_at) = (json!({"change": "noted", "note": note, "data": data, "by": by}), desk.session.updated_at);
+    let reply = state(desk, &fact, now);
+    if is_use {
+        return reply;
+    }
+    desk.session.updated_at = used_at;
     Reply::Session(Box::new((*desk.session).clone()))
 }
 

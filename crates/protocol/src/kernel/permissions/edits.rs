@@ -10,7 +10,10 @@ use crate::{
     json::{canonical_hash, text_of},
     kernel::front_end::check_arguments,
     limits::PERMISSION_BYTES_MAX,
-    tools::schema::{ARGUMENTS_DEPTH_MAX, depth},
+    tools::{
+        calls::call_digest,
+        schema::{ARGUMENTS_DEPTH_MAX, depth},
+    },
 };
 
 /// Arguments that an answer may replace, whole.
@@ -29,8 +32,17 @@ pub struct EditableArguments {
 pub struct EditedArguments {
     #[schema(value_type = Object)]
     pub arguments: Value,
-    /// SHA-256, in hex, of the canonical JSON (RFC 8785) of the arguments.
+    /// The tool of this server that is called with them, if the request is about such a call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub tool: Option<String>,
+    /// SHA-256, in hex, of the canonical JSON (RFC 8785) of the arguments. With `tool` it is the digest of the call, which its
+    /// `tool_call` event has, too.
     pub digest: String,
+    /// SHA-256, in hex, of the canonical JSON of the arguments as they were sent, if the server has added to them.
+    #[serde(rename = "sentDigest", default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub sent_digest: Option<String>,
 }
 
 impl EditableArguments {
@@ -50,7 +62,7 @@ impl EditableArguments {
         }
         check_arguments(&self.schema, &arguments)
             .map_err(|fault| Failure::invalid(Rule::PermissionEdits, format!("editedArgs: {fault}")))?;
-        Ok(EditedArguments { digest: canonical_hash(&arguments), arguments })
+        Ok(EditedArguments { digest: canonical_hash(&arguments), arguments, tool: None, sent_digest: None })
     }
 }
 
@@ -64,10 +76,33 @@ pub struct CheckedEdits {
 }
 
 impl CheckedEdits {
-    /// Checks arguments that replace those that the request with this digest offers for editing.
-    pub fn check(offered: Option<&EditableArguments>, digest: &str, arguments: Value) -> Result<Self, Failure> {
+    /// Checks arguments that replace those that the request with this digest offers for editing. `tool`: the tool of this server
+    /// that is called with them.
+    pub fn check(
+        offered: Option<&EditableArguments>,
+        digest: &str,
+        tool: Option<&str>,
+        arguments: Value,
+    ) -> Result<Self, Failure> {
         let offered = offered.ok_or_else(not_editable)?;
-        Ok(Self { edited: offered.edit(arguments)?, digest: digest.to_owned() })
+        let edited = offered.edit(arguments)?;
+        let edited = match tool {
+            Some(tool) => edited.of_tool(tool),
+            None => edited,
+        };
+        Ok(Self { edited, digest: digest.to_owned() })
+    }
+
+    /// These edits, which the server has completed from what was sent.
+    #[must_use]
+    pub fn completed_from(mut self, sent: &Value) -> Self {
+        self.edited.sent_digest = (self.edited.arguments != *sent).then(|| canonical_hash(sent));
+        self
+    }
+
+    /// Edits that were recorded when the request with this digest was answered, for the same answer again.
+    pub fn recorded(edited: EditedArguments, digest: &str) -> Self {
+        Self { edited, digest: digest.to_owned() }
     }
 
     /// The edits, if they were checked against the request with this digest, and it still offers its arguments.
@@ -82,9 +117,31 @@ fn not_editable() -> Failure {
 }
 
 impl EditedArguments {
-    /// Whether the digest is that of the arguments.
+    /// The arguments of a call of a tool of this server.
+    fn of_tool(self, tool: &str) -> Self {
+        let digest = digest_of(Some(tool), &self.arguments);
+        Self { tool: Some(tool.to_owned()), digest, ..self }
+    }
+
+    /// Whether the digest is that of the arguments, and of the tool if there is one.
     pub fn is_sound(&self) -> bool {
-        canonical_hash(&self.arguments) == self.digest
+        digest_of(self.tool.as_deref(), &self.arguments) == self.digest
+    }
+
+    /// Whether an answer with these arguments is the one that was recorded. What the server has added to the arguments of a tool is
+    /// not sent again.
+    pub fn is_same_answer(&self, sent: &Value) -> bool {
+        match &self.sent_digest {
+            Some(digest) => canonical_hash(sent) == *digest,
+            None => self.arguments == *sent,
+        }
+    }
+}
+
+fn digest_of(tool: Option<&str>, arguments: &Value) -> String {
+    match (tool, arguments) {
+        (Some(tool), Value::Object(arguments)) => call_digest(tool, arguments),
+        _ => canonical_hash(arguments),
     }
 }
 
@@ -101,11 +158,27 @@ mod tests {
 
     #[test]
     fn edits_are_used_only_for_what_they_were_checked_against() {
-        let checked = CheckedEdits::check(Some(&offered()), "ab", json!({"path": "b"})).unwrap();
+        let checked = CheckedEdits::check(Some(&offered()), "ab", None, json!({"path": "b"})).unwrap();
         assert_eq!(checked.fit(Some(&offered()), "ab").unwrap().arguments, json!({"path": "b"}));
         assert!(checked.fit(Some(&offered()), "cd").is_err());
         assert!(checked.fit(None, "ab").is_err());
-        assert!(CheckedEdits::check(None, "ab", json!({})).is_err());
+        assert!(CheckedEdits::check(None, "ab", None, json!({})).is_err());
+    }
+
+    #[test]
+    fn edits_of_a_tools_call_have_the_digest_of_the_call() {
+        let (tool, arguments) = (Some("write"), json!({"path": "b"}));
+        let checked = CheckedEdits::check(Some(&offered()), "ab", tool, arguments.clone()).unwrap();
+        let edited = checked.fit(Some(&offered()), "ab").unwrap();
+        assert_eq!(edited.digest, call_digest("write", arguments.as_object().unwrap()));
+        assert!(edited.is_sound() && edited.is_same_answer(&arguments));
+        assert!(!edited.is_same_answer(&json!({})) && !edited.is_same_answer(&json!({"path": "c"})));
+        let completed = checked.clone().completed_from(&json!({}));
+        let completed = completed.fit(Some(&offered()), "ab").unwrap();
+        assert!(completed.is_sound() && completed.is_same_answer(&json!({})));
+        assert!(!completed.is_same_answer(&arguments), "the server has added to what was sent");
+        assert!(!EditedArguments { tool: Some("delete".into()), ..edited.clone() }.is_sound());
+        assert!(!EditedArguments { tool: None, ..edited.clone() }.is_sound());
     }
 
     #[test]

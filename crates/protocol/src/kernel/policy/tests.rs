@@ -38,11 +38,15 @@ fn each_required_field_has_its_rule() {
 }
 
 #[test]
-fn a_resource_bundle_is_refused_and_not_passed_over() {
-    let bundle = json!({"kind": "gitbundle", "repoUrl": "https://git.example/a.git", "bundles": []});
-    let broken = broken_rule(|body| body["resourceBundleRef"] = bundle);
-    assert_eq!(broken, (FailureKind::SchemaInvalid, "resource-bundle-unsupported".into()));
-    TenantPolicy::default().admit(&request(|body| body["resourceBundleRef"] = Value::Null)).unwrap();
+fn a_resource_bundle_is_admitted_as_it_was_sent() {
+    let bundle = json!({"kind": "gitbundle", "repoUrl": "https://git.example/a.git",
+        "bundles": [{"subpath": "skills", "targetPath": "skills"}]});
+    let admit = |bundle: Value| TenantPolicy::default().admit(&request(|body| body["resourceBundleRef"] = bundle));
+    let admitted = admit(bundle.clone()).unwrap().resource_bundle_ref.unwrap();
+    assert_eq!(admitted.to_value(), bundle);
+    assert!(admit(Value::Null).unwrap().resource_bundle_ref.is_none());
+    let broken = broken_rule(|body| body["resourceBundleRef"] = json!({"kind": "gitbundle", "bundles": []}));
+    assert_eq!(broken, (FailureKind::SchemaInvalid, "workspace-git-url".into()));
 }
 
 #[test]

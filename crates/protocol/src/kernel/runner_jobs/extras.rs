@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use super::{CreateRunnerJob, Launcher};
@@ -80,7 +79,8 @@ fn without_tag(name: &str) -> &str {
 #[serde(rename_all = "camelCase")]
 pub struct TransientVariable {
     pub name: String,
-    /// The beginning of the SHA-256 of its value: enough to distinguish two of them.
+    /// The beginning of a keyed hash of its value, which only the server can compute: enough to distinguish two values of the same
+    /// variable and run.
     pub value_hash: String,
 }
 
@@ -141,10 +141,11 @@ impl CreateRunnerJob {
         problems.check()
     }
 
-    /// The variables as they are shown.
-    pub fn shown_variables(&self) -> Vec<TransientVariable> {
+    /// The variables as they are shown. `tag`: a keyed hash of a name and a value. From a plain one, short values could be found by
+    /// computing the hashes of all of them.
+    pub fn shown_variables(&self, tag: impl Fn(&str, &str) -> Vec<u8>) -> Vec<TransientVariable> {
         let shown = |(name, value): (&String, &SecretString)| {
-            let mut value_hash = hex(&Sha256::digest(value.expose_secret().as_bytes()));
+            let mut value_hash = hex(&tag(name, value.expose_secret()));
             value_hash.truncate(HASH_DIGITS);
             TransientVariable { name: name.clone(), value_hash }
         };
@@ -260,7 +261,7 @@ mod tests {
     #[test]
     fn values_are_neither_shown_nor_stored_after_the_end() {
         let order = order(json!({"transientEnv": {"A": "pl4nted"}}));
-        let shown = order.shown_variables();
+        let shown = order.shown_variables(|name, value| format!("{name} of {value}, tagged").into_bytes());
         assert_eq!((shown[0].name.as_str(), shown[0].value_hash.len()), ("A", HASH_DIGITS));
         let extras = JobExtras { image: None, variables: shown, sealed: Some("00".into()) };
         let ended = JobExtras::without_values(&RawJson::of(&extras));

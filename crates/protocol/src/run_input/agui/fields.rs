@@ -2,9 +2,10 @@
 //! sent. A field of a wrong type, and one that this server has no meaning for, is rejected by name: a client that reads it
 //! back would abort the run.
 
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::refused::InputRefused;
+use super::{messages::Part, refused::InputRefused};
 use crate::Rule;
 
 #[derive(Clone, Copy)]
@@ -65,6 +66,65 @@ pub(super) fn check_message(message: &Value, index: usize) -> Result<(), InputRe
         check(part, &format!("{place}.content[{at}]"), &PART)?;
     }
     Ok(())
+}
+
+/// Why a message cannot be read, to be put after its place: the first field without which it has no meaning. Its names are in
+/// camelCase, and it has no nulls.
+pub(super) fn shape_fault(message: &Value) -> String {
+    let text = |object: &Value, name: &str| match object[name].is_string() {
+        true => None,
+        false => Some(format!(".{name} must be a string")),
+    };
+    let optional_text = |name: &str| message.get(name).and_then(|_| text(message, name));
+    let parts = || (!message["content"].is_string()).then(|| parts_fault(&message["content"])).flatten();
+    let fault = match message["role"].as_str() {
+        _ if !message.is_object() => Some(" must be an object".to_owned()),
+        Some("developer" | "system" | "reasoning") => text(message, "id").or_else(|| text(message, "content")),
+        Some("assistant") => {
+            text(message, "id").or_else(|| optional_text("content")).or_else(|| calls_fault(&message["toolCalls"]))
+        }
+        Some("user") => text(message, "id").or_else(parts),
+        Some("tool") => text(message, "id")
+            .or_else(parts)
+            .or_else(|| text(message, "toolCallId"))
+            .or_else(|| optional_text("error")),
+        Some("activity") => text(message, "id")
+            .or_else(|| text(message, "activityType"))
+            .or_else(|| (!message["content"].is_object()).then(|| ".content must be an object".to_owned())),
+        _ => Some(".role is not that of a message".to_owned()),
+    };
+    fault.unwrap_or_else(|| " does not have the shape of its role".to_owned())
+}
+
+/// What is wrong with calls of tools. `None` if nothing is found.
+fn calls_fault(calls: &Value) -> Option<String> {
+    let Value::Array(calls) = calls else {
+        return (!calls.is_null()).then(|| ".toolCalls must be an array".to_owned());
+    };
+    calls.iter().enumerate().find_map(|(at, call)| {
+        let missing = match call {
+            Value::Object(call) if !call.get("id").is_some_and(Value::is_string) => "id must be a string",
+            Value::Object(call) => match call.get("function").and_then(Value::as_object) {
+                None => "function must be an object",
+                Some(function) if !function.get("name").is_some_and(Value::is_string) => {
+                    "function.name must be a string"
+                }
+                Some(function) if !function.get("arguments").is_some_and(Value::is_string) => {
+                    "function.arguments must be a string"
+                }
+                Some(_) => return None,
+            },
+            _ => return Some(format!(".toolCalls[{at}] must be an object")),
+        };
+        Some(format!(".toolCalls[{at}].{missing}"))
+    })
+}
+
+/// What is wrong with content that is no text. `None` if nothing is found.
+fn parts_fault(content: &Value) -> Option<String> {
+    let Value::Array(parts) = content else { return Some(".content must be a string or an array of parts".to_owned()) };
+    let at = parts.iter().position(|part| Part::deserialize(part).is_err())?;
+    Some(format!(".content[{at}] does not have the shape of its type"))
 }
 
 /// The fields of the user's message beside what the rules read.

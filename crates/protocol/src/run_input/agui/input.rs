@@ -14,7 +14,7 @@ use super::{
     },
     refused::refuse_if,
     replies::{self, ToolReply, split},
-    tools::{InputTool, read_tools},
+    tools::read_tools,
 };
 use crate::{
     Rule, Timestamp,
@@ -144,7 +144,7 @@ impl RunInput {
                 ));
             }
         };
-        let (tools, context) = (list::<InputTool>(&mut body, "tools")?, list(&mut body, "context")?);
+        let (tools, context) = (list::<Value>(&mut body, "tools")?, list(&mut body, "context")?);
         let tools = read_tools(tools)?;
         let state = read_state(&mut body)?;
         if body.get("protocolVersion").is_some_and(|version| !version.is_string()) {
@@ -268,9 +268,10 @@ fn messages(body: &mut Map<String, Value>, form: Form, resumes: bool) -> Result<
 }
 
 fn read_messages(values: Vec<Value>, from: usize) -> Result<Vec<InputMessage>, InputRefused> {
-    let read = |(index, value)| {
-        InputMessage::read(value).ok_or_else(|| {
-            let detail = format!("RunAgentInput.messages[{}] does not have the shape of its role", from + index);
+    let read = |(index, mut value): (usize, Value)| {
+        respell_message(&mut value);
+        InputMessage::deserialize(&value).map_err(|_| {
+            let detail = format!("RunAgentInput.messages[{}]{}", from + index, fields::shape_fault(&value));
             InputRefused::new(Rule::AgentRunMessagesInvalid, detail)
         })
     };
@@ -469,9 +470,11 @@ fn read_state(body: &mut Map<String, Value>) -> Result<Option<Value>, InputRefus
 /// A list of plain objects; absent is empty.
 fn list<T: DeserializeOwned>(body: &mut Map<String, Value>, name: &str) -> Result<Vec<T>, InputRefused> {
     let Some(mut value) = body.remove(name) else { return Ok(vec![]) };
-    if let Value::Array(items) = &mut value {
-        items.iter_mut().for_each(respell);
-    }
+    let Value::Array(items) = &mut value else {
+        let detail = format!("RunAgentInput.{name} must be an array");
+        return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
+    };
+    items.iter_mut().for_each(respell);
     serde_json::from_value(value).map_err(|_| {
         InputRefused::new(Rule::AgentRunInputInvalid, format!("RunAgentInput.{name} does not have its shape"))
     })

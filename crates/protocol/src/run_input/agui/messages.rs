@@ -159,12 +159,6 @@ impl Content {
 }
 
 impl InputMessage {
-    /// `None`: it has another shape than its role wants.
-    pub fn read(mut value: Value) -> Option<Self> {
-        respell_message(&mut value);
-        serde_json::from_value(value).ok()
-    }
-
     pub fn id(&self) -> &str {
         match self {
             Self::Developer { id, .. }

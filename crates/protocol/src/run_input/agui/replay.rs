@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::{
-    events::{AgUiEvent, EventBody, SnapshotCall, SnapshotFunction, SnapshotMessage},
+    events::{AgUiEvent, EventBody, Outcome, SnapshotCall, SnapshotFunction, SnapshotMessage},
     translate::{ATTEMPT_RESTARTED, Translator},
 };
 use crate::{
@@ -30,6 +30,8 @@ pub struct RunReplay {
     /// Turns that have not ended.
     turns: HashMap<CommandId, Translator>,
     messages: Vec<(CommandId, SnapshotMessage)>,
+    /// The tool calls that permission requests are about, by the ids of the requests.
+    asked: HashMap<String, String>,
     bytes: usize,
 }
 
@@ -56,6 +58,9 @@ impl RunReplay {
                     self.turns.remove(&command_id);
                 }
                 sent.into_iter().for_each(|sent| self.apply(command_id, sent.event));
+                if event.event_type == EventType::PermissionResolved {
+                    self.edit(payload);
+                }
             }
             _ => {}
         }
@@ -136,6 +141,9 @@ impl RunReplay {
                 let message = SnapshotMessage::Tool { id, tool_call_id, content, error, metadata, fields };
                 self.messages.insert(at, (command_id, message));
             }
+            EventBody::RunFinished { outcome: Outcome::Interrupt { interrupts }, .. } => {
+                self.asked.extend(interrupts.into_iter().filter_map(|asked| Some((asked.id, asked.tool_call_id?))));
+            }
             EventBody::Custom { name, value } if name == ATTEMPT_RESTARTED => {
                 let dead: Vec<_> = value["messageIds"].as_array().into_iter().flatten().collect();
                 self.messages.retain_mut(|(_, message)| match message {
@@ -149,6 +157,22 @@ impl RunReplay {
                 });
             }
             _ => {}
+        }
+    }
+
+    /// Replaces the arguments of a call by those with which a person has allowed it.
+    fn edit(&mut self, payload: &str) {
+        let Ok(payload) = serde_json::from_str::<Value>(payload) else { return };
+        let tool_call_id = payload["permissionId"].as_str().and_then(|id| self.asked.remove(id));
+        let arguments = payload["edited"].get("arguments");
+        let (Some(id), Some(arguments)) = (tool_call_id, arguments) else { return };
+        let text = arguments.to_string();
+        self.bytes += text.len();
+        if let Some(at) = self.owner(&id)
+            && let (_, SnapshotMessage::Assistant { tool_calls, .. }) = &mut self.messages[at]
+        {
+            let edited = tool_calls.iter_mut().filter(|call| call.id == id);
+            edited.for_each(|call| call.function.arguments.clone_from(&text));
         }
     }
 

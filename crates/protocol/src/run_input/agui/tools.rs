@@ -1,11 +1,10 @@
 //! The front end's tools of a run: what they may be. They are stored with the run and offered to its agent, so they are bounded
 //! as a model's endpoint bounds them.
 
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::refused::InputRefused;
-use crate::{Rule, json::text_of, kernel::front_end::FrontEndTool};
+use crate::{Rule, json::text_of, kernel::front_end::FrontEndTool, text::clip};
 
 pub const TOOLS_MAX: usize = 64;
 pub const TOOL_NAME_CHARS_MAX: usize = 64;
@@ -15,25 +14,46 @@ pub const TOOL_SCHEMA_BYTES_MAX: usize = 16 * 1024;
 const SCHEMA_DEPTH_MAX: usize = 32;
 
 /// A tool as a front end sends it.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct InputTool {
-    pub name: String,
-    pub description: String,
-    #[serde(default)]
-    pub parameters: Value,
-    #[serde(default)]
-    pub metadata: Map<String, Value>,
+struct InputTool {
+    name: String,
+    description: String,
+    parameters: Value,
+    metadata: Map<String, Value>,
+}
+
+/// Reads the members of a tool. One that this server has no meaning for is rejected by name: it would be missing when the run is
+/// replayed.
+fn read_members(value: Value, index: usize) -> Result<InputTool, InputRefused> {
+    let Value::Object(mut members) = value else {
+        let detail = format!("RunAgentInput.tools[{index}] must be an object");
+        return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
+    };
+    let mut text = |name: &str| match members.remove(name) {
+        Some(Value::String(text)) => Ok(text),
+        _ => Err(fault(index, name, "must be a string")),
+    };
+    let (name, description) = (text("name")?, text("description")?);
+    let parameters = members.remove("parameters").unwrap_or_default();
+    let metadata = match members.remove("metadata") {
+        None => Map::new(),
+        Some(Value::Object(metadata)) => metadata,
+        Some(_) => return Err(fault(index, "metadata", "must be an object")),
+    };
+    match members.keys().next() {
+        Some(unknown) => Err(fault(index, &clip(unknown, TOOL_NAME_CHARS_MAX), "is not a member of a tool")),
+        None => Ok(InputTool { name, description, parameters, metadata }),
+    }
 }
 
 /// Checks the tools of a run.
-pub(super) fn read_tools(tools: Vec<InputTool>) -> Result<Vec<FrontEndTool>, InputRefused> {
+pub(super) fn read_tools(tools: Vec<Value>) -> Result<Vec<FrontEndTool>, InputRefused> {
     if tools.len() > TOOLS_MAX {
         let detail = format!("RunAgentInput.tools has more than {TOOLS_MAX} tools");
         return Err(InputRefused::new(Rule::AgentRunInputInvalid, detail));
     }
     let mut read: Vec<FrontEndTool> = vec![];
     for (index, tool) in tools.into_iter().enumerate() {
-        let tool = read_tool(tool, index)?;
+        let tool = read_tool(read_members(tool, index)?, index)?;
         if read.iter().any(|other| other.name == tool.name) {
             return Err(fault(index, "name", &format!("\"{}\" is given twice", tool.name)));
         }

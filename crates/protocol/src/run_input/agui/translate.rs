@@ -8,18 +8,17 @@
 mod activities;
 mod documents;
 mod out;
+mod place;
 mod questions;
 mod streamed;
 mod tools;
 
-use std::{fmt, str::FromStr};
-
 use serde_json::{Map, Value, json};
 
-pub use self::documents::TranslatorState;
 use self::{
     activities::Activities, documents::StateDocument, questions::Questions, streamed::StreamedMessages, tools::Tools,
 };
+pub use self::{documents::TranslatorState, place::EventPlace};
 use super::{
     events::{
         AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, ReplayedInput, SnapshotMessage, TokenUsage,
@@ -43,6 +42,9 @@ const HELD_MAX: usize = 10_000;
 /// Models whose usage is counted separately; the usage of further ones is added to the last.
 const MODELS_MAX: usize = 32;
 
+/// The longest deadline of a call whose result comes before the next interrupt.
+const AWAITED_MS_MAX: u64 = 60_000;
+
 /// The `CUSTOM` event and the metadata field that the run input protocol itself defines. Hence no prefix.
 const UI_SCHEMA: &str = "ui_schema";
 /// Names of the other `CUSTOM` events that the server sends begin with this. An agent's event whose name does, or is
@@ -53,30 +55,6 @@ const WAITING_PROVIDER: &str = "ostler.waiting_provider";
 pub(super) const ATTEMPT_RESTARTED: &str = "ostler.attempt_restarted";
 /// An agent's event without a name of its own.
 const UNNAMED: &str = "ostler.custom";
-
-/// An event's place in a stream: the session's number of the kernel event, and which of the events made from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct EventPlace {
-    pub session_seq: i64,
-    pub n: u32,
-}
-
-impl fmt::Display for EventPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.session_seq, self.n)
-    }
-}
-
-impl FromStr for EventPlace {
-    type Err = ();
-
-    /// Only as we write it.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (session_seq, n) = text.split_once('-').ok_or(())?;
-        let place = Self { session_seq: session_seq.parse().map_err(|_| ())?, n: n.parse().map_err(|_| ())? };
-        if place.to_string() == text { Ok(place) } else { Err(()) }
-    }
-}
 
 /// An event, and the id it is sent under.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,6 +76,8 @@ pub struct Translator {
     thoughts: StreamedMessages,
     tools: Tools,
     questions: Questions,
+    /// Calls of this server's tools that were asked about, by the agent's ids. Their results come before the next interrupt.
+    awaited: Vec<String>,
     usage: Vec<TokenUsage>,
     activities: Activities,
     /// The agent's steps that have begun and not ended. A run that resumes an interrupted one begins with them.
@@ -133,6 +113,7 @@ impl Translator {
             thoughts: StreamedMessages::thoughts(),
             tools: Tools::default(),
             questions: Questions::default(),
+            awaited: vec![],
             usage: vec![],
             activities: Activities::default(),
             steps: vec![],
@@ -206,8 +187,12 @@ impl Translator {
     /// Whether `event`, the next one, ends the run as an interrupt: then [`Self::set_messages_at_interrupt`] comes first. The
     /// run that resumes it may have another client.
     pub fn wants_messages_at_interrupt(&self, event: &Event) -> bool {
-        use EventType::{Audit, PermissionRequest, PermissionResolved};
-        let may_interrupt = matches!(event.event_type, PermissionRequest | PermissionResolved | Audit);
+        use EventType::{Audit, BackendStatus, PermissionRequest, PermissionResolved, ToolCall};
+        let may_interrupt = match event.event_type {
+            PermissionRequest | PermissionResolved | Audit => true,
+            ToolCall | BackendStatus => !self.awaited.is_empty(),
+            _ => false,
+        };
         if !may_interrupt || self.at_interrupt.is_some() || event.session_seq <= self.after_seq {
             return false;
         }
@@ -273,19 +258,23 @@ impl Translator {
             EventType::AssistantMessage => self.message(event, payload, out),
             EventType::ReasoningDelta => self.thoughts.delta(payload, seq, out),
             EventType::Reasoning => drop(self.thoughts.whole(payload, seq, Map::new(), out)),
-            EventType::ToolCall => self.tools.fact(payload, seq, out),
+            EventType::ToolCall => {
+                self.tools.fact(payload, seq, out);
+                self.await_calls(payload, seq, out);
+            }
             EventType::CommandOutput => self.tools.output(payload, out),
             EventType::Step => self.step(payload, out),
             EventType::State => self.state(payload, out),
             EventType::Activity => self.activity(payload, seq, out),
             EventType::Usage => self.count(payload),
-            EventType::BackendStatus => self.phase(payload, out),
+            EventType::BackendStatus => self.phase(payload, seq, out),
             EventType::PermissionRequest => {
                 self.questions.open(event, payload, &mut self.tools, out);
                 self.interrupt(seq, out);
             }
             EventType::PermissionResolved => {
-                self.questions.resolved(payload);
+                let call = self.questions.resolved(payload);
+                self.awaited.extend(call.filter(|call| self.tools.announced(call).is_some()));
                 self.interrupt(seq, out);
             }
             EventType::Error => out.custom(ERROR, picked(payload, &["failureKind", "message", "willRetry"])),
@@ -349,7 +338,7 @@ impl Translator {
         }
     }
 
-    fn phase(&mut self, payload: &Value, out: &mut Out) {
+    fn phase(&mut self, payload: &Value, seq: i64, out: &mut Out) {
         match payload["phase"].as_str() {
             Some(PHASE_WAITING_PROVIDER) => out.custom(WAITING_PROVIDER, picked(payload, &["resumeAt"])),
             Some(PHASE_TRANSPORT_DISCONNECTED) if payload["resumeAt"].is_string() => {
@@ -362,6 +351,9 @@ impl Translator {
                 self.steps.clear();
                 self.thoughts.forget();
                 out.custom(ATTEMPT_RESTARTED, json!({"messageIds": self.texts.forget()}));
+                if !std::mem::take(&mut self.awaited).is_empty() {
+                    self.interrupt(seq, out);
+                }
             }
             _ => {}
         }
@@ -392,8 +384,27 @@ impl Translator {
         }
     }
 
-    /// Ends the run if there are questions that only its front end can answer, and that were not sent to it yet.
+    /// Asks the next questions when the calls that were asked about before have ended. A call that may take long is not waited for.
+    fn await_calls(&mut self, payload: &Value, seq: i64, out: &mut Out) {
+        if self.awaited.is_empty() {
+            return;
+        }
+        let is_slow = payload["deadlineMs"].as_u64().is_some_and(|deadline_ms| deadline_ms > AWAITED_MS_MAX);
+        let is_waited_for = |call: &String| {
+            self.tools.announced(call).is_some() && !(is_slow && payload["toolCallId"] == call.as_str())
+        };
+        self.awaited.retain(is_waited_for);
+        if self.awaited.is_empty() {
+            self.interrupt(seq, out);
+        }
+    }
+
+    /// Ends the run if there are questions that only its front end can answer, and that were not sent to it yet. The results of calls
+    /// that were asked about come first: they belong to the run that brought the answer.
     fn interrupt(&mut self, seq: i64, out: &mut Out) {
+        if !self.awaited.is_empty() {
+            return;
+        }
         let interrupts = self.questions.put();
         if !interrupts.is_empty() {
             self.snapshots(out);

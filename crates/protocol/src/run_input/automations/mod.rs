@@ -2,6 +2,7 @@
 //! names of the protocol, in snake_case.
 
 pub mod schedule;
+mod template;
 #[cfg(test)]
 mod tests;
 
@@ -19,11 +20,13 @@ use crate::{
         agui::input::USER_TEXT_CHARS_MAX,
         local_times::{LocalTimeKind, find_zone, local_text, zone_name},
     },
-    text::{is_blank_text, is_plain},
+    text::{clip, is_blank_text, is_plain},
 };
 
 pub const AUTOMATION_TITLE_CHARS_MAX: usize = 200;
 pub const ENABLED_TOOLS_MAX: usize = 64;
+/// Characters of a template's unknown place that a failure shows.
+const PLACE_CHARS_MAX: usize = 80;
 pub const TOOL_NAME_BYTES_MAX: usize = 128;
 /// Days of the latest chat that a run may get as context.
 pub const WINDOW_DAYS_MAX: u32 = 31;
@@ -138,6 +141,10 @@ impl AutomationConfig {
         if is_blank_text(&self.input_template) || chars > USER_TEXT_CHARS_MAX {
             problems.note(wrong(format!("config.input_template must have 1 to {USER_TEXT_CHARS_MAX} characters")));
         }
+        if let Some(place) = template::unknown_place(&self.input_template) {
+            let place = clip(place, PLACE_CHARS_MAX);
+            problems.note(wrong(format!("config.input_template: {place} is not replaced; {}", template::PLACES_HINT)));
+        }
         let is_tool = |name: &String| {
             let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./".contains(&byte);
             (1..=TOOL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_word)
@@ -221,17 +228,7 @@ impl Automation {
     /// The text of a run's message.
     pub fn message_at(&self, now: Timestamp) -> Result<String, Failure> {
         let zone = find_zone(&self.timezone)?;
-        let local = now.to_zoned(zone);
-        let values = [
-            ("{{date}}", local.strftime("%F").to_string()),
-            ("{{time}}", local.strftime("%H:%M").to_string()),
-            ("{{timezone}}", self.timezone.clone()),
-            ("{{title}}", self.title.clone()),
-        ];
-        let template = self.config.input_template.clone();
-        let text = values.iter().fold(template, |text, (place, value)| text.replace(place, value));
-        // Values may be longer than their places.
-        Ok(text.chars().take(USER_TEXT_CHARS_MAX).collect())
+        Ok(template::fill(&self.config.input_template, &self.title, &self.timezone, &now.to_zoned(zone)))
     }
 }
 

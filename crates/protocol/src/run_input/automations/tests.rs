@@ -95,7 +95,7 @@ fn a_schedule_that_contradicts_itself_is_rejected() {
 
 fn config() -> AutomationConfig {
     AutomationConfig {
-        input_template: "Report of {{date}} at {{time}} in {{timezone}}: {{title}} {{other}}".into(),
+        input_template: "Report of {{date}} at {{time}} in {{timezone}}: {{title}}".into(),
         enabled_tools: Some(vec!["calendar_write".into()]),
         context: Some(AutomationContext {
             source: ContextSource::LatestChat,
@@ -117,6 +117,7 @@ fn each_bound_of_a_config_holds_at_its_value_and_one_past_it() {
     check(|config| config.input_template = "x".repeat(USER_TEXT_CHARS_MAX), true, "longest template");
     check(|config| config.input_template = "x".repeat(USER_TEXT_CHARS_MAX + 1), false, "template");
     check(|config| config.input_template = " \n".into(), false, "blank template");
+    check(|config| config.input_template = "At {{nope}}".into(), false, "unknown place");
     check(
         |config| config.enabled_tools = Some((0..ENABLED_TOOLS_MAX).map(|n| format!("t{n}")).collect()),
         true,
@@ -145,7 +146,7 @@ fn a_message_has_the_date_and_time_of_the_automations_zone() {
         "updated_at": "2026-01-01T00:00:00Z"});
     let automation: Automation = serde_json::from_value(json).unwrap();
     let text = automation.message_at("2026-05-01T16:05:00Z".parse().unwrap()).unwrap();
-    assert_eq!(text, "Report of 2026-05-02 at 01:05 in Asia/Tokyo: Digest {{other}}");
+    assert_eq!(text, "Report of 2026-05-02 at 01:05 in Asia/Tokyo: Digest");
 }
 
 #[test]

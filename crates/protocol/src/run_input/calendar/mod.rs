@@ -8,7 +8,11 @@ pub mod recurrence;
 mod tests;
 pub mod tool;
 
-use jiff::{SignedDuration, ToSpan, civil::DateTime, tz::TimeZone};
+use jiff::{
+    SignedDuration, ToSpan,
+    civil::DateTime,
+    tz::{AmbiguousOffset, TimeZone},
+};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -137,7 +141,7 @@ pub struct CreateCalendarEvent {
     pub location: Option<String>,
     /// A local time of the event's zone, without an offset: `2026-03-16T09:00`. For whole days a date.
     pub starts_at: String,
-    /// Left out: an hour after the start, or a day.
+    /// Left out: an hour after the start, or a day. If the clocks repeat that hour, the event ends when they have repeated it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends_at: Option<String>,
     #[serde(default)]
@@ -271,7 +275,8 @@ fn out_of_range() -> Failure {
     Failure::invalid(Rule::CalendarTime, "a time of the event is out of range")
 }
 
-/// An hour later, or the next day. On a day with a change of the clocks an hour is still an hour.
+/// An hour later, or the next day. On a day with a change of the clocks an hour is still an hour, unless the end is in the repeated
+/// part of the day.
 fn default_end(starts_at: DateTime, all_day: bool, zone: &TimeZone) -> Result<DateTime, Failure> {
     if all_day {
         return starts_at.checked_add(1.day()).map_err(|_| out_of_range());
@@ -284,11 +289,15 @@ fn end_after(starts_at: DateTime, length: SignedDuration, zone: &TimeZone) -> Re
     let start = resolve(starts_at, zone).ok_or_else(out_of_range)?;
     let end = start.at.checked_add(length).map_err(|_| out_of_range())?;
     let local = end.to_zoned(zone.clone()).datetime();
-    // An hour after a repeated time may be the same local time again; then the end is the hour after it.
-    match resolve(local, zone) {
-        Some(resolved) if resolved.at > start.at => Ok(local),
-        _ => local.checked_add(1.hour()).map_err(|_| out_of_range()),
+    let AmbiguousOffset::Fold { before, .. } = zone.to_ambiguous_timestamp(local).offset() else { return Ok(local) };
+    if resolve(local, zone).is_some_and(|resolved| resolved.at == end) {
+        return Ok(local);
     }
+    // The clocks show this local time for the second time, and a local time means the first. The next local time that can be written
+    // is the one at which they stop repeating.
+    let behind = end.checked_add(SignedDuration::from_secs(1)).map_err(|_| out_of_range())?;
+    let change = zone.preceding(behind).next().ok_or_else(out_of_range)?;
+    Ok(before.to_datetime(change.timestamp()))
 }
 
 fn check_texts(title: Option<&str>, description: Option<&str>, location: Option<&str>) -> Result<(), Failure> {

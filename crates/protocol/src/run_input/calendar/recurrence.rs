@@ -63,6 +63,9 @@ impl Recurrence {
         }
         let upper = text.trim().to_ascii_uppercase();
         let lines = upper.lines().map(str::trim).filter(|line| !line.is_empty());
+        if lines.clone().any(|line| line.starts_with("RDATE")) {
+            return Err(wrong("RDATE is not supported; create another event for an additional date"));
+        }
         let (exclusions, rules): (Vec<&str>, Vec<&str>) = lines.partition(|line| line.starts_with("EXDATE"));
         let parts = match rules[..] {
             [] => "",

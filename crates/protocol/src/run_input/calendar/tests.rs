@@ -178,6 +178,7 @@ fn rules_that_we_do_not_know_are_rejected_by_name() {
         ("FREQ=DAILY;INTERVAL=0", "INTERVAL"),
         ("FREQ=MONTHLY;BYSETPOS=1", "BYSETPOS"),
         ("nonsense", "NAME=VALUE"),
+        ("FREQ=WEEKLY\nRDATE:20270329", "RDATE is not supported"),
     ] {
         let failure = Recurrence::parse(bad).unwrap_err();
         assert!(failure.message.contains(what), "{bad}: {}", failure.message);
@@ -215,9 +216,26 @@ fn an_event_ends_after_it_starts_also_when_the_clocks_go_back() {
     night.check().unwrap();
     let (start, end) = night.first(&night.zone().unwrap()).unwrap();
     assert_eq!(start.kind, LocalTimeKind::Ambiguous);
-    assert!(end > start.at);
+    assert_eq!(night.ends_at.to_string(), "2026-10-25T03:00:00", "the second 02:30 cannot be written");
+    assert_eq!(end.duration_since(start.at).as_mins(), 90);
     night.ends_at = night.starts_at;
     assert_eq!(night.check().unwrap_err().rule_name(), Some("calendar-time"));
+}
+
+#[test]
+fn an_end_in_the_repeated_hour_is_the_end_of_that_hour() {
+    let long = event(json!({"title": "Long", "starts_at": "2026-10-20T10:00", "ends_at": "2026-10-20T11:20",
+        "event_timezone": "Europe/Berlin"}));
+    for (starts_at, ends_at) in [
+        // The first 02:45, and an hour and twenty minutes after the first 02:10: the second 02:30.
+        ("2026-10-25T01:25", "2026-10-25T02:45:00"),
+        ("2026-10-25T02:10", "2026-10-25T03:00:00"),
+        ("2026-10-25T01:40", "2026-10-25T03:00:00"),
+        ("2026-10-25T02:50", "2026-10-25T03:10:00"),
+    ] {
+        let update = UpdateCalendarEvent { starts_at: Some(starts_at.into()), ..UpdateCalendarEvent::default() };
+        assert_eq!(update.read(&long).unwrap().ends_at.to_string(), ends_at, "{starts_at}");
+    }
 }
 
 #[test]
@@ -234,7 +252,7 @@ fn a_moved_event_keeps_its_length_and_what_is_left_out() {
 /// The protocol's order: the call, the device, the user, UTC.
 #[test]
 fn the_zone_of_an_event_is_resolved_in_the_fixed_order() {
-    let zones = KnownZones { device: Some("America/Los_Angeles"), user: Some("Asia/Shanghai") };
+    let zones = KnownZones { device: Some("America/Los_Angeles"), user: Some("Asia/Shanghai"), event: None };
     for (argument, zones, expected) in [
         (Some("europe/berlin"), zones, ("Europe/Berlin", ZoneSource::Argument)),
         (None, zones, ("America/Los_Angeles", ZoneSource::Device)),
@@ -253,15 +271,15 @@ fn the_final_call_of_a_new_event_always_has_a_zone() {
     let [write, _] = definitions();
     assert_eq!(write.parameters["required"], json!(["action"]), "a call without a zone gets one by the order");
     let call = json!({"action": "create", "title": "Dentist", "starts_at": "2026-03-17T09:00", "location": null});
-    let zones = KnownZones { device: Some("America/Los_Angeles"), user: None };
+    let zones = KnownZones { device: Some("America/Los_Angeles"), ..KnownZones::default() };
     let CalendarWrite::Create(made) = read_write(&call, zones).unwrap() else { panic!("a new event") };
     assert_eq!(made.call.event_timezone, "America/Los_Angeles");
     assert_eq!(made.zone_source, Some(ZoneSource::Device));
-    // An update without a time keeps the event's zone.
+    // An update keeps the event's zone, unless it names another.
     let id = "cal_00000000000000000000000000000001";
     for (change, source) in [
         (json!({"title": "Doctor"}), None),
-        (json!({"starts_at": "2026-03-17T10:00"}), Some(ZoneSource::Device)),
+        (json!({"starts_at": "2026-03-17T10:00"}), Some(ZoneSource::Event)),
         (json!({"event_timezone": "Europe/Berlin"}), Some(ZoneSource::Argument)),
     ] {
         let mut call = change.clone();
@@ -269,7 +287,7 @@ fn the_final_call_of_a_new_event_always_has_a_zone() {
         let CalendarWrite::Update(_, updated) = read_write(&call, zones).unwrap() else { panic!("an update") };
         assert_eq!(
             (updated.zone_source, updated.call.event_timezone.is_some()),
-            (source, source.is_some()),
+            (source, source == Some(ZoneSource::Argument)),
             "{change}"
         );
     }
@@ -315,14 +333,15 @@ fn exported_text_is_escaped_and_folded() {
 
 #[test]
 fn a_call_lacks_a_zone_if_it_has_a_time_and_names_none() {
-    let zones = KnownZones { device: Some("America/Los_Angeles"), user: Some("Asia/Shanghai") };
+    let zones =
+        KnownZones { device: Some("America/Los_Angeles"), user: Some("Asia/Shanghai"), event: Some("Europe/Berlin") };
     let missing = |call: Value| missing_zone(call.as_object().unwrap(), zones).map(|(zone, _)| zone);
     let device = Some("America/Los_Angeles".to_owned());
     for (call, expected) in [
         (json!({"action": "create", "starts_at": "2026-03-17T09:00"}), device.clone()),
-        (json!({"action": "create", "event_timezone": null}), device.clone()),
+        (json!({"action": "create", "event_timezone": null}), device),
         (json!({"action": "create", "event_timezone": "UTC"}), None),
-        (json!({"action": "update", "ends_at": "2026-03-17T09:00"}), device),
+        (json!({"action": "update", "ends_at": "2026-03-17T09:00"}), Some("Europe/Berlin".to_owned())),
         (json!({"action": "update", "title": "x"}), None),
         (json!({"action": "delete"}), None),
     ] {

@@ -1,5 +1,6 @@
-//! The tools with which an agent writes and reads the user's calendar. The zone of an event is resolved in a fixed order: the
-//! call's own, the device's, the user's, UTC. The final call always has one, and the result says where it came from.
+//! The tools with which an agent writes and reads the user's calendar. The zone of a new event is resolved in a fixed order: the
+//! call's own, the device's, the user's, UTC. An update keeps the event's own zone, unless it names another. A final call with a time
+//! always has a zone, and the result says where it came from.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -40,6 +41,8 @@ pub enum ZoneSource {
     User,
     /// No zone is known.
     Utc,
+    /// The zone of the event that is updated.
+    Event,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -71,13 +74,15 @@ pub struct FinalCall<T> {
 pub struct KnownZones<'a> {
     pub device: Option<&'a str>,
     pub user: Option<&'a str>,
+    /// Of the event that is updated.
+    pub event: Option<&'a str>,
 }
 
 fn wrong(message: impl Into<String>) -> Failure {
     Failure::invalid(Rule::CalendarShape, format!("{CALENDAR_WRITE}: {}", message.into()))
 }
 
-/// The zone of an event, by the fixed order. A zone of the call that does not exist is rejected; one of the device or the user
+/// The zone of a new event, by the fixed order. A zone of the call that does not exist is rejected; one of the device or the user
 /// that does not exist is passed over.
 pub fn resolve_zone(argument: Option<&str>, zones: KnownZones<'_>) -> Result<(String, ZoneSource), Failure> {
     if let Some(name) = argument {
@@ -91,18 +96,27 @@ pub fn resolve_zone(argument: Option<&str>, zones: KnownZones<'_>) -> Result<(St
     Ok(found.unwrap_or_else(|| ("UTC".to_owned(), ZoneSource::Utc)))
 }
 
-/// The zone that a call of `calendar_write` needs and does not name, by the fixed order. `None` if it names one or needs none.
+/// The zone that a call of `calendar_write` needs and does not name: of a new event by the fixed order, of an update the event's own.
+/// `None` if the call names one or needs none, or the event is not known.
 pub fn missing_zone(arguments: &Map<String, Value>, zones: KnownZones<'_>) -> Option<(String, ZoneSource)> {
     let is_given = |name: &str| arguments.get(name).is_some_and(|value| !value.is_null());
-    let needs_zone = match arguments.get("action").and_then(Value::as_str) {
-        Some("create") => true,
-        Some("update") => is_given("starts_at") || is_given("ends_at"),
-        _ => false,
-    };
-    if !needs_zone || is_given(EVENT_TIMEZONE) {
+    if is_given(EVENT_TIMEZONE) {
         return None;
     }
-    resolve_zone(None, zones).ok()
+    match arguments.get("action").and_then(Value::as_str) {
+        Some("create") => resolve_zone(None, zones).ok(),
+        Some("update") if is_given("starts_at") || is_given("ends_at") => {
+            Some((zones.event?.to_owned(), ZoneSource::Event))
+        }
+        _ => None,
+    }
+}
+
+/// The event that a call of `calendar_write` updates. `None` if it updates none.
+pub fn updated_event(arguments: &Map<String, Value>) -> Option<CalendarEventId> {
+    let text = |name: &str| arguments.get(name).and_then(Value::as_str);
+    text("action").filter(|action| *action == "update")?;
+    text("event_id")?.parse().ok()
 }
 
 /// Reads a call of `calendar_write` and completes it: the final call of a new event always names its zone.
@@ -138,14 +152,13 @@ pub fn read_write(arguments: &Value, zones: KnownZones<'_>) -> Result<CalendarWr
         }
         WriteAction::Update => {
             let id = event_id.ok_or_else(needs_id)?;
-            // A new local time has a zone, and that is the call's, not the one that the event happened to have.
+            // A local time of a call without a zone is one of the event's own zone, as everywhere else.
             let has_time = fields.contains_key("starts_at") || fields.contains_key("ends_at");
-            let zone_source = match (&argument, has_time) {
-                (None, false) => None,
-                _ => {
-                    let (zone, source) = resolve_zone(argument.as_deref(), zones)?;
-                    fields.insert("event_timezone".into(), zone.into());
-                    Some(source)
+            let zone_source = match &argument {
+                None => has_time.then_some(ZoneSource::Event),
+                Some(name) => {
+                    fields.insert("event_timezone".into(), zone_name(&find_zone(name)?).into());
+                    Some(ZoneSource::Argument)
                 }
             };
             let call = serde_json::from_value(fields.into()).map_err(|error| wrong(error.to_string()))?;
@@ -169,9 +182,9 @@ pub fn definitions() -> [CalendarTool; 2] {
             "description": text("More about the event."),
             "location": text("Where it takes place."),
             "starts_at": text("Local time of event_timezone without an offset, such as 2026-03-16T09:00. Required for a new event."),
-            "ends_at": text("Local time of event_timezone. Left out: an hour after the start."),
+            "ends_at": text("Local time of event_timezone. Left out: an hour after the start of a new event; if the clocks repeat that hour, when they have repeated it. An update of the start keeps the length."),
             "all_day": {"type": "boolean", "description": "The event lasts whole days; starts_at and ends_at are dates, the end is the day after the last."},
-            "event_timezone": text("IANA time zone of the event, such as America/Los_Angeles. Left out: that of the user's device, else the user's own."),
+            "event_timezone": text("IANA time zone of the event, such as America/Los_Angeles. Left out for a new event: that of the user's device, else the user's own. Left out for an update: the event keeps its zone, and new times are times of it."),
             "recurrence": text("RFC 5545 rule, such as FREQ=WEEKLY;BYDAY=MO. A further line such as EXDATE:20260323 leaves dates out. Empty to remove it."),
         },
     });

@@ -114,7 +114,7 @@ fn timeout_ms() -> u64 {
 }
 
 /// A permission that a person grants or declines. The preset ones are `notification:send`, `filesystem:read`,
-/// `clipboard:read` and `location:read`.
+/// `clipboard:read`, `location:read`, `calendar:read` and `calendar:write`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ManifestScope)]
 pub struct Scope {

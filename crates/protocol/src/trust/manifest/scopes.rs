@@ -34,11 +34,14 @@ pub struct Preset {
     pub floor: Sensitivity,
 }
 
-pub const PRESETS: [Preset; 4] = [
+pub const PRESETS: [Preset; 6] = [
     Preset { id: "notification:send", floor: Sensitivity::Low },
     Preset { id: "filesystem:read", floor: Sensitivity::Medium },
     Preset { id: "clipboard:read", floor: Sensitivity::Medium },
     Preset { id: "location:read", floor: Sensitivity::High },
+    // Those of the server's own tools.
+    Preset { id: "calendar:read", floor: Sensitivity::Low },
+    Preset { id: "calendar:write", floor: Sensitivity::Low },
 ];
 
 /// Only the platform declares scopes that begin so.

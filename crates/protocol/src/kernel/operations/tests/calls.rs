@@ -88,3 +88,27 @@ fn calls_of_the_servers_tools_end_with_their_command() {
     }
     assert_eq!(facts_after_end(None).len(), 2, "with a run that fails, everything open ends");
 }
+
+#[test]
+fn every_open_call_of_the_servers_tools_ends_with_its_command_however_many_there_are() {
+    let mut scene = Scene::new();
+    let op = scene.new_run();
+    let run = op.run.run_id;
+    scene.apply(run, Op::CreateRun(Box::new(op))).unwrap();
+    let turn = scene.turn(run);
+    scene.claim(run, "runner");
+    let front_end = json!({"toolCallId": "page", "type": "function", "method": "front-end"});
+    scene.append(run, vec![call(turn, "started", &front_end)]).unwrap();
+    // More than results show.
+    let calls = 30;
+    for number in 0..calls {
+        scene.append(run, vec![call(turn, "started", &json!({"toolCallId": format!("call-{number}")}))]).unwrap();
+    }
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    let facts = scene.facts(EventType::ToolCall).split_off(1 + calls);
+    assert_eq!(facts.len(), calls, "the call of the front end stays open");
+    for (number, left) in facts.iter().enumerate() {
+        assert_eq!(left["toolCallId"], format!("call-{number}"));
+        assert_eq!((&left["status"], &left["name"]), (&json!("outcome-unknown"), &json!("write_note")));
+    }
+}

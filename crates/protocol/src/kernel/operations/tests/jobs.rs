@@ -65,6 +65,23 @@ fn who_no_longer_owns_a_job_cannot_finish_it() {
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
 }
 
+/// Several servers may report the same end, and count it if they recorded it.
+#[test]
+fn only_the_report_that_records_the_end_is_told_so() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    scene.turn(run);
+    let job = scene.running_job(run, false);
+    let heartbeat_at = scene.rows(run).jobs[&job].heartbeat_at;
+    let (owner, summary) = ("launcher".to_owned(), RawJson::null());
+    let op = FinishJobOp { runner_job_id: job, owner, end: JobEnd::Failed, heartbeat_at, summary };
+    let mut report = || match scene.apply(run, Op::FinishJob(op.clone())) {
+        Ok(Reply::FinishedJob(is_recorded)) => is_recorded,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((report(), report()), (true, false));
+}
+
 #[test]
 fn a_job_does_not_give_up_what_another_runner_has_in_hand() {
     let mut scene = Scene::new();
@@ -263,6 +280,49 @@ fn a_sweeper_does_not_end_a_start_that_was_vouched_for_after_it_looked() {
     };
     scene.apply(run, Op::FinishJob(op)).unwrap();
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
+}
+
+#[test]
+fn a_runner_of_a_cluster_that_released_its_run_is_not_lost_however_often_its_job_is_deleted() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.advance_ms(1);
+    let job = scene.running_job(run, false);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::Kubernetes;
+    for _ in 0..=JOB_ATTEMPTS_MAX {
+        scene.claim(run, "runner");
+        scene.work(run, turn);
+        let release = scene.patch(run, true, false);
+        scene.apply(run, release).unwrap();
+        assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Pending);
+        let ended = &scene.rows(run).jobs[&job];
+        assert_eq!((ended.attempt, &ended.terminal_summary.to_value()["status"]), (0, &json!("released")));
+        scene.advance_ms(1);
+        scene.take_job(run, job);
+    }
+    assert_eq!(scene.facts(EventType::BackendStatus), Vec::<Value>::new());
+    // One that never claimed the run, or whose lease has expired, has shown nothing.
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Pending);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 1);
+    scene.advance_ms(1);
+    scene.take_job(run, job);
+    scene.claim(run, "runner");
+    scene.advance_ms(LEASE_MS);
+    assert_eq!(scene.finish_job(run, job, JobEnd::Lost), JobPhase::Pending);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 2);
+}
+
+#[test]
+fn a_start_after_which_nothing_is_left_counts() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    assert_eq!(scene.finish_job(run, job, JobEnd::Returned), JobPhase::Succeeded);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 1);
 }
 
 /// A standing job that a runner elsewhere has claimed.

@@ -100,6 +100,7 @@ impl Scene {
             idempotency_key: None,
             request_hash: String::new(),
             retry_of: None,
+            resource_bundle_ref: None,
             created_by: None,
             status: RunStatus::Pending,
             terminal: None,
@@ -161,6 +162,7 @@ impl Scene {
             message,
             facts: vec![],
             storage_missing: Default::default(),
+            unsteerable: None,
         }))
     }
 

@@ -441,6 +441,23 @@ fn what_has_no_shape_is_named_by_its_place() {
 }
 
 #[test]
+fn a_field_without_which_a_message_cannot_be_read_is_named() {
+    let call = json!({"id": "c", "function": {"name": "f"}});
+    for (fields, detail) in [
+        (json!({"role": "tool", "content": "c"}), "[1].toolCallId must be a string"),
+        (json!({"role": "tool", "content": "c", "tool_call_id": "c", "error": 5}), "[1].error must be a string"),
+        (json!({"role": "assistant", "toolCalls": [call]}), "[1].toolCalls[0].function.arguments must be a string"),
+        (json!({"role": "activity", "content": {}}), "[1].activityType must be a string"),
+        (json!({"role": "system", "content": ["x"]}), "[1].content must be a string"),
+    ] {
+        let mut message = fields;
+        message["id"] = json!("x");
+        let detail = format!("RunAgentInput.messages{detail}");
+        refused(&with("messages", json!([user("a"), message])), Rule::AgentRunMessagesInvalid, &detail);
+    }
+}
+
+#[test]
 fn a_message_without_text_or_image_is_refused() {
     let text = |text: &str| json!({"type": "text", "text": text});
     let image = json!({"type": "image", "source": {"type": "url", "value": "https://x/y.png"}});

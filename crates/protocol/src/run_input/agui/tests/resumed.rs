@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::translate::{START, answered, between, ended, log, opened, permission, translate, types};
 use crate::{
-    kernel::events::{Event, EventType},
+    kernel::events::{Event, EventType, PHASE_ATTEMPT_RESTARTED},
     run_input::agui::{
         events::SnapshotMessage,
         replay::RunReplay,
@@ -71,6 +71,51 @@ fn replayed(events: &[Event], last: i64) -> Option<Vec<SnapshotMessage>> {
         |picture: &crate::run_input::history::Picture| picture.path.as_ref().map(|path| format!("signed:{path}"));
     events.iter().filter(|event| event.session_seq <= last).for_each(|event| replay.take(event, signed));
     replay.finish()
+}
+
+/// A request about a call of this server's tools.
+fn opened_call(n: u8, call_id: &str) -> (EventType, Value) {
+    let (event_type, mut payload) = opened(n, Some(call_id));
+    payload["toolName"] = json!("write");
+    (event_type, payload)
+}
+
+#[test]
+fn the_result_of_a_call_comes_in_the_run_that_answers_and_before_the_next_interrupt() {
+    let call = |id: &str, status: &str, deadline_ms: u64| {
+        let payload = json!({"toolCallId": id, "name": "write", "status": status, "deadlineMs": deadline_ms});
+        (EventType::ToolCall, payload)
+    };
+    // Without the announcements of the calls.
+    let kinds = |events: &[(EventType, Value)]| -> Vec<_> {
+        let sent = translate(&mut Translator::new("thread", "run-2", 3), &log(events));
+        let kinds = sent.iter().map(|sent| sent.event.body.type_name());
+        kinds.filter(|kind| !["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"].contains(kind)).collect()
+    };
+    let asked = [START, opened_call(1, "a"), opened_call(2, "b"), resolved(1, "allowed")];
+    assert_eq!(kinds(&asked), ["RUN_STARTED"], "the result is to come");
+    let quick = [&asked[..], &[call("a", "started", 60_000), call("a", "completed", 0)]].concat();
+    assert_eq!(kinds(&quick), ["RUN_STARTED", "TOOL_CALL_RESULT", "RUN_FINISHED"]);
+    let slow = [&asked[..], &[call("a", "started", 60_001)]].concat();
+    assert_eq!(kinds(&slow), ["RUN_STARTED", "RUN_FINISHED"], "a person is asked while it is executed");
+    let dead = [&asked[..], &[(EventType::BackendStatus, json!({"phase": PHASE_ATTEMPT_RESTARTED}))]].concat();
+    assert_eq!(kinds(&dead), ["RUN_STARTED", "CUSTOM", "RUN_FINISHED"]);
+    // Nothing is known of the order in which a program executes its own tools.
+    let own = [START, opened(1, Some("a")), opened(2, None), resolved(1, "allowed")];
+    assert_eq!(kinds(&own), ["RUN_STARTED", "RUN_FINISHED"]);
+}
+
+#[test]
+fn arguments_that_a_person_has_edited_replace_those_of_the_call() {
+    let call = json!({"toolCallId": "open", "name": "rm", "arguments": {"path": "a"}, "status": "started"});
+    let edited = json!({"permissionId": permission(1), "status": "allowed",
+        "edited": {"arguments": {"path": "b"}, "digest": "d"}});
+    let events = log(&[(EventType::ToolCall, call), opened(1, Some("open")), (EventType::PermissionResolved, edited)]);
+    let arguments = |last: i64| {
+        let messages = serde_json::to_value(replayed(&events, last)).expect("JSON");
+        messages[0]["toolCalls"][0]["function"]["arguments"].clone()
+    };
+    assert_eq!((arguments(2), arguments(3)), (json!(r#"{"path":"a"}"#), json!(r#"{"path":"b"}"#)));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Permission requests, as interrupts. A run ends with those that are open; what an agent asks while others are open waits
-//! until those are answered.
+//! until those are answered and the calls that they are about have ended.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::{
     kernel::{
         events::Event,
         operations::ACTION_VOTED,
-        permissions::{AskPermission, Asked},
+        permissions::{ASKED_TOOL, AskPermission, Asked},
     },
     limits::PERMISSIONS_OPEN_CEILING,
     run_input::agui::events::Interrupt,
@@ -20,6 +20,8 @@ struct OpenQuestion {
     interrupt: Interrupt,
     /// An interrupt has named it.
     put: bool,
+    /// The call of this server's tools that it is about, by the agent's id. The server ends the call after the answer.
+    server_call: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -64,14 +66,15 @@ impl Questions {
             expires_at: until.to_string(),
             metadata: metadata.as_object().cloned().unwrap_or_default(),
         };
-        self.open.push(OpenQuestion { interrupt, put: false });
+        let server_call = payload.get(ASKED_TOOL).and(payload["toolCallId"].as_str()).map(str::to_owned);
+        self.open.push(OpenQuestion { interrupt, put: false, server_call });
     }
 
-    pub(super) fn resolved(&mut self, payload: &Value) {
-        let open = self.open.len();
-        self.open.retain(|question| payload["permissionId"] != *question.interrupt.id);
-        let is_known = self.open.len() < open;
-        self.declined |= is_known && matches!(payload["status"].as_str(), Some("denied" | "cancelled"));
+    /// Returns the call of this server's tools that the question was about, if it was about one.
+    pub(super) fn resolved(&mut self, payload: &Value) -> Option<String> {
+        let at = self.open.iter().position(|question| payload["permissionId"] == *question.interrupt.id)?;
+        self.declined |= matches!(payload["status"].as_str(), Some("denied" | "cancelled"));
+        self.open.remove(at).server_call
     }
 
     /// Whether a question that people could answer was declined, given up, or expired. A request that the server denied
