@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::{
     backend::turn::TurnEnd,
-    guard::{Guard, Guarded, Order, Reach},
+    guard::{Guard, Guarded, Order, Reach, TOOL_LANDLOCK_LEVEL_MIN, landlock_level},
+    resource_bundle::BundleOrder,
     tools::OfferedMcpServer,
 };
 
@@ -66,6 +67,16 @@ pub struct BackendEnvironment {
     /// Short-lived variables of the backend's program. Their values are removed from everything that the runner reports.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty", serialize_with = "expose_values")]
     pub variables: BTreeMap<String, SecretString>,
+    /// Files that the runner places into the workspace before the backend starts. `None` if the run names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource_bundle: Option<BundleOrder>,
+    /// The repository that the runner checks out as the workspace. Its `reference` is the `workspaceRef` of the run. `None` if the
+    /// workspace is prepared already, or is to be empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<BundleOrder>,
+    /// Confine the tools of Codex by Landlock: the system, as in a pod, does not allow the namespaces of its own sandbox.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub landlock_tools: bool,
 }
 
 /// The token is serialised in clear: the reader is the runner that it is for.
@@ -135,6 +146,9 @@ impl BackendEnvironment {
             disabled_tools: vec![],
             tool_token: None,
             variables: BTreeMap::new(),
+            resource_bundle: None,
+            checkout: None,
+            landlock_tools: false,
         }
     }
 
@@ -148,9 +162,12 @@ impl BackendEnvironment {
         self.variables.iter().map(|(name, value)| (name.into(), value.expose_secret().into()))
     }
 
-    /// Removes the values of the variables from reports. `None` if there are none.
+    /// Removes the values of the variables, and the credentials of repositories, from reports. `None` if there are none.
     pub fn redactor(&self) -> Option<Redactor> {
-        let values: Vec<&str> = self.variables.values().map(ExposeSecret::expose_secret).collect();
+        let credentials =
+            self.resource_bundle.iter().chain(&self.checkout).filter_map(|bundle| bundle.credential.as_ref());
+        let passwords = credentials.map(|credential| &credential.password);
+        let values: Vec<&str> = self.variables.values().chain(passwords).map(ExposeSecret::expose_secret).collect();
         (!values.is_empty()).then(|| Redactor::new(&values))
     }
 
@@ -185,6 +202,13 @@ impl BackendEnvironment {
         let reach = self.reach(sandbox).filter(|_| confined);
         let order = Order { limits: guard.limits, reach, runner_pid: std::process::id(), isolation: guard.isolation };
         Some(Guarded { guard: guard.program.clone(), order })
+    }
+
+    /// The guard that confines the tools of Codex in place of its own sandbox. `None` if Codex confines them itself, because it can
+    /// or because the kernel's Landlock is missing or too old.
+    pub(crate) fn tool_guard(&self, sandbox: Sandbox) -> Option<&Guard> {
+        let guard = self.guard.as_ref().filter(|guard| self.landlock_tools && guard.landlock)?;
+        (sandbox != Sandbox::DangerFullAccess && landlock_level() >= TOOL_LANDLOCK_LEVEL_MIN).then_some(guard)
     }
 
     fn reach(&self, sandbox: Sandbox) -> Option<Reach> {
@@ -229,6 +253,23 @@ mod tests {
         let codex = BackendEnvironment { backend: AgentConfig::Codex, ..environment.clone() };
         assert_eq!(codex.guarded(sandbox).unwrap().order.reach, None, "it confines its tools itself");
         environment.guarded(sandbox).unwrap().order.reach
+    }
+
+    #[test]
+    fn landlock_takes_the_place_of_codexs_sandbox_only_where_it_is_ordered() {
+        let guard = Guard {
+            program: "/bin/ostler".into(),
+            limits: crate::guard::Limits::default(),
+            landlock: true,
+            isolation: Isolation::None,
+        };
+        let host = BackendEnvironment { guard: Some(guard.clone()), ..BackendEnvironment::bare(AgentConfig::Codex) };
+        let pod = BackendEnvironment { landlock_tools: true, ..host.clone() };
+        assert!(host.tool_guard(Sandbox::ReadOnly).is_none());
+        assert_eq!(pod.tool_guard(Sandbox::ReadOnly).is_some(), landlock_level() >= TOOL_LANDLOCK_LEVEL_MIN);
+        assert!(pod.tool_guard(Sandbox::DangerFullAccess).is_none(), "such a run is not confined");
+        let off = BackendEnvironment { guard: Some(Guard { landlock: false, ..guard }), ..pod };
+        assert!(off.tool_guard(Sandbox::ReadOnly).is_none());
     }
 
     #[test]

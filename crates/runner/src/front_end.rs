@@ -41,6 +41,9 @@ impl FrontEndState {
         }
         let arguments: Value = serde_json::from_str(arguments).map_err(|error| format!("not JSON: {error}"))?;
         let patch = &arguments["patch"];
+        if !patch.is_array() {
+            return Err("the argument patch must be an array, the operations of a JSON Patch".to_owned());
+        }
         if !self.0.patch(patch) {
             return Err("the patch does not apply to the state".to_owned());
         }
@@ -68,5 +71,9 @@ mod tests {
         let refused = state.update(&patch(&"x".repeat(ARGUMENTS_BYTES_MAX))).err();
         assert_eq!(refused, Some(too_long()));
         assert_eq!(state.update("{").err().map(|error| error.starts_with("not JSON")), Some(true));
+        for arguments in ["{}", "[]", r#"{"patch": {}}"#] {
+            let refused = state.update(arguments).err().unwrap_or_default();
+            assert!(refused.contains("the argument patch must be an array"), "{arguments}: {refused}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use futures_util::future::BoxFuture;
-use ostler_client::Client;
+use ostler_client::{Client, is_transient};
 use ostler_protocol::{
     Failure, FailureKind, RawJson,
     ids::{AttemptId, CommandId},
@@ -21,7 +21,8 @@ use ostler_protocol::{
     },
     redaction::Redactor,
 };
-use tokio::time::{Duration, Instant};
+use serde_json::Value;
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
     backend::turn::TurnEnd,
@@ -91,7 +92,7 @@ impl From<Failure> for Halt {
 }
 
 fn redact(redactor: &Redactor, event: &mut AppendEvent) {
-    let clean = match redactor.redact_json(event.payload.as_str()) {
+    let clean = match redactor.redact_json_payload(event.payload.as_str()) {
         Cow::Borrowed(_) => return,
         Cow::Owned(clean) => clean,
     };
@@ -121,6 +122,8 @@ pub(crate) struct LeaseSession {
     pub(crate) heartbeat_due: Instant,
     /// Removes values from reports that only this runner knows to be secret.
     pub(crate) redactor: Option<Redactor>,
+    /// Where the session's storage is. The first turn reports it.
+    pub(crate) storage_mounted: Option<Value>,
 }
 
 impl LeaseSession {
@@ -143,6 +146,7 @@ impl LeaseSession {
             last_end: None,
             heartbeat_due: Instant::now(),
             redactor: None,
+            storage_mounted: None,
         };
         lease.schedule_heartbeat();
         lease
@@ -198,6 +202,47 @@ impl LeaseSession {
     pub(crate) fn heartbeat(&self) -> impl Future<Output = Result<LeaseState, Failure>> + Send + 'static {
         let (client, run_id, patch) = (self.client.clone(), self.run_id.clone(), self.patch(false, false));
         async move { client.patch_lease(&run_id, &patch).await }
+    }
+
+    /// Renews the lease until the server rejects it, or the run is to be cancelled. Returns the rejection, if that is the reason.
+    pub(crate) async fn renew_until_cancelled(&self) -> Option<Failure> {
+        self.renew_while(|state| !state.run_cancel_requested).await
+    }
+
+    /// Renews the lease until the server rejects it.
+    pub(crate) async fn renew_until_rejected(&self) {
+        self.renew_while(|_| true).await;
+    }
+
+    /// Renews the lease while its state is as wanted. Returns the rejection if the server rejects it.
+    async fn renew_while(&self, is_wanted: impl Fn(&LeaseState) -> bool) -> Option<Failure> {
+        let interval = self.heartbeat_interval();
+        loop {
+            match retry(interval, || self.heartbeat()).await {
+                Ok(state) if !is_wanted(&state) => return None,
+                Ok(_) => sleep(interval).await,
+                Err(failure) if is_transient(&failure) => {
+                    tracing::warn!(%failure, "the lease could not be renewed; trying again");
+                    sleep(interval / 8).await;
+                }
+                Err(failure) => {
+                    tracing::warn!(%failure, "the lease was lost");
+                    return Some(failure);
+                }
+            }
+        }
+    }
+
+    /// Records a state of the backend that belongs to no command.
+    pub(crate) async fn report_status(&mut self, payload: &Value) -> Result<(), Halt> {
+        let event = AppendEvent {
+            event_type: EventType::BackendStatus.as_str().to_owned(),
+            command_id: None,
+            payload: RawJson::of(payload),
+        };
+        let appended = self.append(vec![event]).await?;
+        self.record_append(&appended);
+        Ok(())
     }
 
     /// Schedules the next heartbeat, a third of the lease after a renewal.

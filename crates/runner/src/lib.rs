@@ -20,6 +20,8 @@ mod leave_order;
 mod log_tail;
 mod outbox;
 mod pending_commands;
+mod place_bundle;
+mod resource_bundle;
 mod retries;
 mod rules;
 mod runner;
@@ -34,14 +36,16 @@ mod turn_driver;
 mod turn_sink;
 
 pub use backend::{
+    answers_side_queries,
     process::{ENVIRONMENT, guarded_command},
     side_query,
 };
 pub use changes::{Snapshots, TreeChange, TreeEntry};
 pub use environment::{BackendEnvironment, RetryPolicy, Unavailable};
-pub use git::git_missing;
+pub use git::{Git, git_missing};
 pub use launch::{CERTIFICATE_BYTES_MAX, LAUNCH_BYTES_MAX, Launch};
 pub use log_tail::LogTail;
+pub use resource_bundle::{BundleCredential, BundleOrder};
 pub use runner::{RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, run, run_until, run_with, run_with_until};
 pub use shell::{ShellOrder, ShellOutcome, run_shell};
 pub use side_queries::{SideQuery, SideQueryLimits};

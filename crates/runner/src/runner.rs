@@ -9,15 +9,16 @@ use ostler_protocol::{
     ids::RunId,
     kernel::{
         commands::Command,
-        events::{AppendEvent, EventType, PHASE_STORAGE_MOUNTED},
+        events::PHASE_STORAGE_MOUNTED,
         leases::{ClaimRun, Claimed},
+        provider_profiles::AgentConfig,
         runners::RegisterRunner,
         session_storage::CODEX_ROLLOUT_SUBDIR,
     },
     limits::LEASE_MS_DEFAULT,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseSession},
     leave_order::{self, LeaveOrder},
+    place_bundle::prepare_workspace,
     retries::retry,
     session_storage, turn_driver,
 };
@@ -278,26 +280,9 @@ async fn close_under_lease(lease: &LeaseSession, backend: &mut dyn Backend) {
     tokio::select! {
         biased;
         () = &mut closing => return,
-        () = renew_while_possible(lease) => {}
+        () = lease.renew_until_rejected() => {}
     }
     closing.await;
-}
-
-/// Renews the lease until the server rejects it.
-async fn renew_while_possible(lease: &LeaseSession) {
-    let interval = lease.heartbeat_interval();
-    loop {
-        match retry(interval, || lease.heartbeat()).await {
-            Ok(_) => sleep(interval).await,
-            Err(failure) if is_transient(&failure) => {
-                tracing::warn!(%failure, "the lease could not be renewed; trying again");
-                sleep(interval / 8).await;
-            }
-            Err(failure) => {
-                return tracing::warn!(%failure, "the lease was lost while the backend was closed");
-            }
-        }
-    }
 }
 
 fn outcome(status: RunnerStatus, turns: u32, failure: Option<Failure>) -> RunnerOutcome {
@@ -371,9 +356,15 @@ async fn serve(
         lease.release(false).await?;
         return Err(Halt::Failed(Failure::invalid(Rule::BackendProfileMismatch, message)));
     }
-    if let Some(claim) = &order.storage_claim {
-        report_mount(lease, claim).await?;
-    }
+    lease.storage_mounted = storage_mounted(order);
+    let mut unavailable: Box<dyn Backend>;
+    let backend: &mut dyn Backend = match prepare_workspace(&order.environment, lease, leave).await? {
+        None => backend,
+        Some(failure) => {
+            unavailable = backend::unavailable(failure.kind, failure.message);
+            unavailable.as_mut()
+        }
+    };
     lease.releases_when_idle = !backend.keeps_lease();
     loop {
         let next = tokio::select! {
@@ -418,19 +409,19 @@ async fn next_turn(
     }
 }
 
-/// Records which volume the session's storage is on.
-async fn report_mount(lease: &mut LeaseSession, claim: &StorageClaim) -> Result<(), Halt> {
-    let StorageClaim { name, namespace, mount_path } = claim;
-    let payload = json!({"phase": PHASE_STORAGE_MOUNTED, "pvcName": name, "pvcNamespace": namespace,
-        "mountPath": mount_path, "codexRolloutSubdir": CODEX_ROLLOUT_SUBDIR, "valuesPrinted": false});
-    let event = AppendEvent {
-        event_type: EventType::BackendStatus.as_str().to_owned(),
-        command_id: None,
-        payload: RawJson::of(&payload),
-    };
-    let appended = lease.append(vec![event]).await?;
-    lease.record_append(&appended);
-    Ok(())
+/// The payload that records where the session's storage is, and on which volume. `None` if the backend has no rollouts there.
+fn storage_mounted(order: &RunnerOrder) -> Option<Value> {
+    let RunnerOrder { storage_claim, environment, .. } = order;
+    let directory = environment.storage.as_ref().filter(|_| environment.backend == AgentConfig::Codex);
+    match (storage_claim, directory) {
+        (Some(StorageClaim { name, namespace, mount_path }), _) => {
+            Some(json!({"phase": PHASE_STORAGE_MOUNTED, "pvcName": name, "pvcNamespace": namespace,
+                "mountPath": mount_path, "codexRolloutSubdir": CODEX_ROLLOUT_SUBDIR, "valuesPrinted": false}))
+        }
+        (None, Some(directory)) => Some(json!({"phase": PHASE_STORAGE_MOUNTED, "mountPath": directory,
+            "codexRolloutSubdir": CODEX_ROLLOUT_SUBDIR, "valuesPrinted": false})),
+        (None, None) => None,
+    }
 }
 
 /// Reports what the backend has left in its session's storage. The turn has already ended, so a failure is only logged.

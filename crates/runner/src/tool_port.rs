@@ -33,7 +33,15 @@ pub(crate) struct ToolPort {
 impl ToolPort {
     /// The tools that the command may use, and the calls of its earlier attempts. A server without tools has none.
     pub(crate) async fn list(&self) -> Result<RunTools, Failure> {
-        let query = RunToolsQuery { command_id: Some(self.command_id) };
+        self.list_by(RunToolsQuery { command_id: Some(self.command_id), without_calls: false }).await
+    }
+
+    /// As [`ToolPort::list`], without the calls, which the server would have to read.
+    pub(crate) async fn list_without_calls(&self) -> Result<RunTools, Failure> {
+        self.list_by(RunToolsQuery { command_id: Some(self.command_id), without_calls: true }).await
+    }
+
+    async fn list_by(&self, query: RunToolsQuery) -> Result<RunTools, Failure> {
         match retry(self.retry_for, || self.client.run_tools(&self.run_id, &query)).await {
             Err(failure) if failure.kind == FailureKind::NotFound => Ok(RunTools::default()),
             listed => listed,

@@ -71,6 +71,21 @@ pub async fn side_query(
     Ok(Some(clip(answer.trim(), chars_max)).filter(|answer| !answer.is_empty()))
 }
 
+/// A backend whose turns all fail with this reason.
+pub(crate) fn unavailable(failure_kind: FailureKind, message: String) -> Box<dyn Backend> {
+    Box::new(UnavailableBackend(Unavailable { failure_kind, message }))
+}
+
+/// Whether the model of an environment's backend can be asked by [`side_query`].
+pub fn answers_side_queries(environment: &BackendEnvironment, files: &BTreeMap<String, SecretString>) -> bool {
+    environment.unavailable.is_none()
+        && match &environment.backend {
+            AgentConfig::Scripted | AgentConfig::Model { .. } => true,
+            AgentConfig::Acp { .. } => acp::side_query::has_model(environment, files),
+            AgentConfig::Codex => false,
+        }
+}
+
 /// A backend whose environment could not be prepared: every turn fails with the reason instead of waiting for ever.
 struct UnavailableBackend(Unavailable);
 

@@ -10,8 +10,8 @@ use std::{
 };
 
 use landlock::{
-    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
-    Scope, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, Scope, path_beneath_rules,
 };
 use rustix::process::{Resource, Rlimit, Signal, getppid, getrlimit, set_parent_process_death_signal, setrlimit};
 
@@ -22,8 +22,18 @@ use super::{
 
 /// The newest Landlock interface that we use. An older kernel enforces the part that it supports.
 const KNOWN: ABI = ABI::V6;
-/// Devices can be written to, but not created.
-const DEVICES: &str = "/dev";
+/// Devices that can be written to. Not all of `/dev`: in a pod it also has the file of the runner's report.
+const DEVICES: [&str; 9] = [
+    "/dev/full",
+    "/dev/null",
+    "/dev/ptmx",
+    "/dev/pts",
+    "/dev/random",
+    "/dev/shm",
+    "/dev/tty",
+    "/dev/urandom",
+    "/dev/zero",
+];
 
 /// Becomes the program. Returns only if that fails.
 pub fn confine(order: &Order, guard_pid: i32, program: &Path, arguments: &[OsString]) -> io::Error {
@@ -50,7 +60,7 @@ fn prepare(order: &Order, guard_pid: i32) -> io::Result<()> {
     if let Some(tmp) = &reach.tmp {
         std::fs::create_dir_all(tmp)?;
     }
-    restrict_files(reach).map_err(io::Error::other)
+    restrict(reach, false).map_err(io::Error::other)
 }
 
 fn apply_limits(limits: &Limits) -> io::Result<()> {
@@ -72,17 +82,24 @@ fn apply_limits(limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
-fn restrict_files(reach: &Reach) -> Result<(), RulesetError> {
+/// Confines this thread to a part of the file system, and denies it TCP connections if it is to be offline.
+pub(super) fn restrict(reach: &Reach, is_offline: bool) -> Result<(), RulesetError> {
     let read = AccessFs::ReadFile | AccessFs::Execute;
     let use_device: BitFlags<AccessFs> = AccessFs::WriteFile | AccessFs::Truncate | AccessFs::IoctlDev;
-    Ruleset::default()
+    let mut rules = Ruleset::default()
         .handle_access(AccessFs::from_all(KNOWN))?
         // The program can signal its own processes only, not even the guard's.
-        .scope(Scope::Signal)?
+        .scope(Scope::Signal)?;
+    if is_offline {
+        rules = rules.handle_access(AccessNet::from_all(KNOWN))?.scope(Scope::AbstractUnixSocket)?;
+    }
+    rules
         .create()?
+        // A rule holds for everything below its directory: without this one, `/` and the other directories above the hidden ones
+        // could not be listed. So the names in hidden directories can be listed, too.
         .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
         .add_rules(path_beneath_rules(all_but(&reach.hidden), read))?
-        .add_rules(path_beneath_rules([DEVICES], use_device))?
+        .add_rules(path_beneath_rules(DEVICES, use_device))?
         .add_rules(path_beneath_rules(&reach.readable, AccessFs::from_read(KNOWN)))?
         .add_rules(path_beneath_rules(&reach.writable, AccessFs::from_all(KNOWN)))?
         .restrict_self()?;

@@ -16,6 +16,8 @@ mod order;
 #[cfg(target_os = "linux")]
 mod privileges;
 #[cfg(target_os = "linux")]
+mod tool_sandbox;
+#[cfg(target_os = "linux")]
 mod watch;
 
 #[cfg(target_os = "linux")]
@@ -26,7 +28,13 @@ pub use order::{Guard, Guarded, Isolation, Limits, Order, Reach, VERB};
 #[cfg(target_os = "linux")]
 pub use privileges::{close_inherited, hide_memory};
 #[cfg(target_os = "linux")]
+pub(crate) use tool_sandbox::PROTECTED_FOLDERS;
+pub use tool_sandbox::{TOOL_SANDBOX_HELP, run_tool};
+#[cfg(target_os = "linux")]
 pub use watch::watch;
+
+/// The version of Landlock that tools of Codex need in place of its own sandbox. Earlier ones do not control the truncation of files.
+pub const TOOL_LANDLOCK_LEVEL_MIN: u32 = 3;
 
 /// The version of the kernel's Landlock interface, up to the newest that we use. 0 if there is none.
 pub fn landlock_level() -> u32 {

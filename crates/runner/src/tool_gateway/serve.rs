@@ -16,6 +16,7 @@ use axum::{
 use futures_util::stream;
 use ostler_protocol::{
     Failure, RawJson,
+    json::text_of,
     mcp_server::{
         messages::{CallToolParams, InitializeParams, read_params},
         revisions::McpRevision,
@@ -35,6 +36,8 @@ use super::{
 pub(super) const REQUEST_BYTES_MAX: usize = 256 * 1024;
 /// Most bytes of a result. The server cuts results to fewer.
 pub(super) const RESULT_BYTES_MAX: usize = 256 * 1024;
+/// Most bytes of edited arguments that a result shows.
+pub(super) const EDITED_BYTES_MAX: usize = 16 * 1024;
 const SESSION_HEADER: &str = "mcp-session-id";
 const BEARER: &str = "Bearer ";
 const NO_TURN: &str = "no turn of the run is being worked on";
@@ -176,12 +179,22 @@ async fn call(state: &GatewayState, params: &RawJson) -> RpcResult {
 /// What the model gets of a call.
 fn result_of(called: &CalledTool) -> Value {
     let text = &called.content[..called.content.floor_char_boundary(RESULT_BYTES_MAX)];
-    let note = if called.truncated || text.len() < called.content.len() { LONGER } else { "" };
+    let longer = if called.truncated || text.len() < called.content.len() { LONGER } else { "" };
+    let note = format!("{longer}{}", edited_note(called));
     match called.status {
         CallStatus::Completed => content(&format!("{text}{note}"), false),
         CallStatus::Declined => failed(&format!("the call was declined: {text}")),
         CallStatus::Failed | CallStatus::OutcomeUnknown | CallStatus::Running => failed(&format!("{text}{note}")),
     }
+}
+
+/// Says with which arguments the call was executed, if a person has replaced those that the model sent.
+fn edited_note(called: &CalledTool) -> String {
+    let Some(edited) = &called.edited_arguments else { return String::new() };
+    let whole = text_of(edited);
+    let arguments = &whole[..whole.floor_char_boundary(EDITED_BYTES_MAX)];
+    let cut = if arguments.len() < whole.len() { "…" } else { "" };
+    format!("\n[A person edited the arguments of this call. It was executed with: {arguments}{cut}]")
 }
 
 /// A failure that the model reads, and may do better.

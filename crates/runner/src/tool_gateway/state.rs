@@ -23,6 +23,7 @@ pub(super) const KEEP_ALIVE_MS: u64 = 15_000;
 
 /// The tools of one turn.
 pub(crate) trait TurnToolkit: Send + Sync + 'static {
+    /// The tools only: programs that call them know their own calls, and the list is read again and again.
     fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>>;
 
     /// Calls a tool once, and waits for its end.

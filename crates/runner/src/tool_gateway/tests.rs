@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use super::{
-    serve::{REQUEST_BYTES_MAX, RESULT_BYTES_MAX},
+    serve::{EDITED_BYTES_MAX, REQUEST_BYTES_MAX, RESULT_BYTES_MAX},
     *,
 };
 
@@ -56,13 +56,18 @@ impl TurnToolkit for PlayedTools {
     fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>> {
         self.calls.lock().unwrap().push((name.to_owned(), arguments.to_owned()));
         let called = |status, content: &str, truncated| {
-            Ok(CalledTool { call_id: "c".into(), status, content: content.into(), truncated })
+            Ok(CalledTool { call_id: "c".into(), status, content: content.into(), truncated, edited_arguments: None })
         };
         let result = match name {
             "slow" => return std::future::pending().boxed(),
             "time_now" => called(CallStatus::Completed, "noon", false),
             "long" => called(CallStatus::Completed, "first lines", true),
             "huge" => called(CallStatus::Completed, &"ä".repeat(RESULT_BYTES_MAX), false),
+            "edited" | "much_edited" => {
+                let text = if name == "edited" { "x".to_owned() } else { "ä".repeat(EDITED_BYTES_MAX) };
+                let edited_arguments = json!({"text": text}).as_object().cloned();
+                called(CallStatus::Completed, "done", false).map(|called| CalledTool { edited_arguments, ..called })
+            }
             "declined" => called(CallStatus::Declined, "a person said no", false),
             "unreachable" => Err(Failure::new(FailureKind::InfraFailed, "no server responds")),
             _ => called(CallStatus::Failed, "there is no such tool", false),
@@ -184,6 +189,16 @@ async fn results_are_bounded_and_failures_are_for_the_model() {
     }
     let nameless = request(&gateway, "tools/call", json!({})).await;
     assert_eq!(nameless["error"]["code"], -32602);
+}
+
+#[tokio::test]
+async fn a_result_shows_the_arguments_that_a_person_has_edited() {
+    let gateway = gateway(TOKEN).await;
+    let _attached = gateway.attach(Arc::new(PlayedTools::default()));
+    let note = "[A person edited the arguments of this call. It was executed with: {\"text\":\"x\"}]";
+    assert_eq!(call(&gateway, "edited").await, (format!("done\n{note}"), false));
+    let (text, _) = call(&gateway, "much_edited").await;
+    assert!(text.len() < EDITED_BYTES_MAX + 200 && text.ends_with("…]"), "{} bytes", text.len());
 }
 
 #[tokio::test]

@@ -63,6 +63,9 @@ pub(crate) async fn drive_turn(
     };
     let (mut sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter);
     sink.attach_tools(lease.tool_port(turn.command.command_id));
+    if let Some(mounted) = lease.storage_mounted.take() {
+        sink.emit(EventType::BackendStatus, &mounted).await;
+    }
     let targeting = lease.pending.take_targeting(turn.command.command_id);
     let mut driver = TurnDriver::new(lease, &turn, side, &allowance, leave);
     for command in targeting {

@@ -108,7 +108,7 @@ impl FrontEndTools {
             Ok(content) => (CallStatus::Completed, content),
             Err(content) => (CallStatus::Failed, content),
         };
-        CalledTool { call_id, status, content, truncated: false }
+        CalledTool { call_id, status, content, truncated: false, edited_arguments: None }
     }
 
     /// Records a call as pending, or returns why it cannot be handed over.

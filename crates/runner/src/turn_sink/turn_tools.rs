@@ -85,7 +85,7 @@ fn stopping() -> Failure {
 impl TurnToolkit for TurnTools {
     fn list(&self) -> BoxFuture<'_, Result<RunTools, Failure>> {
         let with_front_end = |listed: RunTools| RunTools { tools: self.front_end.add_to(listed.tools), ..listed };
-        async move { self.port.list().await.map(with_front_end) }.boxed()
+        async move { self.port.list_without_calls().await.map(with_front_end) }.boxed()
     }
 
     fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>> {

@@ -111,7 +111,8 @@ impl Kernel {
         let command = serde_json::from_str(&command.to_string()).unwrap();
         let content = json!({"commandType": command_type, "content": [{"type": "text", "text": payload["prompt"]}]});
         let message = NewEvent::written(EventType::UserMessage, Some(command_id), &content);
-        let op = CreateCommandOp { command, message, facts: vec![], storage_missing: Default::default() };
+        let storage_missing = Default::default();
+        let op = CreateCommandOp { command, message, facts: vec![], storage_missing, unsteerable: None };
         self.apply(Op::CreateCommand(Box::new(op))).unwrap();
         command_id
     }

@@ -16,7 +16,7 @@ use ostler_protocol::{
     FailureKind,
     kernel::{
         commands::{CommandState, CommandType},
-        events::EventType,
+        events::{Event, EventType},
         operations::{CancelCommandOp, CancelRunOp, ClaimOp, Op},
         provider_profiles::AgentConfig,
     },
@@ -317,13 +317,15 @@ async fn a_stopped_runner_hands_back_its_run_to_the_next_one() {
 #[tokio::test(start_paused = true)]
 async fn the_volume_of_a_sessions_storage_is_recorded() {
     let kernel = Kernel::new(json!({}));
-    kernel.turn(json!([{"say": "x"}]));
+    let turns = [kernel.turn(json!([{"say": "x"}])), kernel.turn(json!([{"say": "y"}]))];
     let claim = StorageClaim { name: "claim".into(), namespace: "agents".into(), mount_path: "/storage".into() };
     let mounted = RunnerOrder { storage_claim: Some(claim), ..order(&kernel, "runner-a") };
     assert_eq!(run(mounted, kernel.client()).await.status, RunnerStatus::Idle);
     let expected = json!({"phase": "codex-rollout-storage-mounted", "pvcName": "claim", "pvcNamespace": "agents",
         "mountPath": "/storage", "codexRolloutSubdir": "sessions", "valuesPrinted": false});
-    assert_eq!(of_type(&kernel, EventType::BackendStatus).first(), Some(&expected));
+    let is_expected = |event: &&Event| event.event_type == EventType::BackendStatus && payload(event) == expected;
+    let reported: Vec<_> = kernel.events().iter().filter(is_expected).map(|event| event.command_id).collect();
+    assert_eq!(reported, [Some(turns[0])], "once, with the first turn");
 }
 
 /// A backend that completes every turn at once and keeps its lease.

@@ -173,12 +173,17 @@ async fn provider_failures_map_to_their_kinds() {
     for ((prompt, status, kind), (_, command)) in cases.into_iter().zip(ended) {
         assert_eq!(end(&command), (status, Some(kind)), "{prompt}: {:?}", command.terminal);
     }
-    let (kernel, refused) = turn("hello", environment("http://127.0.0.1:1/v1".into()), json!({})).await;
+    let (kernel, refused) =
+        turn("hello", environment("http://127.0.0.1:1/v1?key=planted-query".into()), json!({})).await;
     assert_eq!(end(&refused), (Failed, Some(ProviderUnavailable)));
     let phases = of_type(&kernel, EventType::BackendStatus);
     let lost: Vec<_> = phases.iter().filter(|phase| phase["phase"] == "transport-disconnected").collect();
     assert_eq!(lost.len(), 4, "once before each retry: {phases:?}");
     assert!(lost.iter().all(|phase| phase["resumeAt"].is_string() && phase["failureKind"] == "provider-unavailable"));
+    // Host, port and cause, and nothing else of the URL.
+    let expected = "the provider at 127.0.0.1:1 cannot be reached (connection refused)";
+    assert!(lost.iter().all(|phase| phase["message"] == expected), "{lost:?}");
+    assert_eq!(refused.terminal.unwrap().message.as_deref(), Some(expected));
     let (_, invalid) = turn("hello", environment("ftp://127.0.0.1".into()), json!({})).await;
     assert_eq!(end(&invalid), (Failed, Some(BackendFailed)));
 }

@@ -29,13 +29,22 @@ pub(in crate::backend) async fn ask(
     query: &SideQuery,
     chars_max: usize,
 ) -> Result<String, TurnEnd> {
-    if environment.backend.extensions() != Some(AgentExtensions::Qwen) {
-        return Ok(String::new());
-    }
-    match files.get(SETTINGS).and_then(|settings| model_in(settings.expose_secret())) {
+    match model_of(environment, files) {
         Some(model) => ask_keyed(model, environment, query, chars_max).await,
         None => Ok(String::new()),
     }
+}
+
+/// Whether the backend's model is known.
+pub(in crate::backend) fn has_model(environment: &BackendEnvironment, files: &BTreeMap<String, SecretString>) -> bool {
+    model_of(environment, files).is_some()
+}
+
+fn model_of(environment: &BackendEnvironment, files: &BTreeMap<String, SecretString>) -> Option<KeyedModel> {
+    if environment.backend.extensions() != Some(AgentExtensions::Qwen) {
+        return None;
+    }
+    files.get(SETTINGS).and_then(|settings| model_in(settings.expose_secret()))
 }
 
 #[derive(Default, Deserialize)]

@@ -13,11 +13,12 @@ mod permissions;
 pub mod program;
 mod provider_wait;
 mod thread;
+mod tool_sandbox;
 mod turn;
 mod unreported_commands;
 mod wire;
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{collections::HashMap, ffi::OsString, path::PathBuf};
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
@@ -29,13 +30,12 @@ use super::{
     toolkit,
     turn::{Turn, TurnAbort, TurnEnd, TurnResult},
 };
-use crate::{environment::BackendEnvironment, tool_gateway::ToolGateway, turn_sink::TurnSink};
+use crate::{
+    environment::BackendEnvironment, guard::PROTECTED_FOLDERS, tool_gateway::ToolGateway, turn_sink::TurnSink,
+};
 use permissions::SCRATCH_FOLDER;
 use thread::{OpenThread, OpenedThread, PromptState, ROLLOUT_FOLDER, open_thread};
 use turn::CodexTurn;
-
-/// Folders that Codex denies its tools. If one does not exist, Codex creates it to do so, and may leave it behind.
-const DENIED_FOLDERS: [&str; 4] = [".agents", ".aws", ".codex", ".git"];
 
 pub(crate) struct CodexBackend {
     environment: BackendEnvironment,
@@ -137,7 +137,8 @@ impl CodexBackend {
 
     fn start(&mut self, turn: &Turn) -> Result<Process, TurnEnd> {
         let program = self.program(turn.run.execution_policy.sandbox)?;
-        let folders = DENIED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
+        // If one does not exist, Codex creates it to deny it to its tools, and may leave it behind.
+        let folders = PROTECTED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
         self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
         start_process(&program)
     }
@@ -153,6 +154,13 @@ impl CodexBackend {
             let message = format!("the agent's home cannot be used: {}", error.kind());
             TurnEnd::failed(FailureKind::InfraFailed, message)
         })?;
+        let search_path = self.environment.tool_guard(sandbox).map(|guard| {
+            tool_sandbox::install(home, guard, std::env::var_os("PATH").as_deref()).map_err(|error| {
+                let message = format!("the sandbox of the agent's tools cannot be made: {}", error.kind());
+                TurnEnd::failed(FailureKind::InfraFailed, message)
+            })
+        });
+        let search_path = search_path.transpose()?.map(|path| (OsString::from("PATH"), path));
         let variables = [("CODEX_HOME", home), ("HOME", home), ("TMPDIR", scratch.as_path())];
         Ok(Program {
             path,
@@ -161,6 +169,7 @@ impl CodexBackend {
             environment: variables
                 .map(|(name, value)| (name.into(), value.into()))
                 .into_iter()
+                .chain(search_path)
                 .chain(self.environment.program_variables())
                 .collect(),
             version: Version::Bare,

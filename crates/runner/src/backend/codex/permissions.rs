@@ -1,7 +1,7 @@
 //! What Codex allows its tools, as one of its permission profiles: the run's sandbox and network. Of the directories that
 //! are hidden from backends (the server's data directory with other backends' homes, keys and tokens) only the workspace
-//! and a directory for temporary files are accessible. Codex confines its tools by this profile; Codex itself is not
-//! confined.
+//! and a directory for temporary files are accessible. The home, which has the provider's key, and the session's storage are
+//! hidden wherever they are. Codex confines its tools by this profile; Codex itself is not confined.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ pub(super) fn profile(policy: &ExecutionPolicy, environment: &BackendEnvironment
     // Codex resolves symbolic links in paths.
     let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
     let workspace = environment.workspace.as_ref().map(real).unwrap_or_default();
-    let hidden = environment.hidden.iter().map(real);
+    let hidden = hidden(environment).into_iter();
     let mut files = Map::new();
     let mut allow = |path: &Path, access: &str| files.insert(path.display().to_string(), access.into());
     let base = match policy.sandbox {
@@ -54,6 +54,19 @@ pub(super) fn profile(policy: &ExecutionPolicy, environment: &BackendEnvironment
     };
     let network = json!({"enabled": policy.network == Network::Enabled});
     Ok(Some(json!({"extends": base, "filesystem": files, "network": network})))
+}
+
+/// The directories that tools must not see. A directory within another one of them is left out.
+fn hidden(environment: &BackendEnvironment) -> Vec<PathBuf> {
+    let own = environment.home.iter().chain(&environment.storage);
+    let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    let mut hidden: Vec<PathBuf> = vec![];
+    for path in environment.hidden.iter().chain(own).map(real) {
+        if !hidden.iter().any(|outer| path.starts_with(outer)) {
+            hidden.push(path);
+        }
+    }
+    hidden
 }
 
 /// Fails if Codex did not activate the profile. A version that does not support profiles would confine its tools only by
@@ -89,7 +102,40 @@ fn beside(directory: &Path, target: &Path) -> io::Result<Vec<PathBuf>> {
 
 #[cfg(test)]
 mod tests {
+    use ostler_protocol::kernel::provider_profiles::AgentConfig;
+
     use super::*;
+
+    #[test]
+    fn the_home_and_the_storage_are_hidden_wherever_they_are() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path().canonicalize().unwrap();
+        let pod = BackendEnvironment {
+            workspace: Some(root.join("workspace")),
+            home: Some(root.join("home")),
+            storage: Some(root.join("storage")),
+            hidden: vec![root.join("secrets")],
+            ..BackendEnvironment::bare(AgentConfig::Codex)
+        };
+        let files_of = |sandbox: &str, environment: &BackendEnvironment| {
+            let policy = json!({"sandbox": sandbox, "approval": "never", "timeoutMs": 1, "network": "enabled",
+                "secretScope": {}});
+            let policy: ExecutionPolicy = serde_json::from_str(&policy.to_string()).unwrap();
+            profile(&policy, environment).unwrap().unwrap()["filesystem"].take()
+        };
+        let at = |files: &Value, name: &str| files[root.join(name).display().to_string()].clone();
+        for sandbox in ["workspace-write", "read-only"] {
+            let files = files_of(sandbox, &pod);
+            for name in ["home", "storage", "secrets"] {
+                assert_eq!(at(&files, name), "deny", "{sandbox}: {name}");
+            }
+        }
+        assert_eq!(at(&files_of("workspace-write", &pod), "home/scratch"), "write");
+        // On a server they are in its data directory.
+        let server = BackendEnvironment { hidden: vec![root.clone()], ..pod };
+        let files = files_of("workspace-write", &server);
+        assert_eq!((&files[root.display().to_string()], at(&files, "home")), (&json!("deny"), Value::Null));
+    }
 
     #[test]
     fn beside_lists_everything_except_the_path_to_the_target() {

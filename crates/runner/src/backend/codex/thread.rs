@@ -98,11 +98,6 @@ pub(super) async fn open_thread(
     sink: &TurnSink,
 ) -> Result<OpenedThread, TurnEnd> {
     initialize(process, sink).await?;
-    if let Some(storage) = &environment.storage {
-        let phase = json!({"phase": "codex-rollout-storage-mounted", "mountPath": storage,
-            "codexRolloutSubdir": ROLLOUT_FOLDER, "valuesPrinted": false});
-        sink.emit(EventType::BackendStatus, &phase).await;
-    }
     let settings = thread_settings(&turn.run.execution_policy, environment, gateway)?;
     let command_id = turn.command.command_id.to_string();
     let has_storage = environment.storage.is_some();

@@ -3,10 +3,10 @@
 
 use std::{collections::BTreeMap, io::ErrorKind, path::Path};
 
-use ostler_client::{restricted_web_client, web_client};
+use ostler_client::{connection_cause, restricted_web_client, web_client};
 use ostler_protocol::{FailureKind, outgoing::OutgoingRules, redaction::Redactor};
 use reqwest::{
-    Client, Response, StatusCode,
+    Client, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -34,6 +34,8 @@ const REFUSAL_MS_MAX: u64 = 10_000;
 pub(super) struct Endpoint {
     client: Client,
     url: String,
+    /// Host and port, for messages: a URL may contain a key.
+    address: String,
     model: String,
     key: Option<SecretString>,
     redactor: Redactor,
@@ -85,7 +87,7 @@ impl Endpoint {
         let client = client.map_err(|failure| ProviderError::new(FailureKind::BackendFailed, failure.message))?;
         let redactor = Redactor::new(&key.iter().map(|key| key.expose_secret()).collect::<Vec<_>>());
         let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
-        Ok(Self { client, url, model: model.to_owned(), key, redactor })
+        Ok(Self { client, url, address: host_and_port(base_url), model: model.to_owned(), key, redactor })
     }
 
     /// The body of a request.
@@ -111,7 +113,10 @@ impl Endpoint {
         let response = match timeout(Duration::from_millis(FIRST_BYTE_MS_MAX), request.send()).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(self.unreachable(&error)),
-            Err(_) => return Err(ProviderError::transient("the provider did not begin to reply in time")),
+            Err(_) => {
+                let message = format!("the provider at {} did not begin to reply in time", self.address);
+                return Err(ProviderError::transient(message));
+            }
         };
         if !response.status().is_success() {
             return Err(self.read_refusal(response).await);
@@ -126,8 +131,10 @@ impl Endpoint {
 
     fn unreachable(&self, error: &reqwest::Error) -> ProviderError {
         let what = if error.is_connect() { "cannot be reached" } else { "broke off before it replied" };
-        tracing::debug!(%error, "the provider {what}");
-        ProviderError { is_disconnected: true, ..ProviderError::transient(format!("the provider {what}")) }
+        let (address, cause) = (&self.address, connection_cause(error));
+        tracing::info!(address, cause, "the provider {what}");
+        let message = format!("the provider at {address} {what} ({cause})");
+        ProviderError { is_disconnected: true, ..ProviderError::transient(message) }
     }
 
     async fn read_refusal(&self, mut response: Response) -> ProviderError {
@@ -175,6 +182,13 @@ fn status_error(status: StatusCode, message: &str, has_key: bool) -> ProviderErr
         }
         _ => ProviderError::new(FailureKind::BackendFailed, text("the provider refused the request")),
     }
+}
+
+/// The host and the port of a URL, without user, path and query.
+fn host_and_port(url: &str) -> String {
+    let parsed = Url::parse(url).ok();
+    let address = parsed.and_then(|url| Some(format!("{}:{}", url.host_str()?, url.port_or_known_default()?)));
+    address.unwrap_or_else(|| "its address".to_owned())
 }
 
 fn bearer(key: &SecretString) -> Result<HeaderValue, ProviderError> {

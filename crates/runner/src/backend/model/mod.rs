@@ -20,6 +20,7 @@ use std::{array::IntoIter, collections::VecDeque, future::Future, pin::pin};
 use futures_util::future::{BoxFuture, join_all};
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
+    json::text_of,
     kernel::{
         conversation::Role,
         events::{EventType, PHASE_TRANSPORT_DISCONNECTED, PHASE_WAITING_PROVIDER},
@@ -234,9 +235,16 @@ impl ModelTurn<'_> {
         if is_final {
             return Ok(Some(TurnEnd::completed()));
         }
-        self.messages.push(ChatMessage::reply(&reply.text, &reply.calls));
         let results = self.call_tools(&reply.calls).await?;
-        self.messages.extend(reply.calls.iter().zip(&results).map(|(call, text)| ChatMessage::tool_result(call, text)));
+        // The next request has the calls as they were executed.
+        let executed = reply.calls.iter().zip(&results).map(|(call, result)| WireCall {
+            arguments: result.edited.clone().unwrap_or_else(|| call.arguments.clone()),
+            ..call.clone()
+        });
+        let executed: Vec<_> = executed.collect();
+        self.messages.push(ChatMessage::reply(&reply.text, &executed));
+        let answers = executed.iter().zip(&results).map(|(call, result)| ChatMessage::tool_result(call, &result.text));
+        self.messages.extend(answers);
         while let Some(steer) = self.listener.steers.pop_front() {
             self.messages.push(ChatMessage::of(Role::User, &steer.accept()));
         }
@@ -244,14 +252,14 @@ impl ModelTurn<'_> {
     }
 
     /// Calls the tools that a reply asks for, all at once. Returns a result for each: an error is for the model, which may do better.
-    async fn call_tools(&mut self, calls: &[WireCall]) -> Result<Vec<String>, TurnAbort> {
-        let mut results: Vec<BoxFuture<'static, String>> = vec![];
+    async fn call_tools(&mut self, calls: &[WireCall]) -> Result<Vec<ToolAnswer>, TurnAbort> {
+        let mut results: Vec<BoxFuture<'static, ToolAnswer>> = vec![];
         for call in calls {
             // A provider's id is unique within its reply only; ours is unique within the session.
             let id = self.listener.sink.new_id("tool");
             if !self.tools.has(&call.name) {
                 let text = self.answer_call(&id, call).await?;
-                results.push(Box::pin(std::future::ready(text)));
+                results.push(Box::pin(std::future::ready(ToolAnswer { text, edited: None })));
                 continue;
             }
             self.listener.sink.count_tool()?;
@@ -365,19 +373,29 @@ impl ModelTurn<'_> {
 }
 
 /// What the model gets of a call.
-fn read_called(called: Result<CalledTool, Failure>) -> String {
+struct ToolAnswer {
+    text: String,
+    /// The arguments with which a person has replaced those of the model, as JSON.
+    edited: Option<String>,
+}
+
+fn read_called(called: Result<CalledTool, Failure>) -> ToolAnswer {
     let called = match called {
         Ok(called) => called,
-        Err(failure) => return format!("error: the tool could not be called: {}", failure.message),
+        Err(failure) => {
+            let text = format!("error: the tool could not be called: {}", failure.message);
+            return ToolAnswer { text, edited: None };
+        }
     };
     let note = if called.truncated { "\n[The result is longer.]" } else { "" };
-    match called.status {
+    let text = match called.status {
         CallStatus::Completed => format!("{}{note}", called.content),
         CallStatus::Declined => format!("error: the call was declined: {}", called.content),
         CallStatus::Failed | CallStatus::OutcomeUnknown | CallStatus::Running => {
             format!("error: {}{note}", called.content)
         }
-    }
+    };
+    ToolAnswer { text, edited: called.edited_arguments.map(|arguments| text_of(&arguments)) }
 }
 
 #[expect(clippy::disallowed_methods, reason = "displayed to people; nothing is decided by it")]

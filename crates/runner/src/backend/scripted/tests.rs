@@ -282,7 +282,12 @@ async fn end_after_edits(editable: Option<Value>, edited: EditedArguments) -> Tu
 async fn edits_are_used_only_if_they_were_offered_and_are_what_their_digest_names() {
     let editable =
         json!({"arguments": {"path": "a"}, "schema": {"type": "object", "properties": {"path": {"type": "string"}}}});
-    let edits = |arguments: Value| EditedArguments { digest: canonical_hash(&arguments), arguments };
+    let edits = |arguments: Value| EditedArguments {
+        digest: canonical_hash(&arguments),
+        arguments,
+        tool: None,
+        sent_digest: None,
+    };
     let good = edits(json!({"path": "b"}));
     assert_eq!(end_after_edits(Some(editable.clone()), good.clone()).await, TurnEnd::completed());
     let forged = EditedArguments { arguments: json!({"path": "/"}), ..good.clone() };
