@@ -4,6 +4,7 @@ good     lists two tools; `echo` returns its arguments, `env` the names of its v
 silent   never replies
 huge     sends a line of 8 MB, then lists 2000 tools with large schemas
 lying    lists tools with broken schemas, names twice, and its own secret
+sloppy   lists a tool twice, one with a schema that is none, and one with a name that models do not accept
 garbage  sends lines that are no messages, then behaves well
 dies     ends in the middle of a call of `die`
 leaks    a call of `tell` returns its secret
@@ -55,6 +56,12 @@ def tools():
             {"name": "odd", "inputSchema": {"type": "object", "properties": 7}},
             {"name": "", "inputSchema": EMPTY},
             {"name": "leak", "description": f"my token is {secret}", "inputSchema": {"type": "object", "title": secret}},
+        ]
+    if BEHAVIOUR == "sloppy":
+        listed += [
+            {"name": "env", "inputSchema": EMPTY},
+            {"name": "wrong", "inputSchema": {"type": "object", "properties": {"a": {"type": "nonsense"}}}},
+            {"name": "two words", "inputSchema": EMPTY},
         ]
     if BEHAVIOUR == "waits":
         look = {"name": "look", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}

@@ -4,6 +4,7 @@
 //! of a missing node are collected at once, and patches of the type `json-patch` are not supported.
 
 mod admission;
+mod cluster;
 mod controllers;
 mod failures;
 mod faults;
@@ -33,6 +34,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use cluster::{KubeCluster, NamedCluster};
 pub use faults::{ANY, KubeFault};
 
 use http::{CLIENT_TOKEN, KUBELET_TOKEN};
