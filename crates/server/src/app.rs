@@ -1,15 +1,16 @@
 //! The state that every service function gets: the store, the lanes, the hub, time, ids, policy and the state of the dialects.
 
 mod calling_commands;
+mod redacting;
 mod run_ref;
 pub use calling_commands::{CallingCommand, CallingCommands};
 pub use run_ref::RunRef;
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson, Rule, Timestamp,
-    ids::{CommandId, RunId, SessionId, name},
+    Failure, FailureKind, Timestamp,
+    ids::{CommandId, RunId, SessionId},
     kernel::{
         events::{Event, EventType},
         operations::{Operation, Request},
@@ -436,26 +437,6 @@ impl App {
         self.runs.retain(|_, run| run.session != session);
         self.commands.retain(|_, run| run.session != session);
         self.calling_commands.forget_session(session);
-    }
-
-    /// A caller's JSON, redacted for storage.
-    pub fn redacted(&self, raw: &RawJson) -> Result<RawJson, Failure> {
-        match self.redactor.redact_json(raw.as_str()) {
-            Cow::Borrowed(_) => Ok(raw.clone()),
-            Cow::Owned(clean) => RawJson::parse(clean).map_err(Failure::internal),
-        }
-    }
-
-    /// Checks an id that a caller chose. It is stored and displayed unredacted, so it may not be a credential.
-    pub fn name<'a>(&self, field: &str, text: &'a str) -> Result<&'a str, Failure> {
-        name(field, text)?;
-        match self.redactor.redact(text) {
-            Cow::Borrowed(_) => Ok(text),
-            Cow::Owned(_) => {
-                let message = format!("{field} looks like a credential; what is named here is kept and shown");
-                Err(Failure::invalid(Rule::NameCredential, message).detail("field", field))
-            }
-        }
     }
 
     /// Resolves when the server accepts no new work any more.

@@ -80,7 +80,8 @@ pub enum Access {
     Read,
     /// Callers that may submit work and cancel it.
     Submit,
-    /// Callers that may see which provider profiles exist and whether they can be used: services that submit or provide.
+    /// Callers that may see which provider profiles exist and whether they can be used: users, and services that submit or
+    /// provide.
     Inspect,
     /// Callers that may write provider profiles: services of the role `provide`, for their owners.
     Provide,
@@ -89,13 +90,15 @@ pub enum Access {
     /// Callers that may own agents, threads with them, and relations that grant agents scopes: users. The operator is the user
     /// `local`.
     Own,
+    /// Callers that may read what the server counts: services of the role `metrics`.
+    Scrape,
     /// The operator alone.
     Operate,
 }
 
 impl Access {
     /// The values that an operation of the document may declare.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Public,
         Self::Signed,
         Self::Anonymous,
@@ -107,6 +110,7 @@ impl Access {
         Self::Provide,
         Self::Run,
         Self::Own,
+        Self::Scrape,
         Self::Operate,
     ];
 
@@ -124,6 +128,7 @@ impl Access {
             Self::Provide => "provide",
             Self::Run => "run",
             Self::Own => "own",
+            Self::Scrape => "scrape",
             Self::Operate => "operate",
         }
     }
@@ -135,13 +140,16 @@ impl Access {
     fn refusal(self) -> &'static str {
         match self {
             Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify => "this needs a token",
-            Self::Browse => "a runner sees its own run only; agents and tokens of the role provide see none",
-            Self::Read => "agents and tokens of the role provide see no run",
-            Self::Submit => "runners, agents and tokens of the role provide may not submit work",
-            Self::Inspect => "provider profiles are for services of the roles client and provide",
-            Self::Provide => "only the operator and services of the role provide may manage provider profiles",
+            Self::Browse => {
+                "a runner sees its own run only; agents and tokens of the roles provide and metrics see none"
+            }
+            Self::Read => "agents and tokens of the roles provide and metrics see no run",
+            Self::Submit => "runners, agents and tokens of the roles provide and metrics may not submit work",
+            Self::Inspect => "provider profiles are for users and services of the roles client and provide",
+            Self::Provide => "this needs the operator's token or a token of the role provide",
             Self::Run => "this token may not act as a runner",
             Self::Own => "agents, threads and grants are for users, not for services, runners and agents",
+            Self::Scrape => "only the operator and services of the role metrics may read the metrics",
             Self::Operate => "only the operator may do this",
         }
     }
@@ -152,17 +160,17 @@ impl Access {
         let admitted = match (self, caller) {
             (_, Operator) => true,
             (Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify, _) => true,
-            (Self::Read, _) => !matches!(caller, Agent { .. } | Service { role: TokenRole::Provide, .. }),
-            (Self::Browse, _) => {
-                !matches!(caller, Runner { .. } | Agent { .. } | Service { role: TokenRole::Provide, .. })
-            }
+            (Self::Read | Self::Browse, Service { role, .. }) => matches!(role, TokenRole::Client | TokenRole::Runner),
+            (Self::Read, _) => !matches!(caller, Agent { .. }),
+            (Self::Browse, _) => !matches!(caller, Runner { .. } | Agent { .. }),
             (Self::Submit, _) => matches!(caller, User { .. } | Service { role: TokenRole::Client, .. }),
             (Self::Inspect, _) => {
-                matches!(caller, Service { role: TokenRole::Client | TokenRole::Provide, .. })
+                matches!(caller, User { .. } | Service { role: TokenRole::Client | TokenRole::Provide, .. })
             }
             (Self::Provide, _) => matches!(caller, Service { role: TokenRole::Provide, .. }),
             (Self::Run, _) => matches!(caller, Runner { .. } | Service { role: TokenRole::Runner, .. }),
             (Self::Own, _) => matches!(caller, User { .. }),
+            (Self::Scrape, _) => matches!(caller, Service { role: TokenRole::Metrics, .. }),
             (Self::Operate, _) => false,
         };
         if admitted { Ok(()) } else { Err(Failure::rule(Rule::Role, self.refusal())) }

@@ -40,7 +40,7 @@ use crate::net::{forwarded::TrustedProxies, rates::Rates};
 pub use environment::Environment;
 pub use execution::{AgentsSection, ConfinementSection, RunnerSection, SessionsSection, WorkspacesSection};
 pub use keys::{Key, keys};
-pub use kubernetes::{KubernetesSection, PodResources};
+pub use kubernetes::{KubernetesSection, PodResources, PodToleration, TaintEffect, TolerationOperator};
 pub use limits::LimitsSection;
 pub use mcp::McpSection;
 pub(crate) use origins::EVERY_ORIGIN;
@@ -49,6 +49,7 @@ pub use reading::Overrides;
 pub use retention::{RetentionSection, TenantRetention};
 pub use sections::{Section, SectionType, Sections};
 pub use store::StoreSection;
+pub(crate) use store::address_of;
 pub use tools::{ALL_TOOLS, HttpRequestSection, RunAgentSection, ToolsSection, WebFetchSection};
 pub use values::{MS_MAX, check_range};
 
@@ -116,10 +117,13 @@ pub struct ServerSection {
     /// the server is bound to none.
     #[schema(value_type = Option<String>)]
     pub workspace: Option<PathBuf>,
-    /// Serve `/metrics` without a token. Otherwise it requires the operator's token.
+    /// Serve `/metrics` without a token. Otherwise it requires the operator's token, or one of the role `metrics`.
     pub open_metrics: bool,
     /// How long runners get to finish their turns when the server stops. Unfinished work is handed over.
     pub drain_ms: u64,
+    /// The commit that the program was built from, if the program knows it. Cannot be set in a file.
+    #[serde(skip)]
+    pub source_commit: Option<String>,
 }
 
 impl Default for ServerSection {
@@ -137,6 +141,7 @@ impl Default for ServerSection {
             workspace: None,
             open_metrics: false,
             drain_ms: 10_000,
+            source_commit: None,
         }
     }
 }
@@ -252,6 +257,7 @@ impl Config {
             ("mcp.client_budget", self.mcp.client_budget.unwrap_or(1).into(), 1..=10_000),
             ("mcp.drain_ms", self.mcp.drain_ms, 0..=MS_MAX),
             ("mcp.idle_ms", self.mcp.idle_ms, 1..=MS_MAX),
+            ("mcp.list_wait_ms", self.mcp.list_wait_ms, 1..=MS_MAX),
             ("mcp.reconnect_ms", self.mcp.reconnect_ms, 1..=MS_MAX),
             ("retention.sweep_ms", self.retention.sweep_ms, 1..=MS_MAX),
             ("retention.step_rows", self.retention.step_rows.into(), 1..=10_000),
@@ -313,6 +319,15 @@ impl Config {
 
     pub fn store(&self) -> Result<StoreConfig, Failure> {
         self.store.store(|| self.data_dir(), &self.environment)
+    }
+
+    /// Where the server's data is, for people: its data directory, and on Postgres the hosts of the database.
+    pub fn location(&self) -> Result<String, Failure> {
+        let data_dir = self.data_dir()?;
+        Ok(match self.store()? {
+            StoreConfig::Sqlite { .. } => data_dir.display().to_string(),
+            StoreConfig::Postgres { url } => format!("{} and Postgres at {}", data_dir.display(), address_of(&url)),
+        })
     }
 
     /// The standby that answers reads which tolerate staleness.

@@ -13,6 +13,7 @@ use std::{
 use ostler_protocol::{
     Failure, Rule,
     ids::{RunId, SessionId},
+    json::canonical_hash,
 };
 
 use crate::app::App;
@@ -39,6 +40,12 @@ pub fn session_workspace(app: &App, session: SessionId) -> Result<PathBuf, Failu
 
 pub fn all_workspaces(app: &App) -> Result<PathBuf, Failure> {
     Ok(app.config.data_dir()?.join("workspaces"))
+}
+
+/// Where it is recorded what resource bundles have placed in a directory of the machine. Kept with the directory, not with a run.
+pub fn local_bundles(app: &App, directory: &Path) -> Result<PathBuf, Failure> {
+    let hash = canonical_hash(&directory.to_string_lossy().into());
+    Ok(all_workspaces(app)?.join(format!("local-{}", &hash[..32])))
 }
 
 /// As [`create`], with a failure that a request can return.

@@ -14,6 +14,7 @@ use crate::{
 pub(crate) const ENGINE: &[Holding] = &[
     Holding::table("sessions", Copied, Kept, ContentsOnly),
     Holding::table("runs", Copied, Retention::WithSession, WithSession),
+    Holding::table("bundle_commits", Copied, Retention::WithSession, WithSession),
     Holding::table("commands", Copied, Retention::WithSession, WithSession),
     Holding::table("command_payloads", Copied, Retention::WithSession, WithSession),
     Holding::table("command_aliases", Copied, Retention::WithSession, WithSession),

@@ -66,9 +66,10 @@ impl RunRedactors {
         text
     }
 
+    /// The JSON of an event or a summary: its top-level fields are ours.
     pub fn redact_json(&self, mut raw: RawJson) -> RawJson {
         for redactor in &self.0 {
-            if let Cow::Owned(clean) = redactor.redact_json(raw.as_str()) {
+            if let Cow::Owned(clean) = redactor.redact_json_payload(raw.as_str()) {
                 // A text that is no JSON after it was redacted must not be stored as it was.
                 raw = RawJson::parse(clean).unwrap_or_else(|_| RawJson::empty_object());
             }

@@ -20,7 +20,7 @@ use crate::net::sockets::Close;
 
 mod page;
 
-pub use page::{Counts, Gauges, NAMES, page};
+pub use page::{ClusterGauges, Counts, Gauges, NAMES, page};
 
 /// Where the buckets of a time end, in microseconds.
 const TIMES_US: [u64; 12] =

@@ -20,7 +20,7 @@ use crate::{
     auth::{Authenticator, Issuers, operator_token, signing_key, token_of_variable},
     bound_workspace,
     clock::{Clock, ServerClock},
-    config::Config,
+    config::{Config, address_of},
     dialect::{Dialect, Dialects, Opening},
     directories,
     hub::Hub,
@@ -130,7 +130,9 @@ impl Server {
         let toolkit = Toolkit::new(&config, &dialects);
         let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(StartLocks::default()).with(dialects);
         #[cfg(feature = "kubernetes")]
-        let states = states.with(crate::kubernetes::KubernetesState::open(&config).await?);
+        let states = states
+            .with(crate::kubernetes::KubernetesState::open(&config).await?)
+            .with(launcher::ref_lookups::RefLookups::default());
         let parts = Parts {
             db,
             lanes,
@@ -313,19 +315,6 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
 
 fn no_data_dir(cause: &str) -> String {
     format!("cannot make the data directory {cause}")
-}
-
-/// The hosts and ports of a database URL, which has a password as well.
-fn address_of(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let with_port = |host: &str| match host {
-        "" => "its default address".to_owned(),
-        host if host.ends_with(']') || !host.contains(':') => format!("{host}:5432"),
-        host => host.to_owned(),
-    };
-    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
-    hosts.split(',').map(with_port).collect::<Vec<_>>().join(", ")
 }
 
 /// The free space of the disk that the file is on.

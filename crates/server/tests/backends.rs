@@ -1,5 +1,6 @@
 //! The list of backends: whether each profile is ready, and which callers see which profiles.
 
+use ostler_protocol::FailureKind::{Forbidden, NotFound};
 use serde_json::{Value, json};
 
 use crate::harness::{Caller, EXTERNAL, Engine, TestServer, both_engines, eventually, id, one_engine};
@@ -21,6 +22,19 @@ async fn backends(caller: &Caller) -> Vec<Value> {
 
 async fn names(caller: &Caller) -> Vec<String> {
     backends(caller).await.iter().map(|backend| id(backend, "profile")).collect()
+}
+
+/// The profiles that this test has set, as `GET /api/v1/provider-profiles` lists them. Each shows a user its status and no more.
+async fn own_statuses(user: &Caller) -> Vec<(String, Value)> {
+    let list = user.get("/api/v1/provider-profiles").await.with_status(200);
+    let all = list["providerProfiles"].as_array().unwrap().clone();
+    let own: Vec<_> = all.into_iter().filter(|profile| OWN.iter().any(|name| profile["profile"] == *name)).collect();
+    for profile in &own {
+        for hidden in ["resourceVersion", "credentialHashSuffix", "configHashSuffix", "updatedAt", "validation"] {
+            assert_eq!(profile[hidden], Value::Null, "{hidden} of {profile}");
+        }
+    }
+    own.iter().map(|profile| (id(profile, "profile"), profile["tenantId"].clone())).collect()
 }
 
 /// The listed profiles that this test has set, with their tenants.
@@ -51,6 +65,11 @@ async fn a_user_sees_the_profiles_that_their_runs_may_name(engine: Engine) {
     let expected = [operators("barred"), operators("shared"), ("own".to_owned(), json!("hwlab"))];
     assert_eq!(own(&server.with_token(Some(&user_token))).await, expected);
     assert_eq!(own(server.caller("client")).await, expected);
+    let user = server.with_token(Some(&user_token));
+    assert_eq!(own_statuses(&user).await, expected);
+    user.get("/api/v1/provider-profiles/shared").await.with_status(200);
+    user.get("/api/v1/provider-profiles/theirs").await.refused(NotFound);
+    user.get("/api/v1/provider-profiles/shared/config").await.refused(Forbidden);
     // A service of role runner submits no run.
     let runner = names(server.caller("runner")).await;
     assert!(runner.contains(&"codex".to_owned()) && runner.contains(&EXTERNAL.to_owned()), "{runner:?}");
@@ -60,6 +79,7 @@ async fn a_user_sees_the_profiles_that_their_runs_may_name(engine: Engine) {
     server.restart().await;
     let expected = [operators("shared"), ("own".to_owned(), json!("hwlab"))];
     assert_eq!(own(&server.with_token(Some(&user_token))).await, expected);
+    assert_eq!(own_statuses(&server.with_token(Some(&user_token))).await, expected);
 }
 
 #[one_engine]

@@ -80,6 +80,27 @@ fn the_role_grants_what_the_server_calls_and_nothing_else() {
     }
 }
 
+#[test]
+fn the_guide_lists_the_rights_of_the_role() {
+    let guide = std::fs::read_to_string(root().join("docs/kubernetes.md")).unwrap();
+    let (_, section) = guide.split_once("## What the server may do in the cluster").unwrap();
+    let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let mut listed = BTreeSet::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (resource, group) = cells[0].split_once(' ').unwrap_or((cells[0], ""));
+        let (resource, group) = (resource.trim_matches('`'), group.trim_matches(['(', ')']));
+        listed.extend(cells[1].split(", ").map(|verb| (group.to_owned(), resource.to_owned(), verb.to_owned())));
+    }
+    let granted: BTreeSet<_> = all_granted().map(|(g, r, v)| (g.to_owned(), r.to_owned(), v.to_owned())).collect();
+    assert_eq!(listed, granted);
+    // Every prefix of a Secret that the server may write is in the guide, as the policy has it.
+    let policy = std::fs::read_to_string(root().join("deploy/kubernetes/production/secret-names.yaml")).unwrap();
+    for prefix in ["agentrun-v01-provider-", "agentrun-v01-tenant-", "ostler-run-"] {
+        assert!(policy.contains(&format!("\"{prefix}\"")) && section.contains(&format!("`{prefix}…`")), "{prefix}");
+    }
+}
+
 #[cfg(feature = "kubernetes")]
 #[test]
 fn every_call_of_the_server_has_a_right_and_every_right_a_call() {

@@ -236,7 +236,11 @@ async fn a_run_ends_with_everything_in_it(engine: Engine) {
     runner.try_end_run("completed").await.refused_by(StateConflict, "run-terminal");
     let turn = json!({"type": "turn", "payload": {"prompt": "more"}});
     server.submit(&run_id, &turn).await.refused_by(StateConflict, "run-terminal");
-    server.create_job(&run_id, &json!({"commandId": two})).await.refused_by(StateConflict, "run-terminal");
+    let refused = server.create_job(&run_id, &json!({"commandId": two})).await.with_status(409);
+    assert_eq!(
+        (&refused["failureKind"], &refused["details"]["rule"]),
+        (&json!("schema-invalid"), &json!("run-terminal"))
+    );
     server.try_claim(&run_id, "runner-b", 1_000).await.refused_by(StateConflict, "run-terminal");
     runner.try_patch_lease(json!({})).await.refused_by(StateConflict, "run-terminal");
     assert_eq!(server.cancel_run(&run_id).await["status"], "failed");

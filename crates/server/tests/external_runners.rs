@@ -385,6 +385,7 @@ async fn an_external_profile_is_shown_with_the_last_request_for_a_job(engine: En
     assert_eq!(backend["message"], "external profile; a runner last requested a job 7 s ago");
     let profile = shown("/api/v1/provider-profiles", "providerProfiles").await;
     assert_eq!(profile["message"], backend["message"]);
+    assert_eq!(profile["lastClaimAt"], backend["external"]["lastClaimAt"]);
 }
 
 #[both_engines]

@@ -20,6 +20,15 @@ async fn health_says_who_it_is_without_a_token(engine: Engine) {
     }
 }
 
+#[one_engine]
+async fn health_names_the_commit_of_the_program(engine: Engine) {
+    let server =
+        TestServer::with(engine, |setup| setup.config.server.source_commit = Some("0123456789ab".into())).await;
+    for path in ["/health", "/health/live", "/health/readiness"] {
+        assert_eq!(server.get(path).await.with_status(200)["sourceCommit"], "0123456789ab", "{path}");
+    }
+}
+
 #[both_engines]
 async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine) {
     let server = TestServer::start(engine).await;

@@ -6,5 +6,7 @@ mod ending;
 mod extras;
 mod faults;
 mod logs;
+mod lookups;
 mod secrets;
 mod storage;
+mod views;

@@ -55,6 +55,11 @@ async fn labels_out_of_their_bounds_are_rejected_and_change_nothing(engine: Engi
         server.send_text("PATCH", &path, patch.clone()).await.refused_by(SchemaInvalid, rule);
         server.send_text("PATCH", &session, patch).await.refused_by(SchemaInvalid, rule);
     }
+    // The schema of the body finds the same problem, which is not listed again.
+    for labels in [json!({"Team": "x"}), json!({"team": "a,b"})] {
+        let answer = server.send_text("PATCH", &path, json!({"labels": labels}).to_string()).await;
+        assert_eq!(answer.body["details"]["problems"], Value::Null, "{}", answer.text);
+    }
     server.send_text("PATCH", &path, "{}").await.refused_by(SchemaInvalid, "labels-required");
     server.send_text("PATCH", &session, "{}").await.refused_by(SchemaInvalid, "title-required");
     // With one that it has there are as many as there may be; one more is too many.

@@ -47,6 +47,7 @@ mod rates;
 mod read_replica;
 mod replicas;
 mod resident;
+mod resource_bundles;
 mod results;
 mod retention;
 mod run_input;

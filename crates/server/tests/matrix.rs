@@ -21,12 +21,14 @@ enum Kind {
     Client,
     ServiceRunner,
     Provider,
+    Scraper,
     User,
     RunsRunner,
     Agent,
 }
 
-const KINDS: [Kind; 6] = [Kind::Client, Kind::ServiceRunner, Kind::Provider, Kind::User, Kind::RunsRunner, Kind::Agent];
+const KINDS: [Kind; 7] =
+    [Kind::Client, Kind::ServiceRunner, Kind::Provider, Kind::Scraper, Kind::User, Kind::RunsRunner, Kind::Agent];
 
 /// Which kinds of caller what is declared admits: the table of `docs/callers.md`. The operator is always admitted.
 fn admitted(access: &str) -> &'static [Kind] {
@@ -37,9 +39,10 @@ fn admitted(access: &str) -> &'static [Kind] {
         "browse" => &[Client, ServiceRunner, User],
         "submit" => &[Client, User],
         "own" => &[User],
-        "inspect" => &[Client, Provider],
+        "inspect" => &[Client, Provider, User],
         "provide" => &[Provider],
         "run" => &[ServiceRunner, RunsRunner],
+        "scrape" => &[Scraper],
         "operate" => &[],
         other => panic!("nobody knows what {other:?} admits"),
     }
@@ -207,6 +210,9 @@ async fn runs_token(server: &TestServer, scene: &Scene, phase: &str) -> Caller {
 
 async fn service(server: &TestServer, role: &str, tenant: &str, expires_in_ms: Option<i64>) -> (Caller, String) {
     let mut body = json!({"name": MARKER, "role": role, "tenants": [tenant]});
+    if role == "metrics" {
+        body["tenants"] = json!([]);
+    }
     if let Some(ms) = expires_in_ms {
         body["expiresInMs"] = ms.into();
     }
@@ -261,6 +267,7 @@ async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Ca
         (Kind::Client, service(server, "client", tenant, None).await.0),
         (Kind::ServiceRunner, service(server, "runner", tenant, None).await.0),
         (Kind::Provider, service(server, "provide", tenant, None).await.0),
+        (Kind::Scraper, service(server, "metrics", tenant, None).await.0),
         (Kind::User, user(server, &format!("user-{tenant}-{}", of.job_id), tenant).await),
         (Kind::RunsRunner, runs_token(server, of, "running").await),
         (Kind::Agent, agent(server, &of.agent_id).await),

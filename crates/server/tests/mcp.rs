@@ -141,8 +141,9 @@ fn names(tools: &[McpTool]) -> Vec<&str> {
 
 async fn text(lease: &Lease, tool: &str, arguments: Value) -> Result<Value, McpProblem> {
     let arguments: Map<_, _> = arguments.as_object().cloned().unwrap_or_default();
-    let result = lease.call(tool, arguments).await?;
-    Ok(serde_json::from_str(result["content"][0]["text"].as_str().unwrap()).unwrap())
+    let view = lease.ready().await?;
+    let result = lease.call(&view, tool, arguments).await?;
+    Ok(serde_json::from_str(&result.content[0].as_text().unwrap().text).unwrap())
 }
 
 fn processes_of(script: &Path) -> usize {
@@ -208,9 +209,9 @@ async fn a_server_that_is_hostile_fails_alone(engine: Engine) {
     assert_eq!(view.tools.len(), TOOLS_MAX);
     assert!(view.tools[2].invalid_reason.is_some() && view.tools[2].schema.is_none());
     let (_lying, view) = bench.connected("lying").await;
-    assert_eq!(names(&view.tools), ["echo", "env", "text", "odd", "", "leak"]);
+    assert_eq!(names(&view.tools), ["echo", "env", "text", "odd", "", "leak", "echo"]);
     let invalid: Vec<_> = view.tools.iter().filter(|tool| tool.invalid_reason.is_some()).collect();
-    assert_eq!(invalid.len(), 3);
+    assert_eq!(invalid.len(), 4);
     assert!(!format!("{:?}", view.tools).contains(SECRET), "a server's texts are redacted");
     assert_eq!(silent.ready().await.unwrap_err(), McpProblem::TimedOut);
     bench.until("silent", ConnectionState::Failed).await;

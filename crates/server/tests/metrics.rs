@@ -92,13 +92,22 @@ async fn what_happens_in_the_mesh_is_counted(engine: Engine) {
 }
 
 #[one_engine]
-async fn only_the_operator_reads_it_unless_it_is_opened(engine: Engine) {
+async fn only_the_operator_and_tokens_of_its_own_role_read_it_unless_it_is_opened(engine: Engine) {
     let closed = TestServer::with(engine, |setup| {
         setup.token("platform", "client", &["hwlab"]);
+        setup.token("prometheus", "metrics", &[]);
     })
     .await;
     assert_eq!(closed.with_token(None).get("/metrics").await.status, 401);
     assert_eq!(closed.caller("platform").get("/metrics").await.status, 403);
+    // A token of its own reads it, and nothing else.
+    let scraper = closed.caller("prometheus");
+    assert_eq!(scraper.get("/metrics").await.status, 200);
+    for path in ["/api/v1/runs", "/api/v1/sessions", "/api/v1/backends", "/api/v1/provider-profiles", "/api/v1/tokens"]
+    {
+        assert_eq!(scraper.get(path).await.status, 403, "{path}");
+    }
+    assert_eq!(scraper.get("/api/v1/caller").await.ok()["access"], serde_json::json!(["scrape"]));
     let open = TestServer::with(engine, |setup| setup.config.server.open_metrics = true).await;
     assert_eq!(open.with_token(None).get("/metrics").await.status, 200);
 }

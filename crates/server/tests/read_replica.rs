@@ -6,7 +6,7 @@ use ostler_testkit::postgres::{Cluster, find_binaries};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::harness::{Engine, TestServer, eventually, id, run};
+use crate::harness::{Engine, Setup, TestServer, eventually, id, run};
 
 const LAG_MAX: Duration = Duration::from_millis(1_500);
 
@@ -68,5 +68,51 @@ fn lists_are_as_stale_as_the_bound_allows_and_no_staler() {
         let session_id = id(&server.get(&format!("/api/v1/runs/{last}")).await.ok(), "sessionId");
         let history = server.get(&format!("/api/v1/sessions/{session_id}/trace")).await.ok();
         assert!(!history["events"].as_array().unwrap().is_empty(), "{history}");
+    });
+}
+
+/// Waits until a standby has everything that another cluster has written.
+async fn catch_up(standby: &Cluster, position: &str) {
+    let sql = format!("SELECT pg_last_wal_replay_lsn() >= '{position}'");
+    eventually("the standby catches up", async || (standby.execute(&sql).unwrap() == "t").then_some(())).await;
+}
+
+/// The standby is further in its log than the new primary is in its own, but in another history: it has what was lost in the failover,
+/// and nothing that was written since.
+#[test]
+fn a_standby_that_has_not_followed_a_failover_is_not_read() {
+    // On this thread, which outlives all of them.
+    let mut lost = Cluster::start(&find_binaries().expect("Postgres is installed")).unwrap();
+    let (mut next, left_behind) = (lost.standby().unwrap(), lost.standby().unwrap());
+    let settings = |primary: &Cluster, replica: Option<&Cluster>| {
+        let (primary, replica) = (primary.url(), replica.map(Cluster::url));
+        move |setup: &mut Setup| {
+            setup.config.store.database_url = Some(primary.into());
+            setup.config.store.read_database_url = replica.map(Into::into);
+            setup.config.store.read_lag_max_ms = LAG_MAX.as_millis() as u64;
+        }
+    };
+    run(async {
+        let server = TestServer::with(Engine::Sqlite, settings(&lost, None)).await;
+        server.create_run().await;
+        drop(server);
+        catch_up(&next, &lost.execute("SELECT pg_current_wal_flush_lsn()").unwrap()).await;
+        next.stop().unwrap();
+        for _ in 0..3 {
+            lost.execute("SELECT pg_logical_emit_message(false, 'ostler', 'lost in the failover')").unwrap();
+            lost.execute("SELECT pg_switch_wal()").unwrap();
+        }
+        catch_up(&left_behind, &lost.execute("SELECT pg_current_wal_flush_lsn()").unwrap()).await;
+        lost.kill().unwrap();
+        next.start_again().unwrap();
+        next.promote().unwrap();
+
+        let server = TestServer::with(Engine::Sqlite, settings(&next, Some(&left_behind))).await;
+        let run_id = server.create_run().await;
+        let position = next.execute("SELECT pg_current_wal_flush_lsn()").unwrap();
+        catch_up(&left_behind, &position).await;
+        for _ in 0..3 {
+            assert!(lists(&server, &run_id).await, "the primary answers");
+        }
     });
 }

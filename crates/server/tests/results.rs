@@ -70,7 +70,7 @@ async fn every_field_is_there_from_the_beginning(engine: Engine) {
     let empty = json!({"count": 0, "statusCounts": {}, "exitCodeCounts": {}, "items": []});
     assert_eq!(fresh["toolCallSummary"], empty);
     let liveness = ["active", "externalProfile", "lastCommandActivity", "lastEventAgeMs", "lastSeq", "lease"];
-    let rest = ["openToolCalls", "otherWorkspace", "phase", "recovery", "resumeAt", "suggestedAction"];
+    let rest = ["openToolCalls", "otherWorkspace", "phase", "podReason", "recovery", "resumeAt", "suggestedAction"];
     assert_eq!(keys(&fresh["liveness"]), [&liveness[..], &rest].concat());
     assert_eq!(keys(&fresh["supervisor"]), ["state", "suggestedAction", "summary"]);
     let runner = server.claim(&run_id, "runner-a").await;

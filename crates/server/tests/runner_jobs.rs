@@ -114,7 +114,12 @@ async fn a_job_for_what_is_over_is_refused(engine: Engine) {
     server.create_job(&run_id, &json!({"commandId": one})).await.refused_by(Cancelled, "command-cancelled");
     let runner = server.claim(&run_id, "runner-a").await;
     runner.end(&two, "completed").await;
-    server.create_job(&run_id, &json!({"commandId": two})).await.refused_by(StateConflict, "command-terminal");
+    // The status and the kind are those of the manager's specification.
+    let refused = server.create_job(&run_id, &json!({"commandId": two})).await.with_status(409);
+    assert_eq!(
+        (&refused["failureKind"], &refused["details"]["rule"]),
+        (&json!("schema-invalid"), &json!("command-terminal"))
+    );
     server.create_job(&run_id, &json!({"commandId": "cmd_x"})).await.refused(NotFound);
     runner.release().await;
     server.cancel_run(&run_id).await;
@@ -138,8 +143,11 @@ async fn a_command_that_a_runner_works_on_gets_no_second_one(engine: Engine) {
             "acked" => drop(runner.ack(&turn).await),
             _ => drop(runner.say(&turn, "at it").await),
         }
-        let refused = server.create_job(&run_id, &bare).await.refused_by(StateConflict, "command-not-pending");
-        assert_eq!(refused.details["state"], state);
+        let refused = server.create_job(&run_id, &bare).await.with_status(409);
+        assert_eq!(
+            (&refused["failureKind"], &refused["details"]["rule"], &refused["details"]["state"]),
+            (&json!("schema-invalid"), &json!("command-not-pending"), &json!(state))
+        );
     }
     // The same key still returns the first answer, and a command that waits can get a runner.
     assert_eq!(server.create_job(&run_id, &body).await.with_status(200)["runnerJobId"], first["runnerJobId"]);

@@ -279,3 +279,22 @@ async fn a_busy_session_takes_no_second_run(engine: Engine) {
     server.post("/api/v1/runs", &body).await.with_status(201);
     server.submit(&idle, &turn).await.with_status(201);
 }
+
+#[both_engines]
+async fn a_password_that_is_a_word_of_the_protocol_breaks_no_run(engine: Engine) {
+    let (server, app) = TestServer::with_app(engine, |_| {}).await;
+    // As a password of the database is known, from the start.
+    app.redactor.learn(["secret", "enabled", "prompt", "status"]);
+    let run_id = id(&server.post("/api/v1/runs", &run_body()).await.with_status(201), "runId");
+    let run = server.run(&run_id).await;
+    assert!(run["executionPolicy"]["secretScope"].is_object(), "{run}");
+    assert_eq!(run["executionPolicy"]["network"], "enabled");
+    let command_id = server.turn(&run_id, "tell me a secret").await;
+    assert_eq!(server.command(&run_id, &command_id).await["payload"]["prompt"], "tell me a [redacted]");
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    runner.end(&command_id, "completed").await;
+    assert_eq!(server.command(&run_id, &command_id).await["state"], "completed");
+    let audit = server.events_of(&run_id, "audit").await;
+    assert!(audit[0]["payload"]["executionPolicy"]["secretScope"].is_object(), "{audit:?}");
+}

@@ -421,8 +421,8 @@ async fn a_cancel_ends_what_is_active_and_else_does_nothing(engine: Engine) {
 #[both_engines]
 async fn the_state_of_the_latest_run_is_shown_and_filters_whole_pages(engine: Engine) {
     let server = TestServer::start(engine).await;
-    assert_eq!(make(&server, "empty").await["state"], Value::Null);
-    let mut expected = vec![];
+    assert_eq!(make(&server, "empty").await["state"], "waiting", "for its first run");
+    let mut expected = vec![("empty".to_owned(), "waiting")];
     for n in 0..9 {
         server.clock.advance_ms(1);
         let (name, state) = (format!("s{n}"), ["completed", "failed", "blocked"][n % 3]);
@@ -458,13 +458,17 @@ async fn the_state_of_the_latest_run_is_shown_and_filters_whole_pages(engine: En
     let page = server.get("/api/v1/sessions?state=all").await.ok();
     for session in page["sessions"].as_array().unwrap() {
         let found = expected.iter().find(|(name, _)| session["sessionId"] == name.as_str());
-        assert_eq!(session["state"], found.map_or(Value::Null, |(_, state)| json!(state)), "{session}");
+        assert_eq!(session["state"], found.unwrap().1, "{session}");
     }
     for state in ["waiting", "running", "completed", "failed", "blocked", "cancelled", "failed,waiting"] {
         let wanted = expected.iter().rev().filter(|(_, of)| state.split(',').any(|word| word == *of));
         let wanted: Vec<_> = wanted.map(|(name, _)| name.clone()).collect();
         assert_eq!(walk(&server, 2, &format!("state={state}")).await, wanted, "newest first: {state}");
     }
+    // A session that was closed before its first run waits for nothing.
+    server.post(&at("empty", "/control"), &json!({"action": "close"})).await.ok();
+    assert_eq!(show(&server, "empty").await["state"], Value::Null);
+    assert!(!walk(&server, 2, "state=waiting").await.contains(&"empty".to_owned()));
     // A cursor belongs to its filter.
     let first = server.get("/api/v1/sessions?state=failed&limit=1").await.ok();
     let cursor = first["nextCursor"].as_str().unwrap();

@@ -313,6 +313,10 @@ async fn a_command_restricts_the_tools_of_its_run(engine: Engine) {
     let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();
     assert_eq!(names, ["slow_read", "time_now"]);
     assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed");
+    let again = server.get(&path).await.with_status(200);
+    assert_eq!(again["earlierCalls"].as_array().unwrap().len(), 1);
+    let without = server.get(&format!("{path}&withoutCalls=true")).await.with_status(200);
+    assert_eq!((&without["tools"], &without["earlierCalls"]), (&again["tools"], &json!([])));
     let refused = work.call(&server, "write_note", r#"{"text": "x"}"#).await;
     assert_eq!((&refused["status"], notebook.written()), (&json!("failed"), 0));
     assert!(refused["content"].as_str().unwrap().contains("there is no tool"), "{refused}");
@@ -342,6 +346,8 @@ async fn tools_are_listed_and_the_operator_can_try_one(engine: Engine) {
     let tried = server.post(try_note, &json!({"arguments": {"text": "x"}})).await.with_status(200);
     assert_eq!((&tried["status"], &tried["content"]), (&json!("completed"), &json!("written: x")));
     server.post(try_note, &json!({"arguments": {}})).await.refused_by(SchemaInvalid, "tool-arguments");
+    let nowhere = json!({"arguments": {"timezone": "Mars/Olympus"}});
+    server.post("/api/v1/tools/time_now/calls", &nowhere).await.refused_by(SchemaInvalid, "tool-arguments");
     server.post("/api/v1/tools/slow_read/calls", &json!({"arguments": {}})).await.refused_by(NotFound, "tool-unknown");
     server.caller("client").post(try_note, &json!({"arguments": {"text": "x"}})).await.refused(Forbidden);
     assert_eq!(notebook.written(), 1);

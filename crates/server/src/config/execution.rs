@@ -111,8 +111,8 @@ impl Default for WorkspacesSection {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConfinementSection {
-    /// Confine programs to their workspace, home and storage, and deny them the data directory, if the kernel
-    /// has Landlock. A run with `danger-full-access` is never confined.
+    /// Confine programs to their workspace, home and storage, and deny them the files in the data directory, if the kernel
+    /// has Landlock. They can still list the names of its files. A run with `danger-full-access` is never confined.
     pub landlock: bool,
     /// Give each program its own PID namespace, if the system allows it, so that it sees only its own
     /// processes.

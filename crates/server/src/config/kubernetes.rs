@@ -40,6 +40,12 @@ pub struct KubernetesSection {
     pub job_prefix: String,
     /// The service account of pods, which get no token of it.
     pub service_account: Option<String>,
+    /// Secrets with credentials for the registry of `image`.
+    pub image_pull_secrets: Vec<String>,
+    /// Labels that a node must have to get pods of runners. In the environment a JSON object.
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints of nodes that pods of runners tolerate, each with `key`, `operator`, `value` and `effect`.
+    pub tolerations: Vec<PodToleration>,
     /// The URL under which pods reach this server. Required for `runner.launcher = "kubernetes"`.
     pub server_url: Option<String>,
     /// The certificate authority (PEM) that pods trust for `server_url`, beside those of their image.
@@ -72,6 +78,36 @@ pub struct KubernetesSection {
     /// Requests and limits of pods by profile: `[kubernetes.resources.NAME]`, in the environment a JSON object. The name
     /// `default` stands for all other profiles.
     pub resources: BTreeMap<String, PodResources>,
+}
+
+/// A taint that pods tolerate, as the cluster defines it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PodToleration {
+    /// All taints if unset, with the operator `Exists`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    #[serde(default)]
+    pub operator: TolerationOperator,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// All effects if unset.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect: Option<TaintEffect>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum TolerationOperator {
+    #[default]
+    Equal,
+    Exists,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub enum TaintEffect {
+    NoSchedule,
+    PreferNoSchedule,
+    NoExecute,
 }
 
 /// The resources of a pod, in the cluster's notation: `500m`, `2`, `512Mi`.
@@ -108,6 +144,9 @@ impl Default for KubernetesSection {
             image_repositories: vec![],
             job_prefix: "ostler-run".into(),
             service_account: None,
+            image_pull_secrets: vec![],
+            node_selector: BTreeMap::new(),
+            tolerations: vec![],
             server_url: None,
             ca_file: None,
             finished_jobs_max: 100,
@@ -174,14 +213,21 @@ impl KubernetesSection {
             ("service_account", &self.service_account),
             ("storage_class", &self.storage_class),
         ];
-        for (key, name) in names {
-            let is_name = |name: &String| {
-                let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
-                (1..=NAME_CHARS_MAX).contains(&name.len()) && name.bytes().all(is_plain)
-            };
-            if name.as_ref().is_some_and(|name| !is_name(name)) {
+        let names = names.into_iter().flat_map(|(key, name)| name.iter().map(move |name| (key, name)));
+        let secrets = self.image_pull_secrets.iter().map(|name| ("image_pull_secrets", name));
+        for (key, name) in names.chain(secrets) {
+            let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+            if !(1..=NAME_CHARS_MAX).contains(&name.len()) || !name.bytes().all(is_plain) {
                 problems.push(problem(key, format!("kubernetes.{key} is not the name of an object of a cluster")));
             }
+        }
+        for toleration in &self.tolerations {
+            let message = match (&toleration.key, toleration.operator, &toleration.value) {
+                (None, TolerationOperator::Equal, _) => "needs a key, or the operator Exists",
+                (_, TolerationOperator::Exists, Some(_)) => "with the operator Exists has no value",
+                _ => continue,
+            };
+            problems.push(problem("tolerations", format!("an entry of kubernetes.tolerations {message}")));
         }
         if runner.launcher == Launcher::Kubernetes {
             problems.extend(self.missing().map(|key| problem(key, format!("kubernetes.{key} must be set"))));
@@ -216,6 +262,12 @@ mod tests {
         assert!(problems(|section| section.storage_prefix = "a_".into())[0].contains("kubernetes.storage_prefix"));
         assert!(problems(|section| section.storage_class = Some("".into()))[0].contains("kubernetes.storage_class"));
         assert_eq!(problems(|section| section.storage_prefix = "agentrun-v01-session".into()), [""; 0]);
+        let pull = problems(|section| section.image_pull_secrets = vec!["my-registry".into(), "My".into()]);
+        assert!(pull.len() == 1 && pull[0].contains("kubernetes.image_pull_secrets"), "{pull:?}");
+        let exists = PodToleration { operator: TolerationOperator::Exists, ..PodToleration::default() };
+        let both = PodToleration { value: Some("agents".into()), ..exists.clone() };
+        let tolerations = problems(|section| section.tolerations = vec![exists, PodToleration::default(), both]);
+        assert_eq!(tolerations.len(), 2, "{tolerations:?}");
         let runner = RunnerSection { launcher: Launcher::Kubernetes, ..RunnerSection::default() };
         assert_eq!(KubernetesSection::default().problems(&runner).len(), 2, "an image and a URL are needed");
     }

@@ -30,7 +30,11 @@ pub struct McpSection {
     pub drain_ms: u64,
     /// How long a connection that has users may be idle. It is made again for the next call.
     pub idle_ms: u64,
-    /// The pause before a server's process that ended is started again, up to three times.
+    /// How long after a server's first start a list of tools waits for it to connect. One that takes longer connects in the
+    /// background, and is left out of the list; a server that was connected before is waited for up to 10 s.
+    pub list_wait_ms: u64,
+    /// The pause before a server's process that ended is started again, up to three times. After that, and after a first start
+    /// that failed, the next start waits for the next use and for a pause that grows from 1 s to 5 min.
     pub reconnect_ms: u64,
     /// The servers: `[mcp.servers.NAME]` with `command`, `args`, `env` and `cwd`, or with `url` and `headers`; in the
     /// environment a JSON object. `trust_hints` lets runs with hard limits rely on what the server states about its tools. A
@@ -47,6 +51,7 @@ impl Default for McpSection {
             budget_mode: None,
             drain_ms: 30_000,
             idle_ms: 300_000,
+            list_wait_ms: 2_000,
             reconnect_ms: 5_000,
             servers: BTreeMap::new(),
         }

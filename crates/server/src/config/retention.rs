@@ -29,7 +29,8 @@ pub struct RetentionSection {
     pub storage_ms: Option<i64>,
     /// How often the server removes what is older than its limit.
     pub sweep_ms: u64,
-    /// Maximum number of rows that one step of a sweep removes.
+    /// Maximum number of rows that one step of a sweep removes, and of SQLite pages (256 at most) that one step returns to
+    /// the file system.
     pub step_rows: u32,
     /// Pause between two steps of a sweep.
     pub pause_ms: u64,

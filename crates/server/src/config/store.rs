@@ -105,6 +105,19 @@ fn is_postgres(url: &str) -> bool {
     ["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme))
 }
 
+/// The hosts and ports of a database URL, which has a password as well.
+pub(crate) fn address_of(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    let with_port = |host: &str| match host {
+        "" => "its default address".to_owned(),
+        host if host.ends_with(']') || !host.contains(':') => format!("{host}:5432"),
+        host => host.to_owned(),
+    };
+    let hosts = authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts);
+    hosts.split(',').map(with_port).collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

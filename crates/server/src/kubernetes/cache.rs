@@ -78,7 +78,21 @@ pub struct FinishedJob {
     pub runner_job_id: RunnerJobId,
 }
 
+/// How many objects the cache has, also those of other installations in the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedObjects {
+    pub active_jobs: usize,
+    pub finished_jobs: usize,
+    pub pods: usize,
+}
+
 impl ClusterCache {
+    pub fn count(&self) -> CachedObjects {
+        let seen = self.seen.lock();
+        let finished_jobs = seen.jobs.values().filter(|job| job.facts.end.is_some()).count();
+        CachedObjects { active_jobs: seen.jobs.len() - finished_jobs, finished_jobs, pods: seen.pods.len() }
+    }
+
     /// Whether all Jobs and pods were listed once. Before, nothing follows from the absence of one.
     pub fn is_complete(&self) -> bool {
         let seen = self.seen.lock();
@@ -354,6 +368,8 @@ mod tests {
         let names: Vec<_> = cache.finished("ostler-run").into_iter().map(|job| job.name).collect();
         assert_eq!(names, ["ostler-run-2", "ostler-run-1"]);
         assert_eq!(cache.count_active("ostler-run"), 1);
+        cache.put_pod(pod(3, None));
+        assert_eq!(cache.count(), CachedObjects { active_jobs: 1, finished_jobs: 3, pods: 1 });
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! calls it.
 
 use std::{
+    collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
     time::Duration,
@@ -19,6 +20,7 @@ use kube::{
     core::NamespaceResourceScope,
 };
 use ostler_protocol::{Failure, Rule, text::clip};
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
@@ -142,7 +144,11 @@ pub struct Cluster {
     client: Client,
     namespace: String,
     deadline: Duration,
+    calls: Mutex<CallCounts>,
 }
+
+/// Calls by verb and resource.
+pub type CallCounts = BTreeMap<(&'static str, &'static str), u64>;
 
 impl Cluster {
     /// Reads where the cluster is and how to authenticate. Connects to nothing.
@@ -157,11 +163,16 @@ impl Cluster {
         config.default_retry = false;
         let namespace = section.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| unusable(&error))?;
-        Ok(Self { client, namespace, deadline })
+        Ok(Self { client, namespace, deadline, calls: Mutex::default() })
     }
 
     pub fn namespace(&self) -> &str {
         &self.namespace
+    }
+
+    /// How often this server has called the API server, failed calls included.
+    pub fn calls(&self) -> CallCounts {
+        self.calls.lock().clone()
     }
 
     pub async fn create_job(&self, job: &Job) -> Result<Job, ClusterError> {
@@ -284,11 +295,12 @@ impl Cluster {
 
     pub(super) async fn call<T>(
         &self,
-        verb: &str,
-        resource: &str,
+        verb: &'static str,
+        resource: &'static str,
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ClusterError> {
         tracing::trace!(verb, resource, "calling the API server");
+        *self.calls.lock().entry((verb, resource)).or_default() += 1;
         match timeout(self.deadline, call).await {
             Ok(response) => response.map_err(ClusterError::from),
             Err(_) => Err(ClusterError::later("it did not respond in time")),

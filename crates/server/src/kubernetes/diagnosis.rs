@@ -1,15 +1,23 @@
 //! What `ostler doctor --kubernetes` looks at in the cluster. The server itself makes none of these calls, so its role does not
 //! grant them: any account may review its own access, and the rest is left out if it is refused.
 
-use k8s_openapi::api::{authorization::v1::SelfSubjectAccessReview, core::v1::Pod, storage::v1::StorageClass};
+use k8s_openapi::api::{
+    authorization::v1::SelfSubjectAccessReview,
+    core::v1::{PersistentVolumeClaim, Pod},
+    storage::v1::StorageClass,
+};
 use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use ostler_protocol::{cluster_rights::all_granted, text::clip};
+use ostler_protocol::{cluster_rights::all_granted, ids::SessionId, text::clip};
 use serde_json::json;
 
-use super::cluster::{Cluster, ClusterError};
+use super::{
+    claims::claim,
+    cluster::{Cluster, ClusterError},
+};
+use crate::config::KubernetesSection;
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Why a container waits whose image cannot be pulled.
@@ -23,6 +31,15 @@ pub struct ImagePulls {
     pub pulled: usize,
     /// Why the node of a pod could not pull it.
     pub failure: Option<String>,
+}
+
+/// What claims show of their storage class, to an account that may not read storage classes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimClass {
+    /// The class that a new claim gets: the configured one, or the cluster's default.
+    pub assigned: Option<String>,
+    /// Claims of sessions that have this class and a volume.
+    pub bound: usize,
 }
 
 impl Cluster {
@@ -66,6 +83,25 @@ impl Cluster {
             }
         };
         Ok(found.and_then(|class| class.metadata.name))
+    }
+
+    /// The class of a claim that is validated and not stored, and how claims of this class fared.
+    pub async fn claim_class(&self, section: &KubernetesSection) -> Result<ClaimClass, ClusterError> {
+        let name = format!("{}-doctor", section.storage_prefix);
+        let trial =
+            claim(&name, SessionId::unset(), section).map_err(|failure| ClusterError::Refused(failure.message))?;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client(), self.namespace());
+        let params = PostParams { dry_run: true, ..PostParams::default() };
+        let validated = async { claims.create(&params, &trial).await };
+        let validated = self.call("create", "persistentvolumeclaims", validated).await?;
+        let class_of = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.storage_class_name.clone();
+        let assigned = class_of(&validated).filter(|class| !class.is_empty());
+        let is_bound = |claim: &PersistentVolumeClaim| {
+            claim.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
+        };
+        let listed = self.list::<PersistentVolumeClaim>(None).await?;
+        let bound = listed.items.iter().filter(|claim| is_bound(claim) && class_of(claim) == assigned).count();
+        Ok(ClaimClass { assigned, bound })
     }
 
     /// How an image fared in the pods of runners that are still there.

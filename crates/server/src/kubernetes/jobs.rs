@@ -154,6 +154,16 @@ impl JobOrder<'_> {
         if let Some(account) = &self.section.service_account {
             spec["serviceAccountName"] = account.as_str().into();
         }
+        let KubernetesSection { image_pull_secrets, node_selector, tolerations, .. } = self.section;
+        if !image_pull_secrets.is_empty() {
+            spec["imagePullSecrets"] = image_pull_secrets.iter().map(|name| json!({"name": name})).collect();
+        }
+        if !node_selector.is_empty() {
+            spec["nodeSelector"] = json!(node_selector);
+        }
+        if !tolerations.is_empty() {
+            spec["tolerations"] = json!(tolerations);
+        }
         spec
     }
 
@@ -201,7 +211,8 @@ impl JobOrder<'_> {
             ("AGENTRUN_RUNNER_IDLE_TIMEOUT_MS", self.idle_ms.to_string()),
             ("OSTLER_RUNNER_GRACE_MS", grace_ms.to_string()),
             ("OSTLER_RUNNER_HOME", HOME_DIR.to_owned()),
-            ("OSTLER_RUNNER_WORKSPACE", WORKSPACE_DIR.to_owned()),
+            // In the volume, whose own directory belongs to root: git trusts no repository of another user.
+            ("OSTLER_RUNNER_WORKSPACE", format!("{WORKSPACE_DIR}/work")),
             ("OSTLER_RUNNER_REPORT_FILE", TERMINATION_LOG.to_owned()),
             ("HOME", HOME_DIR.to_owned()),
             ("TMPDIR", "/tmp".to_owned()),
@@ -317,9 +328,18 @@ fn tool_volume(number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{PodToleration, TaintEffect};
 
     fn section() -> KubernetesSection {
-        KubernetesSection { service_account: Some("runner".into()), deadline_s: Some(60), ..Default::default() }
+        let effect = Some(TaintEffect::NoSchedule);
+        KubernetesSection {
+            service_account: Some("runner".into()),
+            image_pull_secrets: vec!["registry".into()],
+            node_selector: BTreeMap::from([("pool".to_owned(), "agents".to_owned())]),
+            tolerations: vec![PodToleration { key: Some("agents".into()), effect, ..PodToleration::default() }],
+            deadline_s: Some(60),
+            ..Default::default()
+        }
     }
 
     fn order(section: &KubernetesSection) -> JobOrder<'_> {
@@ -395,6 +415,11 @@ mod tests {
             (&json!(true), &json!(false))
         );
         assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+        assert_eq!(
+            (&pod["nodeSelector"]["pool"], &pod["imagePullSecrets"]),
+            (&json!("agents"), &json!([{"name": "registry"}]))
+        );
+        assert_eq!(pod["tolerations"], json!([{"key": "agents", "operator": "Equal", "effect": "NoSchedule"}]));
         assert_eq!(container["resources"]["requests"]["cpu"], "100m");
         assert_eq!(container["resources"]["limits"], json!({"memory": "2Gi"}), "no limit where none is set");
     }

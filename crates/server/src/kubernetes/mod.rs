@@ -16,9 +16,9 @@ use ostler_protocol::{Failure, kernel::runner_jobs::Launcher};
 
 use crate::config::Config;
 
-pub use cache::{ClusterCache, FinishedJob};
-pub use cluster::{ACCOUNT_TOKEN, CALLS, Cluster, ClusterError, is_of_cluster};
-pub use diagnosis::ImagePulls;
+pub use cache::{CachedObjects, ClusterCache, FinishedJob};
+pub use cluster::{ACCOUNT_TOKEN, CALLS, CallCounts, Cluster, ClusterError, is_of_cluster};
+pub use diagnosis::{ClaimClass, ImagePulls};
 pub use log::{LogLines, later_lines, next_second};
 pub(crate) use watch::watch;
 

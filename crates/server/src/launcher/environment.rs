@@ -21,7 +21,7 @@ use ostler_runner::BackendEnvironment;
 use ostler_store::{self as store, failures::is_of_store};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::{guard::guard, shared_homes, workspaces};
+use super::{bundles, guard::guard, shared_homes, workspaces};
 use crate::{
     app::{App, RunRef},
     auth, directories, mcp,
@@ -61,7 +61,9 @@ async fn furnish(app: &App, run: &RunRef, job: &RunnerJob) -> Result<BackendEnvi
     if environment.backend.is_program() {
         environment.storage = Some(session_storage::make(app, run.session).await?);
         environment.tool_token = Some(auth::mint(TOOLS));
-        let workspace = workspaces::ready(app, &lookup::run_unchecked(app, run.run_id).await?).await?;
+        let stored_run = lookup::run_unchecked(app, run.run_id).await?;
+        let workspace = workspaces::ready(app, &stored_run).await?;
+        environment.resource_bundle = bundles::order(app, &stored_run, Some(&workspace)).await?;
         // MCP servers have the operator's credentials, so only agents in the operator's workspace get them.
         if app.config.server.workspace.as_ref() == Some(&workspace.directory) {
             environment.mcp_servers = mcp::offers::for_backend(app).await?;

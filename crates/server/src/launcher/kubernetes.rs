@@ -23,10 +23,13 @@ use crate::{
     recheck::Recheck,
 };
 
+use super::ref_lookups::RefLookups;
 use reconcile::Reconciler;
 
 /// A server that has this many starts under way claims no further jobs. Starts that it takes over from other servers come on top.
 const STARTS_MAX: usize = 32;
+/// Starts that wait for the host of a repository are not counted above, up to this many.
+const LOOKUPS_MAX: usize = 64;
 
 /// Runs jobs until the server drains. Their runners continue without it.
 pub(super) async fn run(app: &App) {
@@ -55,7 +58,7 @@ async fn run_jobs(app: &App, kubernetes: &Kubernetes) {
             break;
         }
         if is_claim_due {
-            let claim = claim(app, kubernetes, STARTS_MAX.saturating_sub(starting.len())).await;
+            let claim = claim(app, kubernetes, free_places(app, starting.len())).await;
             is_short = claim.is_short;
             claim.jobs.into_iter().for_each(|job| spawn_start(app, kubernetes, &mut starting, job));
             recheck.restart();
@@ -79,6 +82,12 @@ async fn run_jobs(app: &App, kubernetes: &Kubernetes) {
     }
     // A start that is cut off is continued by another server, or by this one after its restart.
     starting.shutdown().await;
+}
+
+/// How many more starts this server takes on.
+fn free_places(app: &App, starting: usize) -> usize {
+    let waiting = app.state::<RefLookups>().waiting().min(LOOKUPS_MAX);
+    STARTS_MAX.saturating_sub(starting.saturating_sub(waiting))
 }
 
 /// Creates the Job of a claimed job in its own task, unless that is under way.

@@ -5,9 +5,10 @@
 //! only of jobs that it has in hand, repeats a report until the store has it, and looks for jobs of claims that got no
 //! response. The rules are in `ostler_protocol::kernel::launching`.
 
+pub(crate) mod bound_references;
+mod bundles;
 mod ending;
 mod environment;
-mod git;
 mod guard;
 mod hand;
 pub(crate) mod isolation;
@@ -15,6 +16,8 @@ pub(crate) mod isolation;
 mod kubernetes;
 pub(crate) mod outside;
 mod process;
+#[cfg(feature = "kubernetes")]
+pub(crate) mod ref_lookups;
 mod resident;
 pub(crate) mod shared_homes;
 pub(crate) mod shell;
@@ -271,8 +274,7 @@ async fn dismiss_runners(app: &App, owner: &str, limit: u32, op: DismissOp) {
 async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
     let Some((end, summary)) = host.run(app, &owner, &job).await else { return };
     environment::clear(app, &job).await;
-    app.metrics.job_ended(end);
-    let summary = app.redacted(&summary).unwrap_or_else(|_| RawJson::null());
+    let summary = app.redacted_payload(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
     // Until now the job was running, so that earlier claims have not missed it.
     app.in_hand.forget_passed_over(job.runner_job_id);
@@ -287,17 +289,25 @@ async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place
 /// Reports a runner's end until the store has it. If the store does not respond, the runner's place is released first.
 async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemaphorePermit) {
     let (mut pause, mut place) = (STORE_PAUSE.0, Some(place));
+    // Whether an earlier attempt may have recorded the end, although its response was lost.
+    let mut is_uncertain = false;
     loop {
         let reply = app.try_submit(job.session, job.run_id, op.clone()).await;
         let reply = reply.and_then(|reply| reply.ok_or_else(|| Failure::new(FailureKind::Overloaded, "a key clashed")));
         match (after_finish(&reply), reply) {
-            (AfterFinish::PutDown, Ok(_)) => return,
+            (AfterFinish::PutDown, Ok(is_recorded)) => {
+                if is_recorded || is_uncertain {
+                    app.metrics.job_ended(op.end);
+                }
+                return;
+            }
             (AfterFinish::PutDown, Err(failure)) => {
                 return tracing::warn!(%failure, job = %job.runner_job_id, "the end of a job was refused");
             }
             (AfterFinish::Repeat, reply) => {
                 let cause = reply.err().and_then(|failure| failure.cause);
                 tracing::warn!(cause = cause.as_deref(), job = %job.runner_job_id, "the end of a job could not be stored; trying again");
+                is_uncertain = true;
             }
         }
         if place.take().is_some() {

@@ -17,15 +17,19 @@ use ostler_protocol::{
         workspaces::{GitRef, WorkspaceRef},
     },
 };
+use ostler_runner::{BundleCredential, Git};
 use ostler_store as store;
+use secrecy::{ExposeSecret, SecretString};
 
-use super::git::Git;
 use crate::{app::App, dialect::Dialects, directories};
 
-/// The directory in which a run's agent works, and the one in which its changes are tracked.
+/// The directory in which a run's agent works, the one in which its changes are tracked, and those of its resource bundle.
 pub(crate) struct Workspace {
     pub directory: PathBuf,
     pub changes: PathBuf,
+    pub bundle: PathBuf,
+    /// Where it is recorded what bundles have placed. `None`: in `bundle`.
+    pub bundle_record: Option<PathBuf>,
 }
 
 /// Prepares a run's workspace. An existing one is reused, so that the agent continues where it was.
@@ -36,6 +40,7 @@ pub(crate) async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
         _ => directories::run_workspace(app, run.run_id)?,
     };
     directories::make(&own)?;
+    let is_local = matches!(wanted, WorkspaceRef::Local { .. });
     let directory = match wanted {
         WorkspaceRef::None => {
             directories::make(&own.join("work"))?;
@@ -44,7 +49,9 @@ pub(crate) async fn ready(app: &App, run: &Run) -> Result<Workspace, Failure> {
         WorkspaceRef::Local { path } => check_local(app, &run.tenant_id, &path)?,
         WorkspaceRef::Git(wanted) => check_out(app, &wanted, &own, run).await?,
     };
-    Ok(Workspace { directory, changes: own.join("changes") })
+    // Such a directory outlives the run, and other runs work in it, too.
+    let bundle_record = is_local.then(|| directories::local_bundles(app, &directory)).transpose()?;
+    Ok(Workspace { directory, changes: own.join("changes"), bundle: own.join("bundle"), bundle_record })
 }
 
 /// Rejects a reference that this server does not allow, before anything is created.
@@ -52,14 +59,17 @@ pub(crate) fn check(app: &App, tenant_id: &str, workspace: &WorkspaceRef) -> Res
     match workspace {
         WorkspaceRef::None => Ok(()),
         WorkspaceRef::Local { path } => check_local(app, tenant_id, path).map(drop),
-        WorkspaceRef::Git(wanted) => {
-            if !app.config.workspaces.git_protocols.iter().any(|allowed| allowed == wanted.protocol) {
-                let message = format!("this server does not fetch repositories by {}", wanted.protocol);
-                return Err(Failure::rule(Rule::WorkspaceGitProtocol, message));
-            }
-            credential(app, tenant_id, wanted).map(drop)
-        }
+        WorkspaceRef::Git(wanted) => check_repository(app, tenant_id, wanted),
     }
+}
+
+/// Rejects a repository that this server does not fetch for the tenant.
+pub(crate) fn check_repository(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<(), Failure> {
+    if !app.config.workspaces.git_protocols.iter().any(|allowed| allowed == wanted.protocol) {
+        let message = format!("this server does not fetch repositories by {}", wanted.protocol);
+        return Err(Failure::rule(Rule::WorkspaceGitProtocol, message));
+    }
+    credential(app, tenant_id, wanted).map(drop)
 }
 
 /// The workspace that a launcher must serve to start a runner of the run. `None`: any launcher may.
@@ -142,7 +152,7 @@ async fn check_out(app: &App, wanted: &GitRef, own: &Path, run: &Run) -> Result<
 
 /// The origin that a credential is for, and its file. It is sent only to a server that its file names, for a tenant that may use
 /// it, and never in clear text over a network.
-fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
+pub(super) fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(String, PathBuf)>, Failure> {
     let Some(name) = &wanted.credential_ref else { return Ok(None) };
     let file = app.config.data_dir()?.join("git-credentials").join(name);
     let host = wanted.authority();
@@ -157,12 +167,28 @@ fn credential(app: &App, tenant_id: &str, wanted: &GitRef) -> Result<Option<(Str
     }
     if !is_private || !is_for_host || !is_for_tenant {
         // The same message whether the credential does not exist or belongs to another tenant.
-        let message = "workspaceRef.credentialRef names no credential of this server for this repository's host and this \
+        let message = "credentialRef names no credential of this server for this repository's host and this \
             tenant, or the repository is neither on https nor on this machine";
         return Err(Failure::rule(Rule::WorkspaceGitCredential, message));
     }
     app.redactor.learn(values("password"));
     Ok(Some((format!("{}://{host}", wanted.protocol), file)))
+}
+
+/// The values of a credential, for a runner that fetches the repository itself.
+pub(super) fn open_credential(
+    app: &App,
+    tenant_id: &str,
+    wanted: &GitRef,
+) -> Result<Option<BundleCredential>, Failure> {
+    let Some((origin, file)) = credential(app, tenant_id, wanted)? else { return Ok(None) };
+    let text = SecretString::from(std::fs::read_to_string(&file).map_err(Failure::internal)?);
+    let value = |field: &str| {
+        let mut values =
+            text.expose_secret().lines().filter_map(|line| line.trim().strip_prefix(field)?.strip_prefix('='));
+        values.next_back().unwrap_or_default().to_owned()
+    };
+    Ok(Some(BundleCredential { origin, username: value("username"), password: value("password").into() }))
 }
 
 fn is_loopback(wanted: &GitRef) -> bool {

@@ -28,6 +28,8 @@ pub(super) struct BoundedLines<R> {
     /// Bytes of the current line so far.
     line_bytes: usize,
     fields: MessageFields,
+    /// Buffer for the bytes of one read.
+    chunk: Vec<u8>,
     /// Bytes that were read and not returned yet, and how many of them were.
     ready: Vec<u8>,
     returned: usize,
@@ -52,21 +54,37 @@ struct MessageFields {
 impl<R> BoundedLines<R> {
     pub(super) fn new(inner: R, bytes_max: usize) -> Self {
         let fields = MessageFields::default();
-        Self { inner, bytes_max, line_bytes: 0, fields, ready: vec![], returned: 0 }
+        Self { inner, bytes_max, line_bytes: 0, fields, chunk: vec![0; CHUNK_BYTES], ready: vec![], returned: 0 }
     }
 
     fn take(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if *byte == b'\n' {
-                self.end_line();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let line_end = memchr::memchr(b'\n', rest);
+            let (part, after) = match line_end {
+                Some(end) => (&rest[..end], &rest[end + 1..]),
+                None => (rest, &rest[rest.len()..]),
+            };
+            rest = after;
+            // Most lines arrive whole and are short. Their fields need not be looked at.
+            if line_end.is_some() && self.line_bytes == 0 && part.len() <= self.bytes_max {
+                self.ready.extend_from_slice(part);
+                self.ready.push(b'\n');
                 continue;
             }
-            self.fields.take(*byte);
-            self.line_bytes += 1;
-            if self.line_bytes <= self.bytes_max {
-                self.ready.push(*byte);
+            self.take_part(part);
+            if line_end.is_some() {
+                self.end_line();
             }
         }
+    }
+
+    /// Takes a part of a line that did not arrive whole, or is too long.
+    fn take_part(&mut self, part: &[u8]) {
+        part.iter().for_each(|byte| self.fields.take(*byte));
+        let kept = part.len().min(self.bytes_max.saturating_sub(self.line_bytes));
+        self.ready.extend_from_slice(&part[..kept]);
+        self.line_bytes += part.len();
     }
 
     fn end_line(&mut self) {
@@ -96,13 +114,16 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedLines<R> {
             }
             this.ready.clear();
             this.returned = 0;
-            let mut chunk = [0; CHUNK_BYTES];
-            let mut read = ReadBuf::new(&mut chunk);
+            let mut read = ReadBuf::new(&mut this.chunk);
             ready!(Pin::new(&mut this.inner).poll_read(context, &mut read))?;
-            if read.filled().is_empty() {
+            let count = read.filled().len();
+            if count == 0 {
                 return Poll::Ready(Ok(()));
             }
-            this.take(read.filled());
+            // Moved out, because `take` borrows all of `self`.
+            let chunk = std::mem::take(&mut this.chunk);
+            this.take(&chunk[..count]);
+            this.chunk = chunk;
         }
     }
 }
@@ -202,6 +223,33 @@ mod tests {
             assert!(sent.starts_with(cut.as_str()) && cut.len() == BYTES_MAX && next == "{\"id\": 1}");
             let error: Value = serde_json::from_str(error).unwrap();
             assert_eq!((&error["id"], &error["error"]["code"]), (&id, &json!(TOO_LARGE_CODE)), "{sent}");
+        }
+    }
+
+    /// A reader that returns a few bytes at once.
+    struct Pieces<'a>(&'a [u8], usize);
+
+    impl AsyncRead for Pieces<'_> {
+        fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            let count = self.1.min(self.0.len()).min(buffer.remaining());
+            let bytes = self.0;
+            let (piece, rest) = bytes.split_at(count);
+            buffer.put_slice(piece);
+            self.0 = rest;
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_are_read_alike_whole_and_in_pieces() {
+        let long = format!(r#"{{"jsonrpc":"2.0","id":7,"result":"{}"}}"#, "x".repeat(BYTES_MAX));
+        let sent = format!("{{\"id\": 1}}\n{long}\n\n{long}\n{{\"id\": 2}}\nrest");
+        let whole = lines(&sent).await;
+        assert_eq!(whole.iter().filter(|line| line.contains("too large")).count(), 2, "{whole:?}");
+        for bytes in [1, 7, BYTES_MAX, BYTES_MAX + 1] {
+            let mut read = String::new();
+            BoundedLines::new(Pieces(sent.as_bytes(), bytes), BYTES_MAX).read_to_string(&mut read).await.unwrap();
+            assert_eq!(read.lines().collect::<Vec<_>>(), whole, "{bytes} bytes at once");
         }
     }
 

@@ -9,28 +9,28 @@ use std::{
     time::Duration,
 };
 
-use ostler_protocol::{
-    json::value_of,
-    mcp::{
-        config::McpServer,
-        states::{ConnectionState, reconnect_pause_ms},
-        tools::McpTool,
-    },
+use ostler_protocol::mcp::{
+    config::McpServer,
+    states::{ConnectionState, reconnect_pause_ms},
+    tools::McpTool,
 };
 use parking_lot::Mutex;
 use rmcp::{
     Peer, RoleClient,
-    model::{CallToolRequestParams, CallToolResponse},
+    model::{CallToolRequestParams, CallToolResponse, CallToolResult},
 };
 use serde_json::{Map, Value};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    time::{Instant, sleep, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
 use super::{
+    attempts::attempts_after,
+    backoff::Backoffs,
     connect::{self, Link},
     http_client::is_reply_too_large,
+    listed,
     problem::McpProblem,
     slots::Slot,
 };
@@ -71,6 +71,8 @@ pub struct ConnectionView {
     pub tools: Arc<Vec<McpTool>>,
     pub problem: Option<McpProblem>,
     peer: Option<Peer<RoleClient>>,
+    /// Since when it is being connected.
+    connecting_since: Option<Instant>,
 }
 
 /// Why a connection is not maintained as it is.
@@ -90,6 +92,7 @@ pub(crate) struct Entry {
     /// A caller chose its address.
     pub is_restricted: bool,
     timing: Timing,
+    backoffs: Arc<Backoffs>,
     view: watch::Sender<ConnectionView>,
     restarts: mpsc::Sender<RestartReply>,
     /// Whether it was stopped, and closes.
@@ -119,15 +122,18 @@ impl Entry {
         server: McpServer,
         is_restricted: bool,
         timing: Timing,
+        backoffs: Arc<Backoffs>,
         slot: Slot,
     ) -> (Arc<Self>, Lease) {
         let (restarts, received) = mpsc::channel(RESTARTS_MAX);
-        let connecting = ConnectionView { state: ConnectionState::Connecting, ..ConnectionView::default() };
+        let (state, connecting_since) = (ConnectionState::Connecting, Some(Instant::now()));
+        let connecting = ConnectionView { state, connecting_since, ..ConnectionView::default() };
         let entry = Arc::new(Self {
             key,
             server,
             is_restricted,
             timing,
+            backoffs,
             view: watch::Sender::new(connecting),
             restarts,
             is_stopping: watch::Sender::new(false),
@@ -149,6 +155,12 @@ impl Entry {
 
     pub(super) fn view(&self) -> ConnectionView {
         ConnectionView { state: self.state(), ..self.view.borrow().clone() }
+    }
+
+    /// What is known of the connection, if it is made.
+    pub(super) fn connected(&self) -> Option<ConnectionView> {
+        let view = self.view.borrow();
+        (view.state == ConnectionState::Connected).then(|| view.clone())
     }
 
     /// A connection that closes counts as closed: it cannot be used again.
@@ -239,6 +251,10 @@ impl Drop for RunningCall<'_> {
 impl Lease {
     /// Waits until the connection is made, or fails. Bounded by the server's deadline.
     pub async fn ready(&self) -> Result<ConnectionView, McpProblem> {
+        // Most connections are made already, and need no timer.
+        if let Some(view) = self.0.connected() {
+            return Ok(view);
+        }
         let mut view = self.0.view.subscribe();
         let limit = Duration::from_millis(self.0.server.timeout_ms);
         let settled = timeout(limit, view.wait_for(|view| view.state != ConnectionState::Connecting)).await;
@@ -253,20 +269,30 @@ impl Lease {
         }
     }
 
-    /// Calls a tool by the server's own name, within the server's deadline. Returns the result as the server sent it. Agents do
-    /// not call tools through this server: they connect to MCP servers themselves.
-    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Value, McpProblem> {
-        let peer = self.ready().await?.peer.ok_or(McpProblem::Lost)?;
+    /// As [`Lease::ready`], but only until `limit` after the attempt to connect began, which another lease may have caused. `None` if
+    /// the server is still being connected then; the attempt continues.
+    pub async fn ready_within(&self, limit: Duration) -> Option<Result<ConnectionView, McpProblem>> {
+        let began = self.0.view.borrow().connecting_since.unwrap_or_else(Instant::now);
+        timeout_at(began + limit, self.ready()).await.ok()
+    }
+
+    /// Calls a tool by the server's own name, over the connection that [`Lease::ready`] has returned. Returns the result as the server
+    /// sent it. The caller has the deadline: the request is cancelled when the future is dropped.
+    pub async fn call(
+        &self,
+        view: &ConnectionView,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Result<CallToolResult, McpProblem> {
+        let peer = view.peer.as_ref().ok_or(McpProblem::Lost)?;
         let _running = RunningCall::begin(&self.0);
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
-        let limit = Duration::from_millis(self.0.server.timeout_ms);
-        match timeout(limit, peer.call_tool_once(params)).await {
-            Ok(Ok(CallToolResponse::Complete(result))) => Ok(value_of(&result)),
-            Ok(Ok(_)) => Err(McpProblem::Protocol),
-            Ok(Err(error)) if is_reply_too_large(&error) => Err(McpProblem::TooLarge),
-            Ok(Err(rmcp::ServiceError::McpError(_))) => Err(McpProblem::CallRefused),
-            Ok(Err(_)) => Err(McpProblem::Lost),
-            Err(_) => Err(McpProblem::TimedOut),
+        match peer.call_tool_once(params).await {
+            Ok(CallToolResponse::Complete(result)) => Ok(result),
+            Ok(_) => Err(McpProblem::Protocol),
+            Err(error) if is_reply_too_large(&error) => Err(McpProblem::TooLarge),
+            Err(rmcp::ServiceError::McpError(_)) => Err(McpProblem::CallRefused),
+            Err(_) => Err(McpProblem::Lost),
         }
     }
 }
@@ -274,6 +300,9 @@ impl Lease {
 /// The task of one connection. It holds a slot of the budget until it ends.
 async fn maintain(app: App, entry: Arc<Entry>, mut restarts: mpsc::Receiver<RestartReply>, slot: Slot) {
     let outcome = keep_connected(&app, &entry, &mut restarts).await;
+    if outcome.is_err() {
+        entry.backoffs.failed(&entry.key.name, &entry.key.fingerprint, app.now());
+    }
     // The slot is free before the end can be seen.
     drop(slot);
     entry.set(|view| {
@@ -293,7 +322,10 @@ async fn keep_connected(
     // How often a lost connection was made again. `None` before the first one.
     let mut attempt: Option<u32> = None;
     loop {
-        entry.set(|view| (view.state, view.peer) = (ConnectionState::Connecting, None));
+        entry.set(|view| {
+            (view.state, view.peer) = (ConnectionState::Connecting, None);
+            view.connecting_since = view.connecting_since.or_else(|| Some(Instant::now()));
+        });
         let stopped = until_stopped(app, entry, restarts);
         let connected = connect::connect(app, &entry.key.name, &entry.server, entry.is_restricted, stopped).await;
         let ending = match connected {
@@ -315,9 +347,15 @@ async fn keep_connected(
             Err(_) => Ending::Lost { lasted: Duration::ZERO },
         };
         match ending {
-            Ending::Idle | Ending::Stopped => return Ok(()),
+            Ending::Idle | Ending::Stopped => {
+                entry.backoffs.lasted(&entry.key.name, &entry.key.fingerprint);
+                return Ok(());
+            }
             Ending::Restart(restarted) => reply = Some(restarted),
             Ending::Lost { lasted } => {
+                if lasted > entry.timing.drain {
+                    entry.backoffs.lasted(&entry.key.name, &entry.key.fingerprint);
+                }
                 let tried = attempts_after(attempt.unwrap_or_default(), lasted, entry.timing.drain);
                 attempt = Some(tried + 1);
                 if !wait_to_reconnect(app, entry, restarts, tried).await? {
@@ -326,11 +364,6 @@ async fn keep_connected(
             }
         }
     }
-}
-
-/// How many attempts count when a connection is lost after `tried` ones. A connection that lasted starts the count again.
-fn attempts_after(tried: u32, lasted: Duration, drain: Duration) -> u32 {
-    if lasted > drain { 0 } else { tried }
 }
 
 /// Waits before a lost connection is made again. Returns whether to make it, which is not the case if it is idle or was
@@ -347,7 +380,7 @@ async fn wait_to_reconnect(
     let pause = reconnect_pause_ms(entry.server.transport(), tried, entry.timing.reconnect_ms);
     let pause = pause.map(Duration::from_millis).ok_or(McpProblem::Lost)?;
     tracing::info!(server = entry.key.name, tried, "the connection to an MCP server was lost");
-    entry.set(|view| view.state = ConnectionState::Connecting);
+    entry.set(|view| (view.state, view.connecting_since) = (ConnectionState::Connecting, Some(Instant::now())));
     tokio::select! {
         () = sleep(pause) => Ok(!entry.is_idle()),
         () = until_stopped(app, entry, restarts) => Ok(false),
@@ -401,6 +434,13 @@ async fn serve(
             }
         }
     };
+    if let Ending::Lost { .. } = ending {
+        // Calls wait for the next connection from now on, and not only after this one has been closed.
+        entry.set(|view| {
+            (view.state, view.peer) = (ConnectionState::Connecting, None);
+            view.connecting_since = Some(Instant::now());
+        });
+    }
     link.close().await;
     ending
 }
@@ -427,7 +467,8 @@ async fn list_changed_tools(app: &App, entry: &Entry, peer: Peer<RoleClient>, ch
 }
 
 fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool]) {
-    let tools: Vec<_> = tools.iter().map(|tool| redacted(app, tool)).collect();
+    entry.backoffs.connected(&entry.key.name, &entry.key.fingerprint);
+    let tools: Vec<_> = tools.iter().map(|tool| listed::checked(app, &entry.key.name, tool)).collect();
     for tool in tools.iter().filter(|tool| tool.invalid_reason.is_some()).take(SKIPPED_LOGGED_MAX) {
         let reason = tool.invalid_reason.as_deref();
         tracing::warn!(server = entry.key.name, tool = tool.server_tool_name, reason, "a tool is not offered");
@@ -438,48 +479,7 @@ fn publish(app: &App, entry: &Entry, peer: &Peer<RoleClient>, tools: &[McpTool])
             tools: Arc::new(tools),
             problem: None,
             peer: Some(peer.clone()),
+            connecting_since: None,
         };
     });
-}
-
-/// The tool without the server's secrets, which it may repeat in its texts.
-fn redacted(app: &App, tool: &McpTool) -> McpTool {
-    let object = |members: &Map<String, Value>| -> Option<Map<String, Value>> {
-        let text = ostler_protocol::json::text_of(members);
-        serde_json::from_str(&app.redactor.redact_json(&text)).ok()
-    };
-    McpTool {
-        name: app.redactor.redact(&tool.name).into_owned(),
-        server_tool_name: app.redactor.redact(&tool.server_tool_name).into_owned(),
-        description: tool.description.as_ref().map(|text| app.redactor.redact(text).into_owned()),
-        schema: tool.schema.as_ref().and_then(object),
-        annotations: tool.annotations.as_ref().and_then(object),
-        invalid_reason: tool.invalid_reason.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use ostler_protocol::mcp::config::McpTransport;
-
-    use super::*;
-
-    #[test]
-    fn a_program_that_ends_by_itself_is_started_again_a_few_times_only() {
-        let drain = Duration::from_secs(30);
-        let starts = |lasted: Duration| {
-            let (mut tried, mut starts) = (0, 1);
-            while starts < 100 {
-                tried = attempts_after(tried, lasted, drain);
-                if reconnect_pause_ms(McpTransport::Stdio, tried, 1).is_none() {
-                    break;
-                }
-                (tried, starts) = (tried + 1, starts + 1);
-            }
-            starts
-        };
-        assert_eq!(starts(Duration::from_secs(1)), 4);
-        assert_eq!(starts(drain), 4, "a connection has to last longer than the drain time");
-        assert_eq!(starts(Duration::from_secs(31)), 100, "until it is idle");
-    }
 }

@@ -2,6 +2,8 @@
 //! right to do so can add others until this process ends. A connection is made on first use, shared, and closed when it is
 //! idle. A server may be slow, huge, wrong or gone; every step has a bound and a deadline, and none blocks another server.
 
+mod attempts;
+mod backoff;
 mod bounded_lines;
 mod callable;
 mod connect;
@@ -9,6 +11,7 @@ mod entry;
 mod events;
 mod http_client;
 mod known;
+mod listed;
 pub(crate) mod offers;
 mod pool;
 mod problem;

@@ -10,6 +10,7 @@ use ostler_protocol::mcp::{
     budget::{McpBudget, Reservation},
     config::{McpServer, McpTransport},
     states::ConnectionState,
+    tools::McpTool,
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -18,6 +19,7 @@ use tokio::{
 };
 
 use super::{
+    backoff::Backoffs,
     callable::CallableCache,
     entry::{ConnectionView, Entry, EntryKey, Lease, Timing},
     events::{BudgetUse, McpNotice},
@@ -48,6 +50,7 @@ pub struct Mcp {
     /// Names that the last attempt to connect them found no slot for.
     refused: Mutex<BTreeSet<String>>,
     timing: Timing,
+    pub(super) backoffs: Arc<Backoffs>,
     notices: broadcast::Sender<McpNotice>,
     /// Done once, before the first process is started.
     swept: OnceCell<()>,
@@ -71,6 +74,12 @@ pub(super) struct Restart {
     pub outcome: Result<Duration, McpProblem>,
 }
 
+/// The connection of a server that is made, or is being made.
+fn find_live<'a>(entries: &'a [Arc<Entry>], known: &KnownServer, scope: &str) -> Option<&'a Arc<Entry>> {
+    let is_of = |key: &EntryKey| key.name == known.name && key.fingerprint == known.fingerprint && key.scope == scope;
+    entries.iter().find(|entry| is_of(&entry.key) && entry.state().is_live())
+}
+
 impl Mcp {
     pub(crate) fn new(section: &McpSection) -> Self {
         let timing = Timing {
@@ -86,6 +95,7 @@ impl Mcp {
             budget: Arc::new(Mutex::new(McpBudget::new(section.mode(), section.client_budget))),
             refused: Mutex::default(),
             timing,
+            backoffs: Arc::default(),
             notices: broadcast::Sender::new(NOTICES_MAX),
             swept: OnceCell::new(),
         }
@@ -119,10 +129,8 @@ impl Mcp {
     /// A lease of the connection to a server, which is made if there is none.
     async fn lease_in_scope(&self, app: &App, known: &KnownServer, scope: &str) -> Result<Lease, Refused> {
         self.swept.get_or_init(|| process::sweep(app)).await;
-        let is_of =
-            |key: &EntryKey| key.name == known.name && key.fingerprint == known.fingerprint && key.scope == scope;
         let mut entries = self.entries.lock();
-        if let Some(entry) = entries.iter().find(|entry| is_of(&entry.key) && entry.state().is_live()) {
+        if let Some(entry) = find_live(&entries, known, scope) {
             return Ok(entry.lease());
         }
         let key =
@@ -134,7 +142,8 @@ impl Mcp {
             entries.retain(|entry| entry.state().is_live());
         }
         let is_restricted = matches!(known.origin, ServerOrigin::Added { .. });
-        let (entry, lease) = Entry::start(app, key, known.server.clone(), is_restricted, self.timing, slot);
+        let (server, backoffs) = (known.server.clone(), self.backoffs.clone());
+        let (entry, lease) = Entry::start(app, key, server, is_restricted, self.timing, backoffs, slot);
         entries.push(entry);
         Ok(lease)
     }
@@ -169,7 +178,7 @@ impl Mcp {
         let is_known = app.config.mcp.servers.contains_key(name) || self.added.lock().contains_key(name);
         let reserved = self.reserve(name, is_known, &self.entries.lock());
         let slot = reserved.inspect_err(|Refused| self.notify_refused(vec![(name.to_owned(), server.transport())]))?;
-        Ok(Entry::start(app, key, server.clone(), true, self.timing, slot))
+        Ok(Entry::start(app, key, server.clone(), true, self.timing, self.backoffs.clone(), slot))
     }
 
     /// Puts a connection that was started apart in the place of all others of its name.
@@ -196,10 +205,28 @@ impl Mcp {
         leased
     }
 
-    /// Connects servers in this order, as far as the budget allows. Does not wait for them.
+    /// The tools of a server that is connected. Not a use of the connection, and `None` if there is none.
+    pub(crate) fn connected_tools(&self, app: &App, known: &KnownServer, scope: &str) -> Option<Arc<Vec<McpTool>>> {
+        let entries = self.entries.lock();
+        find_live(&entries, known, self.scope(app, scope))?.connected().map(|view| view.tools)
+    }
+
+    /// How long lists of tools skip a server that could not be connected. `None` if it may be connected now, or is.
+    pub fn pause_left(&self, app: &App, known: &KnownServer) -> Option<Duration> {
+        let left = self.backoffs.pause_left(&known.name, &known.fingerprint, app.now())?;
+        let is_live = self.of_name(&known.name).iter().any(|entry| entry.state().is_live());
+        (!is_live).then_some(left)
+    }
+
+    /// Whether a server has been connected before and has not failed since, so that it is worth waiting for.
+    pub(crate) fn is_reliable(&self, known: &KnownServer) -> bool {
+        self.backoffs.is_reliable(&known.name, &known.fingerprint)
+    }
+
+    /// Connects servers in this order, as far as the budget allows, except those that pause after a failure. Does not wait for them.
     pub async fn connect_all(&self, app: &App, servers: &[KnownServer], scope: &str) {
         let mut refused = vec![];
-        for known in servers.iter().filter(|known| known.is_enabled) {
+        for known in servers.iter().filter(|known| known.is_enabled && self.pause_left(app, known).is_none()) {
             match self.lease_in_scope(app, known, self.scope(app, scope)).await {
                 // The connection is made without a user, and closed if none comes.
                 Ok(lease) => drop(lease),
@@ -274,6 +301,7 @@ impl Mcp {
 
     /// Ends all connections of a server.
     pub fn disconnect(&self, name: &str) {
+        self.backoffs.reset(name);
         self.of_name(name).iter().for_each(|entry| entry.stop());
         self.refused.lock().remove(name);
     }

@@ -198,7 +198,7 @@ impl Mcp {
         Ok(known.is_enabled != enabled)
     }
 
-    /// Makes the connections of a server again. If it has none, one is made.
+    /// Makes the connections of a server again, without a pause after earlier failures. If it has none, one is made.
     pub async fn restart(
         &self,
         app: &App,
@@ -216,6 +216,7 @@ impl Mcp {
         if self.would_refuse(&known.name) {
             return Err(RestartSkipped::BudgetWouldExceed);
         }
+        self.backoffs.reset(&known.name);
         if connections.is_empty() {
             let began = tokio::time::Instant::now();
             let lease = self.lease(app, known, "").await.map_err(|_| RestartSkipped::BudgetWouldExceed)?;

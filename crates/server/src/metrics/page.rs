@@ -61,11 +61,23 @@ pub const NAMES: &[(&str, &str, &str, &str)] = &[
     ("ostler_sockets_closed_total", "counter", "reason", "WebSockets that ended, by why."),
     ("ostler_leases", "gauge", "", "Leases held, in the whole store."),
     ("ostler_jobs", "gauge", "phase", "Runner jobs that wait or run, in the whole store."),
-    ("ostler_jobs_ended_total", "counter", "end", "Runners started by this server that have ended, by how."),
+    ("ostler_jobs_ended_total", "counter", "end", "Ends of runners that this server has recorded, by how."),
     ("ostler_runs_started_total", "counter", "", "Runs created through this server."),
     ("ostler_runs_ended_total", "counter", "outcome", "Runs that ended through this server, by outcome."),
     ("ostler_commands_ended_total", "counter", "outcome", "Commands that ended through this server, by outcome."),
     ("ostler_side_queries_total", "counter", "end", "Questions beside sessions that ended on this server, by how."),
+    (
+        "ostler_cluster_calls_total",
+        "counter",
+        "verb, resource",
+        "Calls of the Kubernetes API server by this server, failed ones included. A watch is one call for about a minute.",
+    ),
+    (
+        "ostler_cluster_objects",
+        "gauge",
+        "kind",
+        "Objects of the cluster that this server knows: Jobs that are active or finished, and pods.",
+    ),
     (
         "ostler_decisions_repeated_total",
         "counter",
@@ -93,6 +105,16 @@ pub struct Gauges {
     pub store_writable: bool,
     pub store_write_failures: Vec<(&'static str, u64)>,
     pub clock_lead_us: i64,
+    pub cluster: ClusterGauges,
+}
+
+/// What this server did in its cluster and knows of it. Empty without one.
+#[derive(Default)]
+pub struct ClusterGauges {
+    /// By verb and resource.
+    pub calls: BTreeMap<(&'static str, &'static str), u64>,
+    /// By kind.
+    pub objects: Vec<(&'static str, usize)>,
 }
 
 /// What the store counts.
@@ -175,6 +197,16 @@ fn write_metric(out: &mut String, name: &str, metrics: &Metrics, gauges: &Gauges
         "ostler_side_queries_total" => {
             let ends = SideQueryEnd::ALL.map(SideQueryEnd::as_str);
             write_labelled(out, name, "end", ends, &metrics.side_queries_ended);
+        }
+        "ostler_cluster_calls_total" => {
+            for ((verb, resource), count) in &gauges.cluster.calls {
+                let _ = writeln!(out, "{name}{{verb=\"{verb}\",resource=\"{resource}\"}} {count}");
+            }
+        }
+        "ostler_cluster_objects" => {
+            for (kind, count) in &gauges.cluster.objects {
+                let _ = writeln!(out, "{name}{{kind=\"{kind}\"}} {count}");
+            }
         }
         "ostler_decisions_repeated_total" => plain(out, metrics.decided_again.load(Relaxed) as i64),
         "ostler_spans_dropped_total" => plain(out, metrics.spans_dropped.load(Relaxed) as i64),

@@ -23,7 +23,7 @@ pub(super) struct HealthQuery {
 pub(super) async fn health(State(app): State<App>, Params(query): Params<HealthQuery>) -> impl IntoResponse {
     let health = match query.deep.as_deref() {
         Some("1" | "true" | "") => service::health::deep_health(&app).await,
-        _ => service::health::health(),
+        _ => service::health::health(&app),
     };
     let status = if health.status == "ok" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))
@@ -31,8 +31,8 @@ pub(super) async fn health(State(app): State<App>, Params(query): Params<HealthQ
 
 /// The process is alive.
 #[utoipa::path(get, path = "/health/live", tag = "health", security(()), responses((status = 200, body = Health)))]
-pub(super) async fn live() -> Json<Health> {
-    Json(service::health::health())
+pub(super) async fn live(State(app): State<App>) -> Json<Health> {
+    Json(service::health::health(&app))
 }
 
 /// The server can be trusted with work: store reachable and writable, migrations applied, durability strong enough.

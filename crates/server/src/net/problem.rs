@@ -104,10 +104,10 @@ pub fn reported(app: &App, mut failure: Failure, trace_id: TraceId, what: &str, 
 
 type Details = serde_json::Map<String, serde_json::Value>;
 
-/// Details may quote what the caller sent.
+/// Details may quote what the caller sent, but not as a key.
 fn redact_details(details: Details, redactor: &Redactor) -> Details {
     let text = serde_json::Value::Object(details).to_string();
-    match serde_json::from_str(&redactor.redact_json(&text)) {
+    match serde_json::from_str(&redactor.redact_json_values(&text)) {
         Ok(serde_json::Value::Object(clean)) => clean,
         _ => Details::new(),
     }
@@ -119,6 +119,9 @@ fn log(failure: &Failure, trace_id: TraceId, path: &str, redactor: &Redactor) {
     let cause = failure.cause.as_deref().map(|cause| redactor.redact(cause).into_owned()).unwrap_or_default();
     if failure.kind == FailureKind::Draining {
         tracing::info!(%trace_id, path, kind = %failure.kind, reason = message, "request left to the next server");
+    } else if failure.kind == FailureKind::Overloaded {
+        // A limit that callers have reached, and no fault of the server.
+        tracing::warn!(%trace_id, path, kind = %failure.kind, reason = message, rule = failure.rule_name(), "request refused");
     } else if failure.kind.row().status >= 500 && failure.kind != FailureKind::NotImplemented {
         tracing::error!(%trace_id, path, kind = %failure.kind, reason = message, cause, "request failed");
     } else {

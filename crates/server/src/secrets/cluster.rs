@@ -56,6 +56,10 @@ impl ClusterSecrets {
         Self { cluster, remembered: Mutex::default() }
     }
 
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
     pub async fn get(&self, name: &str) -> Result<Option<Secret>, Failure> {
         let writes = {
             let remembered = self.remembered.lock();
@@ -99,7 +103,14 @@ impl ClusterSecrets {
             });
             let (again, changed) = changing.await.map_err(Failure::internal)?;
             change = again;
-            let Some(secret) = changed? else { return Ok(false) };
+            let secret = match changed {
+                Ok(Some(secret)) => secret,
+                // A caller whose change was rejected reads the current version next, and not what was read before this.
+                unchanged => {
+                    self.forget();
+                    return unchanged.map(|_| false);
+                }
+            };
             // First the name: a secret whose name is missing could not be listed, a name without a secret is none.
             self.change_index(|names| names.insert(name.to_owned(), ByteString::default()).is_none()).await?;
             match self.write(name, found, |object| fill(object, &secret)).await {

@@ -53,6 +53,15 @@ impl SecretStore {
         Ok(Self::Local { local, named: section.directory.is_some() })
     }
 
+    /// The cluster that has the secrets. `None` if they are in files.
+    #[cfg(feature = "kubernetes")]
+    pub fn cluster(&self) -> Option<&Cluster> {
+        match self {
+            Self::Local { .. } => None,
+            Self::Cluster { secrets, .. } => Some(secrets.cluster()),
+        }
+    }
+
     /// The sealing key, as written in the configuration or in its file.
     pub fn key_text(config: &Config) -> Result<SecretString, Failure> {
         let section = &config.secrets;

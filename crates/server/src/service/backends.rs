@@ -6,32 +6,30 @@ use ostler_protocol::{
     kernel::{
         backends::{Backend, BackendCapacity, BackendHealth, BackendList, CodexProgram, ExternalBackend, Isolation},
         provider_profiles::{AgentKind, ProviderProfile},
+        runner_jobs::Launcher,
     },
 };
 use ostler_store as store;
 
-use super::provider_profiles::{self, external_note, is_external};
-use crate::{
-    app::App,
-    auth::{Access, Principal},
-};
+use super::provider_profiles::{self, codex_program, external_note, is_external};
+use crate::{app::App, auth::Principal};
 
 /// The backends of this build, then the other profiles.
 ///
-/// Callers without [`Access::Inspect`] see only what a run of theirs may name. A user may run every profile of the operator that
-/// the policy lists and the profiles of their own tenants, so they see these. A service of role `runner` submits nothing, and
-/// sees the built-in and the external profiles. `docs/callers.md` states the rule.
+/// A user sees only what a run of theirs may name: every profile of the operator that the policy lists, and the profiles of their
+/// own tenants. A service of role `runner` submits nothing, and sees the built-in and the external profiles. `docs/callers.md`
+/// states the rule.
 pub async fn list(app: &App, caller: &Principal) -> Result<BackendList, Failure> {
     let stored = store::kernel::backends::list(&app.db).await?;
-    let codex = app.codex.get(&app.config.agents).await;
+    let codex = codex_program(app).await;
     let tenants = caller.tenants_within(None)?.unwrap_or_else(|| app.config.policy.tenants.clone());
     let mut profiles = provider_profiles::list_of(app, caller, &tenants).await?;
-    profiles.retain(|profile| is_shown(app, caller, profile));
+    profiles.retain(|profile| provider_profiles::is_shown(app, caller, profile));
     // The scripted backend has no profile to configure.
     let scripted = stored.iter().filter(|backend| backend.profile == "scripted").cloned();
     let scripted = scripted.map(|backend| Backend { ready: true, ..backend });
     let others = profiles.iter().map(|profile| of_profile(profile, &stored, &codex));
-    let capacity = capacity(app);
+    let capacity = capacity(app).await?;
     let backends = scripted.chain(others).map(|backend| match is_external(app, &backend.profile) {
         true => with_last_claim(app, caller, backend),
         false => Backend { capacity: Some(capacity), health: Some(BackendHealth::of(backend.ready)), ..backend },
@@ -39,18 +37,19 @@ pub async fn list(app: &App, caller: &Principal) -> Result<BackendList, Failure>
     Ok(BackendList { backends: backends.collect(), codex })
 }
 
-/// The places of this server for runners, and how many of them are in use.
-fn capacity(app: &App) -> BackendCapacity {
+/// The places for runners, and how many of them are in use. In a cluster, an order is refused when they are all in use.
+async fn capacity(app: &App) -> Result<BackendCapacity, Failure> {
+    if app.config.runner.launcher == Launcher::Kubernetes {
+        return Ok(BackendCapacity {
+            runners_max: app.config.kubernetes.active_jobs_max.into(),
+            runners_active: store::kernel::runner_jobs::count_open_of(&app.db, Launcher::Kubernetes).await?,
+        });
+    }
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-    BackendCapacity {
+    Ok(BackendCapacity {
         runners_max: count(app.config.runner.slots),
         runners_active: count(app.in_hand.snapshot().jobs().len()),
-    }
-}
-
-fn is_shown(app: &App, caller: &Principal, profile: &ProviderProfile) -> bool {
-    let may_name = || Access::Submit.admit(caller).is_ok() && app.config.policy.profile(&profile.profile).is_ok();
-    Access::Inspect.admit(caller).is_ok() || profile.built_in || profile.agent == AgentKind::External || may_name()
+    })
 }
 
 /// An external profile with the time at which a runner last requested a job of it.
@@ -66,7 +65,7 @@ fn of_profile(profile: &ProviderProfile, stored: &[Backend], codex: &CodexProgra
     let backend = match profile.agent {
         AgentKind::Codex => {
             let name = if profile.built_in { profile.profile.as_str() } else { "codex" };
-            Backend { available: codex.version.is_some(), ..built_in(name) }
+            Backend { available: codex.is_available(), ..built_in(name) }
         }
         AgentKind::Acp => acp(profile),
         AgentKind::Model => built_in("model"),

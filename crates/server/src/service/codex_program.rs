@@ -40,7 +40,7 @@ async fn probe(agents: &AgentsSection) -> CodexProgram {
     let version = codex::program::version(&program).await;
     tracing::debug!(program = %program.display(), ?version, "looked for Codex");
     let problem = version.as_ref().err().cloned();
-    CodexProgram { program: Some(program.display().to_string()), version: version.ok(), problem }
+    CodexProgram { program: Some(program.display().to_string()), version: version.ok(), problem, image: None }
 }
 
 #[cfg(test)]

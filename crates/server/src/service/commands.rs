@@ -161,7 +161,7 @@ pub fn compose(
 ) -> Result<CreateCommandOp, Failure> {
     // The hash covers the payload as it was sent; the stored payload is redacted.
     let payload_hash = canonical_hash(&request.payload.to_value());
-    let payload = app.redacted(&request.payload)?;
+    let payload = app.redacted_payload(&request.payload)?;
     let command_id = CommandId::new(app.ids.body());
     let prompted = || {
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
@@ -207,7 +207,15 @@ pub fn compose(
         message,
         facts,
         storage_missing: session_storage::missing_directory(app, run.session)?,
+        unsteerable: unsteerable(app, caller, run),
     })
+}
+
+/// The caller whose turns this caller may not steer: on a server without a workspace, the operator's own turns in no thread have
+/// all tools of MCP servers.
+fn unsteerable(app: &App, caller: &Principal, run: &RunRef) -> Option<String> {
+    let may_have_tools = app.config.server.workspace.is_none() && run.owner.is_none();
+    (may_have_tools && !matches!(caller, Principal::Operator)).then(|| Principal::Operator.name())
 }
 
 pub async fn get(app: &App, caller: &Principal, run_id: RunId, command_id: CommandId) -> Result<Command, Failure> {

@@ -121,6 +121,12 @@ pub async fn attend(app: App) {
 }
 
 impl Slot {
+    /// The companion that runs. `None` while one starts.
+    fn current(&self) -> Option<Arc<RunningCompanion>> {
+        let state = self.running.try_lock().ok()?;
+        state.running.clone().filter(|running| running.companion.is_running())
+    }
+
     fn touch(&self) {
         *self.last_used.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -180,6 +186,11 @@ pub async fn ask(
     }
 }
 
+/// Whether a companion runs. One that starts right now does not run yet.
+pub fn is_running(app: &App, key: &CompanionKey) -> bool {
+    app.state::<Companions>().existing(key).and_then(|slot| slot.current()).is_some()
+}
+
 /// As [`ask`], but `None` if no companion runs.
 pub async fn ask_running(
     app: &App,
@@ -189,11 +200,7 @@ pub async fn ask_running(
     limit: Duration,
 ) -> Result<Option<Value>, Failure> {
     let Some(slot) = app.state::<Companions>().existing(key) else { return Ok(None) };
-    // One that starts right now does not run yet.
-    let Ok(state) = slot.running.try_lock() else { return Ok(None) };
-    let running = state.running.clone().filter(|running| running.companion.is_running());
-    drop(state);
-    let Some(running) = running else { return Ok(None) };
+    let Some(running) = slot.current() else { return Ok(None) };
     slot.touch();
     let companion = &running.companion;
     match companion.ask(method, params(companion.session_id()), limit).await {

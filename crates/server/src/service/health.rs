@@ -77,17 +77,17 @@ pub fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
 
-/// The commit this was built from, where the build knew it.
-pub fn source_commit() -> String {
-    option_env!("OSTLER_SOURCE_COMMIT").unwrap_or("unknown").to_owned()
+/// The commit that the program was built from, if the program knows it.
+fn source_commit(app: &App) -> String {
+    app.config.server.source_commit.clone().unwrap_or_else(|| "unknown".to_owned())
 }
 
-pub fn health() -> Health {
+pub fn health(app: &App) -> Health {
     Health {
         service_id: SERVICE_ID.into(),
         status: "ok".into(),
         version: version(),
-        source_commit: source_commit(),
+        source_commit: source_commit(app),
         counts: Map::new(),
     }
 }
@@ -95,7 +95,7 @@ pub fn health() -> Health {
 /// As [`health`], with the counts of dialects. `degraded` if one of them cannot be read in time.
 pub async fn deep_health(app: &App) -> Health {
     let until = Instant::now() + CHECK_WITHIN;
-    let mut health = health();
+    let mut health = health(app);
     for deep in Dialects::of(app).iter().filter_map(|dialect| dialect.deep_health.as_ref()) {
         match timeout_at(until, (deep.count)(app.clone())).await {
             Ok(Ok(Value::Object(counts))) => health.counts.extend(counts),
@@ -119,7 +119,7 @@ pub async fn readiness(app: &App) -> Readiness {
         service_id: SERVICE_ID.into(),
         status: status.into(),
         version: version(),
-        source_commit: source_commit(),
+        source_commit: source_commit(app),
         store: StoreReadiness {
             engine: app.db.engine_name().into(),
             reachable,

@@ -1,21 +1,26 @@
-//! What an order of a runner adds for its job. The values of short-lived variables are stored sealed, and only until the job has
+//! What a runner job request adds for its job. The values of short-lived variables are stored sealed, and only until the job has
 //! ended. They are removed from what the run of the job reports, and from nothing else.
 
 use std::collections::BTreeMap;
 
-use ostler_crypto::Zeroizing;
+use ostler_crypto::{Zeroizing, mac::MacKey};
 use ostler_protocol::{
     Failure, Rule,
-    ids::RunnerJobId,
+    ids::{RunId, RunnerJobId},
     json::hex,
     kernel::runner_jobs::{BackendImageRef, CreateRunnerJob, JobExtras, RunnerJob, image_repository},
 };
 use secrecy::{ExposeSecret, SecretString};
 
-use crate::app::App;
+use crate::{app::App, secrets::SecretStore};
 
 /// The extras of an order that was checked, as they are stored.
-pub(super) fn seal(app: &App, job_id: RunnerJobId, request: &CreateRunnerJob) -> Result<JobExtras, Failure> {
+pub(super) fn seal(
+    app: &App,
+    run_id: RunId,
+    job_id: RunnerJobId,
+    request: &CreateRunnerJob,
+) -> Result<JobExtras, Failure> {
     let image = request.backend_image_ref.as_ref().map(|image| allowed(app, image)).transpose()?;
     if request.transient_env.is_empty() {
         return Ok(JobExtras { image, ..JobExtras::default() });
@@ -24,7 +29,11 @@ pub(super) fn seal(app: &App, job_id: RunnerJobId, request: &CreateRunnerJob) ->
         request.transient_env.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
     let text = Zeroizing::new(serde_json::to_vec(&values).map_err(Failure::internal)?);
     let sealed = hex(&app.secrets.seal(&sealed_name(job_id), &text));
-    Ok(JobExtras { image, variables: request.shown_variables(), sealed: Some(sealed) })
+    let key = SecretStore::key_text(&app.config)?;
+    let key = MacKey::derived(key.expose_secret().as_bytes(), "hashes of short-lived variables");
+    let run = run_id.to_string();
+    let tag = |name: &str, value: &str| key.tag(&[run.as_bytes(), name.as_bytes(), value.as_bytes()]);
+    Ok(JobExtras { image, variables: request.shown_variables(tag), sealed: Some(sealed) })
 }
 
 /// The variables of a job's backend, with their values. From now on they are removed from what its run reports to this server.
@@ -69,7 +78,7 @@ pub(crate) fn redact_json(
     raw: &ostler_protocol::RawJson,
 ) -> Result<ostler_protocol::RawJson, Failure> {
     remember(app, job);
-    Ok(app.job_redactors.of_run(job.run_id).redact_json(app.redacted(raw)?))
+    Ok(app.job_redactors.of_run(job.run_id).redact_json(app.redacted_payload(raw)?))
 }
 
 /// An image gets the credentials of its run's profile, so it must come from where the operator expects images.

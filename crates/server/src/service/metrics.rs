@@ -6,11 +6,13 @@ use ostler_store::{self as store, StoreError};
 use tokio::time::timeout;
 
 use super::health;
+#[cfg(feature = "kubernetes")]
+use crate::kubernetes::{CachedObjects, Cluster, KubernetesState};
 use crate::{
     app::App,
     clock::ServerClock,
     dialect::{Dialects, Metric, MetricRead, Samples},
-    metrics::{self, Counts, Gauges},
+    metrics::{self, ClusterGauges, Counts, Gauges},
 };
 
 /// Scrapers time out after a few seconds and then have no metrics at all.
@@ -34,6 +36,7 @@ pub async fn page(app: &App) -> String {
         store_writable: state.writable,
         store_write_failures: app.db.write_health().failures().map(|(fault, count)| (fault.as_str(), count)).collect(),
         clock_lead_us: app.clock.adjustable().map_or(0, ServerClock::lead_us),
+        cluster: cluster(app),
     };
     let mut page = metrics::page(&app.metrics, &gauges);
     for metric in Dialects::of(app).iter().flat_map(|dialect| &dialect.metrics) {
@@ -55,4 +58,25 @@ pub async fn page(app: &App) -> String {
 async fn counts(app: &App) -> Result<Counts, StoreError> {
     let (jobs_pending, jobs_running) = store::kernel::runner_jobs::count_open(&app.db).await?;
     Ok(Counts { leases: store::kernel::leases::count_held(&app.db).await?, jobs_pending, jobs_running })
+}
+
+/// The calls of the launcher and those for the secrets of profiles, which have clients of their own.
+#[cfg(feature = "kubernetes")]
+fn cluster(app: &App) -> ClusterGauges {
+    let kubernetes = app.state::<KubernetesState>().get();
+    let clusters = kubernetes.map(|kubernetes| &*kubernetes.cluster).into_iter().chain(app.secrets.cluster());
+    let mut gauges = ClusterGauges::default();
+    for (call, count) in clusters.flat_map(Cluster::calls) {
+        *gauges.calls.entry(call).or_default() += count;
+    }
+    if let Some(kubernetes) = kubernetes {
+        let CachedObjects { active_jobs, finished_jobs, pods } = kubernetes.cache.count();
+        gauges.objects = vec![("active-job", active_jobs), ("finished-job", finished_jobs), ("pod", pods)];
+    }
+    gauges
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn cluster(_: &App) -> ClusterGauges {
+    ClusterGauges::default()
 }

@@ -4,6 +4,7 @@
 mod changes;
 mod external;
 mod owners;
+mod programs;
 mod readiness;
 mod trials;
 
@@ -25,7 +26,6 @@ use ostler_protocol::{
     limits::{PROFILES_MAX, PROFILES_PER_TENANT_MAX},
     redaction::Redactor,
 };
-use ostler_runner::backend::acp;
 use ostler_store as store;
 use secrecy::ExposeSecret;
 use tokio::runtime::Handle;
@@ -39,6 +39,8 @@ use crate::{
 use changes::AuditedChange;
 pub use changes::list as list_changes;
 pub use external::{is_external, note as external_note, set_external_profile};
+pub(super) use owners::is_shown;
+pub(super) use programs::codex as codex_program;
 pub use readiness::{
     Furnishing, ModelFacts, check_named, check_ready, check_turn, furnish, has_credential, model_facts,
 };
@@ -52,7 +54,9 @@ pub async fn list(app: &App, caller: &Principal, scope: &ProfileScope) -> Result
     Access::Inspect.admit(caller)?;
     let tenants = caller.tenants_within(scope.tenant_id.as_deref())?;
     let tenants = tenants.unwrap_or_else(|| app.config.policy.tenants.clone());
-    Ok(ProviderProfileList { provider_profiles: list_of(app, caller, &tenants).await? })
+    let mut provider_profiles = list_of(app, caller, &tenants).await?;
+    provider_profiles.retain(|profile| is_shown(app, caller, profile));
+    Ok(ProviderProfileList { provider_profiles })
 }
 
 /// The operator's profiles, and those of these tenants, as the caller sees them.
@@ -62,7 +66,7 @@ pub(super) async fn list_of(
     tenants: &[String],
 ) -> Result<Vec<ProviderProfile>, Failure> {
     let stored = app.secrets.list().await?;
-    let codex = app.codex.get(&app.config.agents).await;
+    let codex = programs::codex(app).await;
     let mut latest = latest_trials(app).await?;
     let own = stored.iter().filter_map(|name| ProfileOwner::Operator.profile_of(name));
     let external = app.config.runner.external_profiles.iter().map(String::as_str);
@@ -113,7 +117,7 @@ async fn described(
     profile: &str,
     secret: Result<Option<Secret>, Failure>,
 ) -> Result<ProviderProfile, Failure> {
-    let codex = app.codex.get(&app.config.agents).await;
+    let codex = programs::codex(app).await;
     let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
     let trial = latest_trials(app).await?.remove(&key);
     let shadowed = *owner != ProfileOwner::Operator && owners::is_operators(&app.secrets.list().await?, profile);
@@ -205,7 +209,7 @@ pub async fn delete(
     recall(app, &owner, profile).await;
     // Not shadowed: a deleted profile conflicts with no profile of the operator.
     let key = (owner.tenant_id().map(str::to_owned), profile.to_owned());
-    let codex = app.codex.get(&app.config.agents).await;
+    let codex = programs::codex(app).await;
     Ok(describe(app, &codex, &owner, profile, Ok(None), latest_trials(app).await?.remove(&key), false))
 }
 
@@ -420,7 +424,7 @@ fn describe(
         .or_else(|| shadowed.then(|| name_taken(profile)))
         .map_or_else(|| readiness::home(secret.as_ref(), profile).map(|(config, _)| config), Err);
     let ready = ready.and_then(|config| readiness::check_allowed(app, owner, &config).map(|()| config.agent));
-    let missing = ready.as_ref().ok().and_then(|agent| missing_program(agent, codex));
+    let missing = ready.as_ref().ok().and_then(|agent| programs::missing(agent, codex));
     let resource_version = secret.as_ref().map(|secret| secret.resource_version.clone());
     let tried = trial.as_ref().filter(|trial| trial.resource_version == resource_version);
     let keys = if secret.is_some() { credential.keys() } else { secret_ref(profile).keys };
@@ -453,6 +457,7 @@ fn describe(
             .or(missing)
             .or(tried.and_then(|trial| trial.message.clone())),
         validation: trial.map(|trial| trial.summary()),
+        last_claim_at: None,
     };
     if external::is_external(app, profile) { external::described(described) } else { described }
 }
@@ -469,15 +474,6 @@ fn shown_kind(kind: FailureKind) -> FailureKind {
 fn name_taken(profile: &str) -> Failure {
     let message = format!("the operator has a profile {profile:?} too, and runs use that one; delete this one");
     Failure::rule(Rule::ProfileName, message).with_kind(FailureKind::StateConflict)
-}
-
-/// What is wrong with the program that a profile needs, as far as this server can check it.
-fn missing_program(agent: &AgentConfig, codex: &CodexProgram) -> Option<String> {
-    match agent {
-        AgentConfig::Acp { command, .. } => acp::program::find(command, std::env::var_os("PATH").as_deref()).err(),
-        AgentConfig::Codex => codex.problem.as_ref().map(|problem| format!("Codex cannot be started: {problem}")),
-        _ => None,
-    }
 }
 
 /// The latest trial of each profile, by owner and name.

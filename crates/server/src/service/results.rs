@@ -42,6 +42,7 @@ pub async fn get(
     let mut result = RunResult::of(parts(row, open_permissions), app.now());
     provider_profiles::set_external_profile(app, &profile, &mut result.liveness);
     runner_jobs::set_other_workspace(app, job_id, &mut result.liveness).await?;
+    runner_jobs::set_pod_reason(app, run_id, &mut result.liveness).await?;
     result.supervisor = result.liveness.supervisor();
     Ok(result)
 }

@@ -13,7 +13,13 @@ use ostler_protocol::{
     ids::HoldId,
     retention::{Hold, HoldPage, ListHolds, PlaceHold, RetentionCount, RetentionSweep, RetentionView, SweepRetention},
 };
-use ostler_store::{self as store, retention::RetentionScope};
+use ostler_store::{
+    self as store,
+    retention::{
+        RetentionScope,
+        space::{self, STEP_PAGES_MAX},
+    },
+};
 
 use super::lookup;
 use crate::{
@@ -254,13 +260,16 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Returns freed space to the file system, in steps as well.
+    /// Returns freed space to the file system, in steps as well. Space that is left after the last step is more to do: the next
+    /// request finds nothing to remove, and continues here.
     async fn release_space(&mut self) -> Result<(), Failure> {
         let tables: Vec<&str> = self.touched.iter().copied().collect();
+        let pages = self.app.config.retention.step_rows.min(STEP_PAGES_MAX);
         let mut steps_left = self.steps_left.max(REQUEST_STEPS);
-        while store::retention::space::release(&self.app.db, &tables).await? {
+        while space::release(&self.app.db, &tables, pages).await? {
             steps_left -= 1;
             if steps_left == 0 || !self.pause().await {
+                self.has_more = true;
                 break;
             }
         }

@@ -11,8 +11,8 @@ use ostler_protocol::{
         liveness::{Liveness, Phase},
         operations::{CreateJobOp, FinishJobOp},
         runner_jobs::{
-            BackendImageRef, ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobExtras, JobPhase, JobPoll,
-            Launcher, ListRunnerJobs, RunnerJob, RunnerJobPage, cluster_job_name,
+            BackendImageRef, ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobExtras, JobObservation,
+            JobPhase, JobPoll, Launcher, ListRunnerJobs, ObservedPhase, RunnerJob, RunnerJobPage, cluster_job_name,
         },
     },
     limits::JOB_PROFILES_MAX,
@@ -69,9 +69,15 @@ async fn check_room(app: &App, job: &RunnerJob) -> Result<(), Failure> {
     Err(Failure::rule(Rule::ClusterRoom, message).detail("activeJobs", open).detail("activeJobsMax", active_jobs_max))
 }
 
-/// The job as it is sent: with how long its cluster keeps it, and what its order added.
-fn with_retention(app: &App, job: RunnerJob) -> RunnerJob {
+/// The job as it is sent: with the name of its current Job, how long its cluster keeps it, and what its order added.
+fn with_retention(app: &App, mut job: RunnerJob) -> RunnerJob {
     let is_kept = job.launcher == Launcher::Kubernetes;
+    if is_kept && job.starts > 1 {
+        // What was observed is true whatever the prefix is now.
+        let observed = job.observed.view::<JobObservation>().map(|observed| observed.job_name);
+        let named = || cluster_job_name(&app.config.kubernetes.job_prefix, job.runner_job_id, job.starts);
+        job.job_name = observed.filter(|name| !name.is_empty()).unwrap_or_else(named);
+    }
     let retention = is_kept.then(|| app.config.kubernetes.retention(&app.config.runner));
     let JobExtras { image, variables: transient_env, .. } = JobExtras::read(&job.extras);
     let backend_image_ref = image.map(|image| BackendImageRef { image });
@@ -97,7 +103,7 @@ pub fn create_op(app: &App, run: &RunRef, request: &CreateRunnerJob) -> Result<C
     };
     let in_cluster = launcher == Launcher::Kubernetes;
     request.check_extras(launcher)?;
-    let extras = job_extras::seal(app, runner_job_id, request)?;
+    let extras = job_extras::seal(app, run.run_id, runner_job_id, request)?;
     let mut hashed = json!({"commandId": request.command_id, "standing": request.standing});
     if extras != JobExtras::default() {
         hashed["backendImageRef"] = json!(extras.image);
@@ -250,6 +256,22 @@ pub async fn get(app: &App, caller: &Principal, run_id: RunId, job_id: RunnerJob
     let job = store::kernel::runner_jobs::get(&app.db, job_id).await?;
     let job = job.filter(|job| job.run_id == run_id).ok_or_else(|| Failure::not_found("runner job"))?;
     Ok(with_retention(app, job))
+}
+
+/// Marks the liveness of a run as waiting for the pod of its runner, if the cluster shows why that does not start.
+pub(super) async fn set_pod_reason(app: &App, run_id: RunId, liveness: &mut Liveness) -> Result<(), Failure> {
+    let can_wait = app.config.runner.launcher == Launcher::Kubernetes && liveness.phase == Phase::WaitingRunner;
+    if !can_wait || liveness.external_profile.is_some() {
+        return Ok(());
+    }
+    let latest = store::kernel::runner_jobs::list(&app.db, run_id, None, None, 1).await?.pop();
+    let started = latest.filter(|job| job.phase == JobPhase::Running);
+    let observed = started.and_then(|job| job.observed.view::<JobObservation>());
+    let waiting = observed.filter(|observed| observed.phase == ObservedPhase::Pending);
+    if let Some(JobObservation { reason: Some(reason), message, .. }) = waiting {
+        liveness.wait_for_pod(&reason, message.as_deref());
+    }
+    Ok(())
 }
 
 /// Marks the liveness of a run as waiting for a server of another workspace, if the run's standing job names one.

@@ -11,6 +11,8 @@ use ostler_protocol::{
         labels::{LabelPatch, Labels},
         operations::{CancelRunOp, CreateRunOp, LabelRunOp},
         policy::AdmittedRun,
+        provider_profiles::AgentConfig,
+        resource_bundles::ResourceBundle,
         run_views::{RunPage, RunStanding, RunView},
         runner_jobs::CreateRunnerJob,
         runs::{Cancel, CreateRun, CreatedRun, ListRuns, Run, RunSort, RunState, RunStatus, UpdateRun},
@@ -109,11 +111,25 @@ pub async fn admit(app: &App, caller: &Principal, request: &CreateRun) -> Result
     let admitted = redacted(app, app.config.policy.admit(request)?)?;
     caller.may_submit(&admitted.tenant_id)?;
     workspaces::check(app, &admitted.tenant_id, &WorkspaceRef::read(&admitted.workspace_ref)?)?;
+    check_bundle(app, &admitted)?;
     app.name("projectId", &admitted.project_id)?;
     app.name("providerId", &admitted.provider_id)?;
     let credentials = &admitted.execution_policy.secret_scope.provider_credentials;
     provider_profiles::check_named(app, &admitted.tenant_id, &admitted.backend_profile, credentials).await?;
     Ok(admitted)
+}
+
+/// Rejects a resource bundle that this server does not fetch, or that the agent could not find.
+fn check_bundle(app: &App, admitted: &AdmittedRun) -> Result<(), Failure> {
+    let Some(reference) = &admitted.resource_bundle_ref else { return Ok(()) };
+    let profile = &admitted.backend_profile;
+    // Runners elsewhere do not know of bundles, and would start without one.
+    let is_external = app.config.runner.external_profiles.contains(profile);
+    if is_external || AgentConfig::of_profile(profile).is_some_and(|agent| !agent.is_program()) {
+        let message = format!("the agent of the profile {profile:?} has no workspace for a resource bundle");
+        return Err(Failure::invalid(Rule::ResourceBundleProfile, message));
+    }
+    workspaces::check_repository(app, &admitted.tenant_id, &ResourceBundle::read(reference)?.source)
 }
 
 /// The profile of the agent that a request names. `None` if it names none, or one without a profile. The inner failure is a
@@ -143,11 +159,22 @@ fn with_profile(request: CreateRun, profile: Option<String>) -> CreateRun {
 
 /// Redacts the fields that a caller fills freely. Credentials belong in the secret scope, by reference.
 fn redacted(app: &App, admitted: AdmittedRun) -> Result<AdmittedRun, Failure> {
-    let policy = app.redacted(&RawJson::of(&admitted.execution_policy))?;
+    let mut execution_policy = admitted.execution_policy;
+    // Its other texts are not free: the policy has compared each with a list. One that reads like a known value stays what it is.
+    for credential in &mut execution_policy.secret_scope.tool_credentials {
+        for key in credential.secret_ref.iter_mut().flat_map(|secret| &mut secret.keys) {
+            *key = app.redactor.redact(key).into_owned();
+        }
+    }
     Ok(AdmittedRun {
-        workspace_ref: app.redacted(&admitted.workspace_ref)?,
+        workspace_ref: app.redacted_payload(&admitted.workspace_ref)?,
         trace_sink: app.redacted(&admitted.trace_sink)?,
-        execution_policy: serde_json::from_str(policy.as_str()).map_err(Failure::internal)?,
+        resource_bundle_ref: admitted
+            .resource_bundle_ref
+            .as_ref()
+            .map(|bundle| app.redacted_payload(bundle))
+            .transpose()?,
+        execution_policy,
         ..admitted
     })
 }
@@ -232,13 +259,15 @@ pub fn create_op(
     let now = app.now();
     let mut run = new_run(app, request, admitted, session, request_hash, now);
     run.labels = request.labels.as_ref().map_or(Ok(Labels::default()), |labels| redacted_labels(app, labels))?;
+    // Only in what the caller sent may a key be a secret.
+    let intents = request.business_intents.as_ref().map(|intents| app.redacted(intents)).transpose()?;
     let audit = json!({
         "action": "run.create", "by": caller.name(), "createdBy": creator(caller), "labels": run.labels, "tenantId": admitted.tenant_id, "projectId": admitted.project_id,
-        "executionPolicy": admitted.execution_policy, "businessIntents": request.business_intents,
+        "executionPolicy": admitted.execution_policy, "businessIntents": intents,
         "retryOf": request.retry_of,
         "recordDigest": run.record_digest(), "sessionDigest": is_new.then(|| session.record_digest()),
     });
-    let audit = app.redacted(&RawJson::of(&audit))?;
+    let audit = app.redacted_values(&RawJson::of(&audit))?;
     // As the event has it, so that the one can be compared with the other.
     run.created_by = audit.view::<AuditedRun>().and_then(|audited| audited.created_by);
     if audit.size() > EVENT_BYTES_MAX {
@@ -326,6 +355,7 @@ fn new_run(
         request_hash: hash.to_owned(),
         created_by: None,
         retry_of: request.retry_of,
+        resource_bundle_ref: admitted.resource_bundle_ref.clone(),
         status: RunStatus::Pending,
         terminal: None,
         cancel_requested_at: None,

@@ -345,6 +345,7 @@ async fn view(app: &App, session: Session, reader_id: &str) -> Result<SessionVie
     let mut liveness = Liveness::of(&run, command.as_ref(), lease.as_ref(), run.open_permissions, app.now());
     provider_profiles::set_external_profile(app, &run.backend_profile, &mut liveness);
     runner_jobs::set_other_workspace(app, run.standing_job_id, &mut liveness).await?;
+    runner_jobs::set_pod_reason(app, run.run_id, &mut liveness).await?;
     let state = RunState::of(run.status, run.open_permissions, turn_end);
     Ok(SessionView { storage_pvc_phase, ..SessionView::of(session, read, Some(state), Some(liveness)) })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ostler_protocol::{Failure, FailureKind};
 pub use ostler_runner::SideQuery;
-use ostler_runner::{SideQueryLimits, side_query};
+use ostler_runner::{SideQueryLimits, answers_side_queries, side_query};
 use ostler_store::failures::is_of_store;
 use tokio::time::{Instant, timeout};
 
@@ -51,6 +51,19 @@ pub async fn ask(
         SideAnswer::Failed(_) => SideQueryEnd::Failed,
     };
     Ok(answer)
+}
+
+/// Whether the backend has a model that can be asked without tools. Fails if the store does not respond. Nothing is started.
+pub async fn can_answer(app: &App, backend: QueriedBackend<'_>) -> Result<bool, Failure> {
+    let QueriedBackend { tenant_id, profile } = backend;
+    if provider_profiles::is_external(app, profile) {
+        return Ok(false);
+    }
+    match outside::describe(app, tenant_id, profile).await {
+        Ok((environment, files)) => Ok(answers_side_queries(&environment, &files)),
+        Err(failure) if is_of_store(&failure) => Err(failure),
+        Err(_) => Ok(false),
+    }
 }
 
 async fn answer(app: &App, backend: QueriedBackend<'_>, query: &SideQuery) -> Result<SideAnswer, Failure> {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use ostler_protocol::{
     Failure,
     ids::RunId,
+    kernel::commands::Command,
     tools::wire::{CallTool, CalledTool, RunTools, RunToolsQuery, ToolList, TryTool},
 };
 
@@ -34,7 +35,8 @@ pub async fn of_run(app: &App, caller: &Principal, run_id: RunId, query: RunTool
         None => None,
     };
     // Most commands have called no tool yet, and their calls need not be read.
-    let called = command.as_ref().filter(|command| command.fold.tools.count > 0).map(|command| command.command_id);
+    let has_called = |command: &&Command| !query.without_calls && command.fold.tools.count > 0;
+    let called = command.as_ref().filter(has_called).map(|command| command.command_id);
     let context = ToolContext::of_run(&run, Arc::new(stored), command.map(Arc::new));
     let tools = Toolkit::of(app).list(app, &context).await?;
     let earlier_calls = match called {
@@ -66,7 +68,9 @@ fn outside(app: &App, caller: &Principal) -> ToolContext {
         Principal::Operator => Some(LOCAL.into()),
         _ => None,
     };
-    let may_use_workspace = |tenant_id: &String| Dialects::of(app).may_use_workspace(&app.config, tenant_id);
+    let is_bound = app.config.server.workspace.is_some();
+    let may_use_workspace =
+        |tenant_id: &String| is_bound && Dialects::of(app).may_use_workspace(&app.config, tenant_id);
     let mcp = match caller {
         Principal::Operator => McpAccess::All,
         Principal::Service { tenants, .. } if tenants.iter().any(may_use_workspace) => McpAccess::All,

@@ -8,6 +8,7 @@ use std::{
 use ostler_protocol::{
     Failure, Rule,
     ids::RunId,
+    kernel::chain::Hash,
     tools::wire::{CallStatus, CalledTool},
 };
 use parking_lot::Mutex;
@@ -34,7 +35,7 @@ type CallResult = Option<Result<CalledTool, Failure>>;
 /// A call that this process executes or has executed.
 pub(super) struct LocalCall {
     /// Of everything that was requested.
-    fingerprint: String,
+    fingerprint: Hash,
     result: watch::Sender<CallResult>,
     /// The order in which calls began.
     number: u64,
@@ -68,6 +69,7 @@ impl LocalCall {
                 status: CallStatus::Running,
                 content: String::new(),
                 truncated: false,
+                edited_arguments: None,
             })
         })
     }
@@ -75,7 +77,7 @@ impl LocalCall {
 
 impl Calls {
     /// The call of this key, and whether it is new: then the caller executes it, and reports its end.
-    pub(super) fn begin(&self, key: &CallKey, fingerprint: String) -> Result<(Arc<LocalCall>, bool), Failure> {
+    pub(super) fn begin(&self, key: &CallKey, fingerprint: Hash) -> Result<(Arc<LocalCall>, bool), Failure> {
         let mut calls = self.0.lock();
         if let Some(call) = calls.by_key.get(key) {
             if call.fingerprint != fingerprint {
@@ -133,59 +135,68 @@ mod tests {
 
     use super::*;
 
+    const ONE: Hash = [1; 32];
+    const OTHER: Hash = [2; 32];
+
     fn key(call_id: &str) -> CallKey {
         CallKey { run_id: RunId::new(uuid::Uuid::nil()), call_id: call_id.into() }
     }
 
     fn completed(call_id: &str) -> CalledTool {
-        CalledTool { call_id: call_id.into(), status: CallStatus::Completed, content: "x".into(), truncated: false }
+        CalledTool {
+            call_id: call_id.into(),
+            status: CallStatus::Completed,
+            content: "x".into(),
+            truncated: false,
+            edited_arguments: None,
+        }
     }
 
     #[tokio::test]
     async fn a_repeated_request_finds_its_call_and_another_one_is_refused() {
         let calls = Calls::default();
-        let (call, is_new) = calls.begin(&key("a"), "1".into()).unwrap();
+        let (call, is_new) = calls.begin(&key("a"), ONE).unwrap();
         assert!(is_new);
         let running = call.wait("a", Instant::now() + Duration::from_millis(5)).await.unwrap();
         assert_eq!(running.status, CallStatus::Running);
         calls.end(&key("a"), &call, Ok(completed("a")));
-        let (again, is_new) = calls.begin(&key("a"), "1".into()).unwrap();
+        let (again, is_new) = calls.begin(&key("a"), ONE).unwrap();
         assert!(!is_new);
         assert_eq!(again.wait("a", Instant::now()).await.unwrap(), completed("a"));
-        let refused = calls.begin(&key("a"), "2".into()).err().unwrap();
+        let refused = calls.begin(&key("a"), OTHER).err().unwrap();
         assert_eq!(refused.broken_rule(), Some(Rule::ToolCallReused));
     }
 
     #[tokio::test]
     async fn a_call_that_was_not_recorded_can_be_requested_again() {
         let calls = Calls::default();
-        let (call, _) = calls.begin(&key("a"), "1".into()).unwrap();
+        let (call, _) = calls.begin(&key("a"), ONE).unwrap();
         calls.end(&key("a"), &call, Err(Failure::internal("x")));
         assert!(call.wait("a", Instant::now()).await.is_err());
-        assert!(calls.begin(&key("a"), "1".into()).unwrap().1);
+        assert!(calls.begin(&key("a"), ONE).unwrap().1);
     }
 
     #[test]
     fn open_calls_of_a_run_and_ended_ones_are_bounded() {
         let calls = Calls::default();
         for number in 0..OPEN_PER_RUN_MAX {
-            calls.begin(&key(&format!("open{number}")), String::new()).unwrap();
+            calls.begin(&key(&format!("open{number}")), ONE).unwrap();
         }
-        let refused = calls.begin(&key("more"), String::new()).err().unwrap();
+        let refused = calls.begin(&key("more"), ONE).err().unwrap();
         assert_eq!(refused.broken_rule(), Some(Rule::ToolCallsOpen));
-        let (first, is_new) = calls.begin(&key("open0"), String::new()).unwrap();
+        let (first, is_new) = calls.begin(&key("open0"), ONE).unwrap();
         assert!(!is_new);
         calls.end(&key("open0"), &first, Ok(completed("open0")));
-        assert!(calls.begin(&key("more"), String::new()).unwrap().1, "one has ended");
+        assert!(calls.begin(&key("more"), ONE).unwrap().1, "one has ended");
         let calls = Calls::default();
         for number in 0..5 * ENDED_MAX {
             let key = key(&number.to_string());
-            let (call, _) = calls.begin(&key, String::new()).unwrap();
+            let (call, _) = calls.begin(&key, ONE).unwrap();
             calls.end(&key, &call, Ok(completed("x")));
         }
         assert!(calls.0.lock().by_key.len() <= 2 * ENDED_MAX);
         assert!(calls.0.lock().open.is_empty());
         let newest = key(&(5 * ENDED_MAX - 1).to_string());
-        assert!(!calls.begin(&newest, String::new()).unwrap().1, "the newest are remembered");
+        assert!(!calls.begin(&newest, ONE).unwrap().1, "the newest are remembered");
     }
 }

@@ -10,12 +10,11 @@ use ostler_protocol::{
     kernel::{
         events::{Event, EventType},
         launching::is_worth_repeating,
-        modes::ApprovalMode,
         permissions::{EditedArguments, PermissionStatus},
     },
     limits::PERMISSION_WAIT_MS_MAX,
     tools::{
-        Authorisation, CallAction, CallAuthority, CallState, ToolDefinition, authorise, call_digest,
+        Authorisation, CallAction, CallState, ToolDefinition, call_digest,
         wire::{CallTool, CalledTool},
     },
 };
@@ -27,7 +26,7 @@ use super::{
     outcome::CallOutcome,
     record::Recorder,
     recover::{self, Recovered},
-    scopes::granted_scopes,
+    scopes::authorise_call,
     source::{Invocation, ToolContext, ToolError, ToolSource},
     toolkit::{FoundTool, Toolkit},
 };
@@ -40,7 +39,7 @@ use crate::{
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
 const RECORD_ATTEMPTS: u32 = 6;
 const RECORD_PAUSE: Duration = Duration::from_millis(50);
-/// Why a call is not executed whose outcome may be known to nobody.
+/// Why a call is not executed that an earlier attempt made and whose outcome was not recorded.
 const UNKNOWN_BEFORE: &str = "an earlier attempt made this call, and its outcome is not known; it is not repeated";
 /// How long a call is executed before the end of its command is watched for.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
@@ -68,7 +67,9 @@ struct PreparedCall {
 
 /// The arguments that a person has sent instead of those of the call. The error is the reason for which they cannot be used.
 fn read_edited(tool: &ToolDefinition, edited: &EditedArguments) -> Result<Map<String, Value>, String> {
-    if !edited.is_sound() {
+    // Older servers have recorded edits without the tool, and with the digest of the arguments only.
+    let is_of_tool = edited.tool.as_ref().is_none_or(|name| *name == tool.name);
+    if !is_of_tool || !edited.is_sound() {
         return Err("the edited arguments do not have the digest that was recorded".into());
     }
     let checked = tool.check_arguments(&text_of(&edited.arguments));
@@ -140,14 +141,20 @@ pub(super) async fn call_source(
     source: &dyn ToolSource,
     invocation: &Invocation,
 ) -> Result<String, ToolError> {
-    let tool = &invocation.tool;
-    let late = || ToolError::OutcomeUnknown(format!("the tool did not respond within {} ms", tool.deadline_ms));
-    let called = AssertUnwindSafe(source.call(app, invocation)).catch_unwind();
-    let returned = timeout_at(invocation.deadline, called).await.map_err(|_| late())?;
+    let returned = timeout_at(invocation.deadline, catch_panic(app, source, invocation)).await;
+    returned.unwrap_or_else(|_| Err(late(&invocation.tool)))
+}
+
+async fn catch_panic(app: &App, source: &dyn ToolSource, invocation: &Invocation) -> Result<String, ToolError> {
+    let returned = AssertUnwindSafe(source.call(app, invocation)).catch_unwind().await;
     returned.unwrap_or_else(|_| {
-        tracing::error!(tool = tool.name, "a tool panicked");
+        tracing::error!(tool = invocation.tool.name, "a tool panicked");
         Err(ToolError::OutcomeUnknown("the tool failed in an unexpected way".into()))
     })
+}
+
+fn late(tool: &ToolDefinition) -> ToolError {
+    ToolError::OutcomeUnknown(format!("the tool did not respond within {} ms", tool.deadline_ms))
 }
 
 impl Execution<'_> {
@@ -166,7 +173,8 @@ impl Execution<'_> {
             self.recorder.is_executed_again = true;
         }
         let Some(mut found) = found else {
-            let message = format!("there is no tool {:?}", self.request.name);
+            let reason = self.unavailable().await?;
+            let message = reason.unwrap_or_else(|| format!("there is no tool {:?}", self.request.name));
             return self.end_unexecuted(CallAction::Fail, &message).await;
         };
         let arguments = match found.tool.check_arguments(&self.request.arguments) {
@@ -186,20 +194,28 @@ impl Execution<'_> {
         };
         if self.state == CallState::Waiting {
             let arguments = edited.as_ref().unwrap_or(&prepared.requested);
-            found = match self.find_again(arguments).await? {
+            found = match self.find_again(&found.tool, arguments).await? {
                 Ok(found) => found,
                 Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
             };
         }
+        let is_edited = edited.is_some();
         if let Some(edited) = edited {
             prepared = self.prepare(&found, edited).await?;
+            if prepared.arguments != prepared.requested {
+                let message = "the call would be executed with other arguments than those that were permitted";
+                return self.end_unexecuted(CallAction::Decline, message).await;
+            }
             if self.has_unknown(&found.tool, &prepared.digest).await? {
                 return self.end_unexecuted(CallAction::Decline, UNKNOWN_BEFORE).await;
             }
         }
+        self.recorder.is_edited = is_edited;
         self.recorder.started(&prepared.arguments, &found.tool, &prepared.digest).await?;
         self.advance(CallAction::Start)?;
-        self.call(found, prepared).await
+        let edited = is_edited.then(|| prepared.arguments.clone());
+        let outcome = self.call(found, prepared).await?;
+        Ok(CallOutcome { edited, ..outcome })
     }
 
     /// Completes checked arguments. Their digest is that of the complete call.
@@ -222,16 +238,8 @@ impl Execution<'_> {
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
         let (context, call_id, delegated) = (self.context.clone(), self.request.call_id.clone(), Default::default());
         let invocation = Invocation { tool: tool.clone(), arguments, requested, context, call_id, deadline, delegated };
-        let called = call_source(self.app, source.as_ref(), &invocation);
-        let result = match source.ends_with_command(&tool) {
-            true => called.await,
-            false => tokio::select! {
-                // Most calls end before the command is looked at for the first time.
-                biased;
-                result = called => result,
-                // The source drops what it does: a request to an MCP server is cancelled.
-                () = self.command_ended(deadline) => return Ok(CallOutcome::interrupted()),
-            },
+        let Some(result) = self.call_until_end(source.as_ref(), &invocation).await else {
+            return Ok(CallOutcome::interrupted());
         };
         self.recorder.delegated = invocation.delegated.into_inner();
         let outcome = CallOutcome::executed(self.app, &tool, result);
@@ -243,15 +251,40 @@ impl Execution<'_> {
         self.end(action, outcome).await
     }
 
+    /// Calls a source once, within the deadline. `None` if the command ended before. The source drops what it does then: a request to
+    /// an MCP server is cancelled.
+    async fn call_until_end(
+        &self,
+        source: &dyn ToolSource,
+        invocation: &Invocation,
+    ) -> Option<Result<String, ToolError>> {
+        if source.ends_with_command(&invocation.tool) {
+            return Some(call_source(self.app, source, invocation).await);
+        }
+        let called = catch_panic(self.app, source, invocation);
+        tokio::pin!(called);
+        // Most calls end before the command is looked at for the first time, and need no other timer.
+        let first_look = invocation.deadline.min(Instant::now() + WATCH_AFTER);
+        if let Ok(result) = timeout_at(first_look, &mut called).await {
+            return Some(result);
+        }
+        tokio::select! {
+            biased;
+            result = timeout_at(invocation.deadline, called) => {
+                Some(result.unwrap_or_else(|_| Err(late(&invocation.tool))))
+            }
+            () = self.command_ended(invocation.deadline) => None,
+        }
+    }
+
     /// Resolves when the command has ended: its runner stopped it, or its time was over. Never resolves after the deadline of the call.
     async fn command_ended(&self, deadline: Instant) {
-        sleep(WATCH_AFTER).await;
         let mut watch = SessionWatch::new(self.app, self.run.session);
         while Instant::now() < deadline {
-            match lookup::command_of(self.app, self.run.run_id, self.request.command_id).await {
-                Ok(command) if command.state.is_terminal() => return,
+            match store::kernel::commands::get_state(&self.app.db, self.request.command_id).await {
+                Ok(Some(state)) if state.is_terminal() => return,
                 Ok(_) => {}
-                Err(failure) => tracing::warn!(%failure, "the command of a call could not be read"),
+                Err(error) => tracing::warn!(%error, "the state of a call's command could not be read"),
             }
             let command_id = Some(self.request.command_id);
             let is_end = |event: &Event| {
@@ -282,18 +315,23 @@ impl Execution<'_> {
         }
     }
 
-    async fn authorise(&self, tool: &ToolDefinition) -> Result<Authorisation, Failure> {
-        let granted = granted_scopes(self.app, &self.context).await?;
-        let (Some(run), Some(command)) = (&self.context.run, &self.context.command) else {
-            return Err(Failure::internal("a call outside of a run"));
-        };
-        let mode = ApprovalMode::of(&command.payload);
-        Ok(authorise(tool, &CallAuthority::of(&run.execution_policy, mode, granted.as_ref())))
+    /// Why the tool was not found, if it may exist.
+    async fn unavailable(&self) -> Result<Option<String>, Failure> {
+        Toolkit::of(self.app).unavailable(self.app, &self.context, &self.request.name).await
     }
 
-    /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled or a
-    /// scope revoked. The inner error is the reason for which the call may not be executed.
-    async fn find_again(&self, arguments: &Map<String, Value>) -> Result<Result<FoundTool, String>, Failure> {
+    async fn authorise(&self, tool: &ToolDefinition) -> Result<Authorisation, Failure> {
+        authorise_call(self.app, &self.context, tool).await
+    }
+
+    /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled, a scope
+    /// revoked, or the MCP server replaced by another one of its name, for which nobody was asked. The inner error is the reason for
+    /// which the call may not be executed.
+    async fn find_again(
+        &self,
+        permitted: &ToolDefinition,
+        arguments: &Map<String, Value>,
+    ) -> Result<Result<FoundTool, String>, Failure> {
         // Another server that waited for the same permission may have been faster.
         if !self.recorder.is_executed_again {
             let recovered = recover::find(self.app, self.run, &self.context, self.request, true).await?;
@@ -301,8 +339,12 @@ impl Execution<'_> {
                 return Err(recover::reused(&self.request.call_id));
             }
         }
-        let Some(found) = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await? else {
-            return Ok(Err(format!("the tool {:?} is no longer available", self.request.name)));
+        let found = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await?;
+        let Some(found) = found.filter(|found| found.tool.server_fingerprint == permitted.server_fingerprint) else {
+            let reason = self.unavailable().await?;
+            return Ok(Err(
+                reason.unwrap_or_else(|| format!("the tool {:?} is no longer available", self.request.name))
+            ));
         };
         if let Err(problem) = found.tool.check_arguments(&text_of(arguments)) {
             return Ok(Err(format!("invalid arguments: {problem}")));

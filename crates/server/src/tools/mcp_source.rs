@@ -1,5 +1,6 @@
 //! Tools of MCP servers whose `expose` is `toolkit`. They have the operator's credentials, so that only runs in the workspace that the
-//! server is bound to get all of them. Other runs of users get those that the operator offers to users, by their names.
+//! server is bound to get all of them; if it is bound to none, the operator's own turns do. Other runs of users get those that
+//! the operator offers to users, by their names.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -8,41 +9,71 @@ use ostler_protocol::{
     Failure,
     mcp::{
         config::{McpExposure, McpTransport},
-        names::{TOOL_PREFIX, qualified},
+        names::{TOOL_PREFIX, own_name},
         tools::McpTool,
     },
     tools::{ToolDefinition, ToolOrigin},
 };
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 use crate::{
     app::App,
     dialect::Dialects,
-    launcher::workspaces,
-    mcp::{CallableServers, KnownServer, Lease, Mcp, McpProblem, ServerOrigin},
+    launcher::bound_references::BoundReferences,
+    mcp::{CallableServers, ConnectionView, KnownServer, Lease, Mcp, McpProblem, ServerOrigin},
 };
 
-/// How long the list of tools waits for a server that connects. One that takes longer is left out of this list.
+/// How long a list of tools waits for a server that was connected before, from the start of the attempt to connect it. For another
+/// server a list waits `mcp.list_wait_ms`. One that takes longer is left out of the list. A call waits for its server for the same
+/// time, from the start of the call.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// After how long the model should repeat a call whose server is still being connected.
+const CONNECTING_RETRY: Duration = Duration::from_secs(5);
+/// Most lists of one server's tools that are remembered. Sessions that have connections of their own get lists of their own.
+const LISTS_MAX: usize = 256;
 
 type Definitions = Arc<Vec<Arc<ToolDefinition>>>;
-/// The tools that a server listed, and their definitions.
-type CachedTools = (Arc<Vec<McpTool>>, Definitions);
+
+/// The tools that a connection of a server listed, and their definitions.
+struct CachedTools {
+    /// Of the server's configuration.
+    fingerprint: String,
+    trusts_hints: bool,
+    listed: Arc<Vec<McpTool>>,
+    definitions: Definitions,
+}
 
 /// The tools of MCP servers.
 #[derive(Default)]
 pub(super) struct McpSource {
-    /// The definitions of a server's tools, by the server's name, with the list that they are of. A changed list replaces them.
-    cached: Mutex<HashMap<String, CachedTools>>,
+    /// The definitions of a server's tools, by the server's name: one for each list that a connection has.
+    cached: Mutex<HashMap<String, Vec<CachedTools>>>,
+    bound_references: BoundReferences,
+}
+
+impl CachedTools {
+    fn is_of(&self, known: &KnownServer) -> bool {
+        self.fingerprint == known.fingerprint && self.trusts_hints == known.server.trust_hints
+    }
+}
+
+/// Why a server's tools cannot be called now.
+fn not_connected(server: &str, retry_in: Duration) -> String {
+    let seconds = retry_in.as_millis().div_ceil(1_000).max(1);
+    format!("the MCP server {server} is not connected; retry in {seconds} s")
 }
 
 impl McpSource {
     /// The servers whose tools a run may get, and which of them it gets. `None` if it gets none.
-    async fn servers(app: &App, context: &ToolContext) -> Result<Option<OfferedServers>, Failure> {
-        let has_all = context.run.as_ref().map_or(context.mcp == McpAccess::All, |run| workspaces::is_bound(app, run));
+    async fn servers(&self, app: &App, context: &ToolContext) -> Result<Option<OfferedServers>, Failure> {
+        let has_all = match &context.run {
+            Some(run) if app.config.server.workspace.is_some() => self.bound_references.has(app, run),
+            _ => context.mcp == McpAccess::All,
+        };
         let has_granted = context.run.is_some() || context.mcp == McpAccess::Granted;
         let granted = match has_all {
             true => None,
@@ -56,20 +87,51 @@ impl McpSource {
         Ok(Some(OfferedServers { callable, granted }))
     }
 
-    async fn lease(app: &App, context: &ToolContext, known: &KnownServer) -> Option<Lease> {
-        let scope = context.run.as_ref().map(|run| run.session.to_string()).unwrap_or_default();
-        Mcp::of(app).lease(app, known, &scope).await.ok()
+    /// The session that connections are for. Empty if they are shared.
+    fn scope(app: &App, context: &ToolContext) -> String {
+        let run = context.run.as_ref().filter(|_| app.config.mcp.no_pool);
+        run.map(|run| run.session.to_string()).unwrap_or_default()
     }
 
-    async fn of_server(&self, app: &App, context: &ToolContext, known: &KnownServer) -> Definitions {
+    async fn lease(app: &App, context: &ToolContext, known: &KnownServer) -> Option<Lease> {
+        Mcp::of(app).lease(app, known, &Self::scope(app, context)).await.ok()
+    }
+
+    /// The definitions of a server's tools, to call one of them. Does not use the connection if it is made: the call does.
+    async fn of_called(&self, app: &App, context: &ToolContext, known: &KnownServer) -> Definitions {
+        if let Some(tools) = Mcp::of(app).connected_tools(app, known, &Self::scope(app, context)) {
+            return self.define(known, &tools);
+        }
+        if Mcp::of(app).pause_left(app, known).is_some() {
+            return Definitions::default();
+        }
         let Some(lease) = Self::lease(app, context, known).await else { return Definitions::default() };
-        match timeout(CONNECT_WITHIN, lease.ready()).await {
-            Ok(Ok(view)) => self.define(known, &view.tools),
-            Ok(Err(problem)) => {
+        self.of_connection(known, timeout(CONNECT_WITHIN, lease.ready()).await.ok())
+    }
+
+    /// How long a list of tools waits for a server.
+    fn list_wait(app: &App, known: &KnownServer) -> Duration {
+        let list_wait = Duration::from_millis(app.config.mcp.list_wait_ms);
+        if Mcp::of(app).is_reliable(known) { list_wait.max(CONNECT_WITHIN) } else { list_wait }
+    }
+
+    async fn of_server(&self, app: &App, context: &ToolContext, known: &KnownServer, limit: Duration) -> Definitions {
+        if Mcp::of(app).pause_left(app, known).is_some() {
+            return Definitions::default();
+        }
+        let Some(lease) = Self::lease(app, context, known).await else { return Definitions::default() };
+        self.of_connection(known, lease.ready_within(limit).await)
+    }
+
+    /// The definitions of the tools of a connection. `None`: it is still being made.
+    fn of_connection(&self, known: &KnownServer, ready: Option<Result<ConnectionView, McpProblem>>) -> Definitions {
+        match ready {
+            Some(Ok(view)) => self.define(known, &view.tools),
+            Some(Err(problem)) => {
                 tracing::warn!(server = known.name, %problem, "the tools of an MCP server are not offered");
                 Definitions::default()
             }
-            Err(_) => {
+            None => {
                 tracing::warn!(server = known.name, "the tools of an MCP server that still connects are not offered");
                 Definitions::default()
             }
@@ -77,15 +139,40 @@ impl McpSource {
     }
 
     fn define(&self, known: &KnownServer, listed: &Arc<Vec<McpTool>>) -> Definitions {
-        let mut cached = self.cached.lock();
-        if let Some((tools, definitions)) = cached.get(&known.name)
-            && Arc::ptr_eq(tools, listed)
-        {
-            return definitions.clone();
-        }
-        let definitions: Definitions = Arc::new(listed.iter().filter_map(|tool| definition(known, tool)).collect());
-        cached.insert(known.name.clone(), (listed.clone(), definitions.clone()));
+        let others: Vec<_> = {
+            let cached = self.cached.lock();
+            let lists = cached.get(&known.name).map(Vec::as_slice).unwrap_or_default();
+            let of_server = lists.iter().filter(|tools| tools.is_of(known));
+            if let Some(found) = of_server.clone().find(|tools| Arc::ptr_eq(&tools.listed, listed)) {
+                return found.definitions.clone();
+            }
+            of_server.map(|tools| (tools.listed.clone(), tools.definitions.clone())).collect()
+        };
+        // Another session's connection may have listed the same tools. Without the lock: lists are long, and schemas are compiled.
+        let same = others.into_iter().find(|(other, _)| other == listed).map(|(_, definitions)| definitions);
+        let define_all =
+            || -> Definitions { Arc::new(listed.iter().filter_map(|tool| definition(known, tool)).collect()) };
+        let definitions = same.unwrap_or_else(define_all);
+        self.remember(known, listed, &definitions);
         definitions
+    }
+
+    fn remember(&self, known: &KnownServer, listed: &Arc<Vec<McpTool>>, definitions: &Definitions) {
+        let mut cached = self.cached.lock();
+        let lists = cached.entry(known.name.clone()).or_default();
+        // A list that only the cache has is of a connection that has ended, or has listed other tools since.
+        lists.retain(|tools| {
+            tools.is_of(known) && Arc::strong_count(&tools.listed) > 1 && !Arc::ptr_eq(&tools.listed, listed)
+        });
+        if lists.len() >= LISTS_MAX {
+            lists.remove(0);
+        }
+        lists.push(CachedTools {
+            fingerprint: known.fingerprint.clone(),
+            trusts_hints: known.server.trust_hints,
+            listed: listed.clone(),
+            definitions: definitions.clone(),
+        });
     }
 }
 
@@ -101,9 +188,9 @@ impl OfferedServers {
     /// another one under the same name.
     fn servers(&self) -> impl Iterator<Item = &KnownServer> {
         self.callable.servers.iter().filter(move |known| {
-            let prefix = qualified(&known.name, "");
             let is_granted = |names: &Vec<String>| {
-                known.origin == ServerOrigin::Configured && names.iter().any(|name| name.starts_with(&prefix))
+                let is_own = |name: &String| own_name(name, &known.name).is_some();
+                known.origin == ServerOrigin::Configured && names.iter().any(is_own)
             };
             known.server.expose == McpExposure::Toolkit && self.granted.as_ref().is_none_or(is_granted)
         })
@@ -113,6 +200,16 @@ impl OfferedServers {
         let is_granted = self.granted.as_ref().is_none_or(|names| names.iter().any(|granted| granted == name));
         is_granted && !self.callable.disabled_tools.contains(name)
     }
+}
+
+/// The server that executes calls of a tool: the one that offered it. Meanwhile another one may have got its name.
+fn executing_server<'a>(callable: &'a CallableServers, tool: &ToolDefinition, name: &str) -> Option<&'a KnownServer> {
+    let is_same = |known: &&KnownServer| {
+        known.name == name
+            && known.server.expose == McpExposure::Toolkit
+            && tool.server_fingerprint.as_ref() == Some(&known.fingerprint)
+    };
+    callable.servers.iter().find(is_same)
 }
 
 /// `None` if the tool cannot be called.
@@ -133,6 +230,7 @@ fn definition(known: &KnownServer, tool: &McpTool) -> Option<Arc<ToolDefinition>
     defined.is_idempotent = only_reads || hint("idempotentHint") == Some(true);
     defined.uses_network = known.server.transport() == McpTransport::Http || hint("openWorldHint") != Some(false);
     defined.is_trusted = known.server.trust_hints;
+    defined.server_fingerprint = Some(known.fingerprint.clone());
     let scope = format!("mcp:{}", known.name.to_ascii_lowercase());
     Some(Arc::new(defined.scope(&scope).deadline_ms(known.server.timeout_ms)))
 }
@@ -144,8 +242,9 @@ impl ToolSource for McpSource {
         context: &'a ToolContext,
     ) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move {
-            let Some(offered) = Self::servers(app, context).await? else { return Ok(vec![]) };
-            let listed = join_all(offered.servers().map(|known| self.of_server(app, context, known))).await;
+            let Some(offered) = self.servers(app, context).await? else { return Ok(vec![]) };
+            let of_server = |known| self.of_server(app, context, known, Self::list_wait(app, known));
+            let listed = join_all(offered.servers().map(of_server)).await;
             let tools = listed.iter().flat_map(|definitions| definitions.iter().cloned());
             Ok(tools.filter(|tool| offered.has(&tool.name)).collect())
         })
@@ -161,17 +260,42 @@ impl ToolSource for McpSource {
             if !name.starts_with(TOOL_PREFIX) {
                 return Ok(None);
             }
-            let Some(offered) = Self::servers(app, context).await?.filter(|offered| offered.has(name)) else {
+            let Some(offered) = self.servers(app, context).await?.filter(|offered| offered.has(name)) else {
                 return Ok(None);
             };
             // Server names may contain the separator, so that the longest one is not always the right one.
-            for known in offered.servers().filter(|known| name.starts_with(&qualified(&known.name, ""))) {
-                let definitions = self.of_server(app, context, known).await;
+            for known in offered.servers().filter(|known| own_name(name, &known.name).is_some()) {
+                let definitions = self.of_called(app, context, known).await;
                 if let Some(tool) = definitions.iter().find(|tool| tool.name == name) {
                     return Ok(Some(tool.clone()));
                 }
             }
             Ok(None)
+        })
+    }
+
+    fn unavailable<'a>(
+        &'a self,
+        app: &'a App,
+        context: &'a ToolContext,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+        Box::pin(async move {
+            if !name.starts_with(TOOL_PREFIX) {
+                return Ok(None);
+            }
+            let Some(offered) = self.servers(app, context).await?.filter(|offered| offered.has(name)) else {
+                return Ok(None);
+            };
+            let (mcp, scope) = (Mcp::of(app), Self::scope(app, context));
+            let is_missing = |known: &&KnownServer| {
+                own_name(name, &known.name).is_some() && mcp.connected_tools(app, known, &scope).is_none()
+            };
+            let missing = offered.servers().find(is_missing);
+            Ok(missing.map(|known| {
+                let retry_in = mcp.pause_left(app, known).unwrap_or(CONNECTING_RETRY);
+                not_connected(&known.name, retry_in)
+            }))
         })
     }
 
@@ -181,13 +305,15 @@ impl ToolSource for McpSource {
             let ToolOrigin::Mcp(server) = &tool.origin else { return Err(ToolError::failed("there is no such tool")) };
             let gone = || ToolError::failed(format!("the MCP server {server} is not available"));
             let callable = Mcp::of(app).callable(app).await.map_err(|_| gone())?;
-            let known = callable.servers.iter().find(|known| known.name == *server).ok_or_else(gone)?;
-            let own_name = tool.name.strip_prefix(&qualified(server, "")).ok_or_else(gone)?;
+            let known = executing_server(&callable, tool, server).ok_or_else(gone)?;
+            let own_name = own_name(&tool.name, server).ok_or_else(gone)?;
             let lease = Self::lease(app, context, known).await.ok_or_else(gone)?;
+            let unready = |problem: McpProblem| ToolError::failed(format!("the MCP server {server}: {problem}"));
+            let connecting = |_| ToolError::failed(not_connected(server, CONNECTING_RETRY));
+            let ready = timeout(CONNECT_WITHIN, lease.ready()).await.map_err(connecting)?.map_err(unready)?;
             // Until here, nothing was sent.
-            lease.ready().await.map_err(|problem| ToolError::failed(format!("the MCP server {server}: {problem}")))?;
-            match lease.call(own_name, arguments.clone()).await {
-                Ok(result) => read_result(&result),
+            match lease.call(&ready, own_name, arguments.clone()).await {
+                Ok(result) => read_result(result),
                 Err(problem @ McpProblem::CallRefused) => Err(ToolError::failed(problem.to_string())),
                 Err(problem @ McpProblem::TooLarge) => {
                     let message = format!(
@@ -202,48 +328,113 @@ impl ToolSource for McpSource {
 }
 
 /// The text of a result. Other content is described, because a model gets texts only.
-fn read_result(result: &Value) -> Result<String, ToolError> {
-    let content = result["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut texts: Vec<String> = content.iter().filter_map(Value::as_object).map(describe).collect();
+fn read_result(result: CallToolResult) -> Result<String, ToolError> {
+    let mut texts: Vec<String> = result.content.into_iter().map(describe).collect();
     if texts.iter().all(String::is_empty)
-        && let Some(structured) = result.get("structuredContent").filter(|value| !value.is_null())
+        && let Some(structured) = result.structured_content.filter(|value| !value.is_null())
     {
         texts = vec![structured.to_string()];
     }
-    let text = texts.join("\n");
-    if result["isError"] == true { Err(ToolError::Failed(text)) } else { Ok(text) }
+    let text = if texts.len() == 1 { texts.swap_remove(0) } else { texts.join("\n") };
+    if result.is_error == Some(true) { Err(ToolError::Failed(text)) } else { Ok(text) }
 }
 
-fn describe(block: &Map<String, Value>) -> String {
-    let text = |name: &str| block.get(name).and_then(Value::as_str);
-    match text("type") {
-        Some("text") => text("text").unwrap_or_default().to_owned(),
-        Some("resource") => {
-            let resource = block.get("resource").and_then(Value::as_object);
-            let shown = resource.and_then(|resource| resource.get("text")).and_then(Value::as_str);
-            shown.unwrap_or("[a resource that is not text]").to_owned()
-        }
-        Some("resource_link") => format!("[a resource: {}]", text("uri").unwrap_or_default()),
-        Some(kind) => format!("[{kind} {}]", text("mimeType").unwrap_or_default()),
-        None => String::new(),
+fn describe(block: ContentBlock) -> String {
+    match block {
+        ContentBlock::Text(content) => content.text,
+        ContentBlock::Resource(embedded) => match embedded.resource {
+            ResourceContents::TextResourceContents { text, .. } => text,
+            _ => "[a resource that is not text]".to_owned(),
+        },
+        ContentBlock::ResourceLink(link) => format!("[a resource: {}]", link.uri),
+        ContentBlock::Image(image) => format!("[image {}]", image.mime_type),
+        ContentBlock::Audio(audio) => format!("[audio {}]", audio.mime_type),
+        _ => "[content of another kind]".to_owned(),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use ostler_protocol::mcp::config::McpServer;
     use serde_json::json;
 
     use super::*;
 
+    fn read(result: Value) -> Result<String, ToolError> {
+        read_result(serde_json::from_value(result).unwrap())
+    }
+
     #[test]
     fn results_are_read_as_text() {
         let texts = json!({"content": [{"type": "text", "text": "a"}, {"type": "image", "mimeType": "image/png", "data": "x"},
-            {"type": "resource", "resource": {"uri": "u", "text": "b"}}]});
-        assert_eq!(read_result(&texts).unwrap(), "a\n[image image/png]\nb");
+            {"type": "resource", "resource": {"uri": "u", "text": "b"}},
+            {"type": "resource", "resource": {"uri": "u", "blob": "eA=="}},
+            {"type": "resource_link", "uri": "file:///c", "name": "c"}]});
+        assert_eq!(
+            read(texts).unwrap(),
+            "a\n[image image/png]\nb\n[a resource that is not text]\n[a resource: file:///c]"
+        );
+        assert_eq!(read(json!({"content": [{"type": "text", "text": "a"}]})).unwrap(), "a");
         let structured = json!({"content": [], "structuredContent": {"n": 1}});
-        assert_eq!(read_result(&structured).unwrap(), r#"{"n":1}"#);
+        assert_eq!(read(structured).unwrap(), r#"{"n":1}"#);
         let failed = json!({"content": [{"type": "text", "text": "no"}], "isError": true});
-        assert_eq!(read_result(&failed).unwrap_err(), ToolError::failed("no"));
-        assert_eq!(read_result(&json!({"content": "odd"})).unwrap(), "");
+        assert_eq!(read(failed).unwrap_err(), ToolError::failed("no"));
+        assert_eq!(read(json!({"content": []})).unwrap(), "");
+    }
+
+    fn server(command: &str) -> KnownServer {
+        let server: McpServer = serde_json::from_value(json!({"command": command})).unwrap();
+        let fingerprint = server.fingerprint();
+        KnownServer { name: "files".into(), server, fingerprint, origin: ServerOrigin::Configured, is_enabled: true }
+    }
+
+    #[test]
+    fn a_call_reaches_only_the_server_that_offered_the_tool() {
+        let listed = McpTool {
+            name: "mcp__files__read".into(),
+            server_tool_name: "read".into(),
+            description: None,
+            schema: json!({"type": "object"}).as_object().cloned(),
+            annotations: None,
+            invalid_reason: None,
+        };
+        let tool = definition(&server("one"), &listed).unwrap();
+        let callable = |known: KnownServer| CallableServers { servers: vec![known], disabled_tools: BTreeSet::new() };
+        assert!(executing_server(&callable(server("one")), &tool, "files").is_some());
+        assert!(executing_server(&callable(server("two")), &tool, "files").is_none(), "added under the same name");
+        let mut direct = server("one");
+        direct.server.expose = McpExposure::Direct;
+        assert!(executing_server(&callable(direct), &tool, "files").is_none());
+    }
+
+    #[test]
+    fn definitions_are_made_once_for_the_same_tools_of_a_server() {
+        let source = McpSource::default();
+        let list = || {
+            let schema = json!({"type": "object"}).as_object().cloned();
+            let (name, server_tool_name) = ("mcp__files__read".to_owned(), "read".to_owned());
+            Arc::new(vec![McpTool {
+                name,
+                server_tool_name,
+                description: None,
+                schema,
+                annotations: None,
+                invalid_reason: None,
+            }])
+        };
+        let first = source.define(&server("one"), &list());
+        let (mine, mut others) = (list(), list());
+        Arc::make_mut(&mut others)[0].description = Some("Reads.".into());
+        assert!(Arc::ptr_eq(&first, &source.define(&server("one"), &mine)));
+        assert!(!Arc::ptr_eq(&first, &source.define(&server("one"), &others)), "another session's list differs");
+        assert!(Arc::ptr_eq(&first, &source.define(&server("one"), &mine)), "both connections still exist");
+        assert_eq!(source.cached.lock()["files"].len(), 2);
+        assert!(Arc::ptr_eq(&first, &source.define(&server("one"), &list())), "of another session's connection");
+        let mut trusted = server("one");
+        trusted.server.trust_hints = true;
+        assert!(source.define(&trusted, &list())[0].is_trusted && !first[0].is_trusted);
+        assert!(!Arc::ptr_eq(&first, &source.define(&server("two"), &list())), "of another server");
     }
 }

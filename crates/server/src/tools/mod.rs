@@ -10,6 +10,7 @@
 
 mod built_in;
 mod calls;
+mod edits;
 mod execute;
 mod mcp_source;
 mod outcome;
@@ -20,5 +21,6 @@ mod source;
 mod toolkit;
 
 pub(crate) use built_in::StartLocks;
+pub use edits::complete_edits;
 pub use source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 pub use toolkit::Toolkit;

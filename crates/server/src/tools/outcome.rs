@@ -1,6 +1,7 @@
 //! What became of a call, within the limits of its tool and without secrets.
 
 use ostler_protocol::tools::{CallState, ToolDefinition, wire::CalledTool};
+use serde_json::{Map, Value};
 
 use super::source::ToolError;
 use crate::app::App;
@@ -12,6 +13,8 @@ pub(super) struct CallOutcome {
     /// The result, or why there is none.
     pub text: String,
     pub is_truncated: bool,
+    /// The arguments with which a person has replaced those of the call.
+    pub edited: Option<Map<String, Value>>,
 }
 
 impl CallOutcome {
@@ -25,13 +28,13 @@ impl CallOutcome {
 
     pub(super) fn unknown() -> Self {
         let text = "the outcome of this call is not known: the process that executed it has ended, and it may have had an effect";
-        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false }
+        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false, edited: None }
     }
 
     /// Of a call that was given up because its command has ended. The kernel has recorded its end with that of the command.
     pub(super) fn interrupted() -> Self {
         let text = "the outcome of this call is not known: the turn ended before the tool had responded";
-        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false }
+        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false, edited: None }
     }
 
     /// What a source returned.
@@ -39,7 +42,9 @@ impl CallOutcome {
         let (state, text) = match &result {
             Ok(text) => (CallState::Completed, text),
             Err(ToolError::OutcomeUnknown(text)) if tool.changes => (CallState::OutcomeUnknown, text),
-            Err(ToolError::Failed(text) | ToolError::OutcomeUnknown(text)) => (CallState::Failed, text),
+            Err(ToolError::Failed(text) | ToolError::Invalid(text) | ToolError::OutcomeUnknown(text)) => {
+                (CallState::Failed, text)
+            }
         };
         Self::of(app, state, text, tool.output_bytes_max)
     }
@@ -51,11 +56,17 @@ impl CallOutcome {
         if is_truncated {
             clean.truncate(clean.floor_char_boundary(bytes_max));
         }
-        Self { state, text: clean, is_truncated }
+        Self { state, text: clean, is_truncated, edited: None }
     }
 
     pub(super) fn into_reply(self, call_id: &str) -> CalledTool {
-        let Self { state, text, is_truncated } = self;
-        CalledTool { call_id: call_id.to_owned(), status: state.into(), content: text, truncated: is_truncated }
+        let Self { state, text, is_truncated, edited } = self;
+        CalledTool {
+            call_id: call_id.to_owned(),
+            status: state.into(),
+            content: text,
+            truncated: is_truncated,
+            edited_arguments: edited,
+        }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, RawJson, Rule,
-    ids::{AttemptId, CommandId, PermissionId},
+    ids::{AttemptId, PermissionId},
     json::{canonical_hash, text_of},
     kernel::{
-        events::{AppendEvent, EventType, NewEvent},
+        events::{EventType, NewEvent},
         facts::DelegatedUse,
         fold::KnownCalls,
         operations::AppendOp,
@@ -19,6 +19,7 @@ use ostler_protocol::{
     tools::{CallState, ToolDefinition, calls::TOOLKIT, wire::CallTool},
 };
 use ostler_store as store;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
@@ -36,6 +37,54 @@ const JSON_MEMBER_BYTES: usize = 6;
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
 
+/// The payload of a `tool_call` event of the toolkit. Written from its parts: each call has two of them. Fields are in alphabetical
+/// order, as those of all JSON objects that the server makes.
+#[derive(Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RecordedCall<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<RawJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost_usd: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    digest: Option<&'a str>,
+    /// A person has replaced the arguments of the request by these.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    edited: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    executed_again: bool,
+    method: &'static str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_summary: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result_truncated: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<String>,
+    status: &'static str,
+    tool_call_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    total_tokens: Option<i64>,
+    #[serde(rename = "type")]
+    kind: &'static str,
+}
+
+/// Arguments as they are recorded: an object, or a text that is cut.
+fn recorded_arguments(arguments: &impl Serialize) -> RawJson {
+    let whole = RawJson::of(arguments);
+    let text = whole.as_str();
+    if text.len() <= RECORDED_ARGUMENTS_BYTES_MAX {
+        return whole;
+    }
+    RawJson::of(&format!("{}…", &text[..text.floor_char_boundary(RECORDED_ARGUMENTS_BYTES_MAX)]))
+}
+
 /// Writes the events of one call.
 pub(super) struct Recorder<'a> {
     app: &'a App,
@@ -48,6 +97,8 @@ pub(super) struct Recorder<'a> {
     pub is_unsearched: bool,
     /// An earlier execution of the call was lost, and its tool is idempotent.
     pub is_executed_again: bool,
+    /// A person has replaced the arguments of the call.
+    pub is_edited: bool,
     /// What runs that the call started have used.
     pub delegated: DelegatedUse,
 }
@@ -63,32 +114,38 @@ impl<'a> Recorder<'a> {
             calling: None,
             is_unsearched: false,
             is_executed_again: false,
+            is_edited: false,
             delegated: DelegatedUse::default(),
         })
     }
 
     /// Appends events of which the first is the start of the call.
-    async fn append_start(&self, events: Vec<(EventType, Value)>) -> Result<(), Failure> {
+    async fn append_start(&self, facts: &[RecordedCall<'_>]) -> Result<(), Failure> {
         let pending = self.calling.as_ref().map(|calling| calling.begin(&self.request.call_id));
         let known_calls = pending.as_ref().filter(|_| self.is_unsearched).map(|pending| pending.known.clone());
-        self.append(events, known_calls).await?;
+        self.append_calls(facts, known_calls).await?;
         if let Some(pending) = pending {
             pending.recorded();
         }
         Ok(())
     }
 
-    async fn append(&self, events: Vec<(EventType, Value)>, known_calls: Option<KnownCalls>) -> Result<(), Failure> {
+    async fn append_calls(&self, facts: &[RecordedCall<'_>], known_calls: Option<KnownCalls>) -> Result<(), Failure> {
+        let payloads = facts.iter().map(RawJson::of).collect();
+        self.append(EventType::ToolCall, payloads, known_calls).await
+    }
+
+    async fn append(
+        &self,
+        event_type: EventType,
+        payloads: Vec<RawJson>,
+        known_calls: Option<KnownCalls>,
+    ) -> Result<(), Failure> {
         let (app, request) = (self.app, self.request);
-        let command_id: CommandId = request.command_id;
         let of_jobs = app.job_redactors.of_run(self.run.run_id);
-        let received = events.into_iter().map(|(event_type, payload)| {
-            let event = AppendEvent {
-                event_type: event_type.as_str().to_owned(),
-                command_id: Some(command_id.to_string()),
-                payload: of_jobs.redact_json(RawJson::of(&payload)),
-            };
-            NewEvent::receive(event, &app.redactor)
+        let received = payloads.into_iter().map(|payload| {
+            let payload = of_jobs.redact_json(payload);
+            NewEvent::receive_payload(event_type, Some(request.command_id), payload, &app.redactor)
         });
         let op = AppendOp {
             runner_id: request.runner_id.clone(),
@@ -103,41 +160,35 @@ impl<'a> Recorder<'a> {
         app.submit(self.run, op).await.map(drop)
     }
 
-    fn fact(&self, state: CallState) -> Value {
-        let status = state.status().unwrap_or_default();
-        json!({"toolCallId": self.request.call_id, "name": self.request.name, "method": "function", "type": TOOLKIT,
-            "status": status})
+    fn fact(&self, state: CallState) -> RecordedCall<'_> {
+        RecordedCall {
+            tool_call_id: &self.request.call_id,
+            name: &self.request.name,
+            method: "function",
+            kind: TOOLKIT,
+            status: state.status().unwrap_or_default(),
+            ..RecordedCall::default()
+        }
     }
 
-    fn start_fact(&self, arguments: &Value, tool: Option<(&ToolDefinition, &str)>) -> Value {
-        let mut fact = self.fact(CallState::Started);
-        let text = arguments.to_string();
-        fact["arguments"] = match text.len() {
-            0..=RECORDED_ARGUMENTS_BYTES_MAX => arguments.clone(),
-            _ => format!("{}…", &text[..text.floor_char_boundary(RECORDED_ARGUMENTS_BYTES_MAX)]).into(),
-        };
-        if self.is_executed_again {
-            fact["executedAgain"] = true.into();
+    fn start_fact(&self, arguments: RawJson) -> RecordedCall<'_> {
+        RecordedCall {
+            arguments: Some(arguments),
+            executed_again: self.is_executed_again,
+            ..self.fact(CallState::Started)
         }
-        if let Some((tool, digest)) = tool {
-            fact["source"] = tool.origin.to_string().into();
-            fact["digest"] = digest.into();
-            fact["changes"] = tool.changes.into();
-            fact["deadlineMs"] = tool.deadline_ms.into();
-        }
-        fact
     }
 
-    fn end_fact(&self, outcome: &CallOutcome) -> Value {
-        let mut fact = self.fact(outcome.state);
-        fact["resultSummary"] = clip(&outcome.text, TOOL_COMMAND_CHARS_MAX).into();
-        fact["result"] = outcome.text.as_str().into();
-        fact["resultTruncated"] = outcome.is_truncated.into();
-        if !self.delegated.is_none() {
-            fact["totalTokens"] = self.delegated.tokens.into();
-            fact["costUsd"] = self.delegated.cost_usd.into();
+    fn end_fact<'b>(&'b self, outcome: &'b CallOutcome) -> RecordedCall<'b> {
+        let delegated = (!self.delegated.is_none()).then_some(self.delegated);
+        RecordedCall {
+            result_summary: Some(clip(&outcome.text, TOOL_COMMAND_CHARS_MAX)),
+            result: Some(&outcome.text),
+            result_truncated: Some(outcome.is_truncated),
+            total_tokens: delegated.map(|delegated| delegated.tokens),
+            cost_usd: delegated.map(|delegated| delegated.cost_usd),
+            ..self.fact(outcome.state)
         }
-        fact
     }
 
     pub(super) async fn started(
@@ -146,30 +197,37 @@ impl<'a> Recorder<'a> {
         tool: &ToolDefinition,
         digest: &str,
     ) -> Result<(), Failure> {
-        let fact = self.start_fact(&Value::Object(arguments.clone()), Some((tool, digest)));
-        self.append_start(vec![(EventType::ToolCall, fact)]).await
+        let fact = RecordedCall {
+            source: Some(tool.origin.to_string()),
+            digest: Some(digest),
+            changes: Some(tool.changes),
+            deadline_ms: Some(tool.deadline_ms),
+            edited: self.is_edited,
+            ..self.start_fact(recorded_arguments(arguments))
+        };
+        self.append_start(&[fact]).await
     }
 
     pub(super) async fn ended(&self, outcome: &CallOutcome) -> Result<(), Failure> {
-        self.append(vec![(EventType::ToolCall, self.end_fact(outcome))], None).await
+        self.append_calls(&[self.end_fact(outcome)], None).await
     }
 
     /// Records a call that was never executed: its request and its end.
     pub(super) async fn not_executed(&self, outcome: &CallOutcome) -> Result<(), Failure> {
         let arguments = match serde_json::from_str::<Map<String, Value>>(&self.request.arguments) {
-            Ok(arguments) => Value::Object(arguments),
-            Err(_) => self.request.arguments.as_str().into(),
+            Ok(arguments) => recorded_arguments(&arguments),
+            Err(_) => recorded_arguments(&self.request.arguments),
         };
-        let events = vec![self.start_fact(&arguments, None), self.end_fact(outcome)];
-        self.append_start(events.into_iter().map(|fact| (EventType::ToolCall, fact)).collect()).await
+        self.append_start(&[self.start_fact(arguments), self.end_fact(outcome)]).await
     }
 
     /// The id of the permission request for exactly this call. Derived, so that another server that got the same request finds it. A
     /// runner with a new lease sends a request of its own, because claiming the lease cancels the earlier ones.
-    fn permission_id(&self, digest: &str) -> PermissionId {
+    fn permission_id(&self, tool: &ToolDefinition, digest: &str) -> PermissionId {
+        let (run_id, server_fingerprint) = (self.run.run_id, &tool.server_fingerprint);
         let CallTool { lease_epoch, command_id, call_id, .. } = self.request;
-        let hash =
-            canonical_hash(&json!(["toolkit permission", self.run.run_id, lease_epoch, command_id, call_id, digest]));
+        let call = json!([run_id, lease_epoch, command_id, call_id, digest, server_fingerprint]);
+        let hash = canonical_hash(&json!(["toolkit permission", call]));
         let body = hash.get(..32).and_then(|half| u128::from_str_radix(half, 16).ok()).unwrap_or_default();
         PermissionId::new(Uuid::from_u128(body))
     }
@@ -183,7 +241,7 @@ impl<'a> Recorder<'a> {
         digest: &str,
     ) -> Result<Option<PermissionId>, Failure> {
         let request = self.request;
-        let permission_id = self.permission_id(digest);
+        let permission_id = self.permission_id(tool, digest);
         let option = |option_id: &str, name: &str, kind| PermissionOption {
             option_id: option_id.into(),
             name: name.into(),
@@ -220,7 +278,7 @@ impl<'a> Recorder<'a> {
         if text_of(&payload).len() + added_bytes <= PERMISSION_BYTES_MAX {
             payload[ASKED_TOOL] = request.name.as_str().into();
         }
-        match self.append(vec![(EventType::PermissionRequest, payload)], None).await {
+        match self.append(EventType::PermissionRequest, vec![RawJson::of(&payload)], None).await {
             Ok(()) => Ok(Some(ask.permission_id)),
             // Another server may just have asked.
             Err(failure) if failure.broken_rule() == Some(Rule::PermissionIdUsed) => {
@@ -238,7 +296,8 @@ impl<'a> Recorder<'a> {
         let editable =
             EditableArguments { arguments: arguments.clone().into(), schema: tool.parameters.clone().into() };
         let raw = RawJson::of(&editable);
-        let is_plain = self.app.redacted(&raw).is_ok_and(|redacted| redacted.as_str() == raw.as_str());
+        let of_jobs = self.app.job_redactors.of_run(self.run.run_id).redact_json(raw.clone());
+        let is_plain = self.app.redacted(&of_jobs).is_ok_and(|redacted| redacted.as_str() == raw.as_str());
         is_plain.then_some(editable)
     }
 
@@ -247,7 +306,8 @@ impl<'a> Recorder<'a> {
         let found = store::kernel::permissions::get(&self.app.db, self.run.run_id, ask.permission_id).await?;
         let Some(found) = found else { return Ok(None) };
         // Requests are stored without secrets.
-        let stored = self.app.redacted(&RawJson::of(ask))?.view::<AskPermission>();
+        let of_jobs = self.app.job_redactors.of_run(self.run.run_id).redact_json(RawJson::of(ask));
+        let stored = self.app.redacted_values(&of_jobs)?.view::<AskPermission>();
         Ok(Some(stored.is_some_and(|stored| {
             found.command_id == self.request.command_id
                 && found.title == stored.title

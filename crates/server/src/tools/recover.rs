@@ -16,7 +16,7 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::time::{Duration, Instant};
 
 use super::{outcome::CallOutcome, source::ToolContext};
@@ -52,6 +52,8 @@ struct CallFact {
     kind: Option<String>,
     status: String,
     arguments: Value,
+    /// A person has replaced the arguments of the request by these.
+    edited: bool,
     digest: Option<String>,
     deadline_ms: i64,
     result: Option<String>,
@@ -67,10 +69,18 @@ impl CallFact {
         CallState::of_status(&self.status)
     }
 
-    fn outcome(self) -> Option<CallOutcome> {
+    /// The arguments with which a person has replaced those of the request. Long ones were recorded as a text that is cut, which is
+    /// their only member `truncated`.
+    fn edited_arguments(&self) -> Option<Map<String, Value>> {
+        let arguments = self.edited.then(|| replayed_arguments(&self.arguments, EARLIER_ARGUMENTS_CHARS_MAX))?;
+        serde_json::from_str(&arguments).ok()
+    }
+
+    /// `edited`: of the event that the call was started with.
+    fn outcome(self, edited: Option<Map<String, Value>>) -> Option<CallOutcome> {
         let state = self.state().filter(|state| state.has_ended())?;
         let text = self.result.unwrap_or_else(|| CallOutcome::unknown().text);
-        Some(CallOutcome { state, text, is_truncated: self.result_truncated })
+        Some(CallOutcome { state, text, is_truncated: self.result_truncated, edited })
     }
 }
 
@@ -100,12 +110,13 @@ pub(super) async fn find(
         if facts.iter().any(|(_, fact)| !is_named(fact, &request.name)) {
             return Err(reused(&request.call_id));
         }
+        let edited = facts.iter().find_map(|(_, fact)| fact.edited_arguments());
         let Some((created_at, last)) = facts.pop() else {
             // The read is bounded: a call that the fold has open was started, although its event is not among those that were read.
             return Ok(if is_open { Recovered::Lost } else { Recovered::Unknown });
         };
         let deadline = SignedDuration::from_millis(last.deadline_ms.max(0)) + ELSEWHERE_GRACE;
-        if let Some(outcome) = last.outcome() {
+        if let Some(outcome) = last.outcome(edited) {
             return Ok(Recovered::Ended(outcome));
         }
         let is_over = app.now().duration_since(created_at) > deadline || Instant::now() >= until;
@@ -130,19 +141,18 @@ fn is_named(fact: &CallFact, name: &str) -> bool {
 /// was not read counts as one.
 pub(super) async fn has_unknown(app: &App, run: &RunRef, context: &ToolContext, digest: &str) -> Result<bool, Failure> {
     let Some(command) = &context.command else { return Ok(false) };
-    let count = |status: &str| command.fold.tools.statuses.get(status).copied().unwrap_or(0);
-    let status = CallState::OutcomeUnknown.status().unwrap_or_default();
-    // A fold counts statuses together if there are many of them.
-    if count(status) == 0 && count("other") == 0 {
+    let tools = &command.fold.tools;
+    if tools.unknown_outcomes() == 0 {
         return Ok(false);
     }
+    let status = CallState::OutcomeUnknown.status().unwrap_or_default();
+    let counted = tools.statuses.get(status).copied().unwrap_or(0);
     let RecordedCalls { facts, is_truncated } = facts_of_command(app, run, command.command_id).await?;
     let started: HashSet<&str> =
         facts.iter().filter(|fact| fact.state() == Some(CallState::Started)).map(id_of).collect();
     let unknown: Vec<&str> = facts.iter().filter(|fact| fact.status == status).map(id_of).collect();
-    let is_incomplete = is_truncated
-        || (unknown.len() as i64) < count(status)
-        || unknown.iter().any(|call_id| !started.contains(call_id));
+    let is_incomplete =
+        is_truncated || (unknown.len() as i64) < counted || unknown.iter().any(|call_id| !started.contains(call_id));
     let is_same =
         |call: &FoldedCall| call.state == Some(CallState::OutcomeUnknown) && call.digest.as_deref() == Some(digest);
     Ok(is_incomplete || fold_calls(facts).iter().any(is_same))

@@ -26,12 +26,12 @@ pub struct ToolContext {
     /// `None` outside of any run: if tools are listed, or the operator tries one.
     pub run: Option<Arc<Run>>,
     pub command: Option<Arc<Command>>,
-    /// Which tools of MCP servers there are outside of any run.
+    /// Which tools of MCP servers there are outside of the workspace that the server is bound to.
     pub mcp: McpAccess,
 }
 
-/// The tools of MCP servers for a caller outside of any run. A run in the workspace that the server is bound to gets all of them, and
-/// another run of a user those that the operator offers to users.
+/// The tools of MCP servers for a caller outside of any run, or for a run of a server without a workspace. A run in the workspace that
+/// the server is bound to gets all of them, and another run of a user those that the operator offers to users.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum McpAccess {
     /// No server is connected.
@@ -39,7 +39,7 @@ pub enum McpAccess {
     None,
     /// Those that the operator offers to users' runs.
     Granted,
-    /// All: runs of the caller may work in the workspace.
+    /// All: runs of the caller may work in the workspace, or the operator submitted the turn to a run of its own that is in no thread.
     All,
 }
 
@@ -47,9 +47,14 @@ impl ToolContext {
     /// For a run, and the command that its runner works on, if that is known.
     pub(crate) fn of_run(run: &RunRef, stored: Arc<Run>, command: Option<Arc<Command>>) -> Self {
         // The operator's own runs are those of the user `local`.
-        let is_local = stored.created_by.as_deref() == Some("operator");
+        let operator = Some("operator");
+        let is_local = stored.created_by.as_deref() == operator;
+        // Other callers of the tenant may submit turns to a run without an owner.
+        let is_operators_turn = command.as_ref().is_some_and(|command| command.submitted_by.as_deref() == operator);
+        let has_all = is_local && is_operators_turn && run.owner.is_none();
+        let mcp = if has_all { McpAccess::All } else { McpAccess::None };
         let owner = run.owner.clone().or_else(|| is_local.then(|| LOCAL.into()));
-        Self { tenant_id: run.tenant_id.clone(), owner, run: Some(stored), command, mcp: McpAccess::None }
+        Self { tenant_id: run.tenant_id.clone(), owner, run: Some(stored), command, mcp }
     }
 
     /// The names of the tools to which the command restricts its run. `None` if it does not restrict it.
@@ -84,6 +89,8 @@ pub struct Invocation {
 pub enum ToolError {
     /// Nothing was done, or it is known what was done.
     Failed(String),
+    /// Nothing was done, because the arguments cannot be used.
+    Invalid(String),
     /// It may have had an effect.
     OutcomeUnknown(String),
 }
@@ -91,6 +98,10 @@ pub enum ToolError {
 impl ToolError {
     pub fn failed(message: impl Into<String>) -> Self {
         Self::Failed(message.into())
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
     }
 }
 
@@ -111,6 +122,16 @@ pub trait ToolSource: Send + Sync + 'static {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move { Ok(self.list(app, context).await?.into_iter().find(|tool| tool.name == name)) })
+    }
+
+    /// Why the tool of this name was not found although it may exist, for the model. `None` if there is no such tool.
+    fn unavailable<'a>(
+        &'a self,
+        _app: &'a App,
+        _context: &'a ToolContext,
+        _name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<String>, Failure>> {
+        Box::pin(async move { Ok(None) })
     }
 
     /// Adds to checked arguments what the tool would otherwise assume, so that the call which is recorded, and which a person permits,

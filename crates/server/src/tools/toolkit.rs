@@ -5,14 +5,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     ids::CommandId,
-    json::{canonical_hash, text_of},
+    json::text_of,
+    kernel::chain::{Hash, payload_digest},
     mcp::names::qualified,
     tools::{
         ToolDefinition, ToolOrigin, merge,
         wire::{CallTool, CalledTool, EarlierCall, TryTool},
     },
 };
-use serde_json::json;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -23,7 +23,8 @@ use super::{
     mcp_source::McpSource,
     outcome::CallOutcome,
     recover,
-    source::{Invocation, ToolContext, ToolSource},
+    scopes::granted_scopes,
+    source::{Invocation, ToolContext, ToolError, ToolSource},
 };
 use crate::{
     app::{App, RunRef},
@@ -59,18 +60,24 @@ impl Toolkit {
         app.state()
     }
 
-    /// Every tool that a run can be offered, by its name.
+    /// Every tool that a run can be offered, by its name. A run of an agent is not offered tools whose scope was not granted to the
+    /// agent.
     pub async fn list(
         &self,
         app: &App,
         context: &ToolContext,
     ) -> Result<BTreeMap<String, Arc<ToolDefinition>>, Failure> {
         let mut tools = vec![];
-        let restriction = context.enabled_tools();
+        let (restriction, granted) = (context.enabled_tools(), granted_scopes(app, context).await?);
+        let is_granted = |tool: &ToolDefinition| match (&tool.scope, &granted) {
+            (Some(scope), Some(granted)) => granted.contains(scope),
+            _ => true,
+        };
         for source in &self.sources {
             let listed = source.list(app, context).await?;
-            let is_offered =
-                |tool: &Arc<ToolDefinition>| is_enabled(app, tool) && is_allowed(restriction.as_deref(), &tool.name);
+            let is_offered = |tool: &Arc<ToolDefinition>| {
+                is_enabled(app, tool) && is_granted(tool) && is_allowed(restriction.as_deref(), &tool.name)
+            };
             tools.extend(listed.into_iter().filter(is_offered));
         }
         let (offered, conflicts) = merge(tools);
@@ -106,12 +113,29 @@ impl Toolkit {
         Ok(None)
     }
 
+    /// Why a tool that was not found cannot be used now, although it may exist. `None` if there is no such tool.
+    pub(super) async fn unavailable(
+        &self,
+        app: &App,
+        context: &ToolContext,
+        name: &str,
+    ) -> Result<Option<String>, Failure> {
+        if !is_allowed(context.enabled_tools().as_deref(), name) {
+            return Ok(None);
+        }
+        for source in &self.sources {
+            if let Some(reason) = source.unavailable(app, context, name).await? {
+                return Ok(Some(reason));
+            }
+        }
+        Ok(None)
+    }
+
     /// Executes a call of a run's runner once, and waits for its end for at most so long. The call goes on if the caller leaves.
     pub(crate) async fn call(app: &App, run: RunRef, request: CallTool, wait: Duration) -> Result<CalledTool, Failure> {
         let until = Instant::now() + wait;
         let key = CallKey { run_id: run.run_id, call_id: request.call_id.clone() };
-        let fingerprint =
-            canonical_hash(&json!([request.lease_epoch, request.command_id, request.name, request.arguments]));
+        let fingerprint = fingerprint(&request);
         let (call, is_new) = Self::of(app).calls.begin(&key, fingerprint)?;
         if is_new {
             let (app, call, key) = (app.clone(), call.clone(), key.clone());
@@ -166,8 +190,17 @@ impl Toolkit {
             delegated,
         };
         let result = execute::call_source(app, source.as_ref(), &invocation).await;
+        if let Err(ToolError::Invalid(message)) = &result {
+            return Err(Failure::rule(Rule::ToolArguments, app.redactor.redact(message)));
+        }
         Ok(CallOutcome::executed(app, &tool, result).into_reply(&call_id))
     }
+}
+
+/// Differs between requests that are not for the same call of a run. The length of the name keeps it apart from the arguments.
+fn fingerprint(request: &CallTool) -> Hash {
+    let CallTool { lease_epoch, command_id, name, arguments, .. } = request;
+    payload_digest(&format!("{lease_epoch} {command_id} {} {name} {arguments}", name.len()))
 }
 
 /// Whether the command's restriction, if it has one, allows the tool of this name.

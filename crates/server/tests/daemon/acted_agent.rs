@@ -39,6 +39,7 @@ while read -r l; do
     *session/lsp*) reply '{"enabled":true,"configuredServers":1,"readyServers":1,"servers":[{"name":"rust","status":"READY"}]}' ;;
     *session/hooks*) reply '{"disabled":false,"hooks":[{"kind":"hook","eventName":"Stop"}]}' ;;
     *workspace/skills*) reply '{"skills":[{"kind":"skill","name":"review","description":"Reviews"}]}' ;;
+    *workspace/preflight*) reply '{"cells":[{"kind":"auth","status":"error","locality":"acp"},{"kind":"mcp_discovery","status":"ok","locality":"acp"},{"kind":"skills","status":"ok","locality":"acp","detail":{"count":1}},{"kind":"tool_registry","status":"ok","locality":"acp"},{"kind":"egress","status":"not_started","locality":"acp"}]}' ;;
     *workspace/hooks*) reply '{"hooks":[{"kind":"hook","eventName":"Stop"}],"events":{"Stop":{"description":"At the end"}}}' ;;
     *workspace/extensions*)
         list=
@@ -88,7 +89,13 @@ pub async fn install(operator: &Caller) {
 
 /// Stores the profile with another command.
 pub async fn install_command(operator: &Caller, command: &str) {
-    let config = format!("[ostler]\nagent = \"acp\"\nextensions = \"qwen\"\ncommand = {command}\n");
+    // The model that answers questions beside sessions. No test asks it.
+    let auth = json!({"selectedType": "openai", "baseUrl": "https://models.example/v1"});
+    let settings = json!({"security": {"auth": auth}, "model": {"name": "small"}});
+    let config = format!(
+        "[ostler]\nagent = \"acp\"\nextensions = \"qwen\"\ncommand = {command}\n\
+         [ostler.files]\n\".qwen/settings.json\" = '{settings}'\n"
+    );
     let auth = json!({"OPENAI_API_KEY": "pl4nted-key-of-the-agent"}).to_string();
     let body = json!({"files": {"auth.json": auth, "config.toml": config}});
     let path = format!("/api/v1/provider-profiles/{PROFILE}/credential");

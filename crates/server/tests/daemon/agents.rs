@@ -85,6 +85,26 @@ async fn snapshots_do_not_start_the_agent_and_sessions_do(engine: Engine) {
 }
 
 #[one_engine]
+async fn checks_and_environment_show_the_agent_while_it_runs(engine: Engine) {
+    let server = server(engine).await;
+    let read = async |what: &str| server.get(&format!("/workspace/{what}")).await.with_status(200);
+    let status = |checks: &Value, kind: &str| {
+        let cells = checks["cells"].as_array().unwrap().iter();
+        id(cells.clone().find(|cell| cell["kind"] == kind).unwrap(), "status")
+    };
+    let checks = read("preflight").await;
+    assert_eq!((&checks["acpChannelLive"], status(&checks, "skills").as_str()), (&json!(false), "not_started"));
+    assert_eq!(read("env").await["acpChannelLive"], false);
+    attached(&server).await.get("lsp").await.with_status(200);
+    let checks = read("preflight").await;
+    assert_eq!((&checks["acpChannelLive"], &read("env").await["acpChannelLive"]), (&json!(true), &json!(true)));
+    for kind in ["mcp_discovery", "skills", "tool_registry"] {
+        assert_eq!(status(&checks, kind), "ok", "{kind}");
+    }
+    assert_eq!(status(&checks, "egress"), "not_started");
+}
+
+#[one_engine]
 async fn a_backend_without_this_behaviour_is_reported_and_not_advertised(engine: Engine) {
     let server = TestServer::with(engine, |setup| drop(setup.bind_workspace())).await;
     let features = server.get("/capabilities").await.with_status(200)["features"].clone();
@@ -174,8 +194,11 @@ async fn changes_of_subagents_that_cannot_be_made_are_refused(engine: Engine) {
     refused(create(agent("tester", "here")).await, 400, "invalid_scope");
     refused(create(agent("a/../b", "workspace")).await, 422, "invalid_config");
     refused(create(agent("Explore", "workspace")).await, 422, "invalid_config");
-    refused(server.post("/workspace/agents/Explore", &json!({"description": "x"})).await, 403, "agent_readonly");
-    refused(server.remove("/workspace/agents/Explore").await, 403, "agent_readonly");
+    for scope in ["", "?scope=workspace", "?scope=global"] {
+        let path = format!("/workspace/agents/Explore{scope}");
+        refused(server.remove(&path).await, 403, "agent_readonly");
+        refused(server.post(&path, &json!({"description": "x"})).await, 403, "agent_readonly");
+    }
     refused(server.get("/workspace/agents/none").await, 404, "agent_not_found");
     refused(server.get("/workspace/agents/a%20b").await, 400, "invalid_agent_type");
     refused(server.get("/workspace/agents/tester?scope=all").await, 400, "invalid_scope");

@@ -131,6 +131,25 @@ async fn a_client_that_leaves_ends_its_question_and_makes_room(engine: Engine) {
     .await;
 }
 
+#[one_engine]
+async fn questions_are_advertised_only_if_the_backend_answers_them(engine: Engine) {
+    let advertised = async |server: &TestServer| {
+        let envelope = server.get("/capabilities").await.with_status(200);
+        let features = envelope["features"].as_array().unwrap();
+        let tags = ["session_btw", "session_recap", "session_context_usage"];
+        tags.map(|tag| features.contains(&json!(tag)))
+    };
+    assert_eq!(advertised(&TestServer::start(engine).await).await, [true, true, true]);
+    let endpoint = chat();
+    assert_eq!(advertised(&with_model(engine, &endpoint).await).await, [true, true, true]);
+    let other = TestServer::with(engine, |setup| configure(setup, |section| section.profile = "other".into())).await;
+    // A program that is not known to have a model which can be asked without its tools.
+    let config = "[ostler]\nagent = \"acp\"\ncommand = [\"/bin/cat\"]\n";
+    let path = "/api/v1/provider-profiles/other/config";
+    other.call("PUT", path, &json!({"config": config})).await.with_status(200);
+    assert_eq!(advertised(&other).await, [false, false, true]);
+}
+
 #[both_engines]
 async fn context_usage_is_what_the_provider_counted_last(engine: Engine) {
     let endpoint = chat();

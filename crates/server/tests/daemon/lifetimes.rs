@@ -290,3 +290,20 @@ async fn a_user_erases_a_session_as_a_thread_and_retention_does_so_after_its_lim
     sweep(&server, json!({"noun": "threads"})).await;
     assert!(rows_with(&server, engine, SECRET).await.is_empty());
 }
+
+#[both_engines]
+async fn a_note_about_the_workspace_is_no_use_of_its_sessions(engine: Engine) {
+    let server = TestServer::with(engine, |setup| drop(setup.bind_workspace())).await;
+    let session = attached(&server).await;
+    let updated_at = async || {
+        let path = format!("/api/v1/sessions/{}", session.id);
+        server.get(&path).await.with_status(200)["updatedAt"].clone()
+    };
+    let opened_at = updated_at().await;
+    server.clock.advance_ms(60_000);
+    server.post("/workspace/init", &json!({})).await.with_status(200);
+    assert_eq!(session.notes(&server).await.len(), 1, "its followers are notified");
+    assert_eq!(updated_at().await, opened_at);
+    session.post("language", &json!({"language": "de"})).await.with_status(200);
+    assert_ne!(updated_at().await, opened_at, "a change of the session itself is a use");
+}

@@ -1,5 +1,7 @@
 //! `/workspace/mcp…` and `/workspace/tools…`.
 
+mod listing;
+mod restarts;
 mod switches;
 
 use ostler_protocol::mcp::budget::BudgetMode;
@@ -449,11 +451,10 @@ async fn planted_secrets_are_in_no_reply_and_no_event(engine: Engine) {
 
 /// Whether the behaviour behind a tag is there.
 pub async fn is_there(server: &TestServer, tag: &str) -> bool {
-    let status = server.get(MCP).await;
-    if status.body["code"] == "no_workspace" {
+    if server.config.server.workspace.is_none() {
         return false;
     }
-    let status = status.with_status(200);
+    let status = server.get(MCP).await.with_status(200);
     let client = id(&server.open().await, "clientId");
     let config = {
         let directory = server.config.server.data_dir.as_ref().unwrap().parent().unwrap();

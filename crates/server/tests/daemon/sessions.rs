@@ -80,6 +80,7 @@ async fn a_server_without_a_workspace_refuses_one(engine: Engine) {
     let server = TestServer::start(engine).await;
     let failure = refused(server.post("/session", &json!({"cwd": "/"})).await, 400, "workspace_mismatch");
     assert_eq!(failure["boundWorkspace"], "");
+    refused(server.get(&format!("/workspace/{}/sessions", segment(Path::new("/tmp")))).await, 409, "no_workspace");
 }
 
 #[both_engines]

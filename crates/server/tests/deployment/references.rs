@@ -7,9 +7,10 @@ use serde_json::Value;
 use super::manifests::{Overlay, Pod, items, root, selects};
 
 /// The Secrets that an operator creates, with their keys.
-const SECRETS: [(&str, &[&str]); 8] = [
+const SECRETS: [(&str, &[&str]); 9] = [
     ("ostler-db", &["DATABASE_URL"]),
     ("ostler-keys", &["operator-token", "secrets-key"]),
+    ("ostler-metrics", &["token"]),
     ("ostler-postgres", &["password"]),
     ("ostler-tls", &["ca.crt", "tls.crt", "tls.key"]),
     ("ostler-ingress-tls", &["tls.crt", "tls.key"]),

@@ -29,6 +29,14 @@ fn other(key: &Key) -> (String, Value) {
             assert_eq!(read["notes"]["command"], "notes-mcp");
             (server.to_string(), read)
         }
+        Value::Object(_) if key.name == "kubernetes.node_selector" => {
+            let labels = json!({"pool": "agents"});
+            (labels.to_string(), labels)
+        }
+        Value::Array(_) if key.name == "kubernetes.tolerations" => {
+            let taints = json!([{"key": "agents", "operator": "Exists", "effect": "NoSchedule"}]);
+            (taints.to_string(), taints)
+        }
         Value::Object(_) if key.name == "kubernetes.resources" => {
             let own = json!({"codex": {"cpu_request": "1", "cpu_limit": null, "memory_request": "1Gi", "memory_limit": null,
                 "disk_limit": "1Gi"}});

@@ -186,6 +186,8 @@ impl TestServer {
         setup.config.runner.slots = 0;
         setup.config.runner.external_profiles = vec![EXTERNAL.into()];
         setup.config.runner.sweep_interval_ms = SWEEP_INTERVAL_MS;
+        // Programs start slowly while other tests run.
+        setup.config.mcp.list_wait_ms = 10_000;
         setup.config.change(|webhooks: &mut WebhooksSection| webhooks.allow_loopback = true);
         choose(&mut setup);
         let clock = Arc::new(TestClock::default());

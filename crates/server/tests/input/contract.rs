@@ -31,6 +31,7 @@ const SEMANTIC_RULES: &[&str] = &[
     "session-id-reserved",
     // A profile, an agent and a run must fit each other.
     "agent-profile",
+    "resource-bundle-profile",
     "backend-profile-mismatch",
     // The manifest declares the scopes, and terms are for what is granted.
     "scope-unknown",
@@ -86,6 +87,8 @@ const SEMANTIC_RULES: &[&str] = &[
 
 /// Refusals that no schema can say, of rules whose other refusals the document expresses: each by a part of its message.
 const SEMANTIC_REFUSALS: &[(&str, &str)] = &[
+    // Whether a token has tenants depends on its role.
+    ("tenants", "a token of the role metrics has no tenants"),
     // Weekdays are for weekly schedules, which need them.
     ("automation-schedule", "a daily schedule has no weekdays"),
     ("automation-schedule", "a weekly schedule needs weekdays"),

@@ -1,18 +1,33 @@
 //! A server with a cluster. The test plays the kubelet and the runners. This file alone knows how the cluster is made.
 
 use ostler_protocol::kernel::runner_jobs::Launcher;
-use ostler_testkit::kube::{KubeApi, NAMESPACE};
+use ostler_testkit::kube::{KubeApi, KubeCluster};
 use serde_json::{Value, json};
 
 use crate::harness::{Engine, Setup, TestServer, eventually, id};
 
 pub struct TestCluster {
-    pub api: KubeApi,
+    pub cluster: KubeCluster,
 }
 
 impl TestCluster {
+    /// The test kit's own cluster, for a test that counts calls or needs faults.
     pub fn start() -> Self {
-        Self { api: KubeApi::start().unwrap() }
+        Self { cluster: KubeCluster::Own(KubeApi::start().unwrap()) }
+    }
+
+    /// The cluster that `OSTLER_TEST_KUBECONFIG` names, or the test kit's own.
+    pub fn any() -> Self {
+        Self { cluster: KubeCluster::start().unwrap() }
+    }
+
+    pub fn api(&self) -> &KubeApi {
+        self.cluster.own().unwrap()
+    }
+
+    pub fn api_mut(&mut self) -> &mut KubeApi {
+        let KubeCluster::Own(api) = &mut self.cluster else { unreachable!("a test with faults has its own cluster") };
+        api
     }
 
     /// The settings of a server whose runners are Jobs of this cluster.
@@ -20,8 +35,11 @@ impl TestCluster {
         setup.config.runner.launcher = Launcher::Kubernetes;
         setup.config.runner.slots = 64;
         let section = &mut setup.config.kubernetes;
-        section.kubeconfig = Some(self.api.kubeconfig());
+        section.kubeconfig = Some(self.cluster.kubeconfig());
+        section.namespace = Some(self.cluster.namespace().into());
         section.image = Some("ostler:test".into());
+        // Nodes of other tests must not start these pods.
+        section.node_selector.insert("kubernetes.io/hostname".into(), self.cluster.node().into());
         section.server_url = Some("http://ostler.example:4747".into());
         (section.request_timeout_ms, section.resync_ms) = (5_000, 100);
     }
@@ -30,12 +48,32 @@ impl TestCluster {
         TestServer::with(engine, |setup| self.choose(setup)).await
     }
 
+    pub fn object(&self, resource: &str, name: &str) -> Option<Value> {
+        self.cluster.object(resource, name)
+    }
+
+    pub fn objects(&self, resource: &str) -> Vec<Value> {
+        self.cluster.objects(resource)
+    }
+
+    pub fn create(&self, resource: &str, object: Value) -> Result<Value, String> {
+        self.cluster.create(resource, object)
+    }
+
+    pub fn patch(&self, resource: &str, name: &str, change: &Value) -> bool {
+        self.cluster.patch(resource, name, change)
+    }
+
+    pub fn remove(&self, resource: &str, name: &str) -> bool {
+        self.cluster.remove(resource, name)
+    }
+
     pub fn job(&self, name: &str) -> Option<Value> {
-        self.api.object("jobs", NAMESPACE, name)
+        self.object("jobs", name)
     }
 
     pub fn job_names(&self) -> Vec<String> {
-        self.api.objects("jobs").iter().map(|job| id(&job["metadata"], "name")).collect()
+        self.objects("jobs").iter().map(|job| id(&job["metadata"], "name")).collect()
     }
 
     /// Waits for the Job of this name.
@@ -46,7 +84,7 @@ impl TestCluster {
     /// Waits for the pod of a Job, and returns its name.
     pub async fn pod_of(&self, job_name: &str) -> String {
         eventually("the pod exists", async || {
-            let pods = self.api.objects("pods");
+            let pods = self.objects("pods");
             let pod = pods.iter().find(|pod| pod["metadata"]["ownerReferences"][0]["name"] == job_name)?;
             Some(id(&pod["metadata"], "name"))
         })
@@ -58,11 +96,11 @@ impl TestCluster {
         let container = json!({"name": "runner", "image": "ostler:test", "imageID": "", "ready": false, "restartCount": 0,
             "state": state});
         let status = json!({"phase": phase, "startTime": "2026-01-01T00:00:00Z", "containerStatuses": [container]});
-        assert!(self.api.patch("pods", NAMESPACE, pod, &json!({"status": status})));
+        assert!(self.patch("pods", pod, &json!({"status": status})));
     }
 
     pub fn delete_job(&self, name: &str) {
-        assert!(self.api.remove("jobs", NAMESPACE, name));
+        assert!(self.remove("jobs", name));
     }
 }
 

@@ -1,25 +1,28 @@
 //! One order is one Job.
 
-use ostler_testkit::kube::NAMESPACE;
+use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id};
+use crate::{
+    harness::{Engine, TestServer, both_engines, eventually, id, one_engine},
+    metrics::value,
+};
 
 #[both_engines]
 async fn an_order_becomes_one_job_with_a_secret_that_it_owns(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, _, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     assert!(name.starts_with("ostler-run-"), "{name}");
-    assert_eq!((&job["launcher"], &job["namespace"]), (&json!("kubernetes"), &json!(NAMESPACE)));
+    assert_eq!((&job["launcher"], &job["namespace"]), (&json!("kubernetes"), &json!(cluster.cluster.namespace())));
     assert_eq!(job["retention"]["ttlSecondsAfterFinished"], 3_600);
     assert_eq!(job["retention"]["preCreateCleanup"], json!({"finishedJobsMax": 100, "activeJobsMax": 500}));
     let created = cluster.created(&name).await;
     let labels = &created["metadata"]["labels"];
     assert_eq!((&labels["ostler.dev/job"], &labels["ostler.dev/run"]), (&job["runnerJobId"], &json!(run_id)));
-    let secret = eventually("the Secret exists", async || cluster.api.object("secrets", NAMESPACE, &name)).await;
+    let secret = eventually("the Secret exists", async || cluster.object("secrets", &name)).await;
     assert_eq!(secret["metadata"]["ownerReferences"][0]["uid"], created["metadata"]["uid"]);
     // The token is in the Secret alone: neither the manifest nor the store has it.
     let manifest = created.to_string();
@@ -31,12 +34,14 @@ async fn an_order_becomes_one_job_with_a_secret_that_it_owns(engine: Engine) {
     assert_eq!((&log["text"], &log["finished"]), (&json!(""), &json!(false)));
     server.get(&format!("{}?tailLines=0", id(&shown, "logPath"))).await.with_status(400);
     server.get(&format!("{}?after=now", id(&shown, "logPath"))).await.with_status(400);
-    assert_eq!((cluster.api.count("create", "jobs"), cluster.api.count("create", "secrets")), (1, 1));
+    if let Some(api) = cluster.cluster.own() {
+        assert_eq!((api.count("create", "jobs"), api.count("create", "secrets")), (1, 1));
+    }
 }
 
 #[both_engines]
 async fn the_same_key_makes_no_second_job(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, command_id) = waiting_run(&server).await;
     let body = json!({"commandId": command_id, "idempotencyKey": "k"});
@@ -49,14 +54,14 @@ async fn the_same_key_makes_no_second_job(engine: Engine) {
 
 #[both_engines]
 async fn a_command_that_was_cancelled_before_its_job_exists_gets_none(engine: Engine) {
-    let mut cluster = TestCluster::start();
+    const MANY: u32 = 1_000;
+    let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    // The cluster is known, and does not respond.
-    eventually("the cluster was listed", async || (cluster.api.count("list", "pods") > 0).then_some(())).await;
-    cluster.api.stop();
+    cluster.api().inject(KubeFault::InternalError, "create", "jobs", MANY);
     let (_, command_id, job) = ordered_job(&server).await;
+    eventually("the start has failed", async || (cluster.api().faults_waiting() < MANY).then_some(())).await;
     server.cancel_command(&command_id).await;
-    cluster.api.start_again().unwrap();
+    cluster.api().heal();
     // A start that failed is repeated after 10 s.
     server.clock.advance_ms(11_000);
     let ended =
@@ -68,7 +73,7 @@ async fn a_command_that_was_cancelled_before_its_job_exists_gets_none(engine: En
 
 #[both_engines]
 async fn no_room_is_refused_and_finished_jobs_make_room(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = TestServer::with(engine, |setup| {
         cluster.choose(setup);
         (setup.config.kubernetes.active_jobs_max, setup.config.kubernetes.finished_jobs_max) = (1, 1);
@@ -107,4 +112,24 @@ async fn no_room_is_refused_and_finished_jobs_make_room(engine: Engine) {
     }
     eventually("the oldest was deleted", async || cluster.job(&finished[0]).is_none().then_some(())).await;
     assert!(cluster.job(&finished[2]).is_some());
+}
+
+#[one_engine]
+async fn calls_of_the_api_server_and_known_objects_are_counted(engine: Engine) {
+    let cluster = TestCluster::start();
+    let server = cluster.server(engine).await;
+    let (_, _, job) = ordered_job(&server).await;
+    cluster.pod_of(&id(&job, "jobName")).await;
+    for (verb, resource) in [("create", "jobs"), ("create", "secrets"), ("list", "jobs"), ("watch", "pods")] {
+        let line = format!("ostler_cluster_calls_total{{verb=\"{verb}\",resource=\"{resource}\"}}");
+        eventually("the server counts as many calls as the cluster", async || {
+            let counted = value(&server, &line).await;
+            (counted > 0.0 && counted == cluster.api().count(verb, resource) as f64).then_some(())
+        })
+        .await;
+    }
+    for (kind, count) in [("active-job", 1.0), ("finished-job", 0.0), ("pod", 1.0)] {
+        let line = format!("ostler_cluster_objects{{kind=\"{kind}\"}}");
+        eventually("the server knows the objects", async || (value(&server, &line).await == count).then_some(())).await;
+    }
 }

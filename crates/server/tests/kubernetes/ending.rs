@@ -10,7 +10,7 @@ use crate::harness::{Engine, both_engines, eventually, id};
 
 #[both_engines]
 async fn a_pod_is_shown_from_its_image_to_its_exit_code(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, command_id, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
@@ -36,7 +36,7 @@ async fn a_pod_is_shown_from_its_image_to_its_exit_code(engine: Engine) {
 
 #[both_engines]
 async fn a_pod_that_is_killed_in_a_turn_loses_its_lease_at_once_and_another_job_is_started(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
@@ -71,21 +71,21 @@ async fn a_job_that_vanished_is_replaced_only_after_its_lease_has_expired(engine
     job_shows(&server, &job, "that it runs", |job| job["observed"]["phase"] == "running").await;
     let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
     runner.ack(&command_id).await;
-    let asked = cluster.api.count("get", "jobs");
+    let asked = cluster.api().count("get", "jobs");
     cluster.delete_job(&name);
-    eventually("its absence was confirmed", async || (cluster.api.count("get", "jobs") > asked).then_some(())).await;
+    eventually("its absence was confirmed", async || (cluster.api().count("get", "jobs") > asked).then_some(())).await;
     // The runner may still be at work: nothing is started beside it.
     runner.heartbeat().await;
     assert_eq!(cluster.job_names(), [""; 0]);
     server.clock.advance_ms(60_001);
     cluster.created(&format!("{name}-2")).await;
     assert_eq!(cluster.job_names().len(), 1);
-    assert_eq!(server.get(&id(&job["poll"], "job")).await.ok()["jobName"], name.as_str());
+    assert_eq!(server.get(&id(&job["poll"], "job")).await.ok()["jobName"], format!("{name}-2"));
 }
 
 #[both_engines]
 async fn a_pod_outlives_the_server_that_started_it(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let mut server = cluster.server(engine).await;
     let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
@@ -105,9 +105,9 @@ const LATE: Duration = Duration::from_millis(800);
 
 /// Ends the server's watches. The next one of this resource starts late.
 async fn delay_watch(cluster: &TestCluster, resource: &str) {
-    cluster.api.inject(KubeFault::Delay(LATE), "watch", resource, 1);
-    cluster.api.end_watches();
-    eventually("the watch is late", async || (cluster.api.faults_waiting() == 0).then_some(())).await;
+    cluster.api().inject(KubeFault::Delay(LATE), "watch", resource, 1);
+    cluster.api().end_watches();
+    eventually("the watch is late", async || (cluster.api().faults_waiting() == 0).then_some(())).await;
 }
 
 #[both_engines]
@@ -127,7 +127,7 @@ async fn a_finished_job_stays_while_its_condition_is_late(engine: Engine) {
     cluster.report(&pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
     job_shows(&server, &job, "its end", |job| job["phase"] == "succeeded").await;
     eventually("the watch is there again", async || (delayed.elapsed() > LATE).then_some(())).await;
-    assert_eq!((cluster.api.count("delete", "jobs"), cluster.job_names()), (0, vec![name]));
+    assert_eq!((cluster.api().count("delete", "jobs"), cluster.job_names()), (0, vec![name]));
 }
 
 #[both_engines]
@@ -151,7 +151,7 @@ async fn the_end_of_a_job_waits_for_the_report_of_its_runner(engine: Engine) {
 
 #[both_engines]
 async fn a_runner_that_was_told_to_stop_uses_no_attempt(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");

@@ -5,7 +5,7 @@ use ostler_server::{
     config::{Environment, KubernetesSection},
     kubernetes::Cluster,
 };
-use ostler_testkit::kube::{NAMESPACE, STORAGE_CLASS};
+use ostler_testkit::kube::STORAGE_CLASS;
 use serde_json::{Value, json};
 
 use super::cluster::{TestCluster, job_shows, waiting_run};
@@ -28,7 +28,7 @@ async fn server_of(cluster: &TestCluster, engine: Engine) -> TestServer {
 
 #[both_engines]
 async fn a_job_may_name_an_image_that_is_pinned_and_listed(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = server_of(&cluster, engine).await;
     let (run_id, command_id) = waiting_run(&server).await;
     let order = |image: &str| json!({"commandId": command_id, "backendImageRef": {"image": image}});
@@ -50,7 +50,7 @@ async fn a_job_may_name_an_image_that_is_pinned_and_listed(engine: Engine) {
 
 #[both_engines]
 async fn short_lived_variables_are_shown_by_hash_and_stored_sealed(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = server_of(&cluster, engine).await;
     let (run_id, command_id) = waiting_run(&server).await;
     let order = |variables: Value| json!({"commandId": command_id, "idempotencyKey": "k", "transientEnv": variables});
@@ -70,7 +70,7 @@ async fn short_lived_variables_are_shown_by_hash_and_stored_sealed(engine: Engin
     server.create_job(&run_id, &order(json!({"GH_TOKEN": VALUE}))).await.with_status(200);
     server.create_job(&run_id, &order(json!({"GH_TOKEN": "other"}))).await.with_status(409);
     let name = id(&job, "jobName");
-    let secret = eventually("the Secret exists", async || cluster.api.object("secrets", NAMESPACE, &name)).await;
+    let secret = eventually("the Secret exists", async || cluster.object("secrets", &name)).await;
     assert!(secret["data"]["backend"].is_string());
     assert!(!cluster.created(&name).await.to_string().contains("pl4nted"));
     let stored = server.store("SELECT extras FROM runner_jobs").await.join("\n");
@@ -95,7 +95,7 @@ async fn short_lived_variables_are_shown_by_hash_and_stored_sealed(engine: Engin
 
 #[both_engines]
 async fn values_of_one_job_change_nothing_in_other_runs(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = server_of(&cluster, engine).await;
     let (run_id, command_id) = waiting_run(&server).await;
     let order = json!({"commandId": command_id, "transientEnv": {"A": "completed", "B": "good morning"}});
@@ -127,7 +127,7 @@ async fn other_launchers_refuse_what_only_pods_have(engine: Engine) {
 
 #[both_engines]
 async fn credentials_of_tools_are_mounted_if_they_exist(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let key = json!({"apiKey": "pl4nted-key-0123456789"});
     server.call("PUT", "/api/v1/provider-profiles/codex/credential", &key).await.with_status(200);
@@ -150,7 +150,7 @@ async fn credentials_of_tools_are_mounted_if_they_exist(engine: Engine) {
     // Without the Secret the pod would wait for ever: its turns fail instead, with `secret-unavailable`.
     assert_eq!(start().await, (None, None));
     let github = json!({"metadata": {"name": "agentrun-v01-tool-github"}, "stringData": {"token": VALUE}});
-    cluster.api.create("secrets", NAMESPACE, github).unwrap();
+    cluster.create("secrets", github).unwrap();
     let (volume, mount) = start().await;
     assert_eq!(volume.unwrap()["secret"]["secretName"], "agentrun-v01-tool-github");
     assert_eq!(mount.unwrap()["mountPath"], "/var/run/ostler-tools/github");
@@ -159,15 +159,15 @@ async fn credentials_of_tools_are_mounted_if_they_exist(engine: Engine) {
 #[tokio::test]
 async fn the_doctor_sees_rights_storage_and_images() {
     let cluster = TestCluster::start();
-    let section = KubernetesSection { kubeconfig: Some(cluster.api.kubeconfig()), ..KubernetesSection::default() };
+    let section = KubernetesSection { kubeconfig: Some(cluster.api().kubeconfig()), ..KubernetesSection::default() };
     let opened = Cluster::open(&section, &Environment::default()).await.unwrap();
     assert!(opened.missing_rights().await.unwrap().is_empty());
-    cluster.api.deny("create", "jobs");
+    cluster.api().deny("create", "jobs");
     assert_eq!(opened.missing_rights().await.unwrap(), [("batch", "jobs", "create")]);
     assert_eq!(opened.find_storage_class(None).await.unwrap().as_deref(), Some(STORAGE_CLASS));
     assert_eq!(opened.find_storage_class(Some(STORAGE_CLASS)).await.unwrap().as_deref(), Some(STORAGE_CLASS));
     assert_eq!(opened.find_storage_class(Some("absent")).await.unwrap(), None);
     assert_eq!(opened.image_pulls("ostler:test").await.unwrap().pulled, 0);
-    cluster.api.deny("get", "storageclasses");
+    cluster.api().deny("get", "storageclasses");
     assert!(opened.find_storage_class(Some(STORAGE_CLASS)).await.is_err());
 }

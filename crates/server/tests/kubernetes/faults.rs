@@ -1,24 +1,30 @@
 //! An API server that fails, forgets and goes away: nothing is started twice, nothing is lost.
 
-use ostler_testkit::kube::{KubeFault, NAMESPACE};
+use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job, waiting_run};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id, run};
+use crate::{
+    harness::{Engine, TestServer, both_engines, eventually, id, run},
+    metrics::value,
+};
+
+/// Several times the interval in which each server compares its jobs with the cluster.
+const LATER_LOOKS: std::time::Duration = std::time::Duration::from_millis(400);
 
 #[both_engines]
 async fn a_lost_response_makes_no_second_job(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    cluster.api.inject(KubeFault::LostAnswer, "create", "jobs", 1);
-    cluster.api.inject(KubeFault::LostAnswer, "create", "secrets", 1);
-    cluster.api.inject(KubeFault::TooManyRequests { retry_after_s: 1 }, "create", "jobs", 1);
+    cluster.api().inject(KubeFault::LostAnswer, "create", "jobs", 1);
+    cluster.api().inject(KubeFault::LostAnswer, "create", "secrets", 1);
+    cluster.api().inject(KubeFault::TooManyRequests { retry_after_s: 1 }, "create", "jobs", 1);
     let (_, _, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     cluster.created(&name).await;
     job_shows(&server, &job, "the Job is known", |job| job["observed"]["jobName"] == name.as_str()).await;
-    assert_eq!((cluster.job_names(), cluster.api.objects("secrets").len()), (vec![name], 1));
-    assert_eq!(cluster.api.faults_waiting(), 0);
+    assert_eq!((cluster.job_names(), cluster.objects("secrets").len()), (vec![name], 1));
+    assert_eq!(cluster.api().faults_waiting(), 0);
 }
 
 #[both_engines]
@@ -27,10 +33,10 @@ async fn a_watch_that_is_forgotten_is_listed_again(engine: Engine) {
     let server = cluster.server(engine).await;
     let (_, _, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
-    cluster.api.expire_watches();
+    cluster.api().expire_watches();
     cluster.report(&pod, "Pending", &json!({"waiting": {"reason": "ErrImagePull"}}));
     job_shows(&server, &job, "what it missed", |job| job["observed"]["reason"] == "ErrImagePull").await;
-    cluster.api.cut_connections();
+    cluster.api().cut_connections();
     cluster.report(&pod, "Running", &json!({"running": {}}));
     job_shows(&server, &job, "what came later", |job| job["observed"]["phase"] == "running").await;
 }
@@ -41,11 +47,11 @@ async fn an_api_server_that_was_away_finds_its_jobs_and_no_others(engine: Engine
     let server = cluster.server(engine).await;
     let (_, _, job) = ordered_job(&server).await;
     let pod = cluster.pod_of(&id(&job, "jobName")).await;
-    cluster.api.stop();
+    cluster.api_mut().stop();
     let (later_run, later_command) = waiting_run(&server).await;
     let later = server.create_job(&later_run, &json!({"commandId": later_command})).await.with_status(201);
     cluster.report(&pod, "Running", &json!({"running": {}}));
-    cluster.api.start_again().unwrap();
+    cluster.api_mut().start_again().unwrap();
     cluster.created(&id(&later, "jobName")).await;
     job_shows(&server, &job, "that it runs", |job| job["observed"]["phase"] == "running").await;
     assert_eq!(cluster.job_names().len(), 2);
@@ -55,7 +61,7 @@ async fn an_api_server_that_was_away_finds_its_jobs_and_no_others(engine: Engine
 async fn a_call_that_the_role_does_not_grant_fails_the_job_with_the_reason(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    cluster.api.deny("create", "jobs");
+    cluster.api().deny("create", "jobs");
     let (_, _, job) = ordered_job(&server).await;
     let failed =
         job_shows(&server, &job, "why it failed", |job| job["terminalSummary"]["status"] == "not-started").await;
@@ -75,17 +81,19 @@ async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(en
     cluster.report(&pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
     job_shows(&server, &job, "its end", |job| job["phase"] == "succeeded").await;
     // The Job begins again although its start has ended, and it cannot be deleted.
-    cluster.api.inject(KubeFault::InternalError, "delete", "jobs", 1_000);
-    assert!(cluster.api.patch("jobs", NAMESPACE, &name, &json!({"status": null})));
-    eventually("it is to be deleted", async || (cluster.api.count("delete", "jobs") > 0).then_some(())).await;
+    cluster.api().inject(KubeFault::InternalError, "delete", "jobs", 1_000);
+    assert!(cluster.patch("jobs", &name, &json!({"status": null})));
+    // Before that, the server's watch may be late.
+    server.clock.advance_ms(5_001);
+    eventually("it is to be deleted", async || (cluster.api().count("delete", "jobs") > 0).then_some(())).await;
     // Another job is claimed, and its server ends before the Job exists.
-    cluster.api.stop();
+    cluster.api_mut().stop();
     let (run_id, command_id) = waiting_run(&server).await;
     let other = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
     job_shows(&server, &other, "it is claimed", |job| job["phase"] == "running").await;
     server.restart().await;
     server.clock.advance_ms(10_001);
-    cluster.api.start_again().unwrap();
+    cluster.api_mut().start_again().unwrap();
     cluster.created(&id(&other, "jobName")).await;
     assert!(cluster.job(&name).is_some());
 }
@@ -93,7 +101,7 @@ async fn a_job_that_cannot_be_deleted_does_not_keep_others_from_being_created(en
 #[test]
 fn two_servers_make_one_job_and_both_see_its_end() {
     run(async {
-        let cluster = TestCluster::start();
+        let cluster = TestCluster::any();
         let one = cluster.server(Engine::Postgres).await;
         let keys = one.config.server.data_dir.clone().unwrap();
         let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
@@ -115,5 +123,11 @@ fn two_servers_make_one_job_and_both_see_its_end() {
             cluster.created(&format!("{name}-2")).await;
         }
         assert_eq!(cluster.job_names().len(), 2 * jobs.len());
+        // Both servers have seen each end. It is counted by the one whose report was recorded.
+        let line = "ostler_jobs_ended_total{end=\"failed\"}";
+        let counted = async || value(&one, line).await + value(&two, line).await;
+        eventually("each end is counted", async || (counted().await >= jobs.len() as f64).then_some(())).await;
+        tokio::time::sleep(LATER_LOOKS).await;
+        assert_eq!(counted().await, jobs.len() as f64);
     });
 }

@@ -25,15 +25,15 @@ fn a_log_with_many_lines_in_one_second_is_read_to_its_end() {
         let (run_id, command_id) = waiting_run(&server).await;
         let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
         let pod = cluster.pod_of(&id(&job, "jobName")).await;
-        let pods = cluster.api.objects("pods");
+        let pods = cluster.objects("pods");
         let uid = id(&pods[0]["metadata"], "uid");
         // The image is a shell, whose argument `runner` is a file in the directory that it starts in.
-        let home = cluster.api.directory().join("pods").join(uid).join("home");
+        let home = cluster.api().directory().join("pods").join(uid).join("home");
         std::fs::create_dir_all(&home).unwrap();
         std::fs::write(home.join("runner"), script()).unwrap();
         let images = [("ostler:test", Path::new("/bin/sh"))];
-        let kubeconfig = cluster.api.kubelet_kubeconfig();
-        let _node = Kubelet::start(&kubeconfig, cluster.api.directory(), "node-a", &images).unwrap();
+        let kubeconfig = cluster.api().kubelet_kubeconfig();
+        let _node = Kubelet::start(&kubeconfig, cluster.api().directory(), "node-a", &images).unwrap();
         let shown = job_shows(&server, &job, "its pod", |job| job["podName"] == pod.as_str()).await;
         let path = id(&shown, "logPath");
         let last = format!("{} ", LINES - 1);

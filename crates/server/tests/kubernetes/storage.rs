@@ -2,7 +2,7 @@
 //! `session_storage` has what clients see of it.
 
 use ostler_protocol::FailureKind::*;
-use ostler_testkit::kube::{KubeFault, NAMESPACE};
+use ostler_testkit::kube::KubeFault;
 use serde_json::{Value, json};
 
 use super::cluster::{TestCluster, job_shows};
@@ -36,7 +36,7 @@ async fn used(server: &TestServer, session_id: &str, run_id: &str) {
 }
 
 fn claim_names(cluster: &TestCluster) -> Vec<String> {
-    cluster.api.objects(CLAIMS).iter().map(|claim| id(&claim["metadata"], "name")).collect()
+    cluster.objects(CLAIMS).iter().map(|claim| id(&claim["metadata"], "name")).collect()
 }
 
 fn variable(pod: &Value, name: &str) -> Value {
@@ -55,7 +55,7 @@ fn mounted(job: &Value) -> Option<String> {
 async fn a_session_is_created_with_a_claim_of_the_configured_name_size_and_class(engine: Engine) {
     let cluster = TestCluster::start();
     let fast = json!({"metadata": {"name": "fast"}, "provisioner": "testkit"});
-    cluster.api.create("storageclasses", "", fast).unwrap();
+    cluster.api().create("storageclasses", "", fast).unwrap();
     let server = TestServer::with(engine, |setup| {
         cluster.choose(setup);
         setup.config.kubernetes.storage_prefix = "agentrun-v01-session".into();
@@ -65,8 +65,11 @@ async fn a_session_is_created_with_a_claim_of_the_configured_name_size_and_class
     let created = session(&server, "mine").await;
     let name = id(&created, "storagePvcName");
     assert!(name.starts_with("agentrun-v01-session-") && name.len() == 53, "{name}");
-    assert_eq!((&created["storageKind"], &created["storageNamespace"]), (&json!("pvc"), &json!(NAMESPACE)));
-    let claim = cluster.api.object(CLAIMS, NAMESPACE, &name).unwrap();
+    assert_eq!(
+        (&created["storageKind"], &created["storageNamespace"]),
+        (&json!("pvc"), &json!(cluster.cluster.namespace()))
+    );
+    let claim = cluster.object(CLAIMS, &name).unwrap();
     let spec = &claim["spec"];
     assert_eq!((&spec["accessModes"], &spec["storageClassName"]), (&json!(["ReadWriteOnce"]), &json!("fast")));
     assert_eq!(spec["resources"]["requests"]["storage"], "1Gi");
@@ -79,7 +82,7 @@ async fn a_session_is_created_with_a_claim_of_the_configured_name_size_and_class
     assert_eq!(storage(&server, "mine").await["pvcName"], name.as_str());
     let trace = server.get("/api/v1/sessions/mine/trace").await.ok();
     let fact = &trace["events"][0]["payload"];
-    assert_eq!((&fact["pvcName"], &fact["pvcNamespace"]), (&json!(name), &json!(NAMESPACE)));
+    assert_eq!((&fact["pvcName"], &fact["pvcNamespace"]), (&json!(name), &json!(cluster.cluster.namespace())));
     // The same request again makes no second one.
     server.post("/api/v1/sessions", &body("mine")).await.with_status(200);
     assert_eq!(claim_names(&cluster), [name]);
@@ -89,26 +92,26 @@ async fn a_session_is_created_with_a_claim_of_the_configured_name_size_and_class
 async fn a_lost_response_makes_no_second_claim(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    cluster.api.inject(KubeFault::LostAnswer, "create", CLAIMS, 1);
+    cluster.api().inject(KubeFault::LostAnswer, "create", CLAIMS, 1);
     let name = id(&session(&server, "mine").await, "storagePvcName");
     let (run_id, command_id) = waiting(&server, "mine").await;
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
     assert_eq!(mounted(&cluster.created(&id(&job, "jobName")).await).as_ref(), Some(&name));
-    assert_eq!((claim_names(&cluster), cluster.api.faults_waiting()), (vec![name], 0));
+    assert_eq!((claim_names(&cluster), cluster.api().faults_waiting()), (vec![name], 0));
 }
 
 #[both_engines]
 async fn the_first_runner_creates_the_claim_that_an_absent_cluster_could_not(engine: Engine) {
     let mut cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    eventually("the cluster was listed", async || (cluster.api.count("list", "pods") > 0).then_some(())).await;
-    cluster.api.stop();
+    eventually("the cluster was listed", async || (cluster.api().count("list", "pods") > 0).then_some(())).await;
+    cluster.api_mut().stop();
     let created = session(&server, "mine").await;
     assert_eq!((&created["storageKind"], &created["storagePvcPhase"]), (&json!("pvc"), &Value::Null));
     let (run_id, command_id) = waiting(&server, "mine").await;
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
     assert_eq!(claim_names(&cluster), [""; 0]);
-    cluster.api.start_again().unwrap();
+    cluster.api_mut().start_again().unwrap();
     let created_job = cluster.created(&id(&job, "jobName")).await;
     assert_eq!(claim_names(&cluster), [mounted(&created_job).unwrap()]);
 }
@@ -117,17 +120,17 @@ async fn the_first_runner_creates_the_claim_that_an_absent_cluster_could_not(eng
 async fn a_cluster_that_refuses_claims_says_so_and_the_same_request_can_be_repeated(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
-    cluster.api.deny("create", CLAIMS);
+    cluster.api().deny("create", CLAIMS);
     let refused = server.post("/api/v1/sessions", &body("mine")).await.refused_by(InfraFailed, "cluster-call");
     assert!(refused.message.contains("refused"), "{}", refused.message);
-    cluster.api.heal();
+    cluster.api().heal();
     let name = id(&server.post("/api/v1/sessions", &body("mine")).await.with_status(200), "storagePvcName");
     assert_eq!(claim_names(&cluster), [name]);
 }
 
 #[both_engines]
 async fn a_pod_gets_the_claim_of_its_session_and_the_next_one_the_same(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let name = id(&session(&server, "mine").await, "storagePvcName");
     for number in 1..=2 {
@@ -138,7 +141,7 @@ async fn a_pod_gets_the_claim_of_its_session_and_the_next_one_the_same(engine: E
         let pod = &created["spec"]["template"]["spec"];
         for (variable_name, value) in [
             ("AGENTRUN_SESSION_PVC_NAME", name.as_str()),
-            ("AGENTRUN_SESSION_PVC_NAMESPACE", NAMESPACE),
+            ("AGENTRUN_SESSION_PVC_NAMESPACE", cluster.cluster.namespace()),
             ("AGENTRUN_SESSION_PVC_MOUNT_PATH", "/storage"),
             ("AGENTRUN_CODEX_ROLLOUT_SUBDIR", "sessions"),
         ] {
@@ -157,13 +160,13 @@ async fn a_pod_gets_the_claim_of_its_session_and_the_next_one_the_same(engine: E
 
 #[both_engines]
 async fn a_run_of_a_program_gets_a_claim_and_one_without_files_gets_none(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     server.equip().await;
     let (run_id, _) = server.start_with("hi", of_program).await;
     let session_id = id(&server.run(&run_id).await, "sessionId");
     eventually("the claim exists", async || (claim_names(&cluster).len() == 1).then_some(())).await;
-    let job = eventually("the Job exists", async || cluster.api.objects("jobs").pop()).await;
+    let job = eventually("the Job exists", async || cluster.objects("jobs").pop()).await;
     assert_eq!(mounted(&job), Some(claim_names(&cluster).remove(0)));
     assert_eq!(storage(&server, &session_id).await["storageKind"], "pvc");
     let (run_id, command_id) = super::cluster::waiting_run(&server).await;
@@ -181,11 +184,11 @@ async fn no_job_is_created_for_a_claim_that_vanished_after_the_order(engine: Eng
     used(&server, "mine", &run_id).await;
     eventually("the claim is seen", async || (storage(&server, "mine").await["pvcPhase"] == "Bound").then_some(()))
         .await;
-    eventually("the cluster was listed", async || (cluster.api.count("list", "pods") > 0).then_some(())).await;
-    cluster.api.stop();
+    eventually("the cluster was listed", async || (cluster.api().count("list", "pods") > 0).then_some(())).await;
+    cluster.api_mut().stop();
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-    assert!(cluster.api.remove(CLAIMS, NAMESPACE, &name));
-    cluster.api.start_again().unwrap();
+    assert!(cluster.remove(CLAIMS, &name));
+    cluster.api_mut().start_again().unwrap();
     let failed = job_shows(&server, &job, "that it failed", |job| job["phase"] == "failed").await;
     assert_eq!(failed["terminalSummary"]["failureKind"], "session-store-evicted");
     let command = server.command(&run_id, &command_id).await;
@@ -199,7 +202,7 @@ async fn no_job_is_created_for_a_claim_that_vanished_after_the_order(engine: Eng
 
 #[both_engines]
 async fn the_claim_of_a_session_at_work_is_not_deleted(engine: Engine) {
-    let cluster = TestCluster::start();
+    let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let name = id(&session(&server, "mine").await, "storagePvcName");
     let (run_id, command_id) = waiting(&server, "mine").await;
@@ -214,7 +217,7 @@ async fn the_claim_of_a_session_at_work_is_not_deleted(engine: Engine) {
     cluster.report(&pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
     let evicted = server.send(evict()).await.with_status(200);
     assert_eq!((&evicted["storageKind"], &evicted["pvcName"]), (&json!("evicted"), &json!(name)));
-    eventually("it is deleted", async || cluster.api.object(CLAIMS, NAMESPACE, &name).is_none().then_some(())).await;
+    eventually("it is deleted", async || cluster.object(CLAIMS, &name).is_none().then_some(())).await;
 }
 
 #[both_engines]
@@ -231,11 +234,11 @@ async fn the_sweep_finds_claims_that_could_not_be_deleted_and_leaves_those_of_ot
         "metadata": {"name": "ostler-session-of-others", "labels": labels},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     });
-    cluster.api.create(CLAIMS, NAMESPACE, foreign).unwrap();
-    cluster.api.inject(KubeFault::InternalError, "delete", CLAIMS, 2);
+    cluster.create(CLAIMS, foreign).unwrap();
+    cluster.api().inject(KubeFault::InternalError, "delete", CLAIMS, 2);
     let evict = server.request("DELETE", "/api/v1/sessions/mine/storage");
     assert_eq!(server.send(evict).await.with_status(200)["storageKind"], "evicted");
-    eventually("it is deleted", async || cluster.api.object(CLAIMS, NAMESPACE, &name).is_none().then_some(())).await;
+    eventually("it is deleted", async || cluster.object(CLAIMS, &name).is_none().then_some(())).await;
     assert_eq!(claim_names(&cluster), ["ostler-session-of-others"], "another installation may share the namespace");
-    assert_eq!(cluster.api.faults_waiting(), 0);
+    assert_eq!(cluster.api().faults_waiting(), 0);
 }

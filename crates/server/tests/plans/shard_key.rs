@@ -13,6 +13,7 @@ const KEY: &str = "session_id";
 /// Tables with rows of one session each. The others are small, or copied to every machine.
 const DISTRIBUTED: &[&str] = &[
     "append_batches",
+    "bundle_commits",
     "command_aliases",
     "command_payloads",
     "commands",

@@ -47,6 +47,29 @@ async fn a_sweep_returns_the_space_of_a_sqlite_file(_: Engine) {
     assert_eq!(verify(&server, Engine::Sqlite).await.broken, vec![]);
 }
 
+#[one_engine]
+async fn a_client_that_repeats_a_sweep_while_there_is_more_returns_every_free_page(_: Engine) {
+    let mut server = TestServer::with(Engine::Sqlite, |setup| {
+        setup.config.retention.events_ms = Some(3_600_000);
+        setup.config.retention.pause_ms = 0;
+        // Far more pages become free than the steps of one request return.
+        setup.config.retention.step_rows = 20;
+    })
+    .await;
+    fill(&server).await;
+    sweep_all(&server, json!({})).await;
+    let mut free_pages = None;
+    server
+        .restart_after(async |config| {
+            let connection = rusqlite::Connection::open(config.data_dir().unwrap().join("ostler.db")).unwrap();
+            let count = connection.query_row("PRAGMA freelist_count", [], |row| row.get::<_, i64>(0));
+            free_pages = Some(count.unwrap());
+        })
+        .await;
+    // The server writes a few rows when it stops.
+    assert!(free_pages.is_some_and(|count| count < 100), "{free_pages:?} pages are still free");
+}
+
 #[both_engines]
 async fn compact_returns_all_free_space(engine: Engine) {
     let mut server = hourly(engine).await;

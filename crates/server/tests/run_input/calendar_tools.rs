@@ -1,6 +1,9 @@
 //! The calendar as an agent's tools: the zone of an event by the protocol's fixed order, and results that say what was written.
 
-use ostler_protocol::{kernel::policy::Approval, run_input::agui::input::ClientTime, tools::calls::call_digest};
+use ostler_protocol::{
+    FailureKind::RunInputInvalid, kernel::policy::Approval, run_input::agui::input::ClientTime,
+    tools::calls::call_digest,
+};
 use ostler_run_input::{
     CalendarCallContext, calendar_tools,
     config::{RunInputSection, automations::AutomationsSection},
@@ -12,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    harness::{Engine, TestServer, both_engines, id},
+    harness::{Engine, TestServer, both_engines, eventually, id},
     run_input::runs::{self, kinds},
 };
 
@@ -125,6 +128,27 @@ async fn an_agent_writes_reads_back_changes_and_deletes(engine: Engine) {
     assert!(write_calendar(&app, &ada, &context, &gone).await.is_err());
 }
 
+/// An event does not move to the zone of the device from which its time is changed.
+#[both_engines]
+async fn an_update_without_a_zone_keeps_that_of_the_event(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model(engine, &endpoint).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let made = json!({"title": "Breakfast", "starts_at": "2026-03-17T09:00", "event_timezone": "Asia/Tokyo"});
+    let event_id = id(&ada.post("/api/v1/calendar-events", &made).await.with_status(201), "id");
+    let update = json!({"action": "update", "event_id": event_id, "starts_at": "2026-03-17T10:00"});
+    let mut body = runs::message("run-1", &format!("[[call:calendar_write {update}]]"));
+    body["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
+        "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_677_553_000_i64});
+    let told = runs::told(&ada.stream(&body).await.text);
+    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
+    assert_eq!((&written["event_timezone"], &written["timezone_source"]), (&json!("Asia/Tokyo"), &json!("event")));
+    assert_eq!(written["starts_at_utc"], "2026-03-17T01:00:00Z");
+    let started = server.events_of(&ada.run_of_thread().await, "tool_call").await.remove(0);
+    assert_eq!(started["payload"]["arguments"]["event_timezone"], "Asia/Tokyo", "the final call has the zone");
+}
+
 /// Each row again, through the toolkit: the zone of a clock that no device has sent is the user's.
 #[both_engines]
 async fn the_zone_of_a_models_call_is_resolved_in_the_same_order(engine: Engine) {
@@ -220,6 +244,76 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
     assert_eq!((&started["payload"]["status"], &started["payload"]["arguments"]), (&json!("started"), &edited));
     let digest = call_digest("calendar_write", edited.as_object().unwrap());
     assert_eq!(started["payload"]["digest"], digest, "it is that of the call which was executed");
+    let resolved = server.events_of(&run_id, "permission_resolved").await.remove(0);
+    assert_eq!(resolved["payload"]["edited"]["digest"], digest, "and that of what was permitted");
+    // The page and the model get the call as it was executed.
+    let snapshot = told.iter().find(|told| told.kind() == "MESSAGES_SNAPSHOT").unwrap();
+    let mut calls =
+        snapshot.event["messages"].as_array().unwrap().iter().filter_map(|message| message.get("toolCalls"));
+    assert_eq!(read_arguments(calls.next_back().unwrap()), edited);
+    let request = endpoint.seen().pop().unwrap().body;
+    let mut calls = request["messages"].as_array().unwrap().iter().filter_map(|message| message.get("tool_calls"));
+    assert_eq!(read_arguments(calls.next_back().unwrap()), edited);
+}
+
+#[both_engines]
+async fn the_result_of_each_of_several_calls_comes_in_the_run_that_permits_it(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let (first, mut second) = (create(Some("UTC")), create(Some("UTC")));
+    second["title"] = json!("Lunch");
+    let prompt = format!("[[call:calendar_write {first}||calendar_write {second}]]");
+    let mut told = runs::told(&ada.stream(&runs::message("run-1", &prompt)).await.text);
+    let mut answered = vec![];
+    for run_id in ["run-2", "run-3"] {
+        let interrupts = told.pop().unwrap().event["outcome"]["interrupts"].take();
+        let [interrupt] = interrupts.as_array().unwrap().as_slice() else { panic!("{interrupts}") };
+        // The second one must be there before the first is answered.
+        eventually("both are asked", async || {
+            (server.permissions(&ada.run_of_thread().await).await.len() == 2).then_some(())
+        })
+        .await;
+        ada.resume(run_id, &[(&id(interrupt, "id"), json!({"approved": true}))]).await.with_status(202);
+        told = ada.told(run_id).await;
+        let results: Vec<_> = told.iter().filter(|told| told.kind() == "TOOL_CALL_RESULT").collect();
+        assert_eq!(results.len(), 1, "{told:?}");
+        assert_eq!(results[0].event["toolCallId"], interrupt["toolCallId"]);
+        answered.push(interrupt["toolCallId"].clone());
+    }
+    assert_ne!(answered[0], answered[1]);
+    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+}
+
+/// The arguments of the first of these calls.
+fn read_arguments(calls: &Value) -> Value {
+    serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap()
+}
+
+#[both_engines]
+async fn edited_arguments_get_their_zone_before_they_are_recorded(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let mut body = runs::message("run-1", &format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin"))));
+    body["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
+        "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_677_553_000_i64});
+    let told = runs::told(&ada.stream(&body).await.text);
+    let prm = id(&told.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    let approval = json!({"approved": true, "editedArgs": create(None)});
+    ada.resume("run-2", &[(&prm, approval.clone())]).await.with_status(202);
+    let told = ada.told("run-2").await;
+    assert!(kinds(&told).contains(&"TOOL_CALL_RESULT"), "{told:?}");
+    let run_id = ada.run_of_thread().await;
+    let edited = server.events_of(&run_id, "permission_resolved").await.remove(0)["payload"]["edited"].take();
+    let started = server.events_of(&run_id, "tool_call").await.remove(0)["payload"].take();
+    assert_eq!(edited["arguments"]["event_timezone"], "America/Los_Angeles", "{edited}");
+    assert_eq!((&edited["arguments"], &edited["digest"]), (&started["arguments"], &started["digest"]));
+    assert_eq!(started["edited"], true, "a request that is repeated after a restart gets them, too");
+    // The same answer again is the same, although the server has added to it.
+    ada.resume("run-3", &[(&prm, approval)]).await.with_status(202);
+    let other = json!({"approved": true, "editedArgs": create(Some("Asia/Tokyo"))});
+    ada.resume("run-4", &[(&prm, other)]).await.refused_by(RunInputInvalid, "interrupt-resolved");
 }
 
 #[both_engines]

@@ -6,7 +6,6 @@ use std::{
 };
 
 #[cfg(feature = "kubernetes")]
-use ostler_testkit::kube::NAMESPACE;
 #[cfg(feature = "kubernetes")]
 use serde_json::json;
 
@@ -61,7 +60,7 @@ impl DerefMut for StorageServer {
 impl StorageServer {
     #[cfg(feature = "kubernetes")]
     pub async fn start(engine: Engine, driver: Driver, choose: impl FnOnce(&mut Setup)) -> Self {
-        let cluster = (driver == Driver::Claims).then(TestCluster::start);
+        let cluster = (driver == Driver::Claims).then(TestCluster::any);
         let server = TestServer::with(engine, |setup| {
             if let Some(cluster) = &cluster {
                 cluster.choose(setup);
@@ -93,7 +92,7 @@ impl StorageServer {
     pub fn has_storage(&self, session_id: &str) -> bool {
         #[cfg(feature = "kubernetes")]
         if let Some(cluster) = &self.cluster {
-            let claim = cluster.api.object(CLAIMS, NAMESPACE, &claim_name(session_id));
+            let claim = cluster.object(CLAIMS, &claim_name(session_id));
             return claim.is_some_and(|claim| claim["metadata"]["deletionTimestamp"].is_null());
         }
         self.directory(session_id).is_dir()
@@ -104,7 +103,7 @@ impl StorageServer {
         eventually("the storage is removed", async || {
             #[cfg(feature = "kubernetes")]
             if let Some(cluster) = &self.cluster {
-                return cluster.api.object(CLAIMS, NAMESPACE, &claim_name(session_id)).is_none().then_some(());
+                return cluster.object(CLAIMS, &claim_name(session_id)).is_none().then_some(());
             }
             (!self.directory(session_id).exists()).then_some(())
         })
@@ -123,7 +122,7 @@ impl StorageServer {
     pub async fn lose_storage(&self, session_id: &str) {
         #[cfg(feature = "kubernetes")]
         if let Some(cluster) = &self.cluster {
-            assert!(cluster.api.remove(CLAIMS, NAMESPACE, &claim_name(session_id)));
+            assert!(cluster.remove(CLAIMS, &claim_name(session_id)));
             let path = format!("/api/v1/sessions/{session_id}/storage");
             eventually("the server misses the claim", async || {
                 self.get(&path).await.ok()["pvcPhase"].is_null().then_some(())
@@ -143,7 +142,7 @@ impl StorageServer {
                 "metadata": {"name": claim_name(session_id), "labels": labels},
                 "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
             });
-            cluster.api.create(CLAIMS, NAMESPACE, claim).unwrap();
+            cluster.create(CLAIMS, claim).unwrap();
             return;
         }
         std::fs::create_dir(self.directory(session_id)).unwrap();

@@ -75,4 +75,5 @@ async fn a_session_names_its_profile_and_no_volume_that_does_not_exist(engine: E
     for field in ["storagePvcName", "storageNamespace", "storagePvcPhase"] {
         assert_eq!(made.get(field), Some(&Value::Null), "{field}");
     }
+    assert_eq!(made["codexRolloutSubdir"], "sessions");
 }

@@ -12,6 +12,9 @@ async fn an_agent_needs_the_scope_that_a_tool_requires(engine: Engine) {
     let (agent_id, manifest_hash) = server.agent().await;
     let work = Work::begin(&server, |run| run["agentId"] = json!(agent_id)).await;
     let note = r#"{"text": "x"}"#;
+    let path = format!("/api/v1/runs/{}/tools", work.run_id());
+    let offers = async |name: &str| server.get(&path).await.with_status(200).to_string().contains(name);
+    assert!(!offers("write_note").await && !offers("calendar_").await && offers("slow_read").await);
     let called = work.call(&server, "write_note", note).await;
     assert_eq!(called["status"], "declined");
     assert!(called["content"].as_str().unwrap().contains("was not granted the scope"), "{called}");
@@ -19,6 +22,7 @@ async fn an_agent_needs_the_scope_that_a_tool_requires(engine: Engine) {
         "manifest_hash": manifest_hash});
     let relation = id(&server.post("/h2a/relations", &grant).await.with_status(201), "id");
     assert_eq!(work.call(&server, "write_note", note).await["status"], "completed");
+    assert!(offers("write_note").await, "it is offered once its scope is granted");
     server.call("DELETE", &format!("/h2a/relations/{relation}"), &serde_json::Value::Null).await;
     assert_eq!(work.call(&server, "write_note", note).await["status"], "declined", "it was revoked");
     assert_eq!(notebook.written(), 1);

@@ -102,3 +102,22 @@ async fn a_call_that_has_ended_is_found_after_a_restart_also_if_its_request_is_n
     assert_eq!(work.send(&server, &body).await.with_status(200), first);
     assert_eq!(notebook.written(), 1);
 }
+
+#[both_engines]
+async fn a_call_that_is_found_in_the_log_has_the_arguments_that_a_person_edited(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    for (call_id, arguments) in [("short", json!({"text": "y"})), ("long", json!("{\"text\":\"yy…"))] {
+        let started = json!({"toolCallId": call_id, "name": "write_note", "type": "toolkit", "status": "started",
+            "arguments": arguments, "edited": true});
+        work.runner.tell(&work.command_id, "tool_call", started).await;
+        let ended = json!({"toolCallId": call_id, "name": "write_note", "type": "toolkit", "status": "completed",
+            "result": "written: y"});
+        work.runner.tell(&work.command_id, "tool_call", ended).await;
+        let called = work.send(&server, &work.body(call_id, "write_note", r#"{"text": "x"}"#)).await.with_status(200);
+        let expected = if arguments.is_object() { arguments } else { json!({"truncated": arguments}) };
+        assert_eq!((&called["content"], &called["editedArguments"]), (&json!("written: y"), &expected), "{called}");
+    }
+    assert_eq!(notebook.written(), 0);
+}

@@ -1,11 +1,16 @@
 //! Tools of MCP servers, also of hostile ones.
 
-use ostler_protocol::mcp::config::{McpExposure, McpServer};
+use std::sync::atomic::AtomicUsize;
+
+use ostler_protocol::{
+    FailureKind::Forbidden,
+    mcp::config::{McpExposure, McpServer},
+};
 use serde_json::{Value, json};
 
 use super::Work;
 use crate::{
-    harness::{Engine, TestServer, eventually, id, one_engine},
+    harness::{Engine, Setup, TestServer, eventually, id, one_engine},
     mcp::{SECRET, configure_servers},
 };
 
@@ -48,7 +53,8 @@ fn in_workspace(run: &mut Value, path: &std::path::Path) {
 }
 
 async fn names(server: &TestServer, work: &Work) -> Vec<String> {
-    let listed = server.get(&format!("/api/v1/runs/{}/tools", work.run_id())).await.with_status(200);
+    let path = format!("/api/v1/runs/{}/tools?commandId={}", work.run_id(), work.command_id);
+    let listed = server.get(&path).await.with_status(200);
     listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect()
 }
 
@@ -125,6 +131,25 @@ async fn a_server_that_was_disabled_while_a_person_decided_is_not_called(engine:
 }
 
 #[one_engine]
+async fn a_server_that_was_replaced_while_a_person_decided_is_not_called(engine: Engine) {
+    let policy = json!({"approval": "on-request"});
+    let (server, work) = scene_with(engine, &[("good", "good")], policy).await;
+    let configured = &server.config.mcp.servers["good"];
+    // Without its variables: another server under the same name, with the same tools.
+    let config = json!({"command": configured.command, "args": configured.args});
+    let (called, ()) = tokio::join!(work.call(&server, "mcp__good__env", "{}"), async {
+        let request = asked(&server, &work).await;
+        let client = server.post("/session", &json!({})).await.ok()["clientId"].as_str().unwrap().to_owned();
+        let body = json!({"name": "good", "config": config});
+        let change = server.request("POST", "/workspace/mcp/servers").header("x-qwen-client-id", client).json(&body);
+        server.send(change).await.with_status(200);
+        server.answer(&request, "allow", request["digest"].as_str().unwrap()).await.with_status(200);
+    });
+    assert_eq!(called["status"], "declined", "{called}");
+    assert!(called["content"].as_str().unwrap().contains("no longer available"), "{called}");
+}
+
+#[one_engine]
 async fn a_tool_is_called_as_its_server_lists_it_now(engine: Engine) {
     let policy = json!({"approval": "on-request"});
     let (server, work) = scene_with(engine, &[("fickle", "withdraws")], policy).await;
@@ -173,4 +198,138 @@ async fn a_result_that_is_too_large_fails_its_call_at_once(engine: Engine) {
     assert!(called["content"].as_str().unwrap().contains("its result is too large"), "{called}");
     assert!(began.elapsed().as_secs() < 10, "the server's deadline is 20 s");
     assert_eq!(work.call(&server, "mcp__large__echo", "{}").await["status"], "completed", "it can still be used");
+}
+
+/// The names of the tools of MCP servers that the operator lists.
+async fn listed(server: &TestServer) -> Vec<String> {
+    let listed = server.get("/api/v1/tools").await.with_status(200);
+    let names = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name"));
+    names.filter(|name| name.starts_with("mcp__")).collect()
+}
+
+#[one_engine]
+async fn a_server_that_never_answers_delays_lists_only_while_it_is_new(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.bind_workspace();
+        configure_servers(setup, &[("hang", "silent")]);
+        setup.config.mcp.list_wait_ms = 1_000;
+    })
+    .await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(listed(&server).await, Vec::<String>::new());
+    assert!(began.elapsed().as_secs() < 5, "its deadline is 20 s");
+    let began = tokio::time::Instant::now();
+    for _ in 0..3 {
+        listed(&server).await;
+    }
+    assert!(began.elapsed().as_millis() < 2_000, "it still connects, in the background");
+    let status = server.get("/workspace/mcp").await.with_status(200);
+    assert_eq!(status["servers"][0]["mcpStatus"], "connecting");
+}
+
+/// A server that notes its start in the workspace and ends.
+fn ends_at_once(setup: &mut Setup) {
+    let args = vec!["-c".into(), "echo x >> starts; exit 1".into()];
+    let server = McpServer { command: Some("sh".into()), args, ..McpServer::default() };
+    setup.config.mcp.servers.insert("ends".into(), server);
+}
+
+#[one_engine]
+async fn a_server_that_fails_is_started_again_after_pauses_that_grow(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.bind_workspace();
+        ends_at_once(setup);
+    })
+    .await;
+    let starts = || {
+        let file = server.config.server.workspace.as_ref().unwrap().join("starts");
+        std::fs::read_to_string(file).unwrap_or_default().lines().count()
+    };
+    // The milliseconds that pass before three lists, and how often the server was started after them.
+    for (pause_ms, expected) in [(0, 1), (999, 1), (1, 2), (1_999, 2), (1, 3), (3_999, 3), (1, 4)] {
+        server.clock.advance_ms(pause_ms);
+        for _ in 0..3 {
+            assert_eq!(listed(&server).await, Vec::<String>::new());
+        }
+        assert_eq!(starts(), expected, "after {pause_ms} ms");
+    }
+    let status = server.get("/workspace/mcp").await.with_status(200);
+    let ends = &status["servers"][0];
+    assert_eq!((&ends["status"], &ends["mcpStatus"]), (&json!("error"), &json!("disconnected")));
+    assert!(ends["hint"].as_str().unwrap().contains("skipped for"), "{ends}");
+    let restart = server.post("/workspace/mcp/ends/restart", &Value::Null).await;
+    assert_eq!((restart.status, starts()), (502, 5), "a restart does not wait: {}", restart.text);
+    server.clock.advance_ms(1_000);
+    listed(&server).await;
+    assert_eq!(starts(), 6, "a restart begins the pauses again");
+}
+
+#[one_engine]
+async fn a_call_of_a_server_that_is_not_connected_fails_with_that_reason(engine: Engine) {
+    let mut workspace = None;
+    let server = TestServer::with(engine, |setup| {
+        workspace = Some(setup.bind_workspace());
+        ends_at_once(setup);
+    })
+    .await;
+    let path = workspace.unwrap();
+    let work = Work::begin(&server, |run| in_workspace(run, &path)).await;
+    for attempt in ["it is started", "it pauses"] {
+        let called = work.call(&server, "mcp__ends__read", "{}").await;
+        let reason = "the MCP server ends is not connected; retry in 1 s";
+        assert_eq!((&called["status"], &called["content"]), (&json!("failed"), &json!(reason)), "{attempt}");
+    }
+}
+
+#[one_engine]
+async fn without_a_workspace_the_operators_own_runs_get_the_tools_of_mcp_servers(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        configure_servers(setup, &[("good", "good")]);
+        setup.token("service", "client", &["local", "hwlab"]);
+    })
+    .await;
+    let work = Work::begin(&server, |_| ()).await;
+    let offered = names(&server, &work).await;
+    assert!(offered.contains(&"mcp__good__echo".to_owned()), "{offered:?}");
+    assert_eq!(work.call(&server, "mcp__good__echo", r#"{"a": 1}"#).await["status"], "completed");
+    let listed_without_command = server.get(&format!("/api/v1/runs/{}/tools", work.run_id())).await.with_status(200);
+    assert!(!listed_without_command.to_string().contains("mcp__"), "nothing shows who submitted the turn");
+    assert_eq!(listed(&server).await, ["mcp__good__echo", "mcp__good__env"]);
+    let others = server.caller("service").get("/api/v1/tools").await.with_status(200);
+    assert!(!others.to_string().contains("mcp__"), "runs of others do not get them: {others}");
+}
+
+#[one_engine]
+async fn another_callers_turn_in_the_operators_run_gets_no_tools_of_mcp_servers(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        configure_servers(setup, &[("good", "good")]);
+        setup.config.tools.run_agent.profiles = vec!["scripted".into()];
+        setup.token("client", "client", &["hwlab"]);
+    })
+    .await;
+    let run_id = server.create_run().await;
+    let command_id = server.caller("client").turn(&run_id, "hi").await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    let work = Work { runner, command_id, calls: AtomicUsize::new(0) };
+    assert!(names(&server, &work).await.iter().all(|name| !name.starts_with("mcp__")));
+    let called = work.call(&server, "mcp__good__echo", "{}").await;
+    assert_eq!(called["status"], "failed", "{called}");
+    assert!(called["content"].as_str().unwrap().contains("there is no tool"), "{called}");
+    let child = work.call(&server, "run_agent", r#"{"profile": "scripted", "prompt": "hello"}"#).await;
+    assert_eq!(child["status"], "failed", "a child would be the operator's: {child}");
+}
+
+#[one_engine]
+async fn another_caller_does_not_steer_a_turn_that_has_the_operators_tools(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("client", "client", &["hwlab"])).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let steer = json!({"type": "steer", "payload": {"text": "left"}});
+    server.caller("client").submit(work.run_id(), &steer).await.refused_by(Forbidden, "owner");
+    let interrupt = json!({"type": "interrupt"});
+    server.caller("client").submit(work.run_id(), &interrupt).await.with_status(201);
+    server.steer(work.run_id(), "right").await;
+    let run_id = server.create_run().await;
+    server.caller("client").turn(&run_id, "hi").await;
+    server.caller("client").submit(&run_id, &steer).await.with_status(201);
 }

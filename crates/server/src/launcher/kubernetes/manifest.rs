@@ -9,6 +9,7 @@ use ostler_protocol::{
         policy::{ToolCredential, tool_secret_name},
         provider_profiles::AgentConfig,
         runner_jobs::{JobExtras, RunnerJob, cluster_job_name},
+        runs::Run,
         workspaces::WorkspaceRef,
     },
 };
@@ -23,9 +24,9 @@ use crate::{
         Cluster, ClusterError, is_of_cluster,
         jobs::{ClaimedStorage, JobOrder, JobSecrets, ToolMount},
     },
-    launcher::environment,
+    launcher::{bundles, environment},
     secrets::SecretStore,
-    service::{job_extras, lookup},
+    service::job_extras,
 };
 
 /// The kind of the token with which a program calls the tools of its run, at its own runner.
@@ -62,12 +63,12 @@ impl PreparedBackend {
 }
 
 impl PodContents {
-    /// Fails only if the store or the cluster does not respond, or the server's own settings cannot be read. Whatever else is
-    /// missing fails the turns of the run, with the reason.
+    /// Fails only if the store or the cluster does not respond, the tenant looks up too many refs at a time, or the server's own
+    /// settings cannot be read. Whatever else is missing fails the turns of the run, with the reason.
     pub(super) async fn make(
         app: &App,
         cluster: &Cluster,
-        run: &RunRef,
+        run: &Run,
         job: &RunnerJob,
         owner: &str,
     ) -> Result<Self, Failure> {
@@ -76,6 +77,8 @@ impl PodContents {
         {
             Ok(prepared) => prepared,
             Err(failure) if is_of_store(&failure) || is_of_cluster(&failure) => return Err(failure),
+            // The start fails, and the next one tries again.
+            Err(failure) if failure.kind == FailureKind::Overloaded => return Err(failure),
             Err(failure) => {
                 tracing::warn!(%failure, job = %job.runner_job_id, "the agent could not be started; its turn fails with this reason");
                 let agent = AgentConfig::of_profile(&run.backend_profile).unwrap_or_default();
@@ -158,14 +161,15 @@ fn token(app: &App, job: &RunnerJob, owner: &str) -> Result<SecretString, Failur
 async fn prepare_backend(
     app: &App,
     cluster: &Cluster,
-    run: &RunRef,
+    run: &Run,
     job: &RunnerJob,
     extras: &JobExtras,
 ) -> Result<PreparedBackend, Failure> {
     let variables = job_extras::open(app, job, extras)?;
     if AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted) {
-        let bare = BackendEnvironment::bare(AgentConfig::Scripted);
-        return Ok(PreparedBackend::bare(BackendEnvironment { variables, ..bare }));
+        let environment = BackendEnvironment { variables, ..BackendEnvironment::bare(AgentConfig::Scripted) };
+        let tools = tools_of(cluster, run).await?;
+        return Ok(PreparedBackend { tools, ..PreparedBackend::bare(environment) });
     }
     let (mut environment, files) = environment::of_profile(app, &run.tenant_id, &run.backend_profile).await?;
     let bytes: usize = files.values().map(|text| text.expose_secret().len()).sum();
@@ -174,7 +178,7 @@ async fn prepare_backend(
         return Err(Failure::new(FailureKind::SecretUnavailable, message));
     }
     environment.variables = variables;
-    let mut tools = vec![];
+    let tools = tools_of(cluster, run).await?;
     // The image has its own programs, and the runner in it its own guard.
     environment.program = None;
     environment.hidden = vec![PathBuf::from(HIDDEN_DIR)];
@@ -183,14 +187,21 @@ async fn prepare_backend(
     }
     if environment.backend.is_program() {
         environment.tool_token = Some(auth::mint(TOOLS));
-        let stored_run = lookup::run_unchecked(app, run.run_id).await?;
-        tools = mount_tools(cluster, &stored_run.execution_policy.secret_scope.tool_credentials).await?;
-        if !matches!(WorkspaceRef::read(&stored_run.workspace_ref)?, WorkspaceRef::None) {
-            let message = "a runner in a pod has an empty workspace; use {\"kind\": \"none\"}";
+        if matches!(WorkspaceRef::read(&run.workspace_ref)?, WorkspaceRef::Local { .. }) {
+            let message = "a runner in a pod cannot reach a directory of the server; use the kind \"git\" or \"none\"";
             return Err(Failure::new(FailureKind::InfraFailed, message));
         }
+        environment.checkout = bundles::checkout(app, run).await?;
+        environment.resource_bundle = bundles::order(app, run, None).await?;
+        // The profile `RuntimeDefault` denies the namespaces of Codex's own sandbox.
+        environment.landlock_tools = true;
     }
     Ok(PreparedBackend { environment, home: files, tools })
+}
+
+/// What every pod of the run has of its tools, whatever its backend is.
+async fn tools_of(cluster: &Cluster, run: &Run) -> Result<Vec<ToolMount>, Failure> {
+    mount_tools(cluster, &run.execution_policy.secret_scope.tool_credentials).await
 }
 
 /// The Secrets of a run's tools. The cluster gives them to the pod; the server only sees that they exist, because a pod without

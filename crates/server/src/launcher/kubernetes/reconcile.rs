@@ -32,8 +32,13 @@ const LOOKS_MAX: usize = 16;
 const PAGE_ROWS_MAX: u32 = 500;
 /// How long the server that claimed a job gets to create its Job before another one does.
 const CREATE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long after the end of a start its Job is taken for unfinished only because this server's watch is late.
+const WATCH_LAG_MAX: Duration = Duration::from_secs(5);
 /// How long a runner may try to claim its run, beside the length of a lease.
 const CLAIM_WAIT: Duration = Duration::from_secs(90);
+
+/// The observed reason where the cluster gives none, because the Job does not exist any more.
+const JOB_DELETED: &str = "JobDeleted";
 
 pub(super) struct Reconciler {
     app: App,
@@ -219,7 +224,12 @@ async fn look_at(
         // What is seen of a pod may be late: its runner may have had the run already, and exits by itself.
         facts.has_work |= is_waiting && (facts.was_held || facts.age < CREATE_PATIENCE);
     }
-    let seen = observation_of(&state);
+    // What a deleted Job last showed is not true any more.
+    let is_deleted = state == ClusterState::Absent && facts.is_recorded;
+    let seen = match is_deleted {
+        true => Some(after_deletion(&job)),
+        false => observation_of(&state),
+    };
     match next_step(state, facts, limits(app)) {
         ClusterStep::Wait => {}
         ClusterStep::Create => return Ok(Outcome::Create(Box::new(job))),
@@ -249,6 +259,12 @@ async fn confirm_absence(app: &App, kubernetes: &Kubernetes, job: &RunnerJob) ->
         kubernetes.cache.put_job(facts);
     }
     Ok(kubernetes.cache.state(&name, app.wall()))
+}
+
+/// The last observation of a start whose Job was deleted: nothing shows how its runner ended.
+fn after_deletion(job: &RunnerJob) -> JobObservation {
+    let reason = Some(JOB_DELETED.to_owned());
+    JobObservation { phase: ObservedPhase::Unknown, reason, message: None, ..recorded(job) }
 }
 
 fn observation_of(state: &ClusterState) -> Option<JobObservation> {
@@ -299,7 +315,9 @@ pub(super) async fn finish(app: &App, job: &RunnerJob, end: JobEnd, summary: Raw
     let (runner_job_id, heartbeat_at) = (job.runner_job_id, job.heartbeat_at);
     let op = FinishJobOp { runner_job_id, owner, end, heartbeat_at, summary };
     match app.try_submit(job.session, job.run_id, op).await {
-        Ok(_) => app.metrics.job_ended(end),
+        // Every server that watches the cluster reports the end; only one of the reports is recorded.
+        Ok(Some(true)) => app.metrics.job_ended(end),
+        Ok(_) => {}
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id,
                 "the end of a job could not be stored; trying again");
@@ -316,7 +334,7 @@ pub(super) fn nothing_left() -> RawJson {
 async fn remove_superseded(app: &App, kubernetes: &Kubernetes, needed: &BTreeSet<String>) {
     for seen in kubernetes.cache.active_except(&app.config.kubernetes.job_prefix, needed, app.wall()) {
         let removed = async {
-            if !is_over(app, seen.runner_job_id, &seen.name).await? {
+            if !is_over(app, seen.runner_job_id, &seen.name, WATCH_LAG_MAX).await? {
                 return Ok(());
             }
             tracing::info!(name = seen.name, "deleting a Job whose start has ended");
@@ -329,11 +347,11 @@ async fn remove_superseded(app: &App, kubernetes: &Kubernetes, needed: &BTreeSet
     }
 }
 
-/// Whether the Job is one of a start that has ended. False if the runner job is not one of this store.
-async fn is_over(app: &App, job_id: RunnerJobId, name: &str) -> Result<bool, Failure> {
+/// Whether the Job is one of a start that has ended at least this long ago. False if the runner job is not one of this store.
+async fn is_over(app: &App, job_id: RunnerJobId, name: &str, since: Duration) -> Result<bool, Failure> {
     let Some(job) = store::kernel::runner_jobs::get(&app.db, job_id).await? else { return Ok(false) };
     let current = cluster_job_name(&app.config.kubernetes.job_prefix, job_id, job.starts);
-    Ok(!is_started(&job) || current != name)
+    Ok((!is_started(&job) || current != name) && age(&job, app.now()) >= since)
 }
 
 /// Deletes the oldest finished Jobs if there are too many with those that are about to be created. Active ones are never deleted
@@ -350,7 +368,7 @@ pub(super) async fn clean_up(app: &App, kubernetes: &Kubernetes, wanted: usize) 
     }
     // A Job whose end is not stored yet is needed. A younger one is deleted in its place.
     let deletable = stream::iter(finished).filter_map(|job| async move {
-        match is_over(app, job.runner_job_id, &job.name).await {
+        match is_over(app, job.runner_job_id, &job.name, Duration::ZERO).await {
             Ok(is_over) => is_over.then_some(job),
             Err(failure) => {
                 tracing::warn!(%failure, name = job.name, "reading the job of a finished Job failed");

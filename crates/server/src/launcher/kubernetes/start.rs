@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::batch::v1::Job;
 use ostler_protocol::{
     Failure, Rule,
-    kernel::runner_jobs::{JobEnd, RunnerJob},
+    kernel::runner_jobs::{JobEnd, RUNNER_RELEASED, RunnerJob},
 };
 use ostler_store::{self as store, failures::is_of_store};
 use tokio::time::sleep;
@@ -72,9 +72,16 @@ impl From<ClaimError> for Halt {
     }
 }
 
+/// Pause before a start whose predecessor released its run and lost its Job. Such a start does not count, so without a pause a
+/// cluster that deletes every Job would get the next one at once, for ever.
+const RELEASED_PAUSE: Duration = Duration::from_millis(500);
+
 /// Creates the Job of a claimed job, as often as it takes. Returns early if the start is no longer wanted.
 pub(super) async fn start(app: &App, kubernetes: &Kubernetes, job: &RunnerJob) {
     let Some(owner) = job.owner.clone() else { return };
+    if job.terminal_summary.to_value()["status"] == RUNNER_RELEASED {
+        sleep(RELEASED_PAUSE).await;
+    }
     let mut pause = STORE_PAUSE.0;
     loop {
         let after = match create(app, kubernetes, job, &owner).await {
@@ -99,7 +106,7 @@ async fn create(app: &App, kubernetes: &Kubernetes, job: &RunnerJob, owner: &str
         return Ok(());
     }
     let run = app.run_ref(job.run_id).await?;
-    let contents = PodContents::make(app, &kubernetes.cluster, &run, &job, owner).await.map_err(not_made)?;
+    let contents = PodContents::make(app, &kubernetes.cluster, &stored_run, &job, owner).await.map_err(not_made)?;
     let storage = storage::claimed(app, kubernetes, run.session, contents.keeps_files()).await?;
     let order = contents.order(app, &run, &job, storage);
     let created = create_or_find(kubernetes, &order.job()?, &order.name).await?;

@@ -32,8 +32,8 @@ pub(super) fn with_note(app: &App, caller: &Principal, profile: ProviderProfile)
     if profile.agent != AgentKind::External {
         return profile;
     }
-    let message = Some(note(app, app.job_queues.last_claim_at(&profile.profile, caller.tenants())));
-    ProviderProfile { message, ..profile }
+    let last_claim_at = app.job_queues.last_claim_at(&profile.profile, caller.tenants());
+    ProviderProfile { message: Some(note(app, last_claim_at)), last_claim_at, ..profile }
 }
 
 /// When a runner last requested a job of an external profile.

@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
-    kernel::provider_profiles::{BUILT_IN, ProfileOwner, ProfileScope},
+    kernel::provider_profiles::{AgentKind, BUILT_IN, ProfileOwner, ProfileScope, ProviderProfile},
 };
 
 use crate::{
@@ -49,6 +49,16 @@ pub(super) async fn of_read(
         (Some(_), Some(_)) => Err(tenant_required()),
         (found, _) => Ok(found.unwrap_or(ProfileOwner::Operator)),
     }
+}
+
+/// Whether lists show the profile to the caller. A user sees what a run of theirs may name; built-in and external profiles are
+/// shown to everyone.
+pub(in crate::service) fn is_shown(app: &App, caller: &Principal, profile: &ProviderProfile) -> bool {
+    let may_see = match caller {
+        Principal::User { .. } => app.config.policy.profile(&profile.profile).is_ok(),
+        _ => Access::Inspect.admit(caller).is_ok(),
+    };
+    may_see || profile.built_in || profile.agent == AgentKind::External
 }
 
 /// Whether a name is the operator's, given the names of all stored secrets. The built-in ones are, set or not.

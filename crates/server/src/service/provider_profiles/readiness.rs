@@ -174,7 +174,12 @@ async fn check_addresses(app: &App, owner: &ProfileOwner, config: &ProfileConfig
         };
         if let Err(why) = resolved {
             tracing::info!(why, "the server of a tenant's profile may not be connected to");
-            return Err(Failure::new(FailureKind::ProviderUnavailable, "the provider cannot be reached"));
+            let parsed = reqwest::Url::parse(url).ok();
+            let host = parsed.as_ref().and_then(reqwest::Url::host_str).unwrap_or("its address");
+            let message = format!(
+                "the provider at {host} cannot be reached (its name cannot be resolved, or its address is not allowed)"
+            );
+            return Err(Failure::new(FailureKind::ProviderUnavailable, message));
         }
     }
     Ok(())

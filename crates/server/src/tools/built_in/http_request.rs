@@ -43,7 +43,7 @@ pub(super) fn definition(hosts: &[String]) -> Option<ToolDefinition> {
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
     Box::pin(async move {
         let rules = OutgoingRules::read(&app.config.tools.http_request.hosts).unwrap_or_default();
-        let refused = |why: &str| ToolError::failed(format!("this URL is not requested: {why}"));
+        let refused = |why: &str| ToolError::invalid(format!("this URL is not requested: {why}"));
         let url = outgoing::check_url(&rules, text(invocation, "url").unwrap_or_default());
         let url = url.map_err(|error| refused(&error.to_string()))?;
         if !rules.lists(url.host_str().unwrap_or_default()) {
@@ -69,7 +69,7 @@ fn headers(invocation: &Invocation) -> Result<HeaderMap, ToolError> {
     let mut headers = HeaderMap::new();
     let given = invocation.arguments.get("headers").and_then(Value::as_object);
     for (name, value) in given.into_iter().flatten() {
-        let bad = || ToolError::failed(format!("the header {name:?} cannot be sent"));
+        let bad = || ToolError::invalid(format!("the header {name:?} cannot be sent"));
         let parsed: HeaderName = name.parse().map_err(|_| bad())?;
         if REFUSED.contains(&parsed.as_str()) {
             return Err(bad());

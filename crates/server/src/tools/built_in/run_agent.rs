@@ -55,6 +55,9 @@ pub(super) const NAME: &str = "run_agent";
 /// How deeply runs may start others.
 const DEPTH_MAX: u32 = 3;
 const PROMPT_BYTES_MAX: usize = 32 * 1024;
+/// Why a run without a caller for its child starts none.
+const NO_CREATOR: &str =
+    "the caller that created this run is unknown, or it is the operator and did not submit this turn";
 /// A run that has less time left is not started.
 const TIME_LEFT_MS_MIN: i64 = 1_000;
 /// Why a child is cancelled whose budget another child has.
@@ -84,8 +87,8 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
         if depth > DEPTH_MAX {
             return Err(ToolError::failed(format!("agents may start others {DEPTH_MAX} levels deep at most")));
         }
-        let caller = creator::creator_of(app, parent).await.map_err(refused)?;
-        let caller = caller.ok_or_else(|| ToolError::failed("the user or service that created this run is unknown"))?;
+        let caller = creator::creator_of(app, parent, command).await.map_err(refused)?;
+        let caller = caller.ok_or_else(|| ToolError::failed(NO_CREATOR))?;
         // What is left of the budgets has changed since the first request, so that a repeated one would not be the same.
         let child = match find_child(app, parent, &invocation.call_id).await.map_err(refused)? {
             Some(child) => child,

@@ -23,7 +23,7 @@ pub(super) fn definition() -> Option<ToolDefinition> {
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
     Box::pin(async move {
         let zone = match text(invocation, "timezone") {
-            Some(name) => find(name).ok_or_else(|| ToolError::failed(format!("there is no time zone {name:?}")))?,
+            Some(name) => find(name).ok_or_else(|| ToolError::invalid(format!("there is no time zone {name:?}")))?,
             None => zone_of(app, &invocation.context).await?,
         };
         let now = app.wall().to_zoned(zone);

@@ -34,7 +34,8 @@ pub(super) fn definition() -> Option<ToolDefinition> {
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
     Box::pin(async move {
         let rules = OutgoingRules::read(&app.config.tools.web_fetch.allow).unwrap_or_default();
-        let mut url = check(&rules, text(invocation, "url").unwrap_or_default())?;
+        let requested = check(&rules, text(invocation, "url").unwrap_or_default());
+        let mut url = requested.map_err(ToolError::Invalid)?;
         for _ in 0..=REDIRECTS_MAX {
             let client = restricted_web_client(url.as_str(), &rules);
             let client = client.map_err(|failure| ToolError::failed(failure.message))?;
@@ -44,7 +45,7 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
                 let target = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
                 let target = target.and_then(|target| url.join(target).ok());
                 let target = target.ok_or_else(|| ToolError::failed("the page redirects without a valid location"))?;
-                url = check(&rules, target.as_str())?;
+                url = check(&rules, target.as_str()).map_err(ToolError::Failed)?;
                 continue;
             }
             if !status.is_success() {
@@ -56,8 +57,9 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
     })
 }
 
-fn check(rules: &OutgoingRules, text: &str) -> Result<Url, ToolError> {
-    outgoing::check_url(rules, text).map_err(|error| ToolError::failed(format!("this URL is not fetched: {error}")))
+/// The error is the message for the model.
+fn check(rules: &OutgoingRules, text: &str) -> Result<Url, String> {
+    outgoing::check_url(rules, text).map_err(|error| format!("this URL is not fetched: {error}"))
 }
 
 async fn page(app: &App, url: Url, response: reqwest::Response) -> Result<String, ToolError> {

@@ -144,6 +144,12 @@ async fn each_mistake_in_an_installation_has_its_code(engine: Engine) {
         refused(answer, status, code);
     }
     assert!(!models(&bound).await.iter().any(|model| model.starts_with("deepseek-")));
+    let unknown = bound.server.post(INSTALL, &json!({"providerId": "nobody", "apiKey": KEY})).await.body;
+    assert!(unknown["supportedProviders"].as_array().unwrap().contains(&json!("custom")), "{unknown}");
+    for url in ["http://models.example/v1", "https://127.0.0.1:9/v1"] {
+        let failure = refused(bound.server.post(INSTALL, &custom(url)).await, 400, "invalid_base_url");
+        assert!(failure["error"].as_str().unwrap().contains("outgoing.allow"), "the remedy: {failure}");
+    }
 }
 
 #[one_engine]
@@ -155,7 +161,8 @@ async fn an_installation_needs_a_token_with_the_right_to_provide(engine: Engine)
     .await;
     let body = json!({"providerId": "deepseek", "apiKey": KEY, "modelIds": ["m"]});
     refused(bound.server.with_token(None).post(INSTALL, &body).await, 401, "token_required");
-    refused(bound.server.caller("client").post(INSTALL, &body).await, 403, "role");
+    let denied = refused(bound.server.caller("client").post(INSTALL, &body).await, 403, "role");
+    assert_eq!(denied["error"], "this needs the operator's token or a token of the role provide");
     refused(bound.server.caller("foreign-provider").post(INSTALL, &body).await, 403, "tenant");
     refused(bound.post_as("client_x", INSTALL, &body).await, 400, "invalid_client_id");
     refused(bound.server.caller("foreign").get(PROVIDERS).await, 403, "tenant");

@@ -4,7 +4,10 @@ use ostler_daemon::config::DaemonSection;
 use serde_json::{Value, json};
 
 use super::{Scene, ids, next, session, types, until};
-use crate::harness::{Caller, Engine, Follow, TestServer, both_engines};
+use crate::{
+    daemon::scene::attached,
+    harness::{Caller, Engine, Follow, TestServer, both_engines},
+};
 
 const LONG: &str = r#"{"script": [{"say": "working", "final": false}, {"wait": 60000}]}"#;
 
@@ -90,6 +93,32 @@ async fn a_prompt_past_its_deadline_fails_and_then_is_cancelled(engine: Engine) 
     );
     assert_eq!(ends[0]["data"]["promptId"], prompt_id.as_str());
     assert_eq!(ids(&frames)[frames.len() - 1], ids(&frames)[frames.len() - 2] + 1, "two frames of one event");
+}
+
+#[both_engines]
+async fn the_error_of_a_late_prompt_does_not_wait_for_its_agent_to_stop(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.change(|daemon: &mut DaemonSection| daemon.prompt_deadline_ms = Some(1_000));
+    })
+    .await;
+    let session = attached(&server).await;
+    let scene = Scene { session_id: session.id.clone(), client_id: session.client.clone() };
+    let mut follow = scene.follow(&server).await;
+    let prompt_id = session.prompt("hi").await;
+    let (run_id, command_id) = session.prompted(&server).await;
+    let runner = server.claim(&run_id, "runner-a").await;
+    runner.ack(&command_id).await;
+    server.clock.advance_ms(1_001);
+    let frames = until(&mut follow, "prompt_cancelled").await;
+    let error = &frames[frames.len() - 2];
+    assert_eq!((&error["type"], &error["data"]["code"]), (&json!("turn_error"), &json!("prompt_deadline_exceeded")));
+    assert_eq!(error["promptId"], prompt_id.as_str());
+    let tasks = session.get("tasks").await.with_status(200);
+    assert_eq!(tasks["tasks"].as_array().unwrap().len(), 1, "its runner has not stopped");
+    runner.end(&command_id, "cancelled").await;
+    let replayed = scene.replayed(&server, 0).await;
+    let ends = types(&replayed).into_iter().filter(|one| ["turn_error", "turn_complete"].contains(one)).count();
+    assert_eq!(ends, 1, "{replayed:?}");
 }
 
 #[both_engines]

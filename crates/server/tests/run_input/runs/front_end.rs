@@ -233,7 +233,9 @@ async fn tools_are_bounded_and_have_names_of_their_own(engine: Engine) {
         (tool("parameters", json!({"type": "object", "properties": {"a": {"type": "no such type"}}})), "JSON Schema"),
         (tool("parameters", large), "16384 bytes"),
         (many.into(), "more than 64"),
-        (json!([{"name": "x"}]), "does not have its shape"),
+        (json!([{"name": "x"}]), "tools[0].description must be a string"),
+        (json!([{"name": "x", "description": "d", "strict": true}]), "tools[0].strict is not a member"),
+        (json!({}), "tools must be an array"),
     ] {
         let mut body = message("run-1", "hello");
         body["tools"] = tools;

@@ -8,7 +8,7 @@ use crate::harness::{TestServer, id};
 /// Whether the server serves files.
 async fn has_files(server: &TestServer) -> bool {
     let answer = server.get("/list?path=.").await;
-    assert!(answer.status == 200 || answer.body["code"] == "no_workspace", "{}", answer.text);
+    assert!(answer.status == 200 || answer.body["errorKind"] == "no_workspace", "{}", answer.text);
     answer.status == 200
 }
 

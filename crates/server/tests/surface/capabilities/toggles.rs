@@ -37,6 +37,8 @@ pub fn switch_on(setup: &mut Setup, toggle: Toggle) {
             setup.config.change(|daemon: &mut DaemonSection| daemon.settings = true);
         }
         Toggle::Agent => acted_agent::choose(setup),
+        // Every profile of these tests has a model.
+        Toggle::SideQueries => {}
         Toggle::Reload => {
             setup.bind_workspace();
             setup.config.change(|daemon: &mut DaemonSection| daemon.reload = true);
@@ -54,5 +56,5 @@ pub fn with_implied(on: &[Toggle]) -> Vec<Toggle> {
     let bound = [Toggle::Settings, Toggle::Reload, Toggle::Agent, Toggle::SessionShell];
     let needs_workspace = bound.iter().any(|toggle| on.contains(toggle));
     let implied = needs_workspace.then_some(Toggle::Workspace);
-    on.iter().copied().chain(implied).collect()
+    on.iter().copied().chain(implied).chain([Toggle::SideQueries]).collect()
 }

@@ -16,7 +16,7 @@ use crate::{
 const DIGEST: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const PERMISSION: &str = "prm_00000000000000000000000000000001";
 /// What takes the store back to before the migration, and all later ones.
-pub const UNDO_RUN_WEBHOOKS: [&str; 47] = [
+pub const UNDO_RUN_WEBHOOKS: [&str; 49] = [
     "DROP TABLE webhook_runs",
     "DROP INDEX webhook_deliveries_run",
     "ALTER TABLE webhook_deliveries DROP COLUMN run_id",
@@ -63,6 +63,8 @@ pub const UNDO_RUN_WEBHOOKS: [&str; 47] = [
     "DROP INDEX sessions_chats",
     "ALTER TABLE sessions DROP COLUMN background",
     "DROP INDEX IF EXISTS sessions_half_erased",
+    "ALTER TABLE runs DROP COLUMN resource_bundle_ref",
+    "DROP TABLE bundle_commits",
     "DELETE FROM schema_migrations WHERE id >= '0008'",
 ];
 const ALL: &str = "SELECT event_type FROM webhook_deliveries ORDER BY created_at, delivery_id";

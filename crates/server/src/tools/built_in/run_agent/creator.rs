@@ -5,15 +5,16 @@ use std::sync::Arc;
 use ostler_protocol::{
     Failure,
     ids::{TokenId, UserId},
-    kernel::runs::Run,
+    kernel::{commands::Command, runs::Run},
     tokens::TokenRole,
 };
 use ostler_store as store;
 
 use crate::{app::App, auth::Principal};
 
-/// The caller who created the parent, in its tenant. `None` if there is no such caller.
-pub(super) async fn creator_of(app: &App, parent: &Run) -> Result<Option<Principal>, Failure> {
+/// The caller who created the parent, in its tenant. `None` if there is no such caller, or if another caller submitted the command to
+/// a run of the operator: a child would have the operator's rights.
+pub(super) async fn creator_of(app: &App, parent: &Run, command: &Command) -> Result<Option<Principal>, Failure> {
     let tenants: Arc<[String]> = [parent.tenant_id.clone()].into();
     let Some(created_by) = parent.created_by.as_deref() else { return Ok(None) };
     // A user is recorded by the id, every other caller by its name.
@@ -24,7 +25,11 @@ pub(super) async fn creator_of(app: &App, parent: &Run) -> Result<Option<Princip
     let service = created_by.strip_prefix("service:").and_then(|id| id.parse::<TokenId>().ok());
     Ok(match service {
         Some(token_id) => Some(Principal::Service { token_id, tenants, role: TokenRole::Client }),
-        None => (created_by == Principal::Operator.name()).then_some(Principal::Operator),
+        None => {
+            let operator = Principal::Operator.name();
+            let is_operators = created_by == operator && command.submitted_by.as_ref() == Some(&operator);
+            is_operators.then_some(Principal::Operator)
+        }
     })
 }
 
