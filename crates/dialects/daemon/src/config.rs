@@ -180,6 +180,14 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_lists_every_variable_of_the_published_daemon() {
+        let guide = include_str!("../../../../docs/daemon.md");
+        for (variable, key) in DaemonSection::VARIABLES {
+            assert!(guide.contains(&format!("| `{variable}` | `{key}` |")), "{variable}");
+        }
+    }
+
+    #[test]
     fn variables_of_the_published_daemon_give_way_to_our_own_settings() {
         let theirs = ("QWEN_SERVE_PROMPT_DEADLINE_MS", "1000");
         let file = "[daemon]\nprompt_deadline_ms = 2000\n";

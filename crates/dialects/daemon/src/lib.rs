@@ -28,8 +28,8 @@ use self::{
     config::DaemonSection,
     files::FileSlots,
     service::{
-        companion::AgentProbe, device_flows::DeviceFlowStates, extensions::ExtensionOperations, stream::Streams,
-        workspace::WorkspaceState,
+        companion::AgentProbe, device_flows::DeviceFlowStates, extensions::ExtensionOperations, mcp::DiscoveredScopes,
+        stream::Streams, workspace::WorkspaceState,
     },
     state::DaemonState,
 };
@@ -55,8 +55,9 @@ pub fn dialect() -> Dialect {
         .section::<DaemonSection>()
         .toggles(config::toggles)
         .live_toggles(|app| async move {
-            let has_agent = service::companion::has_agent(&app).await;
-            has_agent.then_some(Toggle::Agent).into_iter().collect()
+            let facts = service::companion::backend_facts(&app).await;
+            let states = [(Toggle::Agent, facts.has_agent), (Toggle::SideQueries, facts.answers_questions)];
+            states.into_iter().filter(|(_, is_on)| *is_on).map(|(toggle, _)| toggle).collect()
         })
         .worker(companions::attend)
         .workspace_tenant(|config| config.section::<DaemonSection>().tenant)
@@ -65,6 +66,7 @@ pub fn dialect() -> Dialect {
             let states = States::new().with(state).with(Streams::default()).with(FileSlots::default());
             let states = states.with(Companions::default()).with(AgentProbe::default());
             let states = states.with(ExtensionOperations::default()).with(WorkspaceState::default());
+            let states = states.with(DiscoveredScopes::default());
             Ok(states.with(DeviceFlowStates::open(&opening.config)))
         })
         .worker(service::presence::watch)

@@ -32,6 +32,11 @@ fn fields() -> Vec<(&'static str, Value)> {
     [run_fields(), runner_fields(), session_fields(), caller_fields()].concat()
 }
 
+fn bundle_example() -> Value {
+    json!({"kind": "gitbundle", "repoUrl": "https://git.example/shared.git", "ref": "main",
+        "bundles": [{"subpath": "skills", "targetPath": ".agents/skills"}]})
+}
+
 /// Fields of runs and commands.
 fn run_fields() -> Vec<(&'static str, Value)> {
     vec![
@@ -44,7 +49,7 @@ fn run_fields() -> Vec<(&'static str, Value)> {
         ("UpdateRun.labels", label_patch()),
         ("CreateRun.workspaceRef", free(WORKSPACE_REF_BYTES_MAX)),
         ("CreateRun.businessIntents", free(EVENT_BYTES_MAX)),
-        ("CreateRun.resourceBundleRef", json!({"type": "null"})),
+        ("CreateRun.resourceBundleRef", free(WORKSPACE_REF_BYTES_MAX)),
         ("CreateRun.backendImageRef", json!({"type": "null"})),
         ("CreateRun.transientEnv", json!({"type": "null"})),
         ("SessionRef.sessionId", name()),
@@ -199,7 +204,7 @@ fn bodies() -> Vec<(&'static str, Value)> {
                 "example": {"type": "turn", "payload": {"prompt": "Say hello."}},
             }),
         ),
-        ("CreateRun", json!({"example": {"workspaceRef": {"kind": "none"}}})),
+        ("CreateRun", json!({"example": {"workspaceRef": {"kind": "none"}, "resourceBundleRef": bundle_example()}})),
         (
             "CreateUser",
             json!({

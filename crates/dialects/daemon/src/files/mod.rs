@@ -85,10 +85,10 @@ impl Workspace {
         WorkspacePath::parse(text, root)
     }
 
-    /// Reads a whole text file of at most 256 KiB.
-    pub(crate) async fn read_text(&self, path: &WorkspacePath) -> Result<TextFile, Failure> {
+    /// Reads a whole text file of at most this size.
+    pub(crate) async fn read_text(&self, path: &WorkspacePath, bytes_max: usize) -> Result<TextFile, Failure> {
         let path = path.clone();
-        self.with_root(move |root, _| read::text(root, &path)).await
+        self.with_root(move |root, _| read::text(root, &path, bytes_max)).await
     }
 
     pub(crate) async fn read_bytes(

@@ -8,8 +8,7 @@ use std::{
 use ostler_protocol::{
     Failure,
     daemon::files::{
-        EntryKind, FILE_READ_BYTES_MAX, FileError, LIST_ENTRIES_MAX, WorkspaceEntry, WorkspacePath, content_hash,
-        file_failure, is_binary,
+        EntryKind, FileError, LIST_ENTRIES_MAX, WorkspaceEntry, WorkspacePath, content_hash, file_failure, is_binary,
     },
 };
 use rustix::fs::{AtFlags, Dir, FileType, Stat, statat};
@@ -74,8 +73,8 @@ pub(super) fn as_text(path: &WorkspacePath, bytes: Vec<u8>) -> Result<TextFile, 
     Ok(TextFile { text: String::from_utf8(bytes).map_err(|_| binary())?, hash })
 }
 
-pub(super) fn text(root: &Root, path: &WorkspacePath) -> Result<TextFile, Failure> {
-    as_text(path, read_whole(path, root.open_file(path)?, FILE_READ_BYTES_MAX)?)
+pub(super) fn text(root: &Root, path: &WorkspacePath, bytes_max: usize) -> Result<TextFile, Failure> {
+    as_text(path, read_whole(path, root.open_file(path)?, bytes_max)?)
 }
 
 pub(super) fn bytes(root: &Root, path: &WorkspacePath, offset: u64, count: usize) -> Result<ByteWindow, Failure> {

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use ostler_protocol::daemon::files::TextWrite;
+use ostler_protocol::daemon::files::{FILE_READ_BYTES_MAX, TextWrite};
 use tempfile::TempDir;
 
 use super::{
@@ -47,7 +47,7 @@ impl Scene {
     }
 
     fn read(&self, path: &str) -> Result<TextFile, Failure> {
-        read::text(&self.handle(), &self.path(path))
+        read::text(&self.handle(), &self.path(path), FILE_READ_BYTES_MAX)
     }
 
     fn write(&self, path: &str, content: &str, expected: &Expected) -> Result<WrittenText, Failure> {
@@ -134,7 +134,7 @@ fn a_link_that_is_swapped_in_while_files_are_used_leads_nowhere() {
         let handle = scene.handle();
         let (mut read, mut written) = (0, 0);
         for n in 0..500 {
-            if let Ok(found) = read::text(&handle, &scene.path("real/secret")) {
+            if let Ok(found) = read::text(&handle, &scene.path("real/secret"), FILE_READ_BYTES_MAX) {
                 assert_eq!(found.text, "ours");
                 read += 1;
             }
@@ -289,17 +289,17 @@ fn another_name_of_a_private_file_or_of_the_servers_is_not_opened() {
         set_mode(&file, mode);
         fs::hard_link(&file, scene.root.join(&name)).unwrap();
         let path = scene.path(&name);
-        refused(read::text(&handle, &path), "permission_denied");
+        refused(read::text(&handle, &path, FILE_READ_BYTES_MAX), "permission_denied");
         refused(read::bytes(&handle, &path, 0, 10), "permission_denied");
         let new = NewText { content: "x", write: None, expected: &Expected::Anything, temporary: ".ostler-5.tmp" };
         refused(write::text(&handle, &scene.locks, &path, &new), "permission_denied");
     }
     // As in a store of packages.
     set_mode(&secret, 0o644);
-    assert_eq!(read::text(&handle, &scene.path("in/shared-3")).unwrap().text, "secret");
+    assert_eq!(read::text(&handle, &scene.path("in/shared-3"), FILE_READ_BYTES_MAX).unwrap().text, "secret");
     // A private file without another name.
     set_mode(&scene.root.join("in/text"), 0o600);
-    assert_eq!(read::text(&handle, &scene.path("in/text")).unwrap().text, "one\ntwo\n");
+    assert_eq!(read::text(&handle, &scene.path("in/text"), FILE_READ_BYTES_MAX).unwrap().text, "one\ntwo\n");
 }
 
 #[test]

@@ -122,7 +122,7 @@ pub(crate) async fn update(
     let key = companion::of_workspace(app).await?;
     for _ in 0..ATTEMPTS {
         let Some(StoredAgent { mut definition, path, hash }) = find(app, &key, name, level).await? else {
-            return Err(missing(name, level));
+            return Err(missing(name));
         };
         if !definition.update(&request)? {
             return Ok(AgentChanged { ok: true, agent: definition.detail(), changed: Some(false) });
@@ -163,7 +163,7 @@ pub(crate) async fn delete(
             announce(app, caller, client.clone(), "deleted", &found.definition).await;
         }
     }
-    if is_found { Ok(()) } else { Err(missing(name, level)) }
+    if is_found { Ok(()) } else { Err(missing(name)) }
 }
 
 /// Lets the agent's model write a definition.
@@ -199,9 +199,9 @@ fn not_found(name: &str) -> Failure {
     Failure::rule(Rule::AgentNotFound, format!("there is no agent {name:?}")).detail("name", name)
 }
 
-/// The failure of a change: a built-in agent exists, but cannot be changed.
-fn missing(name: &str, level: Option<AgentLevel>) -> Failure {
-    match AgentDefinition::built_in().any(|agent| level.is_none() && agent.name() == name) {
+/// The failure of a change: a built-in agent exists in every scope, but cannot be changed.
+fn missing(name: &str) -> Failure {
+    match AgentDefinition::built_in().any(|agent| agent.name() == name) {
         false => not_found(name),
         true => {
             let failure = Failure::rule(Rule::AgentReadonly, format!("the agent {name:?} is built in"));

@@ -1,7 +1,7 @@
 //! Providers that a key sets up. An installation stores a backend profile for each model, as `ostler profiles set` would, so that
 //! it is recorded and sealed like every other profile.
 
-use ostler_client::outgoing;
+use ostler_client::outgoing::{self, OutgoingError};
 use ostler_protocol::{
     Failure, Rule,
     daemon::auth_providers::{
@@ -52,7 +52,13 @@ pub(crate) async fn install(
 /// The address rules of tenants hold for every caller: the server may connect to it for others, too.
 fn check_address(app: &App, install: &ProviderInstall) -> Result<(), Failure> {
     let rules = app.config.outgoing.rules()?;
-    let refused = |why| Failure::invalid(Rule::InvalidBaseUrl, format!("baseUrl cannot be used: {why}"));
+    let refused = |why: OutgoingError| {
+        let remedy = match why {
+            OutgoingError::NotHttps | OutgoingError::Address => "; the operator can list its host in outgoing.allow",
+            OutgoingError::NotAUrl | OutgoingError::NoHostOrUser => "",
+        };
+        Failure::invalid(Rule::InvalidBaseUrl, format!("baseUrl cannot be used: {why}{remedy}"))
+    };
     outgoing::check_url(&rules, &install.base_url).map(drop).map_err(refused)
 }
 

@@ -3,11 +3,14 @@
 
 use std::time::Duration;
 
-use ostler_protocol::{Failure, Rule};
+use ostler_protocol::{Failure, FailureKind, Rule};
 use ostler_server::{
     app::App,
     auth::Principal,
-    service::companions::{self, CompanionKey, lacking},
+    service::{
+        companions::{self, CompanionKey, lacking},
+        side_queries::{self, QueriedBackend},
+    },
 };
 use serde_json::{Value, json};
 use tokio::{sync::Mutex, time::Instant};
@@ -17,32 +20,45 @@ use crate::state::DaemonState;
 
 /// How long the agent may take to answer a request about its state.
 pub(crate) const STATUS_LIMIT: Duration = Duration::from_secs(20);
-/// How long it is remembered whether the agent of the server's profile answers requests.
+/// How long it is remembered what the backend of the server's profile has.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Whether the agent of the server's profile answers requests, and when that was found out.
-#[derive(Default)]
-pub(crate) struct AgentProbe(Mutex<Option<(Instant, bool)>>);
+/// What the backend of the server's profile has beside turns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BackendFacts {
+    /// Its agent answers requests about the workspace.
+    pub has_agent: bool,
+    /// Its model answers questions about a session.
+    pub answers_questions: bool,
+}
 
-/// Whether the agent of the server's profile answers requests outside of turns. It is not started to find out.
-pub(crate) async fn has_agent(app: &App) -> bool {
-    let state = DaemonState::of(app);
-    if state.workspace().is_err() {
-        return false;
-    }
+/// What the backend of the server's profile has, and when that was found out.
+#[derive(Default)]
+pub(crate) struct AgentProbe(Mutex<Option<(Instant, BackendFacts)>>);
+
+/// What the backend of the server's profile has beside turns. Nothing is started to find out.
+pub(crate) async fn backend_facts(app: &App) -> BackendFacts {
     let mut known = app.state::<AgentProbe>().0.lock().await;
-    if let Some((at, has_agent)) = *known
+    if let Some((at, facts)) = *known
         && at.elapsed() < KNOWN_FOR
     {
-        return has_agent;
+        return facts;
     }
-    let has_agent = match companions::extensions(app, &state.config.tenant, &state.config.profile).await {
-        Ok(extensions) => extensions.is_some(),
+    let facts = match read_facts(app).await {
+        Ok(facts) => facts,
         // The store does not respond. What was true a moment ago still is.
-        Err(_) => known.is_some_and(|(_, has_agent)| has_agent),
+        Err(_) => known.map(|(_, facts)| facts).unwrap_or_default(),
     };
-    *known = Some((Instant::now(), has_agent));
-    has_agent
+    *known = Some((Instant::now(), facts));
+    facts
+}
+
+async fn read_facts(app: &App) -> Result<BackendFacts, Failure> {
+    let state = DaemonState::of(app);
+    let (tenant_id, profile) = (state.config.tenant.as_str(), state.config.profile.as_str());
+    let answers_questions = side_queries::can_answer(app, QueriedBackend { tenant_id, profile }).await?;
+    let has_agent = state.workspace().is_ok() && companions::extensions(app, tenant_id, profile).await?.is_some();
+    Ok(BackendFacts { has_agent, answers_questions })
 }
 
 /// Rejects what can start programs if the caller is limited to tenants, unless the operator allows programs of tenants. The same
@@ -69,6 +85,15 @@ pub(crate) async fn of_session(app: &App, open: &OpenSession) -> Result<Companio
     let workspace = DaemonState::of(app).workspace()?.clone();
     let (tenant_id, profile) = (open.session.tenant_id.clone(), current_model(app, open));
     checked(app, CompanionKey { tenant_id, profile, workspace }).await
+}
+
+/// The companion of the workspace if its process runs. It is not started to find out.
+pub(crate) async fn running_of_workspace(app: &App) -> Result<Option<CompanionKey>, Failure> {
+    match of_workspace(app).await {
+        Ok(key) => Ok(Some(key).filter(|key| companions::is_running(app, key))),
+        Err(failure) if failure.kind == FailureKind::NotImplemented => Ok(None),
+        Err(failure) => Err(failure),
+    }
 }
 
 async fn checked(app: &App, key: CompanionKey) -> Result<CompanionKey, Failure> {

@@ -15,7 +15,7 @@ use ostler_protocol::{
 };
 use ostler_server::{app::App, auth::Principal, config::Environment};
 
-use super::workspace;
+use super::{companion, workspace};
 
 /// Variables with the address of a proxy.
 const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
@@ -39,7 +39,7 @@ const VARIABLES: [&str; 14] = [
 /// Most characters of a host name with its port.
 const ADDRESS_CHARS_MAX: usize = 262;
 
-pub(crate) fn get(app: &App, caller: &Principal) -> Result<EnvironmentStatus, Failure> {
+pub(crate) async fn get(app: &App, caller: &Principal) -> Result<EnvironmentStatus, Failure> {
     workspace::check_read(app, caller)?;
     let mut cells = vec![
         EnvironmentCell::fact(Runtime, "ostler", env!("CARGO_PKG_VERSION")),
@@ -52,7 +52,7 @@ pub(crate) fn get(app: &App, caller: &Principal) -> Result<EnvironmentStatus, Fa
         v: SNAPSHOT_VERSION,
         workspace_cwd: workspace::cwd(app)?,
         initialized: true,
-        acp_channel_live: false,
+        acp_channel_live: companion::running_of_workspace(app).await?.is_some(),
         cells,
     })
 }

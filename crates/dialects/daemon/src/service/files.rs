@@ -3,11 +3,12 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
     daemon::files::{
-        EditWorkspaceFile, EditedWorkspaceFile, FileProfile, GlobPattern, GlobQuery, ListQuery, ReadBytesQuery,
-        ReadFileQuery, StatQuery, WorkspaceFile, WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat,
-        WriteMode, WriteWorkspaceFile, WrittenWorkspaceFile, text_window,
+        ERROR_KIND, EditWorkspaceFile, EditedWorkspaceFile, FILE_READ_BYTES_MAX, FILE_SCAN_BYTES_MAX, FileProfile,
+        GlobPattern, GlobQuery, ListQuery, ReadBytesQuery, ReadFileQuery, StatQuery, TextRequest, WorkspaceFile,
+        WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat, WriteMode, WriteWorkspaceFile,
+        WrittenWorkspaceFile, text_window,
     },
     kernel::provider_profiles::ProfileOwner,
 };
@@ -20,11 +21,17 @@ use crate::{
 };
 
 const ENCODING: &str = "utf-8";
+/// What is wrong if the server is bound to no workspace, as other routes report it.
+const NO_WORKSPACE: &str = "no_workspace";
 
 /// The workspace, if the caller may use it.
 fn admit(app: &App, caller: &Principal) -> Result<Workspace, Failure> {
     caller.may_submit(&DaemonState::of(app).config.tenant)?;
-    Workspace::open(app)
+    Workspace::open(app).map_err(|failure| match failure.broken_rule() {
+        // As other failures of these routes.
+        Some(Rule::NoWorkspace) => failure.detail(ERROR_KIND, NO_WORKSPACE),
+        _ => failure,
+    })
 }
 
 /// The files that the caller may write. Configuration takes the same right here as on its own routes.
@@ -39,9 +46,11 @@ fn write_scope(app: &App, caller: &Principal) -> WriteScope {
 pub(crate) async fn read(app: &App, caller: &Principal, query: &ReadFileQuery) -> Result<WorkspaceFile, Failure> {
     let workspace = admit(app, caller)?;
     let (path, request) = (workspace.path(&query.path)?, query.window()?);
-    let file = workspace.read_text(&path).await?;
+    let bytes_max = if request.is_part() { FILE_SCAN_BYTES_MAX } else { FILE_READ_BYTES_MAX };
+    let file = workspace.read_text(&path, bytes_max).await?;
     let (profile, content) = FileProfile::of(&file.text);
-    let window = text_window(content, request);
+    let most = request.max_bytes.unwrap_or(FILE_READ_BYTES_MAX as u64);
+    let window = text_window(content, TextRequest { max_bytes: Some(most), ..request });
     Ok(WorkspaceFile {
         kind: "file".into(),
         path: path.to_string(),

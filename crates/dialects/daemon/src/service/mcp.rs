@@ -1,4 +1,7 @@
-//! MCP servers of the workspace, as clients see them, and what they are notified of. Reading starts no server.
+//! MCP servers of the workspace, as clients see them, and what they are notified of. Reading starts no server, and needs no workspace:
+//! the operator's runs use the configured servers without one, too.
+
+use std::collections::HashSet;
 
 use ostler_protocol::{
     Failure, Rule,
@@ -19,9 +22,10 @@ use ostler_protocol::{
 };
 use ostler_server::{
     app::App,
-    auth::Principal,
+    auth::{Access, Principal},
     mcp::{self, BudgetUse, ConnectionView, KnownServer, Mcp, McpNotice, McpProblem, ServerOrigin},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 
@@ -29,7 +33,9 @@ use super::{notes::Note, workspace};
 
 /// Most tools that cannot be called which a hint names, and its most characters.
 const SKIPPED_SHOWN_MAX: usize = 8;
-const SKIPPED_CHARS_MAX: usize = 200;
+const SKIPPED_CHARS_MAX: usize = 400;
+/// Most sessions of which it is remembered that their servers were connected.
+const DISCOVERED_MAX: usize = 1_024;
 const BUDGET_HINT: &str = "raise --mcp-client-budget, or disable MCP servers";
 
 /// The server of this name.
@@ -38,8 +44,14 @@ pub(super) async fn find(app: &App, name: &str) -> Result<KnownServer, Failure> 
     Mcp::of(app).server(app, check_named(name)?).await?.ok_or_else(absent)
 }
 
+/// Checks that the caller may read about the servers.
+fn check_read(app: &App, caller: &Principal) -> Result<(), Failure> {
+    Access::Browse.admit(caller)?;
+    caller.is_of(workspace::tenant(app))
+}
+
 pub(crate) async fn status(app: &App, caller: &Principal) -> Result<McpStatus, Failure> {
-    workspace::check_read(app, caller)?;
+    check_read(app, caller)?;
     let known = Mcp::of(app).servers(app).await?;
     let views: Vec<_> = known.iter().map(|known| latest(app, &known.name)).collect();
     let servers: Vec<_> =
@@ -54,7 +66,7 @@ pub(crate) async fn status(app: &App, caller: &Principal) -> Result<McpStatus, F
     let budget = Mcp::of(app).budget();
     Ok(McpStatus {
         v: SNAPSHOT_VERSION,
-        workspace_cwd: workspace::cwd(app)?,
+        workspace_cwd: workspace::cwd(app).ok(),
         initialized: true,
         discovery_state,
         servers,
@@ -97,7 +109,10 @@ fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) 
         status,
         error: problem.map(|problem| problem.to_string()),
         error_kind,
-        hint: is_refused.then(|| BUDGET_HINT.to_owned()).or_else(|| skipped_hint(view?)),
+        hint: is_refused
+            .then(|| BUDGET_HINT.to_owned())
+            .or_else(|| pause_hint(app, known))
+            .or_else(|| skipped_hint(view?)),
         name: known.name.clone(),
         mcp_status,
         transport: known.server.transport(),
@@ -109,11 +124,18 @@ fn server_status(app: &App, known: &KnownServer, view: Option<&ConnectionView>) 
     }
 }
 
+/// When a server that could not be connected is connected again. `None` if it does not pause.
+fn pause_hint(app: &App, known: &KnownServer) -> Option<String> {
+    let left = Mcp::of(app).pause_left(app, known).filter(|_| known.is_enabled)?;
+    Some(format!("it is skipped for {} s, and connected again when it is needed after that", left.as_secs() + 1))
+}
+
 /// The tools that the server lists and that cannot be called. `None` if there are none.
 fn skipped_hint(view: &ConnectionView) -> Option<String> {
     let skipped = view.tools.iter().filter(|tool| tool.invalid_reason.is_some());
-    let names: Vec<_> = skipped.map(|tool| tool.server_tool_name.as_str()).collect();
-    let shown = names.iter().take(SKIPPED_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
+    let reason = |tool: &McpTool| tool.invalid_reason.clone().unwrap_or_default();
+    let names: Vec<_> = skipped.map(|tool| format!("{} ({})", tool.server_tool_name, reason(tool))).collect();
+    let shown = names.iter().take(SKIPPED_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
     (!names.is_empty())
         .then(|| format!("{} of its tools are skipped: {}", names.len(), clip(&shown, SKIPPED_CHARS_MAX)))
 }
@@ -160,7 +182,7 @@ fn budget_status(app: &App, usage: &BudgetUse, refused_count: usize) -> Option<M
 }
 
 pub(crate) async fn tools(app: &App, caller: &Principal, name: &str) -> Result<McpToolsStatus, Failure> {
-    workspace::check_read(app, caller)?;
+    check_read(app, caller)?;
     let known = find(app, name).await?;
     let disabled = mcp::disabled_tools(app).await?;
     let view = latest(app, &known.name).unwrap_or_default();
@@ -168,7 +190,7 @@ pub(crate) async fn tools(app: &App, caller: &Principal, name: &str) -> Result<M
     let problem = view.problem.as_ref().filter(|_| known.is_enabled);
     Ok(McpToolsStatus {
         v: SNAPSHOT_VERSION,
-        workspace_cwd: workspace::cwd(app)?,
+        workspace_cwd: workspace::cwd(app).ok(),
         server_name: known.name,
         initialized: true,
         acp_channel_live: view.state == ConnectionState::Connected,
@@ -192,17 +214,51 @@ fn tool_status(tool: &McpTool) -> McpToolStatus {
     }
 }
 
+/// The scopes whose servers this process has connected: that of the pool, or the sessions if there is no pool.
+#[derive(Default)]
+pub(crate) struct DiscoveredScopes(Mutex<HashSet<String>>);
+
+impl DiscoveredScopes {
+    /// `false` if the scope is recorded already. Many sessions are forgotten: connecting their servers once more is harmless.
+    fn insert(&self, app: &App, session_id: &str) -> bool {
+        let scope = if app.config.mcp.no_pool { session_id } else { "" };
+        let mut scopes = self.0.lock();
+        if scopes.len() >= DISCOVERED_MAX {
+            scopes.clear();
+        }
+        scopes.insert(scope.to_owned())
+    }
+
+    fn remove(&self, app: &App, session_id: &str) {
+        let scope = if app.config.mcp.no_pool { session_id } else { "" };
+        self.0.lock().remove(scope);
+    }
+}
+
+/// Connects the servers of the workspace for a session that clients use again, unless this process has done so: the session may have
+/// been opened before the server was restarted.
+pub(crate) fn discover_once(app: &App, session_id: &str) {
+    if app.state::<DiscoveredScopes>().insert(app, session_id) {
+        discover(app, session_id);
+    }
+}
+
 /// Connects the servers of the workspace for a session that was just opened, without waiting for them.
 pub(crate) fn discover(app: &App, session_id: &str) {
     if workspace::cwd(app).is_err() {
         return;
     }
+    app.state::<DiscoveredScopes>().insert(app, session_id);
     let (app, session_id) = (app.clone(), session_id.to_owned());
     tokio::spawn(async move {
         match Mcp::of(&app).servers(&app).await {
             Ok(servers) if servers.is_empty() => {}
             Ok(servers) => Mcp::of(&app).connect_all(&app, &servers, &session_id).await,
-            Err(failure) => tracing::warn!(%failure, "the MCP servers of the workspace could not be read"),
+            Err(failure) => {
+                // The next use of the session tries again.
+                app.state::<DiscoveredScopes>().remove(&app, &session_id);
+                tracing::warn!(%failure, "the MCP servers of the workspace could not be read");
+            }
         }
     });
 }

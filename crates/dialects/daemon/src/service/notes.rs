@@ -32,13 +32,17 @@ pub(crate) async fn record(app: &App, caller: &Principal, session: SessionId, no
 
 /// As [`record`], also for what the server does by itself.
 pub(crate) async fn record_by(app: &App, by: &str, session: SessionId, note: &Note) -> Result<(), Failure> {
+    submit(app, by, session, note, true).await
+}
+
+async fn submit(app: &App, by: &str, session: SessionId, note: &Note, is_use: bool) -> Result<(), Failure> {
     let data = json!({"data": note.data, "clientId": note.client});
-    let change = SessionChange::Note { note: format!("daemon.{}", note.frame), data };
+    let change = SessionChange::Note { note: format!("daemon.{}", note.frame), data, is_use };
     let op = ChangeSessionOp { change, by: by.to_owned() };
     app.try_submit(session, None, op).await.map(drop)
 }
 
-/// Records a note in every open session of the workspace.
+/// Records a note in every open session of the workspace. It is no use of them.
 pub(crate) async fn record_everywhere(app: &App, caller: &Principal, note: &Note) -> Result<(), Failure> {
     let workspace = DaemonState::of(app).workspace()?.to_string_lossy().into_owned();
     let place = (DaemonState::of(app).config.tenant.as_str(), workspace.as_str());
@@ -46,7 +50,7 @@ pub(crate) async fn record_everywhere(app: &App, caller: &Principal, note: &Note
     loop {
         let sessions = store::daemon::sessions::list_open(&app.db, place, after, PAGE).await?;
         for session in &sessions {
-            record(app, caller, *session, note).await?;
+            submit(app, &caller.name(), *session, note, false).await?;
         }
         match sessions.last() {
             Some(last) if sessions.len() == PAGE as usize => after = Some(*last),

@@ -11,10 +11,11 @@ use std::{
 use ostler_protocol::{
     Failure,
     daemon::{
+        agent_status::entries,
         cells::{
             CellErrorKind,
             CellLocality::{Acp, Daemon},
-            CellStatus::{Disabled, Error, NotStarted, Ok as Good, Warning},
+            CellStatus::{Disabled, Error, NotStarted, Ok as Good, Unknown, Warning},
             PreflightCell,
         },
         workspace::{PreflightStatus, SNAPSHOT_VERSION},
@@ -22,11 +23,12 @@ use ostler_protocol::{
     kernel::backends::Backend,
     text::clip,
 };
-use ostler_server::{app::App, auth::Principal};
+use ostler_server::{app::App, auth::Principal, service::companions::CompanionKey};
+use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
 use super::{
-    profiles, providers,
+    companion, profiles, providers,
     workspace::{self, Checks, WorkspaceState},
 };
 use crate::state::DaemonState;
@@ -36,6 +38,8 @@ const CHECK_MAX: Duration = Duration::from_secs(2);
 /// How long the checks of the server are valid, in milliseconds.
 const VALID_MS: i64 = 10_000;
 const VERSION_CHARS_MAX: usize = 80;
+/// The checks that only a running agent can answer.
+const AGENT_CHECKS: [&str; 4] = ["mcp_discovery", "skills", "tool_registry", "egress"];
 
 pub(crate) async fn get(app: &App, caller: &Principal) -> Result<PreflightStatus, Failure> {
     workspace::check_read(app, caller)?;
@@ -43,11 +47,16 @@ pub(crate) async fn get(app: &App, caller: &Principal) -> Result<PreflightStatus
     let model = providers::current_model(app).await;
     let backend = profiles::list(app, caller).await?.into_iter().find(|backend| backend.profile == model);
     cells.extend(of_backend(&model, backend.as_ref()));
+    let running = companion::running_of_workspace(app).await?;
+    let acp_channel_live = match &running {
+        Some(key) => ask_agent(app, key, &mut cells).await,
+        None => false,
+    };
     Ok(PreflightStatus {
         v: SNAPSHOT_VERSION,
         workspace_cwd: workspace::cwd(app)?,
         initialized: true,
-        acp_channel_live: false,
+        acp_channel_live,
         cells,
     })
 }
@@ -154,9 +163,40 @@ fn of_backend(model: &str, backend: Option<&Backend>) -> Vec<PreflightCell> {
 
 /// Checks that only a running agent could answer.
 fn known_later() -> impl Iterator<Item = PreflightCell> {
-    ["mcp_discovery", "skills", "tool_registry", "egress"]
-        .into_iter()
-        .map(|kind| PreflightCell::new(kind, Acp, NotStarted))
+    AGENT_CHECKS.into_iter().map(|kind| PreflightCell::new(kind, Acp, NotStarted))
+}
+
+/// Replaces the checks that only the agent can answer with its own. `false` if its process has ended.
+async fn ask_agent(app: &App, key: &CompanionKey, cells: &mut [PreflightCell]) -> bool {
+    match companion::ask_workspace(app, key, "preflight").await {
+        Ok(Some(reply)) => {
+            take_reported(cells, &reply);
+            true
+        }
+        Ok(None) => false,
+        Err(failure) => {
+            for cell in cells.iter_mut().filter(|cell| is_of_agent(cell)) {
+                (cell.status, cell.hint) = (Unknown, Some(failure.message.clone()));
+            }
+            true
+        }
+    }
+}
+
+fn is_of_agent(cell: &PreflightCell) -> bool {
+    AGENT_CHECKS.contains(&cell.kind.as_str())
+}
+
+/// A check that the agent does not report, or that cannot be read, is unknown.
+fn take_reported(cells: &mut [PreflightCell], reply: &Value) {
+    let read = |entry| serde_json::from_value::<PreflightCell>(Value::Object(entry)).ok();
+    let reported: Vec<_> = entries(reply, "cells").into_iter().filter_map(read).collect();
+    for cell in cells.iter_mut().filter(|cell| is_of_agent(cell)) {
+        match reported.iter().find(|reported| reported.kind == cell.kind) {
+            Some(reported) => *cell = PreflightCell { locality: Acp, ..reported.clone() },
+            None => cell.status = Unknown,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -203,6 +243,27 @@ mod tests {
     fn a_relative_directory_of_the_path_is_not_searched() {
         assert_eq!(find("sh", Some("bin:.".into())), None);
         assert!(find("sh", Some("bin:/bin:/usr/bin".into())).is_some());
+    }
+
+    #[test]
+    fn checks_of_the_agent_replace_those_that_are_known_later() {
+        let mut cells: Vec<_> = [PreflightCell::new("auth", Acp, Good)].into_iter().chain(known_later()).collect();
+        let reply = serde_json::json!({"cells": [
+            {"kind": "auth", "status": "error", "locality": "acp"},
+            {"kind": "skills", "status": "ok", "locality": "acp", "detail": {"count": 3}},
+            {"kind": "tool_registry", "status": "error", "locality": "daemon", "errorKind": "protocol_error"},
+            {"kind": "mcp_discovery", "status": "nonsense", "locality": "acp"}]});
+        take_reported(&mut cells, &reply);
+        let seen: Vec<_> = cells.iter().map(|cell| (cell.kind.as_str(), cell.status, cell.locality)).collect();
+        let expected = [
+            ("auth", Good, Acp),
+            ("mcp_discovery", Unknown, Acp),
+            ("skills", Good, Acp),
+            ("tool_registry", Error, Acp),
+            ("egress", Unknown, Acp),
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(cells[2].detail.as_ref().unwrap()["count"], 3);
     }
 
     #[test]

@@ -35,7 +35,7 @@ use tokio::sync::SemaphorePermit;
 use super::{
     clients,
     lookup::{self, OpenSession, not_found},
-    memory, restores,
+    mcp, memory, restores,
     sessions::{RETRY_AFTER_MS, current_model},
 };
 use crate::{replies::PendingReply, state::DaemonState};
@@ -87,6 +87,7 @@ pub(crate) async fn submit(
                     app.remember_command(accepted.alias.command_id, &run);
                 }
                 cancel_if_closed(app, caller, &open, accepted.alias.command_id).await?;
+                mcp::discover_once(app, &session.public_id());
                 let last_event_id = frame_id(accepted.alias.after_seq);
                 return Ok((PromptAccepted { prompt_id, last_event_id }, pending));
             }

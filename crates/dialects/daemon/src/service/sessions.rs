@@ -63,8 +63,9 @@ pub(crate) async fn create(
     if let Some(model_id) = &request.model_service_id {
         choose_model(app, caller, &open, model_id, &client_id).await?;
     }
-    if is_new {
-        mcp::discover(app, &open.session.public_id());
+    match is_new {
+        true => mcp::discover(app, &open.session.public_id()),
+        false => mcp::discover_once(app, &open.session.public_id()),
     }
     Ok(attached(&open, client_id, is_new))
 }
@@ -260,8 +261,9 @@ pub(crate) async fn resume(
         && store::daemon::sessions::update_opened(&app.db, &found.daemon, app.now()).await?;
     let open = lookup::open_session(app, caller, id).await?;
     let client_id = clients::register(app, caller, &open.session, client).await?;
-    if reopened {
-        mcp::discover(app, &open.session.public_id());
+    match reopened {
+        true => mcp::discover(app, &open.session.public_id()),
+        false => mcp::discover_once(app, &open.session.public_id()),
     }
     Ok(RestoredSession {
         attached: attached(&open, client_id, reopened),

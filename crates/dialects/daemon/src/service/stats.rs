@@ -3,6 +3,8 @@
 use ostler_protocol::{
     Failure,
     daemon::stats::{FileStats, SessionStats, SkillStats, ToolStats},
+    kernel::events::EventType,
+    limits::CONVERSATION_EVENTS_MAX,
 };
 use ostler_server::{app::App, auth::Principal};
 use ostler_store as store;
@@ -13,6 +15,8 @@ use super::{lookup, models::STATUS_VERSION};
 const TURNS_MAX: u32 = 1_000;
 /// How many of the newest reports of usage of these turns are counted.
 const REPORTS_MAX: u32 = 10_000;
+/// How many of the newest events about tool calls are read for their times and the decisions about them.
+const CALL_EVENTS_MAX: usize = 10_000;
 
 pub(crate) async fn get(app: &App, caller: &Principal, id: &str) -> Result<SessionStats, Failure> {
     let open = lookup::open_session(app, caller, id).await?;
@@ -32,5 +36,11 @@ pub(crate) async fn get(app: &App, caller: &Principal, id: &str) -> Result<Sessi
     turns.iter().for_each(|turn| stats.add(turn));
     let reports = store::daemon::turns::list_usage_reports(&app.db, &open.session, TURNS_MAX, REPORTS_MAX).await?;
     reports.iter().for_each(|report| stats.add_parts(report));
+    let types = [EventType::ToolCall, EventType::PermissionRequest, EventType::PermissionResolved];
+    let session = open.session.session;
+    let newest = store::kernel::events::list_newest(&app.db, session, &types, CONVERSATION_EVENTS_MAX, CALL_EVENTS_MAX);
+    let mut events = newest.await?.events;
+    events.sort_by_key(|event| event.session_seq);
+    stats.add_calls(&events);
     Ok(stats)
 }

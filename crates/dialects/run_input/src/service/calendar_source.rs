@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
-    Failure, Timestamp,
+    Failure, FailureKind, Timestamp,
     kernel::context::Context,
     run_input::{
         agui::input::ClientTime,
@@ -57,6 +57,16 @@ impl ToolSource for CalendarSource {
         context: &'a ToolContext,
     ) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move { Ok(if context.owner.is_some() { self.tools.clone() } else { vec![] }) })
+    }
+
+    fn find<'a>(
+        &'a self,
+        _: &'a App,
+        context: &'a ToolContext,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
+        let found = self.tools.iter().find(|tool| tool.name == name && context.owner.is_some());
+        Box::pin(async move { Ok(found.cloned()) })
     }
 
     fn call<'a>(&'a self, app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
@@ -124,6 +134,9 @@ fn call_context(context: &ToolContext) -> CalendarCallContext {
 
 /// A rejected call has done nothing. Whether one that the store did not answer has an effect is not known.
 fn tool_error(failure: Failure) -> ToolError {
+    if matches!(failure.kind, FailureKind::SchemaInvalid | FailureKind::RunInputInvalid) {
+        return ToolError::invalid(failure.message);
+    }
     if failure.kind.row().status < 500 {
         return ToolError::failed(failure.message);
     }

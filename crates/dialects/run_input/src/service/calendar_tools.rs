@@ -1,12 +1,16 @@
 //! The calendar as tools of an agent: plain functions that a toolkit registers. A call acts for the user of the run.
 
 use ostler_protocol::{
-    Failure,
+    Failure, Rule,
+    ids::CalendarEventId,
     run_input::{
         agui::input::ClientTime,
         calendar::{
             CalendarEvent, ListOccurrences,
-            tool::{CalendarTool, CalendarWrite, KnownZones, ZoneSource, definitions, missing_zone, read_write},
+            tool::{
+                CalendarTool, CalendarWrite, KnownZones, ZoneSource, definitions, missing_zone, read_write,
+                updated_event,
+            },
         },
         local_times::{LocalTimeKind, local_text, resolve},
     },
@@ -45,7 +49,21 @@ pub(super) async fn missing_zone_of(
     arguments: &Map<String, Value>,
 ) -> Result<Option<(String, ZoneSource)>, Failure> {
     let user = user_zone(app, caller).await?;
-    Ok(missing_zone(arguments, KnownZones { device: context.device(), user: user.as_deref() }))
+    let event = match updated_event(arguments) {
+        Some(id) => own_event(app, caller, id).await?,
+        None => None,
+    };
+    let event = event.as_ref().map(|event| event.event_timezone.as_str());
+    Ok(missing_zone(arguments, KnownZones { device: context.device(), user: user.as_deref(), event }))
+}
+
+/// The caller's event. `None` if the calendar has no such event.
+async fn own_event(app: &App, caller: &Principal, id: CalendarEventId) -> Result<Option<CalendarEvent>, Failure> {
+    match calendar_events::get(app, caller, id).await {
+        Ok(event) => Ok(Some(event)),
+        Err(failure) if failure.broken_rule() == Some(Rule::CalendarEventUnknown) => Ok(None),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The definitions of the tools `calendar_write` and `calendar_read`.
@@ -62,7 +80,7 @@ pub async fn write_calendar(
 ) -> Result<Value, Failure> {
     let user = user_zone(app, caller).await?;
     let device = context.device();
-    match read_write(arguments, KnownZones { device, user: user.as_deref() })? {
+    match read_write(arguments, KnownZones { device, user: user.as_deref(), event: None })? {
         CalendarWrite::Create(made) => {
             let event = calendar_events::create(app, caller, &made.call).await?;
             written("created", &event, made.zone_source)

@@ -2,6 +2,7 @@
 //! first message; everything that a client then reads is translated from the thread's events.
 
 mod earlier;
+mod edits;
 mod front_end;
 mod job_context;
 mod runtime;
@@ -17,7 +18,7 @@ use ostler_protocol::{
         context::{Context, UsersClock},
         labels::Labels,
         operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
-        permissions::{CheckedEdits, PermissionRequest, Voter},
+        permissions::Voter,
         provider_profiles::secret_ref,
         runs::CreateRun,
         sessions::Session,
@@ -385,23 +386,12 @@ async fn resume(
                 let run_id = run_id.ok_or_else(unknown)?;
                 let request = store::kernel::permissions::get(&app.db, run_id, permission_id).await?;
                 let request = request.ok_or_else(unknown)?;
-                let edited = RawJson::of(edited);
-                let size = edited.size() + request.editable.as_ref().map_or(0, |offered| RawJson::of(offered).size());
-                Some(app.compute(size, || check_edits(app, &request, &edited)).await?)
+                Some(edits::read(app, &request, edited).await?)
             }
         };
         answers.push(PermissionAnswer { permission_id, choice: entry.choice(), edited });
     }
     Ok(Submission::Answers { answers, voter })
-}
-
-/// The arguments that an answer puts in place of those of the request.
-fn check_edits(app: &App, request: &PermissionRequest, edited: &RawJson) -> Result<CheckedEdits, Failure> {
-    // The agent runs exactly these arguments, so they are stored as they are.
-    if app.redactor.redact_json(edited.as_str()) != edited.as_str() {
-        return Err(Failure::rule(Rule::InterruptAnswer, "editedArgs must not contain a credential"));
-    }
-    CheckedEdits::check(request.editable.as_ref(), &request.digest, edited.to_value())
 }
 
 /// Requests the cancellation of a run. Idempotent, also for a run that has ended.

@@ -8,6 +8,7 @@ use ostler_protocol::{
     ids::{AgentId, TokenId},
     limits::PAGE_ITEMS_MAX,
     problems::Problems,
+    tokens::TokenRole,
     trust::{
         agents::{
             AGENT_TOKENS_MAX, AGENTS_PER_OWNER_MAX, Agent, AgentPage, AgentToken, AgentTokens, CreateAgent,
@@ -75,6 +76,7 @@ pub(crate) async fn show(app: &App, caller: Option<&Principal>, id: AgentId) -> 
 /// Hides the backend profile, which people do not consent to, from every caller except the owner and the platform.
 fn visible_to(caller: Option<&Principal>, agent: Agent) -> Agent {
     let may_see = match caller {
+        Some(Principal::Service { role: TokenRole::Metrics, .. }) => false,
         Some(Principal::Operator | Principal::Service { .. }) => true,
         Some(caller) => caller.owner().is_ok_and(|owner| owner == agent.owner_id),
         None => false,

@@ -13,5 +13,5 @@ use crate::service;
 #[utoipa::path(get, path = "/workspace/env", tag = "daemon", security(("token" = ["browse"])),
     responses((status = 200, body = EnvironmentStatus), (status = "4XX", body = DaemonProblem)))]
 pub(super) async fn get(State(app): State<App>, Caller(caller): Caller) -> Result<Json<EnvironmentStatus>, Refusal> {
-    Ok(Json(service::environment::get(&app, &caller)?))
+    Ok(Json(service::environment::get(&app, &caller).await?))
 }

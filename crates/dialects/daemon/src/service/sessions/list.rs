@@ -12,6 +12,7 @@ use ostler_store::{
 };
 
 use super::requested_workspace;
+use crate::state::DaemonState;
 
 /// The sessions that the caller may see, newest first.
 pub(crate) async fn list(
@@ -20,6 +21,7 @@ pub(crate) async fn list(
     cwd: &str,
     request: &ListDaemonSessions,
 ) -> Result<ListedSessions, Failure> {
+    DaemonState::of(app).workspace()?;
     let workspace = requested_workspace(app, Some(cwd)).await?;
     let size = request.page_size()?;
     let filter =

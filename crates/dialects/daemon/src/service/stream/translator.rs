@@ -7,7 +7,8 @@ use ostler_protocol::{
     daemon::{
         frames::Frame,
         translate::{
-            self, MessagePart, PromptRef, SentPieces, TranslationContext, begins_turn, restarts_attempt, work_types,
+            self, MessagePart, PromptRef, SentPieces, TranslationContext, begins_turn, is_deadline, is_late_cancel,
+            restarts_attempt, work_types,
         },
     },
     ids::{CommandId, RunId, SessionId},
@@ -23,6 +24,8 @@ use crate::state::DaemonState;
 /// further away is sent in full.
 const LOOKBACK_EVENTS_MAX: i64 = 20_000;
 const LOOKBACK_PAGE: u32 = 64;
+/// Audit events before the end of a turn among which its cancellation is looked for. Few follow the cancellation.
+const AUDITS_MAX: u32 = 16;
 /// Turns that are known to have begun. For others the log is read.
 const STARTED_TURNS_MAX: usize = 64;
 
@@ -76,6 +79,14 @@ impl SessionTranslator {
             }
             _ => None,
         };
+        let is_end_sent = match event.run.filter(|_| prompt.is_turn && is_deadline(cancel_reason.as_deref())) {
+            Some((run_id, seq)) => {
+                let (db, run) = (&self.app.db, (self.session, run_id));
+                let audits = store::daemon::frames::list_last_audits(db, run, command_id, seq, AUDITS_MAX).await?;
+                audits.iter().any(is_late_cancel)
+            }
+            None => false,
+        };
         let waits = event.event_type == EventType::UserMessage && self.waits(&prompt, event).await?;
         let queued_message = match prompt.is_turn {
             true => Box::pin(self.begin(&prompt, command_id, event, waits)).await?,
@@ -86,6 +97,7 @@ impl SessionTranslator {
             prompt: Some(&prompt),
             is_streamed,
             cancel_reason: cancel_reason.as_deref(),
+            is_end_sent,
             waits,
             queued_message: queued_message.as_deref(),
         };

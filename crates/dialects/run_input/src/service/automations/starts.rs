@@ -315,7 +315,8 @@ async fn note_pause(app: &App, automation: &Automation, start: &AutomationStart)
     let Some(owner) = owners::principal(app, &automation.owner_id).await? else { return Ok(()) };
     let data = json!({"automationId": automation.id, "title": automation.title, "failures": automation.failures,
         "reason": automation.disabled_reason, "message": paused_text(automation)});
-    change_thread(app, &owner, start, None, SessionChange::Note { note: "automation_paused".into(), data }).await
+    let note = SessionChange::Note { note: "automation_paused".into(), data, is_use: true };
+    change_thread(app, &owner, start, None, note).await
 }
 
 /// The starts of an automation, the newest first.

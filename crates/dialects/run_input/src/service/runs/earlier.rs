@@ -22,11 +22,13 @@ const CHUNK: Bounds = Bounds { events: 256, bytes: 256 * 1024 };
 /// Changes of the state among which a snapshot is searched.
 const STATE_EVENTS_MAX: usize = 32;
 
-/// The thread's messages up to the event of this number. `None` if the thread is too long, or they are too large to send.
+/// The thread's messages up to the event of this number, and then those of the answers that `answer` is the first of: they may have
+/// changed arguments of calls. `None` if the thread is too long, or they are too large to send.
 pub(super) async fn messages(
     app: &App,
     session: SessionId,
     last: i64,
+    answer: Option<&Event>,
 ) -> Result<Option<Vec<SnapshotMessage>>, Failure> {
     if last > CONVERSATION_EVENTS_MAX {
         return Ok(None);
@@ -42,6 +44,16 @@ pub(super) async fn messages(
             return Ok(None);
         }
         after = page.events.last().map_or(last, |event| event.session_seq);
+    }
+    if let Some(first) = answer.filter(|event| event.event_type == EventType::PermissionResolved) {
+        // The answers of one request are recorded together, at the same time.
+        let is_answer = |event: &&Event| {
+            event.event_type == first.event_type
+                && event.command_id == first.command_id
+                && event.created_at == first.created_at
+        };
+        let page = store::kernel::events::list_by_session(&app.db, session, first.session_seq - 1, CHUNK).await?;
+        page.events.iter().take_while(is_answer).for_each(|event| replay.take(event, signed));
     }
     Ok(replay.finish())
 }

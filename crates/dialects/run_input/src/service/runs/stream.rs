@@ -113,11 +113,11 @@ impl RunStream {
     async fn look_back(&mut self) -> Result<(), Failure> {
         let Some(event) = self.pending.as_ref().filter(|event| self.wants_earlier(event)) else { return Ok(()) };
         if let Some(last) = self.translator.wants_messages(event) {
-            let messages = earlier::messages(&self.app, self.session, last).await?;
+            let messages = earlier::messages(&self.app, self.session, last, Some(event)).await?;
             self.translator.set_messages(messages);
         }
         if self.translator.wants_messages_at_interrupt(event) {
-            let messages = earlier::messages(&self.app, self.session, event.session_seq).await?;
+            let messages = earlier::messages(&self.app, self.session, event.session_seq, None).await?;
             self.translator.set_messages_at_interrupt(messages);
         }
         if self.translator.wants_input(event)
