@@ -1,5 +1,5 @@
-//! Puts the commit and the features that the program is built from into `ostler --version`. Outside of a git checkout the commit
-//! is the one in `OSTLER_SOURCE_COMMIT`, or unknown.
+//! Puts the commit and the features that the program is built from into `ostler --version`, and the commit into the health of its
+//! server. Outside of a git checkout the commit is the one in `OSTLER_SOURCE_COMMIT`, or unknown.
 
 use std::{env, fs, path::Path, process::Command};
 
@@ -18,6 +18,7 @@ fn main() {
     features.sort_unstable();
     let features = if features.is_empty() { "none".to_owned() } else { features.join(" ") };
     let version = env::var("CARGO_PKG_VERSION").unwrap_or_default();
+    println!("cargo::rustc-env=OSTLER_COMMIT={commit}");
     println!("cargo::rustc-env=OSTLER_VERSION={version} (commit {commit}, features: {features})");
 }
 

@@ -231,6 +231,12 @@ impl Connection {
         self.verbose
     }
 
+    /// The flag that names a server, if one was given.
+    pub(crate) fn remote_flag(&self) -> Option<&'static str> {
+        let is_given = |value: &Option<String>| value.as_ref().is_some_and(|value| !value.is_empty());
+        is_given(&self.server).then_some("--server").or(is_given(&self.context).then_some("--context"))
+    }
+
     pub(crate) fn server_flag(&self) -> Option<&str> {
         self.server.as_deref().filter(|server| !server.is_empty())
     }

@@ -78,7 +78,10 @@ impl Contexts {
         if let Some(former) = self.contexts.insert(name.to_owned(), context) {
             message.push_str(&format!("; it named {} before", former.server));
         }
-        self.current.get_or_insert_with(|| name.to_owned());
+        if self.current.is_none() {
+            self.current = Some(name.to_owned());
+            message.push_str("; it is the current one now, which commands use without --context");
+        }
         Ok(message)
     }
 
@@ -143,7 +146,10 @@ mod tests {
     #[test]
     fn the_first_context_becomes_the_current_one() {
         let mut all = Contexts::default();
-        assert_eq!(all.put("lab", named("http://c")).unwrap(), "context \"lab\" names http://c");
+        assert_eq!(
+            all.put("lab", named("http://c")).unwrap(),
+            "context \"lab\" names http://c; it is the current one now, which commands use without --context"
+        );
         let replaced = all.put("lab", named("http://a")).unwrap();
         assert_eq!(replaced, "context \"lab\" names http://a; it named http://c before");
         all.put("prod", named("http://b")).unwrap();

@@ -5,7 +5,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
-    kernel::{provider_profiles::AgentConfig, results::RunResult},
+    ids::RunId,
+    kernel::{provider_profiles::AgentConfig, results::RunResult, runner_jobs::NOT_FINISHED},
     redaction::Redactor,
 };
 
@@ -160,7 +161,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
         RunnerLeaseConflict => "another runner holds the run; wait for its lease to end",
         SessionBusy => "wait for the session's active run, cancel it, or use another session",
         StateConflict => "check the current state: `ostler ps --all` and `ostler result` show it",
-        Cancelled => "start it again with `ostler run`, if it is still needed",
+        Cancelled => "`ostler retry` starts it again, if it is still needed",
         Gone => "its events are past their retention; `ostler result` still has the outcome",
         SessionStoreEvicted => "start in a new session",
         PayloadTooLarge => "send less at once",
@@ -182,7 +183,7 @@ pub(crate) fn hint(kind: FailureKind) -> &'static str {
             "`ostler trace` shows what it did last; allow more time with `--timeout`, or request less at once"
         }
         ThreadResumeFailed => "start in a new session; the agent lost its thread",
-        ProviderAuthFailed => "have the operator renew the provider's credential",
+        ProviderAuthFailed => "have the operator renew the provider's credential: `ostler profiles set PROFILE`",
         ProviderUnavailable => {
             "try again later; if it was never reachable, check the address in `ostler profiles config PROFILE`"
         }
@@ -217,12 +218,20 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         return hint.to_owned();
     }
     let run = result.run_id;
+    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| runner_hint(blocker, run)) {
+        return hint;
+    }
     // A server of an older version returns no profile.
     let profile = Some(result.backend_profile.as_str()).filter(|profile| !profile.is_empty()).unwrap_or("PROFILE");
     let hint = hint(kind).replace(" PROFILE`", &format!(" {}`", line(profile, 63)));
     ["result", "trace", "retry"]
         .iter()
         .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
+}
+
+/// Where to look if every start of a runner has failed.
+fn runner_hint(message: &str, run: RunId) -> Option<String> {
+    message.contains(NOT_FINISHED).then(|| format!("`ostler jobs list {run}` shows how the last runner ended"))
 }
 
 /// What to do about a program that the server lacks: that of the rule with which the message ends, or of any program that is not on
@@ -272,10 +281,12 @@ fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<Str
     };
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            // Below a noun the word means something else.
             let first = words.iter().find(|word| !word.starts_with('-'));
-            let invalid = text(ContextKind::InvalidSubcommand).filter(|word| first.is_some_and(|first| first == word));
-            let foreign = invalid.and_then(foreign_words::command_for);
+            let foreign = text(ContextKind::InvalidSubcommand).and_then(|word| match first {
+                Some(first) if first == word => foreign_words::command_for(word),
+                // Below a noun the word means something else.
+                _ => foreign_words::command_below(noun_before(words, word)?, word),
+            });
             let listed = || (!has(ContextKind::SuggestedSubcommand)).then_some("`ostler --help` lists the commands");
             foreign.or_else(listed).map(str::to_owned)
         }
@@ -300,6 +311,12 @@ fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<Str
         ErrorKind::ValueValidation | ErrorKind::ArgumentConflict => None,
         _ => Some(help_hint(usage)),
     }
+}
+
+/// The word before this one on the command line, without flags.
+fn noun_before<'a>(words: &'a [String], word: &str) -> Option<&'a str> {
+    let at = words.iter().position(|other| other == word)?;
+    words[..at].iter().rev().map(String::as_str).find(|noun| !noun.starts_with('-'))
 }
 
 /// The hint for an argument that the command does not take: for a flag with the name of a positional argument, how to give that.
@@ -337,6 +354,14 @@ fn quoted_prompt(extra: &str, words: &[String]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_whose_starts_all_failed_refers_to_its_jobs() {
+        let run: RunId = format!("run_{:032x}", 1).parse().unwrap();
+        let hint = runner_hint("no runner could finish it", run).unwrap();
+        assert_eq!(hint, format!("`ostler jobs list {run}` shows how the last runner ended"));
+        assert_eq!(runner_hint("the disk is full", run), None);
+    }
 
     #[test]
     fn a_missing_program_is_to_be_installed() {

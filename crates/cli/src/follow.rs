@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream::BoxStream};
-use ostler_client::{CAUSES, Client, EventStream, is_transient};
+use ostler_client::{CAUSES, Client, EventStream, is_transient, is_unreachable};
 use ostler_protocol::{
     Failure, FailureKind,
     cursors::EventsQuery,
@@ -26,11 +26,13 @@ use crate::{
 };
 
 /// Consecutive attempts without a single event.
-const ATTEMPTS_MAX: u32 = 10;
+pub(crate) const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MS_MIN: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 5_000;
 /// A stream that was open for this long was no failed attempt, even if nothing happened on it.
 const OPEN_MS_MIN: u64 = 1_000;
+/// How long to wait for the reason why a stream was closed.
+const READINESS_WAIT: Duration = Duration::from_secs(2);
 /// How long the stream is silent before the run is checked for its end.
 const QUIET: Duration = Duration::from_millis(500);
 /// The capacity of the channel: a reader that is slower than the stream delays the stream.
@@ -72,10 +74,15 @@ impl<E> Followed<E> {
     pub(crate) fn connection_line(&self, is_verbose: bool) -> Option<String> {
         match self {
             Self::Lost(failure) => Some(lost_line(failure, "the run goes on. Reconnecting…", is_verbose)),
-            Self::Regained(after) => Some(format!("connected again after {} s", after.as_secs().max(1))),
+            Self::Regained(after) => Some(regained_line(*after)),
             Self::Event(_) | Self::Over(_) => None,
         }
     }
+}
+
+/// One quiet line about a connection that works again.
+pub(crate) fn regained_line(after: Duration) -> String {
+    format!("connected again after {} s", after.as_secs().max(1))
 }
 
 /// One quiet line about a lost connection. The cause is for people who want to know it.
@@ -199,7 +206,7 @@ impl<S: Source> Follower<S> {
                 // The reader is gone.
                 Ok(false) => return Ok(()),
                 Ok(true) if at.ended || self.target.is_over(&self.client, at.seq).await? => return Ok(()),
-                Ok(true) => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
+                Ok(true) => closed(&self.client).await,
                 Err(failure) if !is_transient(&failure) => return Err(failure),
                 Err(failure) => failure,
             };
@@ -243,6 +250,20 @@ impl<S: Source> Follower<S> {
                 return Ok(false);
             }
         }
+    }
+}
+
+/// Why a server ended a stream in order although its target goes on. A server that is stopping ends its streams first, and says so
+/// for as long as it responds; one that does not respond any more has stopped.
+async fn closed(client: &Client) -> Failure {
+    let is_stopping = match timeout(READINESS_WAIT, client.readiness()).await {
+        Ok(Ok(readiness)) => readiness.status == "draining",
+        Ok(Err(failure)) => is_unreachable(&failure),
+        Err(_) => false,
+    };
+    match is_stopping {
+        true => Failure::new(FailureKind::Draining, "the server is stopping"),
+        false => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
     }
 }
 

@@ -23,7 +23,8 @@ use crate::errors;
 const TIME_MS_MAX: u64 = 86_400_000;
 /// Time to close the backend and to release the lease after a signal. Pods get 30 s by default.
 const GRACE_MS_DEFAULT: u64 = 20_000;
-const PLACEMENTS: [&str; 2] = ["host-process", "kubernetes-job"];
+const IN_POD: &str = "kubernetes-job";
+const PLACEMENTS: [&str; 2] = ["host-process", IN_POD];
 
 /// Names of one setting, the most important first.
 type Names = &'static [&'static str];
@@ -89,6 +90,18 @@ impl RunnerVariables {
         copy_files(&source, &home).map_err(|error| {
             let message = format!("cannot copy {} into {}: {error}", source.display(), home.display());
             errors::usage(message, format!("{} and {} name directories", HOME_SOURCE[0], HOME[0]))
+        })
+    }
+
+    /// Makes the workspace in a pod, where only the volume for it exists.
+    pub(crate) fn make_workspace(&self) -> Result<(), Failure> {
+        let Some(workspace) = self.path(WORKSPACE) else { return Ok(()) };
+        if self.placement()?.as_deref() != Some(IN_POD) {
+            return Ok(());
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&workspace).map_err(|error| {
+            let message = format!("cannot create {}: {error}", workspace.display());
+            errors::usage(message, format!("{} names a directory", WORKSPACE[0]))
         })
     }
 
@@ -315,6 +328,19 @@ mod tests {
         assert_eq!(std::fs::read_to_string(home.join(".q/settings.json")).unwrap(), "b");
         assert_eq!(std::fs::metadata(home.join("auth.json")).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(!home.join("..data").exists());
+    }
+
+    #[test]
+    fn the_workspace_is_made_in_a_pod_only() {
+        let scratch = tempfile::tempdir().unwrap();
+        let workspace = scratch.path().join("volume/work");
+        let named = ("OSTLER_RUNNER_WORKSPACE", workspace.to_str().unwrap());
+        variables(&[named]).make_workspace().unwrap();
+        assert!(!workspace.exists(), "elsewhere a name that is wrong must not become a directory");
+        for _ in 0..2 {
+            variables(&[named, ("AGENTRUN_RUNNER_PLACEMENT", "kubernetes-job")]).make_workspace().unwrap();
+            assert!(workspace.is_dir());
+        }
     }
 
     #[test]

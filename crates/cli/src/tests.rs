@@ -113,6 +113,15 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("jobs show w2", "hint: `ostler jobs list RUN` lists the jobs of a run"),
         ("automations create", "hint: `ostler automations create --help` ends with examples"),
         ("frobnicate", "`ostler --help` lists the commands"),
+        ("abort 01a1", "hint: `ostler cancel RUN`"),
+        ("cat 01a1", "hint: `ostler output RUN`"),
+        ("runs cancel 01a1", "hint: `ostler cancel RUN`"),
+        ("runs show 01a1", "hint: `ostler result RUN`"),
+        ("runs trace 01a1", "hint: `ostler trace RUN`"),
+        ("sessions read review", "hint: `ostler read SESSION`"),
+        ("agents grant reader", "hint: `ostler consent grant AGENT`"),
+        ("tokens delete ci", "hint: `ostler tokens revoke TOKEN`"),
+        ("retention list", "hint: `ostler retention show`"),
     ] {
         let text = parser_error(line);
         assert!(text.contains(hint), "{line}: {text}");

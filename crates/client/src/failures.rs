@@ -67,6 +67,31 @@ fn reason(error: &(dyn Error + 'static)) -> String {
     clip(&innermost.to_string(), REASON_CHARS_MAX)
 }
 
+/// Why a connection failed, in fixed words: nothing of what the other side sent or resolved to is repeated, so that everyone who
+/// reads the outcome of a run may see it.
+pub fn connection_cause(error: &reqwest::Error) -> &'static str {
+    let mut next: Option<&(dyn Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        match cause.downcast_ref::<io::Error>().map(io::Error::kind) {
+            Some(io::ErrorKind::ConnectionRefused) => return "connection refused",
+            Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => return "connection reset",
+            Some(io::ErrorKind::TimedOut) => return "no response in time",
+            Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => return "no route to it",
+            _ => {}
+        }
+        next = cause.source();
+    }
+    // The outermost error names the URL, whose words mean nothing here.
+    let text = error.source().map(causes).unwrap_or_default().to_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    match () {
+        () if has(&["dns error", "lookup address"]) => "its name cannot be resolved",
+        () if error.is_timeout() => "no response in time",
+        () if has(&["certificate", "tls", "handshake", "corrupt message"]) => "TLS failed",
+        () => "connection failed",
+    }
+}
+
 pub(crate) fn timed_out(after_ms: u64) -> Failure {
     let message = format!("the server did not respond within {} s", after_ms / 1_000);
     Failure::rule(Rule::ServerTimeout, message)

@@ -1,8 +1,10 @@
 //! `ostler backends`: the profiles that the server can run.
 
 use clap::Subcommand;
-use jiff::SignedDuration;
-use ostler_protocol::{Failure, Timestamp, kernel::backends::Backend, limits::WAIT_MS_MAX};
+use ostler_protocol::{
+    Failure, Timestamp,
+    kernel::{backends::Backend, provider_profiles::CONFIG},
+};
 
 use crate::{
     commands::{list::Listing, profile_table},
@@ -49,7 +51,6 @@ const BACKENDS: Listing<Backend> = Listing {
         Column::wrapped(4, "NOTE"),
     ],
     row: |backend, _, now| {
-        let needs = backend.required_secret_keys.join(", ");
         vec![
             name_of(backend),
             match (backend.ready, can_run(backend, now)) {
@@ -59,7 +60,7 @@ const BACKENDS: Listing<Backend> = Listing {
             }
             .into(),
             line(&backend.protocol, 80),
-            if needs.is_empty() { "-".into() } else { line(&needs, 200) },
+            needs(backend),
             if backend.capabilities.is_empty() { "-".into() } else { line(&backend.capabilities.join(", "), 200) },
             backend
                 .message
@@ -74,11 +75,19 @@ pub(crate) fn can_run(backend: &Backend, now: Timestamp) -> bool {
     backend.ready && (backend.external.is_none() || has_runner(backend, now))
 }
 
-/// Whether a runner has requested a job of an external profile recently. A request waits for at most [`WAIT_MS_MAX`], so the
-/// last request of a runner that waits now is never older.
+/// Whether a runner has requested a job of an external profile recently.
 pub(crate) fn has_runner(backend: &Backend, now: Timestamp) -> bool {
-    let last_claim_at = backend.external.as_ref().and_then(|external| external.last_claim_at);
-    last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
+    profile_table::is_recent_claim(backend.external.as_ref().and_then(|external| external.last_claim_at), now)
+}
+
+/// The files of the profile that a run needs.
+fn needs(backend: &Backend) -> String {
+    match backend.required_secret_keys.as_slice() {
+        // The address and the model are in it. Whether there has to be a key is for the model server to decide.
+        [] if backend.backend_kind == "model" => CONFIG.to_owned(),
+        [] => "-".to_owned(),
+        keys => line(&keys.join(", "), 200),
+    }
 }
 
 /// The profile, and its tenant if it has one.
@@ -113,5 +122,7 @@ mod tests {
         assert!(text.contains("\nscripted    yes"), "{text}");
         assert!(text.contains("\ncodex       no"), "{text}");
         assert!(text.contains("auth.json, config.toml") && text.contains("not set up"), "{text}");
+        let needed = |name: &str| needs(all.iter().find(|backend| backend.profile == name).unwrap());
+        assert_eq!((needed("model").as_str(), needed("scripted").as_str()), ("config.toml", "-"));
     }
 }

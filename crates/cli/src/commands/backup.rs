@@ -67,10 +67,11 @@ pub(crate) async fn backup(connection: &Connection, args: &BackupArgs) -> Result
         (None, false, true) => None,
     };
     let options = BackupOptions { file: args.file.clone(), lock, with_workspaces: !args.no_workspaces };
-    let work = format!("backing up {} to {}", config.data_dir()?.display(), args.file.display());
+    let source = config.location()?;
+    let work = format!("backing up {source} to {}", args.file.display());
     let progress = Box::new(Shown(ProgressBar::stderr(&work)));
     let report = backup::back_up(config, &dialects(), options, progress).await?;
-    args.output.one(&report, || render(&report));
+    args.output.one(&report, || render(&report, &source));
     if args.output.is_text() {
         output::message(&notes(&report));
     }
@@ -94,15 +95,16 @@ impl BackupProgress for Shown {
     }
 }
 
-fn render(report: &BackupReport) -> String {
+fn render(report: &BackupReport, source: &str) -> String {
     let (contents, kind) = (&report.contents, if report.is_encrypted { ", encrypted" } else { "" });
     format!(
-        "{}: {}{kind}; {}, {}, {}\n",
+        "{}: {}{kind}; {}, {}, {}; from {}\n",
         harmless(&report.file),
         size(report.bytes),
         count(contents.rows_of("sessions") as i64, "session"),
         count(contents.rows_of("events") as i64, "event"),
         count(contents.files_total() as i64, "file"),
+        harmless(source),
     )
 }
 

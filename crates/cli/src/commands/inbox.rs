@@ -1,5 +1,5 @@
-//! `ostler inbox`: everything that waits for a person, over all runs: permission requests and unread outcomes. With `-w` it
-//! refreshes: in place on a terminal, with a line per new item elsewhere.
+//! `ostler inbox`: everything that waits for a person, over all runs: permission requests, unread outcomes, and automations that the
+//! server has paused. With `-w` it refreshes: in place on a terminal, with a line per new item elsewhere.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +17,7 @@ use ostler_protocol::{
         sessions::{ListSessions, SessionView},
     },
     limits::PAGE_ITEMS_MAX,
+    run_input::automations::{Automation, AutomationStatus, DisabledReason, ListAutomationStarts, ListAutomations},
 };
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -54,9 +55,10 @@ const TITLE_CHARS_MAX: usize = 80;
 /// What the last turn of a run ended with, by run and version of its session: it changes only when the version rises.
 type OutcomeTexts = BTreeMap<(RunId, i64), Option<String>>;
 
-/// List everything that waits for you: permission requests and unread outcomes
+/// List everything that waits for you: permission requests, unread outcomes and paused automations
 ///
-/// `ostler approve` answers the requests, `ostler read` removes an outcome from the list.
+/// `ostler approve` answers the requests, `ostler read` removes an outcome from the list, and `ostler automations resume` or `pause`
+/// an automation.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler inbox\n  ostler inbox -w\n  ostler inbox -o jsonl | jq -r .sessionId")]
 pub(crate) struct InboxListArgs {
@@ -78,7 +80,8 @@ pub(crate) struct InboxListArgs {
 #[serde(rename_all = "camelCase")]
 struct InboxItem {
     kind: InboxKind,
-    session_id: String,
+    /// `None` for an automation that was never started.
+    session_id: Option<String>,
     tenant_id: String,
     run_id: Option<RunId>,
     /// `None` if the server returned no outcome.
@@ -90,6 +93,9 @@ struct InboxItem {
     /// What a request asks to run.
     command: Option<String>,
     permission_id: Option<PermissionId>,
+    /// The automation that the server has paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    automation_id: Option<String>,
     since: Timestamp,
 }
 
@@ -98,6 +104,15 @@ struct InboxItem {
 enum InboxKind {
     Permission,
     Outcome,
+    /// An automation that the server has paused.
+    Automation,
+}
+
+impl InboxItem {
+    /// What the item is about: its session, or an automation without one.
+    fn id(&self) -> &str {
+        self.session_id.as_deref().or(self.automation_id.as_deref()).unwrap_or_default()
+    }
 }
 
 impl From<WaitingRequest> for InboxItem {
@@ -105,7 +120,7 @@ impl From<WaitingRequest> for InboxItem {
         let WaitingRequest { session_id, tenant_id, request } = waiting;
         Self {
             kind: InboxKind::Permission,
-            session_id,
+            session_id: Some(session_id),
             tenant_id,
             run_id: Some(request.run_id),
             state: Some(RunState::Waiting),
@@ -113,6 +128,7 @@ impl From<WaitingRequest> for InboxItem {
             outcome: None,
             command: request.command,
             permission_id: Some(request.permission_id),
+            automation_id: None,
             since: request.created_at,
         }
     }
@@ -154,7 +170,54 @@ fn outcome_key(session: &SessionView) -> Option<(RunId, i64)> {
     Some((session.last_run_id?, session.version))
 }
 
-/// Permission requests, the oldest first, then unread outcomes, the newest first.
+/// Why the server has paused an automation. `None` if it has not.
+fn pause_reason(automation: &Automation, last_message: Option<&str>) -> Option<String> {
+    let reason = match automation.disabled_reason? {
+        DisabledReason::Requested => return None,
+        DisabledReason::UnknownZone => format!("paused: the time zone {} is not known", automation.timezone),
+        DisabledReason::RepeatedFailure => {
+            let failed = format!("paused after {}", output::count(automation.failures, "failed run"));
+            last_message.map_or_else(|| failed.clone(), |message| format!("{failed}: {message}"))
+        }
+    };
+    Some(line(&reason, OUTCOME_CHARS_MAX))
+}
+
+/// The caller's automations that the server has paused, with the reason. None if the server has no automations, or the caller may have
+/// none.
+async fn paused_automations(client: &Client) -> Result<Vec<InboxItem>, Failure> {
+    let status = Some(AutomationStatus::Disabled.as_str().to_owned());
+    let query = ListAutomations { status, limit: Some(PAGE_ITEMS_MAX), cursor: None };
+    let listed = match client.list_automations(&query).await {
+        Ok(page) => page.automations,
+        Err(failure) if is_transient(&failure) => return Err(failure),
+        Err(_) => vec![],
+    };
+    let item = |automation: Automation| async move {
+        // Most were paused by their owners, and need no second request.
+        pause_reason(&automation, None)?;
+        let (id, last) = (automation.id.to_string(), ListAutomationStarts { limit: Some(1), cursor: None });
+        let started = client.list_automation_starts(&id, &last).await.ok().and_then(|mut page| page.starts.pop());
+        let message = started.as_ref().and_then(|start| start.message.as_deref());
+        Some(InboxItem {
+            kind: InboxKind::Automation,
+            outcome: pause_reason(&automation, message),
+            session_id: started.map(|start| start.thread_id),
+            tenant_id: automation.tenant_id,
+            run_id: None,
+            state: None,
+            title: Some(automation.title),
+            command: None,
+            permission_id: None,
+            automation_id: Some(id),
+            since: automation.updated_at,
+        })
+    };
+    let items: Vec<_> = stream::iter(listed).map(item).buffered(CONCURRENT_RESULTS).collect().await;
+    Ok(items.into_iter().flatten().collect())
+}
+
+/// Permission requests, the oldest first, then paused automations and unread outcomes, the newest first.
 async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) -> Result<Vec<InboxItem>, Failure> {
     let requests = open_requests(client, args.tenant.clone()).await?;
     let sessions = all_pages(async |cursor| {
@@ -176,11 +239,16 @@ async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) 
         title: session.title,
         command: None,
         permission_id: None,
+        automation_id: None,
         since: session.updated_at,
-        session_id: session.session_id,
+        session_id: Some(session.session_id),
         tenant_id: session.tenant_id,
     });
     let mut ended: Vec<_> = ended.collect();
+    // Automations are the caller's own, whatever tenant is asked for.
+    if args.tenant.is_none() {
+        ended.extend(paused_automations(client).await?);
+    }
     ended.sort_by_key(|item| std::cmp::Reverse(item.since));
     Ok(requests.into_iter().map(InboxItem::from).chain(ended).collect())
 }
@@ -215,8 +283,9 @@ fn row(item: &InboxItem, times: Times, now: Timestamp) -> Vec<String> {
     let state = match (item.kind, item.state) {
         (InboxKind::Permission, _) => "waiting for permission".to_owned(),
         (InboxKind::Outcome, state) => format!("{}, unread", state.map_or("ended", RunState::as_str)),
+        (InboxKind::Automation, _) => "automation paused".to_owned(),
     };
-    vec![line(&item.session_id, 200), state, times.ago(item.since, now), what(item)]
+    vec![line(item.id(), 200), state, times.ago(item.since, now), what(item)]
 }
 
 /// The question of a request, or the outcome of a turn with the title of its session.
@@ -250,7 +319,7 @@ async fn watch(
             Some(repaint) if !is_lost => repaint.paint(&screen(&items, args.times)),
             Some(_) => {}
             None => {
-                let key = |item: &InboxItem| (item.kind, item.session_id.clone(), item.permission_id, item.since);
+                let key = |item: &InboxItem| (item.kind, item.id().to_owned(), item.permission_id, item.since);
                 let new = items.iter().filter(|item| !printed.contains(&key(item)));
                 new.for_each(|item| output::data(&item_line(item, args)));
                 // An item that leaves the list and returns is printed again.
@@ -280,11 +349,13 @@ async fn watch(
 fn screen(items: &[InboxItem], times: Times) -> String {
     let (width, height) = output::size().unwrap_or((80, 24));
     let requests = items.iter().filter(|item| item.kind == InboxKind::Permission).count() as i64;
-    let outcomes = items.len() as i64 - requests;
+    let paused = items.iter().filter(|item| item.kind == InboxKind::Automation).count() as i64;
+    let outcomes = items.len() as i64 - requests - paused;
     let text = if items.is_empty() { String::new() } else { render(items, times, now(), Some(width), Paint::stdout()) };
     let shown: String = text.split_inclusive('\n').take(height.saturating_sub(LINES_FREE).max(1) + 1).collect();
     let (requests, outcomes) = (output::count(requests, "request"), output::count(outcomes, "unread outcome"));
-    format!("{shown}\n{requests} · {outcomes} · Ctrl-C quits\n")
+    let paused = if paused > 0 { format!(" · {}", output::count(paused, "paused automation")) } else { String::new() };
+    format!("{shown}\n{requests} · {outcomes}{paused} · Ctrl-C quits\n")
 }
 
 fn item_line(item: &InboxItem, args: &InboxListArgs) -> String {
@@ -303,10 +374,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_paused_automation_says_why() {
+        let automation = |reason: &str| -> Automation {
+            serde_json::from_value(serde_json::json!({
+                "id": "aut_00000000000000000000000000000001", "owner_id": "local", "title": "Digest", "bootstrap_key": null,
+                "config": {"input_template": "hi", "schedule": {"type": "daily", "run_at": {"hour": 7, "minute": 0}}},
+                "timezone": "Mars/Base", "next_run_at": null, "last_run_at": null, "status": "disabled",
+                "disabled_reason": reason, "failures": 2, "created_at": "2030-01-01T00:00:00Z",
+                "updated_at": "2030-01-01T00:00:00Z"
+            }))
+            .unwrap()
+        };
+        let failed = automation("repeated-failure");
+        assert_eq!(
+            pause_reason(&failed, Some("the model is\nnot reachable")).unwrap(),
+            "paused after 2 failed runs: the model is not reachable"
+        );
+        assert_eq!(pause_reason(&failed, None).unwrap(), "paused after 2 failed runs");
+        let unknown = pause_reason(&automation("unknown-zone"), None).unwrap();
+        assert_eq!(unknown, "paused: the time zone Mars/Base is not known");
+        assert_eq!(pause_reason(&automation("requested"), None), None, "its owner has paused it");
+    }
+
+    #[test]
     fn requests_and_outcomes_are_rows() {
         let item = |kind, state, title: Option<&str>, command: Option<&str>| InboxItem {
             kind,
-            session_id: "disk".into(),
+            session_id: Some("disk".into()),
             tenant_id: "local".into(),
             run_id: None,
             state,
@@ -314,6 +408,7 @@ mod tests {
             outcome: (kind == InboxKind::Outcome).then(|| "the agent fell over".to_owned()),
             command: command.map(str::to_owned),
             permission_id: None,
+            automation_id: None,
             since: "2030-01-01T00:00:00Z".parse().unwrap(),
         };
         let items = [
@@ -327,6 +422,16 @@ mod tests {
              disk     waiting for permission  2m ago  Delete old logs?     rm -r logs\n\
              disk     failed, unread          2m ago  the agent fell over  -\n"
         );
+        let paused = InboxItem {
+            session_id: None,
+            automation_id: Some("aut_1".into()),
+            ..item(InboxKind::Automation, None, Some("Digest"), None)
+        };
+        assert_eq!(
+            render(std::slice::from_ref(&paused), Times::default(), now, None, Paint::PLAIN),
+            "SESSION  STATE              SINCE   WHAT\naut_1    automation paused  2m ago  Digest\n"
+        );
+        assert_eq!(serde_json::to_value(&paused).unwrap()["sessionId"], serde_json::Value::Null);
         let titled = item(InboxKind::Outcome, Some(RunState::Failed), Some("Tuesday"), None);
         assert_eq!(
             render(&[titled], Times::default(), now, None, Paint::PLAIN),

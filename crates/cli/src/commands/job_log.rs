@@ -5,14 +5,14 @@ use std::time::Duration;
 use clap::builder::NonEmptyStringValueParser;
 use ostler_protocol::{
     Failure,
-    kernel::runner_jobs::JobLogQuery,
+    kernel::runner_jobs::{JobLogQuery, RunnerJob},
     limits::{LOG_LINES_DEFAULT, LOG_LINES_MAX},
 };
 
 use crate::{
     candidates, exit_codes,
     targets::{Finder, Within},
-    terminal::output,
+    terminal::{output, pods::pod_words},
 };
 
 /// How often a log that is followed is read.
@@ -41,19 +41,24 @@ pub(crate) struct JobLogArgs {
     pub(super) within: Within,
 }
 
-/// Prints the log of the job with this id.
-pub(super) async fn print(finder: &Finder, run: &str, job_id: &str, args: &JobLogArgs) -> Result<u8, Failure> {
+/// Prints the log of a job. If there is none, what the cluster shows of the pod is printed to stderr instead.
+pub(super) async fn print(finder: &Finder, run: &str, job: &RunnerJob, args: &JobLogArgs) -> Result<u8, Failure> {
+    let job_id = job.runner_job_id.to_string();
     let mut query = JobLogQuery { tail_lines: Some(args.tail), after: None };
     let mut printed = String::new();
-    let mut had_finished = false;
+    let (mut had_finished, mut has_explained) = (false, false);
     loop {
-        let log = finder.client.runner_job_log(run, job_id, &query).await?;
+        let log = finder.client.runner_job_log(run, &job_id, &query).await?;
         // A log without times is read as a whole each time: only what is new is printed.
         let fresh = match log.next_after {
             Some(_) => log.text.as_str(),
             None => log.text.strip_prefix(printed.as_str()).unwrap_or(&log.text),
         };
         output::data(&output::harmless(fresh));
+        if fresh.is_empty() && query.after.is_none() && printed.is_empty() && !has_explained {
+            has_explained = true;
+            output::message(&no_log(job));
+        }
         // What was written between the last lines and the end is read once more.
         let is_at_end = log.next_after == query.after || (fresh.is_empty() && log.next_after.is_none());
         if !args.follow || (had_finished && is_at_end) {
@@ -65,5 +70,13 @@ pub(super) async fn print(finder: &Finder, run: &str, job_id: &str, args: &JobLo
         }
         query.after = log.next_after.or(query.after);
         tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Why nothing is printed.
+fn no_log(job: &RunnerJob) -> String {
+    match pod_words(job) {
+        Some(words) => format!("the runner has no log yet; its pod is {words}\n"),
+        None => "the runner has no log\n".to_owned(),
     }
 }

@@ -22,6 +22,7 @@ use crate::{
         events::field,
         list_output::ListOutput,
         output::{Output, line},
+        pods::{pod_words, waiting_pod_words},
         status::recovery_job,
         table::Column,
         times::{Times, now},
@@ -133,7 +134,7 @@ const JOBS: Listing<RunnerJob> = Listing {
 async fn log(finder: &Finder, args: &JobLogArgs) -> Result<u8, Failure> {
     let run = finder.run(&args.run).await?;
     let job = find_one(finder, &run, &args.job).await?;
-    job_log::print(finder, &run, &job.runner_job_id.to_string(), args).await
+    job_log::print(finder, &run, &job, args).await
 }
 
 /// The job of the run with this id, or with an id that begins with this word.
@@ -178,8 +179,12 @@ fn find(jobs: Vec<RunnerJob>, word: &str) -> Result<RunnerJob, Failure> {
     jobs.into_iter().find(|job| job.runner_job_id.to_string() == id).ok_or_else(unknown)
 }
 
-/// How the last runner ended. A runner that did all its work has succeeded, also if its last turn did not.
+/// How the last runner ended. A runner that did all its work has succeeded, also if its last turn did not. While the pod of the
+/// current one does not start, what it waits for.
 fn ending(job: &RunnerJob) -> String {
+    if let Some(words) = waiting_pod_words(job).filter(|_| job.phase == JobPhase::Running) {
+        return format!("not yet; pod {words}");
+    }
     let summary = job.terminal_summary.to_value();
     let turn = field(&summary, "turnStatus");
     let status = match (job.phase, turn.as_str()) {
@@ -214,13 +219,21 @@ fn render(job: &RunnerJob, times: Times) -> String {
         ("standing", if job.standing { "yes" } else { "no" }.to_owned()),
         ("runner", line(&job.runner_id, 200)),
         ("name", format!("{} in {}", line(&job.job_name, 200), line(&job.namespace, 80))),
-        ("pod", job.pod_name.as_deref().map_or_else(|| "-".to_owned(), |name| line(name, 200))),
+        ("pod", pod(job)),
+        ("node", line(&field(&job.observed.to_value(), "nodeName"), 200)),
         ("log", job.log_path.as_deref().map_or_else(|| "-".to_owned(), |path| line(path, 400))),
         ("made", times.ago(job.created_at, now())),
         ("changed", times.ago(job.updated_at, now())),
         ("ended", ending(job)),
     ];
-    fields.into_iter().map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+    let fields = fields.into_iter().filter(|(name, value)| *name != "node" || !value.is_empty());
+    fields.map(|(name, value)| format!("{name:<9}{value}\n")).collect()
+}
+
+/// The pod of the runner, with its state.
+fn pod(job: &RunnerJob) -> String {
+    let name = job.pod_name.as_deref().map_or_else(|| "-".to_owned(), |name| line(name, 200));
+    pod_words(job).map_or_else(|| name.clone(), |words| format!("{name} ({words})"))
 }
 
 #[cfg(test)]
@@ -248,6 +261,20 @@ mod tests {
         assert_eq!(find(jobs.clone(), &whole[..35]).unwrap().runner_job_id.to_string(), whole);
         assert!(find(jobs.clone(), "job_0000").unwrap_err().message.contains("is the beginning of 2 runner jobs"));
         assert_eq!(find(jobs, "nonsense").unwrap_err().message, "no runner job of this run \"nonsense\"");
+    }
+
+    #[test]
+    fn a_job_whose_pod_does_not_start_shows_why() {
+        let mut waiting = job(1);
+        waiting.phase = JobPhase::Running;
+        waiting.observed =
+            RawJson::of(&json!({"jobName": "n-2", "jobUid": "u", "podName": "n-2-x", "nodeName": "node-1",
+            "phase": "pending", "reason": "ImagePullBackOff", "message": "no such image"}));
+        assert_eq!(ending(&waiting), "not yet; pod pending, ImagePullBackOff: no such image");
+        waiting.pod_name = Some("n-2-x".into());
+        let shown = render(&waiting, Times::default());
+        assert!(shown.contains("n-2-x (pending, ImagePullBackOff: no such image)\nnode     node-1\n"), "{shown}");
+        assert!(!render(&job(1), Times::default()).contains("node "), "other launchers have no node");
     }
 
     #[test]

@@ -63,7 +63,7 @@ use crate::{
         trust::{agents, consent, webhooks},
     },
     connection::Connection,
-    environment, preflight,
+    environment, errors, preflight,
 };
 
 /// Runs have a state for people, which is printed wherever a run is.
@@ -235,12 +235,32 @@ impl CliCommand {
         })
     }
 
+    /// The name of a command that works on the data of this machine, and what its flags are for. Such a command talks to no
+    /// server.
+    fn local(&self) -> Option<(&'static str, &'static str)> {
+        const STORE: &str = "`--data-dir` and `--database-url` name the data that it works on";
+        const LISTEN: &str = "`--listen` sets the address that the server listens on";
+        Some(match self {
+            Self::Serve(_) => ("serve", LISTEN),
+            Self::Daemon(_) => ("daemon", LISTEN),
+            Self::Verify(_) => ("verify", STORE),
+            Self::Migrate(_) => ("migrate", STORE),
+            Self::Backup(_) => ("backup", STORE),
+            Self::Restore(_) => ("restore", STORE),
+            Self::Retention(args) if args.is_offline() => ("retention compact", STORE),
+            _ => return None,
+        })
+    }
+
     /// Runs the command and returns its exit code. `command_line` is the definition of the whole command line.
     pub(crate) async fn execute(
         &self,
         connection: &Connection,
         command_line: fn() -> clap::Command,
     ) -> Result<u8, Failure> {
+        if let (Some((name, hint)), Some(flag)) = (self.local(), connection.remote_flag()) {
+            return Err(errors::usage(format!("`ostler {name}` works on this machine and takes no {flag}"), hint));
+        }
         if let Some(required) = self.required_capabilities() {
             preflight::preflight(&connection.client()?, required).await?;
         }

@@ -1,8 +1,10 @@
 //! Provider profiles as rows of a table and as fields: whether they are ready, and how their last trial ended.
 
+use jiff::SignedDuration;
 use ostler_protocol::{
     Timestamp,
     kernel::provider_profiles::{AgentKind, ProviderProfile},
+    limits::WAIT_MS_MAX,
 };
 
 use crate::{
@@ -30,7 +32,7 @@ pub(crate) const PROFILES: Listing<ProviderProfile> = Listing {
             line(&profile.profile, 63),
             owner(profile.tenant_id.as_deref()),
             profile.agent.as_str().to_owned(),
-            ready(profile).into(),
+            ready(profile, now).into(),
             tried(profile),
             profile.updated_at.map_or("-".into(), |at| times.ago(at, now)),
             profile.message.as_deref().map_or(String::new(), |message| shorten_message(message, &profile.profile)),
@@ -46,10 +48,18 @@ pub(crate) fn shorten_message(message: &str, profile: &str) -> String {
     rest.map(|rest| rest.strip_prefix("is ").unwrap_or(rest).to_owned()).unwrap_or(message)
 }
 
+/// Whether a runner requested a job recently, given its last request. A request waits for at most [`WAIT_MS_MAX`], so the last
+/// request of a runner that waits now is never older.
+pub(crate) fn is_recent_claim(last_claim_at: Option<Timestamp>, now: Timestamp) -> bool {
+    last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
+}
+
 /// Whether a run of it can start, and whether one is known to fail. Callers who do not see trials cannot know the latter, so they
-/// are not told yes.
-fn ready(profile: &ProviderProfile) -> &'static str {
+/// are not told yes. An external profile needs a runner, as in the list of backends.
+fn ready(profile: &ProviderProfile, now: Timestamp) -> &'static str {
+    let has_runner = profile.agent != AgentKind::External || is_recent_claim(profile.last_claim_at, now);
     match (profile.ready, profile.failure_kind) {
+        (true, None) if !has_runner => "no runner",
         (true, None) if has_hidden_trials(profile) => "set up",
         (true, None) => "yes",
         (true, Some(_)) => "trial failed",
@@ -80,7 +90,7 @@ pub(crate) fn render_one(profile: &ProviderProfile, times: Times, now: Timestamp
         ("owner", owner(profile.tenant_id.as_deref())),
         ("agent", profile.agent.as_str().to_owned()),
         ("configured", if profile.configured { "yes" } else { "no" }.to_owned()),
-        ("ready", ready(profile).to_owned()),
+        ("ready", ready(profile, now).to_owned()),
         ("secret", format!("{} ({})", profile.secret_ref.name, profile.secret_ref.keys.join(", "))),
         ("version", profile.resource_version.clone().unwrap_or_else(|| "-".into())),
         ("auth.json", suffix(&profile.credential_hash_suffix)),
@@ -125,7 +135,7 @@ mod tests {
         let words = |is_ready: bool, failure: Option<&str>| {
             let profile = json!({"profile": "codex", "builtIn": true, "agent": "codex", "configured": is_ready,
                 "ready": is_ready, "failureKind": failure, "secretRef": {"name": "s", "keys": []}, "resourceVersion": "1"});
-            ready(&serde_json::from_value(profile).unwrap())
+            ready(&serde_json::from_value(profile).unwrap(), Timestamp::UNIX_EPOCH)
         };
         assert_eq!(words(true, None), "yes");
         assert_eq!(words(true, Some("provider-auth-failed")), "trial failed");
@@ -134,14 +144,17 @@ mod tests {
 
     #[test]
     fn callers_who_see_no_trials_are_not_told_that_none_failed() {
-        let words = |is_ready: bool, agent: &str| {
+        let words = |is_ready: bool, agent: &str, claimed: Option<&str>| {
             let profile = json!({"profile": "codex", "builtIn": true, "agent": agent, "configured": is_ready,
-                "ready": is_ready, "failureKind": null, "secretRef": {"name": "s", "keys": []}, "resourceVersion": null});
+                "ready": is_ready, "failureKind": null, "secretRef": {"name": "s", "keys": []}, "resourceVersion": null,
+                "lastClaimAt": claimed});
             let profile: ProviderProfile = serde_json::from_value(profile).unwrap();
-            (ready(&profile), tried(&profile))
+            (ready(&profile, Timestamp::UNIX_EPOCH), tried(&profile))
         };
-        assert_eq!(words(true, "codex"), ("set up", "not shown".to_owned()));
-        assert_eq!(words(false, "codex"), ("no", "-".to_owned()));
-        assert_eq!(words(true, "external"), ("yes", "-".to_owned()), "it has no secret, and no trials");
+        assert_eq!(words(true, "codex", None), ("set up", "not shown".to_owned()));
+        assert_eq!(words(false, "codex", None), ("no", "-".to_owned()));
+        let claimed = words(true, "external", Some("1970-01-01T00:00:00Z"));
+        assert_eq!(claimed, ("yes", "-".to_owned()), "it has no secret, and no trials");
+        assert_eq!(words(true, "external", None).0, "no runner", "as in the list of backends");
     }
 }

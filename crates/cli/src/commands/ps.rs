@@ -93,8 +93,7 @@ async fn fetch(client: &Client, args: &PsArgs) -> Result<ShownSessions, Failure>
     let mut found = page.sessions;
     if has_more && !args.all {
         // Newer outcomes that are unread must not hide what runs or waits for an answer.
-        let active = ListSessions { state: Some(ACTIVE_STATES.to_owned()), ..query };
-        let mut first = client.list_sessions(&active).await?.sessions;
+        let mut first = active(client, &query, args.limit as usize).await?;
         found.retain(|session| first.iter().all(|other| key(other) != key(session)));
         first.extend(found);
         first.truncate(args.limit as usize);
@@ -102,6 +101,23 @@ async fn fetch(client: &Client, args: &PsArgs) -> Result<ShownSessions, Failure>
     }
     let sessions = session_table::with_liveness(client, args.reader.id(), found).await;
     Ok(ShownSessions { sessions, has_more })
+}
+
+/// The newest sessions that run or wait, at least `wanted` of them if there are so many. A session that never had a run waits as well,
+/// and is of no interest here: many of them must not hide the others.
+async fn active(client: &Client, query: &ListSessions, wanted: usize) -> Result<Vec<SessionView>, Failure> {
+    let (state, limit) = (Some(ACTIVE_STATES.to_owned()), Some(PAGE_ITEMS_MAX));
+    let mut query = ListSessions { state, limit, ..query.clone() };
+    let mut found = vec![];
+    loop {
+        let page = client.list_sessions(&query).await?;
+        let has_run = |session: &SessionView| session.last_run_id.is_some() || session.active_run_id.is_some();
+        found.extend(page.sessions.into_iter().filter(has_run));
+        query.cursor = page.next_cursor;
+        if found.len() >= wanted || query.cursor.is_none() {
+            return Ok(found);
+        }
+    }
 }
 
 fn nothing(args: &PsArgs) -> &'static str {
@@ -114,6 +130,12 @@ fn nothing(args: &PsArgs) -> &'static str {
 
 fn render(sessions: &[SessionView], times: Times) -> String {
     session_table::render(sessions, times, now(), output::width(), Paint::stdout())
+}
+
+/// The line below the table of `-w`.
+fn footer(shown: usize, has_more: bool, running: usize) -> String {
+    let more = if has_more { ", and more that are not shown" } else { "" };
+    format!("\n{}{more} · {running} running · Ctrl-C quits\n", output::count(shown as i64, "session"))
 }
 
 fn key(session: &SessionView) -> (String, String) {
@@ -165,11 +187,7 @@ impl WatchView<'_> {
             }
             let running = found.sessions.iter().filter(|s| session_table::is_active(s)).count();
             let mut text = render(&found.sessions, self.args.times);
-            let more = if found.has_more { " of more" } else { "" };
-            text.push_str(&format!(
-                "\n{}{more} · {running} running · Ctrl-C quits\n",
-                output::count(found.sessions.len() as i64, "session")
-            ));
+            text.push_str(&footer(found.sessions.len(), found.has_more, running));
             return repaint.paint(&text);
         }
         for session in &found.sessions {
@@ -208,5 +226,17 @@ impl WatchView<'_> {
         if std::mem::take(&mut self.is_lost) && self.repaint.is_none() {
             output::message("connected again\n");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_below_the_table_says_whether_there_are_more_sessions() {
+        assert_eq!(footer(1, false, 0), "\n1 session · 0 running · Ctrl-C quits\n");
+        let more = "\n20 sessions, and more that are not shown · 2 running · Ctrl-C quits\n";
+        assert_eq!(footer(20, true, 2), more);
     }
 }

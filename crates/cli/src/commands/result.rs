@@ -127,8 +127,10 @@ fn field(out: &mut String, name: &str, value: &str) {
 fn text_of(result: &RunResult) -> String {
     let block = |text: &str| format!("\n{}\n", harmless(text).trim_end());
     let Some(last) = &result.final_response else {
-        let removed =
-            result.payloads_removed_at.map(|at| format!("\nretention removed the texts of this run at {at}\n"));
+        let removed = result.payloads_removed_at.map(|at| {
+            let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
+            format!("\nretention removed the texts of this run at {at}\n")
+        });
         return removed.unwrap_or_default();
     };
     let cut = if last.text_truncated { "(the text was shortened)\n" } else { "" };
@@ -300,7 +302,7 @@ mod tests {
         let removed = sample(|body| {
             body["reply"] = Value::Null;
             body["finalResponse"] = Value::Null;
-            body["payloadsRemovedAt"] = "2030-01-01T00:00:00Z".into();
+            body["payloadsRemovedAt"] = "2030-01-01T00:00:00.123456Z".into();
         });
         let text = text(&removed);
         assert!(

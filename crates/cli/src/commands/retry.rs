@@ -125,6 +125,7 @@ fn request(run: &Run, turn: &Command, session: Option<&str>) -> CreateRun {
         tenant_id: Some(run.tenant_id.clone()),
         project_id: Some(run.project_id.clone()),
         workspace_ref: Some(run.workspace_ref.clone()),
+        resource_bundle_ref: run.resource_bundle_ref.clone(),
         provider_id: Some(run.provider_id.clone()),
         backend_profile: Some(run.backend_profile.clone()),
         agent_id: run.agent_id,

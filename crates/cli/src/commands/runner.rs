@@ -174,6 +174,7 @@ async fn prepare(connection: &Connection, args: &RunnerArgs) -> Result<(RunnerOr
     };
     environment.redactor().into_iter().for_each(log::redact_with);
     variables.fill_home()?;
+    variables.make_workspace()?;
     let order = RunnerOrder::host_process(run.run_id, name, run.backend_profile, environment);
     Ok((variables.apply(order)?, finder.client, variables.grace()?))
 }

@@ -247,6 +247,7 @@ pub(crate) async fn serve_with(
     let mut config = Config::load(file, &environment::current(), overrides, &dialects().sections())?;
     // The running version, even if another one has been installed over it.
     config.runner.guard = cfg!(target_os = "linux").then(|| "/proc/self/exe".into());
+    config.server.source_commit = Some(env!("OSTLER_COMMIT").to_owned());
     log::init(log_format.unwrap_or(config.log.format))?;
     let server = tokio::select! {
         started = Server::new(config).with_dialects(dialects()).start() => started?,

@@ -50,8 +50,16 @@ pub(crate) fn state_words(session: &SessionView) -> String {
     }
     let marks = [(session.unread, "unread"), (session.closed_at.is_some(), "closed")];
     let marks = marks.into_iter().filter(|(is_so, _)| *is_so).map(|(_, mark)| mark);
-    let words: Vec<_> = session.state.map(RunState::as_str).into_iter().chain(marks).collect();
-    if words.is_empty() { "waiting for a run".into() } else { words.join(", ") }
+    ended_words(session).into_iter().chain(marks).collect::<Vec<_>>().join(", ")
+}
+
+/// The state of a session in which no turn is active. `None` if it was closed before its first run.
+pub(crate) fn ended_words(session: &SessionView) -> Option<&'static str> {
+    match session.last_run_id.or(session.active_run_id) {
+        None if session.closed_at.is_some() => None,
+        None => Some("waiting for a run"),
+        Some(_) => session.state.map(RunState::as_str),
+    }
 }
 
 pub(crate) fn render(
@@ -121,6 +129,8 @@ pub(crate) mod fixtures {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::{
         fixtures::{running, session},
         *,
@@ -208,6 +218,20 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("failed, unread"), "{text}");
+    }
+
+    #[test]
+    fn a_session_without_a_run_waits_for_one_unless_it_is_closed() {
+        let empty = |closed_at: Value| {
+            session(|body| {
+                body["lastRunId"] = Value::Null;
+                body["unread"] = false.into();
+                body["state"] = if closed_at.is_null() { "waiting".into() } else { Value::Null };
+                body["closedAt"] = closed_at;
+            })
+        };
+        assert_eq!(state_words(&empty(Value::Null)), "waiting for a run");
+        assert_eq!(state_words(&empty("2030-01-01T00:01:00Z".into())), "closed");
     }
 
     #[test]

@@ -5,7 +5,6 @@ use ostler_protocol::{
     Failure,
     ids::RunId,
     kernel::{
-        runs::RunState,
         session_storage::{SessionStorage, StorageKind, StorageQuery},
         sessions::{ControlSession, CreateSession, ListSessions, SessionQuery, SessionView, UpdateSession},
     },
@@ -307,7 +306,7 @@ async fn show(connection: &Connection, args: &ShowSessionArgs) -> Result<u8, Fai
 fn render(session: &SessionView, times: Times) -> String {
     let state = match &session.liveness {
         Some(liveness) if liveness.active => liveness_words(liveness),
-        _ => session.state.map_or("waiting for a run", RunState::as_str).to_owned(),
+        _ => session_table::ended_words(session).unwrap_or("closed").to_owned(),
     };
     let id = |run: Option<RunId>| run.map_or_else(|| "-".to_owned(), |run| run.to_string());
     let unread = if session.unread { "unread" } else { "read" };

@@ -43,8 +43,9 @@ enum TokensVerb {
 #[command(after_help = "Examples:\n  ostler tokens create ci --tenant acme\n  \
     ostler tokens create pool --role runner --tenant acme --expires-in 90d\n  \
     ostler tokens create keys --role provide --tenant acme\n  \
+    ostler tokens create prometheus --role metrics\n  \
     OSTLER_TOKEN=$(ostler tokens create nightly --tenant local) ostler ps")]
-#[command(group(ArgGroup::new("owner").args(["tenants", "operator_profiles"]).required(true)))]
+#[command(group(ArgGroup::new("owner").args(["tenants", "operator_profiles"])))]
 struct CreateTokenArgs {
     /// A name for people
     name: String,
@@ -55,7 +56,7 @@ struct CreateTokenArgs {
     /// on the server
     #[arg(long)]
     operator_profiles: bool,
-    /// Clients submit work, runners execute it, `provide` manages provider profiles
+    /// Clients submit work, runners execute it, `provide` manages provider profiles, `metrics` reads `/metrics` and has no tenant
     #[arg(long, value_enum, default_value = "client")]
     role: RoleFlag,
     /// Its lifetime: 90s, 15m, 12h, 30d [default: unlimited]
@@ -70,6 +71,7 @@ enum RoleFlag {
     Client,
     Runner,
     Provide,
+    Metrics,
 }
 
 /// List service tokens, newest first; never the tokens themselves
@@ -109,6 +111,7 @@ async fn create(connection: &Connection, args: &CreateTokenArgs) -> Result<u8, F
             RoleFlag::Client => TokenRole::Client,
             RoleFlag::Runner => TokenRole::Runner,
             RoleFlag::Provide => TokenRole::Provide,
+            RoleFlag::Metrics => TokenRole::Metrics,
         },
         tenants: args.tenants.clone(),
         expires_in_ms: args.expires_in,
@@ -124,8 +127,21 @@ async fn create(connection: &Connection, args: &CreateTokenArgs) -> Result<u8, F
     Ok(exit_codes::OK)
 }
 
-/// Only profiles can belong to the operator.
+/// Only profiles can belong to the operator, and only metrics to no tenant.
 fn check_role(args: &CreateTokenArgs) -> Result<(), Failure> {
+    let has_owner = args.operator_profiles || !args.tenants.is_empty();
+    match args.role {
+        RoleFlag::Metrics if has_owner => {
+            let message = "a token of the role metrics is for no tenant";
+            return Err(errors::usage(message, "leave out `--tenant` and `--operator-profiles`"));
+        }
+        RoleFlag::Client | RoleFlag::Runner | RoleFlag::Provide if !has_owner => {
+            let message =
+                "the token is for no tenant: --tenant or, with the role provide, --operator-profiles is missing";
+            return Err(errors::usage(message, "name a tenant with `--tenant TENANT`"));
+        }
+        _ => {}
+    }
     if args.operator_profiles && !matches!(args.role, RoleFlag::Provide) {
         let message = "--operator-profiles is for tokens of the role provide";
         return Err(errors::usage(message, "add `--role provide`, or name a tenant with `--tenant`"));
@@ -188,7 +204,11 @@ const TOKENS: Listing<ServiceToken> = Listing {
             token.token_id.to_string(),
             line(&token.name, 200),
             token.role.as_str().to_owned(),
-            if token.tenants.is_empty() { "(operator)".into() } else { line(&token.tenants.join(","), 200) },
+            match (token.role, token.tenants.is_empty()) {
+                (TokenRole::Metrics, _) => "(none)".into(),
+                (_, true) => "(operator)".into(),
+                (_, false) => line(&token.tenants.join(","), 200),
+            },
             state(token, now),
             times.ago(token.created_at, now),
         ]
@@ -235,22 +255,24 @@ mod tests {
     fn a_token_is_for_a_tenant_or_for_the_operators_profiles() {
         use clap::Parser;
         let parse = |more: &[&str]| crate::Cli::try_parse_from([&["ostler", "tokens", "create", "x"], more].concat());
-        for role in ["provide", "client"] {
-            let message = parse(&["--role", role]).err().unwrap().to_string();
-            assert!(message.contains("--tenant") && message.contains("--operator-profiles"), "{message}");
-        }
         assert!(parse(&["--tenant", "a", "--operator-profiles"]).is_err());
         assert!(parse(&["--tenant", "a", "--tenant", "b"]).is_ok());
         assert!(parse(&["--role", "provide", "--operator-profiles"]).is_ok());
-        let args = |role| CreateTokenArgs {
+        let args = |role, operator_profiles| CreateTokenArgs {
             name: "x".into(),
             tenants: vec![],
-            operator_profiles: true,
+            operator_profiles,
             role,
             expires_in: None,
             output: Output { format: Default::default() },
         };
-        assert!(check_role(&args(RoleFlag::Provide)).is_ok());
-        assert!(check_role(&args(RoleFlag::Client)).unwrap_err().message.contains("role provide"));
+        assert!(check_role(&args(RoleFlag::Provide, true)).is_ok());
+        assert!(check_role(&args(RoleFlag::Client, true)).unwrap_err().message.contains("role provide"));
+        for role in [RoleFlag::Provide, RoleFlag::Client] {
+            let message = check_role(&args(role, false)).unwrap_err().message;
+            assert!(message.contains("--tenant") && message.contains("--operator-profiles"), "{message}");
+        }
+        assert!(check_role(&args(RoleFlag::Metrics, false)).is_ok());
+        assert!(check_role(&args(RoleFlag::Metrics, true)).is_err());
     }
 }

@@ -156,7 +156,13 @@ impl FrameView {
                 self.block(note)
             }
             "session_closed" => self.block(Some(format!("the session was closed{}", self.by(data, "closedBy")))),
-            "session_died" => self.block(Some(format!("the session ended: {}", field(data, "reason")))),
+            "session_died" => {
+                let text = match field(data, "reason").as_str() {
+                    "daemon_shutdown" => "the server is stopping; waiting for it to come back".to_owned(),
+                    reason => format!("the session ended: {}", line(reason, LINE_CHARS_MAX)),
+                };
+                self.block(Some(text))
+            }
             // About the stream, or said by another frame.
             "replay_complete" | "session_snapshot" | "slow_client_warning" | "client_evicted" | "stream_error" => {
                 vec![]

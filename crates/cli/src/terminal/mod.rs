@@ -9,6 +9,7 @@ pub(crate) mod list_output;
 pub(crate) mod output;
 pub(crate) mod paint;
 pub(crate) mod permissions;
+pub(crate) mod pods;
 pub(crate) mod progress_bar;
 pub(crate) mod repaint;
 pub(crate) mod screen;

@@ -152,10 +152,20 @@ pub(crate) fn line(text: &str, chars_max: usize) -> String {
     clip(flat.trim(), chars_max)
 }
 
-/// Wraps text to a width, between words; a word wider than that is broken.
+/// Wraps text to a width, between words; a word wider than that is broken. A command between backticks is one word, unless it
+/// is wider than that.
 pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
+    wrap(&words(text, width), width, |_| true)
+}
+
+/// As [`wrapped`], for text with commands to copy: a command between backticks is not broken, even if it is wider than `width`.
+pub(crate) fn wrapped_around_commands(text: &str, width: usize) -> Vec<String> {
+    wrap(&words(text, usize::MAX), width, |word| !word.contains('`'))
+}
+
+fn wrap(words: &[&str], width: usize, may_break: impl Fn(&str) -> bool) -> Vec<String> {
     let (mut lines, mut line, mut wide) = (vec![], String::new(), 0);
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
+    for word in words.iter().map(|word| word.trim_end_matches(' ')).filter(|word| !word.is_empty()) {
         if wide > 0 && wide + 1 + word.width() > width {
             lines.push(std::mem::take(&mut line));
             wide = 0;
@@ -165,7 +175,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> Vec<String> {
         }
         for c in word.chars() {
             let more = c.width().unwrap_or(0);
-            if wide > 0 && wide + more > width {
+            if wide > 0 && wide + more > width && may_break(word) {
                 lines.push(std::mem::take(&mut line));
                 wide = 0;
             }
@@ -279,7 +289,7 @@ pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
             };
         }
         let (mut lines, mut wide) = (String::new(), 0);
-        for word in words(line, width.saturating_sub(margin)) {
+        for word in words(line, usize::MAX) {
             let own = columns(word.trim_end_matches(' '));
             if own > 0 && wide > margin && wide + own > width {
                 lines.truncate(lines.trim_end_matches(' ').len());
@@ -313,7 +323,7 @@ fn words(line: &str, max: usize) -> Vec<&str> {
         // The word opens a command that it does not close.
         if rest[..end].matches('`').count() % 2 == 1 {
             let close = rest[end..].find('`').map(|at| end_of_word(end + at));
-            end = close.filter(|close| columns(&rest[..*close]) <= max).unwrap_or(end);
+            end = close.filter(|close| columns(rest[..*close].trim_end_matches(' ')) <= max).unwrap_or(end);
         }
         let (word, after) = rest.split_at(end);
         words.push(word);
@@ -360,6 +370,8 @@ mod tests {
         assert_eq!(wrapped("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
         assert_eq!(wrapped("读取本地文件", 5), ["读取", "本地", "文件"]);
         assert_eq!(wrapped("", 5), [""]);
+        assert_eq!(wrapped("see `ostler ps` now", 11), ["see", "`ostler ps`", "now"]);
+        assert_eq!(wrapped("see `ostler ps` now", 9), ["see", "`ostler", "ps` now"]);
     }
 
     #[test]
@@ -384,6 +396,20 @@ mod tests {
         assert_eq!(folded("  next:  one two three\n", Some(15)), "  next:  one\n    two three\n");
         assert_eq!((folded(hint, None), folded(hint, Some(80))), (hint.to_owned(), hint.to_owned()));
         assert_eq!(columns("\x1b[1;31mfailed\x1b[0m"), 6);
+    }
+
+    #[test]
+    fn a_command_between_backticks_is_not_broken_even_if_it_is_wider_than_the_terminal() {
+        let login = crate::foreign_words::command_for("login").unwrap();
+        let command = "`ostler contexts add NAME --server URL --token-file FILE`";
+        for width in [20, 40, 60, 80] {
+            let text = folded(&format!("hint: {login}\n"), Some(width));
+            assert!(text.lines().any(|line| line.contains(command)), "{width}: {text}");
+            let lines = wrapped_around_commands(login, width);
+            assert!(lines.iter().any(|line| line.contains(command)), "{width}: {lines:?}");
+            let others = text.lines().filter(|line| !line.contains('`'));
+            assert!(others.map(columns).max().unwrap_or(0) <= width, "{width}: {text}");
+        }
     }
 
     #[test]

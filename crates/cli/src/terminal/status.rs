@@ -56,11 +56,13 @@ pub(crate) fn waiting_words(phase: Phase, external_profile: Option<&str>) -> Str
     }
 }
 
-/// As [`waiting_words`], with the workspace whose server a run waits for, if that is another one.
+/// As [`waiting_words`], with the workspace whose server a run waits for, if that is another one, and why its pod does not start.
 pub(crate) fn liveness_words(liveness: &Liveness) -> String {
-    match liveness.other_workspace.as_deref().filter(|_| liveness.phase == Phase::WaitingRunner) {
-        Some(workspace) => format!("waiting for a server of workspace {}", line(workspace, 200)),
-        None => waiting_words(liveness.phase, liveness.external_profile.as_deref()),
+    let is_waiting = liveness.phase == Phase::WaitingRunner;
+    match (liveness.other_workspace.as_deref(), liveness.pod_reason.as_deref()) {
+        (Some(workspace), _) if is_waiting => format!("waiting for a server of workspace {}", line(workspace, 200)),
+        (None, Some(reason)) if is_waiting => format!("waiting for the pod of its runner: {}", line(reason, 100)),
+        _ => waiting_words(liveness.phase, liveness.external_profile.as_deref()),
     }
 }
 
@@ -170,6 +172,15 @@ mod tests {
         assert!(known.starts_with("the runner waits for the provider until 02:49:22 UTC (in 20s)"), "{known}");
         let unknown = next(serde_json::Value::Null);
         assert!(unknown.contains("has not reported until when") && unknown.contains("ostler cancel"), "{unknown}");
+    }
+
+    #[test]
+    fn a_pod_that_does_not_start_is_named_with_its_reason() {
+        let liveness: Liveness = serde_json::from_value(serde_json::json!({"phase": "waiting-runner", "active": true,
+            "lastSeq": 1, "lastEventAgeMs": 1, "lastCommandActivity": null, "openToolCalls": [], "lease": null,
+            "resumeAt": null, "podReason": "ImagePullBackOff", "suggestedAction": "wait", "recovery": null}))
+        .unwrap();
+        assert_eq!(liveness_words(&liveness), "waiting for the pod of its runner: ImagePullBackOff");
     }
 
     #[test]

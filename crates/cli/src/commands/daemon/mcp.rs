@@ -24,7 +24,7 @@ enum McpVerb {
 
 /// List the MCP servers, and whether they are connected
 ///
-/// Connects to none of them: a server is connected when a session is opened.
+/// Connects to none of them: a server is connected when a session is opened, or tools are listed for a run.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  ostler mcp list\n  ostler mcp list -o json | jq -r '.[] | select(.error) | .name'"
@@ -50,13 +50,14 @@ const SERVERS: Listing<McpServerStatus> = Listing {
         Column::wrapped(3, "NOTE"),
     ],
     row: |server, _, _| {
-        let note = server.error.as_deref().or(server.hint.as_deref()).or(server.description.as_deref());
+        let problems: Vec<_> = [&server.error, &server.hint].into_iter().flatten().map(String::as_str).collect();
+        let note = Some(problems.join("; ")).filter(|note| !note.is_empty()).or_else(|| server.description.clone());
         vec![
             line(&server.name, 200),
             state(server),
             word(&server.transport),
             word(&server.config_origin),
-            line(note.unwrap_or_default(), 200),
+            line(&note.unwrap_or_default(), 400),
         ]
     },
 };

@@ -99,8 +99,12 @@ pub(super) fn render(check: &Check, width: Option<usize>, paint: Paint) -> Strin
     // On a terminal, words are wrapped at the margin and stay in their column.
     let column = |text: &str| match width {
         None => text.to_owned(),
-        Some(width) => output::wrapped(text, width.saturating_sub(MARGIN).max(20)).join(&format!("\n{:MARGIN$}", "")),
+        Some(width) => {
+            let lines = output::wrapped_around_commands(text, width.saturating_sub(MARGIN).max(20));
+            lines.join(&format!("\n{:MARGIN$}", ""))
+        }
     };
     let fix = check.fix.as_ref().map(|fix| format!("{:MARGIN$}{}\n", "", column(&format!("fix: {fix}"))));
-    format!("{painted}{gap}{:<12}{}\n{}", check.name, column(&check.found), fix.unwrap_or_default())
+    // A name that is wider than its column is still followed by a space.
+    format!("{painted}{gap}{:<11} {}\n{}", check.name, column(&check.found), fix.unwrap_or_default())
 }

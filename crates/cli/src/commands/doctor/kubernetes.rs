@@ -12,7 +12,7 @@ use ostler_protocol::{
 use ostler_server::{
     Config,
     config::{KubernetesSection, Overrides},
-    kubernetes::{ACCOUNT_TOKEN, Cluster, ClusterError, ImagePulls},
+    kubernetes::{ACCOUNT_TOKEN, ClaimClass, Cluster, ClusterError, ImagePulls},
 };
 
 use super::checks::{Check, CheckState, DoctorReport, of_failure, within};
@@ -32,7 +32,11 @@ pub(super) async fn run_checks(connection: &Connection, file: Option<&Path>, rep
     report.extend([launcher(config.runner.launcher, cluster.namespace())]);
     report.extend([rights(cluster.missing_rights().await, cluster.namespace())]);
     let class = section.storage_class.as_deref();
-    report.extend([storage(class, cluster.find_storage_class(class).await)]);
+    report.extend([match cluster.find_storage_class(class).await {
+        // The server's own account may not: the cluster shows the class by a claim.
+        Err(ClusterError::Refused(_)) => claim_class(class, cluster.claim_class(section).await),
+        found => storage(class, found),
+    }]);
     let image_name = section.image.as_deref().unwrap_or_default();
     report.extend([image(image_name, &cluster.image_pulls(image_name).await)]);
     report.extend([server_address(section, Path::new(ACCOUNT_TOKEN).exists()).await]);
@@ -66,8 +70,45 @@ fn rights(missing: Result<Vec<(&str, &str, &str)>, ClusterError>, namespace: &st
     Check::of("rights", CheckState::Fail, found, "apply the Role and RoleBinding of deploy/kubernetes/base/access.yaml")
 }
 
+const STORAGE_FIX: &str = "set kubernetes.storage_class to one that `kubectl get storageclass` lists";
+const NO_DEFAULT_CLASS: &str =
+    "no storage class is named, and the cluster has no default: volume claims would wait for ever";
+
+/// What claims show of the class, if classes cannot be read. A cluster accepts a claim whose class does not exist, so a class that
+/// is named is only known to exist once a claim of it has a volume.
+fn claim_class(wanted: Option<&str>, shown: Result<ClaimClass, ClusterError>) -> Check {
+    match (shown, wanted) {
+        (Ok(ClaimClass { assigned: Some(name), bound: 1.. }), _) => {
+            Check::ok("storage", format!("claims of the storage class {} have volumes", line(&name, 100)))
+        }
+        (Ok(ClaimClass { assigned: Some(name), .. }), None) => {
+            Check::ok("storage", format!("the default storage class is {}", line(&name, 100)))
+        }
+        (Ok(ClaimClass { assigned: None, .. }), None) => {
+            Check::of("storage", CheckState::Fail, NO_DEFAULT_CLASS, STORAGE_FIX)
+        }
+        (Ok(_), Some(wanted)) => {
+            let found = format!(
+                "unknown: this account may not read storage classes, and no claim of the class {} has a volume yet",
+                line(wanted, 100)
+            );
+            Check::of("storage", CheckState::Skip, found, "run this once with an administrator's kubeconfig")
+        }
+        (Err(ClusterError::Refused(why)), _) => {
+            let found = format!("the cluster refuses a volume claim: {}", line(&why, 300));
+            Check::of(
+                "storage",
+                CheckState::Fail,
+                found,
+                "check the rights of this account and the quota of the namespace",
+            )
+        }
+        (Err(error), _) => unreachable("storage", &error),
+    }
+}
+
 fn storage(wanted: Option<&str>, found: Result<Option<String>, ClusterError>) -> Check {
-    let fix = "set kubernetes.storage_class to one that `kubectl get storageclass` lists";
+    let fix = STORAGE_FIX;
     match (found, wanted) {
         (Ok(Some(name)), Some(_)) => Check::ok("storage", format!("the storage class {} exists", line(&name, 100))),
         (Ok(Some(name)), None) => Check::ok("storage", format!("the default storage class is {}", line(&name, 100))),
@@ -75,14 +116,7 @@ fn storage(wanted: Option<&str>, found: Result<Option<String>, ClusterError>) ->
             let found = format!("there is no storage class {}", line(wanted, 100));
             Check::of("storage", CheckState::Fail, found, fix)
         }
-        (Ok(None), None) => {
-            let found = "no storage class is named, and the cluster has no default: volume claims would wait for ever";
-            Check::of("storage", CheckState::Fail, found, fix)
-        }
-        (Err(ClusterError::Refused(_)), _) => {
-            let found = "unknown: this account may not read storage classes";
-            Check::of("storage", CheckState::Skip, found, "run this once with an administrator's kubeconfig")
-        }
+        (Ok(None), None) => Check::of("storage", CheckState::Fail, NO_DEFAULT_CLASS, fix),
         (Err(error), _) => unreachable("storage", &error),
     }
 }
@@ -195,8 +229,13 @@ mod tests {
         assert_eq!(storage(None, Ok(Some("standard".into()))).state, CheckState::Ok);
         assert_eq!(storage(Some("fast"), Ok(None)).state, CheckState::Fail);
         assert_eq!(storage(None, Ok(None)).state, CheckState::Fail);
-        assert_eq!(storage(None, Err(ClusterError::Refused("forbidden".into()))).state, CheckState::Skip);
         assert_eq!(storage(None, Err(late())).state, CheckState::Fail);
+        let shown = |assigned: Option<&str>, bound| Ok(ClaimClass { assigned: assigned.map(str::to_owned), bound });
+        assert_eq!(claim_class(None, shown(Some("standard"), 0)).state, CheckState::Ok);
+        assert_eq!(claim_class(None, shown(None, 0)).state, CheckState::Fail);
+        assert_eq!(claim_class(Some("fast"), shown(Some("fast"), 2)).state, CheckState::Ok);
+        assert_eq!(claim_class(Some("fast"), shown(Some("fast"), 0)).state, CheckState::Skip);
+        assert_eq!(claim_class(None, Err(ClusterError::Refused("quota".into()))).state, CheckState::Fail);
     }
 
     #[test]

@@ -147,7 +147,7 @@ async fn server(client: &Client, settings: &Settings, report: &mut DoctorReport)
         }
     };
     report.extend([Check::ok("server", format!("responds in {} ms", began.elapsed().as_millis()))]);
-    report.extend([version(&health, env!("CARGO_PKG_VERSION"))]);
+    report.extend([version(&health, env!("CARGO_PKG_VERSION"), env!("OSTLER_COMMIT"))]);
     if let Err(failure) = check(within(open.capabilities()).await, &[]) {
         report.extend([of_failure("protocol", &failure)]);
     }
@@ -191,8 +191,17 @@ fn foreign(why: &str) -> Check {
     Check::of("server", CheckState::Fail, format!("something responds, but it is not Ostler: {why}"), fix)
 }
 
-fn version(health: &Health, ours: &str) -> Check {
-    let theirs = line(&health.version, 40);
+/// Compares the versions, and the commits of the same version. A commit may be shortened, or unknown.
+fn version(health: &Health, ours: &str, our_commit: &str) -> Check {
+    const UNKNOWN: &str = "unknown";
+    let (theirs, their_commit) = (line(&health.version, 40), line(&health.source_commit, 40));
+    let is_known = our_commit != UNKNOWN && their_commit != UNKNOWN && !their_commit.is_empty();
+    let is_same_commit = our_commit.starts_with(&their_commit) || their_commit.starts_with(our_commit);
+    if theirs == ours && is_known && !is_same_commit {
+        let found = format!("{ours}, here of commit {our_commit}, on the server of commit {their_commit}");
+        let fix = "install the same build on both; until then, they may differ in details";
+        return Check::of("version", CheckState::Warn, found, fix);
+    }
     if theirs == ours {
         return Check::ok("version", format!("{ours}, here and on the server"));
     }
@@ -208,7 +217,7 @@ fn clock(date: Option<&str>, now: Timestamp) -> Check {
     let skew_s = (now.as_second() - theirs.as_second()).abs();
     let state = worst(skew_s >= SKEW_S_FAIL, skew_s >= SKEW_S_WARN);
     let found = if skew_s <= 1 { "in sync with the server's".into() } else { format!("{skew_s} s from the server's") };
-    Check::of("clock", state, found, "set both clocks by NTP (timedatectl set-ntp true)")
+    Check::of("clock", state, found, "set both clocks by NTP: `timedatectl set-ntp true`")
 }
 
 async fn token(client: &Client, settings: &Settings) -> Check {
@@ -375,6 +384,13 @@ fn program(profile: &ProviderProfile) -> Option<Check> {
 
 /// Which Codex the server runs, and whether it works.
 fn codex(found: &CodexProgram) -> Check {
+    if let Some(image) = &found.image {
+        let found = format!(
+            "must be in the image of runners ({}); `ostler profiles validate codex` tries it",
+            line(image, 200)
+        );
+        return Check::of("codex", CheckState::Skip, found, "");
+    }
     let program = found.program.as_deref().map(|program| line(program, 200));
     let problem = line(found.problem.as_deref().unwrap_or("the server gave no reason"), 200);
     match (program, &found.version) {
@@ -385,7 +401,7 @@ fn codex(found: &CodexProgram) -> Check {
         }
         (None, _) => {
             let fix =
-                "for Codex's profiles: npm install -g @openai/codex on the server's machine, or set its agents.codex";
+                "for Codex's profiles: `npm install -g @openai/codex` on the server's machine, or set its agents.codex";
             Check::of("codex", CheckState::Warn, problem, fix)
         }
     }

@@ -101,9 +101,23 @@ fn another_version_is_a_warning() {
     let health: Health = serde_json::from_value(serde_json::json!({"serviceId": "ostler", "status": "ok",
         "version": "9.0.0", "sourceCommit": "x"}))
     .unwrap();
-    let check = version(&health, "0.1.0");
+    let check = version(&health, "0.1.0", "x");
     assert_eq!((check.state, check.found.as_str()), (CheckState::Warn, "here 0.1.0, the server 9.0.0"));
-    assert_eq!(version(&health, "9.0.0").state, CheckState::Ok);
+    assert_eq!(version(&health, "9.0.0", "x").state, CheckState::Ok);
+}
+
+#[test]
+fn another_commit_of_the_same_version_is_a_warning() {
+    let check = |theirs: &str, ours: &str| {
+        let health = serde_json::json!({"serviceId": "ostler", "status": "ok", "version": "1", "sourceCommit": theirs});
+        version(&serde_json::from_value(health).unwrap(), "1", ours)
+    };
+    let other = check("0123456789ab", "fedcba987654");
+    let found = "1, here of commit fedcba987654, on the server of commit 0123456789ab";
+    assert_eq!((other.state, other.found.as_str()), (CheckState::Warn, found));
+    for (theirs, ours) in [("0123456789abcdef", "0123456789ab"), ("unknown", "0123456789ab"), ("0123", "unknown")] {
+        assert_eq!(check(theirs, ours).state, CheckState::Ok, "{theirs} {ours}");
+    }
 }
 
 #[test]
@@ -113,6 +127,30 @@ fn each_line_shows_the_state_and_the_fix() {
     let text = "ok    server      responds\nfail  token       rejected\n                  fix: set OSTLER_TOKEN\n\n1 check failed, 0 warnings\n";
     let lines: String = checks.iter().map(|check| render(check, None, Paint::PLAIN)).collect();
     assert_eq!(lines + &verdict(&checks), text);
+}
+
+#[test]
+fn a_command_in_a_fix_is_not_broken() {
+    let fix = "install it, or change the command: `ostler profiles config a-rather-long-name --file /etc/config.toml`";
+    for width in [60, 80] {
+        let text = render(&Check::of("profile", CheckState::Fail, "missing", fix), Some(width), Paint::PLAIN);
+        let command = "                  `ostler profiles config a-rather-long-name --file /etc/config.toml`";
+        assert!(text.lines().any(|line| line == command), "{width}: {text}");
+    }
+}
+
+#[test]
+fn a_long_name_is_followed_by_a_space() {
+    let check = Check::ok("server address", "https://ostler.example responds");
+    assert_eq!(render(&check, None, Paint::PLAIN), "ok    server address https://ostler.example responds\n");
+}
+
+#[test]
+fn the_codex_of_runners_in_pods_is_not_looked_for_on_this_machine() {
+    let found = CodexProgram { image: Some("registry.example/ostler:1".into()), ..CodexProgram::default() };
+    let check = codex(&found);
+    assert_eq!(check.state, CheckState::Skip);
+    assert!(check.found.contains("registry.example/ostler:1"), "{}", check.found);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::{
         paint::Paint,
         permissions::{self, answer_commands, has_more_lines},
         times::now,
-        typed_lines::TypedLines,
+        typed_lines::{Typed, TypedLines},
     },
 };
 
@@ -101,7 +101,12 @@ impl Questions {
     /// The next typed line. Never completes while no request is open.
     pub(crate) async fn line(&mut self) -> Option<String> {
         match &mut self.typed {
-            Some(typed) if !self.open.is_empty() => typed.next().await,
+            Some(typed) if !self.open.is_empty() => typed.next().await.map(|typed| match typed {
+                Typed::Line(line) => line,
+                Typed::Key(key) => key.into(),
+                // No answer, so the person is asked again.
+                Typed::InvalidLine => String::new(),
+            }),
             _ => std::future::pending().await,
         }
     }

@@ -36,6 +36,14 @@ fn printed(view: &mut FrameView, frames: &[ReceivedFrame]) -> String {
 }
 
 #[test]
+fn a_server_that_stops_does_not_end_the_session() {
+    let died = |reason: &str| frame("session_died", json!({"sessionId": "s", "reason": reason}));
+    let stopping = "the server is stopping; waiting for it to come back\n";
+    assert_eq!(printed(&mut view(), &[died("daemon_shutdown")]), stopping);
+    assert_eq!(printed(&mut view(), &[died("agent_crashed")]), "the session ended: agent_crashed\n");
+}
+
+#[test]
 fn a_turn_is_shown_as_it_streams() {
     let mut other = text("user_message_chunk", "list the files");
     other.originator_client_id = Some("client_0123456789abcdef".into());

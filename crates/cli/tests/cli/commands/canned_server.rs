@@ -357,3 +357,42 @@ fn the_token_file_is_found_and_sent_only_to_this_machine() {
     assert_eq!(stderr, "no sessions yet; start one: ostler run \"say hello\"\n");
     assert_eq!(server.seen("GET")[0].authorization.as_deref(), Some("Bearer planted-token-123"));
 }
+
+/// A server that loses its store after this many reads of the run.
+fn losing_its_store(reads: usize) -> Canned {
+    Canned::start(move |_, before| match before.iter().filter(|seen| seen.line.contains(&run_id())).count() {
+        count if count <= reads => (200, run().to_string()),
+        _ => {
+            let details = json!({"rule": "store-unreachable"});
+            let body =
+                json!({"failureKind": "infra-failed", "message": "no store", "traceId": "trc_1", "details": details});
+            (503, body.to_string())
+        }
+    })
+}
+
+#[test]
+fn a_wait_whose_server_has_lost_its_store_does_not_exit_like_a_failed_run() {
+    let server = losing_its_store(1);
+    let (code, stdout, stderr) =
+        finish(server.command(&["wait", &run_id(), "--for", "completed,failed", "--timeout", "1s"]));
+    assert_eq!((code, stdout.as_str()), (7, ""), "{stderr}");
+    assert!(stderr.contains("error: the state of the run is unknown: no store\n"), "{stderr}");
+    let again = format!("wait {} --for completed,failed --timeout 1s` waits again\n", run_id());
+    assert!(stderr.contains(&again), "{stderr}");
+    let (code, _, stderr) = finish(losing_its_store(0).command(&["wait", &run_id()]));
+    assert_eq!(code, 7, "{stderr}");
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_although_the_server_does_not_respond() {
+    let server = Canned::start(|_, before| {
+        if before.iter().filter(|seen| seen.line.contains(&run_id())).count() > 1 {
+            std::thread::sleep(Duration::from_secs(20));
+        }
+        (200, run().to_string())
+    });
+    // A wait for the late response would report that the run is still running, with 9.
+    let (code, _, stderr) = finish(server.command(&["wait", &run_id(), "--timeout", "1s"]));
+    assert_eq!(code, 7, "{stderr}");
+}

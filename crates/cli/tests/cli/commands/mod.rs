@@ -13,6 +13,7 @@ mod preflight;
 mod profiles;
 mod readme;
 mod reads;
+pub(crate) mod resource_bundles;
 mod run_input;
 mod runner;
 mod serve;

@@ -4,7 +4,7 @@ use std::{io::Read, process::Output, time::Duration};
 
 use crate::fixtures::{
     http::Http,
-    process::eventually,
+    process::{eventually, ostler},
     runner::{count, submit},
     test_home::{Engine, TestHome, both_engines, mode},
 };
@@ -25,6 +25,19 @@ fn the_ready_line_is_the_only_output_on_stdout(engine: Engine) {
     assert_eq!(readiness["durability"]["durable"], true, "{readiness}");
     let (status, _, rest) = server.terminate();
     assert_eq!((status.code(), rest), (Some(0), vec![]));
+}
+
+#[test]
+fn health_names_the_commit_that_the_version_names() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let version = String::from_utf8(ostler(&["--version"]).output().unwrap().stdout).unwrap();
+    for path in ["/health", "/health/live", "/health/readiness"] {
+        let health = Http::with_token(&server.address, None).get(path).good();
+        let commit = health["sourceCommit"].as_str().unwrap();
+        assert!(version.contains(&format!("(commit {commit}, ")), "{path}: {commit} and {version}");
+    }
+    server.stop();
 }
 
 #[both_engines]

@@ -55,6 +55,14 @@ fn every_block_of_commands_is_run_or_says_why_not() {
     assert!(unmarked.is_empty(), "blocks without a mark (see documents/blocks.rs): {unmarked:#?}");
 }
 
+/// A shell would misread values that contain `&`, as addresses of databases do.
+#[test]
+fn no_guide_reads_the_environment_file_of_the_unit_with_a_shell() {
+    for (name, text) in documents() {
+        assert!(!text.contains(". /etc/ostler/environment"), "{name}");
+    }
+}
+
 /// One test for each half of the pages, so that they run beside each other.
 #[test]
 fn commands_of_the_guides_work_first_half() {

@@ -46,6 +46,7 @@ impl Scene {
         let more = [
             ("OSTLER_SERVER__WORKSPACE", workspace.to_str().unwrap()),
             ("OSTLER_MCP__SERVERS", servers.as_str()),
+            ("OSTLER_MCP__LIST_WAIT_MS", "20000"),
             ("NOTES_TOKEN", SECRET),
         ];
         let server = BackendServer::open_on(Engine::Sqlite, &MODEL, "resident", &more);

@@ -27,8 +27,11 @@ impl Scene {
         let script = write_script(directory.path());
         let started = |expose: &str| json!({"command": python(), "args": [script, "good"], "expose": expose});
         let servers = json!({"notes": started("toolkit"), "near": started("direct")}).to_string();
-        let more =
-            [("OSTLER_SERVER__WORKSPACE", workspace.to_str().unwrap()), ("OSTLER_MCP__SERVERS", servers.as_str())];
+        let more = [
+            ("OSTLER_SERVER__WORKSPACE", workspace.to_str().unwrap()),
+            ("OSTLER_MCP__SERVERS", servers.as_str()),
+            ("OSTLER_MCP__LIST_WAIT_MS", "20000"),
+        ];
         let server = BackendServer::open_on(Engine::Sqlite, backend, launcher, &more);
         Self { server, workspace, _directory: directory }
     }

@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use ostler_runner::guard::landlock_level;
+use ostler_runner::guard::{TOOL_LANDLOCK_LEVEL_MIN, landlock_level};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -166,6 +166,76 @@ fn a_read_only_workspace_can_be_read_and_not_written() {
     let attempts = [("read", format!("cat {} >/dev/null", file.display())), ("write", write(&work.join("new")))];
     let could = tries(&reach, &attempts);
     assert_eq!(could, [("read".to_owned(), true), ("write".to_owned(), landlock_level() == 0)]);
+}
+
+/// What runs in the sandbox that takes bubblewrap's place.
+fn sandboxed(arguments: &[&str], script: &str) -> Command {
+    let own = ["guard", "--tools", "--", "bwrap", "bwrap"];
+    let mut command = ostler(&[&own[..], arguments, &["--argv0", "tool", "--", "/bin/sh", "-c", script]].concat());
+    command.env("PATH", std::env::var_os("PATH").unwrap());
+    command
+}
+
+#[test]
+fn a_tool_can_read_and_write_what_bubblewraps_arguments_say() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
+    for folder in ["work", "home/scratch", "secret"] {
+        std::fs::create_dir_all(place.path().join(folder)).unwrap();
+    }
+    for file in ["home/auth.json", "secret/key", "open"] {
+        std::fs::write(place.path().join(file), "text").unwrap();
+    }
+    let (work, home, scratch, secret) = (at("work"), at("home"), at("home/scratch"), at("secret"));
+    let mounts =
+        ["--as-pid-1", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--perms", "111", "--tmpfs", &home];
+    let mounts = [&mounts[..], &["--bind", &scratch, &scratch, "--bind", &work, &work, "--perms", "000"]].concat();
+    let mounts = [&mounts[..], &["--tmpfs", &secret, "--unshare-net", "--cap-drop", "ALL"]].concat();
+    let attempts = [
+        format!("cat {}", at("open")),
+        format!("echo x > {work}/new"),
+        format!("echo x > {scratch}/new"),
+        format!("cat {home}/auth.json"),
+        format!("cat {secret}/key"),
+        format!("echo x > {home}/new"),
+        format!("echo x > {}", at("new")),
+    ];
+    let lines: Vec<_> = attempts.iter().map(|attempt| format!("({attempt}) >/dev/null 2>&1; echo $?")).collect();
+    let output = sandboxed(&mounts, &format!("echo $0; {}", lines.join("; "))).output().unwrap();
+    if landlock_level() < TOOL_LANDLOCK_LEVEL_MIN {
+        assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+        return;
+    }
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed.lines().next(), Some("tool"), "the name that --argv0 gives");
+    let codes: Vec<_> = printed.lines().skip(1).map(|code| code == "0").collect();
+    assert_eq!(codes, [true, true, true, false, false, false, false], "{printed}");
+}
+
+/// In a pod, the runner's report is a file in `/dev`.
+#[test]
+fn a_tool_can_write_to_devices_and_not_to_files_beside_them() {
+    if landlock_level() < TOOL_LANDLOCK_LEVEL_MIN {
+        return;
+    }
+    let file = format!("/dev/ostler-guard-test-{}", std::process::id());
+    // Only root can create it. Without it, only the device is tried.
+    let is_there = std::fs::write(&file, "report").is_ok();
+    let script = format!("echo x > /dev/null && echo device; echo x > {file} && echo file");
+    let output = sandboxed(&["--ro-bind", "/", "/", "--dev", "/dev"], &script).output();
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    assert_eq!(String::from_utf8(output.unwrap().stdout).unwrap(), "device\n");
+    assert_eq!(text, if is_there { "report" } else { "" });
+}
+
+#[test]
+fn a_tool_does_not_start_with_arguments_that_cannot_be_enforced() {
+    let output = sandboxed(&["--ro-bind", "/", "/", "--overlay-src", "/"], "echo started").output().unwrap();
+    assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let help = ostler(&["guard", "--tools", "--", "bwrap", "bwrap", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(["--argv0", "--perms", "--as-pid-1"].iter().all(|option| help.contains(option)), "{help}");
 }
 
 #[test]

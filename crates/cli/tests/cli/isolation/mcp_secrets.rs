@@ -35,6 +35,7 @@ fn configure(home: &mut TestHome, web: &HttpMcpServer) -> String {
         ("OSTLER_LOG", "debug"),
         ("OSTLER_SERVER__WORKSPACE", workspace.as_str()),
         ("OSTLER_MCP__SERVERS", &servers.to_string()),
+        ("OSTLER_MCP__LIST_WAIT_MS", "20000"),
         ("NOTES_TOKEN", VARIABLE),
         ("WEB_HEADER", HEADER),
         ("PATH", &std::env::var("PATH").unwrap()),

@@ -383,7 +383,11 @@ fn a_terminal_shows_the_work_then_its_progress_then_the_result(engine: Engine) {
     let lines: Vec<_> = backup.screen.lines().collect();
     assert_eq!(lines.len(), 3, "{}", backup.screen);
     assert_eq!(lines[0], format!("backing up {data} to {}", file.display()));
-    assert!(lines[1].starts_with(&format!("{}: ", file.display())) && lines[1].ends_with(" files"), "{}", lines[1]);
+    assert!(
+        lines[1].starts_with(&format!("{}: ", file.display())) && lines[1].ends_with(&format!(" files; from {data}")),
+        "{}",
+        lines[1]
+    );
     assert!(lines[2].starts_with("the file is not encrypted"), "{}", lines[2]);
     // The bar is on a line of its own, which is empty again before the result is printed.
     let order = [lines[0], "\rfiles  ", "\rstore  ", "\rchanged files ", "\r\x1b[K", lines[1], lines[2]];

@@ -31,8 +31,12 @@ impl Workspace {
         Self { path, servers, _directory: directory }
     }
 
-    fn settings(&self) -> [(&str, &str); 2] {
-        [("OSTLER_SERVER__WORKSPACE", text(&self.path)), ("OSTLER_MCP__SERVERS", &self.servers)]
+    fn settings(&self) -> [(&str, &str); 3] {
+        [
+            ("OSTLER_SERVER__WORKSPACE", text(&self.path)),
+            ("OSTLER_MCP__SERVERS", &self.servers),
+            ("OSTLER_MCP__LIST_WAIT_MS", "20000"),
+        ]
     }
 
     fn reference(&self) -> Value {

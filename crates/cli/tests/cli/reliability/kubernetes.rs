@@ -1,19 +1,25 @@
 //! Whole runs in a cluster: the server creates Jobs, a node starts the real runner for each pod, and pods are killed, deleted and
-//! lost in the middle of a turn.
+//! lost in the middle of a turn. They run on the cluster that `OSTLER_TEST_KUBECONFIG` names, if it is set.
+
+mod codex;
 
 use std::path::Path;
 
 use ostler_testkit::kube::{
-    KubeApi, NAMESPACE,
+    KubeCluster,
     kubelet::{Kubelet, find_claim_directory},
 };
 use serde_json::{Value, json};
 
-use crate::fixtures::{
-    http::Http,
-    process::{Server, eventually, stdout_of},
-    runner::run_request,
-    test_home::{Engine, TestHome, both_engines},
+use crate::{
+    commands::resource_bundles::{bundle, commit},
+    fixtures::{
+        http::Http,
+        process::{Server, eventually, stdout_of},
+        runner::run_request,
+        shell_agent,
+        test_home::{Engine, TestHome, both_engines},
+    },
 };
 
 const IMAGE: &str = "ostler:test";
@@ -24,33 +30,46 @@ struct ClusterServer {
     /// `None` while it is being restarted.
     server: Option<Server>,
     home: TestHome,
-    api: KubeApi,
+    cluster: KubeCluster,
 }
 
 impl ClusterServer {
     fn launch(engine: Engine) -> Self {
-        let api = KubeApi::start().unwrap();
-        let images = [(IMAGE, Path::new(env!("CARGO_BIN_EXE_ostler")))];
-        let node = Kubelet::start(&api.kubelet_kubeconfig(), api.directory(), "node-a", &images).unwrap();
+        Self::launch_image(engine, Path::new(env!("CARGO_BIN_EXE_ostler")))
+    }
+
+    /// As [`ClusterServer::launch`], with this program for pods.
+    fn launch_image(engine: Engine, program: &Path) -> Self {
+        let cluster = KubeCluster::start().unwrap();
+        let node = cluster.start_node(&[(IMAGE, program)]).unwrap();
         let mut home = TestHome::on_disk(engine).without_runner();
         // Pods must know the address of the server before it starts.
         let first = home.serve();
         let address = first.address.clone();
         first.stop();
+        let kubeconfig = cluster.kubeconfig();
+        let selector = json!({"kubernetes.io/hostname": cluster.node()});
         for (name, value) in [
             ("OSTLER_RUNNER__LAUNCHER", "kubernetes"),
             ("OSTLER_RUNNER__SLOTS", "8"),
             ("OSTLER_RUNNER__LEASE_MS", "2000"),
             ("OSTLER_KUBERNETES__RESYNC_MS", "200"),
-            ("OSTLER_KUBERNETES__KUBECONFIG", api.kubeconfig().to_str().unwrap()),
+            ("OSTLER_KUBERNETES__KUBECONFIG", kubeconfig.to_str().unwrap()),
+            ("OSTLER_KUBERNETES__NAMESPACE", cluster.namespace()),
+            ("OSTLER_KUBERNETES__NODE_SELECTOR", &selector.to_string()),
             ("OSTLER_KUBERNETES__IMAGE", IMAGE),
             ("OSTLER_KUBERNETES__GRACE_S", "10"),
+            ("OSTLER_WORKSPACES__GIT_PROTOCOLS", "file"),
             ("OSTLER_KUBERNETES__SERVER_URL", &format!("http://{address}")),
         ] {
             home.set(name, value);
         }
+        // The server looks for Codex on its own machine too.
+        if let Ok(codex) = std::env::var("OSTLER_TEST_CODEX") {
+            home.set("OSTLER_AGENTS__CODEX", &codex);
+        }
         let server = home.serve_at(&address);
-        Self { node, server: Some(server), home, api }
+        Self { node, server: Some(server), home, cluster }
     }
 
     fn server(&self) -> &Server {
@@ -103,14 +122,14 @@ fn slow(word: &str) -> String {
 
 #[both_engines]
 fn a_run_is_executed_by_a_pod(engine: Engine) {
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
-    let (run_id, command_id, job) = cluster.start_run(&mut http, "hello, cluster");
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, "hello, cluster");
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("hello, cluster")));
     let path = text(&job["poll"]["job"]);
     let job = eventually("the job ends", || Some(http.get(&path).good()).filter(|job| job["phase"] == "succeeded"));
-    assert_eq!((&job["observed"]["exitCode"], &job["observed"]["nodeName"]), (&json!(0), &json!("node-a")));
+    assert_eq!((&job["observed"]["exitCode"], &job["observed"]["nodeName"]), (&json!(0), &json!(setup.cluster.node())));
     // The runner's own report.
     let summary = &job["terminalSummary"];
     assert_eq!(
@@ -118,37 +137,39 @@ fn a_run_is_executed_by_a_pod(engine: Engine) {
         (&json!("idle"), &json!("completed"), &json!(1))
     );
     let job_id = text(&job["runnerJobId"]);
-    let log = stdout_of(cluster.home.cli(Some(cluster.server()), &["jobs", "log", "-f", &run_id, &job_id]));
+    let log = stdout_of(setup.home.cli(Some(setup.server()), &["jobs", "log", "-f", &run_id, &job_id]));
     assert!(log.contains("\"status\":\"idle\""), "{log}");
-    let names: Vec<_> = cluster.api.objects("jobs").iter().map(|job| text(&job["metadata"]["name"])).collect();
+    let names: Vec<_> = setup.cluster.objects("jobs").iter().map(|job| text(&job["metadata"]["name"])).collect();
     assert_eq!(names, [text(&job["jobName"])]);
-    let calls: u64 = ["create", "get", "delete"].iter().map(|verb| cluster.api.count(verb, "jobs")).sum();
-    assert!(calls + cluster.api.count("create", "secrets") <= 3, "{:?}", cluster.api.calls());
+    if let Some(api) = setup.cluster.own() {
+        let calls: u64 = ["create", "get", "delete"].iter().map(|verb| api.count(verb, "jobs")).sum();
+        assert!(calls + api.count("create", "secrets") <= 3, "{:?}", api.calls());
+    }
 }
 
 #[both_engines]
 fn a_pod_that_is_killed_in_a_turn_is_replaced(engine: Engine) {
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
-    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
-    let pod = cluster.running_pod(&text(&job["jobName"]));
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &slow("first"));
+    let pod = setup.running_pod(&text(&job["jobName"]));
     has_said(&mut http, &run_id, "first");
-    assert!(cluster.node.oom_kill(&pod));
+    assert!(setup.node.oom_kill(&pod));
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
     let phases: Vec<_> = http.events(&run_id).iter().map(|event| event["payload"]["phase"].clone()).collect();
     assert!(phases.contains(&json!("runner-ended")), "{phases:?}");
-    assert_eq!(cluster.api.objects("jobs").len(), 2);
+    assert_eq!(setup.cluster.objects("jobs").len(), 2);
 }
 
 #[both_engines]
 fn a_pod_that_is_drained_hands_back_its_run_and_uses_no_attempt(engine: Engine) {
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
-    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
-    let pod = cluster.running_pod(&text(&job["jobName"]));
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &slow("first"));
+    let pod = setup.running_pod(&text(&job["jobName"]));
     has_said(&mut http, &run_id, "first");
-    assert!(cluster.node.terminate(&pod, 10));
+    assert!(setup.node.terminate(&pod, 10));
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
     let path = text(&job["poll"]["job"]);
@@ -160,8 +181,8 @@ fn a_pod_that_is_drained_hands_back_its_run_and_uses_no_attempt(engine: Engine) 
 #[both_engines]
 fn the_log_and_the_report_of_a_pod_have_no_values_of_its_variables(engine: Engine) {
     const VALUE: &str = "pl4nted-token-0123456789";
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
     let run_id = text(&http.post("/api/v1/runs", &run_request()).good()["runId"]);
     let fail = json!({"kind": "backend-failed", "message": format!("the token {VALUE} was rejected")});
     let prompt = json!({"script": [{"fail": fail}]}).to_string();
@@ -172,10 +193,10 @@ fn the_log_and_the_report_of_a_pod_have_no_values_of_its_variables(engine: Engin
     let path = text(&job["poll"]["job"]);
     eventually("the job ends", || (http.get(&path).good()["phase"] == "succeeded").then_some(()));
     // As the cluster has them: a server that does not know the value may serve them.
-    let pods = cluster.api.objects("pods");
+    let pods = setup.cluster.objects("pods");
     let report = text(&pods[0]["status"]["containerStatuses"][0]["state"]["terminated"]["message"]);
     let uid = text(&pods[0]["metadata"]["uid"]);
-    let log = std::fs::read_to_string(cluster.api.directory().join("pods").join(uid).join("log")).unwrap();
+    let log = std::fs::read_to_string(setup.cluster.directory().join("pods").join(uid).join("log")).unwrap();
     for (what, content) in [("report", report), ("log", log)] {
         assert!(content.contains("was rejected") && !content.contains("pl4nted"), "{what}: {content}");
     }
@@ -183,50 +204,53 @@ fn the_log_and_the_report_of_a_pod_have_no_values_of_its_variables(engine: Engin
 
 #[both_engines]
 fn a_job_that_is_deleted_hands_back_its_run(engine: Engine) {
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
-    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &slow("first"));
     let name = text(&job["jobName"]);
-    cluster.running_pod(&name);
+    setup.running_pod(&name);
     has_said(&mut http, &run_id, "first");
-    assert!(cluster.api.remove("jobs", NAMESPACE, &name));
+    assert!(setup.cluster.remove("jobs", &name));
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
     let second = format!("{name}-2");
-    assert!(cluster.api.object("jobs", NAMESPACE, &second).is_some());
+    assert!(setup.cluster.object("jobs", &second).is_some());
 }
 
 #[both_engines]
 fn a_pod_works_on_while_its_server_is_restarted(engine: Engine) {
-    let mut cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
-    let (run_id, command_id, job) = cluster.start_run(&mut http, &slow("first"));
-    cluster.running_pod(&text(&job["jobName"]));
+    let mut setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &slow("first"));
+    setup.running_pod(&text(&job["jobName"]));
     has_said(&mut http, &run_id, "first");
-    let address = cluster.server().address.clone();
-    cluster.server.take().unwrap().kill();
-    cluster.server = Some(cluster.home.serve_at(&address));
-    let mut http = Http::new(cluster.server());
+    let address = setup.server().address.clone();
+    setup.server.take().unwrap().kill();
+    setup.server = Some(setup.home.serve_at(&address));
+    let mut http = Http::new(setup.server());
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
-    assert_eq!(cluster.api.objects("jobs").len(), 1, "nothing was started twice");
+    assert_eq!(setup.cluster.objects("jobs").len(), 1, "nothing was started twice");
 }
 
 #[both_engines]
 fn what_a_pod_leaves_in_its_sessions_volume_is_there_for_the_next_pod(engine: Engine) {
-    let cluster = ClusterServer::launch(engine);
-    let mut http = Http::new(cluster.server());
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
     let session = json!({"tenantId": "local", "sessionId": "mine", "backendProfile": "scripted", "storageKind": "pvc"});
     let claim = text(&http.post("/api/v1/sessions", &session).good()["storagePvcName"]);
     let mut request = run_request();
     request["sessionRef"] = json!({"sessionId": "mine"});
     for files in 0..2 {
-        let (run_id, command_id, job) = cluster.start(&mut http, &request, "hello");
+        let (run_id, command_id, job) = setup.start(&mut http, &request, "hello");
         assert_eq!(result(&mut http, &run_id, &command_id)["status"], "completed");
         let events = http.events(&run_id);
-        let mounted = events.iter().find(|event| event["payload"]["phase"] == "codex-rollout-storage-mounted").unwrap();
+        let mounted: Vec<_> =
+            events.iter().filter(|event| event["payload"]["phase"] == "codex-rollout-storage-mounted").collect();
+        let [mounted] = mounted[..] else { panic!("{mounted:#?}") };
+        assert_eq!(mounted["commandId"], json!(command_id));
         let payload = &mounted["payload"];
-        assert_eq!((&payload["pvcName"], &payload["pvcNamespace"]), (&json!(claim), &json!(NAMESPACE)));
+        assert_eq!((&payload["pvcName"], &payload["pvcNamespace"]), (&json!(claim), &json!(setup.cluster.namespace())));
         assert_eq!((&payload["codexRolloutSubdir"], &payload["valuesPrinted"]), (&json!("sessions"), &json!(false)));
         let storage = eventually("the storage was measured", || {
             let storage = http.get("/api/v1/sessions/mine/storage").good();
@@ -235,8 +259,42 @@ fn what_a_pod_leaves_in_its_sessions_volume_is_there_for_the_next_pod(engine: En
         assert_eq!((&storage["storageKind"], &storage["pvcPhase"]), (&json!("pvc"), &json!("Bound")));
         let path = text(&job["poll"]["job"]);
         eventually("the job ends", || (http.get(&path).good()["phase"] == "succeeded").then_some(()));
-        let volume = find_claim_directory(cluster.api.directory(), NAMESPACE, &claim);
+        let volume = find_claim_directory(setup.cluster.directory(), setup.cluster.namespace(), &claim);
         std::fs::write(volume.join("rollout"), "what was said").unwrap();
     }
-    assert_eq!(cluster.api.objects("persistentvolumeclaims").len(), 1);
+    assert_eq!(setup.cluster.objects("persistentvolumeclaims").len(), 1);
+}
+
+#[both_engines]
+fn an_agent_in_a_pod_finds_the_files_of_the_runs_bundle(engine: Engine) {
+    let setup = ClusterServer::launch(engine);
+    let repository = setup.home.path("repository");
+    let commit_id = commit(&repository, "skills/word", "hello from the bundle");
+    shell_agent::set_profile(&setup.home, setup.server(), "reply=$(cat .agents/skills/word)");
+    let (run_id, ended) = shell_agent::turn(&setup.home, setup.server(), "workspace-write", &bundle(&repository));
+    assert_eq!((&ended["terminalStatus"], &ended["reply"]), (&json!("completed"), &json!("hello from the bundle")));
+    let mut http = Http::new(setup.server());
+    let events = http.events(&run_id);
+    let ready = events.iter().find(|event| event["payload"]["phase"] == "resource-bundle-ready").unwrap();
+    assert_eq!(ready["payload"]["commitId"], json!(commit_id));
+}
+
+#[both_engines]
+fn an_agent_in_a_pod_works_in_a_checkout_of_the_runs_repository(engine: Engine) {
+    let setup = ClusterServer::launch(engine);
+    let repository = setup.home.path("repository");
+    let commit_id = commit(&repository, "skills/word", "hello from the repository");
+    let work = "reply=$(cat skills/word) && git status --short && reply=$reply:$(git rev-parse HEAD)";
+    shell_agent::set_profile(&setup.home, setup.server(), work);
+    let url = format!("file://{}", repository.display());
+    for sandbox in ["workspace-write", "read-only"] {
+        let workspace = json!({"workspaceRef": {"kind": "git", "repoUrl": url, "ref": "main"}});
+        let (_, ended) = shell_agent::turn(&setup.home, setup.server(), sandbox, &workspace);
+        let reply = format!("hello from the repository:{commit_id}");
+        assert_eq!((&ended["terminalStatus"], &ended["reply"]), (&json!("completed"), &json!(reply)), "{sandbox}");
+    }
+    let workspace = json!({"workspaceRef": {"kind": "git", "repoUrl": url, "ref": "absent"}});
+    let (_, ended) = shell_agent::turn(&setup.home, setup.server(), "workspace-write", &workspace);
+    assert_eq!(ended["terminalStatus"], "failed", "{ended}");
+    assert!(text(&ended["blocker"]).contains("no such commit, branch or tag"), "{ended}");
 }

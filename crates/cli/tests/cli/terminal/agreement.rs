@@ -375,8 +375,11 @@ fn lines_of(raw: &str) -> Vec<String> {
     parser.process(raw.as_bytes());
     let screen = parser.screen().contents();
     let lines = screen.lines().map(str::trim_end).skip_while(|line| *line != ">");
-    let is_fact =
-        |line: &&str| *line != ">" && !line.starts_with("allow this?") && !line.starts_with("  answer:  within ");
+    // A line is empty if Enter follows the key that has voted.
+    let is_fact = |line: &&str| {
+        let is_asked = line.starts_with("allow this?") || line.starts_with("  answer:  within ");
+        !line.is_empty() && *line != ">" && !is_asked
+    };
     lines.filter(is_fact).map(str::to_owned).collect()
 }
 

@@ -2,13 +2,15 @@
 
 use std::{
     io::Write,
-    process::{Output, Stdio},
+    process::{Child, Output, Stdio},
+    thread,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
 use crate::fixtures::{
-    process::{Server, eventually},
+    process::{Guarded, Server, eventually},
     pty::{CTRL_C, Terminal},
     test_home::{Engine, TestHome, both_engines},
 };
@@ -42,16 +44,25 @@ pub(super) fn script(steps: Value) -> String {
 
 /// Runs it with these lines on stdin.
 fn piped(home: &TestHome, server: &Server, args: &[&str], lines: &[String]) -> Output {
+    spawned(home, server, args, lines).wait_with_output().unwrap()
+}
+
+fn spawned(home: &TestHome, server: &Server, args: &[&str], lines: &[String]) -> Child {
     let mut command = home.command(args);
     command.env("OSTLER_SERVER", server.url()).stdin(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.concat().as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+    child
 }
 
 /// Waits until this many questions are on the screen. What is typed before a question is no answer to it.
 pub(super) fn asked(terminal: &Terminal, times: usize) {
     eventually("the question", || (terminal.screen().matches("allow this?").count() == times).then_some(()));
+}
+
+/// Waits until keys are answers to the question that is on the screen: not within its first 0.7 s.
+fn settled() {
+    thread::sleep(Duration::from_millis(750));
 }
 
 #[both_engines]
@@ -192,6 +203,55 @@ fn a_prompt_that_waits_is_shown_again_when_its_turn_begins() {
 }
 
 #[test]
+fn a_key_votes_without_enter_and_the_rest_of_its_word_is_no_prompt() {
+    let (home, server) = start();
+    let terminal = attached(&home, &server);
+    let ask =
+        |title: &str| script(json!([{"ask": {"title": title, "command": "make"}}, {"say": format!("{title} Done.")}]));
+    terminal.types(&ask("First?"));
+    asked(&terminal, 1);
+    settled();
+    terminal.types("v");
+    asked(&terminal, 2);
+    settled();
+    terminal.types("y");
+    terminal.shows("permission allowed by you");
+    terminal.shows("First? Done.\n>\n");
+    terminal.types("es\n");
+    terminal.types(&ask("Second?"));
+    asked(&terminal, 3);
+    assert!(!terminal.screen().contains("\nes\n"), "the backend repeats prompts: {}", terminal.screen());
+    settled();
+    terminal.types("2");
+    terminal.shows("turn ended: refusal\n>\n");
+    terminal.types(&script(json!([{"say": "Lines again."}])));
+    terminal.shows("Lines again.\n>\n");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends().code, 0);
+}
+
+#[test]
+fn a_key_of_an_unfinished_line_is_no_vote_although_the_question_is_shown_again() {
+    let (home, server) = start();
+    let terminal = attached(&home, &server);
+    terminal.types(&script(json!([{"ask": {"title": "Go on?", "command": "make"}}, {"say": "Done."}])));
+    asked(&terminal, 1);
+    settled();
+    terminal.types("x");
+    // Another client prompts, which is shown, so the question is shown again below it.
+    let mut other = Guarded(spawned(&home, &server, &["attach"], &["next\n".to_owned()]));
+    terminal.shows("waits for this turn with: next\n");
+    eventually("the question again", || (terminal.screen().matches("allow this?").count() > 1).then_some(()));
+    terminal.types("y");
+    terminal.types("\n");
+    let shown = terminal.shows("answer with a number from 1 to 2, y, n or v");
+    assert!(!shown.contains("permission allowed"), "{shown}");
+    terminal.types("n\n");
+    terminal.shows("turn ended: refusal");
+    assert_eq!(other.wait().code(), Some(0));
+}
+
+#[test]
 fn a_long_command_is_allowed_only_after_it_was_shown_whole() {
     let (home, server) = start();
     let terminal = attached(&home, &server);
@@ -239,6 +299,7 @@ fn a_terminal_continues_after_the_server_was_restarted(engine: Engine) {
         let screen = terminal.screen();
         (screen.contains("connection lost") || screen.contains("waiting for it to come back")).then_some(())
     });
+    assert!(!terminal.screen().contains("the session ended"), "{}", terminal.screen());
     let server = home.serve_at(&address);
     terminal.shows("connected again");
     terminal.types(&script(json!([{"say": "After."}])));
@@ -295,6 +356,20 @@ fn earlier_frames_are_shown_on_request_and_a_running_turn_always() {
     assert!(screen.contains("Three.\n") && !screen.contains("Two."), "{screen}");
     two.types("y\n");
     one.shows("permission allowed by client_");
+}
+
+#[test]
+fn without_a_terminal_and_a_prompt_no_session_is_made() {
+    let (home, server) = start();
+    for args in [&["attach"][..], &["attach", "--new"]] {
+        // Its stdin is the null device.
+        let refused = home.cli(Some(&server), args);
+        let stderr = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("neither a terminal nor a prompt") && stderr.contains("| ostler attach"), "{stderr}");
+    }
+    let sessions = home.cli(Some(&server), &["sessions", "list", "-o", "json"]);
+    assert_eq!(serde_json::from_slice::<Value>(&sessions.stdout).unwrap(), json!([]));
 }
 
 #[test]

@@ -69,6 +69,20 @@ fn unread_outcomes_do_not_hide_what_waits() {
     assert_eq!(sessions(&home, &server, &["ps", "-n", "4"]), ["gamma", "beta", "alpha", "oldest"]);
 }
 
+#[test]
+fn sessions_without_a_run_do_not_hide_what_waits() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    waiting(&home, &server, "oldest");
+    for session in ["empty-1", "empty-2", "empty-3"] {
+        assert!(home.cli(Some(&server), &["sessions", "create", session]).status.success());
+    }
+    for session in ["alpha", "beta", "gamma"] {
+        assert!(home.cli(Some(&server), &["run", "--session", session, "hello"]).status.success());
+    }
+    assert_eq!(sessions(&home, &server, &["ps", "-n", "2"]), ["oldest", "gamma"]);
+}
+
 fn sessions(home: &TestHome, server: &Server, args: &[&str]) -> Vec<String> {
     let output = home.cli(Some(server), &[args, &["-o", "jsonl"]].concat());
     let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["sessionId"].as_str().unwrap().to_owned();

@@ -163,6 +163,57 @@ fn a_run_continues_when_its_server_returns() {
 }
 
 #[test]
+fn a_server_that_stops_in_order_is_not_called_a_lost_connection() {
+    let mut home = TestHome::new(Engine::Sqlite);
+    home.set("OSTLER_SERVER__DRAIN_MS", "100");
+    let server = home.serve();
+    let script = json!({"script": [{"say": "Before."}, {"wait": 600_000}]}).to_string();
+    let terminal = Terminal::start(&home, &server, &["run", &script], &[]);
+    terminal.shows("Before.");
+    server.stop();
+    let screen = terminal.shows("the server is stopping; waiting for it to come back");
+    assert!(!screen.contains("connection lost"), "{screen}");
+}
+
+/// Starts a run with this script in the background and returns its id.
+fn detached(home: &TestHome, server: &Server, script: &serde_json::Value) -> String {
+    let made = home.cli(Some(server), &["run", "--detach", "-o", "json", &script.to_string()]);
+    let made: serde_json::Value = serde_json::from_slice(&made.stdout).unwrap_or_else(|_| panic!("{made:?}"));
+    made["runId"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_wait_whose_server_is_gone_reports_it_and_claims_nothing_about_the_run() {
+    let (home, server) = start();
+    let run_id = detached(&home, &server, &json!({"script": [{"wait": 600_000}]}));
+    let terminal = Terminal::start(&home, &server, &["wait", &run_id, "--timeout", "3s"], &[]);
+    terminal.shows("Ctrl-C stops waiting");
+    server.kill();
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 7, "{}", ended.screen);
+    assert_eq!(ended.screen.matches("connection lost; reconnecting…").count(), 1, "{}", ended.screen);
+    assert!(ended.screen.contains("error: the state of the run is unknown: "), "{}", ended.screen);
+    assert!(!ended.screen.contains("still running"), "{}", ended.screen);
+}
+
+#[test]
+fn a_wait_continues_when_its_server_returns() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let address = server.address.clone();
+    let run_id = detached(&home, &server, &json!({"script": [{"wait": 1500}, {"say": "done"}]}));
+    let terminal = Terminal::start(&home, &server, &["wait", &run_id], &[]);
+    terminal.shows("Ctrl-C stops waiting");
+    server.kill();
+    terminal.shows("connection lost; reconnecting…");
+    let server = home.serve_at(&address);
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
+    assert!(ended.screen.contains("connected again after ") && ended.screen.contains("completed"), "{}", ended.screen);
+    server.stop();
+}
+
+#[test]
 fn a_cancel_reaches_a_server_that_was_away() {
     let (home, server) = start();
     let address = server.address.clone();

@@ -29,7 +29,7 @@ fn screen(width: u16, home: &TestHome, server: &Server, args: &[&str], environme
 }
 
 fn framed(width: u16, home: &TestHome, shown: &str) -> String {
-    for line in shown.lines().filter(|line| !line.starts_with("  ostler ")) {
+    for line in shown.lines().filter(|line| !line.starts_with("  ostler ") && !line.trim_start().starts_with('`')) {
         assert!(line.chars().count() <= width.into(), "{line:?} is wider than {width}");
     }
     format!("--- {width} columns\n{}", masked(home, shown))

@@ -5,14 +5,15 @@ use serde_json::Value;
 
 use crate::terminal::output::line;
 
-pub(crate) const HELP: &str = "\
-  a line     a prompt; while a turn runs it waits for its end
+pub(crate) const HELP: &str = "  a line     a prompt; while a turn runs it waits for its end
   /cancel    cancel the running prompt, like Ctrl-C
   /detach    leave; nothing is ended, like Ctrl-D
   /help      this list
   /name      a command of the agent, if it has one of this name
   //text     a prompt that begins with a slash: /text
-When a permission request waits, a line is a vote: an option's number, y, n, or v for the whole call.
+When a permission request waits, a key votes without Enter: an option's number, y, n, or v for the whole call.
+If there are ten options or more, a number needs Enter.
+If you were typing when the request came, or in the first 0.7 s after it, every vote needs Enter.
 ";
 
 /// The commands of the terminal itself.
@@ -107,6 +108,14 @@ mod tests {
             let name = text[1..].split(' ').next().unwrap();
             assert_eq!(parse(text), TypedLine::OfAgent { name, text }, "{text}");
         }
+    }
+
+    #[test]
+    fn the_rows_of_the_help_are_aligned() {
+        let rows: Vec<_> = HELP.lines().filter(|row| row.starts_with(' ')).collect();
+        assert_eq!(rows.len(), 6, "{HELP}");
+        let is_aligned = |row: &&str| row.starts_with("  ") && row[..13].ends_with(' ') && !row[13..].starts_with(' ');
+        assert!(rows.iter().all(is_aligned), "{HELP}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Streams that the server closes because of their client. The terminal attaches again each time, and names each reason once.
+//! Streams that the server closes: because of their client, or because it stops. The terminal attaches again each time, and names
+//! each reason once.
 
 use std::collections::BTreeSet;
 
@@ -20,11 +21,14 @@ pub(crate) struct Evictions {
     named: BTreeSet<String>,
     /// The server has closed the stream, and the next one is not open yet.
     is_current: bool,
+    /// The server has reported that it stops, and the connection is not lost yet.
+    is_stopping: bool,
 }
 
 impl Evictions {
     /// The line about a frame with which the server closes the stream. `None` for other frames, and for a reason that was named.
     pub(crate) fn apply(&mut self, frame: &ReceivedFrame) -> Option<String> {
+        self.is_stopping |= frame.frame_type == "session_died" && field(&frame.data, "reason") == "daemon_shutdown";
         if frame.frame_type != "client_evicted" {
             return None;
         }
@@ -34,10 +38,11 @@ impl Evictions {
         is_new.then(|| eviction_line(&reason, &frame.data))
     }
 
-    /// Whether the server closed the stream itself, so that a lost and regained connection needs no line of its own.
+    /// Whether the server closed the stream itself, so that a lost and regained connection needs no line of its own. A server that
+    /// stops explains only the loss.
     pub(crate) fn explains<E>(&mut self, change: &Followed<E>) -> bool {
         match change {
-            Followed::Lost(_) => self.is_current,
+            Followed::Lost(_) => std::mem::take(&mut self.is_stopping) || self.is_current,
             Followed::Regained(_) => std::mem::take(&mut self.is_current),
             Followed::Event(_) | Followed::Over(_) => false,
         }
@@ -90,5 +95,16 @@ mod tests {
         let slow = evictions.apply(&frame("client_evicted", json!({"reason": "queue_overflow", "droppedAfter": 7})));
         assert!(slow.is_some_and(|line| line.contains("reads too slowly")));
         assert_eq!(evictions.apply(&frame("replay_complete", json!({"replayedCount": 0}))), None);
+    }
+
+    #[test]
+    fn a_server_that_stops_explains_the_loss_and_not_that_it_is_back() {
+        let mut evictions = Evictions::default();
+        let lost = || Followed::<()>::Lost(Failure::new(FailureKind::Draining, "the server is stopping"));
+        let died = frame("session_died", json!({"sessionId": "s", "reason": "daemon_shutdown"}));
+        assert_eq!(evictions.apply(&died), None, "the frame itself is shown");
+        assert!(evictions.explains(&lost()));
+        assert!(!evictions.explains(&Followed::<()>::Regained(Duration::from_secs(1))));
+        assert!(!evictions.explains(&lost()), "the next loss has another reason");
     }
 }

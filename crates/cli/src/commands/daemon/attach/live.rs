@@ -1,5 +1,7 @@
 //! The loop of an attached terminal: frames, typed lines, signals, and the requests that they cause.
 
+mod typing;
+
 use std::{collections::VecDeque, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
@@ -10,14 +12,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use super::{
-    Earlier,
-    commands::{HELP, TypedLine, names, unknown},
-    evictions::Evictions,
-    session_frames::SessionFrames,
-    turns::Turns,
-    votes::{VoteAction, Votes},
-};
+use super::{Earlier, evictions::Evictions, session_frames::SessionFrames, turns::Turns, votes::Votes};
 use crate::{
     errors, exit_codes,
     follow::{Followed, follow},
@@ -26,7 +21,7 @@ use crate::{
         output::{self, Output},
         paint::Paint,
         screen::Screen,
-        typed_lines::TypedLines,
+        typed_lines::{Typed, TypedLines},
     },
 };
 
@@ -84,8 +79,12 @@ pub(crate) struct Live {
     /// The names of the agent's commands, once a line needed them.
     commands: Option<Vec<String>>,
     is_cancelling: bool,
+    /// The request whose question was shown last, while it waits for a vote.
+    question: Option<String>,
     /// The text that asks for input is the last on the terminal, and its line has not ended.
     cue: Option<String>,
+    /// The key that voted last, until the next line.
+    last_key: Option<char>,
     /// The exit code, once there is nothing left to do.
     end: Option<u8>,
 }
@@ -120,7 +119,9 @@ impl Live {
             unsent: VecDeque::new(),
             commands: None,
             is_cancelling: false,
+            question: None,
             cue: None,
+            last_key: None,
             end: None,
         }
     }
@@ -151,7 +152,7 @@ impl Live {
                     }
                     None => break,
                 },
-                line = next_line(&mut self.typed), if self.takes_input() => self.line(line),
+                typed = next_typed(&mut self.typed), if self.takes_input() => self.typed(typed),
                 Some(response) = self.requests.next(), if !self.requests.is_empty() => self.response(response)?,
                 _ = interrupts.recv() => self.interrupt(),
                 _ = heartbeats.tick() => self.heartbeat(),
@@ -243,92 +244,6 @@ impl Live {
         if has_ended {
             self.end = Some(self.turns.exit_code());
         }
-    }
-
-    /// Acts on a typed line. `None`: the input has ended.
-    fn line(&mut self, typed: Option<String>) {
-        self.cue = None;
-        let Some(typed) = typed else {
-            self.typed = None;
-            if self.input != InputMode::Piped {
-                self.detach();
-            }
-            return;
-        };
-        let asks = self.input == InputMode::Terminal;
-        if let Some(action) = asks.then(|| self.votes.answer(&typed)).flatten() {
-            return match action {
-                VoteAction::Print(text) => self.note(&text),
-                VoteAction::Send(request_id, option_id) => {
-                    let session = self.session.clone();
-                    let vote = async move {
-                        let result = session.vote(&request_id, Some(&option_id)).await;
-                        Response::Vote(request_id, result)
-                    };
-                    self.requests.push(vote.boxed());
-                }
-            };
-        }
-        // Piped input cannot be corrected, so all of it is sent.
-        let is_piped = self.input == InputMode::Piped;
-        match TypedLine::parse(&typed) {
-            TypedLine::Nothing => {}
-            TypedLine::Detach if !is_piped => self.detach(),
-            TypedLine::Cancel if !is_piped => self.cancel(),
-            TypedLine::Help if !is_piped => self.note(HELP),
-            _ => {
-                self.unsent.push_back(typed);
-                self.send_lines();
-            }
-        }
-    }
-
-    /// Sends the typed lines in their order: each one once the one before it was accepted or rejected.
-    fn send_lines(&mut self) {
-        while self.submitting == 0
-            && let Some(typed) = self.unsent.pop_front()
-        {
-            match TypedLine::parse(&typed) {
-                TypedLine::Prompt(text) => self.submit(text),
-                TypedLine::OfAgent { name, text } if self.input != InputMode::Piped => self.send_command(name, text),
-                _ => self.submit(typed.trim()),
-            }
-        }
-    }
-
-    /// Sends a command that the agent has, and rejects others. Which ones it has is requested once.
-    fn send_command(&mut self, name: &str, text: &str) {
-        let Some(commands) = &self.commands else { return self.look_up(text) };
-        match commands.iter().any(|command| command == name) {
-            true => self.submit(text),
-            false => {
-                let message = unknown(name, commands);
-                self.note(&message);
-            }
-        }
-    }
-
-    /// Requests the commands of the agent for a line that may be one of them.
-    fn look_up(&mut self, text: &str) {
-        let (session, text) = (self.session.clone(), text.to_owned());
-        self.submitting += 1;
-        let look_up = async move {
-            let commands = session.supported_commands().await;
-            Response::Commands(text, commands.map(|commands| names(&commands.available_commands)))
-        };
-        self.requests.push(look_up.boxed());
-    }
-
-    /// Stores the commands of the agent. The line that needed them is the next one to send.
-    fn looked_up(&mut self, text: String, commands: Result<Vec<String>, Failure>) {
-        self.submitting -= 1;
-        self.commands = match commands {
-            Ok(commands) => Some(commands),
-            // The backend has no commands.
-            Err(failure) if failure.kind == FailureKind::NotImplemented => Some(vec![]),
-            Err(failure) => return self.report(&failure),
-        };
-        self.unsent.push_front(text);
     }
 
     fn submit(&mut self, text: &str) {
@@ -426,6 +341,7 @@ impl Live {
             return;
         }
         let vote = self.votes.cue();
+        self.expect_answer();
         let cue = match &vote {
             Some(vote) => format!("{} {vote}", Paint::stderr().bold("allow this?")),
             None if self.turns.is_idle() && self.submitting == 0 => Paint::stderr().bold("> "),
@@ -435,12 +351,24 @@ impl Live {
             return;
         }
         self.interrupt_cue();
-        if let Some(typed) = self.typed.as_mut().filter(|_| vote.is_some()) {
-            typed.discard();
-        }
         self.screen.close();
         output::message(&cue);
         self.cue = Some(cue);
+    }
+
+    /// Sets the keys for a question when it is first shown. When it is shown again, what was typed meanwhile stays, or the next key
+    /// of an unfinished line would be a vote.
+    fn expect_answer(&mut self) {
+        let question = self.votes.asked_id();
+        if self.question.as_deref() == question {
+            return;
+        }
+        self.question = question.map(str::to_owned);
+        match (&mut self.typed, &self.question) {
+            (Some(typed), Some(_)) => typed.expect_answer(self.votes.digits()),
+            (Some(typed), None) => typed.take_keys(None),
+            (None, _) => {}
+        }
     }
 
     /// Ends the line of the cue before something else is printed.
@@ -476,8 +404,8 @@ fn is_designated_mismatch(failure: &Failure) -> bool {
     reason == Some(VoteRefusal::DesignatedMismatch.as_str())
 }
 
-/// The next typed line. Never completes if none are read.
-async fn next_line(typed: &mut Option<TypedLines>) -> Option<String> {
+/// The next line or key. Never completes if none are read.
+async fn next_typed(typed: &mut Option<TypedLines>) -> Option<Typed> {
     match typed {
         Some(typed) => typed.next().await,
         None => std::future::pending().await,

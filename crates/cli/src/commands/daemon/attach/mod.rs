@@ -16,6 +16,7 @@ use ostler_protocol::{
     Failure, FailureKind,
     daemon::sessions::{AttachedSession, OpenDaemonSession, SessionScope},
 };
+use rustix::fs::{FileType, fstat, stat};
 
 use self::live::{InputMode, Live};
 use crate::{
@@ -69,6 +70,13 @@ pub(crate) enum Earlier {
 }
 
 pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result<u8, Failure> {
+    let shows_earlier = args.all || args.replay.is_some();
+    let may_create = args.session.is_none() && (args.new || !shows_earlier);
+    if may_create && input_mode(args) == InputMode::Piped && is_stdin_empty() {
+        // It would create a session, send nothing to it, and exit as if all were well.
+        let hint = "pipe a prompt: echo \"…\" | ostler attach; or only follow: ostler attach --no-input";
+        return Err(errors::usage("there is neither a terminal nor a prompt to send", hint));
+    }
     let client = connection.client()?;
     let (attachment, last_event_id) = match &args.session {
         Some(word) => load(connection, args, word).await?,
@@ -85,6 +93,16 @@ pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result
     let approve = format!("  answer:  {again}\n");
     let session = SessionClient::new(client, attachment.session_id, Some(attachment.client_id));
     Live::new(session, args.output, input, earlier, again, approve, connection.is_verbose()).run(last_event_id).await
+}
+
+/// Whether stdin is known to have nothing to read: the null device, or an empty file.
+fn is_stdin_empty() -> bool {
+    let Ok(stdin) = fstat(std::io::stdin()) else { return false };
+    match FileType::from_raw_mode(stdin.st_mode) {
+        FileType::RegularFile => stdin.st_size == 0,
+        FileType::CharacterDevice => stat("/dev/null").is_ok_and(|null| null.st_rdev == stdin.st_rdev),
+        _ => false,
+    }
 }
 
 fn input_mode(args: &AttachArgs) -> InputMode {

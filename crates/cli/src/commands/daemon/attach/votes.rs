@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+/// The options that a digit can name.
+const DIGITS_MAX: u8 = 9;
+
 #[derive(Default)]
 pub(crate) struct Votes {
     open: VecDeque<OpenVote>,
@@ -75,12 +78,23 @@ impl Votes {
         self.open.iter().find(|vote| !vote.is_sent)
     }
 
+    /// The id of the request that a person is asked about. `None` if no request waits for a vote of this client.
+    pub(crate) fn asked_id(&self) -> Option<&str> {
+        self.asked().map(|vote| vote.question.request_id.as_str())
+    }
+
     /// The line that asks for a vote. `None` if no request waits for one of this client.
     pub(crate) fn cue(&self) -> Option<String> {
         let options = &self.asked()?.question.options;
         let numbered =
             options.iter().enumerate().map(|(index, option)| format!("{} {}", index + 1, line(&option.name, 80)));
         Some(format!("{}, or [y]es, [n]o, [v]iew the whole call: ", numbered.collect::<Vec<_>>().join(", ")))
+    }
+
+    /// How many of the options a single digit names: all of them, or none if there are too many.
+    pub(crate) fn digits(&self) -> u8 {
+        let count = self.asked().map_or(0, |vote| vote.question.options.len());
+        u8::try_from(count).ok().filter(|count| *count <= DIGITS_MAX).unwrap_or(0)
     }
 
     /// Acts on a typed line. `None` if no request waits for a vote of this client.
@@ -180,6 +194,20 @@ mod tests {
         let mut votes = Votes::default();
         votes.apply(&request("r", &long));
         assert_eq!(votes.answer("n"), vote_for("r", "no"), "a refusal needs no more");
+    }
+
+    #[test]
+    fn a_digit_is_a_key_only_if_it_can_name_every_option() {
+        let mut votes = Votes::default();
+        assert_eq!(votes.digits(), 0);
+        votes.apply(&request("r", "make"));
+        assert_eq!(votes.digits(), 3);
+        let mut many = request("many", "make");
+        let option = |n: usize| json!({"optionId": format!("o{n}"), "name": "Allow", "kind": "allow_once"});
+        many.data["options"] = (0..10).map(option).collect();
+        let mut votes = Votes::default();
+        votes.apply(&many);
+        assert_eq!(votes.digits(), 0, "1 may be the beginning of 10");
     }
 
     #[test]

@@ -331,13 +331,18 @@ const RELATIONS: Listing<RelationView> = Listing {
         vec![
             line(&relation.agent_name, 80),
             relation.agent_id.to_string(),
-            line(&granted(relation, now).join(", "), 400),
+            or_dash(&granted(relation, now)),
             if relation.reauth_required { "review" } else { "ok" }.to_owned(),
-            line(&relation.suspended_scopes.join(", "), 400),
+            or_dash(&relation.suspended_scopes),
             times.ago(relation.updated_at, now),
         ]
     },
 };
+
+/// The scopes of a cell, `-` if there are none.
+fn or_dash(scopes: &[String]) -> String {
+    if scopes.is_empty() { "-".to_owned() } else { line(&scopes.join(", "), 400) }
+}
 
 /// The scopes in force with their limits: `notes:read (once)`, `location:read (1h left)`.
 fn granted(relation: &RelationView, now: Timestamp) -> Vec<String> {

@@ -64,6 +64,41 @@ async fn typed_lines_are_sent_in_their_order_and_commands_are_listed_once() {
     assert_eq!((live.submitting, live.unsent.len()), (0, 0));
 }
 
+#[tokio::test]
+async fn a_question_that_is_shown_again_keeps_what_was_typed() {
+    let (mut live, _) = live();
+    (live.input, live.replayed) = (InputMode::Terminal, None);
+    let (_sender, typed) = TypedLines::of_channel();
+    live.typed = Some(typed);
+    let discards = |live: &Live| live.typed.as_ref().unwrap().discards();
+    let request = |id: &str| -> ReceivedFrame {
+        let options = json!([{"optionId": "once", "name": "Once", "kind": "allow_once"}]);
+        let call = json!({"toolCallId": "t", "title": "Go on?", "rawInput": {"command": "make"}});
+        let data = json!({"requestId": id, "sessionId": "s", "toolCall": call, "options": options});
+        serde_json::from_value(json!({"id": 1, "v": 1, "type": "permission_request", "data": data})).unwrap()
+    };
+    live.frame(request("first"));
+    live.ask();
+    assert_eq!(discards(&live), 1, "what was typed before the question is no answer");
+    live.frame(request("second"));
+    live.note("something else is printed\n");
+    live.ask();
+    assert_eq!(discards(&live), 1, "the same question");
+    live.typed(Some(Typed::Key('y')));
+    live.ask();
+    assert_eq!(discards(&live), 2, "the next question");
+}
+
+#[tokio::test]
+async fn a_piped_line_that_is_not_utf8_ends_the_input_with_a_failure() {
+    for (input, end) in [(InputMode::Piped, Some(2)), (InputMode::Terminal, None)] {
+        let (mut live, _) = live();
+        live.input = input;
+        live.typed(Some(Typed::InvalidLine));
+        assert_eq!(live.end, end, "{input:?}");
+    }
+}
+
 #[test]
 fn a_long_session_is_received_from_the_oldest_frame_that_can_be_held() {
     for (last_event_id, start) in [(0, 0), (20_000, 0), (20_002, 2), (3_000_000, 2_980_000)] {
