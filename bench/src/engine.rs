@@ -35,6 +35,17 @@ pub struct ScaleSize {
     pub seconds: u64,
 }
 
+/// How much is measured on a cluster.
+#[derive(Clone, Copy)]
+pub struct KubernetesSize {
+    /// Pairs of slices.
+    pub rounds: usize,
+    /// Requests in a slice.
+    pub requests: usize,
+    /// Jobs that are observed to their end.
+    pub jobs: usize,
+}
+
 /// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Sizes {
@@ -54,6 +65,7 @@ pub struct Sizes {
     pub growth_calls: usize,
     pub soak_s: u64,
     pub scale: ScaleSize,
+    pub kubernetes: KubernetesSize,
 }
 
 const FULL: Sizes = Sizes {
@@ -73,6 +85,7 @@ const FULL: Sizes = Sizes {
     growth_calls: 200,
     soak_s: 15 * 60,
     scale: ScaleSize { sessions: 100_000, runners: 1_000, followers: 1_000, seconds: 60 },
+    kubernetes: KubernetesSize { rounds: 20, requests: 8, jobs: 500 },
 };
 
 const QUICK: Sizes = Sizes {
@@ -92,6 +105,7 @@ const QUICK: Sizes = Sizes {
     growth_calls: 50,
     soak_s: 60,
     scale: ScaleSize { sessions: 5_000, runners: 200, followers: 200, seconds: 10 },
+    kubernetes: KubernetesSize { rounds: 6, requests: 6, jobs: 100 },
 };
 
 pub struct Bench {

@@ -19,6 +19,7 @@ mod history;
 mod http;
 mod idle;
 mod instructions;
+mod kubernetes;
 mod machine;
 mod manifest;
 mod mesh;
@@ -51,7 +52,8 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak, scale";
+          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak, scale,
+          kubernetes";
 
 struct Options {
     ostler: PathBuf,
@@ -201,6 +203,9 @@ async fn measure(options: &Options) -> Outcome<()> {
     // A hundred thousand sessions and a minute of load: only where it is named.
     if options.filter.as_deref().is_some_and(|filter| "scale".contains(filter)) {
         scale::measure(&bench, &mut report).await?;
+    }
+    if wanted("kubernetes") {
+        kubernetes::measure(&bench, &mut report).await?;
     }
     if wanted("codex") {
         codex::measure(&bench, &options.programs, &mut report).await?;

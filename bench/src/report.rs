@@ -10,7 +10,7 @@ enum Target {
 
 use Target::{AtLeast, AtMost};
 
-const TARGETS: [(&str, Target); 48] = [
+const TARGETS: [(&str, Target); 51] = [
     ("agui.accept_p50_ms", AtMost(1.0)),
     ("agui.cpu_ms_per_run", AtMost(1.0)),
     ("agui.first_delta_lag_ms", AtMost(5.0)),
@@ -35,6 +35,9 @@ const TARGETS: [(&str, Target); 48] = [
     ("growth.ratio_max", AtMost(2.0)),
     ("idle.rss_mib", AtMost(30.0)),
     ("idle.sessions_10k_mib", AtMost(20.0)),
+    ("kubernetes.api_calls_per_job", AtMost(3.0)),
+    ("kubernetes.finished_jobs_anon_mib", AtMost(50.0)),
+    ("kubernetes.request_ratio", AtMost(1.5)),
     ("manifest.check_cpu_ms", AtMost(50.0)),
     ("manifest.diff_cpu_ms", AtMost(20.0)),
     ("manifest.hostile_check_cpu_ms", AtMost(75.0)),

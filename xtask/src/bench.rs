@@ -1,13 +1,16 @@
 //! `cargo xtask bench`: builds the release server and the load generator, lends them a private Postgres cluster with its
 //! durability on, and leaves the figures in `target/bench/latest.json`. With `--against REV` it compares the working tree
-//! with another revision instead, and with `--peers` with programs of other people.
+//! with another revision instead, and with `--peers` with programs of other people. The group `kubernetes` needs an API server,
+//! which runs only while that group is measured.
 
 mod against;
+mod cluster;
 mod compare;
 mod equipment;
 mod peers;
 
 use crate::process::{cargo, run};
+use cluster::{BenchCluster, ClusterTurn, build_server};
 use equipment::{Equipment, build, figures_dir, release_dir};
 
 const USAGE: &str = "`cargo xtask bench [--quick] [--against REV [--rounds N] | --peers [--write]] [FILTER]`";
@@ -80,19 +83,39 @@ impl Options {
 }
 
 fn measure(options: &Options) -> Result<(), String> {
+    let turn = ClusterTurn::of(options.filter.as_deref());
+    let mut server = None;
+    if matches!(turn, ClusterTurn::Alone | ClusterTurn::AfterOthers) {
+        eprintln!("==> building the release server with the launcher for Kubernetes");
+        server = Some(build_server()?);
+    }
     eprintln!("==> building the release server and the load generator");
     build(&mut cargo()?)?;
     let equipment = Equipment::start()?;
-    let mut program = equipment.load_generator(&release_dir()?)?;
+    let generator = || {
+        let mut program = equipment.load_generator(&release_dir()?)?;
+        if options.quick {
+            program.arg("--quick");
+        }
+        Ok::<_, String>(program)
+    };
+    let mut program = generator()?;
+    turn.explain(&mut program);
+    let mut cluster = None;
+    if turn == ClusterTurn::Alone {
+        cluster = server.take().map(BenchCluster::find_or_start).transpose()?;
+    }
+    cluster.iter().for_each(|cluster| cluster.set_environment(&mut program));
     // Some figures must not pass for all of them.
     if options.filter.is_none() {
         program.arg("--out").arg(figures_dir()?.join("latest.json"));
     }
-    if options.quick {
-        program.arg("--quick");
-    }
     eprintln!("==> measuring");
-    run(program.args(&options.filter))
+    run(program.args(&options.filter))?;
+    match server {
+        Some(server) => BenchCluster::find_or_start(server)?.measure_alone(generator()?),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -101,6 +101,11 @@ impl Drop for Started {
 }
 
 impl ControlPlane {
+    /// Whether the environment names a cluster, or the programs of one.
+    pub fn is_named() -> bool {
+        [KUBECONFIG_VARIABLE, BINARIES_VARIABLE].into_iter().any(|variable| std::env::var_os(variable).is_some())
+    }
+
     /// Uses the cluster that `OSTLER_TEST_KUBECONFIG` names, or starts the API server that `OSTLER_KUBE_BIN` names.
     pub fn find_or_start() -> Result<Self, String> {
         let kubectl = find_or_install_kubectl()?;
@@ -131,6 +136,11 @@ impl ControlPlane {
 
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// The current context of the kubeconfig in JSON, with the contents of all files that it refers to.
+    pub fn flat_kubeconfig(&self) -> Result<String, String> {
+        Ok(self.expect(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"], "")?.0)
     }
 
     /// The version of the API server.
@@ -276,11 +286,22 @@ pub fn check_secret_names(plane: &ControlPlane) -> Result<(), String> {
         }
     }
     create("ostler-db", &[])?;
-    let changed = r#"-p={"data":{"a":"Yg=="}}"#;
-    for arguments in [&["patch", "secret", "ostler-db", changed][..], &["delete", "secret", "ostler-db"]] {
-        if plane.kubectl(&[arguments, &["--namespace=ostler", SERVER]].concat(), "")?.status.success() {
-            return Err(format!("the server could {} the Secret ostler-db", arguments[0]));
-        }
+    // The role has `update`, which is what `replace` sends; `patch` would be rejected whatever the policy says.
+    let replace = |name: &str| {
+        let metadata = format!("\"metadata\":{{\"name\":\"{name}\",\"namespace\":\"ostler\"}}");
+        let changed =
+            format!("{{\"apiVersion\":\"v1\",\"kind\":\"Secret\",{metadata},\"stringData\":{{\"a\":\"c\"}}}}");
+        plane.kubectl(&["replace", "-f", "-", SERVER], &changed)
+    };
+    if replace("ostler-db")?.status.success() {
+        return Err("the server could replace the Secret ostler-db".into());
+    }
+    if plane.kubectl(&["delete", "secret", "ostler-db", "--namespace=ostler", SERVER], "")?.status.success() {
+        return Err("the server could delete the Secret ostler-db".into());
+    }
+    let replaced = replace("agentrun-v01-provider-codex")?;
+    if !replaced.status.success() {
+        return Err(format!("the server could not replace a Secret of its own: {}", text(&replaced.stderr)));
     }
     if plane.kubectl(&["get", "secrets", "--namespace=ostler", SERVER], "")?.status.success() {
         return Err("the server could list the Secrets of its namespace".into());

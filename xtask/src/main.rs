@@ -33,7 +33,8 @@ usage: cargo xtask <command>
   test --kubernetes [-- ARGS]
                             what needs a Kubernetes API server: OSTLER_TEST_KUBECONFIG names a cluster, or
                             OSTLER_KUBE_BIN a folder with the scripts that start and stop one
-  bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name
+  bench [--quick] [FILTER]  measure both engines and write target/bench/latest.json; FILTER picks figures by name.
+                            The group `kubernetes` needs the same variables as `test --kubernetes`
   bench --against REV [--rounds N] [FILTER]
                             compare the working tree with another revision in alternating rounds
   bench --peers [--quick] [--write] [FILTER]
@@ -43,7 +44,10 @@ usage: cargo xtask <command>
   dist [--profile NAME] [--binary FILE] [--out DIR]
                             a release archive with its SBOM, licences and checksums, in target/dist
   install                   try `cargo install --path crates/cli`, without optimisation and in a scratch directory
-  image                     check deploy/Dockerfile, and build the image with buildah, podman or docker if there is one
+  image [--without-registry --binary FILE]
+                            check deploy/Dockerfile; build and start the image with buildah, podman or docker if there is one.
+                            --without-registry makes the base image with debootstrap and installs FILE, an `ostler`
+                            that was built before; it needs buildah, debootstrap and root
   fuzz TARGET [--seconds N] [--from NUMBER]
                             try what strangers might send: frame, envelope, agent-md, certificate,
                             path, glob

@@ -16,7 +16,7 @@ use crate::machine::{now, since};
 use crate::outcome::Outcome;
 use crate::server::Server;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 enum Client {
     Ostler(Connection, Append),
@@ -67,9 +67,9 @@ impl Writers {
 
     /// All clients for so long.
     pub async fn round(&mut self, duration: Duration) -> Outcome<Throughput> {
-        timeout(PATIENCE, self.work(Duration::ZERO)).await??;
+        timeout(WAIT_TIMEOUT, self.work(Duration::ZERO)).await??;
         let meter = Meter::start(&self.pids)?;
-        let waiting_ms = timeout(duration + PATIENCE, self.work(duration)).await??;
+        let waiting_ms = timeout(duration + WAIT_TIMEOUT, self.work(duration)).await??;
         meter.finish(waiting_ms, BATCH_EVENTS).await
     }
 

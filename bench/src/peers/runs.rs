@@ -17,7 +17,7 @@ use crate::run::CLIENTS;
 const WARM_UP_RUNS_PER_CLIENT: usize = 5;
 const ANSWER_BYTES_SHOWN_MAX: usize = 600;
 /// A round that takes so much longer than it should has failed.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
 type Request<'a> = Box<dyn Fn(usize, usize) -> Vec<u8> + 'a>;
 
@@ -46,11 +46,11 @@ impl<'a> Side<'a> {
             connections.push(Connection::open_at(self.address).await?);
         }
         let is_warm = |_: Duration, done: usize| done >= WARM_UP_RUNS_PER_CLIENT;
-        timeout(PATIENCE, self.work(&mut connections, is_warm)).await??;
+        timeout(WAIT_TIMEOUT, self.work(&mut connections, is_warm)).await??;
 
         let meter = Meter::start(&self.pids)?;
         let is_over = |elapsed: Duration, _: usize| elapsed >= duration;
-        let waiting_ms = timeout(duration + PATIENCE, self.work(&mut connections, is_over)).await??;
+        let waiting_ms = timeout(duration + WAIT_TIMEOUT, self.work(&mut connections, is_over)).await??;
         meter.finish(waiting_ms, 1).await
     }
 

@@ -17,8 +17,13 @@ pub const PROGRAMS: [&str; 3] = ["ostler", "ostler-bench", "ostler-stand-in"];
 
 /// Builds all programs of a measurement, in the checkout that the command runs in.
 pub fn build(cargo: &mut Command) -> Result<(), String> {
+    build_with(cargo, &[])
+}
+
+/// [`build`], with further arguments for cargo.
+pub fn build_with(cargo: &mut Command, arguments: &[&str]) -> Result<(), String> {
     let packages = PACKAGES.map(|package| ["--package", package]);
-    run(cargo.args(["build", "--release"]).args(packages.as_flattened()))
+    run(cargo.args(["build", "--release"]).args(packages.as_flattened()).args(arguments))
 }
 
 pub fn release_dir() -> Result<PathBuf, String> {
