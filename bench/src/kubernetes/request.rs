@@ -101,8 +101,8 @@ impl<'a> Slices<'a> {
         Ok(Self { server, namespace, connection, api, manifest, created: 0 })
     }
 
-    /// Orders runners one after the other: the time of each request, in ms. Returns when all Jobs have pods, so that nothing of it is
-    /// left to do during the next slice.
+    /// Requests runner jobs one after the other, and returns the time of each request, in ms. Waits until all Jobs have pods: the
+    /// cluster must not still be at work on them during the next slice.
     async fn order_runners(&mut self, count: usize) -> Outcome<Vec<f64>> {
         let mut orders = vec![];
         for _ in 0..count {

@@ -54,8 +54,8 @@ pub(crate) fn is_recent_claim(last_claim_at: Option<Timestamp>, now: Timestamp) 
     last_claim_at.is_some_and(|at| now.duration_since(at) <= SignedDuration::from_millis(2 * WAIT_MS_MAX as i64))
 }
 
-/// Whether a run of it can start, and whether one is known to fail. Callers who do not see trials cannot know the latter, so they
-/// are not told yes. An external profile needs a runner, as in the list of backends.
+/// Whether a run of it can start, and whether one is known to fail. Callers who do not see trials cannot know the latter, so the
+/// table does not show them `yes`. An external profile needs a runner, as in the list of backends.
 fn ready(profile: &ProviderProfile, now: Timestamp) -> &'static str {
     let has_runner = profile.agent != AgentKind::External || is_recent_claim(profile.last_claim_at, now);
     match (profile.ready, profile.failure_kind) {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runner_that_was_told_to_stop_returns_its_job() {
+    fn a_runner_that_is_stopped_returns_its_job() {
         let ended = |exit_code, message: &str| {
             let message = Some(message.to_owned());
             let left = JobObservation { message, exit_code: Some(exit_code), ..observed(ObservedPhase::Failed) };

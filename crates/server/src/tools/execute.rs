@@ -325,7 +325,7 @@ impl Execution<'_> {
     }
 
     /// Finds the tool and authorises the call again after a person has permitted it: meanwhile the tool may have been disabled, a scope
-    /// revoked, or the MCP server replaced by another one of its name, for which nobody was asked. The inner error is the reason for
+    /// revoked, or the MCP server replaced by another one of its name, which no person has approved. The inner error is the reason for
     /// which the call may not be executed.
     async fn find_again(
         &self,

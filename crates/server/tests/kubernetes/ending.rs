@@ -150,7 +150,7 @@ async fn the_end_of_a_job_waits_for_the_report_of_its_runner(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_runner_that_was_told_to_stop_uses_no_attempt(engine: Engine) {
+async fn a_runner_that_is_stopped_uses_no_attempt(engine: Engine) {
     let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
     let (run_id, command_id, job) = ordered_job(&server).await;

@@ -30,9 +30,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// hexadecimal digits; the control file has the timeline only after the first checkpoint.
 const PRIMARY_POSITION: &str = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, \
     ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::bigint";
-/// The position is null on a host that is no standby. Nothing has the timeline of what was replayed last, but each of these proves
-/// that the standby follows a timeline: a standby that has gone past the beginning of a timeline receives nothing of it. What is
-/// received is visible to roles that may read all statistics; the others follow with the next checkpoint.
+/// The position is null on a host that is no standby. Postgres does not report the timeline of what it replayed last. Each of these
+/// three values is a timeline that the standby has followed, because Postgres does not stream a timeline to a standby that is already
+/// past its beginning. Only roles that may read all statistics see `received_tli`; for others the value changes with the next checkpoint.
 const REPLAYED_POSITION: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END, \
     GREATEST((SELECT timeline_id FROM pg_control_checkpoint()), \
         (SELECT min_recovery_end_timeline FROM pg_control_recovery()), \

@@ -23,7 +23,6 @@ async fn an_apply_creates_once_and_changes_nothing_when_it_is_repeated() {
     let managers = again.metadata.managed_fields.unwrap();
     assert_eq!(managers.len(), 1);
     assert_eq!((managers[0].manager.as_deref(), managers[0].operation.as_deref()), (Some("first"), Some("Apply")));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -39,7 +38,6 @@ async fn a_field_of_another_manager_is_a_conflict_unless_it_is_forced() {
     let left = secrets.patch("a", &PatchParams::apply("first"), &config(json!({}))).await.unwrap();
     let keys: Vec<String> = left.data.unwrap().into_keys().collect();
     assert_eq!(keys, ["k"], "a field that its only manager no longer names is removed");
-    world.end().await;
 }
 
 #[tokio::test]
@@ -51,7 +49,6 @@ async fn a_change_by_an_update_is_a_conflict_for_the_next_apply() {
     let other = PatchParams { field_manager: Some("other".to_owned()), ..PatchParams::default() };
     secrets.patch("a", &other, &Patch::Merge(json!({"data": {"k": "eg=="}}))).await.unwrap();
     assert_eq!(refusal(secrets.patch("a", &params, &config(json!({"k": "dg=="}))).await), (409, "Conflict".to_owned()));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -72,5 +69,4 @@ async fn a_job_can_be_applied_twice_although_its_template_is_immutable() {
     assert_eq!(created.metadata.uid, again.metadata.uid);
     assert_eq!(again.metadata.generation, Some(1));
     assert_eq!(refusal(jobs.patch("j", &params, &job("example.test/image:2")).await), (422, "Invalid".to_owned()));
-    world.end().await;
 }

@@ -63,7 +63,6 @@ async fn a_job_has_one_pod_of_its_own_and_completes_with_it() {
     let status = job.status.unwrap();
     assert_eq!((reason.as_str(), status.succeeded, status.active), ("CompletionsReached", Some(1), None));
     assert!(status.completion_time.is_some() && status.start_time.is_some());
-    world.end().await;
 }
 
 #[tokio::test]
@@ -74,7 +73,6 @@ async fn a_job_without_retries_fails_with_its_pod() {
     report(&pods, &pod_of(&pods, "j").await, "Failed", 3).await;
     let (reason, job) = end_of(&jobs, "j").await;
     assert_eq!((reason.as_str(), job.status.unwrap().failed), ("BackoffLimitExceeded", Some(1)));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -86,7 +84,6 @@ async fn a_pod_that_is_deleted_counts_as_failed() {
     pods.delete(pod.metadata.name.as_deref().unwrap(), &DeleteParams::default()).await.unwrap();
     let (reason, job) = end_of(&jobs, "j").await;
     assert_eq!((reason.as_str(), job.status.unwrap().failed), ("BackoffLimitExceeded", Some(1)));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -97,7 +94,6 @@ async fn a_job_past_its_deadline_fails_and_its_pod_is_deleted() {
     let (reason, _) = end_of(&jobs, "j").await;
     assert_eq!(reason, "DeadlineExceeded");
     eventually(async || pods.list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())).await;
-    world.end().await;
 }
 
 #[tokio::test]
@@ -119,7 +115,6 @@ async fn a_deleted_job_takes_its_pod_and_its_secret_along() {
         })
         .await;
     }
-    world.end().await;
 }
 
 #[tokio::test]
@@ -132,7 +127,6 @@ async fn an_orphaned_pod_outlives_its_job() {
     eventually(async || jobs.get_opt("j").await.unwrap().is_none().then_some(())).await;
     let left = pods.get(pod.metadata.name.as_deref().unwrap()).await.unwrap();
     assert_eq!(left.metadata.owner_references.unwrap_or_default(), []);
-    world.end().await;
 }
 
 #[tokio::test]

@@ -11,15 +11,12 @@ mod kubelet;
 mod objects;
 mod watching;
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, Error, Resource};
-use ostler_testkit::kube::KubeApi;
+use ostler_testkit::kube::KubeCluster;
 use ostler_testkit::kube::kubelet::client;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -27,24 +24,19 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A namespace of a cluster: the real one of `OSTLER_TEST_KUBECONFIG`, or the test kit's.
+/// A namespace of a cluster, with a client.
 struct World {
-    _own: Option<KubeApi>,
     client: Client,
     namespace: String,
+    // Dropping it deletes the namespace.
+    _cluster: KubeCluster,
 }
 
 impl World {
     async fn start() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let real = std::env::var_os("OSTLER_TEST_KUBECONFIG").map(PathBuf::from);
-        let own = real.is_none().then(|| KubeApi::start().unwrap());
-        let kubeconfig = real.unwrap_or_else(|| own.as_ref().unwrap().kubeconfig());
-        let client = client(&kubeconfig).await.unwrap();
-        let namespace = format!("ostler-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::SeqCst));
-        let object = from(json!({"metadata": {"name": namespace}}));
-        Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
-        Self { _own: own, client, namespace }
+        let cluster = KubeCluster::start().unwrap();
+        let client = client(&cluster.kubeconfig()).await.unwrap();
+        Self { client, namespace: cluster.namespace().to_owned(), _cluster: cluster }
     }
 
     fn api<K>(&self) -> Api<K>
@@ -53,12 +45,6 @@ impl World {
         K::DynamicType: Default,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    /// Deletes the namespace, so that a real cluster is left as it was.
-    async fn end(self) {
-        let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let _ = namespaces.delete(&self.namespace, &DeleteParams::default()).await;
     }
 }
 

@@ -32,7 +32,6 @@ async fn a_created_object_gets_an_identity_a_version_and_defaults() {
     assert_eq!(created.metadata.generation, Some(1));
     assert_eq!(created.status.unwrap().phase.as_deref(), Some("Pending"));
     assert_eq!(created.spec.unwrap().termination_grace_period_seconds, Some(30));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -46,7 +45,6 @@ async fn a_name_is_given_once_and_generated_names_have_their_prefix() {
     let first = secrets.create(&PostParams::default(), &generated).await.unwrap().metadata.name.unwrap();
     let second = secrets.create(&PostParams::default(), &generated).await.unwrap().metadata.name.unwrap();
     assert!(first.starts_with("prefix-") && second.starts_with("prefix-") && first != second);
-    world.end().await;
 }
 
 #[tokio::test]
@@ -65,7 +63,6 @@ async fn objects_that_break_the_rules_are_refused() {
     let claim: PersistentVolumeClaim =
         from(json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"]}}));
     assert_eq!(refusal(world.api::<PersistentVolumeClaim>().create(&PostParams::default(), &claim).await).0, 422);
-    world.end().await;
 }
 
 #[tokio::test]
@@ -76,7 +73,6 @@ async fn a_dry_run_stores_nothing() {
     let created = secrets.create(&params, &secret("a", "x")).await.unwrap();
     assert_eq!(created.data.unwrap()["key"].0, b"value");
     assert_eq!(secrets.get_opt("a").await.unwrap(), None);
-    world.end().await;
 }
 
 #[tokio::test]
@@ -100,7 +96,6 @@ async fn a_replace_with_an_old_version_is_a_conflict_and_one_without_a_change_ke
     assert_eq!(refusal(late), (409, "Conflict".to_owned()));
     let none = secrets.replace("none", &PostParams::default(), &secret("none", "x")).await;
     assert_eq!(refusal(none), (404, "NotFound".to_owned()));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -129,7 +124,6 @@ async fn the_status_is_written_only_through_its_subresource() {
     assert_eq!(patched.metadata.generation, Some(1));
     let moved = json!({"spec": {"restartPolicy": "Always"}});
     assert_eq!(refusal(pods.patch("p", &params, &Patch::Merge(&moved)).await).0, 422);
-    world.end().await;
 }
 
 #[tokio::test]
@@ -155,7 +149,6 @@ async fn lists_come_in_chunks_of_one_snapshot() {
     assert_eq!(names, ["a", "b", "c", "d", "e"]);
     let invalid = secrets.list(&ListParams::default().limit(2).continue_token("bad")).await;
     assert_eq!(refusal(invalid), (400, "BadRequest".to_owned()));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -178,7 +171,6 @@ async fn selectors_choose_by_labels_and_fields() {
     }
     let unknown = secrets.list(&ListParams::default().fields("spec.unknown=1")).await;
     assert_eq!(refusal(unknown), (400, "BadRequest".to_owned()));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -194,7 +186,6 @@ async fn a_deletion_can_require_the_object_that_was_read() {
     let deleted = secrets.delete("a", &of(created.metadata.uid.as_deref().unwrap())).await.unwrap();
     assert!(deleted.is_right(), "nothing waits for a secret, so the answer is a status");
     assert_eq!(refusal(secrets.delete("a", &DeleteParams::default()).await.map(drop)), (404, "NotFound".to_owned()));
-    world.end().await;
 }
 
 #[tokio::test]
@@ -210,7 +201,6 @@ async fn a_claim_that_no_pod_uses_is_deleted_after_its_finalizer() {
     let deleted = claims.delete("c", &DeleteParams::default()).await.unwrap();
     assert!(deleted.left().is_some_and(|claim| claim.metadata.deletion_timestamp.is_some()));
     crate::eventually(async || claims.get_opt("c").await.unwrap().is_none().then_some(())).await;
-    world.end().await;
 }
 
 #[tokio::test]
@@ -228,5 +218,4 @@ async fn a_client_discovers_the_server_and_its_own_access() {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(world.client.clone());
     let reviewed = reviews.create(&PostParams::default(), &review).await.unwrap();
     assert!(reviewed.status.unwrap().allowed);
-    world.end().await;
 }

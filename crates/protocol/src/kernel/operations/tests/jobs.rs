@@ -65,9 +65,9 @@ fn who_no_longer_owns_a_job_cannot_finish_it() {
     assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Running);
 }
 
-/// Several servers may report the same end, and count it if they recorded it.
+/// Several servers may report the same end. The one whose report was recorded counts it.
 #[test]
-fn only_the_report_that_records_the_end_is_told_so() {
+fn an_end_that_is_reported_twice_is_recorded_once() {
     let mut scene = Scene::new();
     let run = scene.run();
     scene.turn(run);
