@@ -12,7 +12,13 @@ use crate::addresses::{is_private, is_public};
 pub struct OutgoingRules {
     networks: Vec<AddressRange>,
     hosts: Vec<String>,
+    /// Whether the host `localhost` may be this machine.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    localhost: bool,
 }
+
+/// The name of this machine, whatever a resolver returns (RFC 6761).
+const LOCALHOST: &str = "localhost";
 
 /// An address, or a network of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +49,12 @@ impl OutgoingRules {
         self
     }
 
+    /// The same rules; if they list `localhost`, that name leads to this machine. Other names do not, whatever they resolve to.
+    pub fn with_listed_localhost(mut self) -> Self {
+        self.localhost = self.lists_host(LOCALHOST);
+        self
+    }
+
     /// The same rules, and the private addresses of this host too.
     pub fn with_host(mut self, host: &str) -> Self {
         self.hosts.push(normal(host));
@@ -51,9 +63,12 @@ impl OutgoingRules {
 
     /// Whether a connection to this host may use this address of it. A host that is allowed by name may have a private
     /// address. Loopback, link-local (where clouds keep their metadata) and multicast addresses must be allowed as
-    /// addresses: a name alone never leads there.
+    /// addresses: a name alone never leads there, except `localhost` where [`Self::with_listed_localhost`] allows it.
     pub fn admits(&self, host: &str, address: IpAddr) -> bool {
-        is_public(address) || self.lists_address(address) || self.lists_host(host) && is_private(address)
+        is_public(address)
+            || self.lists_address(address)
+            || self.lists_host(host) && is_private(address)
+            || self.is_allowed_localhost(host) && address.is_loopback()
     }
 
     /// Whether the operator has named this very host or address, so that it may be reached without TLS.
@@ -71,9 +86,13 @@ impl OutgoingRules {
         self.hosts.contains(&host)
     }
 
-    /// Whether this machine may be reached.
-    pub fn admits_loopback(&self) -> bool {
-        self.lists_address(Ipv4Addr::LOCALHOST.into())
+    fn is_allowed_localhost(&self, host: &str) -> bool {
+        self.localhost && normal(host) == LOCALHOST
+    }
+
+    /// Whether this machine may be reached by this name of it.
+    pub fn admits_loopback(&self, host: &str) -> bool {
+        self.lists_address(Ipv4Addr::LOCALHOST.into()) || self.is_allowed_localhost(host)
     }
 }
 
@@ -163,6 +182,21 @@ mod tests {
             assert!(!admits(&["git.internal"], "git.internal", never), "{never}");
         }
         assert!(admits(&["git.internal", "127.0.0.1"], "git.internal", "127.0.0.1"), "as an address it may be");
+    }
+
+    #[test]
+    fn a_listed_localhost_is_this_machine_and_no_other_listed_name_is() {
+        let rules = rules(&["localhost", "api.internal"]).with_listed_localhost();
+        let admits = |host: &str, address: &str| rules.admits(host, address.parse().unwrap());
+        assert!(admits("localhost", "127.0.0.1") && admits("LocalHost.", "::1"));
+        assert!(admits("api.internal", "10.0.0.1"));
+        for host in ["api.internal", "api.localhost", "127.0.0.1", "other.example"] {
+            assert!(!admits(host, "127.0.0.1") && !admits(host, "::1"), "{host}");
+        }
+        assert!(!admits("localhost", "169.254.169.254"));
+        assert!(!rules.lists("127.0.0.1"), "addresses are listed as such");
+        let without = self::rules(&["api.internal"]).with_listed_localhost();
+        assert!(!without.admits("localhost", "127.0.0.1".parse().unwrap()));
     }
 
     #[test]

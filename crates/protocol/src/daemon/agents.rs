@@ -58,6 +58,10 @@ pub struct AgentSummary {
     pub description: String,
     pub level: AgentLevel,
     pub is_builtin: bool,
+    /// The file of an agent of the workspace. Absent for others: paths in the server's data directory are not shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub file_path: Option<String>,
     /// Whether it is restricted to some tools.
     pub has_tools: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -62,6 +62,13 @@ pub fn session_modes(current: ApprovalMode) -> Value {
     json!({"currentModeId": current.as_str(), "availableModes": DESCRIPTIONS.map(mode)})
 }
 
+/// The mode as one of the session's options.
+pub fn mode_option(current: ApprovalMode) -> Value {
+    let choice = |(mode, name, description): (ApprovalMode, &str, &str)| json!({"value": mode.as_str(), "name": name, "description": description});
+    json!({"id": "mode", "name": "Mode", "description": "How much the agent does without asking", "category": "mode",
+        "type": "select", "currentValue": current.as_str(), "options": DESCRIPTIONS.map(choice)})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

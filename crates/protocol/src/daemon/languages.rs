@@ -23,7 +23,8 @@ pub const LANGUAGES: [(&str, &str); 10] = [
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SetLanguage {
-    pub language: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub language: Option<serde_json::Value>,
     /// Whether the agent replies in that language, too.
     #[schema(value_type = Option<bool>)]
     pub sync_output_language: Option<serde_json::Value>,
@@ -49,7 +50,8 @@ impl SetLanguage {
                 return Err(Failure::invalid(Rule::InvalidSyncFlag, message));
             }
         };
-        let code = LANGUAGES.iter().find(|(code, _)| self.language.as_deref() == Some(*code));
+        let language = self.language.as_ref().and_then(serde_json::Value::as_str);
+        let code = LANGUAGES.iter().find(|(code, _)| language == Some(*code));
         let unknown = || {
             let codes = LANGUAGES.map(|(code, _)| code);
             let message = format!("language must be one of {}", codes.join(", "));
@@ -80,6 +82,9 @@ mod tests {
         assert_eq!(read(json!({"language": "de"})), Ok(("de", false)));
         assert_eq!(read(json!({"language": "zh-TW", "syncOutputLanguage": true})), Ok(("zh-TW", true)));
         assert_eq!(read(json!({"language": "tlh"})), Err(Some(Rule::InvalidLanguage)));
+        for language in [json!(null), json!({}), json!(1), json!(["de"])] {
+            assert_eq!(read(json!({"language": language})), Err(Some(Rule::InvalidLanguage)));
+        }
         assert_eq!(read(json!({})), Err(Some(Rule::InvalidLanguage)));
         assert_eq!(read(json!({"language": "de", "syncOutputLanguage": "yes"})), Err(Some(Rule::InvalidSyncFlag)));
     }

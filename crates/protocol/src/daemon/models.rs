@@ -11,7 +11,8 @@ pub struct SessionState {
     /// Approval modes. Null: the backend has none that a client could choose.
     #[schema(value_type = Option<Object>, required)]
     pub modes: Option<serde_json::Value>,
-    /// Further options of the backend. Null: it has none.
+    /// What a client can choose for the session, as options of the Agent Client Protocol: the mode and the model. Null: the backend has
+    /// no modes.
     #[schema(value_type = Option<Vec<Object>>, required)]
     pub config_options: Option<Vec<serde_json::Value>>,
 }
@@ -28,6 +29,17 @@ pub struct SessionModels {
 pub struct SessionModel {
     pub model_id: String,
     pub name: String,
+}
+
+impl SessionModels {
+    /// The model as one of the session's options.
+    pub fn option(&self) -> serde_json::Value {
+        let choice =
+            |model: &SessionModel| serde_json::json!({"value": model.model_id, "name": model.name, "description": ""});
+        let choices: Vec<_> = self.available_models.iter().map(choice).collect();
+        serde_json::json!({"id": "model", "name": "Model", "description": "The backend profile of the next prompt",
+            "category": "model", "type": "select", "currentValue": self.current_model_id, "options": choices})
+    }
 }
 
 /// `POST /session/{sessionId}/model`.

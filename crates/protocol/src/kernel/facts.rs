@@ -16,7 +16,7 @@ use crate::{
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     text::clip,
-    tools::calls::TOOLKIT,
+    tools::calls::{CallState, TOOLKIT},
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -77,6 +77,8 @@ pub struct ToolFacts {
     pub command: Option<String>,
     /// A call of this server's tools whose first execution was lost, and which is executed again on purpose.
     pub is_executed_again: bool,
+    /// The lease of a call of this server's tools that gave no answer, so that its outcome is not known.
+    pub unanswered_epoch: Option<i64>,
     /// What runs that a call of this server's tools started have used.
     pub delegated: DelegatedUse,
 }
@@ -137,6 +139,8 @@ struct PayloadFields<'a> {
     is_final: Option<&'a RawValue>,
     #[serde(borrow)]
     input_tokens: Option<&'a RawValue>,
+    #[serde(borrow)]
+    lease_epoch: Option<&'a RawValue>,
     #[serde(borrow)]
     message: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -382,15 +386,18 @@ impl ToolFacts {
         let is_own = tool_type.as_deref() == Some(TOOLKIT);
         let tokens = whole(fields.total_tokens).unwrap_or(0).max(0);
         let delegated = DelegatedUse { tokens, cost_usd: cost(fields.cost_usd) };
+        let status = words(fields.status, 40);
+        let is_unknown = is_own && status.as_deref() == CallState::OutcomeUnknown.status();
         Self {
             tool_call_id: bounded(fields.tool_call_id),
             name: bounded(fields.name).or_else(|| bounded(fields.tool_name)),
             method: bounded(fields.method),
             tool_type,
-            status: words(fields.status, 40),
+            status,
             exit_code: whole(fields.exit_code),
             command: bounded(fields.command),
             is_executed_again: is_own && flag(fields.executed_again),
+            unanswered_epoch: whole(fields.lease_epoch).filter(|_| is_unknown),
             delegated: if is_own { delegated } else { DelegatedUse::default() },
         }
     }

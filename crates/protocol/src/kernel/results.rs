@@ -131,6 +131,12 @@ pub struct Usage {
     /// How often the model was called, as far as the agent reports it.
     #[serde(default)]
     pub turns: i64,
+    /// What runs that the command started with `run_agent` have used. It counts against the command's budgets, and is not part of
+    /// `totalTokens` and `costUsd`.
+    #[serde(default)]
+    pub delegated_tokens: i64,
+    #[serde(default)]
+    pub delegated_cost_usd: f64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -234,7 +240,13 @@ impl RunResult {
                 exit_code_counts: fold.tools.exit_codes.clone(),
                 items: fold.tools.last_items().to_vec(),
             },
-            usage: Usage { total_tokens: fold.tokens, cost_usd: fold.cost_usd, turns: fold.turns },
+            usage: Usage {
+                total_tokens: fold.tokens,
+                cost_usd: fold.cost_usd,
+                turns: fold.turns,
+                delegated_tokens: fold.delegated.tokens,
+                delegated_cost_usd: fold.delegated.cost_usd,
+            },
             supervisor: liveness.supervisor(),
             liveness,
             open_permissions,

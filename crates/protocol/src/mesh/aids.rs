@@ -6,9 +6,9 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A name that is registered here. Other domains may allow shorter ones.
-const OWN_NAME_BYTES_MIN: usize = 4;
+pub const OWN_NAME_BYTES_MIN: usize = 4;
 const NAME_BYTES_MIN: usize = 3;
-const NAME_BYTES_MAX: usize = 64;
+pub const NAME_BYTES_MAX: usize = 64;
 const LABEL_BYTES_MAX: usize = 63;
 const AID_BYTES_MAX: usize = 253;
 

@@ -48,7 +48,7 @@ macro_rules! engine_rules {
         Run "run" Forbidden "The token is for another run.",
             hint: Some("use a token that is not bound to another run");
         Undeclared "undeclared" Forbidden "The path declares no access, so no caller has any.";
-        UserUnknown "user-unknown" Forbidden "The operator has not added this user.",
+        UserUnknown "user-unknown" Forbidden "The operator has not added this user, or has removed the user.",
             hint: Some("the operator adds users with `ostler users add`");
         UserTaken "user-taken" StateConflict "Another user has this name or this subject.",
             hint: Some("choose another name; `ostler users list` lists those that exist");
@@ -88,18 +88,21 @@ macro_rules! engine_rules {
 
         // The configuration, and the start of the server.
         Config "config" SchemaInvalid "The configuration is invalid.",
-            hint: Some("`ostler config show` lists every setting with its value and where it comes from; docs/configuration.md has their meanings");
+            hint: Some("correct the settings named above; docs/configuration.md lists every setting with its meaning");
+        ConfigFile "config-file" SchemaInvalid "The configuration file cannot be read.",
+            hint: Some("name a file that exists and can be read with `--config`, or leave the flag out: every setting has a default");
         DataDir "data-dir" InfraFailed "There is no usable data directory.",
             hint: Some("choose another directory with `--data-dir` or OSTLER_DATA_DIR");
         DatabaseUrl "database-url" SchemaInvalid "The address of the database is invalid.",
             hint: Some("give a URL like postgres://USER@HOST/DATABASE with `--database-url` or DATABASE_URL, or none for SQLite");
         AllowOrigin "allow-origin" SchemaInvalid "The text is not an origin.",
-            hint: Some("give scheme, host and port only, such as https://console.example");
+            hint: Some("give scheme, host and port only, such as https://console.example; `*` is allowed together with `--require-auth`");
         OpenLoopback "open-loopback" SchemaInvalid "The server may be open to all callers on a loopback address only.",
             hint: Some("listen on 127.0.0.1, or do without `--open-loopback`");
         Listen "listen" InfraFailed "The server cannot listen on its address.",
-            hint: Some("another program may use the port; `--listen 127.0.0.1:0` picks a free one"),
-            hints_by_kind: &[(FailureKind::SchemaInvalid, "give an address and a port, such as `--listen 127.0.0.1:4747`")];
+            hint: Some("give an address of this machine and a port that you may use, such as `--listen 127.0.0.1:4747`"),
+            hints_by_kind: &[(FailureKind::StateConflict, "stop the other program, or let `--listen 127.0.0.1:0` pick a free port"),
+                (FailureKind::SchemaInvalid, "give an address and a port, such as `--listen 127.0.0.1:4747`")];
         Tls "tls" InfraFailed "The certificate or the key for TLS is unusable.",
             hint: Some("check `--tls-cert` and `--tls-key`: a certificate chain and its key, both PEM");
         TokenFile "token-file" InfraFailed "A file with a token or key of the server is unusable.",

@@ -15,6 +15,8 @@ macro_rules! tools_rules {
             hint: Some("wait until one of them has ended");
         ToolUnknown "tool-unknown" NotFound "There is no such tool.",
             hint: Some("`ostler tools list` lists those that exist");
+        ToolUnavailable "tool-unavailable" Overloaded "The MCP server of the tool is not connected.",
+            hint: Some("`ostler mcp list` shows why; try again at the time that the message names");
         ToolArguments "tool-arguments" SchemaInvalid "The arguments do not match the tool's schema.",
             hint: Some("`ostler tools list -o json` shows the schemas");
         ToolCallSize "tool-call-size" PayloadTooLarge "The name or the arguments of the tool call are too long.",

@@ -53,6 +53,8 @@ pub struct ToolDefinition {
     pub changes: bool,
     /// Whether a call may be executed again if its outcome is not known.
     pub is_idempotent: bool,
+    /// Whether a repeated request of the same call finds what the call has started. Another call with the same arguments does not.
+    pub is_resumable: bool,
     /// Whether a call connects to other machines.
     pub uses_network: bool,
     /// Whether `changes` and `uses_network` can be relied on. Not so for tools of MCP servers, unless the operator trusts the server.
@@ -114,6 +116,7 @@ impl ToolDefinition {
             scope: None,
             changes: true,
             is_idempotent: false,
+            is_resumable: false,
             uses_network: false,
             is_trusted: is_own,
             deadline_ms: DEADLINE_MS_DEFAULT,
@@ -132,8 +135,8 @@ impl ToolDefinition {
     }
 
     #[must_use]
-    pub fn idempotent(mut self) -> Self {
-        self.is_idempotent = true;
+    pub fn resumable(mut self) -> Self {
+        self.is_resumable = true;
         self
     }
 

@@ -9,7 +9,7 @@ use super::{
     calls::{CALL_ID_BYTES_MAX, is_call_id},
     schema::ARGUMENTS_BYTES_MAX,
 };
-use crate::{Failure, Rule, cursors, ids::CommandId, limits::NAME_BYTES_MAX};
+use crate::{Failure, Rule, cursors, ids::CommandId, kernel::facts::DelegatedUse, limits::NAME_BYTES_MAX};
 
 /// A tool that agents can call.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -171,6 +171,21 @@ pub struct CalledTool {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub edited_arguments: Option<Map<String, Value>>,
+    /// The tokens and the cost of the runs that the call started, if it started any. They count against the budgets of its command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub delegated_tokens: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub delegated_cost_usd: Option<f64>,
+}
+
+impl CalledTool {
+    /// What runs that the call started have used.
+    pub fn delegated(&self) -> DelegatedUse {
+        let cost_usd = self.delegated_cost_usd.filter(|cost| cost.is_finite() && *cost > 0.0);
+        DelegatedUse { tokens: self.delegated_tokens.unwrap_or(0).max(0), cost_usd: cost_usd.unwrap_or(0.0) }
+    }
 }
 
 /// A call of a tool by the operator, outside of any run.

@@ -125,3 +125,12 @@ pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
     );
     db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }
+
+/// The first time after `now` at which an unfinished command will have run past its time. `None` if there is none.
+pub async fn next_deadline(db: &Db, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = format!(
+        "SELECT deadline_at FROM commands WHERE deadline_at > $1 AND {} ORDER BY deadline_at LIMIT 1",
+        unfinished("")
+    );
+    Ok(db.read(sql, vec![now.into()], |row| row.at("deadline_at")?.time()).await?.pop())
+}

@@ -121,6 +121,12 @@ pub async fn list_overdue(db: &Db, now: Timestamp, limit: u32) -> Result<Vec<(Se
     db.read(sql, vec![now.into(), i64::from(limit).into()], session_and_run).await
 }
 
+/// The first deadline of an open request after `now`. `None` if there is none.
+pub async fn next_deadline(db: &Db, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "SELECT deadline FROM permissions WHERE status = 'pending' AND deadline > $1 ORDER BY deadline LIMIT 1";
+    Ok(db.read(sql, vec![now.into()], |row| row.at("deadline")?.time()).await?.pop())
+}
+
 /// Requests with this id, newest first. Runners choose the ids, so that runs may have the same.
 pub async fn find_by_id(db: &Db, id: PermissionId, limit: u32) -> Result<Vec<PermissionRequest>, StoreError> {
     let rest = "WHERE t.permission_id = $1 ORDER BY t.created_at DESC LIMIT $2";

@@ -107,11 +107,14 @@ impl Warm {
     /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
     pub(crate) fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
         let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
+        let commands = desks.values().flat_map(|desk| desk.runs.values()).flat_map(|rows| rows.commands.values());
+        let new = commands.filter_map(|row| row.if_to_write(RowChange::New));
+        let deadlines = new.filter_map(|command| command.deadline_at).collect();
         let events = desks.values_mut().flat_map(|desk| std::mem::take(&mut desk.events)).collect();
         if self.0.len() > WARM_SESSIONS_MAX {
             self.0.clear();
         }
         self.0.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
-        Committed { events, jobs_waiting, requests, began_at }
+        Committed { events, deadlines, jobs_waiting, requests, began_at }
     }
 }

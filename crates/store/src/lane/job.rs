@@ -32,6 +32,8 @@ pub trait Host: Send + Sync + 'static {
 pub struct Committed {
     /// In order within each session.
     pub events: Vec<Event>,
+    /// Of new commands.
+    pub deadlines: Vec<Timestamp>,
     pub jobs_waiting: bool,
     pub requests: usize,
     /// When the flush was taken up.

@@ -181,6 +181,7 @@ impl AgentDefinition {
             description: self.members.get("description").and_then(Value::as_str).unwrap_or_default().to_owned(),
             level: self.level,
             is_builtin: self.level == AgentLevel::Builtin,
+            file_path: None,
             has_tools: tools.as_ref().is_some_and(|tools| !tools.is_empty()),
             tools,
             disallowed_tools: tool_names("disallowedTools"),

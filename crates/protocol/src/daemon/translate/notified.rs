@@ -37,6 +37,11 @@ pub(super) fn frame(payload: &Value, context: TranslationContext<'_>) -> Option<
                 json!({"sessionId": session_id, "suggestion": suggestion, "promptId": prompt_id}),
             ))
         }
+        "commands-update" => {
+            let commands = data["availableCommands"].as_array()?;
+            Some(context.update(json!({"sessionUpdate": "available_commands_update", "availableCommands": commands,
+                "_meta": {"availableSkills": data["availableSkills"]}})))
+        }
         "terminal-sequence" => Some(("terminal_sequence", with_session(session_id, data, &[])?)),
         "mcp-budget-event" => {
             let frame_type = match data["kind"].as_str()? {
@@ -96,6 +101,15 @@ mod tests {
                 ("followup_suggestion", json!({"sessionId": "s", "suggestion": "run it", "promptId": "p"})),
             ),
             (
+                "commands-update",
+                json!({"availableCommands": [{"name": "init"}], "availableSkills": ["review"]}),
+                (
+                    "session_update",
+                    json!({"sessionId": "s", "update": {"sessionUpdate": "available_commands_update",
+                        "availableCommands": [{"name": "init"}], "_meta": {"availableSkills": ["review"]}}}),
+                ),
+            ),
+            (
                 "terminal-sequence",
                 json!({"sequence": "x"}),
                 ("terminal_sequence", json!({"sessionId": "s", "sequence": "x"})),
@@ -117,7 +131,15 @@ mod tests {
 
     #[test]
     fn notifications_that_lack_their_parts_have_no_frame_of_their_own() {
-        for name in ["model-update", "mode-update", "title-update", "prompt-suggestion", "mcp-budget-event", "other"] {
+        for name in [
+            "model-update",
+            "mode-update",
+            "title-update",
+            "prompt-suggestion",
+            "commands-update",
+            "mcp-budget-event",
+            "other",
+        ] {
             assert_eq!(of(name, json!({})), None, "{name}");
         }
     }

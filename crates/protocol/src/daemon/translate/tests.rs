@@ -198,7 +198,7 @@ fn tool_calls_start_and_are_updated() {
         "command": "ls", "files": ["a.rs"]});
     let started = update(EventType::ToolCall, &payload);
     let expected = json!({"sessionUpdate": "tool_call", "toolCallId": "t", "status": "in_progress", "title": "ls",
-        "kind": "execute", "rawInput": {"command": "ls"}, "locations": [{"path": "a.rs"}],
+        "kind": "execute", "rawInput": {"command": "ls"}, "locations": [{"path": "a.rs"}], "content": [],
         "_meta": {"toolName": "shell", "ostler": {"status": "started"}}});
     assert_eq!(started, expected);
     for (status, expected) in

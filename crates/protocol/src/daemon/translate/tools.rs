@@ -29,11 +29,12 @@ pub(super) fn call(payload: &Value) -> Value {
         update["rawOutput"] = output;
     }
     let locations = locations(payload);
-    if !locations.is_empty() {
+    // A call that starts always has both lists. Updates name what has changed.
+    if is_start || !locations.is_empty() {
         update["locations"] = json!(locations);
     }
     let diffs: Vec<FileDiff> = entries(payload, "diffs");
-    if !diffs.is_empty() {
+    if is_start || !diffs.is_empty() {
         update["content"] = diffs.iter().map(diff_part).collect();
     }
     let mut meta = json!({"ostler": {"status": status}});

@@ -68,7 +68,10 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
     let first_seq = rows.run.last_seq + 1;
     let overspent = budget::overspent(rows, &op.events);
     for event in op.events {
-        take(desk, run_id, event, op.voting, now);
+        // A server that got no answer from its store records the end of a call again. A runner's batch has a number for that.
+        if op.batch_no.is_some() || !is_ended_again(desk.run(run_id)?, &event) {
+            take(desk, run_id, event, op.voting, now);
+        }
     }
     budget::limit_overspent(desk, run_id, &overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
@@ -172,6 +175,15 @@ fn check_call(command: &Command, call: &ToolFacts, known_calls: Option<&KnownCal
     match call_id.filter(may_be_recorded) {
         Some(call_id) => Err(Failure::rule(Rule::ToolCallReused, format!("callId {call_id:?} was used before"))),
         None => Ok(()),
+    }
+}
+
+/// Whether the event is another end of a call of this server's tools that has ended.
+fn is_ended_again(rows: &RunDesk, event: &NewEvent) -> bool {
+    let command = event.command_id.and_then(|command_id| rows.commands.get(&command_id));
+    match (&event.facts, command) {
+        (Facts::Tool(call), Some(command)) => command.fold.tools.is_ended_again(call),
+        _ => false,
     }
 }
 

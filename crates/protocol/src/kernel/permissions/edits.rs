@@ -43,6 +43,9 @@ pub struct EditedArguments {
     #[serde(rename = "sentDigest", default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub sent_digest: Option<String>,
+    /// The names of the arguments that the server has added to those that were sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub added: Vec<String>,
 }
 
 impl EditableArguments {
@@ -62,7 +65,8 @@ impl EditableArguments {
         }
         check_arguments(&self.schema, &arguments)
             .map_err(|fault| Failure::invalid(Rule::PermissionEdits, format!("editedArgs: {fault}")))?;
-        Ok(EditedArguments { digest: canonical_hash(&arguments), arguments, tool: None, sent_digest: None })
+        let digest = canonical_hash(&arguments);
+        Ok(EditedArguments { digest, arguments, tool: None, sent_digest: None, added: vec![] })
     }
 }
 
@@ -96,7 +100,10 @@ impl CheckedEdits {
     /// These edits, which the server has completed from what was sent.
     #[must_use]
     pub fn completed_from(mut self, sent: &Value) -> Self {
-        self.edited.sent_digest = (self.edited.arguments != *sent).then(|| canonical_hash(sent));
+        let edited = &mut self.edited;
+        edited.sent_digest = (edited.arguments != *sent).then(|| canonical_hash(sent));
+        let names = edited.arguments.as_object().into_iter().flat_map(|arguments| arguments.keys());
+        edited.added = names.filter(|name| sent.get(name.as_str()).is_none()).cloned().collect();
         self
     }
 
@@ -176,6 +183,12 @@ mod tests {
         let completed = checked.clone().completed_from(&json!({}));
         let completed = completed.fit(Some(&offered()), "ab").unwrap();
         assert!(completed.is_sound() && completed.is_same_answer(&json!({})));
+        assert_eq!(completed.added, ["path"]);
+        let complete = checked.clone().completed_from(&arguments);
+        assert!(complete.fit(Some(&offered()), "ab").unwrap().added.is_empty());
+        let changed = checked.clone().completed_from(&json!({"path": "c"}));
+        let changed = changed.fit(Some(&offered()), "ab").unwrap();
+        assert!(changed.added.is_empty() && changed.is_same_answer(&json!({"path": "c"})), "it was sent, and changed");
         assert!(!completed.is_same_answer(&arguments), "the server has added to what was sent");
         assert!(!EditedArguments { tool: Some("delete".into()), ..edited.clone() }.is_sound());
         assert!(!EditedArguments { tool: None, ..edited.clone() }.is_sound());

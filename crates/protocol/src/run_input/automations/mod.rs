@@ -1,6 +1,7 @@
 //! Automations: jobs that start a run on a schedule, in a thread of their own, on behalf of their owner. The fields have the
 //! names of the protocol, in snake_case.
 
+mod next_times;
 pub mod schedule;
 mod template;
 #[cfg(test)]
@@ -10,6 +11,7 @@ use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+pub use self::next_times::{ListNextTimes, NextTime, NextTimes};
 use self::schedule::{PlannedStart, Schedule, next_after};
 use crate::{
     Failure, Rule, Timestamp,
@@ -18,7 +20,7 @@ use crate::{
     problems::Problems,
     run_input::{
         agui::input::USER_TEXT_CHARS_MAX,
-        local_times::{LocalTimeKind, find_zone, local_text, zone_name},
+        local_times::{find_zone, zone_name},
     },
     text::{clip, is_blank_text, is_plain},
 };
@@ -446,49 +448,4 @@ pub struct ListAutomationStarts {
 pub struct AutomationStartPage {
     pub starts: Vec<AutomationStart>,
     pub next_cursor: Option<String>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct ListNextTimes {
-    /// 1 to 50, 5 when left out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub count: Option<u32>,
-}
-
-impl ListNextTimes {
-    pub fn count(&self) -> Result<usize, Failure> {
-        match self.count.unwrap_or(NEXT_TIMES_DEFAULT) {
-            count @ 1..=NEXT_TIMES_MAX => Ok(count as usize),
-            _ => Err(Failure::invalid(Rule::PageLimit, format!("count must be 1 to {NEXT_TIMES_MAX}"))),
-        }
-    }
-}
-
-/// A time at which an automation will start.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct NextTime {
-    #[schema(value_type = String, format = DateTime)]
-    pub at: Timestamp,
-    /// The same in the automation's zone.
-    pub local: String,
-    pub local_time: LocalTimeKind,
-}
-
-/// The next times of an automation. A disabled one has the times that it would have.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct NextTimes {
-    pub timezone: String,
-    pub times: Vec<NextTime>,
-}
-
-impl NextTimes {
-    pub fn of(automation: &Automation, after: Timestamp, count: usize) -> Result<Self, Failure> {
-        let zone = find_zone(&automation.timezone)?;
-        let starts = schedule::list_next(&automation.config.schedule, &zone, after, count);
-        let time =
-            |start: PlannedStart| NextTime { at: start.at, local: local_text(start.at, &zone), local_time: start.kind };
-        Ok(Self { timezone: automation.timezone.clone(), times: starts.into_iter().map(time).collect() })
-    }
 }

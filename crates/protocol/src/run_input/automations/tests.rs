@@ -9,6 +9,7 @@ use super::{
     schedule::{RunAt, Schedule, ScheduleType, list_next, next_after, next_after_date},
     *,
 };
+use crate::run_input::local_times::LocalTimeKind;
 
 fn schedule(weekdays: &[u8], hour: u8, minute: u8) -> Schedule {
     let kind = if weekdays.is_empty() { ScheduleType::Daily } else { ScheduleType::Weekly };

@@ -57,5 +57,9 @@ fn the_end_of_a_call_has_its_changes_and_its_output() {
         (&started["locations"], &started["rawInput"]),
         (&json!([{"path": "/w/b", "line": 2}]), &json!({"file_path": "/w/b"}))
     );
-    assert!(started.get("content").is_none() && started.get("rawOutput").is_none(), "{started}");
+    assert_eq!((&started["content"], started.get("rawOutput")), (&json!([]), None), "nothing yet");
+    let bare = update(EventType::ToolCall, &json!({"toolCallId": "t", "status": "started"}));
+    assert_eq!((&bare["content"], &bare["locations"]), (&json!([]), &json!([])), "lists, as clients expect them");
+    let ended = update(EventType::ToolCall, &json!({"toolCallId": "t", "status": "completed"}));
+    assert_eq!((ended.get("content"), ended.get("locations")), (None, None), "what was sent before stays");
 }

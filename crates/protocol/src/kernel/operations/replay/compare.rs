@@ -211,7 +211,7 @@ impl Replay {
             }
         };
         found.check(state_fits, &row, "state");
-        found.check(command.fold == replayed.fold, &row, "fold");
+        found.check(command.fold.is_of_log(&replayed.fold), &row, "fold");
         let (at, reason) = (command.cancel_requested_at, command.cancel_reason.as_deref());
         let wish = replayed.cancel.as_ref();
         // The cancel of a run that no runner works on ends a turn and the steers behind it one after the other. A steer ends

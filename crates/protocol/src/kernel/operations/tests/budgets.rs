@@ -116,3 +116,20 @@ fn a_runner_has_a_while_to_stop_a_command_that_is_past_its_own_deadline() {
     scene.sweep(run);
     assert_eq!(scene.state(run, turn), CommandState::Cancelled, "its runner is gone");
 }
+
+#[test]
+fn the_end_of_a_call_that_is_recorded_twice_counts_once_against_the_budget() {
+    let (mut scene, run, turn) = within(Budgets { max_tokens: Some(100), ..Budgets::default() });
+    let call = |status: &str, tokens: Option<i64>| {
+        let payload = json!({"toolCallId": "a", "type": "toolkit", "status": status, "totalTokens": tokens});
+        NewEvent::written(EventType::ToolCall, Some(turn), &payload)
+    };
+    scene.append(run, vec![call("started", None)]).unwrap();
+    // The store has recorded the first one, but its answer was lost.
+    scene.append(run, vec![call("completed", Some(60))]).unwrap();
+    scene.append(run, vec![call("completed", Some(60))]).unwrap();
+    assert_eq!((scene.command(run, turn).fold.delegated.tokens, scene.facts(EventType::ToolCall).len()), (60, 2));
+    scene.advance_ms(BUDGET_GRACE_MS);
+    scene.sweep(run);
+    assert!(scene.command(run, turn).is_unfinished());
+}
