@@ -1,4 +1,5 @@
-//! Budgets: what a command may use, counted from the events that the backend emits.
+//! Budgets: what a command may use, counted from the events that the backend emits, and from what the server reports of runs that
+//! calls of its tools have started.
 //!
 //! Tokens, cost and time stop the backend when they are reached. Turns and tool calls stop it when it begins one more than
 //! it was granted.
@@ -8,6 +9,7 @@ use ostler_protocol::{
     kernel::{
         budgets::{Spent, UsedUp},
         events::EventType,
+        facts::DelegatedUse,
         policy::Budgets,
         provider_profiles::{Prices, TokensUsed},
         results::RunResult,
@@ -80,10 +82,21 @@ impl Meter {
 
     /// Adds what earlier attempts used.
     pub(crate) fn add_earlier_usage(&mut self, result: &RunResult) {
-        self.spent.tokens = result.usage.total_tokens;
-        self.spent.cost_usd = result.usage.cost_usd;
+        let usage = &result.usage;
+        self.spent.tokens = usage.total_tokens.saturating_add(usage.delegated_tokens);
+        self.spent.cost_usd = usage.cost_usd + usage.delegated_cost_usd;
         self.spent.tool_calls = result.tool_call_summary.count;
-        self.spent.turns = result.usage.turns;
+        self.spent.turns = usage.turns;
+    }
+
+    /// Counts what runs that a call started have used. `Some` if a budget is used up.
+    pub(crate) fn add_delegated(&mut self, used: DelegatedUse) -> Option<StopReason> {
+        if used.is_none() {
+            return None;
+        }
+        self.spent.tokens = self.spent.tokens.saturating_add(used.tokens);
+        self.spent.cost_usd += used.cost_usd;
+        self.spent.usage_used_up(&self.budgets).map(StopReason::Budget)
     }
 
     /// Counts an event. `Some` if a budget is used up.
@@ -139,6 +152,19 @@ mod tests {
         assert_eq!(meter.check_next_tool(), None);
         assert_eq!(meter.observe(EventType::ToolCall, &started), None);
         assert!(meter.check_next_tool().is_some() && meter.observe(EventType::ToolCall, &started).is_some());
+    }
+
+    #[test]
+    fn what_started_runs_have_used_counts_against_tokens_and_cost() {
+        let budgets = Budgets { max_tokens: Some(10), max_cost_usd: Some(1.0), ..Budgets::default() };
+        let mut meter = Meter::new(budgets, Prices::default());
+        assert_eq!(meter.add_delegated(DelegatedUse { tokens: 6, cost_usd: 0.5 }), None);
+        let mut costly = meter.clone();
+        let stop = costly.add_delegated(DelegatedUse { tokens: 1, cost_usd: 0.5 });
+        assert_eq!(stop, Some(StopReason::Budget(UsedUp { name: "maxCostUsd", value: "1".into() })));
+        let usage = RawJson::of(&json!({"inputTokens": 3, "outputTokens": 1}));
+        let stop = meter.observe(EventType::Usage, &usage);
+        assert_eq!(stop, Some(StopReason::Budget(UsedUp { name: "maxTokens", value: "10".into() })));
     }
 
     #[test]

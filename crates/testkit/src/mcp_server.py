@@ -8,6 +8,7 @@ sloppy   lists a tool twice, one with a schema that is none, and one with a name
 garbage  sends lines that are no messages, then behaves well
 dies     ends in the middle of a call of `die`
 leaks    a call of `tell` returns its secret
+refuses  a call of `refuse` gets an error of the protocol, whose message has its secret and is long
 large    a call of `large` returns as many bytes as it asks for
 slow     never replies to a call of `sleep`
 withdraws  a call of `withdraw` removes the tool `gone`, changes the schema of `strict`, and says that the list has changed
@@ -66,7 +67,8 @@ def tools():
     if BEHAVIOUR == "waits":
         look = {"name": "look", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}
         listed += [{"name": "append", "inputSchema": EMPTY}, look]
-    more = {"dies": ["die"], "hangs": ["hang"], "large": ["large"], "leaks": ["tell"], "slow": ["sleep"]}.get(BEHAVIOUR, [])
+    more = {"dies": ["die"], "hangs": ["hang"], "large": ["large"], "leaks": ["tell"], "refuses": ["refuse"],
+            "slow": ["sleep"]}.get(BEHAVIOUR, [])
     if BEHAVIOUR == "withdraws":
         more = [] if withdrawn else ["gone"]
         strict = {"type": "object", "required": ["b"]} if withdrawn else EMPTY
@@ -179,6 +181,10 @@ def main():
             sys.stdout.write('nonsense\n{"jsonrpc": "2.0"}\n[]\n')
         if BEHAVIOUR == "asks" and message["method"] == "tools/call":
             send({"id": "mine", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}})
+        if BEHAVIOUR == "refuses" and message["method"] == "tools/call":
+            text = "the folder is not shared; my secret is " + os.environ.get("SECRET", "") + " x" * 5_000
+            send({"id": message["id"], "error": {"code": -32602, "message": text}})
+            continue
         send({"id": message["id"], "result": reply(message)})
 
 

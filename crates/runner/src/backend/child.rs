@@ -32,9 +32,14 @@ pub(super) fn client_info() -> Value {
 }
 
 pub(super) fn start_process(program: &Program) -> Result<Process, TurnEnd> {
-    Process::start(program, REDACTOR.clone()).map_err(|error| {
-        TurnEnd::failed(FailureKind::InfraFailed, format!("the agent's program did not start: {error}"))
-    })
+    Process::start(program, REDACTOR.clone())
+        .map_err(|error| program_unusable(format!("the agent's program did not start: {error}")))
+}
+
+/// The end of a turn whose program cannot be started. It is logged as well: only the operator of this machine can install the program.
+pub(super) fn program_unusable(message: String) -> TurnEnd {
+    tracing::warn!(problem = %message, "the program of an agent cannot be started");
+    TurnEnd::failed(FailureKind::InfraFailed, message)
 }
 
 /// Reports that the process ended between two turns, before the next turn starts another one.

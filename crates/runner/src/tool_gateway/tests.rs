@@ -56,7 +56,15 @@ impl TurnToolkit for PlayedTools {
     fn call<'a>(&'a self, name: &'a str, arguments: &'a str) -> BoxFuture<'a, Result<CalledTool, Failure>> {
         self.calls.lock().unwrap().push((name.to_owned(), arguments.to_owned()));
         let called = |status, content: &str, truncated| {
-            Ok(CalledTool { call_id: "c".into(), status, content: content.into(), truncated, edited_arguments: None })
+            Ok(CalledTool {
+                call_id: "c".into(),
+                status,
+                content: content.into(),
+                truncated,
+                edited_arguments: None,
+                delegated_tokens: None,
+                delegated_cost_usd: None,
+            })
         };
         let result = match name {
             "slow" => return std::future::pending().boxed(),

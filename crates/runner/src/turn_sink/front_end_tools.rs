@@ -108,7 +108,15 @@ impl FrontEndTools {
             Ok(content) => (CallStatus::Completed, content),
             Err(content) => (CallStatus::Failed, content),
         };
-        CalledTool { call_id, status, content, truncated: false, edited_arguments: None }
+        CalledTool {
+            call_id,
+            status,
+            content,
+            truncated: false,
+            edited_arguments: None,
+            delegated_tokens: None,
+            delegated_cost_usd: None,
+        }
     }
 
     /// Records a call as pending, or returns why it cannot be handed over.

@@ -12,6 +12,7 @@ use ostler_protocol::{
     FailureKind, RawJson,
     ids::{CommandId, PermissionId},
     kernel::{events::EventType, permissions::PermissionRequest, runs::TerminalStatus},
+    tools::wire::CalledTool,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -105,6 +106,14 @@ impl SinkShared {
             self.stop(spent);
         }
         has_room
+    }
+
+    /// Counts what runs that a call started have used. The backend stops if a budget is used up.
+    pub(super) fn charge_call(&self, called: &CalledTool) {
+        let spent = self.state().meter.add_delegated(called.delegated());
+        if let Some(spent) = spent {
+            self.stop(spent);
+        }
     }
 
     /// The part of an id that names the turn: its command, and the claim of its runner.

@@ -174,10 +174,12 @@ impl TurnSink {
         name: String,
         arguments: String,
     ) -> impl Future<Output = Result<CalledTool, Failure>> + Send + 'static {
-        let tools = self.tools.clone();
+        let (tools, shared) = (self.tools.clone(), self.shared.clone());
         async move {
             match tools {
-                Some(tools) => tools.call(&call_id, &name, &arguments).await,
+                Some(tools) => {
+                    tools.call(&call_id, &name, &arguments).await.inspect(|called| shared.charge_call(called))
+                }
                 None => Err(Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"))),
             }
         }

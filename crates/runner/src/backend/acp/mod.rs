@@ -28,7 +28,7 @@ use ostler_protocol::{
 };
 
 use super::{
-    child::{report_process_end, report_process_lost, start_process, unless_stopped},
+    child::{program_unusable, report_process_end, report_process_lost, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
     process::Program,
     toolkit,
@@ -127,6 +127,8 @@ impl AcpBackend {
                     session_id: opened.session_id,
                     model: opened.model,
                     modes: opened.modes,
+                    commands: serde_json::Value::Null,
+                    context_window: None,
                     is_new: opened.is_new,
                     sees_images: opened.sees_images,
                     has_gateway: opened.has_gateway,
@@ -148,8 +150,7 @@ impl AcpBackend {
     }
 
     pub(in crate::backend::acp) fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
-        let path = program::find(&self.command, std::env::var_os("PATH").as_deref())
-            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+        let path = program::find(&self.command, std::env::var_os("PATH").as_deref()).map_err(program_unusable)?;
         let arguments = self.command.iter().skip(1);
         let home = self.environment.require_home()?;
         self.environment.link_storage(self.keep.iter().map(AsRef::as_ref))?;

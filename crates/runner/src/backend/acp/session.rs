@@ -37,6 +37,10 @@ pub(super) struct OpenSession {
     pub(super) session_id: String,
     pub(super) model: String,
     pub(super) modes: SessionModes,
+    /// The commands that were last reported. Null: none.
+    pub(super) commands: Value,
+    /// The tokens that the context of the model may have, if the backend has reported that.
+    pub(super) context_window: Option<u64>,
     /// Whether it was just created, and no prompt was sent to it.
     pub(super) is_new: bool,
     pub(super) sees_images: bool,

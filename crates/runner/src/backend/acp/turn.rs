@@ -16,7 +16,7 @@ use super::{
     failures::{error_text, prompt_failure_kind},
     files::Files,
     host::{AcpHost, LateReply},
-    notifications::Notifications,
+    notifications::{COMMANDS_UPDATE, Notifications},
     session::OpenSession,
     terminals::Terminals,
     updates::Updates,
@@ -103,7 +103,7 @@ impl<'a> AcpTurn<'a> {
         let tools = BackendEnvironment { home: None, storage: None, ..environment.clone() };
         let terminals = Terminals::new(tools.guarded(policy.sandbox));
         let host = AcpHost::new(policy, files, terminals, &environment.disabled_tools);
-        let updates = Updates::new(session.model.clone(), session.has_gateway);
+        let updates = Updates::new(session.model.clone(), session.context_window, session.has_gateway);
         Self {
             session,
             turn,
@@ -166,6 +166,7 @@ impl<'a> AcpTurn<'a> {
                 }
                 Incoming::Frame(RpcFrame::Notification { method, params }) => {
                     self.notifications.report_late(&self.sink, self.session, &method, &params).await;
+                    self.updates.set_model(&self.session.model);
                 }
                 Incoming::Frame(_) | Incoming::Invalid(_) => {}
             }
@@ -252,6 +253,7 @@ impl<'a> AcpTurn<'a> {
             }
             Incoming::Frame(RpcFrame::Notification { method, params }) => {
                 self.notifications.report(&self.sink, self.session, &method, &params).await;
+                self.updates.set_model(&self.session.model);
             }
             Incoming::Frame(RpcFrame::Request { id, method, params }) => {
                 self.is_working = true;
@@ -278,8 +280,13 @@ impl<'a> AcpTurn<'a> {
         // An update that cannot be read is of a kind that we do not know.
         let ours = |notification: &SessionUpdate| notification.session_id == self.session.session_id;
         let Some(notification) = params.view::<SessionUpdate>().filter(ours) else { return Ok(()) };
+        if notification.update.kind == COMMANDS_UPDATE {
+            self.notifications.report_commands(&self.sink, self.session, params).await;
+            return Ok(());
+        }
         self.is_working |= notification.update.is_of_turn();
         let reported = self.updates.report(&mut self.sink, notification.update).await;
+        self.session.context_window = self.updates.context_window();
         reported.map_err(|_| PromptError::backend_failed("the agent sends more than a turn may hold"))
     }
 

@@ -34,6 +34,8 @@ pub(super) struct Updates {
     tools: HashMap<String, ReportedTool>,
     text_bytes: usize,
     has_usage: bool,
+    /// The tokens that the context of the model may have, once the backend has reported that.
+    context_window: Option<u64>,
     /// Whether the backend was given the server's tools.
     has_gateway: bool,
 }
@@ -60,8 +62,29 @@ struct ReportedTool {
 }
 
 impl Updates {
-    pub(super) fn new(model: String, has_gateway: bool) -> Self {
-        Self { model, open: None, held: None, tools: HashMap::new(), text_bytes: 0, has_usage: false, has_gateway }
+    pub(super) fn new(model: String, context_window: Option<u64>, has_gateway: bool) -> Self {
+        Self {
+            model,
+            open: None,
+            held: None,
+            tools: HashMap::new(),
+            text_bytes: 0,
+            has_usage: false,
+            context_window,
+            has_gateway,
+        }
+    }
+
+    /// The tokens that the context of the model may have, as the backend last reported it.
+    pub(super) fn context_window(&self) -> Option<u64> {
+        self.context_window
+    }
+
+    /// The session may have another model. The size of its context is not known until the backend reports it.
+    pub(super) fn set_model(&mut self, model: &str) {
+        if self.model != model {
+            (self.model, self.context_window) = (model.to_owned(), None);
+        }
     }
 
     pub(super) async fn report(&mut self, sink: &mut TurnSink, update: Update) -> Result<(), TooMuchOutput> {
@@ -72,6 +95,8 @@ impl Updates {
             }
             "tool_call" | "tool_call_update" => self.report_tool(sink, &update).await?,
             "plan" => self.report_plan(sink, &update).await,
+            // The tokens are counted in the messages. This follows them, so that it counts for the next usage.
+            "usage_update" => self.context_window = update.size.as_u64().or(self.context_window),
             _ => {}
         }
         if let Some(usage) = update.meta.and_then(|meta| meta.usage) {
@@ -136,6 +161,7 @@ impl Updates {
             ("totalTokens", usage.total_tokens),
             ("cachedInputTokens", usage.cached_read_tokens),
             ("reasoningTokens", usage.thought_tokens),
+            ("contextWindow", self.context_window),
         ];
         let counted =
             counts.into_iter().filter_map(|(name, count)| Some((name.to_owned(), i64::try_from(count?).ok()?.into())));

@@ -105,6 +105,8 @@ pub(crate) struct Update {
     /// One block of a message, or the list of a tool's outputs.
     pub(crate) content: Value,
     pub(crate) entries: Option<Value>,
+    /// Of `usage_update`: the tokens that the context of the model may have.
+    pub(crate) size: Value,
     #[serde(rename = "_meta")]
     pub(crate) meta: Option<Meta>,
     #[serde(flatten)]

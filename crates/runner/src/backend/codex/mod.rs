@@ -24,7 +24,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
 
 use super::{
-    child::{report_process_end, start_process, unless_stopped},
+    child::{program_unusable, report_process_end, start_process, unless_stopped},
     interface::{AfterCrash, Backend},
     process::{Process, Program},
     toolkit,
@@ -146,7 +146,7 @@ impl CodexBackend {
     /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.
     fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(self.environment.program.as_deref(), std::env::var_os("PATH").as_deref())
-            .map_err(|message| TurnEnd::failed(FailureKind::InfraFailed, message))?;
+            .map_err(program_unusable)?;
         let home = self.environment.require_home()?;
         self.environment.link_storage([ROLLOUT_FOLDER])?;
         let scratch = home.join(SCRATCH_FOLDER);

@@ -287,6 +287,7 @@ async fn edits_are_used_only_if_they_were_offered_and_are_what_their_digest_name
         arguments,
         tool: None,
         sent_digest: None,
+        added: vec![],
     };
     let good = edits(json!({"path": "b"}));
     assert_eq!(end_after_edits(Some(editable.clone()), good.clone()).await, TurnEnd::completed());
