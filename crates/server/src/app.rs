@@ -153,6 +153,7 @@ impl Host for LaneHost {
             others.add_committed(&committed);
         }
         self.hub.publish(committed.events);
+        committed.deadlines.into_iter().for_each(|at| self.hub.deadlines.announce(at));
         if committed.jobs_waiting {
             self.hub.wake_for_jobs();
         }

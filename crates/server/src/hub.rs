@@ -10,6 +10,8 @@ use ostler_protocol::{
 use parking_lot::Mutex;
 use tokio::sync::{Notify, broadcast, watch};
 
+use crate::deadlines::Deadlines;
+
 /// How many flushes a follower may lag before it has to read the store.
 const FLUSHES_KEPT: usize = 32;
 
@@ -47,6 +49,8 @@ impl RunTopic {
 pub struct Hub {
     topics: Mutex<HashMap<SessionId, HubTopic>>,
     runs: RunTopic,
+    /// Deadlines that the sweeper wakes up for.
+    pub(crate) deadlines: Deadlines,
     /// A runner job waits for a launcher.
     pub jobs: Notify,
     /// … or for a runner elsewhere.
@@ -56,6 +60,7 @@ pub struct Hub {
 impl Hub {
     pub fn publish(&self, events: Vec<Event>) {
         self.runs.publish(&events);
+        self.deadlines.announce_requests(&events);
         let topics = self.topics.lock();
         if topics.is_empty() {
             return;

@@ -74,8 +74,9 @@ impl Server {
         // A runner elsewhere brings the credential of its provider.
         config.policy.credential_free_profiles.extend(config.runner.external_profiles.iter().cloned());
         let data_dir = config.data_dir()?;
-        directories::make(&data_dir)
-            .map_err(|failure| not_started(Rule::DataDir, no_data_dir(&failure.cause.unwrap_or_default())))?;
+        directories::make(&data_dir).map_err(|failure| {
+            not_started(Rule::DataDir, no_data_dir(&data_dir, &failure.cause.unwrap_or_default()))
+        })?;
         restore_marker::check(&data_dir)?;
         config.server.workspace = bound_workspace::find(&config, &data_dir)?;
         config.server.data_dir = Some(data_dir.clone());
@@ -313,8 +314,11 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
     not_started(Rule::Store, error).with_kind(kind)
 }
 
-fn no_data_dir(cause: &str) -> String {
-    format!("cannot make the data directory {cause}")
+fn no_data_dir(data_dir: &Path, cause: &str) -> String {
+    match data_dir.is_file() {
+        true => format!("the data directory {} is a file; name a directory", data_dir.display()),
+        false => format!("cannot make the data directory {cause}"),
+    }
 }
 
 /// The free space of the disk that the file is on.

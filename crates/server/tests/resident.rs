@@ -55,7 +55,10 @@ async fn a_script_says_and_calls_tools(engine: Engine) {
     assert_eq!(tools["exitCodeCounts"], json!({"0": 1, "2": 1}));
     assert_eq!(tools["items"][0]["command"], "ls");
     assert_eq!(result["artifactSummary"]["outputBytes"], 4);
-    assert_eq!(result["usage"], json!({"totalTokens": 12, "costUsd": 0.5, "turns": 1}));
+    assert_eq!(
+        result["usage"],
+        json!({"totalTokens": 12, "costUsd": 0.5, "turns": 1, "delegatedTokens": 0, "delegatedCostUsd": 0.0})
+    );
     assert_eq!(server.events_of(&run_id, "custom").await.len(), 21);
 }
 

@@ -301,7 +301,9 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
     let less = json!([{"type": "usage", "commandId": command_id, "payload": {"totalTokens": -5, "costUsd": -1}}]);
     runner.try_append(None, less).await.refused_by(SchemaInvalid, "event-field");
     let usage = server.result(&run_id, &command_id).await["usage"].clone();
-    assert_eq!(usage, json!({"totalTokens": 150, "costUsd": 0.75, "turns": 2}));
+    let expected =
+        json!({"totalTokens": 150, "costUsd": 0.75, "turns": 2, "delegatedTokens": 0, "delegatedCostUsd": 0.0});
+    assert_eq!(usage, expected);
 }
 
 #[both_engines]

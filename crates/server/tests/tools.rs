@@ -11,7 +11,7 @@ mod web;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use futures_util::future::BoxFuture;
@@ -25,7 +25,7 @@ use ostler_server::{
     dialect::Dialect,
     tools::{Invocation, ToolContext, ToolError, ToolSource},
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::harness::{Engine, Played, Setup, TestServer, both_engines, id, one_engine};
@@ -40,6 +40,8 @@ pub struct Notebook {
     read: Arc<AtomicUsize>,
     /// Lets one call that waits go on.
     release: Arc<Notify>,
+    /// Whether the arguments of calls are found invalid when they are checked before a person is asked.
+    is_full: Arc<AtomicBool>,
 }
 
 impl Notebook {
@@ -58,7 +60,8 @@ impl Notebook {
             define("broken", json!({})),
         ];
         let tools = tools.into_iter().map(Arc::new).collect();
-        Self { tools, written: Arc::default(), read: Arc::default(), release: Arc::default() }
+        let (written, read, release, is_full) = Default::default();
+        Self { tools, written, read, release, is_full }
     }
 
     /// Adds the tools to a server.
@@ -75,6 +78,17 @@ impl Notebook {
 impl ToolSource for Notebook {
     fn list<'a>(&'a self, _: &'a App, _: &'a ToolContext) -> BoxFuture<'a, Result<Vec<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async { Ok(self.tools.clone()) })
+    }
+
+    fn check<'a>(
+        &'a self,
+        _: &'a App,
+        _: &'a ToolContext,
+        _: &'a ToolDefinition,
+        _: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Result<(), String>, Failure>> {
+        let is_full = self.is_full.load(Ordering::SeqCst);
+        Box::pin(async move { Ok(if is_full { Err("the notebook is full".into()) } else { Ok(()) }) })
     }
 
     fn call<'a>(&'a self, _: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {

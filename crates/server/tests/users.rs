@@ -232,7 +232,8 @@ async fn a_removed_users_token_stops_working_at_once(engine: Engine) {
         caller.get("/api/v1/runs").await.with_status(200);
     }
     server.send(server.request("DELETE", "/api/v1/users/ada")).await.with_status(200);
-    ada.get("/api/v1/runs").await.refused_by(Forbidden, "user-unknown");
+    let refused = ada.get("/api/v1/runs").await.refused_by(Forbidden, "user-unknown");
+    assert!(refused.message.ends_with("or has removed the user"), "{refused:?}");
     bob.get("/api/v1/runs").await.with_status(200);
     // A namesake is not the one who left.
     user(&server, "ada", &["hwlab"]).await;

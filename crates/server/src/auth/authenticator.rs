@@ -94,7 +94,9 @@ impl Authenticator {
         let verified = self.issuers.verify(db, token, now).await?.ok_or_else(not_valid)?;
         let user = store::users::find_by_subject(db, &verified.issuer, &verified.subject).await?;
         // The issuer has authenticated this caller, so the caller may know the reason.
-        let user = user.ok_or_else(|| Failure::rule(Rule::UserUnknown, "the operator has not added this user"))?;
+        let user = user.ok_or_else(|| {
+            Failure::rule(Rule::UserUnknown, "the operator has not added this user, or has removed the user")
+        })?;
         let principal = Principal::User { user_id: user.user_id, name: user.name.into(), tenants: user.tenants.into() };
         Ok((principal, Some(verified.until)))
     }

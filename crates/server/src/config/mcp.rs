@@ -37,7 +37,8 @@ pub struct McpSection {
     /// that failed, the next start waits for the next use and for a pause that grows from 1 s to 5 min.
     pub reconnect_ms: u64,
     /// The servers: `[mcp.servers.NAME]` with `command`, `args`, `env` and `cwd`, or with `url` and `headers`; in the
-    /// environment a JSON object. `trust_hints` lets runs with hard limits rely on what the server states about its tools. A
+    /// environment a JSON object. `timeout_ms`, 60000 by default and 1 to 600000, is how long a server may take to start, and
+    /// to answer a request. `trust_hints` lets runs with hard limits rely on what the server states about its tools. A
     /// value of `env` or `headers` is a text, `{ env = "NAME" }` or `{ file = "/path" }`. If the budget is not enough for all,
     /// the first ones by name are connected.
     pub servers: BTreeMap<String, McpServer>,

@@ -200,7 +200,7 @@ fn key_of(failure: &Failure) -> Option<&str> {
 
 fn read_text(file: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(file).map_err(|error| {
-        Failure::invalid(Rule::Config, format!("cannot read the configuration file {}: {error}", file.display()))
+        Failure::invalid(Rule::ConfigFile, format!("cannot read the configuration file {}: {error}", file.display()))
     })
 }
 

@@ -41,14 +41,17 @@ impl ToolsSection {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebFetchSection {
-    /// Hosts, addresses and networks that `web_fetch` may connect to beside public addresses, as in `outgoing.allow`.
+    /// Hosts, addresses and networks that `web_fetch` may connect to beside public addresses, as in `outgoing.allow`;
+    /// the name `localhost` leads to the loopback addresses.
     pub allow: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct HttpRequestSection {
-    /// The hosts that `http_request` may connect to: host names and addresses. Without any, the tool is not offered.
+    /// The hosts that `http_request` may connect to: host names, addresses and networks (`10.1.0.0/16`). A name allows its
+    /// public and private addresses, the name `localhost` the loopback ones. No other name leads to a loopback or link-local
+    /// address, unless the address is listed. Without any, the tool is not offered.
     pub hosts: Vec<String>,
 }
 

@@ -291,7 +291,7 @@ impl Lease {
             Ok(CallToolResponse::Complete(result)) => Ok(result),
             Ok(_) => Err(McpProblem::Protocol),
             Err(error) if is_reply_too_large(&error) => Err(McpProblem::TooLarge),
-            Err(rmcp::ServiceError::McpError(_)) => Err(McpProblem::CallRefused),
+            Err(rmcp::ServiceError::McpError(error)) => Err(McpProblem::CallRefused(error.message.into_owned())),
             Err(_) => Err(McpProblem::Lost),
         }
     }

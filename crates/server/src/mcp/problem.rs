@@ -1,4 +1,4 @@
-//! Why an MCP server cannot be used. None of the server's own texts is part of it.
+//! Why an MCP server cannot be used. None of the server's own texts is part of it, except why it refused a call.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ pub enum McpProblem {
     Lost,
     /// It was stopped.
     Stopped,
-    /// It refused the call.
-    CallRefused,
+    /// It refused the call, with this message. It is neither redacted nor bounded.
+    CallRefused(String),
 }
 
 impl fmt::Display for McpProblem {
@@ -49,7 +49,7 @@ impl fmt::Display for McpProblem {
             Self::TooLarge => "it sent a message of more than 4 MiB",
             Self::Lost => "the connection was lost",
             Self::Stopped => "it was stopped",
-            Self::CallRefused => "it refused the call",
+            Self::CallRefused(_) => "it refused the call",
         })
     }
 }

@@ -125,25 +125,27 @@ fn add_deep_health(json: &mut Value, dialects: &Dialects) {
 fn reachable(document: &Value, side: &str) -> BTreeSet<String> {
     let operations = document["paths"].as_object().into_iter().flat_map(Map::values).filter_map(Value::as_object);
     let mut found = BTreeSet::new();
-    let mut queue: Vec<_> =
-        operations.flat_map(Map::values).flat_map(|operation| references(&operation[side])).collect();
+    let mut queue = vec![];
+    operations.flat_map(Map::values).for_each(|operation| add_references(&operation[side], &mut queue));
     while let Some(name) = queue.pop() {
-        let schema = &document["components"]["schemas"][&name];
-        if found.insert(name) {
-            queue.extend(references(schema));
+        if !found.contains(name) {
+            found.insert(name.to_owned());
+            add_references(&document["components"]["schemas"][name], &mut queue);
         }
     }
     found
 }
 
-fn references(value: &Value) -> Vec<String> {
+/// Adds the names of the schemas that this value refers to.
+fn add_references<'a>(value: &'a Value, names: &mut Vec<&'a str>) {
     match value {
         Value::Object(fields) => {
-            let own = fields.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());
-            own.map(str::to_owned).into_iter().chain(fields.values().flat_map(references)).collect()
+            let own = fields.get("$ref").and_then(Value::as_str);
+            names.extend(own.and_then(|path| path.rsplit('/').next()));
+            fields.values().for_each(|inner| add_references(inner, names));
         }
-        Value::Array(items) => items.iter().flat_map(references).collect(),
-        _ => vec![],
+        Value::Array(items) => items.iter().for_each(|inner| add_references(inner, names)),
+        _ => {}
     }
 }
 
@@ -173,7 +175,7 @@ fn drop_null_defaults(schema: &mut Map<String, Value>) {
 fn require_nullable(schema: &mut Map<String, Value>) {
     let nullable = |property: &Value| {
         let is_null =
-            |of: &Value| of["type"] == "null" || of["type"].as_array().is_some_and(|t| t.contains(&json!("null")));
+            |of: &Value| of["type"] == "null" || of["type"].as_array().is_some_and(|t| t.iter().any(|t| t == "null"));
         is_null(property) || property["oneOf"].as_array().is_some_and(|some| some.iter().any(is_null))
     };
     let properties = schema["properties"].as_object().into_iter().flatten();

@@ -70,6 +70,8 @@ impl LocalCall {
                 content: String::new(),
                 truncated: false,
                 edited_arguments: None,
+                delegated_tokens: None,
+                delegated_cost_usd: None,
             })
         })
     }
@@ -149,6 +151,8 @@ mod tests {
             content: "x".into(),
             truncated: false,
             edited_arguments: None,
+            delegated_tokens: None,
+            delegated_cost_usd: None,
         }
     }
 

@@ -35,5 +35,8 @@ pub async fn complete_edits(
     if let Authorisation::Refuse(failure) = authorise_call(app, &context, &tool).await? {
         return Err(rejected(failure.message));
     }
-    Ok(Value::Object(source.complete(app, &context, &tool, checked).await?))
+    let completed = source.complete(app, &context, &tool, checked).await?;
+    let usable = source.check(app, &context, &tool, &completed).await?;
+    usable.map_err(|problem| rejected(format!("editedArgs: {problem}")))?;
+    Ok(Value::Object(completed))
 }

@@ -39,8 +39,9 @@ use crate::{
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
 const RECORD_ATTEMPTS: u32 = 6;
 const RECORD_PAUSE: Duration = Duration::from_millis(50);
-/// Why a call is not executed that an earlier attempt made and whose outcome was not recorded.
-const UNKNOWN_BEFORE: &str = "an earlier attempt made this call, and its outcome is not known; it is not repeated";
+/// Why a call is not executed that an earlier attempt made, or may have made, and whose outcome is not known.
+const UNKNOWN_BEFORE: &str =
+    "an earlier attempt made this call, or may have made it, and its outcome is not known; it is not repeated";
 /// How long a call is executed before the end of its command is watched for.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 /// The server resolves a permission request at its deadline. This bounds the wait of a call if that does not happen.
@@ -65,15 +66,36 @@ struct PreparedCall {
     digest: String,
 }
 
+/// Arguments with which a person has replaced those of a call.
+struct Edits {
+    /// Complete.
+    arguments: Map<String, Value>,
+    /// The names of those that the source added to what the person sent.
+    added: Vec<String>,
+}
+
+/// How a call ends that is not executed, and why.
+struct NotExecuted {
+    action: CallAction,
+    reason: String,
+}
+
+impl NotExecuted {
+    fn declined(reason: impl Into<String>) -> Self {
+        Self { action: CallAction::Decline, reason: reason.into() }
+    }
+}
+
 /// The arguments that a person has sent instead of those of the call. The error is the reason for which they cannot be used.
-fn read_edited(tool: &ToolDefinition, edited: &EditedArguments) -> Result<Map<String, Value>, String> {
+fn read_edited(tool: &ToolDefinition, edited: EditedArguments) -> Result<Edits, String> {
     // Older servers have recorded edits without the tool, and with the digest of the arguments only.
     let is_of_tool = edited.tool.as_ref().is_none_or(|name| *name == tool.name);
     if !is_of_tool || !edited.is_sound() {
         return Err("the edited arguments do not have the digest that was recorded".into());
     }
     let checked = tool.check_arguments(&text_of(&edited.arguments));
-    checked.map_err(|problem| format!("invalid edited arguments: {problem}"))
+    let arguments = checked.map_err(|problem| format!("invalid edited arguments: {problem}"))?;
+    Ok(Edits { arguments, added: edited.added })
 }
 
 /// Executes a call, or finds what became of it. An error means that nothing about the call was recorded by this attempt, or that its
@@ -165,8 +187,8 @@ impl Execution<'_> {
         let found = Toolkit::of(self.app).find(self.app, &self.context, &self.request.name).await?;
         if let Recovered::Lost = recovered {
             // A tool that is not there any more may have changed something.
-            let is_idempotent = found.as_ref().is_some_and(|found| found.tool.is_idempotent);
-            if !CallState::Started.may_execute(is_idempotent) {
+            let may_repeat = found.as_ref().is_some_and(|found| found.tool.is_idempotent || found.tool.is_resumable);
+            if !CallState::Started.may_execute(may_repeat) {
                 self.state = CallState::Started;
                 return self.end(CallAction::Lose, CallOutcome::unknown()).await;
             }
@@ -188,12 +210,12 @@ impl Execution<'_> {
         if self.has_unknown(&found.tool, &prepared.digest).await? {
             return self.end_unexecuted(CallAction::Decline, UNKNOWN_BEFORE).await;
         }
-        let edited = match self.decide(&found.tool, &prepared).await? {
+        let edited = match self.decide(&found, &prepared).await? {
             Ok(edited) => edited,
-            Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
+            Err(NotExecuted { action, reason }) => return self.end_unexecuted(action, &reason).await,
         };
         if self.state == CallState::Waiting {
-            let arguments = edited.as_ref().unwrap_or(&prepared.requested);
+            let arguments = edited.as_ref().map_or(&prepared.requested, |edits| &edits.arguments);
             found = match self.find_again(&found.tool, arguments).await? {
                 Ok(found) => found,
                 Err(reason) => return self.end_unexecuted(CallAction::Decline, &reason).await,
@@ -201,7 +223,7 @@ impl Execution<'_> {
         }
         let is_edited = edited.is_some();
         if let Some(edited) = edited {
-            prepared = self.prepare(&found, edited).await?;
+            prepared = self.prepare(&found, edited.arguments).await?;
             if prepared.arguments != prepared.requested {
                 let message = "the call would be executed with other arguments than those that were permitted";
                 return self.end_unexecuted(CallAction::Decline, message).await;
@@ -209,6 +231,8 @@ impl Execution<'_> {
             if self.has_unknown(&found.tool, &prepared.digest).await? {
                 return self.end_unexecuted(CallAction::Decline, UNKNOWN_BEFORE).await;
             }
+            // The source reports what it has added, and not the person.
+            prepared.requested.retain(|name, _| !edited.added.contains(name));
         }
         self.recorder.is_edited = is_edited;
         self.recorder.started(&prepared.arguments, &found.tool, &prepared.digest).await?;
@@ -228,7 +252,8 @@ impl Execution<'_> {
 
     /// Whether an earlier attempt made the same call and its outcome is not known, so that it must not be repeated.
     async fn has_unknown(&self, tool: &ToolDefinition, digest: &str) -> Result<bool, Failure> {
-        Ok(!tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, digest).await?)
+        let lease_epoch = self.request.lease_epoch;
+        Ok(!tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, digest, lease_epoch).await?)
     }
 
     /// Calls the source of a call that was started, and records its end.
@@ -241,8 +266,9 @@ impl Execution<'_> {
         let Some(result) = self.call_until_end(source.as_ref(), &invocation).await else {
             return Ok(CallOutcome::interrupted());
         };
-        self.recorder.delegated = invocation.delegated.into_inner();
-        let outcome = CallOutcome::executed(self.app, &tool, result);
+        let delegated = invocation.delegated.into_inner();
+        let outcome = CallOutcome { delegated, ..CallOutcome::executed(self.app, &tool, result) };
+        self.recorder.is_unanswered = outcome.state == CallState::OutcomeUnknown;
         let action = match outcome.state {
             CallState::Completed => CallAction::Complete,
             CallState::OutcomeUnknown => CallAction::Lose,
@@ -297,22 +323,34 @@ impl Execution<'_> {
     }
 
     /// Decides whether the call may be executed, and asks a person if the policy wants it. Returns the arguments with which the
-    /// person has replaced those of the call, if any. The inner error is the reason for which the call may not be executed.
+    /// person has replaced those of the call, if any.
     async fn decide(
         &mut self,
-        tool: &ToolDefinition,
+        found: &FoundTool,
         prepared: &PreparedCall,
-    ) -> Result<Result<Option<Map<String, Value>>, String>, Failure> {
+    ) -> Result<Result<Option<Edits>, NotExecuted>, Failure> {
+        let FoundTool { tool, source } = found;
         match self.authorise(tool).await? {
-            Authorisation::Allow => Ok(Ok(None)),
-            Authorisation::Refuse(failure) => Ok(Err(failure.message)),
+            Authorisation::Allow => return Ok(Ok(None)),
+            Authorisation::Refuse(failure) => return Ok(Err(NotExecuted::declined(failure.message))),
             // Nobody is asked about a call that may have been executed.
-            Authorisation::Ask if self.recorder.is_unsearched => Err(recover::reused(&self.request.call_id)),
-            Authorisation::Ask => match self.ask(tool, prepared).await? {
-                Ok(edited) => Ok(edited.map(|edited| read_edited(tool, &edited)).transpose()),
-                Err(reason) => Ok(Err(reason.to_owned())),
-            },
+            Authorisation::Ask if self.recorder.is_unsearched => return Err(recover::reused(&self.request.call_id)),
+            Authorisation::Ask => {}
         }
+        // Nor about one that cannot work. A request that exists is left to its answer. A call that needs no permission is checked by its
+        // source when it is executed.
+        if !self.recorder.is_requested(tool, &prepared.digest).await?
+            && let Err(problem) = source.check(self.app, &self.context, tool, &prepared.arguments).await?
+        {
+            let reason = format!("invalid arguments: {problem}");
+            return Ok(Err(NotExecuted { action: CallAction::Fail, reason }));
+        }
+        let answered = self.ask(tool, prepared).await?;
+        let edited = answered.map_err(str::to_owned).and_then(|edited| {
+            let edits = edited.map(|edited| read_edited(tool, edited));
+            edits.transpose()
+        });
+        Ok(edited.map_err(NotExecuted::declined))
     }
 
     /// Why the tool was not found, if it may exist.
@@ -385,6 +423,12 @@ impl Execution<'_> {
             }
             sleep(pause).await;
             pause *= 2;
+            // The store may have recorded the end, and only its answer was lost.
+            match recover::is_ended(self.app, self.run, self.request).await {
+                Ok(true) => return Ok(outcome),
+                Ok(false) => {}
+                Err(failure) => tracing::warn!(%failure, "the events of a call could not be read"),
+            }
         }
         self.recorder.ended(&outcome).await.map(|()| outcome)
     }

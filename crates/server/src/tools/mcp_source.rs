@@ -12,6 +12,7 @@ use ostler_protocol::{
         names::{TOOL_PREFIX, own_name},
         tools::McpTool,
     },
+    text::clip,
     tools::{ToolDefinition, ToolOrigin},
 };
 use parking_lot::Mutex;
@@ -33,6 +34,8 @@ use crate::{
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// After how long the model should repeat a call whose server is still being connected.
 const CONNECTING_RETRY: Duration = Duration::from_secs(5);
+/// Characters of a server's reason for refusing a call that the model gets.
+const REFUSAL_CHARS_MAX: usize = 1_000;
 /// Most lists of one server's tools that are remembered. Sessions that have connections of their own get lists of their own.
 const LISTS_MAX: usize = 256;
 
@@ -314,7 +317,11 @@ impl ToolSource for McpSource {
             // Until here, nothing was sent.
             match lease.call(&ready, own_name, arguments.clone()).await {
                 Ok(result) => read_result(result),
-                Err(problem @ McpProblem::CallRefused) => Err(ToolError::failed(problem.to_string())),
+                Err(McpProblem::CallRefused(message)) => {
+                    // Redacted before it is cut: half of a secret could not be recognised.
+                    let message = clip(&app.redactor.redact(&message), REFUSAL_CHARS_MAX);
+                    Err(ToolError::failed(format!("the MCP server {server} refused the call: {message}")))
+                }
                 Err(problem @ McpProblem::TooLarge) => {
                     let message = format!(
                         "the tool was executed, but its result is too large: the MCP server {server}: {problem}"

@@ -1,6 +1,9 @@
 //! What became of a call, within the limits of its tool and without secrets.
 
-use ostler_protocol::tools::{CallState, ToolDefinition, wire::CalledTool};
+use ostler_protocol::{
+    kernel::facts::DelegatedUse,
+    tools::{CallState, ToolDefinition, wire::CalledTool},
+};
 use serde_json::{Map, Value};
 
 use super::source::ToolError;
@@ -15,6 +18,8 @@ pub(super) struct CallOutcome {
     pub is_truncated: bool,
     /// The arguments with which a person has replaced those of the call.
     pub edited: Option<Map<String, Value>>,
+    /// What runs that the call started have used.
+    pub delegated: DelegatedUse,
 }
 
 impl CallOutcome {
@@ -28,25 +33,32 @@ impl CallOutcome {
 
     pub(super) fn unknown() -> Self {
         let text = "the outcome of this call is not known: the process that executed it has ended, and it may have had an effect";
-        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false, edited: None }
+        Self::unknown_because(text)
+    }
+
+    fn unknown_because(text: &str) -> Self {
+        let (state, delegated) = (CallState::OutcomeUnknown, DelegatedUse::default());
+        Self { state, text: text.into(), is_truncated: false, edited: None, delegated }
     }
 
     /// Of a call that was given up because its command has ended. The kernel has recorded its end with that of the command.
     pub(super) fn interrupted() -> Self {
         let text = "the outcome of this call is not known: the turn ended before the tool had responded";
-        Self { state: CallState::OutcomeUnknown, text: text.into(), is_truncated: false, edited: None }
+        Self::unknown_because(text)
     }
 
     /// What a source returned.
     pub(super) fn executed(app: &App, tool: &ToolDefinition, result: Result<String, ToolError>) -> Self {
-        let (state, text) = match &result {
+        let (state, text) = match result {
             Ok(text) => (CallState::Completed, text),
-            Err(ToolError::OutcomeUnknown(text)) if tool.changes => (CallState::OutcomeUnknown, text),
+            Err(ToolError::OutcomeUnknown(text)) if tool.changes => {
+                (CallState::OutcomeUnknown, format!("{text}; it is not known whether the call had an effect"))
+            }
             Err(ToolError::Failed(text) | ToolError::Invalid(text) | ToolError::OutcomeUnknown(text)) => {
                 (CallState::Failed, text)
             }
         };
-        Self::of(app, state, text, tool.output_bytes_max)
+        Self::of(app, state, &text, tool.output_bytes_max)
     }
 
     /// Redacts before it cuts: half of a secret could not be recognised.
@@ -56,17 +68,20 @@ impl CallOutcome {
         if is_truncated {
             clean.truncate(clean.floor_char_boundary(bytes_max));
         }
-        Self { state, text: clean, is_truncated, edited: None }
+        Self { state, text: clean, is_truncated, edited: None, delegated: DelegatedUse::default() }
     }
 
     pub(super) fn into_reply(self, call_id: &str) -> CalledTool {
-        let Self { state, text, is_truncated, edited } = self;
+        let Self { state, text, is_truncated, edited, delegated } = self;
+        let delegated = (!delegated.is_none()).then_some(delegated);
         CalledTool {
             call_id: call_id.to_owned(),
             status: state.into(),
             content: text,
             truncated: is_truncated,
             edited_arguments: edited,
+            delegated_tokens: delegated.map(|delegated| delegated.tokens),
+            delegated_cost_usd: delegated.map(|delegated| delegated.cost_usd),
         }
     }
 }

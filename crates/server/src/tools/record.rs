@@ -9,7 +9,6 @@ use ostler_protocol::{
     json::{canonical_hash, text_of},
     kernel::{
         events::{EventType, NewEvent},
-        facts::DelegatedUse,
         fold::KnownCalls,
         operations::AppendOp,
         permissions::{ASKED_TOOL, AskPermission, EditableArguments, OptionKind, PermissionOption},
@@ -57,6 +56,9 @@ struct RecordedCall<'a> {
     edited: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     executed_again: bool,
+    /// The lease of a call whose tool gave no answer. The agent that made the call under this lease knows that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_epoch: Option<i64>,
     method: &'static str,
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -99,8 +101,8 @@ pub(super) struct Recorder<'a> {
     pub is_executed_again: bool,
     /// A person has replaced the arguments of the call.
     pub is_edited: bool,
-    /// What runs that the call started have used.
-    pub delegated: DelegatedUse,
+    /// The call was executed by this process, and its outcome is not known.
+    pub is_unanswered: bool,
 }
 
 impl<'a> Recorder<'a> {
@@ -115,7 +117,7 @@ impl<'a> Recorder<'a> {
             is_unsearched: false,
             is_executed_again: false,
             is_edited: false,
-            delegated: DelegatedUse::default(),
+            is_unanswered: false,
         })
     }
 
@@ -180,11 +182,12 @@ impl<'a> Recorder<'a> {
     }
 
     fn end_fact<'b>(&'b self, outcome: &'b CallOutcome) -> RecordedCall<'b> {
-        let delegated = (!self.delegated.is_none()).then_some(self.delegated);
+        let delegated = (!outcome.delegated.is_none()).then_some(outcome.delegated);
         RecordedCall {
             result_summary: Some(clip(&outcome.text, TOOL_COMMAND_CHARS_MAX)),
             result: Some(&outcome.text),
             result_truncated: Some(outcome.is_truncated),
+            lease_epoch: self.is_unanswered.then_some(self.request.lease_epoch),
             total_tokens: delegated.map(|delegated| delegated.tokens),
             cost_usd: delegated.map(|delegated| delegated.cost_usd),
             ..self.fact(outcome.state)
@@ -230,6 +233,13 @@ impl<'a> Recorder<'a> {
         let hash = canonical_hash(&json!(["toolkit permission", call]));
         let body = hash.get(..32).and_then(|half| u128::from_str_radix(half, 16).ok()).unwrap_or_default();
         PermissionId::new(Uuid::from_u128(body))
+    }
+
+    /// Whether permission to execute exactly this call was requested before, by this server or another one.
+    pub(super) async fn is_requested(&self, tool: &ToolDefinition, digest: &str) -> Result<bool, Failure> {
+        let permission_id = self.permission_id(tool, digest);
+        let found = store::kernel::permissions::get(&self.app.db, self.run.run_id, permission_id).await?;
+        Ok(found.is_some())
     }
 
     /// Asks for permission to execute exactly this call, unless the request exists. `None` if the call cannot be shown to a person as

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 use jiff::SignedDuration;
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, Rule, Timestamp,
     ids::CommandId,
-    kernel::events::Event,
+    kernel::{events::Event, facts::DelegatedUse},
     tools::{
         CallState,
         calls::{TOOLKIT, replayed_arguments},
@@ -58,6 +58,11 @@ struct CallFact {
     deadline_ms: i64,
     result: Option<String>,
     result_truncated: bool,
+    /// The lease of a call whose tool gave no answer.
+    lease_epoch: Option<i64>,
+    /// What runs that the call started have used.
+    total_tokens: Value,
+    cost_usd: Value,
 }
 
 impl CallFact {
@@ -80,7 +85,9 @@ impl CallFact {
     fn outcome(self, edited: Option<Map<String, Value>>) -> Option<CallOutcome> {
         let state = self.state().filter(|state| state.has_ended())?;
         let text = self.result.unwrap_or_else(|| CallOutcome::unknown().text);
-        Some(CallOutcome { state, text, is_truncated: self.result_truncated, edited })
+        let (tokens, cost_usd) = (self.total_tokens.as_i64(), self.cost_usd.as_f64());
+        let delegated = DelegatedUse { tokens: tokens.unwrap_or(0), cost_usd: cost_usd.unwrap_or(0.0) };
+        Some(CallOutcome { state, text, is_truncated: self.result_truncated, edited, delegated })
     }
 }
 
@@ -103,10 +110,7 @@ pub(super) async fn find(
     let until = Instant::now() + ELSEWHERE_MAX;
     let mut watch = SessionWatch::new(app, run.session);
     loop {
-        let events = store::kernel::events::list_tool_call(&app.db, run.session, &request.call_id).await?;
-        let events = events.iter().filter(|event| event.command_id == Some(request.command_id));
-        let facts = events.filter_map(|event| Some((event.created_at, CallFact::read(event)?)));
-        let mut facts: Vec<_> = facts.filter(|(_, fact)| fact.tool_call_id == request.call_id).collect();
+        let mut facts = facts_of_call(app, run, request).await?;
         if facts.iter().any(|(_, fact)| !is_named(fact, &request.name)) {
             return Err(reused(&request.call_id));
         }
@@ -127,6 +131,23 @@ pub(super) async fn find(
     }
 }
 
+/// What the log has of a call, and when it was recorded.
+async fn facts_of_call(app: &App, run: &RunRef, request: &CallTool) -> Result<Vec<(Timestamp, CallFact)>, Failure> {
+    let events = store::kernel::events::list_tool_call(&app.db, run.session, &request.call_id).await?;
+    let events = events.iter().filter(|event| event.command_id == Some(request.command_id));
+    let facts = events.filter_map(|event| Some((event.created_at, CallFact::read(event)?)));
+    Ok(facts.filter(|(_, fact)| fact.tool_call_id == request.call_id).collect())
+}
+
+/// Whether the log has the end of a call that this process has executed. Unlike [`find`], this waits for no other server.
+pub(super) async fn is_ended(app: &App, run: &RunRef, request: &CallTool) -> Result<bool, Failure> {
+    let facts = facts_of_call(app, run, request).await?;
+    // A call of the agent's own tools may have the same id.
+    let mut own = facts.iter().map(|(_, fact)| fact).filter(|fact| fact.kind.as_deref() == Some(TOOLKIT));
+    let last = own.next_back().and_then(CallFact::state);
+    Ok(last.is_some_and(CallState::has_ended))
+}
+
 /// The failure of a call whose id has another call in the log.
 pub(super) fn reused(call_id: &str) -> Failure {
     Failure::rule(Rule::ToolCallReused, format!("callId {call_id:?} was used before"))
@@ -138,11 +159,18 @@ fn is_named(fact: &CallFact, name: &str) -> bool {
 }
 
 /// Whether a call of the command with this digest has, or may have, an unknown outcome: the log is read within bounds, and a call that
-/// was not read counts as one.
-pub(super) async fn has_unknown(app: &App, run: &RunRef, context: &ToolContext, digest: &str) -> Result<bool, Failure> {
+/// was not read counts as one. A call whose tool gave no answer under the current lease does not count: the agent knows that its outcome
+/// is unknown, and decides. If there are no others, nothing has to be read.
+pub(super) async fn has_unknown(
+    app: &App,
+    run: &RunRef,
+    context: &ToolContext,
+    digest: &str,
+    lease_epoch: i64,
+) -> Result<bool, Failure> {
     let Some(command) = &context.command else { return Ok(false) };
     let tools = &command.fold.tools;
-    if tools.unknown_outcomes() == 0 {
+    if tools.is_unknown_only_under(lease_epoch) {
         return Ok(false);
     }
     let status = CallState::OutcomeUnknown.status().unwrap_or_default();
@@ -153,8 +181,10 @@ pub(super) async fn has_unknown(app: &App, run: &RunRef, context: &ToolContext, 
     let unknown: Vec<&str> = facts.iter().filter(|fact| fact.status == status).map(id_of).collect();
     let is_incomplete =
         is_truncated || (unknown.len() as i64) < counted || unknown.iter().any(|call_id| !started.contains(call_id));
-    let is_same =
-        |call: &FoldedCall| call.state == Some(CallState::OutcomeUnknown) && call.digest.as_deref() == Some(digest);
+    let is_same = |call: &FoldedCall| {
+        let is_unknown = call.state == Some(CallState::OutcomeUnknown) && call.lease_epoch != Some(lease_epoch);
+        is_unknown && call.digest.as_deref() == Some(digest)
+    };
     Ok(is_incomplete || fold_calls(facts).iter().any(is_same))
 }
 
@@ -181,6 +211,8 @@ struct FoldedCall {
     arguments: Value,
     digest: Option<String>,
     state: Option<CallState>,
+    /// Of a call whose tool gave no answer.
+    lease_epoch: Option<i64>,
     result: String,
 }
 
@@ -191,7 +223,7 @@ fn fold_calls(facts: Vec<CallFact>) -> Vec<FoldedCall> {
         let state = fact.state();
         match calls.iter_mut().find(|call| call.id == fact.tool_call_id) {
             Some(call) => {
-                call.state = state;
+                (call.state, call.lease_epoch) = (state, fact.lease_epoch);
                 call.result = fact.result.unwrap_or_default();
             }
             // Backends record calls of their own tools. A runner that takes a command over records outcomes by their ids only.
@@ -202,6 +234,7 @@ fn fold_calls(facts: Vec<CallFact>) -> Vec<FoldedCall> {
                 arguments: fact.arguments,
                 digest: fact.digest,
                 state,
+                lease_epoch: fact.lease_epoch,
                 result: fact.result.unwrap_or_default(),
             }),
         }
@@ -215,10 +248,9 @@ pub(super) async fn earlier_calls(app: &App, run: &RunRef, command_id: CommandId
     let earlier = calls.filter_map(|call| {
         let state = call.state?;
         let arguments = replayed_arguments(&call.arguments, EARLIER_ARGUMENTS_CHARS_MAX);
-        let result = match state {
-            CallState::Completed | CallState::Failed | CallState::Declined => call.result,
-            _ => CallOutcome::unknown().text,
-        };
+        // A tool that gave no answer has a result which states why. A runner that takes a command over records outcomes without one.
+        let is_without = !state.has_ended() || state == CallState::OutcomeUnknown && call.result.is_empty();
+        let result = if is_without { CallOutcome::unknown().text } else { call.result };
         let status = if state.has_ended() { state } else { CallState::OutcomeUnknown };
         Some(EarlierCall { call_id: call.id, name: call.name, arguments, status: status.into(), result })
     });

@@ -73,7 +73,7 @@ pub struct Invocation {
     pub tool: Arc<ToolDefinition>,
     /// Complete: what the source adds to them is recorded and shown with them.
     pub arguments: Map<String, Value>,
-    /// The arguments before the source completed them: as the agent sent them, or as a person has edited them.
+    /// The arguments before the source completed them: as the agent sent them, or as a person sent them instead.
     pub requested: Map<String, Value>,
     pub context: ToolContext,
     /// Unique in its run.
@@ -144,6 +144,18 @@ pub trait ToolSource: Send + Sync + 'static {
         arguments: Map<String, Value>,
     ) -> BoxFuture<'a, Result<Map<String, Value>, Failure>> {
         Box::pin(async move { Ok(arguments) })
+    }
+
+    /// Checks complete arguments beyond their schema, without changing anything: before a person is asked to permit the call, and when
+    /// a person edits them. The inner error is the reason for which a call with these arguments cannot work.
+    fn check<'a>(
+        &'a self,
+        _app: &'a App,
+        _context: &'a ToolContext,
+        _tool: &'a ToolDefinition,
+        _arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Result<(), String>, Failure>> {
+        Box::pin(async move { Ok(Ok(())) })
     }
 
     /// Whether calls of this tool end by themselves when their command has ended. Calls of other tools are dropped then.

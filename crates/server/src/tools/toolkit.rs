@@ -172,8 +172,12 @@ impl Toolkit {
         name: &str,
         request: TryTool,
     ) -> Result<CalledTool, Failure> {
-        let unknown = || Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"));
-        let FoundTool { tool, source } = Self::of(app).find(app, context, name).await?.ok_or_else(unknown)?;
+        let Some(FoundTool { tool, source }) = Self::of(app).find(app, context, name).await? else {
+            return Err(match Self::of(app).unavailable(app, context, name).await? {
+                Some(reason) => Failure::rule(Rule::ToolUnavailable, reason),
+                None => Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}")),
+            });
+        };
         let arguments = tool.check_arguments(&text_of(&request.arguments));
         let requested = arguments.map_err(|problem| Failure::rule(Rule::ToolArguments, problem))?;
         let arguments = source.complete(app, context, &tool, requested.clone()).await?;

@@ -28,12 +28,14 @@ pub(crate) async fn run(app: App) {
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut judge_at = None;
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
+        let is_early = tokio::select! {
+            _ = ticks.tick() => false,
+            () = app.hub.deadlines.passed(&*app.clock) => true,
             () = app.stopped() => return,
-        }
-        let judges = judge_at.is_none_or(|at| Instant::now() >= at);
-        match pass(&app, judges).await {
+        };
+        let judges = !is_early && judge_at.is_none_or(|at| Instant::now() >= at);
+        let swept = if is_early { sweep_due(&app, app.now()).await } else { pass(&app, judges).await };
+        match swept {
             Ok(()) if judges => judge_at = None,
             Ok(()) => {}
             Err(failure) => {
@@ -49,10 +51,7 @@ pub(crate) async fn run(app: App) {
 /// `judges`: whether jobs without a recent heartbeat count as abandoned.
 async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     let now = app.now();
-    let mut due = store::kernel::leases::list_expired(&app.db, now, PASS_MAX).await?;
-    due.extend(store::kernel::permissions::list_overdue(&app.db, now, PASS_MAX).await?);
-    due.extend(store::kernel::commands::list_overdue(&app.db, now, PASS_MAX).await?);
-    sweep_all(app, due, SweepOp::default()).await;
+    sweep_due(app, now).await?;
     let silence = SignedDuration::from_millis(app.config.runner.job_silence_ms);
     let before = now.checked_sub(silence).unwrap_or(Timestamp::MIN);
     let silent = store::kernel::runner_jobs::list_abandoned(&app.db, before, PASS_MAX).await?;
@@ -65,6 +64,25 @@ async fn pass(app: &App, judges: bool) -> Result<(), Failure> {
     if restarted_jobs > 0 {
         tracing::info!(restarted_jobs, "runner jobs of a launcher that stopped responding are started again");
     }
+    Ok(())
+}
+
+/// Ends what is due by `now`, and announces what will be due soon: also what other servers, or this one before a restart, have
+/// accepted.
+async fn sweep_due(app: &App, now: Timestamp) -> Result<(), Failure> {
+    let mut due = store::kernel::leases::list_expired(&app.db, now, PASS_MAX).await?;
+    due.extend(store::kernel::permissions::list_overdue(&app.db, now, PASS_MAX).await?);
+    due.extend(store::kernel::commands::list_overdue(&app.db, now, PASS_MAX).await?);
+    sweep_all(app, due, SweepOp::default()).await;
+    // What is due later is found by the next interval. Most commands have ended by then.
+    let ahead_ms = app.config.runner.sweep_interval_ms.max(10).saturating_mul(2);
+    let ahead = SignedDuration::from_millis(i64::try_from(ahead_ms).unwrap_or(i64::MAX));
+    let horizon = now.checked_add(ahead).unwrap_or(Timestamp::MAX);
+    app.hub.deadlines.forget_from(horizon);
+    let of_requests = store::kernel::permissions::next_deadline(&app.db, now).await?;
+    let of_commands = store::kernel::commands::next_deadline(&app.db, now).await?;
+    let soon = of_requests.into_iter().chain(of_commands).filter(|at| *at < horizon);
+    soon.for_each(|at| app.hub.deadlines.announce(at));
     Ok(())
 }
 

@@ -20,7 +20,7 @@ if [ "$0" = extensions ]; then
         echo 'Extension "demo" installed successfully and enabled.' ;;
     update) echo "Extension \"$2\" is already up to date." ;;
     *)
-        [ -d "$ext/$2" ] || { echo "Extension with name $2 does not exist." >&2; exit 1; }
+        [ -d "$ext/$2" ] || { printf 'qwen extensions %s\n\nOptions:\n  --scope  %0600d\n\nError: Extension with name %s does not exist.\n    at file:///qwen.js:1:2\n' "$1" 0 "$2" >&2; exit 1; }
         if [ "$1" = uninstall ]; then rm -r "$ext/$2"; else echo "$1 $3" > "$ext/$2/state"; fi
         echo "Extension \"$2\" successfully done." ;;
     esac

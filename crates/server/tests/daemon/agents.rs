@@ -162,9 +162,13 @@ async fn subagents_are_files_of_the_workspace_or_of_the_agents_home(engine: Engi
     let list = server.get("/workspace/agents").await.with_status(200);
     let expected = [("tester".to_owned(), "project".to_owned()), ("tester".to_owned(), "user".to_owned())];
     assert_eq!(names(&list), expected);
+    let own = list["agents"].as_array().unwrap().iter().filter(|agent| agent["name"] == "tester");
+    let path = json!(workspace.canonicalize().unwrap().join(".qwen/agents/tester.md"));
+    assert_eq!(own.map(|agent| agent.get("filePath")).collect::<Vec<_>>(), [Some(&path), None]);
     let updated = server.post("/workspace/agents/tester", &json!({"description": "Tests all", "tools": []})).await;
     let updated = updated.with_status(200);
     assert_eq!((&updated["changed"], &updated["agent"]["hasTools"]), (&json!(true), &json!(false)));
+    assert_eq!(updated["agent"]["filePath"], path);
     let again = server.post("/workspace/agents/tester", &json!({"description": "Tests all"})).await.with_status(200);
     assert_eq!(again["changed"], false);
     let other = server.get("/workspace/agents/tester?scope=global").await.with_status(200);

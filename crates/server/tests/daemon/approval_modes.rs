@@ -53,6 +53,29 @@ async fn a_mode_is_shown_recorded_and_carried_to_the_next_prompt(engine: Engine)
 }
 
 #[both_engines]
+async fn the_options_of_a_session_are_its_mode_and_its_model(engine: Engine) {
+    let server = server(engine, |_| ()).await;
+    let session = attached(&server).await;
+    session.post("approval-mode", &json!({"mode": "plan"})).await.with_status(200);
+    let context = session.get("context").await.with_status(200);
+    let loaded = session.post("load", &json!({})).await.with_status(200);
+    let resumed = session.post("resume", &json!({})).await.with_status(200);
+    let branched = session.post("branch", &json!({})).await.with_status(201);
+    for state in [&context["state"], &loaded["state"], &resumed["state"]] {
+        let options = state["configOptions"].as_array().unwrap();
+        let current: Vec<_> = options.iter().map(|option| [&option["id"], &option["currentValue"]]).collect();
+        assert_eq!(current, [[&json!("mode"), &json!("plan")], [&json!("model"), &json!(acted_agent::PROFILE)]]);
+        assert_eq!(options[0]["options"].as_array().unwrap().len(), 5);
+        let choice = json!({"value": "scripted", "name": "scripted", "description": ""});
+        assert!(options[1]["options"].as_array().unwrap().contains(&choice), "{state}");
+    }
+    assert_eq!(branched["state"]["configOptions"][0]["id"], "mode");
+    session.post("model", &json!({"modelId": "scripted"})).await.with_status(200);
+    let context = session.get("context").await.with_status(200);
+    assert_eq!(context["state"]["configOptions"], Value::Null, "that backend has no modes");
+}
+
+#[both_engines]
 async fn a_mode_that_is_persisted_is_that_of_new_sessions(engine: Engine) {
     let server = server(engine, |_| ()).await;
     let session = attached(&server).await;

@@ -70,9 +70,11 @@ async fn the_language_of_a_session_is_one_of_the_list(engine: Engine) {
     let body = json!({"language": "fr", "syncOutputLanguage": true});
     let set = session.post("language", &body).await.with_status(200);
     assert_eq!(set, json!({"language": "fr", "outputLanguage": "fr", "refreshed": true}));
-    let refused = session.post("language", &json!({"language": "tlh"})).await.with_status(400);
-    assert_eq!(refused["code"], "invalid_language");
-    assert!(refused["allowed"].as_array().unwrap().contains(&json!("en")));
+    for unknown in [json!("tlh"), json!({}), json!(["de"]), json!(null)] {
+        let refused = session.post("language", &json!({"language": unknown})).await.with_status(400);
+        assert_eq!(refused["code"], "invalid_language", "{unknown}");
+        assert!(refused["allowed"].as_array().unwrap().contains(&json!("en")));
+    }
     let body = json!({"language": "fr", "syncOutputLanguage": "yes"});
     assert_eq!(session.post("language", &body).await.with_status(400)["code"], "invalid_sync_flag");
     let notes = session.notes(&server).await;

@@ -174,7 +174,8 @@ async fn directories_are_listed_and_described(engine: Engine) {
     for route in ["list", "stat", "file", "file/bytes"] {
         refused(&scene.get(route, "none").await, "path_not_found", 404);
     }
-    refused(&scene.get("list", "src/text").await, "path_not_found", 404);
+    refused(&scene.get("list", "src/text").await, "parse_error", 400);
+    refused(&scene.get("list", "src/text/below").await, "path_not_found", 404);
     fs::create_dir(scene.root.join("many")).unwrap();
     for n in 0..=2_000 {
         fs::write(scene.root.join(format!("many/{n}")), "").unwrap();

@@ -160,6 +160,24 @@ async fn a_request_waits_no_longer_than_the_daemon_allows(engine: Engine) {
     .await;
 }
 
+#[both_engines]
+async fn the_deadline_of_a_request_does_not_wait_for_the_next_sweep(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.config.runner.sweep_interval_ms = 3_600_000;
+        configure(setup, |daemon| daemon.permission_timeout_ms = 200);
+    })
+    .await;
+    let session = attached(&server).await;
+    request_of(&server, &session).await;
+    server.clock.advance_ms(200);
+    let resolved = eventually("the request is cancelled", async || {
+        events_of(&server, &session, "permission_resolved").await.pop()
+    })
+    .await;
+    assert_eq!(resolved["status"], "cancelled");
+}
+
 /// Proves one of the tags about votes, without a runner: the test is the runner.
 pub async fn proof(server: &TestServer, tag: &str) {
     let session = attached(server).await;

@@ -30,3 +30,19 @@ async fn the_guide_is_readable_without_a_token_and_a_script(engine: Engine) {
     let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     closed.with_token(None).get("/guide/cli").await.refused(Unauthenticated);
 }
+
+#[one_engine]
+async fn the_pages_that_are_listed_as_public_are_readable_without_a_token(engine: Engine) {
+    let callers = std::fs::read_to_string(super::page("callers.md")).unwrap();
+    let (_, list) = callers.split_once("Public operations are ").unwrap();
+    let (list, _) = list.split_once(", `GET /agents`").unwrap();
+    let paths: Vec<_> = list.split('`').skip(1).step_by(2).collect();
+    assert!(paths.contains(&"/guide") && paths.contains(&"/docs"), "{paths:?}");
+    let server = TestServer::start(engine).await;
+    let server = server.with_token(None);
+    for path in paths {
+        let page = server.get(path.trim_end_matches('*')).await;
+        assert_eq!(page.status, 200, "{path}: {}", page.text);
+    }
+    assert!(callers.contains("| 403 `forbidden`, rule `user-unknown` |"), "as `crates/server/tests/users.rs` shows");
+}

@@ -8,10 +8,9 @@ use std::{
 use jsonschema::Validator;
 use serde_json::{Map, Value, json};
 
-use super::dialects;
+use super::openapi;
 
-// Made again instead of copied from `openapi()`, which few tests need.
-static DOCUMENT: LazyLock<Value> = LazyLock::new(|| strict(ostler_server::openapi(&dialects())));
+static DOCUMENT: LazyLock<Value> = LazyLock::new(|| strict(openapi().clone()));
 static JUDGES: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
 /// Holds an answer against the document. Paths that are no operation have no schema.

@@ -101,6 +101,8 @@ const SEMANTIC_REFUSALS: &[(&str, &str)] = &[
     ("calendar-time", "is no date and time that exists"),
     ("calendar-time", "needs a time of day"),
     ("calendar-time", "starts and ends at midnight"),
+    // A pattern does not know the days of a month.
+    ("query-shape", "from must be a date"),
     // The end follows the start, or the fields of the event that is changed.
     ("calendar-time", "ends_at must be after starts_at"),
     ("calendar-time", "an event lasts at most"),

@@ -51,6 +51,8 @@ const SCATTERED: &[(&str, &str)] = &[
     ("expires_at <= $1", "the sweeper looks for leases that have expired, by an index of live ones"),
     ("deadline_at <= $1", "the sweeper looks for commands that have exceeded their time, by an index of live ones"),
     ("deadline <= $1", "the sweeper looks for permission requests without an answer in time"),
+    ("deadline_at > $1", "the sweeper looks for the next of these times, by the same index"),
+    ("deadline > $1", "the sweeper looks for the next of these times"),
     ("heartbeat_at <", "the sweeper looks for jobs whose launcher is gone"),
     ("erased_at IS NOT NULL", "the sweeper looks for sessions to erase, by an index of those"),
     ("storage_kind = 'local'", "the sweeper looks for storage that has expired"),

@@ -87,6 +87,13 @@ async fn an_automation_is_created_changed_and_deleted_by_its_owner_alone(engine:
     assert_eq!(resumed["next_run_at"], "2026-01-01T22:30:00Z");
     let next = ada.get(&format!("{path}/next?count=2")).await.with_status(200);
     assert_eq!(next["times"][1]["local"], "2026-01-05T07:30:00+09:00");
+    let later = ada.get(&format!("{path}/next?count=1&from=2026-10-26")).await.with_status(200);
+    assert_eq!(later["times"][0]["local"], "2026-10-26T07:30:00+09:00");
+    let earlier = ada.get(&format!("{path}/next?count=2&from=2025-11-01")).await.with_status(200);
+    assert_eq!(earlier["times"], next["times"], "times that have passed are not listed");
+    for bad in ["2026-13-01", "2026-10-26T00:00", "tomorrow", "-9999-01-01"] {
+        ada.get(&format!("{path}/next?from={bad}")).await.refused_by(RunInputInvalid, "query-shape");
+    }
     ada.send(ada.request("DELETE", &path)).await.with_status(204);
     ada.get(&path).await.refused_as(NotFound, "AUTOMATION_NOT_FOUND");
 }

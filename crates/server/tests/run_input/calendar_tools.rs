@@ -303,7 +303,9 @@ async fn edited_arguments_get_their_zone_before_they_are_recorded(engine: Engine
     let approval = json!({"approved": true, "editedArgs": create(None)});
     ada.resume("run-2", &[(&prm, approval.clone())]).await.with_status(202);
     let told = ada.told("run-2").await;
-    assert!(kinds(&told).contains(&"TOOL_CALL_RESULT"), "{told:?}");
+    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").expect("the call is executed");
+    let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
+    assert_eq!(written["timezone_source"], "device", "the person has named no zone: {written}");
     let run_id = ada.run_of_thread().await;
     let edited = server.events_of(&run_id, "permission_resolved").await.remove(0)["payload"]["edited"].take();
     let started = server.events_of(&run_id, "tool_call").await.remove(0)["payload"].take();
@@ -314,6 +316,67 @@ async fn edited_arguments_get_their_zone_before_they_are_recorded(engine: Engine
     ada.resume("run-3", &[(&prm, approval)]).await.with_status(202);
     let other = json!({"approved": true, "editedArgs": create(Some("Asia/Tokyo"))});
     ada.resume("run-4", &[(&prm, other)]).await.refused_by(RunInputInvalid, "interrupt-resolved");
+}
+
+#[both_engines]
+async fn nobody_is_asked_about_a_call_that_the_calendar_would_reject(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let event_id = "cal_00000000000000000000000000000001";
+    for (at, (change, expected)) in [
+        (json!({"event_timezone": "Mars/X"}), "Mars/X"),
+        (json!({"starts_at": "2026-13-01T09:00"}), "starts_at"),
+        (json!({"starts_at": "2026-12-01T09:00+02:00"}), "without an offset"),
+        (json!({"starts_at": null}), "starts_at"),
+        (json!({"ends_at": "2026-03-17T08:00"}), "after starts_at"),
+        (json!({"recurrence": "FREQ=NEVER"}), "recurrence"),
+        (json!({"action": "delete", "event_id": event_id}), "no such event"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut call = create(Some("UTC"));
+        for (name, value) in change.as_object().unwrap() {
+            match value.is_null() {
+                true => drop(call.as_object_mut().unwrap().remove(name)),
+                false => call[name] = value.clone(),
+            }
+        }
+        let mut body = runs::message(&format!("run-{at}"), &format!("[[call:calendar_write {call}]]"));
+        body["threadId"] = json!(format!("550e8400-e29b-41d4-a716-44665544000{at}"));
+        let told = runs::told(&ada.stream(&body).await.text);
+        assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{call}: {told:?}");
+        let refused = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+        assert_eq!(refused.event["metadata"]["status"], "failed", "{call}: {refused:?}");
+        let content = refused.event["content"].as_str().unwrap();
+        assert!(content.contains(expected), "{call}: {content}");
+    }
+}
+
+#[both_engines]
+async fn edited_arguments_that_cannot_work_are_rejected_and_the_interrupt_stays_open(engine: Engine) {
+    let endpoint = chat();
+    let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let ada = runs::user(&server, "ada", &["local"]).await;
+    let call = format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin")));
+    let told = runs::told(&ada.stream(&runs::message("run-1", &call)).await.text);
+    let prm = id(&told.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    for edited in [
+        json!({"action": "create", "title": "E", "starts_at": "2026-12-01T09:00", "event_timezone": "Mars/X"}),
+        json!({"action": "create", "title": "E", "event_timezone": "UTC"}),
+        json!({"action": "create", "title": "E", "starts_at": "2026-13-01T09:00"}),
+        json!({"action": "delete"}),
+    ] {
+        let approval = json!({"approved": true, "editedArgs": edited});
+        ada.resume("run-2", &[(&prm, approval)]).await.with_status(422);
+    }
+    let open = server.permissions(&ada.run_of_thread().await).await;
+    assert_eq!((open.len(), &open[0]["status"]), (1, &json!("pending")), "{open:?}");
+    let approval = json!({"approved": true, "editedArgs": create(Some("UTC"))});
+    ada.resume("run-2", &[(&prm, approval)]).await.with_status(202);
+    let told = ada.told("run-2").await;
+    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
 }
 
 #[both_engines]

@@ -423,7 +423,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     for change in wrong {
         let refused =
             server.stream(&posted("run-3", change)).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
-        assert_eq!(refused.message, "RunAgentInput.messages must contain exactly one user message");
+        assert_eq!(refused.message, "RunAgentInput.messages contains earlier messages that the thread does not have");
     }
     let streamed = server.stream(&posted("run-3", |_| ())).await;
     assert_eq!(words(&told(&streamed.text)), "three", "{}", streamed.text);

@@ -1,5 +1,7 @@
 //! Which calls need permission, and what it is given for.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 
 use super::{Notebook, Work, statuses};
@@ -93,6 +95,11 @@ mod postgres {
     fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
         crate::harness::run(super::two_servers_that_got_the_same_call_ask_once_and_execute_it_once());
     }
+
+    #[test]
+    fn a_call_about_which_a_person_was_asked_is_not_checked_again() {
+        crate::harness::run(super::a_call_about_which_a_person_was_asked_is_not_checked_again());
+    }
 }
 
 async fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
@@ -114,4 +121,25 @@ async fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
     assert_eq!(work.send(&second, &repeated).await.with_status(200)["content"], "written: x");
     assert_eq!((notebook.written(), first.permissions(work.run_id()).await.len()), (1, 1));
     assert_eq!(statuses(&work.recorded(&first).await), ["started", "completed"]);
+}
+
+async fn a_call_about_which_a_person_was_asked_is_not_checked_again() {
+    let notebook = Notebook::new();
+    let first = TestServer::with(Engine::Postgres, |setup| notebook.install(setup)).await;
+    let second = first.beside(|_| ()).await;
+    let work = Work::begin(&first, on_request).await;
+    let body = work.body("call_a", "write_note", r#"{"text": "x"}"#);
+    let (called, ()) = tokio::join!(work.send(&first, &body), async {
+        let request = asked(&first, &work).await;
+        notebook.is_full.store(true, Ordering::SeqCst);
+        let mut repeated = body.clone();
+        (repeated["repeated"], repeated["waitMs"]) = (json!(true), json!(300));
+        let waiting = work.send(&second, &repeated).await.with_status(200);
+        assert_eq!(waiting["status"], "running", "it waits for the answer of the person: {waiting}");
+        first.answer(&request, "allow", request["digest"].as_str().unwrap()).await.with_status(200);
+    });
+    assert_eq!(called.with_status(200)["status"], "completed");
+    let other = work.call(&first, "write_note", r#"{"text": "y"}"#).await;
+    assert_eq!((&other["status"], notebook.written()), (&json!("failed"), 1), "nobody is asked about it: {other}");
+    assert_eq!(first.permissions(work.run_id()).await.len(), 1);
 }

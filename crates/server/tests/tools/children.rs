@@ -211,7 +211,8 @@ async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget
         (!server.run(&lost_id).await["cancelRequestedAt"].is_null()).then_some(())
     })
     .await;
-    let (called, next) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+    let other = CALL.replace("\"prompt\": \"", "\"prompt\": \"other: ");
+    let (called, next) = tokio::join!(work.call(&server, "run_agent", &other), async {
         eventually("the second call is recorded", async || (work.recorded(&server).await.len() == 2).then_some(()))
             .await;
         assert_eq!(children_of(&server, &work).await.len(), 1, "the first may still use what it was given");
@@ -227,6 +228,12 @@ async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget
     assert!(text(&called).contains("the agent's run ended: cancelled"), "{called}");
     let recorded = work.recorded(&server).await;
     assert_eq!(recorded.last().unwrap()["totalTokens"], 300, "{recorded:?}");
+    // A runner that takes a command over records that the open calls have no known outcome.
+    let lost_call = json!({"toolCallId": "call_lost", "status": "outcome-unknown"});
+    work.runner.tell(&work.command_id, "tool_call", lost_call).await;
+    let again = work.call(&server, "run_agent", CALL).await;
+    assert_eq!(again["status"], "declined", "the lost child may have done the same already: {again}");
+    assert_eq!(children_of(&server, &work).await.len(), 2);
 }
 
 #[one_engine]

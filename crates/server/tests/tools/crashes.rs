@@ -36,6 +36,26 @@ async fn a_call_that_was_running_when_the_server_ended_is_never_repeated(engine:
     assert_eq!(notebook.written(), 1);
 }
 
+#[both_engines]
+async fn a_call_without_an_answer_may_be_made_again_by_its_own_attempt_only(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    for _ in 0..2 {
+        let late = work.call(&server, "late_write", "{}").await;
+        assert_eq!(late["status"], "outcome-unknown", "{late}");
+        let text = late["content"].as_str().unwrap();
+        assert!(text.contains("it is not known whether the call had an effect"), "{text}");
+    }
+    let work = take_over(&server, work).await;
+    let again = work.call(&server, "late_write", "{}").await;
+    assert_eq!(again["status"], "declined", "the agent of this attempt may not know of it: {again}");
+    assert_eq!(
+        statuses(&work.recorded(&server).await),
+        ["started", "outcome-unknown"].repeat(2).into_iter().chain(["started", "declined"]).collect::<Vec<_>>()
+    );
+}
+
 /// The same runner, with a lease that is live.
 pub(super) async fn take_over(server: &TestServer, work: Work) -> Work {
     server.clock.advance_ms(120_000);
@@ -55,6 +75,44 @@ const OWN_CALLS: usize = 240;
 #[one_engine]
 async fn a_log_that_is_too_long_to_be_read_counts_as_one_with_a_call_of_unknown_outcome(engine: Engine) {
     let (notebook, server, work) = interrupted_write(engine).await;
+    record_own_calls(&work).await;
+    for (name, arguments) in [("slow_write", r#"{"text": "x"}"#), ("write_note", r#"{"text": "y"}"#)] {
+        let called = work.call(&server, name, arguments).await;
+        assert_eq!(called["status"], "declined", "{name}: what was not read may be this call: {called}");
+    }
+    assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed", "it can be repeated");
+    assert_eq!(notebook.written(), 1);
+}
+
+#[one_engine]
+async fn a_call_without_an_answer_prevents_no_other_calls_of_its_own_attempt_however_long_the_log_is(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    assert_eq!(work.call(&server, "late_write", "{}").await["status"], "outcome-unknown");
+    record_own_calls(&work).await;
+    let called = work.call(&server, "write_note", r#"{"text": "x"}"#).await;
+    assert_eq!((&called["status"], notebook.written()), (&json!("completed"), 1), "{called}");
+    let work = take_over(&server, work).await;
+    let called = work.call(&server, "write_note", r#"{"text": "y"}"#).await;
+    assert_eq!(called["status"], "declined", "the agent of this attempt may have made it before: {called}");
+    assert_eq!(notebook.written(), 1);
+}
+
+#[both_engines]
+async fn a_runner_that_continues_a_command_gets_the_reason_why_a_call_had_no_answer(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let late = work.call(&server, "late_write", "{}").await;
+    let path = format!("/api/v1/runs/{}/tools?commandId={}", work.run_id(), work.command_id);
+    let earlier = server.get(&path).await.with_status(200)["earlierCalls"][0].clone();
+    assert_eq!((&earlier["status"], &earlier["result"]), (&json!("outcome-unknown"), &late["content"]));
+    assert!(late["content"].as_str().unwrap().contains("did not respond within 20 ms"), "{late}");
+}
+
+/// Records calls of the agent's own tools.
+async fn record_own_calls(work: &Work) {
     let event = |number: usize, status: &str| {
         json!({"type": "tool_call", "commandId": work.command_id, "payload": {"toolCallId": format!("own_{number}"),
             "name": "shell", "method": "function", "status": status}})
@@ -62,12 +120,6 @@ async fn a_log_that_is_too_long_to_be_read_counts_as_one_with_a_call_of_unknown_
     let events: Vec<Value> =
         (0..OWN_CALLS).flat_map(|number| [event(number, "started"), event(number, "completed")]).collect();
     work.runner.try_append(None, events.into()).await.with_status(200);
-    for (name, arguments) in [("slow_write", r#"{"text": "x"}"#), ("write_note", r#"{"text": "y"}"#)] {
-        let called = work.call(&server, name, arguments).await;
-        assert_eq!(called["status"], "declined", "{name}: what was not read may be this call: {called}");
-    }
-    assert_eq!(work.call(&server, "time_now", "{}").await["status"], "completed", "it can be repeated");
-    assert_eq!(notebook.written(), 1);
 }
 
 #[both_engines]

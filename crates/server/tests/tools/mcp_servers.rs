@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use ostler_protocol::{
-    FailureKind::Forbidden,
+    FailureKind::{Forbidden, NotFound, Overloaded},
     mcp::config::{McpExposure, McpServer},
 };
 use serde_json::{Value, json};
@@ -108,6 +108,16 @@ async fn a_hostile_server_harms_only_its_own_calls(engine: Engine) {
     for text in [response.to_string(), listed, Value::from(server.events(work.run_id()).await).to_string()] {
         assert!(!text.contains(SECRET), "{text}");
     }
+}
+
+#[one_engine]
+async fn the_model_learns_why_a_server_refused_a_call(engine: Engine) {
+    let (server, work) = scene(engine, &[("refuses", "refuses")]).await;
+    let refused = work.call(&server, "mcp__refuses__refuse", "{}").await;
+    assert_eq!(refused["status"], "failed", "{refused}");
+    let text = refused["content"].as_str().unwrap();
+    assert!(text.contains("refuses refused the call: the folder is not shared"), "{text}");
+    assert!(!text.contains(SECRET) && text.chars().count() < 1_200, "{text}");
 }
 
 async fn asked(server: &TestServer, work: &Work) -> Value {
@@ -279,6 +289,12 @@ async fn a_call_of_a_server_that_is_not_connected_fails_with_that_reason(engine:
         let reason = "the MCP server ends is not connected; retry in 1 s";
         assert_eq!((&called["status"], &called["content"]), (&json!("failed"), &json!(reason)), "{attempt}");
     }
+    // The operator who tries the tool gets the same reason.
+    let tried = server.post("/api/v1/tools/mcp__ends__read/calls", &json!({"arguments": {}})).await;
+    assert!(tried.text.contains("the MCP server ends is not connected; retry in"), "{}", tried.text);
+    tried.refused_by(Overloaded, "tool-unavailable");
+    let other = server.post("/api/v1/tools/mcp__other__read/calls", &json!({"arguments": {}})).await;
+    other.refused_by(NotFound, "tool-unknown");
 }
 
 #[one_engine]

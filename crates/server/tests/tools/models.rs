@@ -137,3 +137,33 @@ async fn a_model_runs_another_agent_within_its_own_budget(engine: Engine) {
         runs["runs"].as_array().unwrap().iter().find(|run| run["backendProfile"] == "scripted").unwrap().clone();
     assert_eq!(child["executionPolicy"]["maxTokens"], 985, "what the first reply of the model left: {child}");
 }
+
+/// Each reply of the model uses 15 tokens, and so does the run that it starts.
+#[one_engine]
+async fn what_a_started_agent_uses_stops_the_model_that_started_it(engine: Engine) {
+    let endpoint = chat();
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 64;
+        setup.config.tools.run_agent.profiles = vec!["model".into()];
+    })
+    .await;
+    set_model(&server, &endpoint).await;
+    let prompt = r#"[[call:run_agent {"profile": "model", "prompt": "hello"}]]"#;
+    for (max_tokens, status, requests) in [(30, "blocked", 2), (40, "blocked", 3), (46, "completed", 3)] {
+        let before = endpoint.seen().len();
+        let budget = |run: &mut Value| {
+            of_model(run);
+            run["executionPolicy"] = json!({"maxTokens": max_tokens});
+        };
+        let (run_id, command_id) = server.start_with(prompt, budget).await;
+        let ended = server.ended(&run_id, &command_id).await;
+        assert_eq!(ended["terminalStatus"], status, "{max_tokens}: {ended}");
+        assert_eq!(endpoint.seen().len() - before, requests, "{max_tokens}: {ended}");
+        assert_eq!(ended["usage"]["delegatedTokens"], 15, "{ended}");
+        if status == "blocked" {
+            assert_eq!(ended["failureKind"], "budget-exceeded", "{ended}");
+            let blocker = ended["blocker"].as_str().unwrap();
+            assert!(blocker.contains(&format!("maxTokens of {max_tokens}")), "{ended}");
+        }
+    }
+}

@@ -1,7 +1,10 @@
 //! Tools that connect to other machines.
 
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, net::TcpListener};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
 
 use super::Work;
 use crate::harness::{Engine, HookReceiver, TestServer, one_engine};
@@ -77,4 +80,55 @@ async fn a_request_that_was_not_sent_has_failed_and_the_effect_of_others_is_unkn
     let arguments = request(address);
     let (called, ()) = tokio::join!(work.call(&server, "http_request", &arguments), breaks_off);
     assert_eq!(called["status"], "outcome-unknown", "{called}");
+}
+
+#[one_engine]
+async fn a_listed_localhost_is_this_machine_and_other_names_are_not(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.tools.http_request.hosts = vec!["localhost".into(), "10.1.0.0/16".into()];
+    })
+    .await;
+    let work = Work::begin(&server, |_| ()).await;
+    let receiver = HookReceiver::start([]).await;
+    let url = receiver.url().replace("127.0.0.1", "localhost");
+    let called = work.call(&server, "http_request", &json!({"method": "POST", "url": url}).to_string()).await;
+    assert_eq!(called["status"], "completed", "{called}");
+    let other = url.replace("localhost", "other.localhost");
+    let called = work.call(&server, "http_request", &json!({"method": "POST", "url": other}).to_string()).await;
+    assert!(content(&called).starts_with("this URL is not requested"), "{called}");
+    let address = receiver.url();
+    let called = work.call(&server, "http_request", &json!({"method": "POST", "url": address}).to_string()).await;
+    assert!(content(&called).starts_with("this URL is not requested"), "the address is not listed: {called}");
+}
+
+/// A server that sends this response to one request.
+async fn respond_once(listener: &TcpListener, response: &str) {
+    let (mut connection, _) = listener.accept().await.unwrap();
+    let _ = connection.read(&mut [0; 4096]).await.unwrap();
+    connection.write_all(response.as_bytes()).await.unwrap();
+    connection.shutdown().await.ok();
+}
+
+#[one_engine]
+async fn the_result_of_a_request_is_whole_json_within_the_tools_limit(engine: Engine) {
+    let server =
+        TestServer::with(engine, |setup| setup.config.tools.http_request.hosts = vec!["127.0.0.1".into()]).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let request = json!({"method": "GET", "url": url}).to_string();
+    let long = "\"ü\"\n".repeat(10_000);
+    let response =
+        format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{long}", long.len());
+    let (called, ()) = tokio::join!(work.call(&server, "http_request", &request), respond_once(&listener, &response));
+    assert_eq!((&called["status"], &called["truncated"]), (&json!("completed"), &json!(false)), "{called}");
+    assert!((32 * 1024 - 8..=32 * 1024).contains(&content(&called).len()), "{}", content(&called).len());
+    let result: Value = serde_json::from_str(content(&called)).unwrap();
+    assert_eq!((&result["status"], &result["truncated"]), (&json!(200), &json!(true)));
+    assert_eq!(result["contentType"], "text/plain");
+    assert!(long.starts_with(result["body"].as_str().unwrap()));
+    let response = "HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n";
+    let (called, ()) = tokio::join!(work.call(&server, "http_request", &request), respond_once(&listener, response));
+    let result: Value = serde_json::from_str(content(&called)).unwrap();
+    assert_eq!((&result["status"], &result["location"]), (&json!(302), &json!("/elsewhere")), "{called}");
 }

@@ -1,7 +1,7 @@
 //! What the definitions of the server's own tools have in common.
 
 use ostler_protocol::tools::{ToolDefinition, ToolOrigin};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::tools::source::Invocation;
 
@@ -14,5 +14,10 @@ pub(super) fn define(name: &str, description: &str, parameters: Value) -> Option
 
 /// A text of checked arguments.
 pub(super) fn text<'a>(invocation: &'a Invocation, name: &str) -> Option<&'a str> {
-    invocation.arguments.get(name).and_then(Value::as_str)
+    argument(&invocation.arguments, name)
+}
+
+/// A text of checked arguments.
+pub(super) fn argument<'a>(arguments: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
+    arguments.get(name).and_then(Value::as_str)
 }

@@ -1,12 +1,19 @@
 //! Reading responses of other servers, within limits.
 
 use ostler_client::outgoing;
+use ostler_protocol::outgoing::OutgoingRules;
 use reqwest::{Client, Response, header::CONTENT_TYPE};
 
 use crate::tools::source::ToolError;
 
 /// Most bytes of a response that are read. What a model gets of them is the tool's own limit.
 pub(super) const RESPONSE_BYTES_MAX: usize = 1024 * 1024;
+
+/// The rules of a list of hosts, addresses and networks. A listed `localhost` leads to this machine: unlike other names, which
+/// must not lead there, it can mean nothing else.
+pub(super) fn rules(entries: &[String]) -> OutgoingRules {
+    OutgoingRules::read(entries).unwrap_or_default().with_listed_localhost()
+}
 
 /// Sends a request once. The error does not say more about the network than the model has to know. A request that was not sent has
 /// failed; of any other one the effect is not known.

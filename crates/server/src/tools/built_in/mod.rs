@@ -14,16 +14,21 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{Failure, tools::ToolDefinition};
+use serde_json::{Map, Value};
 
 use super::source::{Invocation, ToolContext, ToolError, ToolSource};
 use crate::{app::App, config::Config};
 
 type Call = for<'a> fn(&'a App, &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>>;
+/// Checks arguments beyond their schema. The error is the message for the model.
+type Check = fn(&App, &Map<String, Value>) -> Result<(), String>;
 
 /// A tool of the server itself.
 struct OwnTool {
     definition: Arc<ToolDefinition>,
     call: Call,
+    /// `None` if the schema says everything.
+    check: Option<Check>,
 }
 
 /// The tools of the server itself, as far as they are configured.
@@ -35,17 +40,21 @@ impl BuiltIn {
     pub(super) fn new(config: &Config) -> Self {
         let section = &config.tools;
         let tools = [
-            Some((time_now::definition(), time_now::call as Call)),
+            Some((time_now::definition(), time_now::call as Call, None)),
             // It connects to anything that a model chooses, so the operator has to name it.
-            section.names(web_fetch::NAME).then(|| (web_fetch::definition(), web_fetch::call as Call)),
-            (!section.http_request.hosts.is_empty())
-                .then(|| (http_request::definition(&section.http_request.hosts), http_request::call as Call)),
+            section
+                .names(web_fetch::NAME)
+                .then(|| (web_fetch::definition(), web_fetch::call as Call, Some(web_fetch::check as Check))),
+            (!section.http_request.hosts.is_empty()).then(|| {
+                let definition = http_request::definition(&section.http_request.hosts);
+                (definition, http_request::call as Call, Some(http_request::check as Check))
+            }),
             (!section.run_agent.profiles.is_empty())
-                .then(|| (run_agent::definition(&section.run_agent.profiles), run_agent::call as Call)),
+                .then(|| (run_agent::definition(&section.run_agent.profiles), run_agent::call as Call, None)),
         ];
-        let tools = tools.into_iter().flatten().filter_map(|(definition, call)| {
+        let tools = tools.into_iter().flatten().filter_map(|(definition, call, check)| {
             // The definitions are ours, and a test makes each of them.
-            Some(OwnTool { definition: Arc::new(definition?), call })
+            Some(OwnTool { definition: Arc::new(definition?), call, check })
         });
         Self { tools: tools.collect() }
     }
@@ -67,6 +76,17 @@ impl ToolSource for BuiltIn {
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Arc<ToolDefinition>>, Failure>> {
         Box::pin(async move { Ok(self.get(name).map(|tool| tool.definition.clone())) })
+    }
+
+    fn check<'a>(
+        &'a self,
+        app: &'a App,
+        _: &'a ToolContext,
+        tool: &'a ToolDefinition,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Result<(), String>, Failure>> {
+        let check = self.get(&tool.name).and_then(|own| own.check);
+        Box::pin(async move { Ok(check.map_or(Ok(()), |check| check(app, arguments))) })
     }
 
     /// The run that `run_agent` has started has to be cancelled.

@@ -68,14 +68,15 @@ const CANCEL_BEFORE: Duration = Duration::from_secs(2);
 pub(super) fn definition(profiles: &[String]) -> Option<ToolDefinition> {
     let properties = json!({
         "profile": {"type": "string", "enum": profiles, "description": "Which agent to run"},
-        "prompt": {"type": "string", "minLength": 1, "maxLength": PROMPT_BYTES_MAX},
+        // A prompt of blanks only is no prompt.
+        "prompt": {"type": "string", "minLength": 1, "maxLength": PROMPT_BYTES_MAX, "pattern": r"\S"},
     });
     let schema = json!({"type": "object", "properties": properties, "required": ["profile", "prompt"], "additionalProperties": false});
     let description = "Gives a task to another agent, waits until it is done and returns its reply. The agent knows nothing of this \
         conversation.";
     let defined = define(NAME, description, schema)?;
     // The key of the run is that of the call, so that a repeated call finds its run.
-    Some(defined.idempotent().scope("agents:run").deadline_ms(DEADLINE_MS_MAX))
+    Some(defined.resumable().scope("agents:run").deadline_ms(DEADLINE_MS_MAX))
 }
 
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {

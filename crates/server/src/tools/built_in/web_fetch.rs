@@ -5,10 +5,10 @@ use futures_util::future::BoxFuture;
 use ostler_client::{outgoing, restricted_web_client};
 use ostler_protocol::{outgoing::OutgoingRules, tools::ToolDefinition};
 use reqwest::{Method, Request, Url, header::LOCATION};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{
-    definitions::{define, text},
+    definitions::{argument, define, text},
     fetching, page_text,
 };
 use crate::{
@@ -33,8 +33,8 @@ pub(super) fn definition() -> Option<ToolDefinition> {
 
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
     Box::pin(async move {
-        let rules = OutgoingRules::read(&app.config.tools.web_fetch.allow).unwrap_or_default();
-        let requested = check(&rules, text(invocation, "url").unwrap_or_default());
+        let rules = fetching::rules(&app.config.tools.web_fetch.allow);
+        let requested = read_url(&rules, text(invocation, "url").unwrap_or_default());
         let mut url = requested.map_err(ToolError::Invalid)?;
         for _ in 0..=REDIRECTS_MAX {
             let client = restricted_web_client(url.as_str(), &rules);
@@ -45,7 +45,7 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
                 let target = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
                 let target = target.and_then(|target| url.join(target).ok());
                 let target = target.ok_or_else(|| ToolError::failed("the page redirects without a valid location"))?;
-                url = check(&rules, target.as_str()).map_err(ToolError::Failed)?;
+                url = read_url(&rules, target.as_str()).map_err(ToolError::Failed)?;
                 continue;
             }
             if !status.is_success() {
@@ -57,8 +57,14 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
     })
 }
 
+/// Checks the URL without fetching it.
+pub(super) fn check(app: &App, arguments: &Map<String, Value>) -> Result<(), String> {
+    let rules = fetching::rules(&app.config.tools.web_fetch.allow);
+    read_url(&rules, argument(arguments, "url").unwrap_or_default()).map(drop)
+}
+
 /// The error is the message for the model.
-fn check(rules: &OutgoingRules, text: &str) -> Result<Url, String> {
+fn read_url(rules: &OutgoingRules, text: &str) -> Result<Url, String> {
     outgoing::check_url(rules, text).map_err(|error| format!("this URL is not fetched: {error}"))
 }
 

@@ -25,6 +25,25 @@ async fn tools_that_the_toolkit_cannot_offer_are_named_with_the_reason(engine: E
 }
 
 #[one_engine]
+async fn checks_before_a_prompt_count_the_servers(engine: Engine) {
+    let desk = Desk::start(engine, |setup| configure_servers(setup, &[("good", "good"), ("other", "good")])).await;
+    let discovery = async || {
+        let checks = desk.server.get("/workspace/preflight").await.with_status(200);
+        checks["cells"].as_array().unwrap().iter().find(|cell| cell["kind"] == "mcp_discovery").unwrap().clone()
+    };
+    desk.until("good", "connected").await;
+    desk.until("other", "connected").await;
+    let detail = json!({"total": 2, "connected": 2, "connecting": 0, "disconnected": 0, "discoveryState": "completed"});
+    assert_eq!(
+        discovery().await,
+        json!({"kind": "mcp_discovery", "status": "ok", "locality": "acp", "detail": detail})
+    );
+    desk.act("other", "disable").await.with_status(200);
+    let cell = discovery().await;
+    assert_eq!((&cell["status"], &cell["detail"]["disconnected"]), (&json!("ok"), &json!(1)), "{cell}");
+}
+
+#[one_engine]
 async fn servers_are_listed_without_a_workspace(engine: Engine) {
     let server = TestServer::with(engine, |setup| configure_servers(setup, &[("good", "good")])).await;
     let status = server.get(MCP).await.with_status(200);

@@ -96,6 +96,23 @@ async fn a_prompt_past_its_deadline_fails_and_then_is_cancelled(engine: Engine) 
 }
 
 #[both_engines]
+async fn a_deadline_does_not_wait_for_the_next_sweep(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 4;
+        setup.config.runner.sweep_interval_ms = 3_600_000;
+        setup.config.change(|daemon: &mut DaemonSection| daemon.prompt_deadline_ms = Some(300));
+    })
+    .await;
+    let scene = session(&server).await;
+    let mut follow = scene.follow(&server).await;
+    scene.prompt(&server, LONG).await;
+    started(&mut follow).await;
+    server.clock.advance_ms(300);
+    let frames = until(&mut follow, "prompt_cancelled").await;
+    assert_eq!(frames[frames.len() - 2]["data"]["code"], "prompt_deadline_exceeded");
+}
+
+#[both_engines]
 async fn the_error_of_a_late_prompt_does_not_wait_for_its_agent_to_stop(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.change(|daemon: &mut DaemonSection| daemon.prompt_deadline_ms = Some(1_000));

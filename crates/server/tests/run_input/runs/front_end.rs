@@ -137,6 +137,29 @@ async fn a_stock_client_answers_with_its_transcript(engine: Engine) {
 }
 
 #[both_engines]
+async fn a_new_thread_may_begin_with_calls_and_results_in_both_forms(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let mut body = message("run-1", "hello");
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"id": "a1", "role": "assistant", "toolCalls": [call]}));
+    messages.push(result("c1", "12 °C"));
+    server.post(RUNS, &body).await.with_status(202);
+    let queued = server.told("run-1").await;
+    body["threadId"] = json!("550e8400-e29b-41d4-a716-446655440009");
+    let streamed = run(&server, &body).await;
+    assert_eq!((words(&streamed), pending(&streamed)), (words(&queued), vec![]), "{streamed:?}");
+    let again = run(&server, &body).await;
+    assert_eq!(again, streamed, "the same run again is the same");
+    // A transcript with earlier messages is one of a thread that exists.
+    body["threadId"] = json!("550e8400-e29b-41d4-a716-446655440010");
+    let earlier = json!({"id": "m0", "role": "user", "content": "before"});
+    body["messages"].as_array_mut().unwrap().insert(0, earlier);
+    let refused = server.stream(&body).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+    assert_eq!(refused.message, "RunAgentInput.messages contains earlier messages that the thread does not have");
+}
+
+#[both_engines]
 async fn every_pending_call_is_answered_once(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let both = script(
