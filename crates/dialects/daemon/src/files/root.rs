@@ -186,7 +186,9 @@ pub(super) fn failed(path: &WorkspacePath, error: io::Error) -> Failure {
     match Errno::from_io_error(&error) {
         Some(Errno::NOENT) => describe(FileError::NotFound, "no such file or directory"),
         Some(Errno::NOTDIR) => describe(FileError::NotFound, "a part of the path is not a directory"),
-        Some(Errno::XDEV | Errno::LOOP) => describe(FileError::Symlink, "a symbolic link leads out of the workspace"),
+        Some(Errno::XDEV) => describe(FileError::Symlink, "a symbolic link leads out of the workspace"),
+        // Links of /proc, which lead anywhere, are refused with the same error of the system.
+        Some(Errno::LOOP) => describe(FileError::Symlink, "the symbolic links form a loop, or one is a link of /proc"),
         Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => describe(FileError::Denied, "the system denies access"),
         Some(Errno::ISDIR) => describe(FileError::Parse, "this is a directory, not a file"),
         Some(Errno::NAMETOOLONG | Errno::INVAL | Errno::NXIO) => {

@@ -105,6 +105,8 @@ fn links_inside_the_workspace_are_followed_and_links_out_of_it_are_not() {
         refused(read::stat(&scene.handle(), &scene.path(path)), "symlink_escape");
     }
     refused(read::list(&scene.handle(), &scene.path("away")), "symlink_escape");
+    let looped = scene.read("self").unwrap_err().message;
+    assert!(looped.contains("form a loop"), "{looped}");
     for path in ["away/new", "in/up/new", "leak", "in/fine"] {
         refused(scene.write(path, "x", &Expected::Anything), "symlink_escape");
     }

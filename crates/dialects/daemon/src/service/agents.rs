@@ -8,8 +8,8 @@ use ostler_protocol::{
     daemon::{
         agents::{
             AGENT_FILE_BYTES_MAX, AGENT_FILES_MAX, AGENT_FOLDER_BYTES_MAX, AGENTS_FOLDER, AgentBody, AgentChanged,
-            AgentDefinition, AgentDetail, AgentLevel, AgentList, AgentScope, GenerateAgent, GeneratedAgent,
-            check_agent_type,
+            AgentDefinition, AgentDetail, AgentLevel, AgentList, AgentScope, AgentSummary, GenerateAgent,
+            GeneratedAgent, check_agent_type,
         },
         cells::{CellErrorKind, StatusCell},
         files::EntryKind,
@@ -55,7 +55,8 @@ pub(crate) async fn list(app: &App, caller: &Principal) -> Result<AgentList, Fai
     for level in [AgentLevel::Project, AgentLevel::User] {
         let summaries = &mut list.agents;
         let errors = visit_level(app, &key, level, |agent| {
-            summaries.push(agent.definition.summary());
+            let file_path = shown_path(app, level, &agent.path);
+            summaries.push(AgentSummary { file_path, ..agent.definition.summary() });
             ControlFlow::Continue(())
         });
         list.errors.extend(errors.await?);
@@ -69,7 +70,7 @@ pub(crate) async fn get(app: &App, caller: &Principal, name: &str, scope: &Agent
     let level = AgentLevel::of_scope(scope.scope.as_deref())?;
     let key = companion::of_workspace(app).await?;
     if let Some(found) = find(app, &key, name, level).await? {
-        let detail = found.definition.detail();
+        let detail = detail(app, &found.definition, &found.path);
         let may_provide = caller.may_provide(&ProfileOwner::of(Some(workspace::tenant(app)))).is_ok();
         return Ok(if may_provide { detail } else { detail.without_programs() });
     }
@@ -98,14 +99,14 @@ pub(crate) async fn create(
     }
     let folder = place(app, &key, level).await?;
     folder.create_directories(&folder.path(AGENTS_FOLDER)?).await.map_err(as_document_failure)?;
-    let path = folder.path(&format!("{AGENTS_FOLDER}/{}.md", definition.name()))?;
-    match folder.write_text_atomic(&path, definition.to_text(), Expected::Absent).await {
+    let path = format!("{AGENTS_FOLDER}/{}.md", definition.name());
+    match folder.write_text_atomic(&folder.path(&path)?, definition.to_text(), Expected::Absent).await {
         Ok(_) => {}
         Err(failure) if failure.broken_rule() == Some(Rule::FileConflict) => return Err(exists()),
         Err(failure) => return Err(as_document_failure(failure)),
     }
     announce(app, caller, client, "created", &definition).await;
-    Ok(AgentChanged { ok: true, agent: definition.detail(), changed: None })
+    Ok(AgentChanged { ok: true, agent: detail(app, &definition, &path), changed: None })
 }
 
 pub(crate) async fn update(
@@ -125,13 +126,13 @@ pub(crate) async fn update(
             return Err(missing(name));
         };
         if !definition.update(&request)? {
-            return Ok(AgentChanged { ok: true, agent: definition.detail(), changed: Some(false) });
+            return Ok(AgentChanged { ok: true, agent: detail(app, &definition, &path), changed: Some(false) });
         }
         let folder = place(app, &key, definition.level).await?;
         match folder.write_text_atomic(&folder.path(&path)?, definition.to_text(), Expected::Hash(hash)).await {
             Ok(_) => {
                 announce(app, caller, client, "updated", &definition).await;
-                return Ok(AgentChanged { ok: true, agent: definition.detail(), changed: Some(true) });
+                return Ok(AgentChanged { ok: true, agent: detail(app, &definition, &path), changed: Some(true) });
             }
             Err(failure) if matches!(failure.broken_rule(), Some(Rule::FileConflict | Rule::FileUnknown)) => {}
             Err(failure) => return Err(as_document_failure(failure)),
@@ -185,6 +186,19 @@ pub(crate) async fn generate(
     })?;
     let read = serde_json::from_value(reply);
     read.map_err(|_| Failure::rule(Rule::AgentGenerateFailed, "the agent's definition cannot be read"))
+}
+
+/// The definition with the path of its file, if that is shown.
+fn detail(app: &App, definition: &AgentDefinition, path: &str) -> AgentDetail {
+    let mut detail = definition.detail();
+    detail.summary.file_path = shown_path(app, definition.level, path);
+    detail
+}
+
+/// The file of an agent of the workspace. `None` for others, which are in the server's data directory.
+fn shown_path(app: &App, level: AgentLevel, path: &str) -> Option<String> {
+    let cwd = workspace::cwd(app).ok().filter(|_| level == AgentLevel::Project)?;
+    Some(format!("{}/{path}", cwd.trim_end_matches('/')))
 }
 
 /// Checks that the caller may give an agent what the request names.

@@ -191,7 +191,7 @@ async fn run(app: &App, caller: &Principal, client: Option<String>, key: &Compan
     let changing = SharedChange { arguments: &change.arguments, folders: CHANGED, limit: CHANGE_LIMIT };
     let output = match companions::change_shared_home(app, key, changing, is_done).await {
         Ok(output) if is_done(&output) => output.text,
-        Ok(output) => return failed(app, caller, client, id, &change, &output.text).await,
+        Ok(output) => return failed(app, caller, client, id, &change, &cause(&output.text)).await,
         Err(failure) => return failed(app, caller, client, id, &change, &failure.message).await,
     };
     let restarted = companions::restart(app, key).await;
@@ -248,6 +248,45 @@ fn shown(app: &App, reason: &str) -> String {
     clip(&app.redactor.redact(reason.trim()), ERROR_CHARS_MAX)
 }
 
+/// The part of a failed command's output that says why: the message of an error that was thrown, or what follows the usage, or all of
+/// it. If it is too long, its end.
+fn cause(output: &str) -> String {
+    let lines: Vec<&str> = output.trim().lines().map(str::trim_end).collect();
+    let paragraph = |from: usize| {
+        let rest = lines[from..].iter().skip(1);
+        let goes_on = |line: &&&str| !line.is_empty() && !line.trim_start().starts_with("at ");
+        [lines[from]].into_iter().chain(rest.take_while(goes_on).copied()).collect::<Vec<_>>().join("\n")
+    };
+    let thrown = lines.iter().rposition(|line| thrown_message(line).is_some());
+    if let Some(at) = thrown {
+        let whole = paragraph(at);
+        return end_of(thrown_message(&whole).unwrap_or(&whole));
+    }
+    let has_usage = lines.iter().any(|line| ["Options:", "Positionals:", "Commands:"].contains(line));
+    match lines.iter().rposition(|line| line.is_empty()) {
+        Some(blank) if has_usage && blank + 1 < lines.len() => end_of(&paragraph(blank + 1)),
+        _ => end_of(&lines.join("\n")),
+    }
+}
+
+/// What follows the name of an error at the beginning of a text, such as `FatalConfigError: `.
+fn thrown_message(text: &str) -> Option<&str> {
+    let (name, message) = text.split_once(": ")?;
+    let is_name = name.ends_with("Error") && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    Some(message).filter(|_| is_name)
+}
+
+/// The last characters of a text, if it is too long.
+fn end_of(text: &str) -> String {
+    match text.char_indices().rev().nth(ERROR_CHARS_MAX - 1) {
+        Some((from, _)) if from > 0 => {
+            let from = text.char_indices().rev().nth(ERROR_CHARS_MAX - 2).map_or(from, |(from, _)| from);
+            format!("…{}", &text[from..])
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The first text in quotes: how the agent's command names what it has installed.
 fn quoted(output: &str) -> Option<String> {
     let name = output.split('"').nth(1)?;
@@ -296,6 +335,28 @@ pub(crate) async fn check_updates(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cause_of_a_failure_is_what_follows_the_usage_or_was_thrown() {
+        let usage = format!("qwen enable <name>\n\nEnables it.\n\nOptions:\n  --scope  {}\n\n", "x".repeat(600));
+        let absent = "Extension with name zz does not exist.";
+        let outputs = [
+            format!("{usage}{absent}\n"),
+            format!("{usage}FatalConfigError: {absent}\n    at handleEnable (file:///a.js:1:2)\n  exitCode: 52\n"),
+            format!(
+                "file:///a.js:1\n    throw new Error();\n    ^\n\nError: {absent}\n    at b (c.js:1:2)\n\nNode.js v22\n"
+            ),
+            format!("\n{absent}\n"),
+        ];
+        for output in outputs {
+            assert_eq!(cause(&output), absent, "{output}");
+        }
+        assert_eq!(cause("Cloning…\n\nInstall source not found: /a"), "Cloning…\n\nInstall source not found: /a");
+        let long = cause(&format!("{}the end", "é\n".repeat(600)));
+        assert!(long.starts_with('…') && long.ends_with("the end"), "{long}");
+        assert_eq!(long.chars().count(), ERROR_CHARS_MAX);
+        assert_eq!((cause(""), cause("\n")), (String::new(), String::new()));
+    }
 
     #[test]
     fn only_whole_lines_of_known_messages_mean_that_nothing_was_done() {

@@ -5,10 +5,10 @@ use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use ostler_protocol::{
     Failure, Rule,
     daemon::files::{
-        ERROR_KIND, EditWorkspaceFile, EditedWorkspaceFile, FILE_READ_BYTES_MAX, FILE_SCAN_BYTES_MAX, FileProfile,
-        GlobPattern, GlobQuery, ListQuery, ReadBytesQuery, ReadFileQuery, StatQuery, TextRequest, WorkspaceFile,
-        WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat, WriteMode, WriteWorkspaceFile,
-        WrittenWorkspaceFile, text_window,
+        ERROR_KIND, EditWorkspaceFile, EditedWorkspaceFile, FILE_READ_BYTES_MAX, FILE_SCAN_BYTES_MAX, FileError,
+        FileProfile, GlobPattern, GlobQuery, ListQuery, ReadBytesQuery, ReadFileQuery, StatQuery, TextRequest,
+        WorkspaceFile, WorkspaceFileBytes, WorkspaceGlob, WorkspaceListing, WorkspaceStat, WriteMode,
+        WriteWorkspaceFile, WrittenWorkspaceFile, file_failure, text_window,
     },
     kernel::provider_profiles::ProfileOwner,
 };
@@ -98,7 +98,12 @@ pub(crate) async fn stat(app: &App, caller: &Principal, query: &StatQuery) -> Re
 pub(crate) async fn list(app: &App, caller: &Principal, query: &ListQuery) -> Result<WorkspaceListing, Failure> {
     let workspace = admit(app, caller)?;
     let path = workspace.path(&query.path)?;
-    let Entries { entries, truncated } = workspace.list(&path).await?;
+    let listed = workspace.list(&path).await;
+    let is_unknown = |failure: &Failure| failure.broken_rule() == Some(Rule::FileUnknown);
+    if listed.as_ref().is_err_and(is_unknown) && workspace.stat(&path).await.is_ok() {
+        return Err(file_failure(FileError::Parse, format!("{path}: this is not a directory")));
+    }
+    let Entries { entries, truncated } = listed?;
     Ok(WorkspaceListing { kind: "list".into(), path: path.to_string(), entries, truncated, matched_ignore: None })
 }
 

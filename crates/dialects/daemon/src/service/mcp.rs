@@ -52,6 +52,11 @@ fn check_read(app: &App, caller: &Principal) -> Result<(), Failure> {
 
 pub(crate) async fn status(app: &App, caller: &Principal) -> Result<McpStatus, Failure> {
     check_read(app, caller)?;
+    snapshot(app).await
+}
+
+/// The servers and their states. The caller authorises.
+pub(super) async fn snapshot(app: &App) -> Result<McpStatus, Failure> {
     let known = Mcp::of(app).servers(app).await?;
     let views: Vec<_> = known.iter().map(|known| latest(app, &known.name)).collect();
     let servers: Vec<_> =
@@ -152,7 +157,7 @@ pub(super) fn error_kind(problem: &McpProblem) -> CellErrorKind {
         | McpProblem::TooLarge
         | McpProblem::Lost
         | McpProblem::Stopped
-        | McpProblem::CallRefused => CellErrorKind::ProtocolError,
+        | McpProblem::CallRefused(_) => CellErrorKind::ProtocolError,
     }
 }
 

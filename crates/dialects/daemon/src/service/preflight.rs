@@ -18,17 +18,18 @@ use ostler_protocol::{
             CellStatus::{Disabled, Error, NotStarted, Ok as Good, Unknown, Warning},
             PreflightCell,
         },
+        mcp::{McpDiscoveryState, McpRuntimeStatus, McpStatus},
         workspace::{PreflightStatus, SNAPSHOT_VERSION},
     },
     kernel::backends::Backend,
     text::clip,
 };
 use ostler_server::{app::App, auth::Principal, service::companions::CompanionKey};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{process::Command, time::timeout};
 
 use super::{
-    companion, profiles, providers,
+    companion, mcp, profiles, providers,
     workspace::{self, Checks, WorkspaceState},
 };
 use crate::state::DaemonState;
@@ -38,8 +39,9 @@ const CHECK_MAX: Duration = Duration::from_secs(2);
 /// How long the checks of the server are valid, in milliseconds.
 const VALID_MS: i64 = 10_000;
 const VERSION_CHARS_MAX: usize = 80;
+const MCP_DISCOVERY: &str = "mcp_discovery";
 /// The checks that only a running agent can answer.
-const AGENT_CHECKS: [&str; 4] = ["mcp_discovery", "skills", "tool_registry", "egress"];
+const AGENT_CHECKS: [&str; 4] = [MCP_DISCOVERY, "skills", "tool_registry", "egress"];
 
 pub(crate) async fn get(app: &App, caller: &Principal) -> Result<PreflightStatus, Failure> {
     workspace::check_read(app, caller)?;
@@ -52,6 +54,13 @@ pub(crate) async fn get(app: &App, caller: &Principal) -> Result<PreflightStatus
         Some(key) => ask_agent(app, key, &mut cells).await,
         None => false,
     };
+    let servers = mcp::snapshot(app).await;
+    if let Some(cell) = cells.iter_mut().find(|cell| cell.kind == MCP_DISCOVERY) {
+        match &servers {
+            Ok(servers) => add_servers(cell, servers),
+            Err(failure) => add_failure(cell, failure),
+        }
+    }
     Ok(PreflightStatus {
         v: SNAPSHOT_VERSION,
         workspace_cwd: workspace::cwd(app)?,
@@ -199,6 +208,51 @@ fn take_reported(cells: &mut [PreflightCell], reply: &Value) {
     }
 }
 
+/// The MCP servers of this server cannot be listed. A problem that the agent has reported stays.
+fn add_failure(cell: &mut PreflightCell, failure: &Failure) {
+    if cell.status != Error {
+        (cell.status, cell.hint) = (Error, None);
+        (cell.error, cell.error_kind) = (Some(failure.message.clone()), Some(CellErrorKind::StatFailed));
+    }
+}
+
+/// Adds the MCP servers of this server to those that the agent knows itself: agents call the tools of both.
+fn add_servers(cell: &mut PreflightCell, status: &McpStatus) {
+    if status.servers.is_empty() {
+        return;
+    }
+    let detail = cell.detail.get_or_insert_default();
+    let mut count = |name: &str, ours: usize| {
+        let all = detail.get(name).and_then(Value::as_u64).unwrap_or_default().saturating_add(ours as u64);
+        detail.insert(name.to_owned(), all.into());
+        all
+    };
+    let in_state = |state: McpRuntimeStatus| status.servers.iter().filter(|server| server.mcp_status == state).count();
+    let total = count("total", status.servers.len());
+    let connected = count("connected", in_state(McpRuntimeStatus::Connected));
+    let connecting = count("connecting", in_state(McpRuntimeStatus::Connecting));
+    count("disconnected", in_state(McpRuntimeStatus::Disconnected));
+    // The agent may still be connecting its own servers.
+    if detail.get("discoveryState") != Some(&json!(McpDiscoveryState::InProgress)) {
+        detail.insert("discoveryState".to_owned(), json!(status.discovery_state));
+    }
+    if matches!(cell.status, Error | Warning) {
+        return;
+    }
+    // The agent's hint is that it has no servers of its own.
+    cell.hint = None;
+    let failed: Vec<_> = status.servers.iter().filter(|server| server.status == Error).collect();
+    if let Some(first) = failed.first() {
+        cell.error = Some(format!("{}/{total} MCP servers cannot be connected.", failed.len()));
+        (cell.status, cell.error_kind) = (Error, first.error_kind);
+    } else if connecting > 0 {
+        cell.error = Some(format!("{connecting}/{total} MCP servers are still connecting."));
+        cell.status = Warning;
+    } else if connected > 0 {
+        cell.status = Good;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt};
@@ -264,6 +318,42 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(cells[2].detail.as_ref().unwrap()["count"], 3);
+    }
+
+    #[test]
+    fn servers_of_both_are_counted_and_a_problem_of_the_agent_stays() {
+        let server = json!({"kind": "mcp_server", "status": "error", "errorKind": "missing_binary", "name": "a",
+            "mcpStatus": "disconnected", "transport": "stdio", "disabled": false, "configOrigin": "system_settings",
+            "removable": false});
+        let status = json!({"v": 1, "initialized": true, "discoveryState": "completed", "servers": [server],
+            "clientCount": 0, "budgetMode": "off", "budgets": []});
+        let status: McpStatus = serde_json::from_value(status).unwrap();
+        let mut cell = PreflightCell::new(MCP_DISCOVERY, Acp, Good).hint("No MCP servers configured.");
+        add_servers(&mut cell, &McpStatus { servers: vec![], ..status.clone() });
+        assert_eq!((cell.status, cell.hint.is_some()), (Good, true));
+        let mut cell = cell.detail("total", 2).detail("connected", 2);
+        add_servers(&mut cell, &status);
+        assert_eq!((cell.status, cell.error_kind, cell.hint), (Error, Some(CellErrorKind::MissingBinary), None));
+        assert_eq!(cell.error.as_deref(), Some("1/3 MCP servers cannot be connected."));
+        let detail = cell.detail.unwrap();
+        assert_eq!((&detail["connected"], &detail["discoveryState"]), (&json!(2), &json!("completed")));
+        let mut cell = PreflightCell::new(MCP_DISCOVERY, Acp, Good).detail("discoveryState", "in_progress");
+        add_servers(&mut cell, &status);
+        assert_eq!(cell.detail.unwrap()["discoveryState"], "in_progress", "the agent is not done");
+        let mut cell = PreflightCell::new(MCP_DISCOVERY, Acp, Error).failed(CellErrorKind::ProtocolError, "its own");
+        add_servers(&mut cell, &status);
+        assert_eq!(cell.error.as_deref(), Some("its own"));
+    }
+
+    #[test]
+    fn a_list_of_servers_that_fails_is_an_error_of_its_check() {
+        let failure = Failure::not_found("list");
+        let mut cell = PreflightCell::new(MCP_DISCOVERY, Acp, Good).hint("No MCP servers configured.");
+        add_failure(&mut cell, &failure);
+        assert_eq!((cell.status, cell.error, cell.hint), (Error, Some(failure.message.clone()), None));
+        let mut cell = PreflightCell::new(MCP_DISCOVERY, Acp, Error).failed(CellErrorKind::ProtocolError, "its own");
+        add_failure(&mut cell, &failure);
+        assert_eq!((cell.error.as_deref(), cell.error_kind), (Some("its own"), Some(CellErrorKind::ProtocolError)));
     }
 
     #[test]

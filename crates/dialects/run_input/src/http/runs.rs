@@ -65,6 +65,18 @@ pub(crate) async fn create(
         Err(failure) if streams && is_of_interrupts(&failure) => return Ok(error_response(&app, &failure)),
         Err(failure) => return Err(failure.into()),
     };
+    // A thread that does not exist has called no tools: results at the end belong to the message, as in the other form.
+    let input = match streams && service::runs::only_answers_new_thread(&app, &caller, &input).await? {
+        true => match app.compute(body.len(), || RunInput::read(&body, Form::Queued)).await.map_err(Failure::from) {
+            Ok(queued) => queued,
+            // The thread has no message either. The answers are rejected below, because no call waits for them.
+            Err(failure) => {
+                tracing::debug!(%failure, "the answers to a thread that does not exist cannot be read as its message");
+                input
+            }
+        },
+        false => input,
+    };
     if !streams {
         let accepted = service::runs::accept(&app, &caller, locality, &input).await?;
         return Ok((StatusCode::ACCEPTED, Json(accepted.task())).into_response());

@@ -205,8 +205,7 @@ pub(crate) async fn next(
     id: AutomationId,
     request: &ListNextTimes,
 ) -> Result<NextTimes, Failure> {
-    let count = request.count()?;
-    NextTimes::of(&get(app, caller, id).await?, app.wall(), count)
+    NextTimes::of(&get(app, caller, id).await?, request, app.wall())
 }
 
 /// Deletes the automations of removed users.

@@ -26,6 +26,26 @@ pub(crate) async fn create(
     caller: &Principal,
     request: &CreateCalendarEvent,
 ) -> Result<CalendarEvent, Failure> {
+    let (new, span) = read_new(app, caller, request)?;
+    if !store::run_input::calendar_events::insert(&app.db, &new, span, EVENTS_PER_USER_MAX).await? {
+        let message = format!("you have the most calendar events that are allowed, {EVENTS_PER_USER_MAX}");
+        return Err(Failure::rule(Rule::CalendarQuota, message));
+    }
+    Ok(new)
+}
+
+/// Checks a request as [`create`] does, and creates nothing. Only the quota is not checked: whether there is room is decided when
+/// the event is stored.
+pub(crate) fn check_create(app: &App, caller: &Principal, request: &CreateCalendarEvent) -> Result<(), Failure> {
+    read_new(app, caller, request).map(drop)
+}
+
+/// The event that a request creates.
+fn read_new(
+    app: &App,
+    caller: &Principal,
+    request: &CreateCalendarEvent,
+) -> Result<(CalendarEvent, EventSpan), Failure> {
     let (owner_id, tenant_id) = (threads::owner(caller)?, threads::tenant(app, caller)?.to_owned());
     caller.may_submit(&tenant_id)?;
     let fields = request.read()?;
@@ -47,11 +67,7 @@ pub(crate) async fn create(
     };
     let new = with_fields(app, new, fields);
     let span = check(&new)?;
-    if !store::run_input::calendar_events::insert(&app.db, &new, span, EVENTS_PER_USER_MAX).await? {
-        let message = format!("you have the most calendar events that are allowed, {EVENTS_PER_USER_MAX}");
-        return Err(Failure::rule(Rule::CalendarQuota, message));
-    }
-    Ok(new)
+    Ok((new, span))
 }
 
 /// The event with these fields, without credentials in its texts.
@@ -140,6 +156,18 @@ pub(crate) async fn update(
             return Ok(new);
         }
     }
+}
+
+/// Checks a change as [`update`] does, and changes nothing.
+pub(crate) async fn check_update(
+    app: &App,
+    caller: &Principal,
+    id: CalendarEventId,
+    request: &UpdateCalendarEvent,
+) -> Result<(), Failure> {
+    let old = get(app, caller, id).await?;
+    let fields = request.read(&old)?;
+    check(&with_fields(app, old, fields)).map(drop)
 }
 
 pub(crate) async fn delete(app: &App, caller: &Principal, id: CalendarEventId) -> Result<(), Failure> {

@@ -15,7 +15,9 @@ use ostler_protocol::{
 use serde_json::{Map, Value, json};
 
 use super::{
-    calendar_tools::{CalendarCallContext, calendar_tools, missing_zone_of, read_calendar, write_calendar},
+    calendar_tools::{
+        CalendarCallContext, calendar_tools, check_read, check_write, missing_zone_of, read_calendar, write_calendar,
+    },
     owners,
 };
 use ostler_server::{
@@ -104,9 +106,36 @@ impl ToolSource for CalendarSource {
             Ok(arguments)
         })
     }
+
+    fn check<'a>(
+        &'a self,
+        app: &'a App,
+        context: &'a ToolContext,
+        tool: &'a ToolDefinition,
+        arguments: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Result<(), String>, Failure>> {
+        Box::pin(async move {
+            let caller = match context.owner.as_deref() {
+                Some(owner) => owners::principal(app, owner).await?,
+                None => None,
+            };
+            // Without a calendar, the call fails and says so.
+            let Some(caller) = caller else { return Ok(Ok(())) };
+            let arguments = Value::Object(arguments.clone());
+            let checked = match tool.name.as_str() {
+                CALENDAR_WRITE => check_write(app, &caller, &call_context(context), &arguments).await,
+                _ => check_read(&arguments),
+            };
+            match checked {
+                Err(failure) if failure.kind.row().status < 500 => Ok(Err(failure.message)),
+                checked => checked.map(Ok),
+            }
+        })
+    }
 }
 
-/// Writes with the final arguments. The result tells where the zone came from if the agent has not named it.
+/// Writes with the final arguments. The result tells where the zone came from if neither the agent nor the person who edited the
+/// arguments has named it.
 async fn write(app: &App, caller: &Principal, invocation: &Invocation, arguments: &Value) -> Result<Value, Failure> {
     let context = call_context(&invocation.context);
     let assumed = missing_zone_of(app, caller, &context, &invocation.requested).await?;

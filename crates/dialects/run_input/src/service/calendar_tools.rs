@@ -96,6 +96,27 @@ pub async fn write_calendar(
     }
 }
 
+/// Checks a call of `calendar_write` as [`write_calendar`] does, and writes nothing. The number of the user's events is not checked.
+pub(super) async fn check_write(
+    app: &App,
+    caller: &Principal,
+    context: &CalendarCallContext,
+    arguments: &Value,
+) -> Result<(), Failure> {
+    let user = user_zone(app, caller).await?;
+    match read_write(arguments, KnownZones { device: context.device(), user: user.as_deref(), event: None })? {
+        CalendarWrite::Create(made) => calendar_events::check_create(app, caller, &made.call),
+        CalendarWrite::Update(id, change) => calendar_events::check_update(app, caller, id, &change.call).await,
+        CalendarWrite::Delete(id) => calendar_events::get(app, caller, id).await.map(drop),
+    }
+}
+
+/// Checks a call of `calendar_read`.
+pub(super) fn check_read(arguments: &Value) -> Result<(), Failure> {
+    let request: ListOccurrences = serde_json::from_value(arguments.clone()).unwrap_or_default();
+    request.window().map(drop)
+}
+
 /// Lists the occurrences of a window.
 pub async fn read_calendar(app: &App, caller: &Principal, arguments: &Value) -> Result<Value, Failure> {
     let request: ListOccurrences = serde_json::from_value(arguments.clone()).unwrap_or_default();

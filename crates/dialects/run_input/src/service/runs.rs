@@ -189,6 +189,12 @@ async fn automation_of(app: &App, caller: &Principal, input: &RunInput) -> Resul
     found.map(Some).ok_or_else(invalid)
 }
 
+/// Whether the input, as a transcript, only answers calls of tools, and its thread does not exist yet.
+pub(crate) async fn only_answers_new_thread(app: &App, caller: &Principal, input: &RunInput) -> Result<bool, Failure> {
+    let only_answers = input.user.is_none() && input.resume.is_empty() && !input.transcript.is_empty();
+    Ok(only_answers && threads::find(app, caller, &input.thread_id).await?.is_none())
+}
+
 async fn accepted_before(
     app: &App,
     thread: Option<&Session>,

@@ -3,7 +3,7 @@
 use ostler_protocol::{
     Failure,
     daemon::{
-        approval_modes::session_modes,
+        approval_modes::{mode_option, session_modes},
         models::{SessionModel, SessionModels, SessionState},
     },
 };
@@ -27,8 +27,10 @@ pub(crate) async fn state(app: &App, open: &OpenSession) -> Result<SessionState,
         available_models.push(model(current_model_id.clone()));
     }
     let extensions = companions::extensions(app, &open.session.tenant_id, &current_model_id).await?;
-    let modes = extensions.map(|_| session_modes(open.daemon.approval_mode()));
-    Ok(SessionState { models: SessionModels { current_model_id, available_models }, modes, config_options: None })
+    let models = SessionModels { current_model_id, available_models };
+    let mode = extensions.map(|_| open.daemon.approval_mode());
+    let config_options = mode.map(|mode| vec![mode_option(mode), models.option()]);
+    Ok(SessionState { models, modes: mode.map(session_modes), config_options })
 }
 
 fn model(profile: String) -> SessionModel {

@@ -152,5 +152,6 @@ fn join_deltas(deltas: &[Event]) -> impl Iterator<Item = String> {
 }
 
 fn differs() -> Failure {
-    Failure::invalid(Rule::AgentRunMessagesInvalid, "RunAgentInput.messages must contain exactly one user message")
+    let message = "RunAgentInput.messages contains earlier messages that the thread does not have";
+    Failure::invalid(Rule::AgentRunMessagesInvalid, message)
 }
