@@ -19,6 +19,7 @@ use secrecy::SecretString;
 use crate::{
     context_file::{self, ConnectionContext, Contexts},
     environment, errors,
+    terminal::shell_words::quoted,
 };
 
 const SERVER_VARIABLE: &str = "OSTLER_SERVER";
@@ -354,16 +355,6 @@ pub(crate) fn is_loopback(server: &str) -> bool {
     host == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The text as one word of a shell's command line.
-pub(crate) fn quoted(text: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/.:-_@%+=,~[]".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -486,7 +477,7 @@ mod tests {
     #[test]
     fn a_suggested_command_reaches_the_same_server() {
         let connection = Connection { data_dir: Some("/my data".into()), ..flags("http://[::1]:9", "") };
-        assert_eq!(connection.invocation(), "ostler --server http://[::1]:9 --data-dir '/my data'");
+        assert_eq!(connection.invocation(), "ostler --server 'http://[::1]:9' --data-dir '/my data'");
         assert_eq!(flags("", "my lab").invocation(), "ostler --context 'my lab'");
     }
 }

@@ -1,7 +1,6 @@
 //! How a failure is printed: what happened, its kind, the trace id that is also in the server's log, and what to do about
 //! it. A failure of this program may carry a hint of its own; otherwise the hint of its rule or kind is printed.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     failures::{PROBLEMS, PROBLEMS_MAX, RULE},
@@ -10,13 +9,21 @@ use ostler_protocol::{
     redaction::Redactor,
 };
 
-use crate::{
-    foreign_words,
-    terminal::{
-        output::{harmless, line},
-        paint::Paint,
-    },
+use crate::terminal::{
+    output::{harmless, line},
+    paint::Paint,
+    shell_words::quoted,
 };
+
+/// Parts of the messages about a profile without a usable credential.
+const NO_CREDENTIAL: [&str; 6] = [
+    "the provider asks for a key, and the profile has none",
+    "the agent asks for a login that the profile does not give it",
+    "Missing environment variable",
+    "auth.json has no OPENAI_API_KEY",
+    "the profile's key has unprintable characters",
+    "the credential of the profile ",
+];
 
 /// The key under which a failure carries a hint of its own.
 const HINT: &str = "hint";
@@ -202,6 +209,9 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         // Neither its trace nor its input is there any more.
         return "retention has removed the texts of this run; start a new one with `ostler run`".to_owned();
     }
+    if kind == FailureKind::Cancelled && result.command_id.is_none() {
+        return "the run had no turn that could be repeated; `ostler run` starts another one".to_owned();
+    }
     if kind == FailureKind::SchemaInvalid {
         // The scripted backend rejects nothing but scripts.
         let hint = match AgentConfig::of_profile(&result.backend_profile) {
@@ -211,27 +221,77 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         return hint.to_owned();
     }
     if kind == FailureKind::SecretUnavailable {
-        let page = if result.backend_profile == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
-        return format!("{page} shows what to write and store; `--profile scripted` needs neither");
+        return secret_hint(result.blocker.as_deref().unwrap_or_default(), &result.backend_profile);
     }
     if let Some(hint) = result.blocker.as_deref().filter(|_| kind == FailureKind::InfraFailed).and_then(install_hint) {
         return hint.to_owned();
     }
     let run = result.run_id;
+    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| program_hint(blocker, &result.backend_profile)) {
+        return hint;
+    }
     if let Some(hint) = result.blocker.as_deref().and_then(|blocker| runner_hint(blocker, run)) {
         return hint;
     }
     // A server of an older version returns no profile.
     let profile = Some(result.backend_profile.as_str()).filter(|profile| !profile.is_empty()).unwrap_or("PROFILE");
-    let hint = hint(kind).replace(" PROFILE`", &format!(" {}`", line(profile, 63)));
+    let hint = with_profile(hint(kind), profile);
     ["result", "trace", "retry"]
         .iter()
         .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
 }
 
+/// What to do about a turn that lacks a secret: of its profile, or of its repository or tools.
+fn secret_hint(message: &str, profile: &str) -> String {
+    if let Some(hint) = secret_rule(message).and_then(|rule| rule.hint(FailureKind::SecretUnavailable)) {
+        return if profile.is_empty() { hint.to_owned() } else { with_profile(hint, profile) };
+    }
+    let page = if profile == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
+    if profile.is_empty() || !NO_CREDENTIAL.iter().any(|words| message.contains(words)) {
+        // The message may name the command already, with everything that the profile lacks.
+        return format!("{page} shows what to write and store; `--profile scripted` needs neither");
+    }
+    format!("store its credential: `ostler profiles set {} < key.txt`; {page} has the details", quoted(profile))
+}
+
+/// The rule of a message about a secret that is not missing from the profile.
+fn secret_rule(message: &str) -> Option<Rule> {
+    let has = |words: &str| message.contains(words);
+    match () {
+        () if has("credentialRef names no credential") || has("the repository wants another credential") => {
+            Some(Rule::WorkspaceGitCredential)
+        }
+        () if has("the credential of the tool ") => Some(Rule::ToolSecretMissing),
+        () if has("the secret ") && has(" cannot be opened") => Some(Rule::SecretDamaged),
+        () => None,
+    }
+}
+
+/// The hint with the name of the profile in its commands.
+fn with_profile(hint: &str, profile: &str) -> String {
+    hint.replace(" PROFILE`", &format!(" {}`", quoted(profile)))
+}
+
 /// Where to look if every start of a runner has failed.
 fn runner_hint(message: &str, run: RunId) -> Option<String> {
     message.contains(NOT_FINISHED).then(|| format!("`ostler jobs list {run}` shows how the last runner ended"))
+}
+
+/// What to do about a profile whose command names no program that can be started.
+fn program_hint(message: &str, profile: &str) -> Option<String> {
+    let is_named = message.starts_with("the profile's program ");
+    if !is_named && !message.starts_with("the agent's program did not start") {
+        return None;
+    }
+    if !is_named && AgentConfig::of_profile(profile) == Some(AgentConfig::Codex) {
+        // Its profile names no command.
+        return Some("install the program on the server's machine; `ostler doctor` checks it".to_owned());
+    }
+    let profile = if profile.is_empty() { "PROFILE".to_owned() } else { quoted(profile) };
+    Some(format!(
+        "install the program on the server's machine, or change the profile's command: \
+         `ostler profiles config {profile} --file FILE`"
+    ))
 }
 
 /// What to do about a program that the server lacks: that of the rule with which the message ends, or of any program that is not on
@@ -244,111 +304,6 @@ fn install_hint(message: &str) -> Option<&'static str> {
     let is_missing = message.contains("on the PATH");
     is_missing
         .then_some("install the program on the server's machine, and restart the server; `ostler doctor` checks it")
-}
-
-/// An error of the argument parser, in the format of every other error. `words` are those of the command line. About an
-/// unknown argument the parser shows the words that were given as if they were required, so `usage` replaces its line.
-pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, paint: Paint) -> String {
-    let text = error.render();
-    let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
-    // The last line refers to `--help`, as the hint does.
-    let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    let hint = parser_hint(error, words, usage);
-    // The parser's tip is the word with the most similar letters, which may mean something else.
-    let has_tip = |line: &&str| line.contains("tip:") && hint.is_some();
-    let is_usage = |line: &str| error.kind() == ErrorKind::UnknownArgument && line.contains("Usage:");
-    let shown = |line| if is_usage(line) { format!("{usage}\n") } else { format!("{line}\n") };
-    let mut out = String::new();
-    for line in message.lines().filter(|line| !has_tip(line)) {
-        // A tip that is left out stands between two blank lines.
-        if !line.trim().is_empty() || !out.ends_with("\n\n") {
-            out.push_str(&shown(line));
-        }
-    }
-    if let Some(hint) = &hint {
-        out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
-    }
-    out
-}
-
-/// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message
-/// says it all: it names the similar word or the possible values.
-fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<String> {
-    let has = |kind| error.get(kind).is_some();
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    match error.kind() {
-        ErrorKind::InvalidSubcommand => {
-            let first = words.iter().find(|word| !word.starts_with('-'));
-            let foreign = text(ContextKind::InvalidSubcommand).and_then(|word| match first {
-                Some(first) if first == word => foreign_words::command_for(word),
-                // Below a noun the word means something else.
-                _ => foreign_words::command_below(noun_before(words, word)?, word),
-            });
-            let listed = || (!has(ContextKind::SuggestedSubcommand)).then_some("`ostler --help` lists the commands");
-            foreign.or_else(listed).map(str::to_owned)
-        }
-        ErrorKind::UnknownArgument if has(ContextKind::SuggestedArg) => None,
-        ErrorKind::UnknownArgument => {
-            let extra = text(ContextKind::InvalidArg).unwrap_or_default();
-            quoted_prompt(extra, words).or_else(|| Some(unknown_argument_hint(extra, usage)))
-        }
-        ErrorKind::InvalidValue if has(ContextKind::ValidValue) => {
-            let is_state = text(ContextKind::InvalidArg).is_some_and(|arg| arg.ends_with("<STATE>"));
-            let invalid = text(ContextKind::InvalidValue).filter(|_| is_state);
-            invalid.and_then(foreign_words::state_for).map(str::to_owned)
-        }
-        ErrorKind::MissingRequiredArgument => {
-            let missing = match error.get(ContextKind::InvalidArg) {
-                Some(ContextValue::Strings(names)) => names.as_slice(),
-                _ => &[],
-            };
-            let listed = missing.iter().find_map(|name| foreign_words::list_of(name));
-            Some(listed.map_or_else(|| help_hint(usage), str::to_owned))
-        }
-        ErrorKind::ValueValidation | ErrorKind::ArgumentConflict => None,
-        _ => Some(help_hint(usage)),
-    }
-}
-
-/// The word before this one on the command line, without flags.
-fn noun_before<'a>(words: &'a [String], word: &str) -> Option<&'a str> {
-    let at = words.iter().position(|other| other == word)?;
-    words[..at].iter().rev().map(String::as_str).find(|noun| !noun.starts_with('-'))
-}
-
-/// The hint for an argument that the command does not take: for a flag with the name of a positional argument, how to give that.
-fn unknown_argument_hint(extra: &str, usage: &str) -> String {
-    let Some(flag) = extra.strip_prefix("--") else { return help_hint(usage) };
-    let name = flag.split('=').next().unwrap_or_default().to_uppercase();
-    let is_positional = [format!("<{name}>"), format!("[{name}]")].iter().any(|argument| usage.contains(argument));
-    match is_positional {
-        true => format!("{name} is given without a flag: {}", usage.trim().trim_start_matches("Usage: ")),
-        false => format!("`{} --help` lists the flags", command_of(usage)),
-    }
-}
-
-fn help_hint(usage: &str) -> String {
-    format!("`{} --help` ends with examples", command_of(usage))
-}
-
-/// The words of the command that a usage line describes: `ostler webhooks set`.
-fn command_of(usage: &str) -> String {
-    let is_word = |word: &&str| !word.starts_with('-') && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
-    usage.trim().trim_start_matches("Usage:").split_whitespace().take_while(is_word).collect::<Vec<_>>().join(" ")
-}
-
-/// The hint for a prompt of several words. `None` if the extra word is a flag, or of another command.
-fn quoted_prompt(extra: &str, words: &[String]) -> Option<String> {
-    if extra.starts_with('-') {
-        return None;
-    }
-    let rest = words.iter().skip_while(|word| *word != "run").skip(1);
-    let prompt = rest.take_while(|word| *word != extra).filter(|word| !word.starts_with('-')).last()?;
-    let prompt = line(&format!("{prompt} {extra}"), 60);
-    Some(format!("put the prompt in quotes: ostler run \"{prompt} …\""))
 }
 
 #[cfg(test)]
@@ -372,6 +327,38 @@ mod tests {
             install_hint("there is no `codex` on the PATH").is_some_and(|hint| hint.starts_with("install the program"))
         );
         assert_eq!(install_hint("the disk is full (28)"), None);
+    }
+
+    #[test]
+    fn a_profile_whose_program_is_missing_is_to_be_changed() {
+        let missing = "the profile's program \"nosuchprog\" is not installed: it is not in the server's PATH";
+        let hint = program_hint(missing, "mine").unwrap();
+        let command = "`ostler profiles config mine --file FILE`";
+        assert!(hint.starts_with("install the program") && hint.ends_with(command), "{hint}");
+        let codex = program_hint("the agent's program did not start: No such file or directory", "codex").unwrap();
+        assert!(codex.starts_with("install the program") && !codex.contains("profiles config"), "{codex}");
+        assert!(program_hint("the agent's program did not start: No such file or directory", "mine").is_some());
+        assert_eq!(program_hint("the disk is full", "mine"), None);
+    }
+
+    #[test]
+    fn only_a_profile_without_a_credential_is_to_be_given_one() {
+        let command = "`ostler profiles set mine < key.txt`";
+        for missing in NO_CREDENTIAL {
+            assert!(secret_hint(missing, "mine").contains(command), "{missing}");
+        }
+        for (message, named) in [
+            ("the repository wants another credential", "git-credentials"),
+            ("credentialRef names no credential of this server for this host", "git-credentials"),
+            ("the credential of the tool \"gh\" is not available: there is no Secret", "secretScope"),
+            ("the secret mine cannot be opened: it is damaged", "`ostler profiles set mine`, or restore the key"),
+            ("x.json wants a field that auth.json of \"mine\" does not have", "docs/provider-profiles.md shows"),
+            ("not set up: ostler profiles set mine --config FILE < key.txt", "docs/provider-profiles.md shows"),
+        ] {
+            let hint = secret_hint(message, "mine");
+            assert!(hint.contains(named) && !hint.contains(command), "{message}: {hint}");
+        }
+        assert!(secret_hint(NO_CREDENTIAL[0], "").contains("docs/provider-profiles.md shows"));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream::BoxStream};
 use ostler_client::{CAUSES, Client, EventStream, is_transient, is_unreachable};
 use ostler_protocol::{
-    Failure, FailureKind,
+    Failure, FailureKind, Rule,
     cursors::EventsQuery,
     kernel::{
         events::{EventPage, EventView},
@@ -23,8 +23,11 @@ use tokio::{
 use crate::{
     errors,
     targets::{SessionKey, Target},
+    terminal::{output::line, shell_words::positional},
 };
 
+/// What a list that refreshes does about a lost connection.
+pub(crate) const REFRESHED_LATER: &str = "the list is refreshed when it is back";
 /// Consecutive attempts without a single event.
 pub(crate) const ATTEMPTS_MAX: u32 = 10;
 const BACKOFF_MS_MIN: u64 = 250;
@@ -37,6 +40,10 @@ const READINESS_WAIT: Duration = Duration::from_secs(2);
 const QUIET: Duration = Duration::from_millis(500);
 /// The capacity of the channel: a reader that is slower than the stream delays the stream.
 const EVENTS_WAITING_MAX: usize = 64;
+/// The message about a stream that was closed while its target goes on. It is no failure to reach the server, which has responded.
+const STREAM_CLOSED: &str = "the server closed the stream";
+/// Characters of the message of a failure, and of its causes, in a line about the connection.
+const CAUSE_CHARS_MAX: usize = 400;
 
 pub(crate) enum Followed<E = EventView> {
     Event(Box<E>),
@@ -85,8 +92,12 @@ pub(crate) fn regained_line(after: Duration) -> String {
     format!("connected again after {} s", after.as_secs().max(1))
 }
 
-/// One quiet line about a lost connection. The cause is for people who want to know it.
+/// One quiet line about a lost connection, or about a server that cannot answer. The cause is for people who want to know it.
 pub(crate) fn lost_line(failure: &Failure, next: &str, is_verbose: bool) -> String {
+    let message = line(&failure.message, CAUSE_CHARS_MAX);
+    if failure.kind != FailureKind::Draining && !is_connection_lost(failure) {
+        return format!("the server cannot answer: {message}; {next}");
+    }
     let what = match failure.kind {
         FailureKind::Draining => "the server is stopping; waiting for it to come back".to_owned(),
         _ => format!("connection lost; {next}"),
@@ -95,8 +106,15 @@ pub(crate) fn lost_line(failure: &Failure, next: &str, is_verbose: bool) -> Stri
         return what;
     }
     let causes = failure.details.as_ref().and_then(|details| details.get(CAUSES)?.as_str());
-    let causes = causes.map(|causes| format!(": {causes}")).unwrap_or_default();
-    format!("{what} ({}{causes})", failure.message)
+    let causes = causes.map(|causes| format!(": {}", line(causes, CAUSE_CHARS_MAX))).unwrap_or_default();
+    format!("{what} ({message}{causes})")
+}
+
+/// Whether the failure is one of the connection, and not a response of the server.
+fn is_connection_lost(failure: &Failure) -> bool {
+    let is_of_mesh = matches!(failure.broken_rule(), Some(Rule::MeshClosed | Rule::MeshSilent));
+    let is_unreachable = failure.kind == FailureKind::ServerUnreachable || is_unreachable(failure);
+    is_unreachable || is_of_mesh || failure.message == STREAM_CLOSED
 }
 
 impl Target {
@@ -157,7 +175,7 @@ impl Source for Target {
     }
 
     fn command(&self) -> String {
-        format!("ostler trace -f {}", Self::id(self))
+        format!("ostler trace -f {}", positional(Self::id(self)))
     }
 }
 
@@ -263,7 +281,7 @@ async fn closed(client: &Client) -> Failure {
     };
     match is_stopping {
         true => Failure::new(FailureKind::Draining, "the server is stopping"),
-        false => Failure::new(FailureKind::InfraFailed, "the server closed the stream"),
+        false => Failure::new(FailureKind::InfraFailed, STREAM_CLOSED),
     }
 }
 
@@ -292,6 +310,18 @@ mod tests {
             "connection lost; the run goes on. Reconnecting… (http://x does not answer (connection refused): error \
              sending request: refused)"
         );
+        let hostile =
+            Failure::new(FailureKind::ServerUnreachable, "\x1b]0;x\x07gone\nerror: you").detail(CAUSES, "a\x1b[2Jb");
+        assert_eq!(lost_line(&hostile, "x", true), "connection lost; x (]0;xgone error: you: a[2Jb)");
+        let failed = Failure::new(FailureKind::InfraFailed, "the disk is\x1b[2J full");
+        for is_verbose in [false, true] {
+            let said = lost_line(&failed, REFRESHED_LATER, is_verbose);
+            assert_eq!(said, "the server cannot answer: the disk is[2J full; the list is refreshed when it is back");
+        }
+        let closed = Failure::rule(Rule::MeshClosed, "the gateway closed the connection");
+        for lost in [closed, Failure::new(FailureKind::InfraFailed, STREAM_CLOSED)] {
+            assert_eq!(lost_line(&lost, "x", false), "connection lost; x");
+        }
         let stopping: Followed = Followed::Lost(Failure::new(FailureKind::Draining, "it stops"));
         assert_eq!(stopping.connection_line(false).unwrap(), "the server is stopping; waiting for it to come back");
         let again: Followed = Followed::Regained(Duration::from_millis(5_400));

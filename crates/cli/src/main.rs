@@ -13,6 +13,7 @@ mod exit_codes;
 mod follow;
 mod foreign_words;
 mod log;
+mod parser_errors;
 mod preflight;
 mod runner_variables;
 mod targets;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => {
             let words: Vec<_> = std::env::args().skip(1).collect();
-            output::message(&errors::of_parser(&error, &words, &usage(&words), Paint::stderr()));
+            output::message(&parser_errors::of_parser(&error, &words, &usage(&words), Paint::stderr()));
             return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
         }
     };

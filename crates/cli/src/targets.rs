@@ -20,6 +20,7 @@ use crate::{
     errors,
     terminal::{
         output::line,
+        shell_words::flag,
         status::run_words,
         times::{age, now},
     },
@@ -137,7 +138,7 @@ impl Finder {
                 let run = session.active_run_id.or(session.last_run_id);
                 run.map(|run| run.to_string()).ok_or_else(|| {
                     let message = format!("the session {:?} has no run yet", session.session_id);
-                    let hint = format!("start one: ostler run --session {} \"say hello\"", line(&key.id, 200));
+                    let hint = format!("start one: ostler run {} \"say hello\"", flag("--session", &key.id));
                     errors::hinted(FailureKind::NotFound, message, hint)
                 })
             }

@@ -107,7 +107,7 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("logs", "ostler output"),
         ("stop 01a1", "ostler cancel"),
         ("login", "OSTLER_TOKEN"),
-        ("run say hello", "put the prompt in quotes: ostler run \"say hello …\""),
+        ("run say hello", "put the prompt in quotes: ostler run 'say hello …'"),
         ("run --frob", "hint: `ostler run --help` lists the flags"),
         ("webhooks set reader --url https://a.example", "hint: URL is given without a flag: ostler webhooks set "),
         ("jobs show w2", "hint: `ostler jobs list RUN` lists the jobs of a run"),
@@ -134,7 +134,7 @@ fn parser_error(line: &str) -> String {
     let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words.clone())) else {
         panic!("{line} is understood")
     };
-    errors::of_parser(&error, &words, &usage(&words), Paint::PLAIN)
+    parser_errors::of_parser(&error, &words, &usage(&words), Paint::PLAIN)
 }
 
 #[test]

@@ -24,6 +24,15 @@ pub fn is_unreachable(failure: &Failure) -> bool {
     )
 }
 
+/// Whether no connection was made, or the server accepts no work, so that it cannot have begun with the call.
+pub fn was_not_begun(failure: &Failure) -> bool {
+    let is_unsent = failure.details.as_ref().and_then(|details| details.get(UNSENT)?.as_bool());
+    is_unsent.unwrap_or_default() || failure.kind == FailureKind::Draining
+}
+
+/// The detail of a request that was not sent.
+const UNSENT: &str = "unsent";
+
 /// The detail with the whole chain of errors, for people who look into a connection.
 pub const CAUSES: &str = "causes";
 
@@ -40,7 +49,8 @@ pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
         _ if is_plain => (Rule::ServerWithoutTls, format!("the server at {address} does not use TLS")),
         _ => (Rule::ServerUnreachable, format!("{address} does not answer ({})", reason(error))),
     };
-    Failure::rule(rule, message).detail(CAUSES, causes(error))
+    let failure = Failure::rule(rule, message).detail(CAUSES, causes(error));
+    if error.is_connect() { failure.detail(UNSENT, true) } else { failure }
 }
 
 pub(crate) fn interrupted(error: &(dyn Error + 'static)) -> Failure {

@@ -23,7 +23,7 @@ mod transport;
 pub mod trust;
 
 pub use client::Client;
-pub use failures::{CAUSES, connection_cause, is_transient, is_unreachable};
+pub use failures::{CAUSES, connection_cause, is_transient, is_unreachable, was_not_begun};
 pub use manager::events::EventStream;
 pub use response::problem;
 pub use transport::{InProcess, ReplyBody, restricted_web_client, web_client};

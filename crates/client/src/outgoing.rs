@@ -49,16 +49,17 @@ pub fn check_url(rules: &OutgoingRules, text: &str) -> Result<Url, OutgoingError
     let host = url.host_str().filter(|host| !host.is_empty());
     let address = address_of(&url);
     let is_own = is_own_name(&url);
+    let admits_own = rules.admits_loopback(host.unwrap_or_default());
     match url.scheme() {
         "https" => {}
-        "http" if host.is_some_and(|host| rules.lists(host)) || is_own && rules.admits_loopback() => {}
+        "http" if host.is_some_and(|host| rules.lists(host)) || is_own && admits_own => {}
         _ => return Err(OutgoingError::NotHttps),
     }
     let Some(host) = host else { return Err(OutgoingError::NoHostOrUser) };
     if !url.username().is_empty() || url.password().is_some() {
         return Err(OutgoingError::NoHostOrUser);
     }
-    if address.is_some_and(|address| !rules.admits(host, address)) || is_own && !rules.admits_loopback() {
+    if address.is_some_and(|address| !rules.admits(host, address)) || is_own && !admits_own {
         return Err(OutgoingError::Address);
     }
     Ok(url)
@@ -241,6 +242,13 @@ mod tests {
             addresses(&rules(&["localhost"]), "localhost", 80).await.is_err(),
             "listing the name alone never allows this machine"
         );
+        let named = rules(&["localhost"]).with_listed_localhost();
+        let found = addresses(&named, "localhost", 80).await.unwrap();
+        assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()));
+        assert!(check_url(&named, "http://localhost:9/").is_ok());
+        for other in ["http://127.0.0.1:9/", "https://127.0.0.1/", "https://other.localhost/"] {
+            assert!(check_url(&named, other).is_err(), "{other}");
+        }
     }
 
     #[test]
@@ -283,6 +291,21 @@ mod tests {
         let error = http.get(format!("http://agent.example:{}/", inside.port())).send().await.unwrap_err();
         assert!(is_refused(&error), "{error:?}");
         assert_eq!(reached.load(Ordering::SeqCst), 0);
+    }
+
+    /// A listed name that is made to resolve to this machine.
+    #[tokio::test]
+    async fn a_listed_name_does_not_lead_to_this_machine_although_localhost_is_listed() {
+        let (inside, reached) = listen("127.0.0.1:0").await;
+        let lookup: Arc<Lookup> = Arc::new(move |_| Box::pin(async move { Ok(vec![inside]) }));
+        let rules = rules(&["localhost", "api.internal"]).with_listed_localhost();
+        let admits: Arc<Admits> = Arc::new(move |host, address| rules.admits(host, address));
+        let http = client(CheckedResolver { admits, lookup });
+        let get = |host: &str| http.get(format!("http://{host}:{}/", inside.port())).send();
+        let error = get("api.internal").await.unwrap_err();
+        assert!(is_refused(&error), "{error:?}");
+        assert_eq!(reached.load(Ordering::SeqCst), 0);
+        assert_eq!(get("localhost").await.unwrap().status(), 204);
     }
 
     /// The first address stands for a public one, the second for a private one.

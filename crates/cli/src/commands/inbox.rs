@@ -12,7 +12,6 @@ use ostler_protocol::{
     Failure, Timestamp,
     ids::{PermissionId, RunId},
     kernel::{
-        results::RunResult,
         runs::RunState,
         sessions::{ListSessions, SessionView},
     },
@@ -20,17 +19,22 @@ use ostler_protocol::{
     run_input::automations::{Automation, AutomationStatus, DisabledReason, ListAutomationStarts, ListAutomations},
 };
 use serde::Serialize;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::Instant,
+};
 
 use crate::{
     commands::{
         list::all_pages,
+        outcome_text::{OUTCOME_CHARS_MAX, OutcomeText, outcome_text},
         read::ReaderArgs,
         session_table::{is_active, with_liveness},
         waiting_requests::{WaitingRequest, open_requests, with_commands},
     },
     connection::Connection,
     exit_codes,
+    follow::{REFRESHED_LATER, lost_line, regained_line},
     terminal::{
         output::{self, Format, Output, line},
         paint::Paint,
@@ -46,14 +50,13 @@ const LINES_FREE: usize = 4;
 
 /// How many results are requested concurrently.
 const CONCURRENT_RESULTS: usize = 8;
-const OUTCOME_CHARS_MAX: usize = 400;
 /// Characters of a question or an outcome in a table that is not fitted to a terminal: one long text would widen every row.
 const WHAT_CHARS_MAX: usize = 100;
 /// Characters of a session's title behind an outcome.
 const TITLE_CHARS_MAX: usize = 80;
 
 /// What the last turn of a run ended with, by run and version of its session: it changes only when the version rises.
-type OutcomeTexts = BTreeMap<(RunId, i64), Option<String>>;
+type OutcomeTexts = BTreeMap<(RunId, i64), Option<OutcomeText>>;
 
 /// List everything that waits for you: permission requests, unread outcomes and paused automations
 ///
@@ -90,6 +93,9 @@ struct InboxItem {
     title: Option<String>,
     /// Why a turn did not complete, or the first line of its reply.
     outcome: Option<String>,
+    /// The command with which the outcome ends, if the server has written it.
+    #[serde(skip)]
+    mending_command: Option<String>,
     /// What a request asks to run.
     command: Option<String>,
     permission_id: Option<PermissionId>,
@@ -126,6 +132,7 @@ impl From<WaitingRequest> for InboxItem {
             state: Some(RunState::Waiting),
             title: Some(request.title),
             outcome: None,
+            mending_command: None,
             command: request.command,
             permission_id: Some(request.permission_id),
             automation_id: None,
@@ -139,20 +146,13 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxListArgs) -> Resu
     let mut outcomes = OutcomeTexts::new();
     let items = fetch(&client, args, &mut outcomes).await?;
     if args.watch {
-        return watch(&client, args, outcomes, items).await;
+        return watch(&client, args, outcomes, items, connection.is_verbose()).await;
     }
     args.output.many(&items, || render(&items, args.times, now(), output::width(), Paint::stdout()));
     if items.is_empty() {
         output::message("nothing waits for you\n");
     }
     Ok(exit_codes::OK)
-}
-
-/// Why a turn did not complete, else the first line of its reply.
-fn outcome_text(result: &RunResult) -> Option<String> {
-    let reason = result.failure_kind.map(|kind| result.blocker.as_deref().unwrap_or(kind.row().meaning));
-    let first_line = || result.reply.as_deref()?.lines().find(|line| !line.trim().is_empty());
-    reason.or_else(first_line).map(|text| line(text, OUTCOME_CHARS_MAX))
 }
 
 /// Fetches the texts of outcomes that are not cached yet, and drops those that are no longer listed.
@@ -202,6 +202,7 @@ async fn paused_automations(client: &Client) -> Result<Vec<InboxItem>, Failure> 
         Some(InboxItem {
             kind: InboxKind::Automation,
             outcome: pause_reason(&automation, message),
+            mending_command: None,
             session_id: started.map(|start| start.thread_id),
             tenant_id: automation.tenant_id,
             run_id: None,
@@ -231,18 +232,23 @@ async fn fetch(client: &Client, args: &InboxListArgs, texts: &mut OutcomeTexts) 
     let mut unread = with_liveness(client, args.reader.id(), sessions).await;
     unread.retain(|session| !is_active(session));
     refresh_texts(client, &unread, texts).await;
-    let ended = unread.into_iter().map(|session| InboxItem {
-        kind: InboxKind::Outcome,
-        run_id: session.last_run_id,
-        state: session.state,
-        outcome: outcome_key(&session).and_then(|key| texts.get(&key)?.clone()),
-        title: session.title,
-        command: None,
-        permission_id: None,
-        automation_id: None,
-        since: session.updated_at,
-        session_id: Some(session.session_id),
-        tenant_id: session.tenant_id,
+    let ended = unread.into_iter().map(|session| {
+        let text = outcome_key(&session).and_then(|key| texts.get(&key)?.clone());
+        let (outcome, mending_command) = text.map(|text| (text.text, text.mending_command)).unzip();
+        InboxItem {
+            kind: InboxKind::Outcome,
+            run_id: session.last_run_id,
+            state: session.state,
+            outcome,
+            mending_command: mending_command.flatten(),
+            title: session.title,
+            command: None,
+            permission_id: None,
+            automation_id: None,
+            since: session.updated_at,
+            session_id: Some(session.session_id),
+            tenant_id: session.tenant_id,
+        }
     });
     let mut ended: Vec<_> = ended.collect();
     // Automations are the caller's own, whatever tenant is asked for.
@@ -275,7 +281,12 @@ fn render(items: &[InboxItem], times: Times, now: Timestamp, width: Option<usize
     let states: Vec<_> = items.iter().map(|item| item.state).collect();
     let rows = state_rows(&columns.collect::<Vec<_>>(), rows.collect(), &states, width, paint);
     let commands: Vec<_> = items.iter().map(|item| item.command.as_deref()).collect();
-    with_commands(rows, &commands, width)
+    let text = with_commands(rows, &commands, width);
+    // A command to copy is not cut: it has a line of its own below the table.
+    let mending = items.iter().filter_map(|item| item.mending_command.as_deref());
+    let cut: BTreeSet<_> = mending.filter(|command| !text.contains(command)).collect();
+    let below: String = cut.iter().filter(|_| width.is_some()).map(|command| format!("  {command}\n")).collect();
+    text + &below
 }
 
 /// Without the command, which only requests have.
@@ -309,14 +320,15 @@ async fn watch(
     args: &InboxListArgs,
     mut outcomes: OutcomeTexts,
     mut items: Vec<InboxItem>,
+    is_verbose: bool,
 ) -> Result<u8, Failure> {
     let mut interrupts = signal(SignalKind::interrupt()).map_err(Failure::internal)?;
     let mut repaint = Repaint::stdout().filter(|_| args.output.is_text());
     let mut printed = BTreeSet::new();
-    let mut is_lost = false;
+    let mut lost_since: Option<Instant> = None;
     loop {
         match &mut repaint {
-            Some(repaint) if !is_lost => repaint.paint(&screen(&items, args.times)),
+            Some(repaint) if lost_since.is_none() => repaint.paint(&screen(&items, args.times)),
             Some(_) => {}
             None => {
                 let key = |item: &InboxItem| (item.kind, item.id().to_owned(), item.permission_id, item.since);
@@ -331,15 +343,20 @@ async fn watch(
             _ = interrupts.recv() => return Ok(exit_codes::OK),
         }
         match fetch(client, args, &mut outcomes).await {
-            Ok(found) => (items, is_lost) = (found, false),
+            Ok(found) => {
+                items = found;
+                if let Some(since) = lost_since.take().filter(|_| repaint.is_none()) {
+                    output::message(&format!("{}\n", regained_line(since.elapsed())));
+                }
+            }
             Err(failure) if is_transient(&failure) => {
-                let text = format!("retrying; {}\n", line(&failure.message, 300));
+                let text = format!("{}\n", lost_line(&failure, REFRESHED_LATER, is_verbose));
                 match &mut repaint {
                     Some(repaint) => repaint.paint(&text),
-                    None if !is_lost => output::message(&text),
+                    None if lost_since.is_none() => output::message(&text),
                     None => {}
                 }
-                is_lost = true;
+                lost_since.get_or_insert_with(Instant::now);
             }
             Err(failure) => return Err(failure),
         }
@@ -406,6 +423,7 @@ mod tests {
             state,
             title: title.map(str::to_owned),
             outcome: (kind == InboxKind::Outcome).then(|| "the agent fell over".to_owned()),
+            mending_command: None,
             command: command.map(str::to_owned),
             permission_id: None,
             automation_id: None,
@@ -446,6 +464,15 @@ mod tests {
              disk     waiting for permission  2m ago  Delete every log that is older than a …\n  command: rm -r logs\n\
              disk     failed, unread          2m ago  the agent fell over\n"
         );
+        let reason = "the profile \"model\" is not set up: write base_url and model to FILE: ostler profiles config model --file FILE";
+        let unset = InboxItem {
+            outcome: Some(reason.into()),
+            mending_command: Some("ostler profiles config model --file FILE".into()),
+            ..item(InboxKind::Outcome, Some(RunState::Blocked), None, None)
+        };
+        let shown = render(&[unset.clone(), unset], Times::default(), now, Some(80), Paint::PLAIN);
+        let command = "  ostler profiles config model --file FILE\n";
+        assert!(shown.ends_with(command) && shown.matches(command).count() == 1, "{shown}");
         let huge = "x".repeat(5_000);
         let huge = item(InboxKind::Permission, Some(RunState::Waiting), Some(huge.as_str()), Some("rm -r logs"));
         let rows = [huge, items[1].clone()];

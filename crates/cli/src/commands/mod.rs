@@ -22,6 +22,7 @@ mod list;
 mod man;
 mod mesh;
 mod migrate;
+mod outcome_text;
 mod output;
 mod permissions;
 mod profile_table;

@@ -19,6 +19,7 @@ use crate::{
         confirm::{ask_line, can_ask},
         output::{self, Output, line},
         permissions::{describe, options},
+        shell_words::positional,
         times::{Times, now},
     },
 };
@@ -186,6 +187,7 @@ fn pick(
     verdict: Verdict,
     now: Timestamp,
 ) -> Result<PermissionRequest, Failure> {
+    let run = positional(run);
     if let Some(id_prefix) = &args.permission {
         let hint = format!("`ostler result {run}` lists the open requests");
         let unknown = || errors::hinted(FailureKind::NotFound, "no such permission request in this run", hint.clone());

@@ -35,6 +35,7 @@ use crate::{
         list_output::ListOutput,
         output::{self, Output, line},
         secret_input,
+        shell_words::quoted,
         table::Column,
         times::{Times, now},
     },
@@ -242,7 +243,7 @@ async fn set(connection: &Connection, args: &SetProfileArgs) -> Result<u8, Failu
     let files = [(AUTH, file(&args.auth)?), (CONFIG, file(&args.config)?), (MODEL_CATALOG, file(&args.model_catalog)?)];
     let given: BTreeMap<_, _> = files.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text?))).collect();
     let request = PutCredential {
-        api_key: if given.contains_key(AUTH) { None } else { Some(key(args.key_file.as_deref())?) },
+        api_key: if given.contains_key(AUTH) { None } else { Some(key(&args.profile, args.key_file.as_deref())?) },
         files: (!given.is_empty()).then_some(given),
         ..PutCredential::default()
     };
@@ -251,7 +252,12 @@ async fn set(connection: &Connection, args: &SetProfileArgs) -> Result<u8, Failu
     args.output.one(&set, || format!("{} set\n", set.profile));
     let next = match &set.message {
         Some(message) if !set.configured => format!("{}\n", line(message, 300)),
-        _ => format!("test it: {} profiles validate {}{}\n", connection.invocation(), set.profile, tenant_flag(&set)),
+        _ => format!(
+            "test it: {} profiles validate {}{}\n",
+            connection.invocation(),
+            quoted(&set.profile),
+            tenant_flag(&set)
+        ),
     };
     output::message(&next);
     Ok(exit_codes::OK)
@@ -273,7 +279,7 @@ async fn config(connection: &Connection, args: &ConfigProfileArgs) -> Result<u8,
         output::message(&format!(
             "the config names another server or command than the credential was set for\nset it again: {} profiles set {}{}\n",
             connection.invocation(),
-            set.profile,
+            quoted(&set.profile),
             tenant_flag(&set),
         ));
         return Ok(exit_codes::OK);
@@ -318,7 +324,7 @@ fn config_outcome(set: &ProviderProfile) -> String {
 
 /// The flag that names the tenant of the profile.
 fn tenant_flag(set: &ProviderProfile) -> String {
-    set.tenant_id.as_ref().map(|tenant| format!(" --tenant {}", line(tenant, 200))).unwrap_or_default()
+    set.tenant_id.as_ref().map(|tenant| format!(" --tenant {}", quoted(tenant))).unwrap_or_default()
 }
 
 async fn history(connection: &Connection, args: &HistoryProfileArgs) -> Result<u8, Failure> {
@@ -390,14 +396,15 @@ async fn ended(client: &Client, mut trial: Validation) -> Result<Validation, Fai
 }
 
 /// Reads the provider's key from a file, a pipe, or the terminal without echo.
-fn key(file: Option<&Path>) -> Result<SecretString, Failure> {
+fn key(profile: &str, file: Option<&Path>) -> Result<SecretString, Failure> {
     let key = match file {
         Some(path) => read(path, API_KEY_BYTES_MAX)?,
         None if std::io::stdin().is_terminal() => secret_input::ask("key (not echoed): ", API_KEY_BYTES_MAX)?,
         None => read(Path::new("-"), API_KEY_BYTES_MAX)?,
     };
     if key.expose_secret().trim().is_empty() {
-        return Err(errors::usage("no key was given", "pipe it in: ostler profiles set codex < key.txt"));
+        let hint = format!("pipe it in: ostler profiles set {} < key.txt", quoted(profile));
+        return Err(errors::usage("no key was given", hint));
     }
     Ok(key.expose_secret().trim().to_owned().into())
 }

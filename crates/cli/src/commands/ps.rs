@@ -19,7 +19,7 @@ use crate::{
     },
     connection::Connection,
     exit_codes,
-    follow::lost_line,
+    follow::{REFRESHED_LATER, lost_line},
     terminal::{
         output::{self, Format, Output},
         paint::Paint,
@@ -215,7 +215,7 @@ impl WatchView<'_> {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
-        let text = format!("{}\n", lost_line(failure, "the list is refreshed when it is back", is_verbose));
+        let text = format!("{}\n", lost_line(failure, REFRESHED_LATER, is_verbose));
         match &mut self.repaint {
             Some(repaint) => repaint.paint(&text),
             None => output::message(&text),

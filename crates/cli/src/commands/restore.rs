@@ -20,6 +20,7 @@ use crate::{
         output::{self, Output, count, harmless},
         paint::Paint,
         progress_bar::{ProgressBar, size},
+        shell_words::quoted,
     },
 };
 
@@ -125,7 +126,7 @@ fn notes(report: &RestoreReport) -> String {
         notes.push_str(&format!("the configured key does not open the secret {name}: it was sealed with another\n"));
     }
     let store = if report.is_postgres { " --database-url URL" } else { "" };
-    let data_dir = report.data_dir.display();
+    let data_dir = quoted(&report.data_dir.to_string_lossy());
     notes.push_str(&format!("start it with the same settings: ostler serve --data-dir {data_dir}{store}\n"));
     notes
 }

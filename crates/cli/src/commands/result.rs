@@ -96,7 +96,7 @@ pub(crate) fn render(
         ));
     }
     let head = output::folded(&out, width);
-    let said = format!("{}{}\n", text_of(result), open_permissions(result, invocation, now, width));
+    let said = format!("{}{}\n", text_of(result, width), open_permissions(result, invocation, now, width));
     let mut out = String::new();
     field(&mut out, "run", &result.run_id.to_string());
     if let Some(repeated) = result.retry_of {
@@ -124,12 +124,12 @@ fn field(out: &mut String, name: &str, value: &str) {
 }
 
 /// The reply; if there is none, the last text, marked as such.
-fn text_of(result: &RunResult) -> String {
+fn text_of(result: &RunResult, width: Option<usize>) -> String {
     let block = |text: &str| format!("\n{}\n", harmless(text).trim_end());
     let Some(last) = &result.final_response else {
         let removed = result.payloads_removed_at.map(|at| {
             let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("\nretention removed the texts of this run at {at}\n")
+            output::folded(&format!("\nretention removed the texts of this run at {at}\n"), width)
         });
         return removed.unwrap_or_default();
     };
@@ -142,7 +142,7 @@ fn text_of(result: &RunResult) -> String {
 
 fn open_permissions(result: &RunResult, invocation: &str, now: Timestamp, width: Option<usize>) -> String {
     let one = |request: &ostler_protocol::kernel::permissions::PermissionRequest| {
-        let head = format!("\npermission needed: {}", line(&request.title, 400));
+        let head = output::folded(&format!("\npermission needed: {}", line(&request.title, 400)), width);
         let text = request_text(&head, request.command.as_deref(), &request.digest, &request.options, width);
         let deadline = deadline_text(request.deadline, now);
         format!("{text}{deadline}{}", answer_commands(invocation, request.run_id, request.permission_id))
@@ -195,7 +195,9 @@ fn tool(item: &ToolItem) -> String {
 fn liveness(out: &mut String, result: &RunResult, now: Timestamp) {
     let liveness = &result.liveness;
     if let Some(ms) = liveness.last_event_age_ms {
-        field(out, if liveness.active { "active" } else { "ended" }, &format!("{} ago", age_ms(ms)));
+        // A run without a command has no turn that is active, and has not ended.
+        let is_over = !liveness.active && result.state.is_ended();
+        field(out, if is_over { "ended" } else { "active" }, &format!("{} ago", age_ms(ms)));
     }
     if let Some(lease) = liveness.lease.as_ref().filter(|lease| lease.live) {
         let age = age_ms(lease.heartbeat_age_ms);
@@ -366,6 +368,72 @@ mod tests {
         let text = text(&waiting);
         assert!(text.contains("permission needed: Clean up?\n  command: rm -rf build\n  digest:  abab"), "{text}");
         assert!(text.contains("\n  answer:  within 10m\n  approve: ostler approve run_0000"), "{text}");
+    }
+
+    #[test]
+    fn a_run_without_a_command_has_not_ended() {
+        let idle = sample(|body| {
+            body["commandId"] = Value::Null;
+            body["state"] = "waiting".into();
+            body["terminalStatus"] = Value::Null;
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["liveness"]["phase"] = "idle".into();
+        });
+        let text = text(&idle);
+        assert!(text.starts_with("waiting for a command\n") && text.ends_with("\nactive   3s ago\n"), "{text}");
+        assert!(!text.contains("ended"), "{text}");
+    }
+
+    #[test]
+    fn a_profile_without_a_key_is_answered_with_the_command_that_stores_one() {
+        let blocked = |blocker: &str| {
+            let result = sample(|body| {
+                body["state"] = "blocked".into();
+                body["terminalStatus"] = "blocked".into();
+                body["failureKind"] = "secret-unavailable".into();
+                body["backendProfile"] = "mine".into();
+                body["blocker"] = blocker.into();
+            });
+            text(&result)
+        };
+        let keyless = blocked("the provider asks for a key, and the profile has none (401 Unauthorized)");
+        let command =
+            "  next:    store its credential: `ostler profiles set mine < key.txt`; docs/provider-profiles.md";
+        assert!(keyless.contains(command), "{keyless}");
+        // Its message names the command.
+        let unset = blocked(
+            "the profile \"mine\" is not set up: it needs a config.toml: ostler profiles config mine --file FILE",
+        );
+        assert!(unset.contains("docs/provider-profiles.md shows what to write and store"), "{unset}");
+    }
+
+    #[test]
+    fn a_long_question_is_wrapped_between_words() {
+        let title = "May the agent delete every file below the build directory, and all of the logs that older runs left there?";
+        let waiting = sample(|body| {
+            body["openPermissions"] = json!([{"permissionId": format!("prm_{:032x}", 1), "runId": body["runId"],
+                "commandId": body["commandId"], "title": title, "command": null, "toolCallId": null, "digest": "ab",
+                "options": [{"optionId": "yes", "name": "Once", "kind": "allow_once"}],
+                "deadline": "2030-01-01T00:10:00Z", "status": "pending", "optionId": null, "resolvedBy": null,
+                "resolvedAt": null, "createdAt": "2030-01-01T00:00:00Z"}]);
+        });
+        let removed = sample(|body| {
+            body["reply"] = Value::Null;
+            body["finalResponse"] = Value::Null;
+            body["payloadsRemovedAt"] = "2030-01-01T00:00:00Z".into();
+        });
+        for width in [60, 80] {
+            let shown = |result| render(result, "ostler", NOW.parse().unwrap(), Some(width), Paint::PLAIN);
+            let (question, notice) = (shown(&waiting), shown(&removed));
+            // A command to copy is not broken.
+            for line in question.lines().chain(notice.lines()).filter(|line| !line.contains(" ostler ")) {
+                assert!(output::columns(line) <= width, "{line}");
+            }
+            let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(words(&question).contains(&format!("permission needed: {title}")), "{question}");
+            assert!(words(&notice).contains("of this run at 2030-01-01T00:00:00Z"), "{notice}");
+        }
     }
 
     #[test]

@@ -134,6 +134,16 @@ pub(crate) async fn runs(connection: &Connection, args: &RunsArgs) -> Result<u8,
     }
 }
 
+impl ListRunsArgs {
+    fn has_filters(&self) -> bool {
+        let texts = [&self.session, &self.tenant, &self.project, &self.profile];
+        !self.status.is_empty()
+            || !self.label.is_empty()
+            || self.since.is_some()
+            || texts.into_iter().any(Option::is_some)
+    }
+}
+
 async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failure> {
     let (state, status) = filters(&args.status)?;
     let query = ListRuns {
@@ -152,7 +162,10 @@ async fn list(connection: &Connection, args: &ListRunsArgs) -> Result<u8, Failur
     let client = connection.client()?;
     let page = client.list_runs(&query).await?;
     let (runs, has_more) = (&page.runs, page.next_cursor.is_some());
-    let nothing = "no such runs; start one: ostler run \"say hello\"\n";
+    let nothing = match args.has_filters() {
+        true => "no run matches these filters\n",
+        false => "no runs yet; start one: ostler run \"say hello\"\n",
+    };
     let sort = args.sort.as_deref();
     let phases = if args.output.is_table() { phases(&client, runs).await } else { Phases::new() };
     let table = || render(runs, &phases, sort, args.times, now(), output::width(), Paint::stdout());

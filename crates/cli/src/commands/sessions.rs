@@ -287,7 +287,12 @@ async fn list(connection: &Connection, args: &ListSessionsArgs) -> Result<u8, Fa
     let page = client.list_sessions(&query).await?;
     let sessions = session_table::with_liveness(&client, args.reader.id(), page.sessions).await;
     let (width, paint) = (output::width(), Paint::stdout());
-    let nothing = "no such sessions; start one: ostler run --session NAME \"say hello\"\n";
+    let has_filters =
+        !args.status.is_empty() || !args.label.is_empty() || args.tenant.is_some() || args.profile.is_some();
+    let nothing = match has_filters {
+        true => "no session matches these filters\n",
+        false => "no sessions yet; start one: ostler run --session NAME \"say hello\"\n",
+    };
     output.page(&sessions, page.next_cursor.is_some(), nothing, || {
         session_table::render(&sessions, times, now(), width, paint)
     });

@@ -12,7 +12,10 @@ use crate::{
     connection::Connection,
     exit_codes,
     targets::Within,
-    terminal::output::{self, Output, line, short_id},
+    terminal::{
+        output::{self, Output, line, short_id},
+        shell_words::flag,
+    },
 };
 
 /// Send a message to the running turn
@@ -67,10 +70,10 @@ fn render(command: &Command, session: &str, invocation: &str) -> String {
     if let Some(terminal) = command.terminal.as_ref().filter(|_| command.state != CommandState::Completed) {
         let why = terminal.message.as_deref().unwrap_or("no reason was given");
         return format!(
-            "steer {}: {}\nhint: start another turn: {invocation} run --session {} \"…\"\n",
+            "steer {}: {}\nhint: start another turn: {invocation} run {} \"…\"\n",
             terminal.status.as_str(),
             line(why, 500),
-            line(session, 200)
+            flag("--session", session)
         );
     }
     // Short enough for a line of 80 columns, so that it can be copied whole.
@@ -115,6 +118,8 @@ mod tests {
             render(&steer, "review", "ostler"),
             "steer blocked: no turn is active\nhint: start another turn: ostler run --session review \"…\"\n"
         );
+        let copied = render(&steer, "x;id", "ostler");
+        assert!(copied.ends_with("start another turn: ostler run --session 'x;id' \"…\"\n"), "{copied}");
         assert_eq!((exit_code(steer.state, &steer), id_line(&steer)), (12, String::new()));
     }
 }

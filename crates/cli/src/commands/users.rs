@@ -16,6 +16,7 @@ use crate::{
     terminal::{
         confirm::Confirm,
         output::{self, Output, line},
+        shell_words::positional,
         table::Column,
         times::parse_ms,
     },
@@ -135,7 +136,7 @@ async fn add(connection: &Connection, args: &AddUserArgs) -> Result<u8, Failure>
     let user = connection.client()?.create_user(&request).await.map_err(name_in_use)?;
     args.output.one(&user, || format!("{}\n", user.user_id));
     if args.issuer.is_none() {
-        output::message(&format!("make a token: {} users token {}\n", connection.invocation(), line(&user.name, 200)));
+        output::message(&format!("make a token: {} users token {}\n", connection.invocation(), positional(&user.name)));
     }
     Ok(exit_codes::OK)
 }

@@ -17,7 +17,7 @@ use crate::{
     follow::{ATTEMPTS_MAX, backoff_ms, lost_line, regained_line},
     targets::Within,
     terminal::{
-        output::{self, Output},
+        output::{self, Output, short_id},
         screen::Screen,
         status::run_words,
         times::parse_ms,
@@ -66,12 +66,19 @@ pub(crate) async fn wait(connection: &Connection, args: &WaitArgs) -> Result<u8,
     let began = Instant::now();
     let mut screen = Screen::new(false);
     let mut outage: Option<Outage> = None;
+    let mut is_noted = false;
     loop {
         if let Some(code) = verdict(last.standing.state, &args.states) {
             screen.close();
             args.output.one(&last, || format!("{}\n", last.standing.state.as_str()));
             return Ok(code);
         }
+        let needs_answer = last.standing.open_permissions > 0;
+        if needs_answer && !is_noted {
+            screen.note(&answer_line(&last, &connection.invocation()));
+        }
+        // The next request is noted again.
+        is_noted = needs_answer;
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             screen.close();
             // Nothing is known about the run since the connection was lost.
@@ -79,7 +86,7 @@ pub(crate) async fn wait(connection: &Connection, args: &WaitArgs) -> Result<u8,
                 return Err(lost("the state of the run is unknown", outage.last, &again));
             }
             args.output.one(&last, || format!("{}\n", last.standing.state.as_str()));
-            output::message(&format!("the run is still {}\n", last.standing.state.as_str()));
+            output::message(&format!("the run is still {}\n", run_words(&last)));
             return Ok(exit_codes::UNFINISHED);
         }
         if outage.is_none() && screen.has_status() {
@@ -123,6 +130,11 @@ impl WaitArgs {
         let timeout = self.timeout.map(|ms| format!(" --timeout {}s", ms / 1_000)).unwrap_or_default();
         format!("{invocation} wait {run_id} --for {}{timeout}", states.join(","))
     }
+}
+
+/// What a person can do about a run that waits for them.
+fn answer_line(run: &RunView, invocation: &str) -> String {
+    format!("the run needs an answer: {invocation} approve {}\n", short_id(&run.run.run_id))
 }
 
 /// The run. A request that is not answered by the deadline fails.

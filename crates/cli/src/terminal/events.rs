@@ -13,7 +13,7 @@ use ostler_protocol::{
 };
 use serde_json::Value;
 
-use crate::terminal::{output::line, times::iso};
+use crate::terminal::{output::line, status::until};
 
 /// The most that is printed of one field.
 const FIELD_CHARS_MAX: usize = 200;
@@ -37,9 +37,9 @@ impl EventNarrator {
         }
         self.note_command(event, &payload);
         let text = match event.event_type {
-            EventType::TerminalStatus => words(&[self.ended(event), &describe(event.event_type, &payload)]),
+            EventType::TerminalStatus => words(&[self.ended(event), &describe(event, &payload)]),
             EventType::ToolCall => tool_call(&self.whole_call(event, payload.clone())),
-            event_type => describe(event_type, &payload),
+            _ => describe(event, &payload),
         };
         if text.is_empty() { line(&payload.to_string(), FIELD_CHARS_MAX) } else { text }
     }
@@ -81,9 +81,9 @@ impl EventNarrator {
     }
 }
 
-fn describe(event_type: EventType, payload: &Value) -> String {
+fn describe(event: &EventView, payload: &Value) -> String {
     let field = |key: &str| field(payload, key);
-    match event_type {
+    match event.event_type {
         EventType::UserMessage => message_text(payload),
         EventType::AssistantDelta | EventType::ReasoningDelta => delta(payload),
         EventType::AssistantMessage | EventType::Reasoning => field("text"),
@@ -91,7 +91,7 @@ fn describe(event_type: EventType, payload: &Value) -> String {
         EventType::CommandOutput => words(&[&labelled(&field("stream"), ":"), &field("text")]),
         EventType::Step => words(&[&field("name"), &field("status")]),
         EventType::Usage => usage(payload),
-        EventType::BackendStatus => backend(payload),
+        EventType::BackendStatus => backend(payload, event.created_at),
         EventType::Lease => {
             // An expired lease was not ended by its runner.
             let of = if field("state") == "expired" { "of " } else { "by " };
@@ -157,11 +157,15 @@ pub(crate) fn tool_call(payload: &Value) -> String {
 }
 
 /// `approval:declined: touch x (the run's policy is never to ask)`.
-fn backend(payload: &Value) -> String {
+fn backend(payload: &Value, at: Timestamp) -> String {
     let field = |key: &str| field(payload, key);
-    // Runners report times to the nanosecond.
-    let resumes = field("resumeAt").parse::<Timestamp>().map_or_else(|_| field("resumeAt"), iso);
-    let phase = words(&[&field("phase"), &labelled("until ", &resumes)]);
+    let resumes = field("resumeAt");
+    // The wait is relative to the event, as it was when the event was written.
+    let resumes = match resumes.parse() {
+        Ok(resume_at) => until(resume_at, at),
+        Err(_) => labelled("until ", &resumes),
+    };
+    let phase = words(&[&field("phase"), &resumes]);
     match field("phase").as_str() {
         PHASE_APPROVAL_DECLINED => declined(&phase, payload),
         _ => words(&[&phase, &labelled("(", &labelled(&field("message"), ")"))]),
@@ -289,8 +293,8 @@ mod tests {
             ),
             (
                 BackendStatus,
-                json!({"phase": "waiting-provider", "resumeAt": "2030-01-01T02:49:22.123456789Z", "message": "busy"}),
-                "waiting-provider until 2030-01-01T02:49:22.123Z (busy)",
+                json!({"phase": "waiting-provider", "resumeAt": "2030-01-02T03:04:25.678456789Z", "message": "busy"}),
+                "waiting-provider until 03:04:25 UTC (in 20s) (busy)",
             ),
             (BackendStatus, json!({"phase": "waiting-provider", "resumeAt": "soon"}), "waiting-provider until soon"),
             (Lease, json!({"state": "claimed", "runnerId": "r1"}), "claimed by r1"),

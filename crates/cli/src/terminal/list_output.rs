@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::terminal::{
-    output::{Format, Output, data, line, message, whole},
+    output::{Format, Output, data, line, message, more_note, whole},
     table::{Column, table},
 };
 
@@ -77,7 +77,7 @@ impl ListOutput {
         if values.is_empty() {
             message(nothing);
         } else if has_more {
-            message(&format!("there are more than these {}; see `--limit`\n", values.len()));
+            message(&more_note(values.len()));
         }
     }
 }

@@ -14,6 +14,7 @@ pub(crate) mod progress_bar;
 pub(crate) mod repaint;
 pub(crate) mod screen;
 pub(crate) mod secret_input;
+pub(crate) mod shell_words;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod times;

@@ -68,13 +68,19 @@ impl Output {
         if values.is_empty() {
             message(nothing);
         } else if has_more {
-            message(&format!("there are more than these {}; see `--limit`\n", values.len()));
+            message(&more_note(values.len()));
         }
     }
 
     pub(crate) fn is_text(self) -> bool {
         self.format == Format::Text
     }
+}
+
+/// The note below a page of a list that has more.
+pub(crate) fn more_note(shown: usize) -> String {
+    let these = if shown == 1 { "this one".to_owned() } else { format!("these {shown}") };
+    format!("there are more than {these}; see `--limit`\n")
 }
 
 /// The beginning of an id, which every command takes: a command with two of them fits a line of 80 columns, so that it can be
@@ -305,12 +311,17 @@ pub(crate) fn folded(text: &str, width: Option<usize>) -> String {
     lines.join("\n")
 }
 
-/// Splits a line that is, or ends with, a command of this program. `None` if words of a sentence follow the command.
+/// Splits a line that is, or ends with, a command of this program. `None` if words of a sentence follow the command. Names in single
+/// quotes are a part of the command, whatever they contain.
 pub(crate) fn split_command(line: &str) -> Option<(&str, &str)> {
     let is_start = |at: &usize| line[..*at].trim_end().is_empty() || line[..*at].trim_end().ends_with(':');
     let at = line.match_indices("ostler ").map(|(at, _)| at).find(is_start)?;
     let (before, command) = line.split_at(at);
-    (![", ", "; ", " ("].iter().any(|mark| command.contains(mark))).then_some((before, command))
+    // One of an odd number is the apostrophe of a sentence.
+    let has_apostrophe = command.matches('\'').count() % 2 == 1;
+    let mut outside = command.split(|c: char| !has_apostrophe && c == '\'').step_by(2);
+    let is_in_sentence = outside.any(|part| [", ", "; ", " ("].iter().any(|mark| part.contains(mark)));
+    (!is_in_sentence).then_some((before, command))
 }
 
 /// The words of a line, each with the space behind it. A command between backticks is one word, unless it is wider than
@@ -393,6 +404,9 @@ mod tests {
             folded("start it: ostler run, or wait a moment\n", Some(24)),
             "start it: ostler run, or\n  wait a moment\n"
         );
+        let quoted = "its outcome is here: ostler trace 'a; b, c (d)'\n";
+        assert_eq!(folded(quoted, Some(24)), "its outcome is here:\n  ostler trace 'a; b, c (d)'\n");
+        assert_eq!(split_command("ostler trace 'a b', or wait"), None);
         assert_eq!(folded("  next:  one two three\n", Some(15)), "  next:  one\n    two three\n");
         assert_eq!((folded(hint, None), folded(hint, Some(80))), (hint.to_owned(), hint.to_owned()));
         assert_eq!(columns("\x1b[1;31mfailed\x1b[0m"), 6);

@@ -51,7 +51,8 @@ pub(crate) fn request_text(
     width: Option<usize>,
 ) -> String {
     let call = call_text(head, command, width);
-    format!("{call}  digest:  {}\n  options: {}\n", line(digest, 64), options(all))
+    let options = output::folded(&format!("  options: {}", options(all)), width);
+    format!("{call}  digest:  {}\n{options}\n", line(digest, 64))
 }
 
 /// The whole command below a line about it.

@@ -98,10 +98,12 @@ pub(crate) fn next_step(liveness: &Liveness, run: RunId, now: Timestamp) -> Stri
     }
 }
 
-/// `until 02:49:22 (in 20s)`.
+/// `until 02:49:22 UTC (in 20s)`, with the date if it is another one than now.
 pub(crate) fn until(at: Timestamp, now: Timestamp) -> String {
     let ms = at.as_millisecond() - now.as_millisecond();
-    let clock = at.strftime("%H:%M:%S");
+    let day = |at: Timestamp| at.strftime("%F").to_string();
+    let format = if day(at) == day(now) { "%H:%M:%S" } else { "%F %H:%M:%S" };
+    let clock = at.strftime(format);
     if ms > 0 { format!("until {clock} UTC (in {})", age_ms(ms)) } else { format!("until {clock} UTC") }
 }
 
@@ -188,5 +190,10 @@ mod tests {
         let (at, now) = ("2030-01-01T02:49:22Z".parse().unwrap(), "2030-01-01T02:49:02Z".parse().unwrap());
         assert_eq!(until(at, now), "until 02:49:22 UTC (in 20s)");
         assert_eq!(until(now, at), "until 02:49:02 UTC");
+        let tomorrow = at + std::time::Duration::from_secs(24 * 3_600);
+        assert_eq!(
+            until(tomorrow, at),
+            format!("until {} 02:49:22 UTC (in {})", tomorrow.strftime("%F"), age_ms(86_400_000))
+        );
     }
 }

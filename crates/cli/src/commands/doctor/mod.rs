@@ -33,6 +33,7 @@ use crate::{
     preflight::check,
     terminal::{
         output::{self, Output, count, line},
+        shell_words::quoted,
         times::now,
     },
 };
@@ -40,6 +41,8 @@ use crate::{
 /// With a warning-level skew, ages and leases are hard to read; with a failing one, tokens expire at the wrong time.
 const SKEW_S_WARN: i64 = 5;
 const SKEW_S_FAIL: i64 = 60;
+/// The access of callers who may set profiles.
+const PROVIDE: &str = "provide";
 
 /// Check everything between here and a working server, and suggest fixes
 ///
@@ -115,7 +118,10 @@ async fn run_checks(connection: &Connection, report: &mut DoctorReport) {
         report.extend([codex(&list.codex)]);
         let profiles = within(client.list_provider_profiles(&Default::default())).await;
         let profiles = profiles.map(|all| all.provider_profiles).unwrap_or_default();
-        report.extend(profiles.iter().filter_map(program));
+        // A caller who cannot be looked up sees what the operator sees.
+        let caller = within(client.caller()).await;
+        let may_only_use = caller.is_ok_and(|caller| caller.access.iter().all(|access| access != PROVIDE));
+        report.extend(profiles.iter().filter_map(|profile| program(profile, !may_only_use)));
     }
 }
 
@@ -373,13 +379,22 @@ fn external(backend: &Backend, now: Timestamp) -> Option<Check> {
     Some(Check::of("profile", state, format!("{name}: {}", line(message, 300)), &fix))
 }
 
-/// A profile whose own program is missing on the server's machine.
-fn program(profile: &ProviderProfile) -> Option<Check> {
+/// A profile whose own program is missing on the server's machine. A warning to a caller who cannot do anything about it.
+fn program(profile: &ProviderProfile, may_manage: bool) -> Option<Check> {
     let message = profile.message.as_deref().filter(|_| profile.configured && profile.agent == AgentKind::Acp)?;
     let is_missing = profile.failure_kind == Some(FailureKind::InfraFailed);
     let (name, found) = (line(&profile.profile, 63), line(message, 300));
-    let fix = format!("install it on the server's machine, or change the command: `ostler profiles config {name}`");
-    is_missing.then(|| Check::of("profile", CheckState::Fail, format!("{name}: {found}"), &fix))
+    let (state, fix) = match may_manage {
+        true => (
+            CheckState::Fail,
+            format!(
+                "install it on the server's machine, or change the command: `ostler profiles config {} --file FILE`",
+                quoted(&name)
+            ),
+        ),
+        false => (CheckState::Warn, "use another profile, or ask the operator of this server to install it".to_owned()),
+    };
+    is_missing.then(|| Check::of("profile", state, format!("{name}: {found}"), &fix))
 }
 
 /// Which Codex the server runs, and whether it works.

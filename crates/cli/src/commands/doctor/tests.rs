@@ -81,6 +81,22 @@ fn an_external_profile_without_a_recent_request_of_a_runner_is_a_warning() {
 }
 
 #[test]
+fn a_missing_program_is_a_failure_only_for_callers_who_can_mend_it() {
+    let profile: ProviderProfile =
+        serde_json::from_value(serde_json::json!({"profile": "mine", "builtIn": false, "agent": "acp",
+        "configured": true, "ready": false, "secretRef": {"name": "s", "keys": []}, "resourceVersion": null,
+        "failureKind": "infra-failed", "message": "the profile's program \"nosuchprog\" is not installed"}))
+        .unwrap();
+    let (managed, used) = (program(&profile, true).unwrap(), program(&profile, false).unwrap());
+    assert_eq!((managed.state, used.state), (CheckState::Fail, CheckState::Warn));
+    assert!(
+        managed.fix.as_deref().is_some_and(|fix| fix.ends_with("`ostler profiles config mine --file FILE`")),
+        "{managed:?}"
+    );
+    assert!(used.fix.as_deref().is_some_and(|fix| fix.contains("ask the operator")), "{used:?}");
+}
+
+#[test]
 fn a_server_without_tls_is_reported_with_the_hint_of_its_rule() {
     let check = server_failure(&Failure::rule(Rule::ServerWithoutTls, "the server does not use TLS"));
     assert!(check.fix.unwrap().starts_with("check the scheme and the port of the address"));

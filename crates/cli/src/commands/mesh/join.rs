@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use ostler_client::mesh::{GatewayClient, RegisterError, StoredIdentity, is_slot_in_use};
-use ostler_protocol::{Failure, FailureKind, Rule};
+use ostler_protocol::{
+    Failure, FailureKind, Rule,
+    mesh::aids::{NAME_BYTES_MAX, OWN_NAME_BYTES_MIN},
+};
 use serde_json::json;
 
 use super::{
@@ -38,6 +41,7 @@ pub(crate) struct JoinArgs {
 }
 
 pub(crate) async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8, Failure> {
+    check_length(&args.name)?;
     let (server, directory) = (connection.settings()?.server.value, identity_file::directory(connection)?);
     let named = args.root.as_deref().map(read_root).transpose()?;
     let root = match &named {
@@ -91,7 +95,31 @@ pub(crate) async fn join(connection: &Connection, args: &JoinArgs) -> Result<u8,
     Ok(exit_codes::OK)
 }
 
+/// Rejects a name that is not registered here. A name with a domain is left to the server: other domains may allow shorter ones.
+fn check_length(name: &str) -> Result<(), Failure> {
+    if name.contains('.') || (OWN_NAME_BYTES_MIN..=NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let message = format!("the name of an AID has {OWN_NAME_BYTES_MIN} to {NAME_BYTES_MAX} characters");
+    Err(Failure::invalid(Rule::AidLength, message))
+}
+
 fn read_root(file: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(file)
         .map_err(|error| Failure::invalid(Rule::MeshRoot, format!("{}: {error}", file.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_name_of_the_servers_own_domain_is_measured_here() {
+        for good in ["alice", "bob.other.test"] {
+            assert!(check_length(good).is_ok(), "{good}");
+        }
+        for bad in ["bob", "", "a".repeat(65).as_str()] {
+            assert!(check_length(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, FailureKind, RawJson, Rule,
     kernel::{
         commands::CreateCommand,
         run_views::RunView,
@@ -12,13 +12,16 @@ use ostler_protocol::{
 };
 use serde_json::{Value, json};
 
-use crate::errors;
+use crate::{errors, terminal::output::line};
 
 /// Returns the run with the submitted command, and the number of the run's last event before it.
 pub(crate) async fn submit(client: &Client, request: &CreateRun) -> Result<(CreatedRun, i64), Failure> {
     let busy = match client.create_run(request).await {
         Ok(created) => return Ok((created, 0)),
         Err(failure) if failure.kind == FailureKind::SessionBusy => failure,
+        Err(failure) if failure.broken_rule() == Some(Rule::TenantAllowList) => {
+            return Err(with_tenants(client, failure).await);
+        }
         Err(failure) => return Err(failure),
     };
     let details = busy.details.as_ref();
@@ -35,6 +38,17 @@ pub(crate) async fn submit(client: &Client, request: &CreateRun) -> Result<(Crea
         client.update_run(&run_id, &UpdateRun { labels: Some(labels) }).await?;
     }
     Ok((CreatedRun { run, command: Some(command), runner_job: None }, before))
+}
+
+/// Adds the tenants that the caller may name. If they cannot be read, the hint of the rule stays.
+async fn with_tenants(client: &Client, failure: Failure) -> Failure {
+    let known = client.caller().await.map(|caller| caller.known_tenants).unwrap_or_default();
+    if known.is_empty() {
+        return failure;
+    }
+    let known = line(&known.join(", "), 400);
+    let hint = format!("your tenants are {known}; the operator adds others to `policy.tenants` of the server's config");
+    errors::with_hint(failure, hint)
 }
 
 /// If the active run cannot take the request: a hint that says why. Only what was requested explicitly has to match.

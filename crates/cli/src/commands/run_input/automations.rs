@@ -160,6 +160,9 @@ struct NextTimesArgs {
     /// How many times
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=50))]
     count: u32,
+    /// From this date in the automation's time zone, such as 2026-10-25
+    #[arg(long, value_name = "DATE")]
+    from: Option<String>,
     #[command(flatten)]
     output: Output,
 }
@@ -289,7 +292,8 @@ async fn run(connection: &Connection, args: &RunAutomationArgs) -> Result<u8, Fa
 async fn next(connection: &Connection, args: &NextTimesArgs) -> Result<u8, Failure> {
     let client = connection.client()?;
     let automation = find(&client, &args.automation).await?;
-    let next = client.list_next_times(&automation.id.to_string(), &ListNextTimes { count: Some(args.count) }).await?;
+    let query = ListNextTimes { count: Some(args.count), from: args.from.clone() };
+    let next = client.list_next_times(&automation.id.to_string(), &query).await?;
     args.output.one(&next, || {
         let rows = next.times.iter().map(|time| vec![time.local.clone(), note(time).to_owned()]).collect();
         table(&[Column::whole("START"), Column::text(1, "NOTE")], rows, output::width())

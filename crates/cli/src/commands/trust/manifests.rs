@@ -19,9 +19,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    connection::quoted,
     errors, exit_codes,
-    terminal::output::{self, Output, count, line},
+    terminal::{
+        output::{self, Output, count, line},
+        shell_words::{flag, positional, quoted},
+    },
 };
 
 /// The path that means stdin, or stdout.
@@ -71,9 +73,10 @@ pub(crate) fn init(args: &InitManifestArgs) -> Result<u8, Failure> {
     }
     let created = OpenOptions::new().write(true).create_new(true).open(&file);
     created.and_then(|mut created| created.write_all(text.as_bytes())).map_err(|error| not_written(&file, &error))?;
-    let (path, name) = (quoted(&file.to_string_lossy()), quoted(&args.name));
+    let (path, name) = (file.to_string_lossy(), quoted(&args.name));
+    let (checked, manifest) = (positional(&path), flag("--manifest", &path));
     output::message(&format!(
-        "wrote {}; edit it, then:\n  ostler agents check {path}\n  ostler agents create {name} --manifest {path}\n",
+        "wrote {}; edit it, then:\n  ostler agents check {checked}\n  ostler agents create {name} {manifest}\n",
         file.display()
     ));
     Ok(exit_codes::OK)

@@ -93,6 +93,50 @@ fn a_failed_run_whose_program_has_ended_does_not_stay_claimed() {
 }
 
 #[test]
+fn a_run_without_a_command_is_not_shown_as_ended() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let mut http = Http::new(&server);
+    let run = http.post("/api/v1/runs", &run_request()).good();
+    // As docs/cli.md says: only reads have the state for people.
+    let found = http.get(&format!("/api/v1/runs/{}", run["runId"].as_str().unwrap())).good();
+    assert_eq!((&run["state"], &found["state"]), (&Value::Null, &json!("waiting")), "{run} {found}");
+    let shown = home.cli(Some(&server), &["result", run["runId"].as_str().unwrap()]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.starts_with("waiting for a command\n"), "{shown}");
+    assert!(shown.contains("\nactive   ") && !shown.contains("ended"), "{shown}");
+    server.stop();
+}
+
+#[test]
+fn a_profile_whose_program_is_missing_is_named_in_the_hint_and_in_the_log() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    shell_agent::set_profile_command(&server, &["nosuchprog"]);
+    let (run_id, result) = shell_agent::turn(&home, &server, "workspace-write", &json!({}));
+    assert_eq!(result["failureKind"], "infra-failed", "{result}");
+    let shown = String::from_utf8(home.cli(Some(&server), &["result", &run_id]).stdout).unwrap();
+    assert!(shown.contains("the profile's program \"nosuchprog\" is not installed"), "{shown}");
+    assert!(shown.contains("change the profile's command: `ostler profiles config played --file FILE`"), "{shown}");
+    // Only a caller who may set profiles is to do something about it.
+    let state = |output: std::process::Output| {
+        let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        checks.into_iter().find(|check| check["name"] == "profile").expect("a check of the profile")["state"].clone()
+    };
+    assert_eq!(state(home.cli(Some(&server), &["doctor", "-o", "json"])), "fail");
+    stdout_of(home.cli(Some(&server), &["users", "add", "ada", "--timezone", "UTC"]));
+    let token = stdout_of(home.cli(Some(&server), &["users", "token", "ada"]));
+    let mut doctor = home.command(&["doctor", "-o", "json"]);
+    doctor.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", token.trim());
+    assert_eq!(state(doctor.output().unwrap()), "warn");
+    server.stop();
+    let log = home.log();
+    let logged: Vec<_> = log.lines().filter(|line| line.contains("nosuchprog")).collect();
+    assert!(logged.len() == 1 && logged[0].contains("WARN"), "{log}");
+    assert!(!log.contains("x-not-used"), "{log}");
+}
+
+#[test]
 fn a_profile_is_ready_in_every_list_or_in_none() {
     let mut home = TestHome::new(Engine::Sqlite);
     home.set("OSTLER_RUNNER__EXTERNAL_PROFILES", "my-agent");

@@ -21,7 +21,7 @@ fn a_profile_that_is_not_set_up_says_what_to_write() {
 }
 
 #[test]
-fn an_unknown_tenant_is_answered_with_the_command_that_lists_them() {
+fn an_unknown_tenant_is_answered_with_those_that_the_caller_may_name() {
     let (home, server) = start();
     let cli = |args: &[&str]| home.cli(Some(&server), args);
     assert_snapshot("error_tenant_unknown", &home, &piped(&cli(&["run", "--tenant", "nosuch", "hello"])));
@@ -65,6 +65,39 @@ fn the_line_after_a_steer_can_be_copied() {
     assert_eq!(cli(&["wait", "chat", "--timeout", "60s"]).status.code(), Some(0));
     let shown = stdout_of(cli(&words));
     assert!(shown.contains("steer    accepted by the agent\n"), "{shown}");
+    server.stop();
+}
+
+#[test]
+fn a_command_to_copy_quotes_the_names_in_it() {
+    let (home, server) = start();
+    let cli = |args: &[&str]| home.cli(Some(&server), args);
+    let message = |args: &[&str]| String::from_utf8(cli(args).stderr).unwrap();
+    assert!(cli(&["run", "--session", "x;id", "hello"]).status.success());
+    let steered = message(&["steer", "x;id", "hi"]);
+    assert!(steered.contains(" run --session 'x;id' \"…\"\n"), "{steered}");
+    let approved = message(&["approve", "x;id"]);
+    assert!(approved.contains("`ostler trace 'x;id'` shows past requests"), "{approved}");
+    let attached = message(&["attach", "x;id", "--no-input"]);
+    assert!(attached.contains("`ostler trace -f 'x;id'` follows any session"), "{attached}");
+    assert!(attached.contains("not those of `ostler run`") && !attached.contains("dialect"), "{attached}");
+    let added = message(&["users", "add", "x y", "--timezone", "UTC"]);
+    assert!(added.ends_with(" users token 'x y'\n"), "{added}");
+    let prompt = message(&["run", "say", "$(id)"]);
+    assert!(prompt.contains("put the prompt in quotes: ostler run 'say $(id) …'\n"), "{prompt}");
+    server.stop();
+}
+
+#[test]
+fn an_empty_list_says_whether_filters_are_the_reason() {
+    let (home, server) = start();
+    let message = |args: &[&str]| String::from_utf8(home.cli(Some(&server), args).stderr).unwrap();
+    assert_eq!(message(&["runs", "list"]), "no runs yet; start one: ostler run \"say hello\"\n");
+    for filter in [["--status", "failed"], ["--label", "x=y"], ["--since", "1h"], ["--session", "chat"]] {
+        assert_eq!(message(&[&["runs", "list"][..], &filter].concat()), "no run matches these filters\n", "{filter:?}");
+    }
+    assert_eq!(message(&["sessions", "list"]), "no sessions yet; start one: ostler run --session NAME \"say hello\"\n");
+    assert_eq!(message(&["sessions", "list", "--status", "failed"]), "no session matches these filters\n");
     server.stop();
 }
 

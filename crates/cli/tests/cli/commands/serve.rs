@@ -154,7 +154,7 @@ fn every_problem_of_the_configuration_is_reported_with_its_place() {
         bad.toml, line 6: limits.head_ms: must be a whole number, not the text \"soon\"\n       \
         OSTLER_SERVER__DRIAN_MS: server.drian_ms is no setting; did you mean OSTLER_SERVER__DRAIN_MS?\n  \
         kind: schema-invalid\n  \
-        rule: config\nhint: `ostler config show` lists every setting";
+        rule: config\nhint: correct the settings named above; docs/configuration.md lists every setting";
     assert!(printed.starts_with(expected), "{printed}");
     let home = TestHome::on_disk(Engine::Sqlite);
     std::fs::write(&file, "[limits]\nheartbeat_ms = 0\nhead_ms = 0\n").unwrap();
@@ -172,6 +172,35 @@ fn a_data_directory_that_cannot_be_made_is_named_with_a_way_out() {
     let printed = String::from_utf8(output.stderr).unwrap();
     assert!(printed.starts_with("error: cannot make the data directory /proc/ostler: "), "{printed}");
     assert!(printed.contains("hint: choose another directory with `--data-dir`"), "{printed}");
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    home.data_dir = home.path("a-file");
+    std::fs::write(&home.data_dir, "x").unwrap();
+    let output = home.cli(None, &["serve", "--listen", "127.0.0.1:0"]);
+    let printed = String::from_utf8(output.stderr).unwrap();
+    let expected = format!("error: the data directory {} is a file; name a directory\n", home.data_dir.display());
+    assert!(printed.starts_with(&expected), "{printed}");
+}
+
+#[test]
+fn hints_about_a_start_that_fails_fit_its_cause() {
+    let mut home = TestHome::on_disk(Engine::Sqlite);
+    let printed = |home: &TestHome, args: &[&str]| String::from_utf8(home.cli(None, args).stderr).unwrap();
+    // An address for documentation, which no machine has.
+    let elsewhere = printed(&home, &["serve", "--listen", "192.0.2.1:5000"]);
+    assert!(elsewhere.contains("hint: give an address of this machine"), "{elsewhere}");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = printed(&home, &["serve", "--listen", &taken.local_addr().unwrap().to_string()]);
+    assert!(taken.contains("hint: stop the other program"), "{taken}");
+    for command in [&["serve"][..], &["config", "show"]] {
+        let missing = printed(&home, &[command, &["--config", "nosuch.toml"]].concat());
+        assert!(missing.contains("  rule: config-file\nhint: name a file that exists"), "{missing}");
+    }
+    home.set("OSTLER_RETENTION__EVENT_MS", "5");
+    for command in [&["serve"][..], &["config", "show"]] {
+        let unknown = printed(&home, command);
+        assert!(unknown.contains("hint: correct the settings named above"), "{unknown}");
+        assert!(!unknown.contains("ostler config show"), "it fails for the same reason: {unknown}");
+    }
 }
 
 #[test]

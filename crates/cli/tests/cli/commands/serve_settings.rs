@@ -182,6 +182,7 @@ fn a_server_that_every_client_could_use_without_a_token_does_not_start() {
         (&["--listen", "0.0.0.0:0", "--open-loopback"], "open-loopback is for loopback addresses"),
         (&["--require-auth", "--open-loopback"], "cannot be used with"),
         (&["--allow-origin", "*"], "add --require-auth, or name the origins"),
+        (&["--allow-origin", "*"], "`*` is allowed together with `--require-auth`"),
         (&["--allow-origin", "*", "--open-loopback"], "add --require-auth, or name the origins"),
         (&["--allow-origin", "https://user:secret@console.example"], "is no origin"),
         (&["--allow-origin", "https://console.example/"], "is no origin"),

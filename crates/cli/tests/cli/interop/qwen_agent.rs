@@ -111,6 +111,8 @@ fn every_tag_that_only_a_coding_agent_has_answers_with_its_content() {
     let install = json!({"source": extension, "consent": true});
     let done = operation(&mut server, "POST", "/workspace/extensions/install", &install);
     assert_eq!((&done["status"], &done["result"]["version"]), (&json!("succeeded"), &json!("1.2.3")), "{done}");
+    let failed = operation(&mut server, "POST", "/workspace/extensions/zz/enable", &json!({"scope": "workspace"}));
+    assert_eq!(failed["error"], "Extension with name zz does not exist.", "{failed}");
     let extensions = server.http.get("/workspace/extensions").good();
     assert_eq!(names(&extensions, "extensions"), ["demo"], "{extensions}");
     let commands = patiently(&mut server, "GET", &of_session("supported-commands"), &Value::Null);
@@ -147,6 +149,13 @@ fn answers_beside_the_work_without_tools(server: &mut BackendServer, session: &s
 fn follows_the_mode(server: &mut BackendServer, session: &str) {
     let set = server.http.post(&format!("/session/{session}/approval-mode"), &json!({"mode": "yolo"})).good();
     assert_eq!((&set["mode"], &set["previous"]), (&json!("yolo"), &json!("default")));
+    let context = server.http.get(&format!("/session/{session}/context")).good();
+    let options = context["state"]["configOptions"].as_array().unwrap();
+    assert_eq!(
+        (&options[0]["currentValue"], &options[1]["currentValue"]),
+        (&json!("yolo"), &json!("qwen")),
+        "{context}"
+    );
     let prompt = json!({"prompt": [{"type": "text", "text": "[[run:echo done > made]]"}]});
     server.http.post(&format!("/session/{session}/prompt"), &prompt).good();
     let trace = format!("/api/v1/sessions/{session}/trace?limit=1000");
@@ -162,4 +171,7 @@ fn follows_the_mode(server: &mut BackendServer, session: &str) {
     assert!(events.iter().all(|event| event["type"] != "permission_request"), "it never asks: {events:?}");
     let ran = |event: &Value| event["type"] == "tool_call" && event["payload"]["status"] == "completed";
     assert!(events.iter().any(ran), "{events:?}");
+    let commands = events.iter().find(|event| event["payload"]["notification"] == "commands-update");
+    let commands = commands.unwrap_or_else(|| panic!("it lists its commands: {events:?}"));
+    assert!(names(&commands["payload"]["data"], "availableCommands").contains(&"init"), "{commands}");
 }

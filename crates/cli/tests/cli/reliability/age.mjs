@@ -22,6 +22,10 @@ if (verb === "keygen") {
 } else {
   const encrypter = new age.Encrypter();
   if (key.identity) encrypter.addRecipient(await age.identityToRecipient(secretKey(key.identity)));
-  else encrypter.setPassphrase(firstLine(key.passphrase));
+  else {
+    encrypter.setPassphrase(firstLine(key.passphrase));
+    // Seconds in JavaScript with the factor for people; any factor is restored.
+    encrypter.setScryptWorkFactor(12);
+  }
   writeFileSync(to, await encrypter.encrypt(readFileSync(from)));
 }

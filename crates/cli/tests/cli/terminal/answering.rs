@@ -211,7 +211,14 @@ fn wait_ends_with_the_state_the_run_or_the_time() {
     let code = |args: &[&str]| home.cli(Some(&server), args).status.code().unwrap();
     waiting(&home, &server, "disk", "Go on?", "make");
     assert_eq!(code(&["wait", "disk", "--for", "waiting"]), 0);
-    assert_eq!(code(&["wait", "disk", "--timeout", "1s"]), 9);
+    let late = home.cli(Some(&server), &["wait", "disk", "--timeout", "1s"]);
+    let message = String::from_utf8_lossy(&late.stderr);
+    assert_eq!(late.status.code(), Some(9), "{message}");
+    assert_eq!(message.matches("the run needs an answer: ostler ").count(), 1, "{message}");
+    assert!(
+        message.contains(" approve run_") && message.ends_with("the run is still waiting for permission\n"),
+        "{message}"
+    );
     assert_eq!(code(&["deny", "disk"]), 0);
     assert_eq!(code(&["wait", "disk", "--timeout", "60s"]), 12);
     assert_eq!(code(&["wait", "disk", "--for", "blocked"]), 0);
@@ -223,16 +230,36 @@ fn wait_ends_with_the_state_the_run_or_the_time() {
 }
 
 #[test]
-fn wait_shows_the_state_at_a_terminal_and_nothing_more_in_a_pipe() {
+fn wait_shows_how_to_answer_and_the_state_at_a_terminal_and_only_the_state_in_a_pipe() {
     let (home, server) = start();
     waiting(&home, &server, "disk", "Go on?", "make");
     let terminal = Terminal::start(&home, &server, &["wait", "disk", "--for", "completed,failed"], &[]);
     terminal.shows("waiting for permission · ");
     assert!(home.cli(Some(&server), &["approve", "disk", "--yes"]).status.success());
     let ended = terminal.ends();
-    assert_eq!((ended.code, ended.screen.as_str()), (0, "completed\n"));
+    let shown = json_of(&home, &server, &["result", "disk"]);
+    let run = &shown["runId"].as_str().unwrap()[..20];
+    let lines = format!("the run needs an answer: ostler approve {run}\ncompleted\n");
+    assert_eq!((ended.code, ended.screen.as_str()), (0, lines.as_str()));
     let piped_wait = home.cli(Some(&server), &["wait", "disk"]);
     assert_eq!(piped(&piped_wait), "exit code 0\n--- stdout\ncompleted\n--- stderr\n");
+}
+
+#[test]
+fn wait_shows_each_time_that_the_run_needs_an_answer() {
+    let (home, server) = start();
+    let ask = json!({"ask": {"title": "Go on?", "command": "make"}});
+    let script = json!({"script": [ask, {"wait": 1000}, ask]}).to_string();
+    assert!(home.cli(Some(&server), &["run", "--detach", "--session", "disk", &script]).status.success());
+    let terminal = Terminal::start(&home, &server, &["wait", "disk"], &[]);
+    for requests in 1..=2 {
+        eventually("the request is noted", || {
+            (terminal.screen().matches("the run needs an answer: ").count() == requests).then_some(())
+        });
+        assert!(home.cli(Some(&server), &["approve", "disk", "--yes"]).status.success());
+    }
+    let ended = terminal.ends();
+    assert_eq!(ended.code, 0, "{}", ended.screen);
 }
 
 #[test]

@@ -300,8 +300,11 @@ fn a_terminal_continues_after_the_server_was_restarted(engine: Engine) {
         (screen.contains("connection lost") || screen.contains("waiting for it to come back")).then_some(())
     });
     assert!(!terminal.screen().contains("the session ended"), "{}", terminal.screen());
+    // A line that is typed meanwhile is sent when the server is back.
+    terminal.types(&script(json!([{"say": "Meanwhile."}])));
     let server = home.serve_at(&address);
     terminal.shows("connected again");
+    terminal.shows("Meanwhile.\n");
     terminal.types(&script(json!([{"say": "After."}])));
     let shown = terminal.shows("After.\n>\n");
     assert_eq!(shown.matches("\nBefore.").count(), 1, "nothing is shown twice: {shown}");

@@ -5,17 +5,20 @@ mod typing;
 use std::{collections::VecDeque, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use ostler_client::daemon::{ReceivedFrame, SessionClient};
+use ostler_client::{
+    daemon::{ReceivedFrame, SessionClient},
+    was_not_begun,
+};
 use ostler_protocol::{Failure, FailureKind, daemon::prompts::PromptAccepted, kernel::permissions::VoteRefusal};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
-    time::{MissedTickBehavior, interval},
+    time::{MissedTickBehavior, interval, sleep},
 };
 
 use super::{Earlier, evictions::Evictions, session_frames::SessionFrames, turns::Turns, votes::Votes};
 use crate::{
     errors, exit_codes,
-    follow::{Followed, follow},
+    follow::{ATTEMPTS_MAX, Followed, backoff_ms, follow},
     terminal::{
         frame_view::FrameView,
         output::{self, Output},
@@ -53,6 +56,19 @@ enum Response {
     /// The names of the agent's commands, for a line that may be one of them.
     Commands(String, Result<Vec<String>, Failure>),
     Heartbeat,
+}
+
+/// Submits a prompt, and again while the server cannot be reached or is stopping. A request whose connection breaks later is not repeated,
+/// because the server may have the prompt.
+async fn submit(session: &SessionClient, text: &str) -> Result<PromptAccepted, Failure> {
+    let mut attempt = 0;
+    loop {
+        match session.prompt(text).await {
+            Err(failure) if was_not_begun(&failure) && attempt < ATTEMPTS_MAX => attempt += 1,
+            result => return result,
+        }
+        sleep(Duration::from_millis(backoff_ms(attempt))).await;
+    }
 }
 
 pub(crate) struct Live {
@@ -252,7 +268,7 @@ impl Live {
         }
         let (session, text) = (self.session.clone(), text.to_owned());
         self.submitting += 1;
-        self.requests.push(async move { Response::Prompt(session.prompt(&text).await) }.boxed());
+        self.requests.push(async move { Response::Prompt(submit(&session, &text).await) }.boxed());
     }
 
     fn cancel(&mut self) {

@@ -27,6 +27,7 @@ use crate::{
     terminal::{
         output::{self, Output, line},
         paint::Paint,
+        shell_words::positional,
     },
 };
 
@@ -35,6 +36,8 @@ use crate::{
 /// At a terminal each line that you type is a prompt; `/help` lists what else you can type. Ctrl-C cancels the running
 /// prompt, Ctrl-D detaches and ends nothing. If stdin is not a terminal, each of its lines is a prompt, one after the other,
 /// and the exit code is that of the last turn. Continues across lost connections and server restarts.
+///
+/// Opens sessions that `ostler attach`, or another client of the daemon's routes, has made. `ostler trace -f` follows any other.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler attach\n  ostler attach my-session --all\n  ostler attach --new\n  \
     echo \"fix the failing test\" | ostler attach\n  ostler attach my-session --no-input -o jsonl")]
@@ -89,7 +92,7 @@ pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result
         None => Earlier::RunningTurn,
     };
     output::message(&greeting(&attachment, input, Paint::stderr()));
-    let again = format!("{} attach {}", connection.invocation(), line(&attachment.session_id, 200));
+    let again = format!("{} attach {}", connection.invocation(), positional(&attachment.session_id));
     let approve = format!("  answer:  {again}\n");
     let session = SessionClient::new(client, attachment.session_id, Some(attachment.client_id));
     Live::new(session, args.output, input, earlier, again, approve, connection.is_verbose()).run(last_event_id).await
@@ -137,7 +140,11 @@ async fn load(connection: &Connection, args: &AttachArgs, word: &str) -> Result<
     let resumed = finder.client.resume_daemon_session(&id).await;
     resumed.map(|resumed| (resumed.attached, resumed.last_event_id)).map_err(|failure| match failure.kind {
         FailureKind::NotFound => {
-            let hint = format!("it may belong to another dialect; `ostler trace -f {}` follows it", line(&id, 200));
+            let hint = format!(
+                "`attach` opens sessions that it, or another client of the daemon's routes, has made, and not those of `ostler run`; \
+                 `ostler trace -f {}` follows any session",
+                positional(&id)
+            );
             errors::with_hint(failure, hint)
         }
         _ => failure,

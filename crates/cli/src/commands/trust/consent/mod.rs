@@ -12,7 +12,7 @@ use clap::{Subcommand, ValueEnum};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind, Rule, Timestamp,
-    ids::AgentId,
+    ids::{AgentId, RelationId},
     limits::PAGE_ITEMS_MAX,
     trust::{
         agents::Agent,
@@ -119,7 +119,7 @@ struct ListConsentArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler consent revoke notes-helper")]
 struct RevokeConsentArgs {
-    #[arg(help = agents::NAMED)]
+    /// The agent, by its name or id, or the relation, by the id that `ostler consent grant` printed
     agent: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -365,7 +365,13 @@ fn summary(relation: &RelationView, language: Language) -> String {
 }
 
 async fn revoke(client: &Client, args: &RevokeConsentArgs) -> Result<u8, Failure> {
-    let relation = related(client, &args.agent).await?;
+    let relation = match args.agent.parse::<RelationId>() {
+        Ok(id) => client.get_relation(id).await.map_err(|failure| match failure.kind {
+            FailureKind::NotFound => no_relation(&args.agent),
+            _ => failure,
+        })?,
+        Err(_) => related(client, &args.agent).await?,
+    };
     let agent = line(&relation.agent_name, 200);
     let lost: Vec<_> = relation.granted_scopes.iter().chain(&relation.suspended_scopes).map(String::as_str).collect();
     let lost = match lost.as_slice() {

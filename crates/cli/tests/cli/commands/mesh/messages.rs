@@ -73,6 +73,10 @@ fn two_names_exchange_encrypted_messages(engine: Engine) {
     let ostler = |args: &[&str]| home.cli(Some(&server), args);
     let (_, nobody) = refused(ostler(&["mesh", "inbox"]));
     assert!(nobody.contains("ostler mesh join"), "{nobody}");
+    for name in ["al", "bob"] {
+        let (_, short) = refused(ostler(&["mesh", "join", name]));
+        assert!(short.contains("the name of an AID has 4 to 64 characters"), "{short}");
+    }
     for name in ["alice", "bobby"] {
         assert_eq!(stdout_of(ostler(&["mesh", "join", name])), format!("{name}.localhost.test\n"));
     }

@@ -262,6 +262,14 @@ fn a_ledger_is_verified_without_a_server() {
     let expected = String::from_utf8_lossy(&without_terminal.stderr).into_owned();
     let question = "there is no terminal to ask at: End the relation with notes-helper, and revoke notes:read?";
     assert!(expected.contains(question) && !expected.contains("cannot be undone"), "{expected}");
+    // The id that `grant` prints is accepted as well.
+    let relations: Vec<Value> =
+        serde_json::from_slice(&fixture.cli(&["consent", "list", "-o", "json"]).stdout).unwrap();
+    let relation = relations[0]["id"].as_str().unwrap();
+    let shown = fixture.cli(&["consent", "revoke", relation, "--dry-run"]);
+    assert!(shown.status.success(), "{shown:?}");
+    let unknown = fixture.cli(&["consent", "revoke", "rel_ffffffffffffffffffffffffffffffff", "--yes"]);
+    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
     assert!(fixture.cli(&["consent", "revoke", &fixture.agent_id, "--yes"]).status.success());
     // A new relation shows what was refused in the last one.
     let again = fixture.cli(&["consent", "grant", &fixture.agent_id, "--grant", "notes:read", "--dry-run"]);

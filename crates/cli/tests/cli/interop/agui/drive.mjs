@@ -380,8 +380,9 @@ const scenarios = {
     const breaking = async (to, init) => {
       const answer = await fetch(to, init);
       connections += 1;
-      const bytes = 150 + 37 * connections;
-      let left = bytes;
+      // Large steps until the client has the first frame, with the run's whole input: each failed attempt doubles the wait.
+      const hasFirst = init.headers?.["Last-Event-ID"] !== undefined;
+      let left = hasFirst ? 150 + 37 * connections : 500 * connections;
       const cut = new TransformStream({
         transform(chunk, out) {
           if (chunk.length <= left) {

@@ -14,6 +14,8 @@ const LATER = "a field of the published program that its capabilities page does 
 const AGENT = "a detail of the agent, which our scripted backend does not report";
 const EPOCH = "frame ids follow from the log and never start again, so that there is no epoch";
 const STATE = "our backends report no modes and no options";
+const BUILT_IN = "optional: details of agents that the program itself has";
+const COMMANDS = "an event of the turn in which the agent lists its commands";
 const QWEN = "about the published program itself";
 
 export const differences = [
@@ -131,8 +133,6 @@ export const differences = [
   ["frame session_update:user_message_chunk", "frame.data.update._meta.serverTimestamp", LATER],
   ["frame session_update:agent_message_chunk", "frame.data.update._meta.*", AGENT],
   ["frame session_update:tool_call", "frame.data.update._meta.*", AGENT],
-  ["frame session_update:tool_call", "frame.data.update.content", AGENT],
-  ["frame session_update:tool_call", "frame.data.update.locations", AGENT],
   ["frame session_update:tool_call_update", "frame.data.update._meta.*", AGENT],
   ["frame session_update:tool_call_update", "frame.data.update.rawOutput.*", AGENT],
   ["frame session_update:tool_call_update", "frame.data.update.kind", OURS],
@@ -164,11 +164,20 @@ export const differences = [
   ["DaemonSessionClient.resume", "body.state.models", "the state of an open session is the same as that of a closed one"],
   ["qwen: workspaceSkills", "body.runtimeEpoch", LATER],
   ["qwen: installExtension of an absent directory", "status", "only the agent reads the source, so the operation fails, not the request"],
-  ["qwen: *WorkspaceAgent", "*filePath", "paths of the server are not shown"],
-  ["qwen: listWorkspaceAgents", "body.agents[].*", "optional: details of agents that the program itself has"],
+  ["qwen: listWorkspaceAgents", "body.agents[].background", BUILT_IN, SOMETIMES],
+  ["qwen: listWorkspaceAgents", "body.agents[].color", BUILT_IN, SOMETIMES],
+  ["qwen: listWorkspaceAgents", "body.agents[].disallowedTools", BUILT_IN, SOMETIMES],
+  ["qwen: listWorkspaceAgents", "body.agents[].filePath", BUILT_IN, SOMETIMES],
+  ["qwen: listWorkspaceAgents", "body.agents[].tools", BUILT_IN, SOMETIMES],
   ["qwen: frame session_update:usage_update", "only ours sends it", OURS],
   ["qwen: frame session_update:shell_output", "frame.data.update._meta.serverTimestamp", LATER],
   ["qwen: frame user_shell_result", "frame.data._meta", LATER],
+  ["qwen: *ession*", "body.state.configOptions[]._meta", "of the reasoning effort, an option that only the agent has", SOMETIMES],
+  ["qwen: frame session_update:available_commands_update", "frame.promptId", COMMANDS, SOMETIMES],
+  ["qwen: frame session_update:available_commands_update", "frame.originatorClientId", COMMANDS, SOMETIMES],
+  ["qwen: frame session_update:available_commands_update", "frame.data.update._meta.availableSkillDetails", "GET /workspace/skills has them", SOMETIMES],
+  ["qwen: frame session_update:available_commands_update", "frame.data.update._meta.serverTimestamp", LATER, SOMETIMES],
+  ["qwen: frame session_update:available_commands_update", "frame.data.update.availableCommands[]._meta", "left out of a list that is too large", SOMETIMES],
   ["qwen: frame extensions_changed", "frame.data.*", "details of operations, which have a route of their own"],
   ["qwen: frame extensions_changed", "frame.originatorClientId", OURS],
   ["scripted: frame agent_changed", "only theirs sends it", AGENT],

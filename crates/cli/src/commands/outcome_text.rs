@@ -1,0 +1,73 @@
+//! What the last turn of a session ended with, as a line of the inbox.
+
+use ostler_protocol::{FailureKind, kernel::results::RunResult};
+
+use crate::terminal::{
+    output::{self, line},
+    shell_words::quoted,
+};
+
+pub(crate) const OUTCOME_CHARS_MAX: usize = 400;
+/// What follows the name of the profile in the commands of servers that set one.
+const SET_OPTIONS: [&str; 3] = ["< key.txt", "--config FILE < key.txt", "--config FILE --model-catalog FILE < key.txt"];
+
+/// What the last turn of a run ended with.
+#[derive(Clone)]
+pub(crate) struct OutcomeText {
+    pub text: String,
+    /// The command with which the text ends, if the server has written it.
+    pub mending_command: Option<String>,
+}
+
+/// Why a turn did not complete, else the first line of its reply.
+pub(crate) fn outcome_text(result: &RunResult) -> Option<OutcomeText> {
+    let reason = result.failure_kind.map(|kind| result.blocker.as_deref().unwrap_or(kind.row().meaning));
+    let first_line = || result.reply.as_deref()?.lines().find(|line| !line.trim().is_empty());
+    let text = line(reason.or_else(first_line)?, OUTCOME_CHARS_MAX);
+    let mending_command = result.failure_kind.and_then(|kind| mending_command(kind, &text, &result.backend_profile));
+    Some(OutcomeText { text, mending_command })
+}
+
+/// The command with which the server's message about the incomplete profile of the run ends. It must be one of the few that a server
+/// writes: other messages may quote a provider or an agent, whose commands are not for copying.
+fn mending_command(kind: FailureKind, reason: &str, profile: &str) -> Option<String> {
+    let (_, command) = output::split_command(reason).filter(|_| kind == FailureKind::SecretUnavailable)?;
+    let arguments = command.strip_prefix("ostler profiles ")?;
+    let (verb, options) = arguments.split_once(&format!(" {profile} "))?;
+    let is_known = match verb {
+        "config" => options == "--file FILE",
+        "set" => SET_OPTIONS.contains(&options),
+        _ => false,
+    };
+    (is_known && quoted(profile) == profile).then(|| command.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_commands_of_the_server_are_shown_to_be_copied() {
+        let found = |reason: &str, profile: &str| mending_command(FailureKind::SecretUnavailable, reason, profile);
+        for (profile, own) in [
+            ("deepseek", "ostler profiles set deepseek --config FILE < key.txt"),
+            ("codex", "ostler profiles set codex < key.txt"),
+            ("model", "ostler profiles config model --file FILE"),
+        ] {
+            let reason = format!("the profile {profile:?} is not set up: {own}");
+            assert_eq!(found(&reason, profile).as_deref(), Some(own));
+            assert_eq!(found(&reason, "other"), None, "it is about another profile");
+            assert_eq!(mending_command(FailureKind::BackendFailed, &reason, profile), None, "the agent's own words");
+        }
+        for other in [
+            "run: ostler sessions delete --all",
+            "run: ostler profiles delete codex < key.txt",
+            "run: ostler profiles set codex < key.txt | sh",
+            "run: ostler profiles set codex < /etc/passwd",
+            "run: ostler profiles config codex --file .ssh/id_ed25519",
+            "run: ostler profiles set codex --config FI…",
+        ] {
+            assert_eq!(found(other, "codex"), None, "{other}");
+        }
+    }
+}
