@@ -16,6 +16,9 @@ use crate::report::{Report, median};
 /// Few enough to take milliseconds, so that each round can have its own.
 const SYNCS: u8 = 101;
 const SYNC_BYTES: usize = 8 * 1024;
+const REFERENCE_ROUNDS: u8 = 9;
+/// So that a round takes tens of milliseconds.
+const REFERENCE_REPEATS: u16 = 500;
 
 #[allow(clippy::disallowed_methods, reason = "a measurement of our own; nothing here is replayed")]
 pub fn now() -> Instant {
@@ -172,10 +175,30 @@ fn status_mib(pid: u32, field: &str) -> Outcome<f64> {
     Ok(kib / 1024.0)
 }
 
-pub fn describe(report: &mut Report) {
+/// The time of a fixed piece of work on one core, the fastest of several: runs on machines of different speed, or on one whose
+/// speed changes, are compared by it.
+fn reference_ms() -> Outcome<f64> {
+    let entries: Vec<_> =
+        (0..64).map(|n| serde_json::json!({"id": n, "text": "x".repeat(n), "list": [n, n + 1]})).collect();
+    let text = serde_json::to_string(&entries)?;
+    let mut fastest = Duration::MAX;
+    for _ in 0..REFERENCE_ROUNDS {
+        let started = now();
+        for _ in 0..REFERENCE_REPEATS {
+            let value: serde_json::Value = serde_json::from_str(&text)?;
+            std::hint::black_box(value.to_string());
+        }
+        fastest = fastest.min(since(started));
+    }
+    Ok(fastest.as_secs_f64() * 1000.0)
+}
+
+pub fn describe(report: &mut Report) -> Outcome<()> {
     report.figure("machine.cores", cores() as f64);
     report.figure("machine.load_before", load());
+    report.figure("machine.reference_ms", reference_ms()?);
     report.note(format!("machine: {}", description()));
+    Ok(())
 }
 
 pub fn cores() -> usize {

@@ -133,7 +133,7 @@ async fn measure(options: &Options) -> Outcome<()> {
     machine::raise_open_files()?;
     let mut report = Report::default();
     let wanted = |group: &str| options.filter.as_deref().is_none_or(|filter| group.contains(filter));
-    machine::describe(&mut report);
+    machine::describe(&mut report)?;
     if let Some(program) = &options.pg_test_fsync {
         report.figure("fsync.us", machine::fsync_us(program, bench.scratch())?);
     }

@@ -32,8 +32,8 @@ pub fn list_checksums(directory: &Path, files: &[PathBuf]) -> Result<(), String>
     fs::write(&path, list).map_err(|e| format!("cannot write {}: {e}", path.display()))
 }
 
-/// Packs the folder of this name, and lists the archive's checksum beside it.
-pub fn pack(parent: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
+/// Packs the folder of this name with this level of gzip, and lists the archive's checksum beside it.
+pub fn pack(parent: &Path, name: &str, out: &Path, level: u8) -> Result<PathBuf, String> {
     let file = PathBuf::from(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.args([
@@ -46,7 +46,7 @@ pub fn pack(parent: &Path, name: &str, out: &Path) -> Result<PathBuf, String> {
         "--mode=u+w,go=rX",
     ]);
     // Without the name and time that gzip would add.
-    tar.arg("--use-compress-program=gzip -n").arg("--file").arg(out.join(&file));
+    tar.arg(format!("--use-compress-program=gzip -n -{level}")).arg("--file").arg(out.join(&file));
     run(tar.arg("--directory").arg(parent).arg(name))?;
     list_checksums(out, std::slice::from_ref(&file))?;
     Ok(out.join(file))

@@ -53,7 +53,8 @@ pub fn dist(arguments: &[String]) -> Result<(), String> {
         Some(path) => Program::at(path)?,
         None => Program::build(&order.profile)?,
     };
-    if order.profile == RELEASE {
+    let is_release = order.profile == RELEASE;
+    if is_release {
         check_release(&program)?;
     }
     let out = order.out.map_or_else(|| Ok(build::target_directory()?.join("dist")), Ok::<_, String>)?;
@@ -62,7 +63,7 @@ pub fn dist(arguments: &[String]) -> Result<(), String> {
     let staged = tempfile::tempdir_in(&out).map_err(|e| format!("cannot write to {}: {e}", out.display()))?;
     let contents = staged.path().join(&name);
     fill(&contents, &program)?;
-    let archive = archive::pack(staged.path(), &name, &out)?;
+    let archive = archive::pack(staged.path(), &name, &out, if is_release { 6 } else { 1 })?;
     eprintln!("==> {}", archive.display());
     Ok(())
 }
