@@ -17,7 +17,7 @@ use crate::clock::Clock;
 const ANNOUNCED_MAX: usize = 1_024;
 
 #[derive(Default)]
-pub struct Deadlines {
+pub(crate) struct Deadlines {
     announced: Mutex<BTreeSet<Timestamp>>,
     /// A deadline was announced that is before all others.
     earlier: Notify,

@@ -11,7 +11,7 @@ mod bound_workspace;
 pub mod clock;
 mod compact;
 pub mod config;
-pub mod deadlines;
+mod deadlines;
 pub mod dialect;
 pub mod directories;
 mod holdings;
