@@ -15,6 +15,8 @@ mod foreign_words;
 mod log;
 mod parser_errors;
 mod preflight;
+#[cfg(target_os = "linux")]
+mod program_pages;
 mod runner_variables;
 mod targets;
 mod terminal;

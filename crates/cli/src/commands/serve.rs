@@ -263,6 +263,8 @@ pub(crate) async fn serve_with(
     if std::io::stderr().is_terminal() {
         output::message(&ready_hint(&address, server.token_file(), first_command));
     }
+    #[cfg(target_os = "linux")]
+    crate::program_pages::release();
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
