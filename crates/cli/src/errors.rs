@@ -12,7 +12,7 @@ use ostler_protocol::{
 use crate::terminal::{
     output::{harmless, line},
     paint::Paint,
-    shell_words::quoted,
+    shell_words::{flag, quoted},
 };
 
 /// Parts of the messages about a profile without a usable credential.
@@ -113,7 +113,9 @@ fn problems(failure: &Failure) -> impl Iterator<Item = &str> {
 /// What to do about it: the hint that the failure carries, else that of its rule or kind. `None` if the message says it all.
 pub(crate) fn hint_of(failure: &Failure) -> Option<String> {
     let own = failure.details.as_ref().and_then(|details| details.get(HINT)).and_then(|hint| hint.as_str());
-    own.map(harmless).or_else(|| general(failure).map(str::to_owned))
+    let text = |key: &str| failure.details.as_ref()?.get(key)?.as_str();
+    let profile = NamedProfile { name: text("profile").unwrap_or_default(), tenant_id: text("tenantId") };
+    own.map(harmless).or_else(|| general(failure).map(|hint| profile.fill(hint)))
 }
 
 /// The hint of the failure's rule. Without a rule, or if it fits every rule, the hint of its kind.
@@ -220,38 +222,37 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         };
         return hint.to_owned();
     }
+    let profile = NamedProfile { name: &result.backend_profile, tenant_id: result.profile_tenant_id.as_deref() };
     if kind == FailureKind::SecretUnavailable {
-        return secret_hint(result.blocker.as_deref().unwrap_or_default(), &result.backend_profile);
+        return secret_hint(result.blocker.as_deref().unwrap_or_default(), &profile);
     }
     if let Some(hint) = result.blocker.as_deref().filter(|_| kind == FailureKind::InfraFailed).and_then(install_hint) {
         return hint.to_owned();
     }
     let run = result.run_id;
-    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| program_hint(blocker, &result.backend_profile)) {
+    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| program_hint(blocker, &profile)) {
         return hint;
     }
     if let Some(hint) = result.blocker.as_deref().and_then(|blocker| runner_hint(blocker, run)) {
         return hint;
     }
-    // A server of an older version returns no profile.
-    let profile = Some(result.backend_profile.as_str()).filter(|profile| !profile.is_empty()).unwrap_or("PROFILE");
-    let hint = with_profile(hint(kind), profile);
+    let hint = profile.fill(hint(kind));
     ["result", "trace", "retry"]
         .iter()
         .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
 }
 
 /// What to do about a turn that lacks a secret: of its profile, or of its repository or tools.
-fn secret_hint(message: &str, profile: &str) -> String {
+fn secret_hint(message: &str, profile: &NamedProfile<'_>) -> String {
     if let Some(hint) = secret_rule(message).and_then(|rule| rule.hint(FailureKind::SecretUnavailable)) {
-        return if profile.is_empty() { hint.to_owned() } else { with_profile(hint, profile) };
+        return profile.fill(hint);
     }
-    let page = if profile == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
-    if profile.is_empty() || !NO_CREDENTIAL.iter().any(|words| message.contains(words)) {
+    let page = if profile.name == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
+    if profile.name.is_empty() || !NO_CREDENTIAL.iter().any(|words| message.contains(words)) {
         // The message may name the command already, with everything that the profile lacks.
         return format!("{page} shows what to write and store; `--profile scripted` needs neither");
     }
-    format!("store its credential: `ostler profiles set {} < key.txt`; {page} has the details", quoted(profile))
+    profile.fill(&format!("store its credential: `ostler profiles set PROFILE < key.txt`; {page} has the details"))
 }
 
 /// The rule of a message about a secret that is not missing from the profile.
@@ -267,9 +268,23 @@ fn secret_rule(message: &str) -> Option<Rule> {
     }
 }
 
-/// The hint with the name of the profile in its commands.
-fn with_profile(hint: &str, profile: &str) -> String {
-    hint.replace(" PROFILE`", &format!(" {}`", quoted(profile)))
+/// A profile as the commands of hints name it.
+struct NamedProfile<'a> {
+    /// Empty if a server of an older version has not returned it.
+    name: &'a str,
+    /// The tenant that owns it. `None` if the operator does.
+    tenant_id: Option<&'a str>,
+}
+
+impl NamedProfile<'_> {
+    /// The hint with this profile in its commands.
+    fn fill(&self, hint: &str) -> String {
+        if self.name.is_empty() {
+            return hint.to_owned();
+        }
+        let tenant = self.tenant_id.map(|tenant_id| format!(" {}", flag("--tenant", tenant_id))).unwrap_or_default();
+        hint.replace(" PROFILE", &format!(" {}{tenant}", quoted(self.name)))
+    }
 }
 
 /// Where to look if every start of a runner has failed.
@@ -278,19 +293,18 @@ fn runner_hint(message: &str, run: RunId) -> Option<String> {
 }
 
 /// What to do about a profile whose command names no program that can be started.
-fn program_hint(message: &str, profile: &str) -> Option<String> {
+fn program_hint(message: &str, profile: &NamedProfile<'_>) -> Option<String> {
     let is_named = message.starts_with("the profile's program ");
     if !is_named && !message.starts_with("the agent's program did not start") {
         return None;
     }
-    if !is_named && AgentConfig::of_profile(profile) == Some(AgentConfig::Codex) {
+    if !is_named && AgentConfig::of_profile(profile.name) == Some(AgentConfig::Codex) {
         // Its profile names no command.
         return Some("install the program on the server's machine; `ostler doctor` checks it".to_owned());
     }
-    let profile = if profile.is_empty() { "PROFILE".to_owned() } else { quoted(profile) };
-    Some(format!(
+    Some(profile.fill(
         "install the program on the server's machine, or change the profile's command: \
-         `ostler profiles config {profile} --file FILE`"
+         `ostler profiles config PROFILE --file FILE`",
     ))
 }
 
@@ -307,180 +321,4 @@ fn install_hint(message: &str) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_run_whose_starts_all_failed_refers_to_its_jobs() {
-        let run: RunId = format!("run_{:032x}", 1).parse().unwrap();
-        let hint = runner_hint("no runner could finish it", run).unwrap();
-        assert_eq!(hint, format!("`ostler jobs list {run}` shows how the last runner ended"));
-        assert_eq!(runner_hint("the disk is full", run), None);
-    }
-
-    #[test]
-    fn a_missing_program_is_to_be_installed() {
-        let git = "git is not on the server's PATH; install git where the server runs (workspace-git-missing)";
-        assert_eq!(install_hint(git), Rule::WorkspaceGitMissing.hint(FailureKind::InfraFailed));
-        assert!(install_hint(git).is_some_and(|hint| hint.starts_with("install git on the server")));
-        assert!(
-            install_hint("there is no `codex` on the PATH").is_some_and(|hint| hint.starts_with("install the program"))
-        );
-        assert_eq!(install_hint("the disk is full (28)"), None);
-    }
-
-    #[test]
-    fn a_profile_whose_program_is_missing_is_to_be_changed() {
-        let missing = "the profile's program \"nosuchprog\" is not installed: it is not in the server's PATH";
-        let hint = program_hint(missing, "mine").unwrap();
-        let command = "`ostler profiles config mine --file FILE`";
-        assert!(hint.starts_with("install the program") && hint.ends_with(command), "{hint}");
-        let codex = program_hint("the agent's program did not start: No such file or directory", "codex").unwrap();
-        assert!(codex.starts_with("install the program") && !codex.contains("profiles config"), "{codex}");
-        assert!(program_hint("the agent's program did not start: No such file or directory", "mine").is_some());
-        assert_eq!(program_hint("the disk is full", "mine"), None);
-    }
-
-    #[test]
-    fn only_a_profile_without_a_credential_is_to_be_given_one() {
-        let command = "`ostler profiles set mine < key.txt`";
-        for missing in NO_CREDENTIAL {
-            assert!(secret_hint(missing, "mine").contains(command), "{missing}");
-        }
-        for (message, named) in [
-            ("the repository wants another credential", "git-credentials"),
-            ("credentialRef names no credential of this server for this host", "git-credentials"),
-            ("the credential of the tool \"gh\" is not available: there is no Secret", "secretScope"),
-            ("the secret mine cannot be opened: it is damaged", "`ostler profiles set mine`, or restore the key"),
-            ("x.json wants a field that auth.json of \"mine\" does not have", "docs/provider-profiles.md shows"),
-            ("not set up: ostler profiles set mine --config FILE < key.txt", "docs/provider-profiles.md shows"),
-        ] {
-            let hint = secret_hint(message, "mine");
-            assert!(hint.contains(named) && !hint.contains(command), "{message}: {hint}");
-        }
-        assert!(secret_hint(NO_CREDENTIAL[0], "").contains("docs/provider-profiles.md shows"));
-    }
-
-    #[test]
-    fn an_error_shows_its_kind_its_trace_id_and_a_hint() {
-        let failure = Failure::not_found("run").detail("traceId", "trc_1").detail("rule", "run-unknown");
-        assert_eq!(
-            render(&failure, Paint::PLAIN),
-            "error: no such run\n  kind: not-found\n  rule: run-unknown\n  trace: trc_1\n\
-             hint: check the id; `ostler ps --all` lists the sessions you may see, `ostler runs list` the runs\n"
-        );
-    }
-
-    #[test]
-    fn the_hint_of_a_failure_replaces_that_of_its_kind() {
-        let text = render(&usage("no prompt was given", "give the agent a task"), Paint::PLAIN);
-        assert_eq!(text, "error: no prompt was given\n  kind: schema-invalid\nhint: give the agent a task\n");
-    }
-
-    #[test]
-    fn hints_about_a_store_that_cannot_be_opened_fit_without_a_server() {
-        for (kind, rule, named) in [
-            (FailureKind::NotFound, Rule::StoreAbsent, "--data-dir"),
-            (FailureKind::InfraFailed, Rule::StoreDiskFull, "free space"),
-            (FailureKind::InfraFailed, Rule::Store, "write beside it"),
-            (FailureKind::StateConflict, Rule::Store, "stop the other process"),
-        ] {
-            let hint = hint_of(&Failure::rule(rule, "it went wrong").with_kind(kind)).unwrap();
-            assert!(hint.contains(named) && !hint.contains("doctor"), "{rule}: {hint}");
-        }
-    }
-
-    #[test]
-    fn hints_about_agents_name_commands() {
-        for (rule, named) in [
-            (Rule::WebhookUnknown, "ostler webhooks set"),
-            (Rule::WebhookDisabled, "ostler webhooks replay AGENT --dead"),
-            (Rule::AgentRetired, "ostler agents list"),
-            (Rule::NotOwner, "ostler agents show"),
-            (Rule::ManifestMissing, "ostler agents update AGENT --manifest"),
-            (Rule::ManifestInvalid, "docs/agents.md"),
-            (Rule::ManifestTooLarge, "docs/agents.md"),
-        ] {
-            let hint = hint_of(&Failure::rule(rule, "it went wrong")).unwrap();
-            assert!(hint.contains(named), "{rule}: {hint}");
-        }
-    }
-
-    #[test]
-    fn no_rule_has_a_general_hint() {
-        let general: Vec<_> =
-            FailureKind::ALL.iter().filter(|row| !fits_every_rule(row.kind)).map(|row| hint(row.kind)).collect();
-        for row in Rule::ALL {
-            let kinds = [row.kind].into_iter().chain(row.hints_by_kind.iter().map(|(kind, _)| *kind));
-            for kind in kinds {
-                let hint = hint_of(&Failure::rule(row.rule, "it went wrong").with_kind(kind)).unwrap_or_default();
-                assert!(!general.contains(&hint.as_str()), "{}: {hint}", row.name);
-            }
-        }
-    }
-
-    #[test]
-    fn hints_name_pages_and_commands_that_exist() {
-        let root = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        let command = <crate::Cli as clap::CommandFactory>::command();
-        let of_rules =
-            Rule::ALL.iter().flat_map(|row| row.hint.into_iter().chain(row.hints_by_kind.iter().map(|h| h.1)));
-        for text in of_rules.chain(FailureKind::ALL.iter().map(|row| hint(row.kind))) {
-            for page in text.split([' ', ',', ';', ')', '(']).filter(|word| word.starts_with("docs/")) {
-                assert!(root.join(page).exists(), "{text}: {page}");
-            }
-            for words in text.split('`').filter_map(|code| code.strip_prefix("ostler ")) {
-                let verb = words.split(' ').next().unwrap();
-                if verb.starts_with("--") {
-                    continue;
-                }
-                let found = command.get_subcommands().find(|c| c.get_name() == verb);
-                let found = found.unwrap_or_else(|| panic!("{text}: no command {verb}"));
-                let next = words.split(' ').nth(1).filter(|_| found.has_subcommands());
-                let known = |next: &str| found.get_subcommands().any(|c| c.get_name() == next);
-                assert!(next.is_none_or(known), "{text}: {next:?}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_page_that_a_hint_names_is_shown_by_the_server() {
-        let of_server = |rule| Failure::rule(rule, "too much").detail("traceId", "trc_1");
-        let line = guide_line(&of_server(Rule::BodySize), "http://127.0.0.1:4747/");
-        assert_eq!(line.as_deref(), Some("  read: http://127.0.0.1:4747/guide/limits\n"));
-        assert_eq!(guide_line(&of_server(Rule::Timezone), "http://127.0.0.1:4747"), None, "its hint names no page");
-        let offline = Failure::rule(Rule::BodySize, "too much");
-        assert_eq!(guide_line(&offline, "http://127.0.0.1:4747"), None, "no server has reported it");
-    }
-
-    #[test]
-    fn the_hint_about_a_stopping_server_is_true_of_one_server_and_of_several() {
-        let hint = hint(FailureKind::Draining);
-        assert!(hint.contains("after its next start") && hint.contains("other servers of its store"), "{hint}");
-        assert!(!hint.contains("will respond"), "nobody knows that there is another: {hint}");
-    }
-
-    /// `OSTLER_BLESS=1` rewrites the page.
-    #[test]
-    fn every_kind_has_a_hint() {
-        let failure = |kind| Failure::new(kind, "it went wrong").detail("traceId", "trc_1");
-        let page: String = FailureKind::ALL.iter().map(|row| render(&failure(row.kind), Paint::PLAIN) + "\n").collect();
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/snapshots/error_kinds.txt");
-        if std::env::var_os("OSTLER_BLESS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        assert!(std::fs::read_to_string(path).unwrap_or_default() == page, "run the test with OSTLER_BLESS=1");
-    }
-
-    #[test]
-    fn every_problem_has_a_line() {
-        let problems = ["one is wrong", "two is wrong"].map(|message| Failure::invalid(Rule::Config, message));
-        let text = render(&Failure::check_all(problems.into()).unwrap_err(), Paint::PLAIN);
-        assert!(text.starts_with("error: one is wrong\n       two is wrong\n  kind: schema-invalid\n"), "{text}");
-    }
-
-    #[test]
-    fn a_message_cannot_drive_the_terminal() {
-        assert!(!render(&Failure::new(FailureKind::Internal, "\x1b]0;x\x07"), Paint::PLAIN).contains('\x1b'));
-    }
-}
+mod tests;

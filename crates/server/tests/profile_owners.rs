@@ -181,7 +181,13 @@ async fn each_tenants_run_carries_its_own_key_to_its_own_server(engine: Engine) 
         let created = server.caller(tenant).post("/api/v1/runs", &run_of(tenant, "mine")).await.with_status(201);
         let result = server.ended(&id(&created, "runId"), &id(&created["command"], "commandId")).await;
         assert_eq!(result["failureKind"], "provider-auth-failed", "{result}");
+        assert_eq!(result["profileTenantId"], tenant);
     }
+    let (url, _) = provider().await;
+    put(&server, "shared", of_model(&url, "operator")).await.with_status(200);
+    let created = server.caller("hwlab").post("/api/v1/runs", &run_of("hwlab", "shared")).await.with_status(201);
+    let result = server.ended(&id(&created, "runId"), &id(&created["command"], "commandId")).await;
+    assert_eq!((&result["failureKind"], &result["profileTenantId"]), (&json!("provider-auth-failed"), &Value::Null));
     let sent: Vec<_> = heard.iter().map(|sent| sent.lock().unwrap().clone()).collect();
     assert!(sent[0].contains(&format!("{KEY}-hwlab")) && !sent[0].contains("unidesk"), "{}", sent[0]);
     assert!(sent[1].contains(&format!("{KEY}-unidesk")) && !sent[1].contains("hwlab"), "{}", sent[1]);

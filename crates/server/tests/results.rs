@@ -29,6 +29,7 @@ fn fields() -> Vec<&'static str> {
         "nextAfterSeq",
         "openPermissions",
         "payloadsRemovedAt",
+        "profileTenantId",
         "reply",
         "retryOf",
         "runId",

@@ -401,6 +401,15 @@ mod tests {
         let command =
             "  next:    store its credential: `ostler profiles set mine < key.txt`; docs/provider-profiles.md";
         assert!(keyless.contains(command), "{keyless}");
+        let tenants = sample(|body| {
+            body["state"] = "failed".into();
+            body["terminalStatus"] = "failed".into();
+            body["failureKind"] = "provider-auth-failed".into();
+            body["backendProfile"] = "mine".into();
+            body["profileTenantId"] = "acme".into();
+        });
+        let tenants = text(&tenants);
+        assert!(tenants.contains("`ostler profiles set mine --tenant acme`"), "{tenants}");
         // Its message names the command.
         let unset = blocked(
             "the profile \"mine\" is not set up: it needs a config.toml: ostler profiles config mine --file FILE",

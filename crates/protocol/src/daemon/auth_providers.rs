@@ -273,7 +273,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{ids::slug, kernel::provider_profiles::Credential};
+    use crate::{
+        ids::slug,
+        kernel::provider_profiles::{Credential, ProfileOwner},
+    };
 
     fn check(request: Value) -> Result<ProviderInstall, Failure> {
         serde_json::from_value::<InstallProvider>(request).unwrap().check()
@@ -293,7 +296,7 @@ mod tests {
         assert_eq!(profiles, ["deepseek-deepseek-v4-pro", "deepseek-deepseek-v4-flash"]);
         let put = install.put(&install.models[0]).unwrap();
         let credential = Credential::default().put("deepseek-deepseek-v4-pro", &put).unwrap();
-        assert!(credential.home("deepseek-deepseek-v4-pro").is_ok());
+        assert!(credential.home(&ProfileOwner::Operator, "deepseek-deepseek-v4-pro").is_ok());
         assert!(!format!("{install:?}").contains("pl4nted"));
     }
 

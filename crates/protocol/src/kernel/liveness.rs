@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::{
-    Timestamp,
+    FailureKind, Timestamp,
     kernel::{
         commands::{Command, CommandState},
         events::EventType,
@@ -177,7 +177,7 @@ impl Liveness {
             external_profile: None,
             other_workspace: None,
             pod_reason: None,
-            suggested_action: suggestion(phase).to_owned(),
+            suggested_action: suggestion(phase, failure_kind(run, command)).to_owned(),
             recovery: command.and_then(|command| {
                 let is_held = lease.is_some_and(|lease| lease.is_live(now));
                 Recovery::of(phase, run, command, is_held)
@@ -274,7 +274,13 @@ fn age_ms(at: Timestamp, now: Timestamp) -> i64 {
     (now.as_millisecond() - at.as_millisecond()).max(0)
 }
 
-fn suggestion(phase: Phase) -> &'static str {
+/// How the command failed, or the run if it has no command. `None` if it has not ended, and if it completed.
+fn failure_kind(run: &Run, command: Option<&Command>) -> Option<FailureKind> {
+    let terminal = command.map_or(run.terminal.as_ref(), |command| command.terminal.as_ref());
+    terminal.and_then(|terminal| terminal.failure_kind)
+}
+
+fn suggestion(phase: Phase, failure_kind: Option<FailureKind>) -> &'static str {
     match phase {
         Phase::Idle => "submit a command",
         Phase::WaitingRunner => "wait for a runner to claim the run; create a runner job if the run has none",
@@ -287,6 +293,9 @@ fn suggestion(phase: Phase) -> &'static str {
         Phase::TransportDisconnected => "wait for the runner to reconnect, or cancel the command",
         Phase::RunnerHeartbeatStale => {
             "wait for the lease to expire; create a runner job if the server starts no other runner"
+        }
+        Phase::Terminal if failure_kind == Some(FailureKind::PermissionDenied) => {
+            "submit another turn to the session with other instructions, or retry the run and allow the request"
         }
         Phase::Terminal => "read the result",
     }

@@ -33,6 +33,9 @@ pub struct RunResult {
     /// The profile of the backend that the run is for.
     #[serde(default)]
     pub backend_profile: String,
+    /// The tenant that owns this profile, if the command failed. Null: it is the operator's, or the command did not fail.
+    #[serde(default)]
+    pub profile_tenant_id: Option<String>,
     /// The command's state, or the run's where it has no command.
     pub status: String,
     pub run_status: String,
@@ -213,6 +216,7 @@ impl RunResult {
             attempt_id: command.as_ref().and_then(|c| c.attempt_id).or(run.attempt_id),
             session_id: run.session_id.clone(),
             backend_profile: run.backend_profile.clone(),
+            profile_tenant_id: None,
             status: command.as_ref().map_or(run.status.as_str(), |c| c.state.as_str()).to_owned(),
             run_status: run.status.as_str().to_owned(),
             state: RunState::of(run.status, open_permissions.len() as i64, terminal.map(|t| t.status)),

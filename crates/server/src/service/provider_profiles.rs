@@ -39,7 +39,7 @@ use crate::{
 use changes::AuditedChange;
 pub use changes::list as list_changes;
 pub use external::{is_external, note as external_note, set_external_profile};
-pub(super) use owners::is_shown;
+pub(super) use owners::{is_shown, owning_tenant};
 pub(super) use programs::codex as codex_program;
 pub use readiness::{
     Furnishing, ModelFacts, check_named, check_ready, check_turn, furnish, has_credential, model_facts,
@@ -422,7 +422,7 @@ fn describe(
     let credential = secret.as_ref().map(|secret| secret.credential.clone()).unwrap_or_default();
     let ready = broken
         .or_else(|| shadowed.then(|| name_taken(profile)))
-        .map_or_else(|| readiness::home(secret.as_ref(), profile).map(|(config, _)| config), Err);
+        .map_or_else(|| readiness::home(secret.as_ref(), owner, profile).map(|(config, _)| config), Err);
     let ready = ready.and_then(|config| readiness::check_allowed(app, owner, &config).map(|()| config.agent));
     let missing = ready.as_ref().ok().and_then(|agent| programs::missing(agent, codex));
     let resource_version = secret.as_ref().map(|secret| secret.resource_version.clone());

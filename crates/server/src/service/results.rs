@@ -38,12 +38,17 @@ pub async fn get(
             all.into_iter().filter(|p| mine(p.command_id)).collect()
         }
     };
-    let (profile, job_id) = (row.run.backend_profile.clone(), row.run.standing_job_id);
+    let (profile, tenant_id, job_id) =
+        (row.run.backend_profile.clone(), row.run.tenant_id.clone(), row.run.standing_job_id);
     let mut result = RunResult::of(parts(row, open_permissions), app.now());
     provider_profiles::set_external_profile(app, &profile, &mut result.liveness);
     runner_jobs::set_other_workspace(app, job_id, &mut result.liveness).await?;
     runner_jobs::set_pod_reason(app, run_id, &mut result.liveness).await?;
     result.supervisor = result.liveness.supervisor();
+    if result.failure_kind.is_some() {
+        // For a command that changes the profile.
+        result.profile_tenant_id = provider_profiles::owning_tenant(app, &tenant_id, &profile).await;
+    }
     Ok(result)
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::Value;
 
-use super::{AgentConfig, Destination, ProfileConfig, PutCredential, config::fill, unavailable};
+use super::{AgentConfig, Destination, ProfileConfig, ProfileOwner, PutCredential, config::fill, unavailable};
 use crate::{
     Failure, Rule,
     json::hex,
@@ -117,11 +117,15 @@ impl Credential {
     }
 
     /// The files of the agent's home, by relative path. Each agent finds what it reads, and nothing else.
-    pub fn home(&self, profile: &str) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
+    pub fn home(
+        &self,
+        owner: &ProfileOwner,
+        profile: &str,
+    ) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
         let missing = self.missing(profile);
         if !missing.is_empty() {
-            let message = format!("the profile {profile:?} is not set up: {}", next_command(profile, &missing));
-            return Err(unavailable(Rule::ProfileSecretMissing, profile, message));
+            let message = format!("the profile {profile:?} is not set up: {}", next_command(owner, profile, &missing));
+            return Err(owner.unavailable(Rule::ProfileSecretMissing, profile, message));
         }
         let config = self.config(profile)?;
         let mut files = BTreeMap::new();
@@ -136,7 +140,7 @@ impl Credential {
                 for (path, template) in &config.files {
                     let filled = fill(template, |name| self.field(name)).ok_or_else(|| {
                         let message = format!("{path} wants a field that auth.json of {profile:?} does not have");
-                        unavailable(Rule::ProfileTemplate, profile, message)
+                        owner.unavailable(Rule::ProfileTemplate, profile, message)
                     })?;
                     files.insert(path.clone(), filled.into());
                 }
@@ -183,17 +187,18 @@ impl Credential {
 }
 
 /// The command that adds the missing files. A key alone is enough for `codex`: its config is written with it.
-fn next_command(profile: &str, missing: &[&str]) -> String {
+fn next_command(owner: &ProfileOwner, profile: &str, missing: &[&str]) -> String {
+    let tenant = owner.command_option();
     if missing == [CONFIG] {
         let contents = match profile {
             "model" => "write base_url and model to FILE",
             _ => "it needs a config.toml",
         };
-        return format!("{contents}: ostler profiles config {profile} --file FILE");
+        return format!("{contents}: ostler profiles config {profile}{tenant} --file FILE");
     }
     let config = if missing.contains(&CONFIG) && profile != "codex" { " --config FILE" } else { "" };
     let catalog = if missing.contains(&MODEL_CATALOG) { " --model-catalog FILE" } else { "" };
-    format!("ostler profiles set {profile}{config}{catalog} < key.txt")
+    format!("ostler profiles set {profile}{tenant}{config}{catalog} < key.txt")
 }
 
 fn is_named(field: &str, text: &str) -> bool {
@@ -281,7 +286,8 @@ mod tests {
 
     #[test]
     fn the_message_about_a_missing_file_is_the_command_that_adds_it() {
-        let message = |credential: Credential, profile| credential.home(profile).unwrap_err().message;
+        let message =
+            |credential: Credential, profile| credential.home(&ProfileOwner::Operator, profile).unwrap_err().message;
         let none = Credential::default;
         for (credential, profile, command) in [
             (none(), "codex", "not set up: ostler profiles set codex < key.txt"),
@@ -292,6 +298,12 @@ mod tests {
         ] {
             assert!(message(credential, profile).ends_with(command), "{profile}");
         }
+        let tenants = none().home(&ProfileOwner::of(Some("acme")), "mine").unwrap_err();
+        assert!(
+            tenants.message.ends_with("ostler profiles set mine --tenant acme --config FILE < key.txt"),
+            "{tenants}"
+        );
+        assert_eq!(tenants.details.unwrap()["tenantId"], "acme");
     }
 
     #[test]
@@ -358,7 +370,7 @@ mod tests {
         let auth = serde_json::json!({"OPENAI_API_KEY": KEY}).to_string();
         let names = |config: &str| {
             let credential = Credential::default().put("mine", &files(&[(AUTH, &auth), (CONFIG, config)])).unwrap();
-            credential.home("mine").unwrap().1
+            credential.home(&ProfileOwner::Operator, "mine").unwrap().1
         };
         let codex = names("model = \"m\"\n[ostler]\nagent = \"codex\"\n");
         assert_eq!(codex.keys().collect::<Vec<_>>(), [AUTH, CONFIG]);
@@ -372,14 +384,19 @@ mod tests {
 
     #[test]
     fn a_home_that_would_lack_something_is_not_made() {
-        let rule =
-            |credential: Credential, profile| credential.home(profile).unwrap_err().rule_name().unwrap().to_owned();
+        let rule = |credential: Credential, profile| {
+            credential.home(&ProfileOwner::Operator, profile).unwrap_err().rule_name().unwrap().to_owned()
+        };
         assert_eq!(rule(Credential::default(), "codex"), "profile-secret-missing");
         assert_eq!(rule(Credential::default(), "model"), "profile-secret-missing");
         let acp = "[ostler]\nagent = \"acp\"\ncommand = [\"q\"]\n[ostler.files]\nx = '${A}'\n";
         assert_eq!(rule(Credential::default().put_config(acp).unwrap().0, "mine"), "profile-template");
         let local = Credential::default().put_config(MODEL).unwrap().0;
-        assert_eq!(local.home("model").unwrap().1.len(), 0, "a local model server wants no key");
+        assert_eq!(
+            local.home(&ProfileOwner::Operator, "model").unwrap().1.len(),
+            0,
+            "a local model server wants no key"
+        );
     }
 
     #[test]

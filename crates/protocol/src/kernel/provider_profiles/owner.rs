@@ -2,8 +2,8 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{SECRET_PREFIX, secret_name};
-use crate::json::hex;
+use super::{SECRET_PREFIX, secret_name, unavailable};
+use crate::{Failure, Rule, json::hex};
 
 /// Hexadecimal digits of a tenant's hash in the names of its stored secrets.
 const TENANT_DIGITS: usize = 32;
@@ -25,6 +25,26 @@ impl ProfileOwner {
         match self {
             Self::Operator => None,
             Self::Tenant(tenant_id) => Some(tenant_id),
+        }
+    }
+
+    /// The option that names the owner in a command, with a space before it. Empty for the operator.
+    pub(super) fn command_option(&self) -> String {
+        let Some(tenant_id) = self.tenant_id() else { return String::new() };
+        let mark = if tenant_id.starts_with('-') { '=' } else { ' ' };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/.:-_@%+=,".contains(c);
+        match !tenant_id.is_empty() && !tenant_id.starts_with('=') && tenant_id.chars().all(is_plain) {
+            true => format!(" --tenant{mark}{tenant_id}"),
+            false => format!(" --tenant{mark}'{}'", tenant_id.replace('\'', r"'\''")),
+        }
+    }
+
+    /// A failure about the owner's profile, with the details from which a client makes the command that mends it.
+    pub fn unavailable(&self, rule: Rule, profile: &str, message: impl Into<String>) -> Failure {
+        let failure = unavailable(rule, profile, message);
+        match self.tenant_id() {
+            Some(tenant_id) => failure.detail("tenantId", tenant_id),
+            None => failure,
         }
     }
 
@@ -57,6 +77,19 @@ impl ProfileOwner {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_command_names_the_tenant_as_one_word() {
+        for (tenant_id, option) in [
+            (None, ""),
+            (Some("acme-2"), " --tenant acme-2"),
+            (Some("-x"), " --tenant=-x"),
+            (Some("a b; id"), " --tenant 'a b; id'"),
+            (Some("it's"), r" --tenant 'it'\''s'"),
+        ] {
+            assert_eq!(ProfileOwner::of(tenant_id).command_option(), option);
+        }
+    }
 
     #[test]
     fn no_two_owners_share_a_stored_name() {

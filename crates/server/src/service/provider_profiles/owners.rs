@@ -1,16 +1,23 @@
 //! Which owner's profile a name refers to. The operator's profiles are for every tenant; a tenant's are for itself. A name of the
 //! operator's always means the operator's profile, so that no tenant can put another one in its place.
 
+use std::time::Duration;
+
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     kernel::provider_profiles::{AgentKind, BUILT_IN, ProfileOwner, ProfileScope, ProviderProfile},
 };
+
+use tokio::time::timeout;
 
 use crate::{
     app::App,
     auth::{Access, Principal},
     secrets::Secret,
 };
+
+/// How long a response waits for the owner of a profile. A cluster that keeps the secrets may be away.
+const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
 /// The owner whose profile a caller writes: the tenant that is named, otherwise the caller's own.
 pub(super) fn of_write(caller: &Principal, scope: &ProfileScope) -> Result<ProfileOwner, Failure> {
@@ -82,6 +89,18 @@ pub(super) async fn find(
     let owner = ProfileOwner::of(Some(tenant_id));
     let secret = app.secrets.get(&owner.stored_name(profile)).await?;
     Ok(secret.map(|secret| (owner, Some(secret))))
+}
+
+/// The tenant whose profile a run of this tenant means by a name. `None` if the profile is the operator's or does not exist, and if
+/// the secrets cannot be read in time.
+pub(in crate::service) async fn owning_tenant(app: &App, tenant_id: &str, profile: &str) -> Option<String> {
+    if BUILT_IN.contains(&profile) || profile == "scripted" {
+        return None;
+    }
+    // The names suffice, also if the secret cannot be opened.
+    let stored = timeout(LOOKUP_MAX, app.secrets.list()).await.ok()?.ok()?;
+    let is_tenants = stored.contains(&ProfileOwner::of(Some(tenant_id)).stored_name(profile));
+    (is_tenants && !is_operators(&stored, profile)).then(|| tenant_id.to_owned())
 }
 
 fn tenant_required() -> Failure {

@@ -91,7 +91,7 @@ pub async fn furnish(app: &App, tenant_id: &str, profile: &str) -> Result<Furnis
     if let Some(secret) = &secret {
         learn(app, &secret.credential);
     }
-    let (config, files) = home(secret.as_ref(), profile)?;
+    let (config, files) = home(secret.as_ref(), &owner, profile)?;
     // The operator's current rules apply, not those from when the profile was set.
     check_allowed(app, &owner, &config)?;
     check_addresses(app, &owner, &config).await?;
@@ -124,6 +124,7 @@ pub async fn model_facts(app: &App, tenant_id: &str, profile: &str) -> Result<Mo
 /// The config of a profile and the files of its agent's home.
 pub(super) fn home(
     secret: Option<&Secret>,
+    owner: &ProfileOwner,
     profile: &str,
 ) -> Result<(ProfileConfig, BTreeMap<String, SecretString>), Failure> {
     if secret.is_some_and(|secret| secret.credential_dropped) {
@@ -131,9 +132,9 @@ pub(super) fn home(
             "the credential of the profile {profile:?} was removed, because its config names another server or command; \
              set it again, or delete the profile if it needs none"
         );
-        return Err(Failure::rule(Rule::CredentialDropped, message).detail("profile", profile));
+        return Err(owner.unavailable(Rule::CredentialDropped, profile, message));
     }
-    secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(profile)
+    secret.map(|secret| secret.credential.clone()).unwrap_or_default().home(owner, profile)
 }
 
 /// Rejects a tenant's config that names a program, or a server that is not public, unless the operator allows it. Codex connects
