@@ -133,7 +133,7 @@ async fn by_hand(connection: &Connection, args: &RunnerArgs) -> Result<Option<Ru
     let prepared = tokio::select! {
         prepared = prepare(&connection, args) => prepared.map_err(|failure| connection.explain(failure))?,
         () = signals.next() => {
-            let outcome = RunnerOutcome { status: RunnerStatus::Stopped, turns: 0, failure: None, last_end: None };
+            let outcome = RunnerOutcome { status: RunnerStatus::Stopped, turns: 0, failure: None, last_end: None, is_job_ended: false };
             return Ok(Some(outcome));
         }
     };

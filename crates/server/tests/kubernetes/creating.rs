@@ -13,9 +13,18 @@ use crate::{
 async fn an_order_becomes_one_job_with_a_secret_that_it_owns(engine: Engine) {
     let cluster = TestCluster::any();
     let server = cluster.server(engine).await;
-    let (run_id, _, job) = ordered_job(&server).await;
+    // A run of the tenant `hwlab`: T5 of the published run manager.
+    let (run_id, command_id, job) = ordered_job(&server).await;
     let name = id(&job, "jobName");
     assert!(name.starts_with("ostler-run-"), "{name}");
+    assert_eq!(server.run(&run_id).await["tenantId"], "hwlab");
+    assert_eq!((&job["runId"], &job["commandId"]), (&json!(run_id), &json!(command_id)));
+    for field in ["runnerJobId", "attemptId", "runnerId", "logPath"] {
+        assert!(job[field].as_str().is_some_and(|text| !text.is_empty()), "{field} in {job}");
+    }
+    for poll in ["job", "events", "result"] {
+        server.get(&id(&job["poll"], poll)).await.with_status(200);
+    }
     assert_eq!((&job["launcher"], &job["namespace"]), (&json!("kubernetes"), &json!(cluster.cluster.namespace())));
     assert_eq!(job["retention"]["ttlSecondsAfterFinished"], 3_600);
     assert_eq!(job["retention"]["preCreateCleanup"], json!({"finishedJobsMax": 100, "activeJobsMax": 500}));

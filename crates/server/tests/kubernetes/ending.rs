@@ -6,7 +6,10 @@ use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job};
-use crate::harness::{Engine, both_engines, eventually, id};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id};
+
+/// How long a watch is late. Many comparisons with the cluster fall into it.
+const LATE: Duration = Duration::from_millis(800);
 
 #[both_engines]
 async fn a_pod_is_shown_from_its_image_to_its_exit_code(engine: Engine) {
@@ -84,6 +87,34 @@ async fn a_job_that_vanished_is_replaced_only_after_its_lease_has_expired(engine
 }
 
 #[both_engines]
+async fn a_runner_whose_lease_has_expired_gets_a_grace_period_before_its_job_is_deleted(engine: Engine) {
+    const GRACE: Duration = Duration::from_secs(1);
+    let cluster = TestCluster::start();
+    let server = TestServer::with(engine, |setup| {
+        cluster.choose(setup);
+        setup.config.kubernetes.grace_s = GRACE.as_secs() as u32;
+    })
+    .await;
+    let (run_id, command_id, job) = ordered_job(&server).await;
+    let name = id(&job, "jobName");
+    let pod = cluster.pod_of(&name).await;
+    cluster.report(&pod, "Running", &json!({"running": {}}));
+    let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
+    runner.ack(&command_id).await;
+    // Long enough that a server which forgets the lease would have deleted the Job.
+    tokio::time::sleep(LATE).await;
+    runner.heartbeat().await;
+    let expired = tokio::time::Instant::now();
+    server.clock.advance_ms(60_001);
+    eventually("the Job is deleted", async || cluster.job(&name).is_none().then_some(())).await;
+    assert!(expired.elapsed() >= GRACE, "deleted after {:?}", expired.elapsed());
+    cluster.created(&format!("{name}-2")).await;
+    let ends = server.events_of(&run_id, "backend_status").await;
+    let end = ends.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap();
+    assert_eq!(end["payload"]["end"]["status"], "stuck", "{end}");
+}
+
+#[both_engines]
 async fn a_pod_outlives_the_server_that_started_it(engine: Engine) {
     let cluster = TestCluster::any();
     let mut server = cluster.server(engine).await;
@@ -99,9 +130,6 @@ async fn a_pod_outlives_the_server_that_started_it(engine: Engine) {
     cluster.created(&format!("{name}-2")).await;
     assert_eq!(cluster.job_names().len(), 2);
 }
-
-/// How long a watch is late. Many comparisons with the cluster fall into it.
-const LATE: Duration = Duration::from_millis(800);
 
 /// Ends the server's watches. The next one of this resource starts late.
 async fn delay_watch(cluster: &TestCluster, resource: &str) {

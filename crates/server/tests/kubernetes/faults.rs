@@ -1,5 +1,7 @@
 //! An API server that fails, forgets and goes away: nothing is started twice, nothing is lost.
 
+use std::time::Duration;
+
 use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
@@ -10,7 +12,7 @@ use crate::{
 };
 
 /// Several times the interval in which each server compares its jobs with the cluster.
-const LATER_LOOKS: std::time::Duration = std::time::Duration::from_millis(400);
+const LATER_LOOKS: Duration = Duration::from_millis(400);
 
 #[both_engines]
 async fn a_lost_response_makes_no_second_job(engine: Engine) {
@@ -55,6 +57,57 @@ async fn an_api_server_that_was_away_finds_its_jobs_and_no_others(engine: Engine
     cluster.created(&id(&later, "jobName")).await;
     job_shows(&server, &job, "that it runs", |job| job["observed"]["phase"] == "running").await;
     assert_eq!(cluster.job_names().len(), 2);
+}
+
+#[test]
+fn two_servers_lose_nothing_and_start_nothing_twice_while_the_api_server_is_away_for_a_minute() {
+    run(async {
+        let mut cluster = TestCluster::start();
+        let one = cluster.server(Engine::Postgres).await;
+        let keys = one.config.server.data_dir.clone().unwrap();
+        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        // Two runners are at work. One of them ends while the API server is away.
+        let mut at_work = vec![];
+        for server in [&one, &two] {
+            let (run_id, command_id, job) = ordered_job(server).await;
+            let pod = cluster.pod_of(&id(&job, "jobName")).await;
+            cluster.report(&pod, "Running", &json!({"running": {}}));
+            let runner = server.claim(&run_id, &id(&job, "runnerId")).await;
+            runner.ack(&command_id).await;
+            at_work.push((runner, command_id, job, pod));
+        }
+        let [(working, working_command, _, _), (ending, ending_command, ended_job, ended_pod)] = &at_work[..] else {
+            unreachable!()
+        };
+        cluster.api().cut_off(true);
+        let mut expected: Vec<_> = at_work.iter().map(|(_, _, job, _)| id(job, "jobName")).collect();
+        for server in [&one, &two, &one, &two] {
+            expected.push(id(&ordered_job(server).await.2, "jobName"));
+        }
+        for _ in 0..6 {
+            one.clock.advance_ms(10_000);
+            working.heartbeat().await;
+            ending.heartbeat().await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        ending.end(ending_command, "completed").await;
+        ending.release().await;
+        cluster.report(ended_pod, "Succeeded", &json!({"terminated": {"exitCode": 0}}));
+        assert_eq!(cluster.job_names().len(), at_work.len(), "nothing can be created");
+        cluster.api_mut().restart().unwrap();
+        cluster.api().cut_off(false);
+        for name in &expected {
+            cluster.created(name).await;
+        }
+        job_shows(&one, ended_job, "its end", |job| job["phase"] == "succeeded").await;
+        tokio::time::sleep(LATER_LOOKS).await;
+        let mut names = cluster.job_names();
+        names.sort();
+        expected.sort();
+        assert_eq!(names, expected);
+        working.heartbeat().await;
+        assert_eq!(two.command(&working.run_id, working_command).await["state"], "acked");
+    });
 }
 
 #[both_engines]

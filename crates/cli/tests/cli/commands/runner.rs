@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{
     http::Http,
-    process::{Guarded, Server, eventually},
+    process::{Guarded, Server, eventually, stdout_of},
     runner::{count, run_request, select, submit},
     test_home::{Engine, TestHome, both_engines},
 };
@@ -284,9 +284,8 @@ fn a_runners_token_is_valid_for_its_own_run_while_its_job_runs(engine: Engine) {
     server.stop();
 }
 
-#[both_engines]
-fn a_child_process_reaches_a_server_with_tls(engine: Engine) {
-    let mut home = home(engine);
+/// A server with TLS, whose certificate is the file `web.crt`.
+fn serve_with_tls(home: &mut TestHome) -> Server {
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=ostler", "-addext", "subjectAltName=IP:127.0.0.1"])
@@ -298,6 +297,13 @@ fn a_child_process_reaches_a_server_with_tls(engine: Engine) {
     home.flags = ["--tls-cert", "web.crt", "--tls-key", "web.key"].map(String::from).to_vec();
     let server = home.serve();
     assert!(server.url().starts_with("https://"), "{}", server.url());
+    server
+}
+
+#[both_engines]
+fn a_child_process_reaches_a_server_with_tls(engine: Engine) {
+    let mut home = home(engine);
+    let server = serve_with_tls(&mut home);
     // Only this client trusts the certificate by its name. The server and its children know no authority.
     let mut client = home.command(&["run", "--profile", "scripted", "say hello"]);
     client.env("OSTLER_SERVER", server.url()).env("SSL_CERT_FILE", home.path("web.crt"));
@@ -306,6 +312,31 @@ fn a_child_process_reaches_a_server_with_tls(engine: Engine) {
     assert!(String::from_utf8(output.stdout).unwrap().contains("say hello"));
     server.stop();
     home.assert_verified();
+}
+
+#[test]
+fn a_runner_trusts_the_authority_that_its_environment_names() {
+    let mut home = home(Engine::Sqlite).without_runner();
+    let server = serve_with_tls(&mut home);
+    let with_ca = |args: &[&str]| {
+        let mut command = home.command(args);
+        command.env("OSTLER_SERVER", server.url()).env("OSTLER_CA_FILE", home.path("web.crt"));
+        command
+    };
+    let run_id = stdout_of(with_ca(&["run", "--detach", "say hello"]).output().unwrap()).trim().to_owned();
+    // As in a pod, whose manager has a certificate of the cluster's authority.
+    let mut runner = with_ca(&["runner"]);
+    runner.env("AGENTRUN_MANAGER_URL", server.url()).env("AGENTRUN_RUN_ID", &run_id).env_remove("OSTLER_SERVER");
+    runner.env("AGENTRUN_RUNNER_ID", "pod-1").env("AGENTRUN_RUNNER_ONE_SHOT", "true");
+    let output = runner.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let result = stdout_of(with_ca(&["result", &run_id, "-o", "json"]).output().unwrap());
+    let result: Value = serde_json::from_str(&result).unwrap();
+    assert_eq!((&result["state"], &result["reply"]), (&json!("completed"), &json!("say hello")));
+    let mut stranger = home.command(&["ps"]);
+    stranger.env("OSTLER_SERVER", server.url());
+    assert_eq!(stranger.output().unwrap().status.code(), Some(7), "nothing else names the authority");
+    server.stop();
 }
 
 #[both_engines]

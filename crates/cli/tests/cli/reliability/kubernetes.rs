@@ -18,7 +18,7 @@ use crate::{
         process::{Server, eventually, stdout_of},
         runner::run_request,
         shell_agent,
-        test_home::{Engine, TestHome, both_engines},
+        test_home::{Engine, TestHome, both_engines, one_engine},
     },
 };
 
@@ -160,6 +160,67 @@ fn a_pod_that_is_killed_in_a_turn_is_replaced(engine: Engine) {
     let phases: Vec<_> = http.events(&run_id).iter().map(|event| event["payload"]["phase"].clone()).collect();
     assert!(phases.contains(&json!("runner-ended")), "{phases:?}");
     assert_eq!(setup.cluster.objects("jobs").len(), 2);
+}
+
+/// A turn that begins a tool call without an end, and then takes its time.
+fn with_open_call() -> String {
+    let call = json!({"name": "deploy", "leaveOpen": true});
+    json!({"script": [{"say": "first"}, {"tool": call}, {"wait": 1_500}, {"say": "done"}]}).to_string()
+}
+
+fn has_begun_call(http: &mut Http, run_id: &str) {
+    eventually("the call has begun", || {
+        http.events(run_id).iter().any(|event| event["type"] == "tool_call").then_some(())
+    });
+}
+
+/// The statuses of the tool calls of a run, in order.
+fn calls(http: &mut Http, run_id: &str) -> Vec<String> {
+    let events = http.events(run_id);
+    events.iter().filter(|event| event["type"] == "tool_call").map(|event| text(&event["payload"]["status"])).collect()
+}
+
+#[one_engine]
+fn a_pod_that_is_evicted_in_a_turn_is_replaced(engine: Engine) {
+    let setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &with_open_call());
+    let pod = setup.running_pod(&text(&job["jobName"]));
+    has_begun_call(&mut http, &run_id);
+    assert!(setup.node.evict(&pod, "The node was low on resource: memory."));
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    let events = http.events(&run_id);
+    let end = events.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap();
+    assert_eq!(end["payload"]["end"]["reason"], "Evicted", "{end}");
+    assert_eq!(calls(&mut http, &run_id)[..2], ["started", "outcome-unknown"]);
+}
+
+#[both_engines]
+fn a_turn_on_a_node_that_is_gone_is_continued_after_its_lease(engine: Engine) {
+    let mut setup = ClusterServer::launch(engine);
+    let mut http = Http::new(setup.server());
+    let (run_id, command_id, job) = setup.start_run(&mut http, &with_open_call());
+    let name = text(&job["jobName"]);
+    let pod = setup.running_pod(&name);
+    has_begun_call(&mut http, &run_id);
+    setup.node.power_off();
+    // The cluster has noticed: it removes the node, and then the pods of the node.
+    match setup.cluster.own() {
+        Some(api) => assert!(api.remove("nodes", "", setup.cluster.node())),
+        None => assert!(setup.cluster.remove("pods", &pod)),
+    }
+    setup.node = setup.cluster.start_node(&[(IMAGE, Path::new(env!("CARGO_BIN_EXE_ostler")))]).unwrap();
+    let ended = result(&mut http, &run_id, &command_id);
+    assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
+    assert_eq!(calls(&mut http, &run_id)[..2], ["started", "outcome-unknown"]);
+    // The first runner was gone without a sign, so only the end of its lease let another one continue.
+    let path = text(&job["poll"]["job"]);
+    let job = eventually("the job ends", || Some(http.get(&path).good()).filter(|job| job["phase"] == "succeeded"));
+    assert_eq!((&job["attempt"], &job["jobName"]), (&json!(2), &json!(format!("{name}-2"))));
+    let events = http.events(&run_id);
+    let end = events.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap();
+    assert_eq!(end["payload"]["end"]["category"], "runner-job-observe-failed", "{end}");
 }
 
 #[both_engines]
