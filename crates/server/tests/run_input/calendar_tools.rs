@@ -1,5 +1,7 @@
 //! The calendar as an agent's tools: the zone of an event by the protocol's fixed order, and results that say what was written.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ostler_protocol::{
     FailureKind::RunInputInvalid, kernel::policy::Approval, run_input::agui::input::ClientTime,
     tools::calls::call_digest,
@@ -15,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{
-    harness::{Engine, TestServer, both_engines, eventually, id},
+    harness::{Engine, TestServer, both_engines, id},
     run_input::runs::{self, kinds},
 };
 
@@ -257,32 +259,58 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_result_of_each_of_several_calls_comes_in_the_run_that_permits_it(engine: Engine) {
+async fn a_person_is_asked_at_once_about_all_calls_of_a_reply(engine: Engine) {
     let endpoint = chat();
     let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
     let ada = runs::user(&server, "ada", &["local"]).await;
     let (first, mut second) = (create(Some("UTC")), create(Some("UTC")));
     second["title"] = json!("Lunch");
-    let prompt = format!("[[call:calendar_write {first}||calendar_write {second}]]");
-    let mut told = runs::told(&ada.stream(&runs::message("run-1", &prompt)).await.text);
-    let mut answered = vec![];
-    for run_id in ["run-2", "run-3"] {
-        let interrupts = told.pop().unwrap().event["outcome"]["interrupts"].take();
-        let [interrupt] = interrupts.as_array().unwrap().as_slice() else { panic!("{interrupts}") };
-        // The second one must be there before the first is answered.
-        eventually("both are asked", async || {
-            (server.permissions(&ada.run_of_thread().await).await.len() == 2).then_some(())
-        })
-        .await;
-        ada.resume(run_id, &[(&id(interrupt, "id"), json!({"approved": true}))]).await.with_status(202);
-        told = ada.told(run_id).await;
-        let results: Vec<_> = told.iter().filter(|told| told.kind() == "TOOL_CALL_RESULT").collect();
-        assert_eq!(results.len(), 1, "{told:?}");
-        assert_eq!(results[0].event["toolCallId"], interrupt["toolCallId"]);
-        answered.push(interrupt["toolCallId"].clone());
-    }
-    assert_ne!(answered[0], answered[1]);
+    let prompt = format!("[[call:calendar_write {first}||time_now {{}}||calendar_write {second}]]");
+    let told = runs::told(&ada.stream(&runs::message("run-1", &prompt)).await.text);
+    let outcome = &told.last().unwrap().event["outcome"];
+    let interrupts = outcome["interrupts"].as_array().unwrap_or_else(|| panic!("{outcome}")).clone();
+    assert_eq!(interrupts.len(), 2, "{outcome}");
+    let titles: BTreeSet<_> = interrupts.iter().map(|asked| asked["metadata"]["arguments"]["title"].as_str()).collect();
+    assert_eq!(titles, BTreeSet::from([Some("Breakfast"), Some("Lunch")]));
+    let ids: Vec<_> = interrupts.iter().map(|asked| id(asked, "id")).collect();
+    let yes = || json!({"approved": true});
+    let partial = ada.resume("run-2", &[(&ids[0], yes())]).await.refused(RunInputInvalid);
+    assert_eq!((partial.rule.as_str(), &partial.details["interruptIds"]), ("interrupts-open", &json!([ids[1]])));
+    let no = json!({"approved": false});
+    ada.resume("run-2", &[(&ids[0], yes()), (&ids[1], no)]).await.with_status(202);
+    let told = ada.told("run-2").await;
+    let results = told.iter().filter(|told| told.kind() == "TOOL_CALL_RESULT");
+    let results: BTreeMap<_, _> =
+        results.map(|told| (id(&told.event, "toolCallId"), id(&told.event["metadata"], "status"))).collect();
+    let of = |asked: &Value| results[asked["toolCallId"].as_str().unwrap()].as_str();
+    assert_eq!((of(&interrupts[0]), of(&interrupts[1])), ("completed", "declined"), "{told:?}");
     assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+}
+
+/// The attempt that continues the turn makes the calls again, and its requests have other ids.
+#[both_engines]
+async fn calls_are_permitted_by_the_ids_from_before_a_restart(engine: Engine) {
+    let endpoint = chat();
+    let mut server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
+    let (first, mut second) = (create(Some("UTC")), create(Some("UTC")));
+    second["title"] = json!("Lunch");
+    let prompt = format!("[[call:calendar_write {first}||calendar_write {second}]]");
+    let told = runs::told(&server.stream(&runs::message("run-1", &prompt)).await.text);
+    let interrupts = told.last().unwrap().event["outcome"]["interrupts"].as_array().unwrap().clone();
+    let mut edited = interrupts[1]["metadata"]["arguments"].clone();
+    edited["starts_at"] = json!("2026-03-17T12:00");
+    let edits = json!({"approved": true, "editedArgs": edited});
+    server.restart().await;
+    let ids: Vec<_> = interrupts.iter().map(|asked| id(asked, "id")).collect();
+    let answers = [(ids[0].as_str(), json!({"approved": true})), (ids[1].as_str(), edits)];
+    server.resume("run-2", &answers).await.with_status(202);
+    let told = server.told("run-2").await;
+    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+    let window = "/api/v1/calendar-events/occurrences?from=2026-03-17T00:00:00Z&to=2026-03-18T00:00:00Z";
+    let found = server.get(window).await.with_status(200);
+    let mut starts: Vec<_> = found["occurrences"].as_array().unwrap().iter().map(|at| id(at, "local")).collect();
+    starts.sort_unstable();
+    assert_eq!(starts, ["2026-03-17T09:00:00+00:00", "2026-03-17T12:00:00+00:00"]);
 }
 
 /// The arguments of the first of these calls.

@@ -4,6 +4,7 @@
 mod earlier;
 mod edits;
 mod front_end;
+mod interrupts;
 mod job_context;
 mod runtime;
 mod stream;
@@ -17,7 +18,7 @@ use ostler_protocol::{
         commands::{CommandType, CreateCommand},
         context::{Context, UsersClock},
         labels::Labels,
-        operations::{ACTIVE_COMMAND, CancelCommandOp, PermissionAnswer, Submission, SubmitOp},
+        operations::{ACTIVE_COMMAND, CancelCommandOp, Choice, PermissionAnswer, Submission, SubmitOp},
         permissions::Voter,
         provider_profiles::secret_ref,
         runs::CreateRun,
@@ -374,7 +375,7 @@ async fn run_request(app: &App, session: &Session, payload: RawJson) -> Result<C
     })
 }
 
-/// Answers to interrupts. Fails if the thread does not exist.
+/// Answers to interrupts, each to the request that its interrupt stands for now. Fails if the thread does not exist.
 async fn resume(
     app: &App,
     entries: &[ResumeEntry],
@@ -382,20 +383,22 @@ async fn resume(
     voter: Voter,
 ) -> Result<Submission, Failure> {
     let unknown = || Failure::rule(Rule::InterruptUnknown, "the thread has no such interrupt");
-    let run_id = thread.ok_or_else(unknown)?.last_run_id;
-    let mut answers = vec![];
+    let thread = thread.ok_or_else(unknown)?;
+    let run_id = thread.last_run_id.ok_or_else(unknown)?;
+    let (mut answers, until) = (vec![], interrupts::wait_until());
     for entry in entries {
         let permission_id: PermissionId = entry.interrupt_id.parse().map_err(|_| unknown())?;
+        let request =
+            interrupts::current_request(app, thread, (run_id, permission_id), until).await?.ok_or_else(unknown)?;
+        let choice = entry.choice();
+        if interrupts::is_superseded(&request) && choice != Choice::Cancel {
+            return Err(interrupts::not_requested_again(app, &request).await?);
+        }
         let edited = match entry.edited_args() {
             None => None,
-            Some(edited) => {
-                let run_id = run_id.ok_or_else(unknown)?;
-                let request = store::kernel::permissions::get(&app.db, run_id, permission_id).await?;
-                let request = request.ok_or_else(unknown)?;
-                Some(edits::read(app, &request, edited).await?)
-            }
+            Some(edited) => Some(edits::read(app, &request, edited).await?),
         };
-        answers.push(PermissionAnswer { permission_id, choice: entry.choice(), edited });
+        answers.push(PermissionAnswer { permission_id: request.permission_id, choice, edited });
     }
     Ok(Submission::Answers { answers, voter })
 }

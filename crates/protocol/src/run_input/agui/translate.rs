@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use self::{
     activities::Activities, documents::StateDocument, questions::Questions, streamed::StreamedMessages, tools::Tools,
 };
-pub use self::{documents::TranslatorState, place::EventPlace};
+pub use self::{documents::TranslatorState, place::EventPlace, tools::announced_call_ids};
 use super::{
     events::{
         AgUiEvent, COUNT_MAX, EventBody, Outcome, PROTOCOL_VERSION, Patch, ReplayedInput, SnapshotMessage, TokenUsage,
@@ -270,7 +270,10 @@ impl Translator {
             EventType::BackendStatus => self.phase(payload, seq, out),
             EventType::PermissionRequest => {
                 self.questions.open(event, payload, &mut self.tools, out);
-                self.interrupt(seq, out);
+                // Requests of one set are appended together, and the last of them ends the run.
+                if payload["withNext"] != true {
+                    self.interrupt(seq, out);
+                }
             }
             EventType::PermissionResolved => {
                 let call = self.questions.resolved(payload);

@@ -151,12 +151,49 @@ async fn a_new_thread_may_begin_with_calls_and_results_in_both_forms(engine: Eng
     assert_eq!((words(&streamed), pending(&streamed)), (words(&queued), vec![]), "{streamed:?}");
     let again = run(&server, &body).await;
     assert_eq!(again, streamed, "the same run again is the same");
+    // The client sends them again with its transcript.
+    let mut next = body.clone();
+    next["runId"] = json!("run-2");
+    let reply = json!({"id": "a2", "role": "assistant", "content": words(&streamed)});
+    let user = json!({"id": "u2", "role": "user", "content": "thanks"});
+    next["messages"].as_array_mut().unwrap().extend([reply, user]);
+    assert_eq!(words(&run(&server, &next).await), "thanks");
     // A transcript with earlier messages is one of a thread that exists.
     body["threadId"] = json!("550e8400-e29b-41d4-a716-446655440010");
     let earlier = json!({"id": "m0", "role": "user", "content": "before"});
     body["messages"].as_array_mut().unwrap().insert(0, earlier);
     let refused = server.stream(&body).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
     assert_eq!(refused.message, "RunAgentInput.messages contains earlier messages that the thread does not have");
+}
+
+/// A transcript is dropped once it was compared with the thread.
+#[both_engines]
+async fn calls_in_a_transcript_that_the_thread_does_not_have_are_rejected_by_name(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let call = json!({"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let called = json!({"id": "a1", "role": "assistant", "toolCalls": [call]});
+    let transcript = |run_id: &str, earlier: &[&Value]| {
+        let mut body = message(run_id, "hello");
+        let user = body["messages"][0].take();
+        body["messages"] = earlier.iter().copied().cloned().chain([user]).collect();
+        body
+    };
+    let rejected = async |body: &Value, field: &str| {
+        let refused = server.stream(body).await.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
+        let expected = format!("RunAgentInput.{field} is \"c1\", and the thread has no such tool call");
+        assert_eq!(refused.message, expected);
+    };
+    let new = transcript("run-1", &[&called, &result("c1", "12 °C")]);
+    rejected(&new, "messages[0].toolCalls[0].id").await;
+    rejected(&transcript("run-1", &[&result("c1", "12 °C")]), "messages[0].toolCallId").await;
+    let first = run(&server, &with_tools("run-1", &calling())).await;
+    let pending = pending(&first).remove(0);
+    let own = json!({"id": pending, "role": "assistant", "toolCalls": [{"id": pending, "type": "function",
+        "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]});
+    let known = [&own, &result(&pending, "12 °C")];
+    rejected(&transcript("run-2", &[known[0], known[1], &called]), "messages[2].toolCalls[0].id").await;
+    let told = run(&server, &transcript("run-2", &known)).await;
+    assert_eq!(words(&told), "[Result of the tool get_weather] 12 °C\n\nhello");
 }
 
 #[both_engines]

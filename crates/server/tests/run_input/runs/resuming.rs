@@ -205,3 +205,43 @@ async fn a_resume_that_answers_twice_or_ahead_is_refused(engine: Engine) {
     assert_eq!(second.last().unwrap().event["outcome"]["interrupts"][0]["id"], ids[1].as_str(), "{second:?}");
     server.resume("run-3", &ahead[1..]).await.with_status(202);
 }
+
+/// The attempt that continues the turn after the restart makes the same request under another id.
+#[both_engines]
+async fn an_interrupt_is_answered_by_its_old_id_after_a_restart(engine: Engine) {
+    let mut server = TestServer::with_runner(engine).await;
+    let first = told(&server.stream(&message("run-1", ASKING)).await.text);
+    let interrupt = id(&first.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    server.restart().await;
+    server.resume("run-2", &[(&interrupt, yes())]).await.with_status(202);
+    let second = server.told("run-2").await;
+    assert!(words(&second).ends_with("Done."), "{second:?}");
+    assert_eq!(second.last().unwrap().event["outcome"]["type"], "success");
+    // Sent again under another name, it has no further effect. Another answer is rejected.
+    server.resume("run-3", &[(&interrupt, yes())]).await.with_status(202);
+    assert_eq!(words(&server.told("run-3").await), words(&second));
+    let refused = server.resume("run-4", &[(&interrupt, json!({"approved": false}))]).await;
+    assert_eq!(refused.refused(RunInputInvalid).rule, "interrupt-resolved");
+    let run = server.run_of_thread().await;
+    assert_eq!(server.events_of(&run, "permission_request").await.len(), 2, "the agent has asked twice");
+    assert_eq!(server.told("run-1").await, first);
+}
+
+#[both_engines]
+async fn an_interrupt_of_an_earlier_attempt_answers_no_other_request(engine: Engine) {
+    let (server, runner, command) = asked(engine).await;
+    let first = permission(1);
+    runner.try_patch_lease(json!({"release": true})).await.with_status(200);
+    let runner = server.claim(&runner.run_id, "runner-a").await;
+    runner.ack(&command).await;
+    let mut other = ask_body(&permission(2), DIGEST);
+    other["title"] = json!("Delete everything?");
+    runner.tell(&command, "permission_request", other).await;
+    let refused = server.resume("run-2", &[(&first, yes())]).await.refused(RunInputInvalid);
+    assert_eq!(
+        (refused.rule.as_str(), &refused.details["interruptIds"]),
+        ("interrupt-unknown", &json!([permission(2)]))
+    );
+    assert_eq!(server.permissions(&runner.run_id).await.iter().filter(|p| p["status"] == "pending").count(), 1);
+    server.resume("run-2", &[(&first, Value::Null)]).await.refused_by(RunInputInvalid, "interrupts-open");
+}

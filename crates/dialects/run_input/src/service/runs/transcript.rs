@@ -4,19 +4,20 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     ops::Bound::{Included, Unbounded},
 };
 
 use ostler_protocol::{
-    Failure, Rule,
+    Failure, RawJson, Rule,
     kernel::{
+        context::Context,
         events::{Event, EventType},
         front_end::TOOL_RESULT_PART,
         sessions::Session,
     },
     limits::CONVERSATION_EVENTS_MAX,
-    run_input::agui::messages::InputMessage,
+    run_input::agui::{messages::InputMessage, translate::announced_call_ids},
 };
 use ostler_store::{self as store, kernel::events::Newest};
 use serde::Deserialize;
@@ -26,12 +27,18 @@ use ostler_server::app::App;
 /// How many of the newest messages of a thread's log are compared. In a longer thread only the transcript's newest user message
 /// must match: the transcript is dropped in any case.
 const MESSAGES_MAX: usize = 2_000;
+/// The same for events of calls, of which a call has two or three.
+const CALLS_MAX: usize = 2_000;
+/// Commands with other messages that have calls. Of a thread with more, not all calls are read.
+const SENT_MAX: u32 = 200;
 /// The same for deltas, where those must be compared.
 const DELTAS_MAX: usize = 20_000;
 /// Texts from the middle of a message that are searched: each search reads all messages.
 const MIDDLES_MAX: usize = 64;
 
 const MESSAGES: [EventType; 2] = [EventType::UserMessage, EventType::AssistantMessage];
+/// A call that a person is asked about is announced before it starts.
+const CALLS: [EventType; 2] = [EventType::ToolCall, EventType::PermissionRequest];
 const DELTAS: [EventType; 1] = [EventType::AssistantDelta];
 
 #[derive(Default, Deserialize)]
@@ -65,8 +72,73 @@ impl<'a> TranscriptView<'a> {
     }
 }
 
-/// Rejects a transcript with a message of the user or the assistant that the log of the thread does not have.
+/// Rejects a transcript with a message of the user or the assistant, or with a call of a tool, that the log of the thread does not have.
 pub(super) async fn check(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
+    check_messages(app, thread, transcript).await?;
+    check_calls(app, thread, transcript).await
+}
+
+/// A call in the transcript, or the result of one.
+struct TranscriptCall<'a> {
+    id: &'a str,
+    /// Where the transcript has it.
+    field: String,
+}
+
+fn calls_of(at: usize, message: &InputMessage) -> Vec<TranscriptCall<'_>> {
+    match message {
+        InputMessage::Assistant { tool_calls, .. } => {
+            let field = |n: usize| format!("messages[{at}].toolCalls[{n}].id");
+            tool_calls.iter().enumerate().map(|(n, call)| TranscriptCall { id: &call.id, field: field(n) }).collect()
+        }
+        InputMessage::Tool { tool_call_id, .. } => {
+            vec![TranscriptCall { id: tool_call_id, field: format!("messages[{at}].toolCallId") }]
+        }
+        _ => vec![],
+    }
+}
+
+/// Rejects calls, and results of calls, that neither the agents of the thread have made nor earlier runs have brought: the transcript is
+/// dropped, and they would be lost with it. Of a thread with too many calls, and of one whose payloads were removed, not all calls can be
+/// read, and nothing is rejected.
+async fn check_calls(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
+    let calls: Vec<_> = transcript.iter().enumerate().flat_map(|(at, message)| calls_of(at, message)).collect();
+    if calls.is_empty() {
+        return Ok(());
+    }
+    let mut known: HashSet<String> = HashSet::new();
+    if let Some(thread) = thread {
+        let log = newest(app, thread, &CALLS, CALLS_MAX).await?;
+        if !is_whole(thread, &log) || log.events.iter().any(|event| event.payload.is_none()) {
+            return Ok(());
+        }
+        known.extend(log.events.iter().flat_map(announced_call_ids));
+        if calls.iter().all(|call| known.contains(call.id)) {
+            return Ok(());
+        }
+        let (session, name) = (thread.session, thread.public_id());
+        let payloads =
+            store::kernel::commands::list_payloads_with(&app.db, session, &name, r#""toolCall"#, SENT_MAX).await?;
+        if payloads.len() == SENT_MAX as usize {
+            return Ok(());
+        }
+        known.extend(payloads.iter().flat_map(sent_call_ids));
+    }
+    let Some(unknown) = calls.iter().find(|call| !known.contains(call.id)) else { return Ok(()) };
+    let TranscriptCall { id, field } = unknown;
+    let message = format!("RunAgentInput.{field} is {id:?}, and the thread has no such tool call");
+    Err(Failure::invalid(Rule::AgentRunMessagesInvalid, app.redactor.redact(&message).into_owned()))
+}
+
+/// The calls that a run's other messages have brought: they were passed to the agent with its message.
+fn sent_call_ids(payload: &RawJson) -> Vec<String> {
+    let sent = Context::of(payload).messages.into_iter().filter_map(|remark| remark.as_sent());
+    let messages: Vec<_> = sent.filter_map(|sent| InputMessage::deserialize(sent).ok()).collect();
+    let calls = messages.iter().flat_map(|message| calls_of(0, message));
+    calls.map(|call| call.id.to_owned()).collect()
+}
+
+async fn check_messages(app: &App, thread: Option<&Session>, transcript: &[InputMessage]) -> Result<(), Failure> {
     let questions: Vec<String> = transcript.iter().filter_map(|message| user_text(app, message)).collect();
     let replies: Vec<&str> = transcript.iter().filter_map(assistant_text).collect();
     if questions.is_empty() && replies.is_empty() {

@@ -415,6 +415,20 @@ fn later_questions_are_sent_once_the_first_are_answered() {
 }
 
 #[test]
+fn questions_of_one_set_are_sent_together() {
+    let mut first = opened(1, None);
+    first.1["withNext"] = true.into();
+    let events = log(&[START, first, opened(2, None), answered(1), answered(2), ended("completed")]);
+    let sent = translate(&mut Translator::new("thread", RUN, 0), &events);
+    assert_eq!(types(&sent), ["1-0 RUN_STARTED", "3-0 RUN_FINISHED"]);
+    let end = serde_json::to_value(&sent.last().expect("an end").event).expect("JSON");
+    let interrupts = end["outcome"]["interrupts"].as_array().expect("interrupts");
+    assert_eq!(interrupts.iter().map(|asked| &asked["id"]).collect::<Vec<_>>(), [&permission(1), &permission(2)]);
+    let second = translate(&mut Translator::new("thread", "run-2", 3), &events);
+    assert_eq!(types(&second), ["4-0 RUN_STARTED", "6-0 RUN_FINISHED"]);
+}
+
+#[test]
 fn a_question_that_the_kernel_answers_by_itself_interrupts_no_run() {
     let mut late = opened(1, None);
     late.1["waitMs"] = 0.into();

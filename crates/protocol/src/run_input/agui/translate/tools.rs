@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    kernel::{front_end::FRONT_END_METHOD, permissions::ASKED_TOOL},
+    kernel::{events::Event, front_end::FRONT_END_METHOD, permissions::ASKED_TOOL},
     limits::NAME_BYTES_MAX,
     run_input::agui::{
         events::{EventBody, ToolRole},
@@ -30,6 +30,23 @@ struct OpenCall {
     is_front_end: bool,
 }
 
+/// The id under which the call of an event is announced, unless the id was used before.
+fn key_of(payload: &Value, seq: i64) -> String {
+    payload["toolCallId"].as_str().map_or_else(|| format!("tool-{seq}"), named)
+}
+
+/// The id of a call whose own id was used before.
+fn reused_id(key: &str, seq: i64) -> String {
+    format!("{key}#{seq}")
+}
+
+/// The ids under which clients may know the call that an event is about.
+pub fn announced_call_ids(event: &Event) -> [String; 2] {
+    let payload = event.payload.as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+    let key = key_of(&payload, event.session_seq);
+    [reused_id(&key, event.session_seq), key]
+}
+
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tools {
     calls: Vec<OpenCall>,
@@ -37,7 +54,7 @@ pub(super) struct Tools {
 
 impl Tools {
     pub(super) fn fact(&mut self, payload: &Value, seq: i64, out: &mut Out) {
-        let key = payload["toolCallId"].as_str().map_or_else(|| format!("tool-{seq}"), named);
+        let key = key_of(payload, seq);
         let status = payload["status"].as_str().unwrap_or_default();
         let is_end = matches!(status, "completed" | "failed" | "declined" | UNKNOWN);
         let known = self.calls.iter().rposition(|call| call.key == key);
@@ -57,7 +74,7 @@ impl Tools {
             self.calls.remove(0);
         }
         let used = self.calls.iter().any(|call| call.id == key);
-        let id = if used { format!("{key}#{seq}") } else { key.clone() };
+        let id = if used { reused_id(&key, seq) } else { key.clone() };
         let names = ["name", "toolName", "type"].map(|field| payload[field].as_str().filter(|name| !name.is_empty()));
         let name = names.into_iter().flatten().next().unwrap_or("tool");
         out.send(EventBody::ToolCallStart { tool_call_id: id.clone(), tool_call_name: clip(name, NAME_BYTES_MAX) });

@@ -1,0 +1,123 @@
+//! The permission requests that interrupts stand for. An attempt that continues a turn, after a restart of the server or the loss of its
+//! runner, makes its requests again under other ids. A client answers by the id that it was shown.
+
+use std::time::Duration;
+
+use ostler_protocol::{
+    Failure, Rule,
+    ids::{PermissionId, RunId},
+    kernel::{
+        events::{Event, EventType},
+        permissions::{PermissionRequest, PermissionStatus, resolved_by},
+        sessions::Session,
+    },
+};
+use ostler_server::{app::App, recheck::SessionWatch};
+use ostler_store as store;
+use tokio::time::Instant;
+
+/// How long the next attempt is waited for, in all answers of one request together.
+const REQUESTED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
+/// The same once the attempt has made another request: one for another call of the same reply may follow.
+const OTHERS_FOLLOW_WITHIN: Duration = Duration::from_millis(200);
+
+/// Until when answers may wait for the next attempt.
+pub(super) fn wait_until() -> Instant {
+    Instant::now() + REQUESTED_AGAIN_WITHIN
+}
+
+/// The request that an interrupt with this id stands for now: the one of this id, or the same one of a later attempt. If the next attempt
+/// has not made the request again yet, this waits for it for a while. `None` if the run has no such request.
+pub(super) async fn current_request(
+    app: &App,
+    thread: &Session,
+    (run_id, permission_id): (RunId, PermissionId),
+    mut until: Instant,
+) -> Result<Option<PermissionRequest>, Failure> {
+    let mut watch = SessionWatch::new(app, thread.session);
+    loop {
+        let found = store::kernel::permissions::get(&app.db, run_id, permission_id).await?;
+        let Some(request) = found else { return Ok(None) };
+        let request = latest(app, request).await?;
+        if Instant::now() >= until || !awaits_attempt(app, &request).await? {
+            return Ok(Some(request));
+        }
+        if is_superseded(&request) && asks_otherwise(app, &request).await? {
+            until = until.min(Instant::now() + OTHERS_FOLLOW_WITHIN);
+        }
+        tokio::select! {
+            () = watch.changed(until, may_change) => {}
+            () = app.drained() => app.accepting()?,
+        }
+    }
+}
+
+/// The failure of an answer to a request that no attempt has made again.
+pub(super) async fn not_requested_again(app: &App, request: &PermissionRequest) -> Result<Failure, Failure> {
+    let pending = store::kernel::permissions::list_open(&app.db, request.run_id).await?;
+    let ids: Vec<_> = pending.iter().map(|pending| pending.permission_id.to_string()).collect();
+    let message = "the agent was started again, and has not requested this permission again";
+    Ok(Failure::rule(Rule::InterruptUnknown, message).detail("interruptIds", ids))
+}
+
+fn may_change(event: &Event) -> bool {
+    use EventType::{Lease, PermissionRequest, PermissionResolved, TerminalStatus};
+    matches!(event.event_type, Lease | PermissionRequest | PermissionResolved | TerminalStatus)
+}
+
+/// Whether the attempt that made the request is gone, so that the next one may make it again.
+async fn awaits_attempt(app: &App, request: &PermissionRequest) -> Result<bool, Failure> {
+    if request.status == PermissionStatus::Pending {
+        let lease = store::kernel::leases::get(&app.db, request.run_id).await?;
+        return Ok(lease.is_none_or(|lease| !lease.is_live(app.now())));
+    }
+    if !is_superseded(request) {
+        return Ok(false);
+    }
+    let state = store::kernel::commands::get_state(&app.db, request.command_id).await?;
+    Ok(state.is_some_and(|state| !state.is_terminal()))
+}
+
+/// Whether the agent waits for the answer to another request of the same command.
+async fn asks_otherwise(app: &App, request: &PermissionRequest) -> Result<bool, Failure> {
+    let pending = store::kernel::permissions::list_open(&app.db, request.run_id).await?;
+    Ok(pending.iter().any(|pending| pending.command_id == request.command_id))
+}
+
+/// Whether the request was cancelled because another attempt has begun.
+pub(super) fn is_superseded(request: &PermissionRequest) -> bool {
+    request.status == PermissionStatus::Cancelled && request.resolved_by.as_deref() == Some(resolved_by::NEW_ATTEMPT)
+}
+
+/// The request as the latest attempt has made it.
+async fn latest(app: &App, mut request: PermissionRequest) -> Result<PermissionRequest, Failure> {
+    if !is_superseded(&request) {
+        return Ok(request);
+    }
+    let mut all = store::kernel::permissions::list_by_run(&app.db, request.run_id).await?;
+    all.sort_by_key(|request| (request.created_at, request.permission_id));
+    while let Some(next) = successor(&all, &request) {
+        request = next.clone();
+    }
+    Ok(request)
+}
+
+/// The same request of the next attempt. Of several equal ones, which an agent makes for equal calls, each has its own successor.
+fn successor<'a>(all: &'a [PermissionRequest], request: &PermissionRequest) -> Option<&'a PermissionRequest> {
+    let superseded_at = request.resolved_at.filter(|_| is_superseded(request))?;
+    let equal = all.iter().filter(|other| is_same(other, request));
+    let (before, after): (Vec<_>, Vec<_>) =
+        equal.partition(|other| is_superseded(other) && other.resolved_at == Some(superseded_at));
+    let place = before.iter().position(|other| other.permission_id == request.permission_id)?;
+    after.into_iter().filter(|other| other.created_at >= superseded_at).nth(place)
+}
+
+/// Whether a person who has seen one of the requests knows what the other one is about.
+fn is_same(one: &PermissionRequest, other: &PermissionRequest) -> bool {
+    one.command_id == other.command_id
+        && one.digest == other.digest
+        && one.title == other.title
+        && one.command == other.command
+        && one.options == other.options
+        && one.editable == other.editable
+}
