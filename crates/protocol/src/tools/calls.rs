@@ -8,6 +8,8 @@ use crate::{json::canonical_hash, text::clip};
 pub const TOOLKIT: &str = "toolkit";
 /// Most bytes of a call's id, which its runner chooses.
 pub const CALL_ID_BYTES_MAX: usize = 128;
+/// Most calls that a request names as made at once.
+pub const REPLY_CALLS_MAX: usize = 64;
 
 /// `requested → waiting → started → completed, failed, outcome-unknown`, or `declined` before it is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     CallState, ToolDefinition,
-    calls::{CALL_ID_BYTES_MAX, is_call_id},
+    calls::{CALL_ID_BYTES_MAX, REPLY_CALLS_MAX, is_call_id},
     schema::ARGUMENTS_BYTES_MAX,
 };
 use crate::{Failure, Rule, cursors, ids::CommandId, kernel::facts::DelegatedUse, limits::NAME_BYTES_MAX};
@@ -131,6 +131,10 @@ pub struct CallTool {
     /// A JSON object, as the model wrote it.
     #[serde(default)]
     pub arguments: String,
+    /// The ids of all calls of this server's tools that the agent makes at once, this one among them, in the same order in each of their
+    /// requests. People are asked about them together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reply_calls: Vec<String>,
     /// An earlier request for this call may have reached the server.
     #[serde(default)]
     pub repeated: bool,
@@ -144,6 +148,10 @@ impl CallTool {
     pub fn check(&self) -> Result<u64, Failure> {
         if !is_call_id(&self.call_id) {
             let message = format!("callId must be letters, digits, _, -, . or :, at most {CALL_ID_BYTES_MAX} of them");
+            return Err(Failure::invalid(Rule::ToolCallId, message));
+        }
+        if self.reply_calls.len() > REPLY_CALLS_MAX || !self.reply_calls.iter().all(|call_id| is_call_id(call_id)) {
+            let message = format!("replyCalls must be at most {REPLY_CALLS_MAX} ids of calls");
             return Err(Failure::invalid(Rule::ToolCallId, message));
         }
         if self.name.len() > NAME_BYTES_MAX {

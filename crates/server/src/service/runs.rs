@@ -36,6 +36,25 @@ use crate::{app::App, auth::Principal, dialect::Dialects, launcher::workspaces};
 
 /// Creates a run. Idempotent: the same key and body return the same run.
 pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result<(CreatedRun, bool), Failure> {
+    create_in(app, caller, request, false).await
+}
+
+/// As [`create`], for a run whose result is for another run of the server. Its session is never unread.
+pub(crate) async fn create_in_background(
+    app: &App,
+    caller: &Principal,
+    request: CreateRun,
+) -> Result<(CreatedRun, bool), Failure> {
+    create_in(app, caller, request, true).await
+}
+
+/// `background`: whether a session that is created for the run is one of the server's own.
+async fn create_in(
+    app: &App,
+    caller: &Principal,
+    request: CreateRun,
+    background: bool,
+) -> Result<(CreatedRun, bool), Failure> {
     app.accepting()?;
     // Check sizes first, so that a rejected request is neither hashed nor redacted.
     request.check_sizes()?;
@@ -63,7 +82,9 @@ pub async fn create(app: &App, caller: &Principal, request: CreateRun) -> Result
         if request.command.is_some() {
             provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
         }
-        let session = session(app, caller, &request, &admitted).await?;
+        let (mut session, is_new) = session(app, caller, &request, &admitted).await?;
+        session.background |= is_new && background;
+        let session = (session, is_new);
         let make = || create_op(app, caller, &request, &admitted, &request_hash, &session, None);
         let op = app.compute(bytes, make).await?;
         if let Some(created) = app.try_submit(op.run.session, None, op).await? {

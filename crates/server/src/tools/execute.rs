@@ -26,6 +26,7 @@ use super::{
     outcome::CallOutcome,
     record::Recorder,
     recover::{self, Recovered},
+    reply_sets::ReplyCall,
     scopes::authorise_call,
     source::{Invocation, ToolContext, ToolError, ToolSource},
     toolkit::{FoundTool, Toolkit},
@@ -52,6 +53,8 @@ struct Execution<'a> {
     app: &'a App,
     run: &'a RunRef,
     request: &'a CallTool,
+    /// `None` if the agent makes no other calls at the same time.
+    reply: Option<&'a ReplyCall>,
     recorder: Recorder<'a>,
     context: ToolContext,
     state: CallState,
@@ -100,18 +103,24 @@ fn read_edited(tool: &ToolDefinition, edited: EditedArguments) -> Result<Edits, 
 
 /// Executes a call, or finds what became of it. An error means that nothing about the call was recorded by this attempt, or that its
 /// end could not be.
-pub(super) async fn execute(app: &App, run: &RunRef, request: &CallTool) -> Result<CalledTool, Failure> {
+/// `reply`: the reply of which this is one of several calls.
+pub(super) async fn execute(
+    app: &App,
+    run: &RunRef,
+    request: &CallTool,
+    reply: Option<&ReplyCall>,
+) -> Result<CalledTool, Failure> {
     if let Some(calling) = known_command(app, run, request) {
-        match execute_unsearched(app, run, request, calling).await {
+        match execute_unsearched(app, run, request, reply, calling).await {
             // The command has calls that this server does not know, or a person has to be asked: everything is read.
             Err(failure) if failure.broken_rule() == Some(Rule::ToolCallReused) => {}
             result => return result,
         }
     }
-    match execute_unless_recorded(app, run, request, false).await {
+    match execute_unless_recorded(app, run, request, reply, false).await {
         // Another server has started the call since the fold was read: the log has what became of it.
         Err(failure) if failure.broken_rule() == Some(Rule::ToolCallReused) => {
-            execute_unless_recorded(app, run, request, true).await
+            execute_unless_recorded(app, run, request, reply, true).await
         }
         result => result,
     }
@@ -132,12 +141,13 @@ async fn execute_unsearched(
     app: &App,
     run: &RunRef,
     request: &CallTool,
+    reply: Option<&ReplyCall>,
     calling: Arc<CallingCommand>,
 ) -> Result<CalledTool, Failure> {
     let mut recorder = Recorder::new(app, run, request)?;
     let context = ToolContext::of_run(run, calling.run.clone(), Some(calling.command.clone()));
     (recorder.calling, recorder.is_unsearched) = (Some(calling), true);
-    let execution = Execution { app, run, request, recorder, context, state: CallState::Requested };
+    let execution = Execution { app, run, request, reply, recorder, context, state: CallState::Requested };
     Ok(execution.run(Recovered::Unknown).await?.into_reply(&request.call_id))
 }
 
@@ -145,6 +155,7 @@ async fn execute_unless_recorded(
     app: &App,
     run: &RunRef,
     request: &CallTool,
+    reply: Option<&ReplyCall>,
     must_read_log: bool,
 ) -> Result<CalledTool, Failure> {
     let mut recorder = Recorder::new(app, run, request)?;
@@ -153,7 +164,7 @@ async fn execute_unless_recorded(
     recorder.calling = app.calling_commands.remember(stored.clone(), command.clone());
     let context = ToolContext::of_run(run, stored, Some(command));
     let recovered = recover::find(app, run, &context, request, must_read_log).await?;
-    let execution = Execution { app, run, request, recorder, context, state: CallState::Requested };
+    let execution = Execution { app, run, request, reply, recorder, context, state: CallState::Requested };
     Ok(execution.run(recovered).await?.into_reply(&request.call_id))
 }
 
@@ -330,7 +341,11 @@ impl Execution<'_> {
         prepared: &PreparedCall,
     ) -> Result<Result<Option<Edits>, NotExecuted>, Failure> {
         let FoundTool { tool, source } = found;
-        match self.authorise(tool).await? {
+        let authorised = self.authorise(tool).await?;
+        if let Some(reply) = self.reply.filter(|_| !matches!(authorised, Authorisation::Ask)) {
+            reply.pass();
+        }
+        match authorised {
             Authorisation::Allow => return Ok(Ok(None)),
             Authorisation::Refuse(failure) => return Ok(Err(NotExecuted::declined(failure.message))),
             // Nobody is asked about a call that may have been executed.
@@ -442,7 +457,7 @@ impl Execution<'_> {
     ) -> Result<Result<Option<EditedArguments>, &'static str>, Failure> {
         let digest = prepared.digest.as_str();
         let mut watch = SessionWatch::new(self.app, self.run.session);
-        let Some(permission_id) = self.recorder.ask(tool, &prepared.arguments, digest).await? else {
+        let Some(permission_id) = self.recorder.ask(tool, &prepared.arguments, digest, self.reply).await? else {
             return Ok(Err("the call is too long to be shown to a person, or has characters that cannot be shown"));
         };
         self.advance(CallAction::Ask)?;

@@ -16,11 +16,12 @@ mod mcp_source;
 mod outcome;
 mod record;
 mod recover;
+mod reply_sets;
 mod scopes;
 mod source;
 mod toolkit;
 
-pub(crate) use built_in::StartLocks;
+pub(crate) use built_in::{StartLocks, settle_lost_runs};
 pub use edits::complete_edits;
 pub use source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 pub use toolkit::Toolkit;

@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    Failure, RawJson, Rule,
+    Failure, FailureKind, RawJson, Rule,
     ids::{AttemptId, PermissionId},
     json::{canonical_hash, text_of},
     kernel::{
         events::{EventType, NewEvent},
         fold::KnownCalls,
+        launching::is_worth_repeating,
         operations::AppendOp,
         permissions::{ASKED_TOOL, AskPermission, EditableArguments, OptionKind, PermissionOption},
     },
@@ -22,7 +23,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::outcome::CallOutcome;
+use super::{outcome::CallOutcome, reply_sets::ReplyCall};
 use crate::{
     app::{App, CallingCommand, RunRef},
     service::requests::attempt,
@@ -155,6 +156,7 @@ impl<'a> Recorder<'a> {
             attempt_id: self.attempt_id,
             batch_no: None,
             release_if_idle: false,
+            ends_job: None,
             voting: app.config.policy.voting_rules(),
             known_calls,
             events: received.collect::<Result<_, _>>()?,
@@ -242,13 +244,49 @@ impl<'a> Recorder<'a> {
         Ok(found.is_some())
     }
 
+    /// Appends permission requests that people are asked together.
+    async fn append_requests(&self, payloads: Vec<RawJson>) -> Result<(), Failure> {
+        let last = payloads.len().saturating_sub(1);
+        let linked = payloads.into_iter().enumerate().map(|(at, payload)| {
+            let mut value = payload.to_value();
+            value["withNext"] = true.into();
+            let linked = RawJson::of(&value);
+            if at < last && linked.size() <= PERMISSION_BYTES_MAX { linked } else { payload }
+        });
+        self.append(EventType::PermissionRequest, linked.collect(), None).await
+    }
+
+    /// Appends a permission request, together with those for the other calls of the reply.
+    async fn append_request(&self, payload: RawJson, reply: Option<&ReplyCall>) -> Result<(), Failure> {
+        let Some(reply) = reply else { return self.append_requests(vec![payload]).await };
+        let (queued, own) = reply.queue(payload).await;
+        let payloads: Vec<_> = queued.iter().map(|queued| queued.payload.clone()).collect();
+        if !payloads.is_empty() {
+            let appended = self.append_requests(payloads).await;
+            let is_refused_as_set =
+                queued.len() > 1 && appended.as_ref().is_err_and(|failure| !is_worth_repeating(failure));
+            for queued in queued {
+                // One of them may be what the others were refused for.
+                let appended = match is_refused_as_set {
+                    true => self.append_requests(vec![queued.payload.clone()]).await,
+                    false => appended.clone(),
+                };
+                queued.report(appended);
+            }
+        }
+        own.await.unwrap_or_else(|_| {
+            Err(Failure::new(FailureKind::Draining, "the server stopped before a person was asked"))
+        })
+    }
+
     /// Asks for permission to execute exactly this call, unless the request exists. `None` if the call cannot be shown to a person as
-    /// it is.
+    /// it is. `reply`: the reply of which the call is one of several.
     pub(super) async fn ask(
         &self,
         tool: &ToolDefinition,
         arguments: &Map<String, Value>,
         digest: &str,
+        reply: Option<&ReplyCall>,
     ) -> Result<Option<PermissionId>, Failure> {
         let request = self.request;
         let permission_id = self.permission_id(tool, digest);
@@ -266,6 +304,7 @@ impl<'a> Recorder<'a> {
             digest: digest.to_owned(),
             editable: self.editable(tool, arguments),
             call_details: None,
+            with_next: false,
             wait_ms: None,
             deadline: None,
         };
@@ -277,7 +316,10 @@ impl<'a> Recorder<'a> {
             return Ok(None);
         }
         match self.existing_request(&ask).await? {
-            Some(true) => return Ok(Some(permission_id)),
+            Some(true) => {
+                reply.into_iter().for_each(ReplyCall::pass);
+                return Ok(Some(permission_id));
+            }
             // The runner has used the id for a request that shows something else. What it shows must not permit this call.
             Some(false) => ask.permission_id = PermissionId::new(self.app.ids.body()),
             None => {}
@@ -288,7 +330,7 @@ impl<'a> Recorder<'a> {
         if text_of(&payload).len() + added_bytes <= PERMISSION_BYTES_MAX {
             payload[ASKED_TOOL] = request.name.as_str().into();
         }
-        match self.append(EventType::PermissionRequest, vec![RawJson::of(&payload)], None).await {
+        match self.append_request(RawJson::of(&payload), reply).await {
             Ok(()) => Ok(Some(ask.permission_id)),
             // Another server may just have asked.
             Err(failure) if failure.broken_rule() == Some(Rule::PermissionIdUsed) => {

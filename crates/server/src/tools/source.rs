@@ -21,7 +21,8 @@ use crate::{
 #[derive(Clone)]
 pub struct ToolContext {
     pub tenant_id: Arc<str>,
-    /// The user in whose thread the run is. `None` if it is in none.
+    /// The user for whom tools act: the one in whose thread the run is, or `local` for the operator's turns in the operator's own runs.
+    /// `None` if there is no such user.
     pub owner: Option<Arc<str>>,
     /// `None` outside of any run: if tools are listed, or the operator tries one.
     pub run: Option<Arc<Run>>,
@@ -46,13 +47,15 @@ pub enum McpAccess {
 impl ToolContext {
     /// For a run, and the command that its runner works on, if that is known.
     pub(crate) fn of_run(run: &RunRef, stored: Arc<Run>, command: Option<Arc<Command>>) -> Self {
-        // The operator's own runs are those of the user `local`.
+        // The operator's own runs are those of the user `local`. Other callers of the tenant may submit turns to them, and such a turn
+        // does not act for the operator.
         let operator = Some("operator");
-        let is_local = stored.created_by.as_deref() == operator;
-        // Other callers of the tenant may submit turns to a run without an owner.
-        let is_operators_turn = command.as_ref().is_some_and(|command| command.submitted_by.as_deref() == operator);
-        let has_all = is_local && is_operators_turn && run.owner.is_none();
+        let is_of_operator = stored.created_by.as_deref() == operator;
+        let is_by_operator = |command: &Arc<Command>| command.submitted_by.as_deref() == operator;
+        let has_all = is_of_operator && run.owner.is_none() && command.as_ref().is_some_and(is_by_operator);
         let mcp = if has_all { McpAccess::All } else { McpAccess::None };
+        // Without a command, tools are listed and none is called.
+        let is_local = is_of_operator && command.as_ref().is_none_or(is_by_operator);
         let owner = run.owner.clone().or_else(|| is_local.then(|| LOCAL.into()));
         Self { tenant_id: run.tenant_id.clone(), owner, run: Some(stored), command, mcp }
     }

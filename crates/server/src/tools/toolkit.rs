@@ -23,6 +23,7 @@ use super::{
     mcp_source::McpSource,
     outcome::CallOutcome,
     recover,
+    reply_sets::ReplySets,
     scopes::granted_scopes,
     source::{Invocation, ToolContext, ToolError, ToolSource},
 };
@@ -38,6 +39,7 @@ pub struct Toolkit {
     /// In the order in which a name is looked for.
     sources: Vec<Arc<dyn ToolSource>>,
     calls: Calls,
+    replies: Arc<ReplySets>,
 }
 
 /// A tool with the source that executes its calls.
@@ -52,7 +54,7 @@ impl Toolkit {
         let mcp: Arc<dyn ToolSource> = Arc::new(McpSource::default());
         let of_dialects = dialects.iter().flat_map(|dialect| dialect.tool_sources.iter().cloned());
         let sources = std::iter::once(own).chain(of_dialects).chain([mcp]).collect();
-        Self { sources, calls: Calls::default() }
+        Self { sources, calls: Calls::default(), replies: Arc::default() }
     }
 
     /// The tools of this server.
@@ -138,12 +140,13 @@ impl Toolkit {
         let fingerprint = fingerprint(&request);
         let (call, is_new) = Self::of(app).calls.begin(&key, fingerprint)?;
         if is_new {
+            let reply = ReplySets::join(&Self::of(app).replies, run.run_id, &request);
             let (app, call, key) = (app.clone(), call.clone(), key.clone());
             let work = async move {
                 let stopping = || Failure::new(FailureKind::Draining, "the server stopped while it executed the call");
                 // Boxed, because a task is copied several times when it is spawned.
                 let result = tokio::select! {
-                    result = Box::pin(execute::execute(&app, &run, &request)) => result,
+                    result = Box::pin(execute::execute(&app, &run, &request, reply.as_ref())) => result,
                     () = app.stopped() => Err(stopping()),
                 };
                 Self::of(&app).calls.end(&key, &call, result);

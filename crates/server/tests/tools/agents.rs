@@ -1,5 +1,7 @@
 //! Calls of runs that are of an agent: it needs the scope that the tool requires.
 
+use std::sync::atomic::AtomicUsize;
+
 use serde_json::json;
 
 use super::{Notebook, Work};
@@ -49,4 +51,28 @@ async fn a_scope_that_is_revoked_while_a_person_decides_is_not_used(engine: Engi
     });
     assert_eq!((&called["status"], notebook.written()), (&json!("declined"), 0));
     assert!(called["content"].as_str().unwrap().contains("was not granted the scope"), "{called}");
+}
+
+#[both_engines]
+async fn another_callers_turn_in_the_operators_run_does_not_act_for_the_operator(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("client", "client", &["hwlab"])).await;
+    let run_id = server.create_run().await;
+    let event =
+        r#"{"action": "create", "title": "Breakfast", "starts_at": "2026-03-17T09:00", "event_timezone": "UTC"}"#;
+    let window = "/api/v1/calendar-events/occurrences?from=2026-03-17T00:00:00Z&to=2026-03-18T00:00:00Z";
+    for (caller, is_offered, status, events) in
+        [(server.caller("client"), false, "failed", 0), (&*server, true, "completed", 1)]
+    {
+        let command_id = caller.turn(&run_id, "hi").await;
+        let runner = server.claim(&run_id, "runner-a").await;
+        runner.ack(&command_id).await;
+        let work = Work { runner, command_id, calls: AtomicUsize::new(events) };
+        let offered = server.get(&format!("/api/v1/runs/{run_id}/tools?commandId={}", work.command_id)).await;
+        assert_eq!(offered.with_status(200).to_string().contains("calendar_write"), is_offered);
+        let called = work.call(&server, "calendar_write", event).await;
+        assert_eq!(called["status"], status, "{called}");
+        let found = server.get(window).await.with_status(200);
+        assert_eq!(found["occurrences"].as_array().unwrap().len(), events, "the calendar of the operator: {found}");
+        work.runner.end(&work.command_id, "completed").await;
+    }
 }

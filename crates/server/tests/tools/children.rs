@@ -290,9 +290,84 @@ async fn a_child_of_a_users_run_is_the_same_users_and_no_wider(engine: Engine) {
     let creators = server.store("SELECT created_by FROM runs").await;
     assert_eq!(creators, [user_ids[0].as_str(); 2]);
     let given = &child["executionPolicy"];
-    assert_eq!((&given["network"], &given["maxToolCalls"]), (&json!("disabled"), &json!(5)));
+    assert_eq!((&given["network"], &given["maxToolCalls"]), (&json!("disabled"), &json!(4)));
     assert!(given["timeoutMs"].as_i64().unwrap() <= 60_000, "{child}");
     let path = format!("/api/v1/runs/{}", id(&child, "runId"));
     callers[0].get(&path).await.with_status(200);
     callers[1].get(&path).await.refused(NotFound);
+}
+
+#[both_engines]
+async fn the_outcome_of_a_child_is_unread_for_nobody(engine: Engine) {
+    let server = scene(engine).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let listed = async |query: &str| {
+        let page = server.get(&format!("/api/v1/sessions?{query}")).await.with_status(200);
+        let sessions = page["sessions"].as_array().unwrap().iter();
+        sessions.map(|session| (id(session, "sessionId"), session["unread"] == true)).collect::<Vec<_>>()
+    };
+    let (_, child) = tokio::join!(work.call(&server, "run_agent", CALL), async {
+        let child = child_of(&server, &work).await;
+        let session_id = id(&child, "sessionId");
+        assert!(listed("readerId=me").await.contains(&(session_id.clone(), false)), "it is listed while it runs");
+        cancel_run(&server, &child).await;
+        session_id
+    });
+    work.runner.end(&work.command_id, "completed").await;
+    let own = id(&server.run(work.run_id()).await, "sessionId");
+    let read = json!({"readerId": "me", "version": 0});
+    for session_id in [&own, &child] {
+        // A reader that has marked anything is read from its marks.
+        let unread = listed("readerId=me").await;
+        assert!(unread.contains(&(own.clone(), true)), "{unread:?}");
+        assert!(unread.iter().all(|(session_id, _)| *session_id != child), "{unread:?}");
+        server.post(&format!("/api/v1/sessions/{session_id}/read"), &read).await.with_status(200);
+        server.clock.advance_ms(120_000);
+    }
+    let unread = listed("readerId=me").await;
+    assert!(unread.iter().all(|(session_id, _)| *session_id != child), "{unread:?}");
+    assert!(listed("state=all&readerId=me").await.contains(&(child, false)));
+}
+
+/// The runner of its parent was replaced, so that its call can record nothing any more, and the agent makes no other such call.
+#[both_engines]
+async fn the_use_of_a_lost_child_is_charged_when_it_has_ended(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.runner.slots = 0;
+        setup.config.tools.run_agent.profiles = vec!["scripted".into()];
+        setup.config.limits.recheck_ms = 50;
+    })
+    .await;
+    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
+    let mut body = work.body("call_lost", "run_agent", CALL);
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    let lost = child_of(&server, &work).await;
+    let lost_id = id(&lost, "runId");
+    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{lost_id}'")).await;
+    let claimed = server.try_claim(&lost_id, "runner-b", 600_000).await.with_status(200);
+    let lost_runner = Played::new(server.with_token(server.token()), &lost_id, "runner-b", &claimed);
+    lost_runner.ack(&commands[0]).await;
+    lost_runner.tell(&commands[0], "usage", json!({"totalTokens": 300, "costUsd": 0.25})).await;
+    let work = take_over(&server, work).await;
+    let lost_call = json!({"toolCallId": "call_lost", "status": "outcome-unknown"});
+    work.runner.tell(&work.command_id, "tool_call", lost_call).await;
+    eventually("the child is being cancelled", async || {
+        (!server.run(&lost_id).await["cancelRequestedAt"].is_null()).then_some(())
+    })
+    .await;
+    lost_runner.end(&commands[0], "cancelled").await;
+    let usage = eventually("its use is charged", async || {
+        let usage = server.result(work.run_id(), &work.command_id).await["usage"].take();
+        (usage["delegatedTokens"] != 0).then_some(usage)
+    })
+    .await;
+    assert_eq!((&usage["delegatedTokens"], &usage["delegatedCostUsd"]), (&json!(300), &json!(0.25)));
+    // It is charged once, also if the runner is replaced again.
+    let work = take_over(&server, work).await;
+    work.runner.tell(&work.command_id, "usage", json!({"totalTokens": 700})).await;
+    let usage = server.result(work.run_id(), &work.command_id).await["usage"].take();
+    assert_eq!((&usage["totalTokens"], &usage["delegatedTokens"]), (&json!(700), &json!(300)));
+    let reported = server.events_of(work.run_id(), "backend_status").await;
+    assert_eq!(reported.iter().filter(|event| event["payload"]["phase"] == "runs:charged").count(), 1, "{reported:?}");
 }

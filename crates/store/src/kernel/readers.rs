@@ -72,13 +72,24 @@ record! {
     }
 }
 
+/// Whether the session of this alias has a run that a call of an agent has started, so that it is never unread.
+macro_rules! is_for_a_run {
+    ($alias:literal) => {
+        concat!("(", $alias, ".background = 1 AND ", $alias, ".external_id IS NULL)")
+    };
+}
+
 /// The version of the session `t` that the reader `$1` has seen. Lookups, where joins might be planned as a walk over all marks.
 ///
 /// Up to where a reader is settled, every session has a mark of the reader, except those that ended before [`begin`]: these count
 /// as read.
-pub(crate) const READ_VERSION: &str = "COALESCE((SELECT m.version FROM session_read_cursors m
+pub(crate) const READ_VERSION: &str = concat!(
+    "CASE WHEN ",
+    is_for_a_run!("t"),
+    " THEN t.version ELSE COALESCE((SELECT m.version FROM session_read_cursors m
      WHERE m.session_id = t.session_id AND m.reader_id = $1),
-     CASE WHEN t.ended_at < (SELECT r.settled_until FROM session_readers r WHERE r.reader_id = $1) THEN t.version ELSE 0 END)";
+     CASE WHEN t.ended_at < (SELECT r.settled_until FROM session_readers r WHERE r.reader_id = $1) THEN t.version ELSE 0 END) END"
+);
 
 /// The version this reader has seen.
 pub async fn get_version(db: &Db, session: SessionId, reader_id: &str) -> Result<i64, StoreError> {
@@ -108,7 +119,7 @@ pub async fn update_version(
             ("read_at", "$3"),
             ("session_id", "s.session_id"),
             ("created_at", "s.created_at"),
-            ("unread", "CASE WHEN s.version > $2 THEN 1 ELSE 0 END"),
+            ("unread", concat!("CASE WHEN s.version > $2 AND NOT ", is_for_a_run!("s"), " THEN 1 ELSE 0 END")),
         ];
         let replaced = replace_stored::<ReadCursor>();
         let rest = format!(
@@ -144,10 +155,11 @@ pub async fn settle(db: &Db, reader_id: &str, now: Timestamp) -> Result<Settled,
             ("read_at", "0"),
             ("session_id", "s.session_id"),
             ("created_at", "s.created_at"),
-            ("unread", "1"),
+            ("unread", concat!("CASE WHEN ", is_for_a_run!("s"), " THEN 0 ELSE 1 END")),
         ];
         let rest = "FROM sessions s WHERE s.ended_at >= $2 AND s.ended_at < $3
-            ON CONFLICT (session_id, reader_id) DO UPDATE SET unread = CASE WHEN session_read_cursors.version <
+            ON CONFLICT (session_id, reader_id) DO UPDATE SET unread = CASE WHEN excluded.unread = 1
+                AND session_read_cursors.version <
                 (SELECT s.version FROM sessions s WHERE s.session_id = excluded.session_id) THEN 1 ELSE 0 END";
         insert_select::<ReadCursor>(&columns, rest)
     });

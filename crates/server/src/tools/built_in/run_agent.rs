@@ -4,8 +4,10 @@
 
 mod child;
 mod creator;
+mod lost;
 mod reservations;
 
+pub(crate) use lost::settle_lost_runs;
 pub(crate) use reservations::StartLocks;
 
 use std::time::Duration;
@@ -150,14 +152,14 @@ async fn try_start(
     if has_orphans {
         children = children_of(app, parent, command).await?;
     }
-    let used = reservations::used(&current, &invocation.call_id, &children);
+    let used = reservations::used(&current, &children);
     if reservations::left_of(&budgets, &used).is_none() {
         return Err(ToolError::failed("the run's budget is used up"));
     }
     let reserved = reservations::with_reserved(used, &children);
     let Some(left) = reservations::left_of(&budgets, &reserved) else { return Ok(None) };
     let request = request(app, invocation, parent, &current, &left).await?;
-    let (created, _) = runs::create(app, caller, request).await.map_err(refused)?;
+    let (created, _) = runs::create_in_background(app, caller, request).await.map_err(refused)?;
     let first = created.command.ok_or_else(|| ToolError::failed("the agent could not be started"))?;
     let child = Child { run_id: created.run.run_id, command_id: first.command_id, session: created.run.session };
     if is_charged && !keeps_reservation(app, caller, parent, command, &children, &child).await {

@@ -94,13 +94,12 @@ pub(super) fn orphans<'a>(command: &'a Command, children: &'a [StartedChild]) ->
     orphans.map(|child| &child.child)
 }
 
-/// What the command and those of its children that have ended have used, without the call that starts a child: it is counted, and
-/// the child does not pay for it.
-pub(super) fn used(command: &Command, own_call: &str, children: &[StartedChild]) -> Spent {
+/// What the command and those of its children that have ended have used. The call that starts a child is one of the command's calls,
+/// and was recorded before.
+pub(super) fn used(command: &Command, children: &[StartedChild]) -> Spent {
     let fold = &command.fold;
     let ended = sum(children.iter().filter(|child| child.has_ended).map(|child| child.used));
     let mut spent = Spent::of(fold);
-    spent.tool_calls -= i64::from(fold.tools.open.iter().any(|call_id| call_id == own_call));
     // What was charged is the use of some of these children.
     spent.tokens = fold.tokens.saturating_add(fold.delegated.tokens.max(ended.tokens));
     spent.cost_usd = fold.cost_usd + fold.delegated.cost_usd.max(ended.cost_usd);
@@ -133,6 +132,21 @@ pub(super) fn charge_of(
     let cost_usd = Some(ended.cost_usd - charged.cost_usd).filter(|cost| *cost >= COST_USD_MIN).unwrap_or(0.0);
     let lost = DelegatedUse { tokens: ended.tokens.saturating_sub(charged.tokens).max(0), cost_usd };
     sum([own, lost].into_iter())
+}
+
+/// What all children have used, if all have ended and none of their calls is open any more. `children` must have been read before the
+/// command.
+pub(super) fn total_of_closed(command: &Command, children: &[StartedChild]) -> Option<DelegatedUse> {
+    let tools = &command.fold.tools;
+    let is_closed = |child: &StartedChild| child.has_ended && !tools.open.contains(&child.call_id);
+    let all_closed = tools.has_room_for_open() && children.iter().all(is_closed);
+    all_closed.then(|| sum(children.iter().map(|child| child.used)))
+}
+
+/// Whether a command was charged all of this.
+pub(super) fn is_charged(command: &Command, total: DelegatedUse) -> bool {
+    let charged = command.fold.delegated;
+    total.tokens <= charged.tokens && total.cost_usd - charged.cost_usd < COST_USD_MIN
 }
 
 /// What is left of the budgets. `None` if one is used up.
