@@ -5,6 +5,8 @@
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 pub const APPEND_EVENTS_MAX: usize = 500;
 pub const APPEND_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The summary with which a runner ends its job.
+pub const JOB_SUMMARY_BYTES_MAX: usize = 16 * 1024;
 pub const BODY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The body of a request that starts work or stores a provider profile: its largest texts with every character escaped.
 pub const WORK_BODY_BYTES_MAX: usize = 2 * 1024 * 1024;

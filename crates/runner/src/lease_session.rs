@@ -26,6 +26,7 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
     backend::turn::TurnEnd,
+    outcome::idle_summary,
     pending_commands::PendingCommands,
     retries::{RETRY_MS_MAX, retry},
     rules,
@@ -91,13 +92,13 @@ impl From<Failure> for Halt {
     }
 }
 
-fn redact(redactor: &Redactor, event: &mut AppendEvent) {
-    let clean = match redactor.redact_json_payload(event.payload.as_str()) {
-        Cow::Borrowed(_) => return,
+fn redacted(redactor: &Redactor, payload: RawJson) -> RawJson {
+    let clean = match redactor.redact_json_payload(payload.as_str()) {
+        Cow::Borrowed(_) => return payload,
         Cow::Owned(clean) => clean,
     };
     // A text that is no JSON after it was redacted must not be sent as it was.
-    event.payload = RawJson::parse(clean).unwrap_or_else(|_| RawJson::empty_object());
+    RawJson::parse(clean).unwrap_or_else(|_| RawJson::empty_object())
 }
 
 /// A runner's hold on a run for the time of one lease.
@@ -116,8 +117,14 @@ pub(crate) struct LeaseSession {
     pub(crate) releases_when_idle: bool,
     /// Whether the lease was released that way.
     pub(crate) is_released: bool,
-    /// How the last turn ended, as it was reported to the server.
+    /// How the last turn ended, as it is reported to the server.
     pub(crate) last_end: Option<TurnEnd>,
+    /// Number of turns it worked on.
+    pub(crate) turns: u32,
+    /// Ends the runner's job together with the lease.
+    pub(crate) ends_job: bool,
+    /// Whether the job was ended that way.
+    pub(crate) is_job_ended: bool,
     /// When the next heartbeat is due.
     pub(crate) heartbeat_due: Instant,
     /// Removes values from reports that only this runner knows to be secret.
@@ -144,6 +151,9 @@ impl LeaseSession {
             releases_when_idle: false,
             is_released: false,
             last_end: None,
+            turns: 0,
+            ends_job: false,
+            is_job_ended: false,
             heartbeat_due: Instant::now(),
             redactor: None,
             storage_mounted: None,
@@ -159,7 +169,8 @@ impl LeaseSession {
     ) -> impl Future<Output = Result<Appended, Failure>> + Send + 'static {
         self.last_batch_no += 1;
         if let Some(redactor) = &self.redactor {
-            events.iter_mut().for_each(|event| redact(redactor, event));
+            let clean = |event: AppendEvent| AppendEvent { payload: redacted(redactor, event.payload), ..event };
+            events = events.into_iter().map(clean).collect();
         }
         let ends = || events.iter().any(|event| event.event_type == EventType::TerminalStatus.as_str());
         let release_if_idle = self.releases_when_idle && self.pending.is_empty() && ends();
@@ -169,15 +180,26 @@ impl LeaseSession {
             attempt_id: Some(self.attempt_id.to_string()),
             batch_no: Some(self.last_batch_no),
             release_if_idle,
+            job_summary: (release_if_idle && self.ends_job).then(|| self.job_summary()),
             events,
         };
         let (client, run_id, limit) = (self.client.clone(), self.run_id.clone(), self.retry_for());
         async move { retry(limit, || client.append_events(&run_id, &batch)).await }
     }
 
+    /// The job's summary, if this batch is the runner's last one.
+    fn job_summary(&self) -> RawJson {
+        let summary = idle_summary(self.turns, self.last_end.as_ref());
+        match &self.redactor {
+            Some(redactor) => redacted(redactor, summary),
+            None => summary,
+        }
+    }
+
     /// Records the reply to an append.
     pub(crate) fn record_append(&mut self, appended: &Appended) {
         self.is_released |= appended.released;
+        self.is_job_ended |= appended.job_ended;
     }
 
     pub(crate) async fn ack(&self, command_id: CommandId) -> Result<Command, Failure> {

@@ -1,7 +1,10 @@
 //! The life of a runner: register, claim the run (waiting for a stale lease if necessary), work through the commands, and
 //! leave when nothing is left to do.
 
-use std::{future::pending, pin::pin};
+use std::{
+    future::pending,
+    pin::{Pin, pin},
+};
 
 use ostler_client::{Client, is_transient};
 use ostler_protocol::{
@@ -22,15 +25,18 @@ use serde_json::{Value, json};
 use tokio::time::{Duration, Instant, sleep, timeout};
 
 use crate::{
-    backend::{self, interface::Backend, turn::TurnEnd},
+    backend::{self, interface::Backend},
     environment::BackendEnvironment,
     lease_session::{Halt, LeaseSession},
     leave_order::{self, LeaveOrder},
+    outcome::{RunnerOutcome, RunnerStatus},
     place_bundle::prepare_workspace,
     retries::retry,
     session_storage, turn_driver,
 };
 
+/// The placement of a runner in the server's process.
+const RESIDENT: &str = "resident";
 /// The shortest pause between two attempts to claim.
 const CLAIM_PAUSE_MS_MIN: u64 = 10;
 const REGISTER_MS_MAX: u64 = 10_000;
@@ -85,7 +91,7 @@ impl RunnerOrder {
             run_id,
             runner_id,
             backend_profile,
-            placement: "resident".into(),
+            placement: RESIDENT.into(),
             lease_ms: LEASE_MS_DEFAULT,
             register: false,
             claim_retry_ms: 1_000,
@@ -108,69 +114,16 @@ impl RunnerOrder {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RunnerStatus {
-    /// Nothing was left to do, and the lease was released.
-    Idle,
-    /// The run has ended or was cancelled.
-    RunEnded,
-    /// Another runner held the run for too long.
-    NotClaimed,
-    /// Another claim is in force. Nothing was written since.
-    FencedOut,
-    /// The backend asked for a crash: everything was dropped.
-    Crashed,
-    /// It was stopped from outside. What it worked on is left to another runner.
-    Stopped,
-    Failed,
-}
-
-impl RunnerStatus {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::RunEnded => "run-ended",
-            Self::NotClaimed => "not-claimed",
-            Self::FencedOut => "fenced-out",
-            Self::Crashed => "crashed",
-            Self::Stopped => "stopped",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-/// How a runner ended, for the launcher.
-#[derive(Clone, Debug)]
-pub struct RunnerOutcome {
-    pub status: RunnerStatus,
-    /// Number of turns it worked on.
-    pub turns: u32,
-    pub failure: Option<Failure>,
-    /// How the last turn ended.
-    pub last_end: Option<TurnEnd>,
-}
-
-impl RunnerOutcome {
-    /// Whether the runner finished all its work.
-    pub fn succeeded(&self) -> bool {
-        matches!(self.status, RunnerStatus::Idle | RunnerStatus::RunEnded)
-    }
-
-    /// The job's terminal summary.
-    pub fn summary(&self) -> RawJson {
-        let (failure, end) = (self.failure.as_ref(), self.last_end.as_ref());
-        let kind = failure.map(|f| f.kind).or(end.and_then(|end| end.failure_kind));
-        let message = failure.map(|f| &f.message).or(end.and_then(|end| end.message.as_ref()));
-        let turn_status = end.map(|end| end.status.as_str());
-        RawJson::of(&json!({"status": self.status.as_str(), "turnStatus": turn_status, "failureKind": kind,
-            "message": message, "turns": self.turns}))
-    }
-}
-
 /// Runs the backend of the order's environment.
 pub async fn run(order: RunnerOrder, client: Client) -> RunnerOutcome {
     let backend = backend::for_environment(&order.environment);
     run_with(order, client, backend).await
+}
+
+/// As [`run`], for a run that was claimed for the runner already.
+pub async fn run_claimed(order: RunnerOrder, client: Client, claimed: Claimed) -> RunnerOutcome {
+    let mut backend = backend::for_environment(&order.environment);
+    work_under(claimed, (order, client), backend.as_mut(), (pin!(pending()), Duration::ZERO)).await
 }
 
 /// Runs the given backend.
@@ -199,7 +152,6 @@ pub async fn run_with_until(
     grace: Duration,
 ) -> RunnerOutcome {
     let mut stopped = pin!(stopped);
-    let mut turns = 0;
     let claimed = tokio::select! {
         biased;
         claimed = register_and_claim(&order, &client) => claimed,
@@ -215,12 +167,23 @@ pub async fn run_with_until(
                 .map_or_else(|| outcome(RunnerStatus::NotClaimed, 0, Some(failure)), |halt| halt_outcome(halt, 0));
         }
     };
+    work_under(claimed, (order, client), backend.as_mut(), (stopped, grace)).await
+}
+
+/// Works under a claim until nothing is left to do.
+async fn work_under(
+    claimed: Claimed,
+    (order, client): (RunnerOrder, Client),
+    backend: &mut dyn Backend,
+    (mut stopped, grace): (Pin<&mut impl Future<Output = ()>>, Duration),
+) -> RunnerOutcome {
     let run_id = claimed.run.run_id;
     let mut lease = LeaseSession::new(client, order.runner_id.clone(), order.lease_ms, claimed);
     lease.redactor = order.environment.redactor();
+    lease.ends_job = order.placement == RESIDENT;
     let (leave, leave_order) = leave_order::channel();
     let worked = {
-        let mut working = pin!(work(&order, &mut lease, backend.as_mut(), &mut turns, &leave_order));
+        let mut working = pin!(work(&order, &mut lease, backend, &leave_order));
         tokio::select! {
             biased;
             worked = working.as_mut() => Some(worked),
@@ -230,6 +193,7 @@ pub async fn run_with_until(
             }
         }
     };
+    let turns = lease.turns;
     let outcome = match worked {
         Some(Ok(())) => outcome(RunnerStatus::Idle, turns, None),
         Some(Err(halt)) => {
@@ -242,7 +206,7 @@ pub async fn run_with_until(
             outcome(RunnerStatus::Stopped, turns, None)
         }
     };
-    RunnerOutcome { last_end: lease.last_end, ..outcome }
+    RunnerOutcome { last_end: lease.last_end, is_job_ended: lease.is_job_ended, ..outcome }
 }
 
 /// Works on the run and closes the backend. After an order to leave, also releases the lease.
@@ -250,10 +214,9 @@ async fn work(
     order: &RunnerOrder,
     lease: &mut LeaseSession,
     backend: &mut dyn Backend,
-    turns: &mut u32,
     leave: &LeaveOrder,
 ) -> Result<(), Halt> {
-    let served = serve(order, lease, backend, turns, leave).await;
+    let served = serve(order, lease, backend, leave).await;
     match served {
         Err(Halt::Stopped) => hand_back(lease, backend).await,
         _ => backend.close().await,
@@ -286,7 +249,7 @@ async fn close_under_lease(lease: &LeaseSession, backend: &mut dyn Backend) {
 }
 
 fn outcome(status: RunnerStatus, turns: u32, failure: Option<Failure>) -> RunnerOutcome {
-    RunnerOutcome { status, turns, failure, last_end: None }
+    RunnerOutcome { status, turns, failure, last_end: None, is_job_ended: false }
 }
 
 fn halt_outcome(halt: Halt, turns: u32) -> RunnerOutcome {
@@ -347,7 +310,6 @@ async fn serve(
     order: &RunnerOrder,
     lease: &mut LeaseSession,
     backend: &mut dyn Backend,
-    turns: &mut u32,
     leave: &LeaveOrder,
 ) -> Result<(), Halt> {
     if lease.run.backend_profile != order.backend_profile {
@@ -370,10 +332,10 @@ async fn serve(
         let next = tokio::select! {
             biased;
             () = leave.given() => return Err(Halt::Stopped),
-            next = next_turn(order, lease, backend, *turns) => next?,
+            next = next_turn(order, lease, backend) => next?,
         };
         let Some(command) = next else { return Ok(()) };
-        *turns += 1;
+        lease.turns += 1;
         turn_driver::drive_turn(lease, &order.environment, backend, command, leave).await?;
         report_storage(order, lease).await;
     }
@@ -384,7 +346,6 @@ async fn next_turn(
     order: &RunnerOrder,
     lease: &mut LeaseSession,
     backend: &dyn Backend,
-    turns: u32,
 ) -> Result<Option<Command>, Halt> {
     let mut empty_fetches = 0;
     loop {
@@ -395,7 +356,7 @@ async fn next_turn(
             return Ok(None);
         }
         // Before the first turn, no program has been started yet.
-        let is_waiting = backend.keeps_lease() && (turns == 0 || backend.is_open());
+        let is_waiting = backend.keeps_lease() && (lease.turns == 0 || backend.is_open());
         if is_waiting && wait_for_command(order, lease).await? {
             continue;
         }

@@ -48,8 +48,14 @@ impl ToolPort {
         }
     }
 
-    /// Calls a tool and waits for its end.
-    pub(crate) async fn call(&self, call_id: &str, name: &str, arguments: &str) -> Result<CalledTool, Failure> {
+    /// Calls a tool and waits for its end. `reply_calls`: all calls that the agent makes at once, if it makes several.
+    pub(crate) async fn call(
+        &self,
+        call_id: &str,
+        name: &str,
+        arguments: &str,
+        reply_calls: &[String],
+    ) -> Result<CalledTool, Failure> {
         let mut request = CallTool {
             runner_id: self.runner_id.clone(),
             lease_epoch: self.lease_epoch,
@@ -58,6 +64,7 @@ impl ToolPort {
             call_id: call_id.to_owned(),
             name: name.to_owned(),
             arguments: arguments.to_owned(),
+            reply_calls: reply_calls.to_vec(),
             repeated: false,
             wait_ms: Some(CALL_WAIT_MS),
         };

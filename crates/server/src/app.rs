@@ -10,10 +10,11 @@ use std::{sync::Arc, time::Duration};
 
 use ostler_protocol::{
     Failure, FailureKind, Timestamp,
-    ids::{CommandId, RunId, SessionId},
+    ids::{CommandId, RunId, RunnerJobId, SessionId},
     kernel::{
         events::{Event, EventType},
-        operations::{Operation, Request},
+        operations::{JobPlace, Operation, Request},
+        runner_jobs::RunnerJob,
         runs::{Run, TerminalStatus},
         sessions::Session,
     },
@@ -40,7 +41,7 @@ use crate::{
     hub::Hub,
     job_queues::JobQueues,
     job_redactors::JobRedactors,
-    launcher::InHand,
+    launcher::{InHand, ResidentPlaces},
     metrics::Metrics,
     net::{
         body_budget::BodyBudget,
@@ -104,6 +105,7 @@ pub struct AppInner {
     others: Option<Arc<Pending>>,
     /// The jobs of this server's launcher.
     pub in_hand: InHand,
+    pub(crate) places: Arc<ResidentPlaces>,
     /// Runners elsewhere that wait for a job.
     pub job_queues: JobQueues,
     pub job_redactors: JobRedactors,
@@ -138,6 +140,7 @@ pub struct LaneHost {
     /// Wake-ups for other servers, if the store can have others.
     pub others: Option<Arc<Pending>>,
     pub metrics: Arc<Metrics>,
+    pub(crate) places: Arc<ResidentPlaces>,
 }
 
 impl Host for LaneHost {
@@ -145,7 +148,8 @@ impl Host for LaneHost {
         self.clock.now()
     }
 
-    fn committed(&self, committed: Committed) {
+    fn committed(&self, mut committed: Committed) {
+        self.places.started(std::mem::take(&mut committed.started));
         let took = self.clock.now().duration_since(committed.began_at);
         self.metrics.flushed(committed.requests, committed.events.len(), took.as_micros() as i64);
         committed.events.iter().filter_map(outcome).for_each(|(status, is_run)| self.metrics.ended(status, is_run));
@@ -157,6 +161,16 @@ impl Host for LaneHost {
         if committed.jobs_waiting {
             self.hub.wake_for_jobs();
         }
+    }
+
+    fn reserve(&self, job: &RunnerJob, run: &Run) -> Option<JobPlace> {
+        self.places.reserve(job, run)
+    }
+
+    fn give_back(&self, jobs: &[RunnerJobId], unanswered_at: Option<Timestamp>) {
+        self.places.give_back(jobs, unanswered_at);
+        // A claim may have found no slot meanwhile.
+        self.hub.wake_for_jobs();
     }
 }
 
@@ -186,6 +200,7 @@ pub struct Parts {
     pub metrics: Arc<Metrics>,
     pub traces: Traces,
     pub others: Option<Arc<Pending>>,
+    pub(crate) places: (InHand, Arc<ResidentPlaces>),
     pub tls_certificate: Option<Vec<u8>>,
     pub stage: tokio::sync::watch::Receiver<Stage>,
 }
@@ -213,6 +228,7 @@ impl App {
             metrics,
             traces,
             others,
+            places: (in_hand, places),
             tls_certificate,
             stage,
         } = parts;
@@ -244,7 +260,8 @@ impl App {
             server_number: i64::from_ne_bytes(server_number),
             fresh_sockets,
             others,
-            in_hand: InHand::default(),
+            in_hand,
+            places,
             job_queues: JobQueues::default(),
             job_redactors: JobRedactors::default(),
             metrics,

@@ -19,12 +19,12 @@ use crate::{
     app::{App, LaneHost, Parts, Stage},
     auth::{Authenticator, Issuers, operator_token, signing_key, token_of_variable},
     bound_workspace,
-    clock::{Clock, ServerClock},
+    clock::{Clock, Ids, ServerClock},
     config::{Config, address_of},
     dialect::{Dialect, Dialects, Opening},
     directories,
     hub::Hub,
-    launcher::{self, isolation},
+    launcher::{self, InHand, ResidentPlaces, isolation},
     mcp::Mcp,
     metrics::Metrics,
     net::{self as http, listener, tls},
@@ -111,8 +111,15 @@ impl Server {
         let hub = Arc::new(Hub::default());
         let others = db.multi_replica().then(Arc::<Pending>::default);
         let metrics = Arc::<Metrics>::default();
-        let host =
-            LaneHost { clock: clock.clone(), hub: hub.clone(), others: others.clone(), metrics: metrics.clone() };
+        let in_hand = InHand::default();
+        let places = Arc::new(ResidentPlaces::new(in_hand.clone(), Ids::new(clock.clone())));
+        let host = LaneHost {
+            clock: clock.clone(),
+            hub: hub.clone(),
+            others: others.clone(),
+            metrics: metrics.clone(),
+            places: places.clone(),
+        };
         let lanes = Lanes::start(&db, Arc::new(host)).await.map_err(|error| not_started(Rule::Store, error))?;
         let database_url =
             config.store.database_url.as_ref().map(|url| url.expose_secret().to_owned()).unwrap_or_default();
@@ -147,6 +154,7 @@ impl Server {
             metrics,
             traces,
             others: others.clone(),
+            places: (in_hand, places),
             tls_certificate,
             stage: reached,
         };

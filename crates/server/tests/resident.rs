@@ -34,6 +34,31 @@ async fn a_plain_prompt_is_echoed(engine: Engine) {
     eventually("the run is idle", async || (server.run(&run_id).await["status"] == "pending").then_some(())).await;
 }
 
+/// A flush gives all its events the same time.
+#[both_engines]
+async fn a_runner_is_started_by_the_flush_that_stores_its_turn_and_ends_its_job_with_the_turn(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let (run_id, command_id) = server.start("first").await;
+    server.ended(&run_id, &command_id).await;
+    // The launcher claims the job instead while the former runner is just leaving.
+    let started = eventually("a turn is stored with the claim of its runner", async || {
+        let command_id = server.turn(&run_id, "next").await;
+        server.ended(&run_id, &command_id).await;
+        let job = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok()["runnerJobs"][0].clone();
+        let events = server.events(&run_id).await;
+        let of = |name: &str| events.iter().rfind(|event| event["type"] == name).unwrap()["createdAt"].clone();
+        let claim = events.iter().rfind(|event| event["payload"]["state"] == "claimed").unwrap();
+        let claimed_at = claim["createdAt"].clone();
+        (of("user_message") == claimed_at).then(|| (job, of("terminal_status")))
+    });
+    let (job, ended_at) = started.await;
+    assert_eq!((&job["phase"], &job["attempt"]), (&json!("succeeded"), &json!(1)));
+    assert_eq!(job["updatedAt"], ended_at);
+    let summary =
+        json!({"status": "idle", "turnStatus": "completed", "failureKind": null, "message": null, "turns": 1});
+    assert_eq!(job["terminalSummary"], summary);
+}
+
 #[both_engines]
 async fn a_script_says_and_calls_tools(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
@@ -167,6 +192,11 @@ async fn a_denied_question_blocks_the_turn(engine: Engine) {
     let result = server.ended(&run_id, &command_id).await;
     assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("blocked"), &json!("permission-denied")));
     assert_eq!(server.events_of(&run_id, "assistant_message").await, Vec::<Value>::new());
+    // A steer would be rejected, and the request cannot be answered again.
+    let action = id(&result["liveness"], "suggestedAction");
+    assert!(action.starts_with("submit another turn to the session") && action.contains("retry the run"), "{action}");
+    let session = server.get(&format!("/api/v1/sessions/{}", id(&result, "sessionId"))).await.ok();
+    assert_eq!(session["supervisor"]["suggestedAction"], action);
 }
 
 #[both_engines]

@@ -169,18 +169,23 @@ async fn the_end_of_a_job_is_stored_once_the_store_answers_again(engine: Engine)
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
     let ask = json!({"title": "Go on?", "command": "go on", "waitMs": 60_000});
-    let script = json!({"script": [{"ask": ask}, {"say": "done"}]});
+    let script = json!({"script": [{"ask": ask}, {"crash": "once"}, {"say": "done"}]});
     let command_id = server.turn(&run_id, &script.to_string()).await;
     let job = server.create_job(&run_id, &json!({"commandId": command_id})).await.with_status(201);
-    let request = eventually("the turn asks", async || server.permissions(&run_id).await.pop()).await;
+    let open = async || {
+        let requests = server.permissions(&run_id).await;
+        requests.into_iter().find(|request| request["status"] == "pending")
+    };
+    let request = eventually("the turn asks", &open).await;
     let gone = Gone::make(&server, "runner_jobs").await;
-    // The turn goes on only now, so that it cannot end before.
+    // The runner goes on only now, so that it cannot crash before.
+    server.answer(&request, "allow", &id(&request, "digest")).await.with_status(200);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(server.store("SELECT phase FROM runner_jobs_gone").await, ["running"], "its end cannot be stored");
+    gone.restore().await;
+    let request = eventually("the next runner asks again", &open).await;
     server.answer(&request, "allow", &id(&request, "digest")).await.with_status(200);
     assert_eq!(server.ended(&run_id, &command_id).await["reply"], "done");
-    // Its runner leaves now, and that cannot be stored.
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(server.store("SELECT phase FROM runner_jobs_gone").await, ["running"]);
-    gone.restore().await;
     eventually("the job has ended", async || (phase(&server, &job).await == "succeeded").then_some(())).await;
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::{
     error::{StoreError, StoreFault},
-    lane::desks::Desks,
+    lane::desks::Decided,
 };
 
 /// How the latest writes went, whichever way they took.
@@ -40,9 +40,9 @@ impl WriteHealth {
     }
 
     /// Remembers how a flush of the lane went.
-    pub(crate) fn record_flush<T>(&self, outcome: &Result<(T, Desks), StoreError>) {
+    pub(crate) fn record_flush(&self, outcome: &Result<Decided<'_>, StoreError>) {
         match outcome {
-            Ok((_, desks)) if desks.values().any(|desk| !desk.events.is_empty()) => self.wrote(),
+            Ok(decided) if decided.desks.values().any(|desk| !desk.events.is_empty()) => self.wrote(),
             outcome => self.record_failure(outcome),
         }
     }

@@ -33,7 +33,7 @@ use crate::{
     error::{StoreError, StoreFault},
     health::{FlushLog, WriteHealth},
     lane::{
-        desks::{Changes, Desks, Warm},
+        desks::{Changes, Decided, Starts, Warm},
         job::{Answer, AttachedRows, FLUSH_REQUESTS_MAX, Host, Job, LaneError, apart, gather, refused},
     },
     migrate,
@@ -155,10 +155,10 @@ impl Lane {
         host: &dyn Host,
     ) {
         let now = host.now();
-        let error = match self.flush_once(&requests, rows, now).await {
-            Ok((replies, desks)) => {
+        let error = match self.flush_once(&requests, rows, (host, now)).await {
+            Ok(Decided { replies, desks, starts }) => {
                 self.flush_log.succeeded();
-                host.committed(self.warm.keep(desks, requests.len(), now));
+                host.committed(self.warm.keep(desks, starts, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
                 return;
             }
@@ -167,10 +167,10 @@ impl Lane {
         if apart(&requests, &error) {
             for (request, answer) in requests.into_iter().zip(answers) {
                 let now = host.now();
-                let outcome = self.flush_once(std::slice::from_ref(&request), rows, now).await;
+                let outcome = self.flush_once(std::slice::from_ref(&request), rows, (host, now)).await;
                 let reply = match outcome {
-                    Ok((mut replies, desks)) => {
-                        host.committed(self.warm.keep(desks, 1, now));
+                    Ok(Decided { mut replies, desks, starts }) => {
+                        host.committed(self.warm.keep(desks, starts, 1, now));
                         replies.pop().expect("one request, one reply")
                     }
                     Err(error) => Err(LaneError::from(error)),
@@ -187,30 +187,30 @@ impl Lane {
         }
     }
 
-    async fn flush_once(
+    async fn flush_once<'a>(
         &mut self,
         requests: &[Request],
         rows: &AttachedRows,
-        now: Timestamp,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+        at: (&'a dyn Host, Timestamp),
+    ) -> Result<Decided<'a>, StoreError> {
         // Launchers claim pending jobs without changing the session's revision, so only locks protect these.
         let changes_pending_jobs = requests.iter().any(|request| request.needs().pending_jobs);
         let hold = if changes_pending_jobs { Hold::Locks } else { Hold::Revisions };
-        let outcome = match self.attempt(requests, rows, now, hold).await {
-            Err(error) if refused(&error) => self.attempt(requests, rows, now, Hold::Locks).await,
+        let outcome = match self.attempt(requests, rows, at, hold).await {
+            Err(error) if refused(&error) => self.attempt(requests, rows, at, Hold::Locks).await,
             outcome => outcome,
         };
         self.health.record_flush(&outcome);
         outcome
     }
 
-    async fn attempt(
+    async fn attempt<'a>(
         &mut self,
         requests: &[Request],
         rows: &AttachedRows,
-        now: Timestamp,
+        at: (&'a dyn Host, Timestamp),
         hold: Hold,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+    ) -> Result<Decided<'a>, StoreError> {
         let kept = match self.connection.take() {
             Some(kept) => kept.take_up().await,
             None => None,
@@ -221,8 +221,8 @@ impl Lane {
         };
         let decided = async {
             match hold {
-                Hold::Revisions if rows.is_empty() => self.decide(&mut connection, requests, now, hold).await,
-                _ => self.decide_in_transaction(&mut connection, requests, rows, now, hold).await,
+                Hold::Revisions if rows.is_empty() => self.decide(&mut connection, requests, at, hold).await,
+                _ => self.decide_in_transaction(&mut connection, requests, rows, at, hold).await,
             }
         };
         let outcome = tokio::time::timeout(ANSWER_MAX, decided).await.unwrap_or_else(|_| {
@@ -237,37 +237,39 @@ impl Lane {
         outcome
     }
 
-    async fn decide_in_transaction(
+    async fn decide_in_transaction<'a>(
         &mut self,
         connection: &mut PgConnection,
         requests: &[Request],
         rows: &AttachedRows,
-        now: Timestamp,
+        at: (&'a dyn Host, Timestamp),
         hold: Hold,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+    ) -> Result<Decided<'a>, StoreError> {
         let mut tx = connection.begin().await?;
         for Statement { sql, args, must_touch } in &rows.0 {
             if fetch(&mut tx, sql.clone(), args).await?.is_empty() && *must_touch {
                 tx.rollback().await?;
-                return Ok((requests.iter().map(|_| Err(LaneError::Taken)).collect(), Desks::new()));
+                let replies = requests.iter().map(|_| Err(LaneError::Taken)).collect();
+                return Ok(Decided::rejected(replies, at));
             }
         }
-        let (replies, desks) = self.decide(&mut tx, requests, now, hold).await?;
-        if !rows.is_empty() && replies.iter().any(Result::is_err) {
+        let mut decided = self.decide(&mut tx, requests, at, hold).await?;
+        if !rows.is_empty() && decided.replies.iter().any(Result::is_err) {
+            decided.starts.refused();
             tx.rollback().await?;
-            return Ok((replies, Desks::new()));
+            return Ok(Decided::rejected(decided.replies, at));
         }
         tx.commit().await?;
-        Ok((replies, desks))
+        Ok(decided)
     }
 
-    async fn decide(
+    async fn decide<'a>(
         &mut self,
         connection: &mut PgConnection,
         requests: &[Request],
-        now: Timestamp,
+        (host, now): (&'a dyn Host, Timestamp),
         hold: Hold,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+    ) -> Result<Decided<'a>, StoreError> {
         let mut desks = load::load(connection, &mut self.warm, requests, hold).await?;
         let replies = requests
             .iter()
@@ -276,8 +278,15 @@ impl Lane {
                 None => Err(LaneError::Refused(Failure::not_found("session"))),
             })
             .collect();
+        let mut starts = Starts::decide(&mut desks, host, now);
         desks.values_mut().for_each(Desk::seal);
-        self.statements.save(connection, &Changes::of(&desks)).await?;
-        Ok((replies, desks))
+        starts.sent();
+        if let Err(error) = self.statements.save(connection, &Changes::of(&desks)).await {
+            if refused(&error) {
+                starts.refused();
+            }
+            return Err(error);
+        }
+        Ok(Decided { replies, desks, starts })
     }
 }

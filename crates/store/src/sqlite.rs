@@ -34,9 +34,10 @@ use crate::{
     error::StoreError,
     health::{FlushLog, WriteHealth},
     lane::{
-        desks::{Changes, Desks, Warm},
+        desks::{Changes, Decided, Desks, Starts, Warm},
         job::{
-            self, Answer, AttachedRows, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, QUEUE_REQUESTS_MAX,
+            self, Answer, AttachedRows, FLUSH_BYTES_MAX, FLUSH_REQUESTS_MAX, Host, Job, LaneError, NoHost,
+            QUEUE_REQUESTS_MAX,
         },
     },
     migrate,
@@ -360,18 +361,18 @@ impl Lane {
     fn flush(&mut self, jobs: Vec<Job>, writes: Vec<Box<dyn Write>>) {
         let Some(host) = self.host.get().cloned() else {
             // Before the lanes have started there are only plain writes.
-            return drop(self.flush_once(&[], &[], writes, Timestamp::UNIX_EPOCH));
+            return drop(self.flush_once(&[], &[], writes, (&NoHost, NoHost.now())));
         };
         let now = host.now();
         let (requests, rest): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.request, (job.rows, job.answer))).unzip();
         let (rows, answers): (Vec<_>, Vec<_>) = rest.into_iter().unzip();
-        let outcome = self.flush_once(&requests, &rows, writes, now);
+        let outcome = self.flush_once(&requests, &rows, writes, (&*host, now));
         self.health.record_flush(&outcome);
         match outcome {
-            Ok((replies, desks)) => {
+            Ok(Decided { replies, desks, starts }) => {
                 self.flush_log.succeeded();
-                host.committed(self.warm.keep(desks, requests.len(), now));
+                host.committed(self.warm.keep(desks, starts, requests.len(), now));
                 answers.into_iter().zip(replies).for_each(|(answer, reply)| drop(answer.send(reply)));
             }
             Err(error) if job::apart(&requests, &error) => {
@@ -390,13 +391,13 @@ impl Lane {
         }
     }
 
-    fn flush_once(
+    fn flush_once<'a>(
         &mut self,
         requests: &[Request],
         rows: &[AttachedRows],
         writes: Vec<Box<dyn Write>>,
-        now: Timestamp,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+        at: (&'a dyn Host, Timestamp),
+    ) -> Result<Decided<'a>, StoreError> {
         let tx = match FlushTransaction::begin(&self.connection) {
             Ok(tx) => tx,
             Err(error) => {
@@ -407,7 +408,7 @@ impl Lane {
         };
         // Plain writes first: rows loaded for the requests below must already show what they did.
         let written = run_writes(&tx, &self.health, writes)?;
-        let outcome = match Self::decide(&tx, &mut self.warm, (requests, rows), now, !written.is_empty()) {
+        let outcome = match Self::decide(&tx, &mut self.warm, (requests, rows), at, !written.is_empty()) {
             Ok(decided) => tx.commit().map(|()| decided).map_err(StoreError::from),
             // What one caller sent takes nothing else with it: the plain writes stay.
             Err(error) if !written.is_empty() && job::refused(&error) => {
@@ -424,13 +425,13 @@ impl Lane {
     }
 
     /// Decides the requests and saves what changed, in the open transaction; `apart` from what is in it already.
-    fn decide(
+    fn decide<'a>(
         tx: &Connection,
         warm: &mut Warm,
         (requests, rows): (&[Request], &[AttachedRows]),
-        now: Timestamp,
+        (host, now): (&'a dyn Host, Timestamp),
         apart: bool,
-    ) -> Result<(Vec<Answer>, Desks), StoreError> {
+    ) -> Result<Decided<'a>, StoreError> {
         if apart {
             tx.prepare_cached("SAVEPOINT requests")?.execute([])?;
         }
@@ -442,9 +443,10 @@ impl Lane {
                 false => apply_with_rows(tx, warm, &mut desks, (request, rows), now)?,
             });
         }
+        let starts = Starts::decide(&mut desks, host, now);
         desks.values_mut().for_each(Desk::seal);
         desks::save(tx, &Changes::of(&desks))?;
-        Ok((replies, desks))
+        Ok(Decided { replies, desks, starts })
     }
 }
 

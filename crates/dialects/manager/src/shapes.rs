@@ -11,12 +11,15 @@ use ostler_protocol::{
     },
     limits::{
         API_KEY_BYTES_MAX, APPEND_EVENTS_MAX, COMMAND_PAYLOAD_BYTES_MAX, EVENT_BYTES_MAX, HOLD_REASON_BYTES_MAX,
-        JOB_PROFILES_MAX, LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, LEASE_MS_MAX, LEASE_MS_MIN,
-        NAME_BYTES_MAX, PERMISSIONS_OPEN_CEILING, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX, PROMPT_BYTES_MAX,
-        REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_METADATA_BYTES_MAX, SESSION_TITLE_BYTES_MAX, TOKEN_LIFE_MS_MAX,
-        USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
+        JOB_PROFILES_MAX, JOB_SUMMARY_BYTES_MAX, LABEL_KEY_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, LEASE_MS_MAX,
+        LEASE_MS_MIN, NAME_BYTES_MAX, PERMISSIONS_OPEN_CEILING, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX,
+        PROMPT_BYTES_MAX, REASON_BYTES_MAX, RUNNER_BYTES_MAX, SESSION_METADATA_BYTES_MAX, SESSION_TITLE_BYTES_MAX,
+        TOKEN_LIFE_MS_MAX, USER_TOKEN_LIFE_MS_MAX, WAIT_MS_MAX, WORKSPACE_REF_BYTES_MAX,
     },
-    tools::{calls::CALL_ID_BYTES_MAX, schema::ARGUMENTS_BYTES_MAX},
+    tools::{
+        calls::{CALL_ID_BYTES_MAX, REPLY_CALLS_MAX},
+        schema::ARGUMENTS_BYTES_MAX,
+    },
 };
 use ostler_server::net::shapes::{
     self, PRINTABLE_PATTERN, Shapes, free, id, merge, name, slug, tenants, text, whole, words,
@@ -72,6 +75,10 @@ fn run_fields() -> Vec<(&'static str, Value)> {
     ]
 }
 
+fn call_id() -> Value {
+    json!({"minLength": 1, "maxLength": CALL_ID_BYTES_MAX, "pattern": "^[A-Za-z0-9_.:-]+$"})
+}
+
 /// Fields of the requests of runners, and of jobs and permissions.
 fn runner_fields() -> Vec<(&'static str, Value)> {
     vec![
@@ -82,7 +89,9 @@ fn runner_fields() -> Vec<(&'static str, Value)> {
         ("AppendEvent.commandId", id()),
         ("CallTool.runnerId", name()),
         ("CallTool.attemptId", id()),
-        ("CallTool.callId", json!({"minLength": 1, "maxLength": CALL_ID_BYTES_MAX, "pattern": "^[A-Za-z0-9_.:-]+$"})),
+        ("AppendEvents.jobSummary", free(JOB_SUMMARY_BYTES_MAX)),
+        ("CallTool.callId", call_id()),
+        ("CallTool.replyCalls", json!({"maxItems": REPLY_CALLS_MAX, "items": call_id()})),
         ("CallTool.name", text(NAME_BYTES_MAX)),
         ("CallTool.arguments", text(ARGUMENTS_BYTES_MAX)),
         ("CallTool.waitMs", whole(0, WAIT_MS_MAX as i64)),

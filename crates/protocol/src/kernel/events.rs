@@ -5,7 +5,7 @@ mod event_type;
 pub use event_type::{
     EventType, PHASE_APPROVAL_DECLINED, PHASE_ATTEMPT_RESTARTED, PHASE_BUNDLE_READY, PHASE_COST_UNKNOWN,
     PHASE_NOTIFIED, PHASE_ROLLED_BACK, PHASE_ROUTER_FALLBACK, PHASE_ROUTER_PLANNED, PHASE_RUN_CLAIMED,
-    PHASE_RUNNER_ENDED, PHASE_STEER_ACCEPTED, PHASE_STORAGE_MOUNTED, PHASE_TRANSPORT_DISCONNECTED,
+    PHASE_RUNNER_ENDED, PHASE_RUNS_CHARGED, PHASE_STEER_ACCEPTED, PHASE_STORAGE_MOUNTED, PHASE_TRANSPORT_DISCONNECTED,
     PHASE_WAITING_PROVIDER, PHASE_WORKSPACE_CHANGED,
 };
 
@@ -232,6 +232,11 @@ pub struct AppendEvents {
     /// Release the lease in the same transaction, if this batch leaves no command unfinished.
     #[serde(default)]
     pub release_if_idle: bool,
+    /// How the runner's job ends if its lease is released with this batch: the job's terminal summary. Only for runners in the
+    /// server's process; the jobs of others end when their launchers report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub job_summary: Option<RawJson>,
     pub events: Vec<AppendEvent>,
 }
 
@@ -270,4 +275,7 @@ pub struct Appended {
     #[serde(default)]
     #[schema(required)]
     pub released: bool,
+    /// The runner's job has ended with the lease.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub job_ended: bool,
 }

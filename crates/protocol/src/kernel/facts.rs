@@ -2,6 +2,9 @@
 //! that a rule looks at is missing or of another type; every other field is the runner's own. Events in the log are
 //! read field by field: a field that makes no sense there counts as absent, and never hides another.
 
+mod delegated_use;
+pub use delegated_use::DelegatedUse;
+
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
     kernel::{
-        events::{EventType, PHASE_WORKSPACE_CHANGED},
+        events::{EventType, PHASE_RUNS_CHARGED, PHASE_WORKSPACE_CHANGED},
         permissions::{AskPermission, Asked},
         runs::TerminalStatus,
     },
@@ -24,14 +27,30 @@ pub enum Facts {
     None,
     Assistant(AssistantFacts),
     Tool(ToolFacts),
-    Output { bytes: i64, truncated: bool },
-    Usage { tokens: i64, cost_usd: f64 },
-    Phase { phase: String, resume_at: Option<Timestamp> },
+    Output {
+        bytes: i64,
+        truncated: bool,
+    },
+    Usage {
+        tokens: i64,
+        cost_usd: f64,
+    },
+    Phase {
+        phase: String,
+        resume_at: Option<Timestamp>,
+    },
     Changes(ChangeFacts),
-    Error { failure_kind: Option<FailureKind>, message: String },
+    /// What all runs that the command started have used so far.
+    DelegatedTotal(DelegatedUse),
+    Error {
+        failure_kind: Option<FailureKind>,
+        message: String,
+    },
     Terminal(TerminalFacts),
     Permission(Asked),
-    Thread { thread_id: Option<String> },
+    Thread {
+        thread_id: Option<String>,
+    },
 }
 
 /// What a turn changed in its workspace.
@@ -81,26 +100,6 @@ pub struct ToolFacts {
     pub unanswered_epoch: Option<i64>,
     /// What runs that a call of this server's tools started have used.
     pub delegated: DelegatedUse,
-}
-
-/// What other runs have used on behalf of a command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DelegatedUse {
-    pub tokens: i64,
-    pub cost_usd: f64,
-}
-
-impl DelegatedUse {
-    pub fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
-    pub fn add(&mut self, other: Self) {
-        self.tokens = self.tokens.saturating_add(other.tokens);
-        // An infinite sum would not read back from JSON.
-        self.cost_usd = (self.cost_usd + other.cost_usd).min(f64::MAX);
-    }
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -344,6 +343,10 @@ impl Facts {
                 let phase = words(fields.phase, TOOL_COMMAND_CHARS_MAX).unwrap_or_default();
                 if phase == PHASE_WORKSPACE_CHANGED {
                     return Ok(Self::Changes(payload.view().unwrap_or_default()));
+                }
+                if phase == PHASE_RUNS_CHARGED {
+                    let tokens = whole(fields.total_tokens).unwrap_or(0).max(0);
+                    return Ok(Self::DelegatedTotal(DelegatedUse { tokens, cost_usd: cost(fields.cost_usd) }));
                 }
                 Self::Phase { phase, resume_at: read(fields.resume_at) }
             }

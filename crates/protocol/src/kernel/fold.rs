@@ -250,6 +250,7 @@ impl CommandFold {
             Facts::Changes(facts) => {
                 self.changes = Some(ChangeFold { session_seq: event.session_seq, facts: facts.clone() });
             }
+            Facts::DelegatedTotal(total) => self.delegated.raise_to(*total),
             Facts::Error { failure_kind, message } => self.last_error = Some((*failure_kind, message.clone())),
             Facts::Terminal(_) => self.tools.open.clear(),
             Facts::Permission(_) | Facts::Thread { .. } | Facts::None => {}

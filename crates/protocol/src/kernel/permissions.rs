@@ -97,6 +97,9 @@ pub struct AskPermission {
     /// The call, as editors show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call_details: Option<CallDetails>,
+    /// The next event of the same append is a request of the same command, which people are asked together with this one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_next: bool,
     /// How long an answer is waited for; or until when, in `deadline`.
     #[serde(default)]
     pub wait_ms: Option<i64>,

@@ -70,7 +70,9 @@ pub struct Session {
     pub conversation_id: Option<String>,
     /// Opaque JSON of the caller, stored with the session. It is a JSON object as text, decoded only to be shown.
     pub metadata: Option<Arc<str>>,
-    /// The server has started it by itself, as a schedule does: it is not one of its owner's own conversations.
+    /// The server has started it by itself: it is not one of its owner's own conversations. A thread of an automation is for its
+    /// owner to read. A session without an id of its own has the run that a call of an agent has started: the calling run gets its
+    /// result, so that the session is never unread.
     pub background: bool,
     pub backend_profile: String,
     pub title: Option<String>,

@@ -99,10 +99,10 @@ async fn end_command(lease: &mut LeaseSession, command_id: CommandId, end: &Turn
         command_id: Some(command_id.to_string()),
         payload: terminal_payload(end),
     };
+    lease.last_end = Some(end.clone());
     match lease.append(vec![event]).await.map_err(LeaseRefusal::from) {
         Ok(appended) => {
             lease.record_append(&appended);
-            lease.last_end = Some(end.clone());
             Ok(())
         }
         Err(refusal) => refusal.unless_command_ended(),

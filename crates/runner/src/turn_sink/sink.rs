@@ -167,18 +167,20 @@ impl TurnSink {
     }
 
     /// Calls a tool of the server, which checks, authorises, executes and records the call. Everything that was emitted before is
-    /// durable first, so that the log has it in order.
+    /// durable first, so that the log has it in order. `reply_calls`: all such calls that the agent makes at once.
     pub(crate) fn call_server_tool(
         &self,
         call_id: String,
         name: String,
         arguments: String,
+        reply_calls: Arc<[String]>,
     ) -> impl Future<Output = Result<CalledTool, Failure>> + Send + 'static {
         let (tools, shared) = (self.tools.clone(), self.shared.clone());
         async move {
             match tools {
                 Some(tools) => {
-                    tools.call(&call_id, &name, &arguments).await.inspect(|called| shared.charge_call(called))
+                    let called = tools.call(&call_id, &name, &arguments, &reply_calls).await;
+                    called.inspect(|called| shared.charge_call(called))
                 }
                 None => Err(Failure::rule(Rule::ToolUnknown, format!("there is no tool {name:?}"))),
             }

@@ -67,7 +67,7 @@ impl TurnTools {
         // The server records the call. What the backend emitted before it comes first.
         let _ = timeout(Duration::from_millis(FLUSH_MS_MAX), self.shared.flush()).await;
         tokio::select! {
-            called = self.port.call(&call_id, name, arguments) => called.inspect(|called| self.shared.charge_call(called)),
+            called = self.port.call(&call_id, name, arguments, &[]) => called.inspect(|called| self.shared.charge_call(called)),
             () = self.stopped() => Err(stopping()),
         }
     }

@@ -280,6 +280,7 @@ impl Kernel {
             attempt_id: batch.attempt_id.map(|id| id.parse().unwrap()),
             batch_no: batch.batch_no,
             release_if_idle: batch.release_if_idle,
+            ends_job: None,
             voting: VotingRules::default(),
             known_calls: None,
             events: events?,

@@ -8,8 +8,21 @@ use serde_json::json;
 
 use crate::app::App;
 
-/// How a runner ended, and its summary. `None` if it continues without this server.
-pub(super) type Ending = Option<(JobEnd, RawJson)>;
+/// How a runner ended.
+pub(super) enum Ending {
+    /// The launcher has to report the end, with this summary.
+    Report(JobEnd, RawJson),
+    /// The runner has ended its job itself.
+    Reported(JobEnd),
+    /// It continues without this server.
+    Continues,
+}
+
+impl From<(JobEnd, RawJson)> for Ending {
+    fn from((end, summary): (JobEnd, RawJson)) -> Self {
+        Self::Report(end, summary)
+    }
+}
 
 /// Repeats `call` while the store does not respond, so that an outage does not fail the start of a job. `None` if the server
 /// stops first.

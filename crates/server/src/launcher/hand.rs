@@ -14,6 +14,8 @@ struct LauncherHand {
     hand: Hand,
     /// Jobs in hand that a claim has left out. If one is pending when it is put down, no wake-up announces it again.
     passed_over: BTreeSet<RunnerJobId>,
+    /// Jobs in hand that have become pending again, and would have been started at once if they had not been in hand.
+    wanted: BTreeSet<RunnerJobId>,
 }
 
 /// A job in hand. Dropping it removes the job, also when its task panics.
@@ -28,6 +30,17 @@ impl InHand {
     pub fn take_up(&self, job_id: RunnerJobId) -> Option<HeldJob> {
         let is_new = self.lock().hand.take_up(job_id);
         is_new.then(|| HeldJob { in_hand: self.clone(), job_id: Some(job_id) })
+    }
+
+    /// As [`Self::take_up`], for a job that has just become pending. If it is in hand, putting it down reports it.
+    pub fn take_up_pending(&self, job_id: RunnerJobId) -> Option<HeldJob> {
+        let mut launcher = self.lock();
+        if launcher.hand.take_up(job_id) {
+            drop(launcher);
+            return Some(HeldJob { in_hand: self.clone(), job_id: Some(job_id) });
+        }
+        launcher.wanted.insert(job_id);
+        None
     }
 
     /// The jobs that a claim has to leave out.
@@ -68,7 +81,8 @@ impl InHand {
 }
 
 impl HeldJob {
-    /// True if a claim has left the job out since its launcher began to report its end.
+    /// True if the job may wait: a claim has left it out since its launcher began to report its end, or it became pending while it was
+    /// in hand.
     pub fn put_down(mut self) -> bool {
         self.release()
     }
@@ -77,7 +91,7 @@ impl HeldJob {
         let Some(job_id) = self.job_id.take() else { return false };
         let mut launcher = self.in_hand.lock();
         launcher.hand.put_down(job_id);
-        launcher.passed_over.remove(&job_id)
+        launcher.passed_over.remove(&job_id) | launcher.wanted.remove(&job_id)
     }
 }
 
@@ -113,5 +127,14 @@ mod tests {
         assert!(in_hand.take_up(job_id(1)).is_none());
         drop(again);
         assert!(in_hand.take_up(job_id(1)).is_some());
+    }
+
+    #[test]
+    fn a_job_that_becomes_pending_while_it_is_in_hand_is_reported_once() {
+        let in_hand = InHand::default();
+        let held = in_hand.take_up_pending(job_id(1)).unwrap();
+        assert!(in_hand.take_up_pending(job_id(1)).is_none());
+        assert!(held.put_down());
+        assert!(!in_hand.take_up_pending(job_id(1)).unwrap().put_down());
     }
 }

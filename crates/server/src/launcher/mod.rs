@@ -15,6 +15,7 @@ pub(crate) mod isolation;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 pub(crate) mod outside;
+mod places;
 mod process;
 #[cfg(feature = "kubernetes")]
 pub(crate) mod ref_lookups;
@@ -32,26 +33,32 @@ use ostler_protocol::{
     Failure, FailureKind, RawJson, Timestamp,
     kernel::{
         launching::{AfterFinish, Owned, after_finish},
-        operations::{DismissOp, FinishJobOp},
+        leases::Claimed,
+        operations::{DismissOp, FinishJobOp, StartedJob},
         runner_jobs::{Launcher, RunnerJob},
     },
 };
 use ostler_store::{self as store, kernel::runner_jobs::LaunchableJobs};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
     time::{Instant, MissedTickBehavior},
 };
 
 use crate::{
     app::App,
-    launcher::ending::{Ending, STORE_PAUSE, failed, longer},
+    launcher::{
+        ending::{Ending, STORE_PAUSE, failed, longer},
+        hand::HeldJob,
+        places::ResidentJob,
+    },
     recheck::Recheck,
     service::leases,
 };
 
 pub(crate) use guard::guard;
 pub(crate) use hand::InHand;
+pub(crate) use places::ResidentPlaces;
 
 /// Maximum number of jobs in one claim.
 const TAKE_MAX: usize = 32;
@@ -61,6 +68,8 @@ const HEARTBEAT_MS_MAX: u64 = 5_000;
 const HEARTBEAT_PATIENCE_MS_MIN: u64 = 250;
 /// For how long a stopping server tries to store how its runners ended. Another server finds out without it, later.
 const STOP_REPORT: Duration = Duration::from_secs(5);
+/// How often a stopping server looks whether a flush that has reserved a place is committed.
+const RESERVATION_LOOK: Duration = Duration::from_millis(10);
 /// How often the launcher looks for homes of jobs that no longer run.
 const SWEEP_HOMES: Duration = Duration::from_secs(60);
 
@@ -71,9 +80,10 @@ enum RunnerHost {
 }
 
 impl RunnerHost {
-    async fn run(&self, app: &App, owner: &str, job: &RunnerJob) -> Ending {
+    /// `claimed` is the claim of the run, if it was made together with the start of the job.
+    async fn run(&self, app: &App, owner: &str, job: &RunnerJob, claimed: Option<Claimed>) -> Ending {
         match self {
-            Self::Resident(call) => Some(resident::run(app, call.clone(), job).await),
+            Self::Resident(call) => resident::run(app, call.clone(), job, claimed).await,
             Self::Process => process::run(app, owner, job).await,
         }
     }
@@ -101,63 +111,103 @@ async fn sweep_homes(app: &App) {
     outside::sweep(app).await;
 }
 
-#[expect(clippy::expect_used, reason = "never closed")]
 async fn run_jobs(app: &App, router: Router, owner: &str) {
-    let host = Arc::new(match app.config.runner.launcher {
+    let host = match app.config.runner.launcher {
         Launcher::Resident => RunnerHost::Resident(resident::in_process(router)),
         // The configuration cannot name runners elsewhere, and Jobs are not started here.
         Launcher::Process | Launcher::External | Launcher::Kubernetes => RunnerHost::Process,
-    });
-    let places = Arc::new(Semaphore::new(app.config.runner.slots));
-    let mut runners = JoinSet::new();
+    };
+    let slots = Arc::new(Semaphore::new(app.config.runner.slots));
+    let mut started = match host {
+        RunnerHost::Resident(_) => app.places.open((&app.config, app.placement.as_deref()), owner, &slots),
+        RunnerHost::Process => mpsc::unbounded_channel().1,
+    };
+    let mut runners = Runners { app, host: Arc::new(host), owner, tasks: JoinSet::new() };
     let outlives = app.config.runner.keep_on_stop && app.config.runner.launcher.outlives_server();
     let mut homes = tokio::time::interval_at(Instant::now() + SWEEP_HOMES, SWEEP_HOMES);
     let mut recheck = Recheck::new(app);
     // A claim costs a transaction, so it is made only if there may be a job to claim: the launcher was woken, the interval is
-    // over, or a runner has ended while it was short of places or of a response.
+    // over, or a runner has ended while it was short of slots or of a response.
     let (mut is_claim_due, mut is_short) = (true, false);
     loop {
-        while runners.try_join_next().is_some() {
+        while runners.tasks.try_join_next().is_some() {
             is_claim_due |= is_short;
         }
         let draining = app.is_draining();
-        if draining && runners.is_empty() {
-            break;
+        if draining {
+            // Otherwise a job would be started by a server that is about to stop.
+            app.places.refuse();
+            if runners.tasks.is_empty() && slots.available_permits() == app.config.runner.slots {
+                break;
+            }
+            if !outlives {
+                dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
+            }
         }
-        if draining && !outlives {
-            dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
-        }
-        let mut jobs = vec![];
         if is_claim_due && !draining {
-            let free = places.available_permits();
-            jobs = take(app, owner, &places).await;
-            is_short = jobs.len() >= free || app.in_hand.has_unanswered();
+            let taken = take(app, owner, &slots).await;
+            app.places.note_waiting(taken.may_be_more);
+            is_short = taken.may_be_more || app.in_hand.has_unanswered();
+            for (job, slot) in taken.jobs {
+                runners.start_claimed(job, slot);
+            }
             recheck.restart();
-        }
-        for job in jobs {
-            let Some(held) = app.in_hand.take_up(job.runner_job_id) else { continue };
-            let place = places.clone().acquire_owned().await.expect("never closed");
-            let (app, host, owner) = (app.clone(), host.clone(), owner.to_owned());
-            // On the heap: the future is large, and a task would be moved several times.
-            runners.spawn(Box::pin(async move {
-                work(&app, &host, owner, job, place).await;
-                // The job may be pending again, and a claim has left it out while it was in hand.
-                if held.put_down() {
-                    app.hub.jobs.notify_one();
-                }
-            }));
         }
         is_claim_due = false;
         tokio::select! {
             _ = recheck.or_woken(None, app.hub.jobs.notified()) => is_claim_due = true,
+            Some(job) = started.recv() => runners.start_reserved(job),
             _ = homes.tick() => sweep_homes(app).await,
-            Some(_) = runners.join_next(), if !runners.is_empty() => is_claim_due = is_short,
+            Some(_) = runners.tasks.join_next(), if !runners.tasks.is_empty() => is_claim_due = is_short,
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
         }
     }
+    app.places.refuse();
+    let stopped_at = Instant::now();
+    while app.places.has_reservations() && stopped_at.elapsed() < STOP_REPORT {
+        tokio::time::sleep(RESERVATION_LOOK).await;
+    }
+    while let Ok(job) = started.try_recv() {
+        runners.start_reserved(job);
+    }
     // Each task notices the stop by itself and hands over its job.
-    while runners.join_next().await.is_some() {}
+    while runners.tasks.join_next().await.is_some() {}
+}
+
+/// The runners of this server.
+struct Runners<'a> {
+    app: &'a App,
+    host: Arc<RunnerHost>,
+    owner: &'a str,
+    tasks: JoinSet<()>,
+}
+
+impl Runners<'_> {
+    /// Starts the runner of a job that was claimed, unless it is in hand already.
+    fn start_claimed(&mut self, job: RunnerJob, slot: OwnedSemaphorePermit) {
+        if let Some(held) = self.app.in_hand.take_up(job.runner_job_id) {
+            self.start(job, None, (held, slot));
+        }
+    }
+
+    /// Starts the runner of a job that was started where it was stored.
+    fn start_reserved(&mut self, job: ResidentJob) {
+        let ResidentJob { start: StartedJob { job, claimed }, held, slot } = job;
+        self.start(job, Some(claimed), (held, slot));
+    }
+
+    fn start(&mut self, job: RunnerJob, claimed: Option<Claimed>, (held, slot): (HeldJob, OwnedSemaphorePermit)) {
+        let (app, host, owner) = (self.app.clone(), self.host.clone(), self.owner.to_owned());
+        // On the heap: the future is large, and a task would be moved several times.
+        self.tasks.spawn(Box::pin(async move {
+            work(&app, &host, owner, (job, claimed), slot).await;
+            // The job may be pending again, and a claim has left it out while it was in hand.
+            if held.put_down() {
+                app.hub.jobs.notify_one();
+            }
+        }));
+    }
 }
 
 /// Renews the heartbeat of the jobs in hand, concurrently with everything else that the launcher does: a claim on a
@@ -184,15 +234,32 @@ async fn vouch(app: &App, owner: &str) -> Result<(), store::StoreError> {
     store::kernel::runner_jobs::update_heartbeat(&app.db, owner, &jobs, app.now()).await
 }
 
-async fn take(app: &App, owner: &str, places: &Semaphore) -> Vec<RunnerJob> {
-    let free = places.available_permits().min(TAKE_MAX);
-    if free == 0 {
-        make_room(app, owner).await;
-        return vec![];
-    }
+/// Claimed jobs, each with a slot for its runner.
+struct TakenJobs {
+    jobs: Vec<(RunnerJob, OwnedSemaphorePermit)>,
+    may_be_more: bool,
+}
+
+async fn take(app: &App, owner: &str, slots: &Arc<Semaphore>) -> TakenJobs {
+    // Some slots are left to jobs that are started where they are stored, so that those do not depend on claims for long.
+    let wanted = slots.available_permits().div_ceil(2).min(TAKE_MAX) as u32;
+    let taken = (wanted > 0).then(|| slots.clone().try_acquire_many_owned(wanted).ok()).flatten();
+    let Some(mut taken) = taken else {
+        // Otherwise flushes have taken slots in this moment, and what they leave is claimed when one of their runners ends.
+        if wanted == 0 {
+            make_room(app, owner).await;
+        }
+        return TakenJobs { jobs: vec![], may_be_more: true };
+    };
+    let jobs = claim(app, owner, wanted).await;
+    let may_be_more = jobs.len() >= wanted as usize;
+    TakenJobs { jobs: jobs.into_iter().filter_map(|job| Some((job, taken.split(1)?))).collect(), may_be_more }
+}
+
+async fn claim(app: &App, owner: &str, limit: u32) -> Vec<RunnerJob> {
     let mut jobs = recover_claimed(app, owner).await;
-    jobs.truncate(free);
-    let wanted = (free - jobs.len()) as u32;
+    jobs.truncate(limit as usize);
+    let wanted = limit - jobs.len() as u32;
     if wanted == 0 {
         return jobs;
     }
@@ -246,7 +313,7 @@ async fn recover_claimed(app: &App, owner: &str) -> Vec<RunnerJob> {
     }
 }
 
-/// If all places are in use, dismisses runners that only wait for another turn, in favour of jobs that wait for a runner.
+/// If all slots are in use, dismisses runners that only wait for another turn, in favour of jobs that wait for a runner.
 async fn make_room(app: &App, owner: &str) {
     let counts = async {
         let waiting = store::kernel::runner_jobs::count_waiting(&app.db, launchable(app), app.now()).await?;
@@ -271,24 +338,42 @@ async fn dismiss_runners(app: &App, owner: &str, limit: u32, op: DismissOp) {
 }
 
 /// Runs one job to its end and reports how it ended.
-async fn work(app: &App, host: &RunnerHost, owner: String, job: RunnerJob, place: OwnedSemaphorePermit) {
-    let Some((end, summary)) = host.run(app, &owner, &job).await else { return };
+async fn work(
+    app: &App,
+    host: &RunnerHost,
+    owner: String,
+    (job, claimed): (RunnerJob, Option<Claimed>),
+    slot: OwnedSemaphorePermit,
+) {
+    let ending = host.run(app, &owner, &job, claimed).await;
+    if matches!(ending, Ending::Continues) {
+        return;
+    }
     environment::clear(app, &job).await;
+    let (end, summary) = match ending {
+        Ending::Report(end, summary) => (end, summary),
+        Ending::Reported(end) => {
+            // If the job is pending again since its end, the flush that made it wait has noted that it is wanted.
+            app.in_hand.forget_passed_over(job.runner_job_id);
+            return app.metrics.job_ended(end);
+        }
+        Ending::Continues => return,
+    };
     let summary = app.redacted_payload(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
     // Until now the job was running, so that earlier claims have not missed it.
     app.in_hand.forget_passed_over(job.runner_job_id);
     tokio::select! {
-        () = finish(app, &job, op, place) => {}
+        () = finish(app, &job, op, slot) => {}
         () = stopped_for(app, STOP_REPORT) => {
             tracing::warn!(job = %job.runner_job_id, "the server stops before the end of a job is stored; another server finds out");
         }
     }
 }
 
-/// Reports a runner's end until the store has it. If the store does not respond, the runner's place is released first.
-async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemaphorePermit) {
-    let (mut pause, mut place) = (STORE_PAUSE.0, Some(place));
+/// Reports a runner's end until the store has it. If the store does not respond, the runner's slot is released first.
+async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, slot: OwnedSemaphorePermit) {
+    let (mut pause, mut slot) = (STORE_PAUSE.0, Some(slot));
     // Whether an earlier attempt may have recorded the end, although its response was lost.
     let mut is_uncertain = false;
     loop {
@@ -310,7 +395,7 @@ async fn finish(app: &App, job: &RunnerJob, op: FinishJobOp, place: OwnedSemapho
                 is_uncertain = true;
             }
         }
-        if place.take().is_some() {
+        if slot.take().is_some() {
             app.hub.jobs.notify_one();
         }
         tokio::time::sleep(longer(&mut pause)).await;

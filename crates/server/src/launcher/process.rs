@@ -45,8 +45,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub(super) async fn run(app: &App, owner: &str, job: &RunnerJob) -> Ending {
     match ending::once_stored(app, || launch(app, owner, job)).await {
         Some(Ok(runner)) => runner.attend(app, job).await,
-        Some(Err(failure)) => Some(ending::not_started(&failure)),
-        None => Some(ending::returned()),
+        Some(Err(failure)) => ending::not_started(&failure).into(),
+        None => ending::returned().into(),
     }
 }
 
@@ -135,10 +135,10 @@ impl RunnerProcess {
             () = stuck(app, job, self.patience) => self.signal(Signal::KILL),
             () = app.stopped() => {
                 if app.config.runner.keep_on_stop {
-                    return None;
+                    return Ending::Continues;
                 }
                 self.end().await;
-                return Some(ending::returned());
+                return ending::returned().into();
             }
         }
         let status = self.child.wait().await;
@@ -146,7 +146,7 @@ impl RunnerProcess {
         self.signal(Signal::KILL);
         let log = last_words(self.log).await.redacted(&app.redactor);
         let output = last_words(self.output).await.redacted(&app.redactor);
-        Some(ending(status.ok(), &output, log))
+        ending(status.ok(), &output, log).into()
     }
 
     async fn end(&mut self) {

@@ -1,49 +1,92 @@
 //! The resident launcher: runs runners inside this process. They still use `client`, directly over the router and with their own
 //! token, so all runners use the same path.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use ostler_client::{Client, InProcess};
 use ostler_protocol::{
-    Failure, RawJson,
-    kernel::runner_jobs::{JobEnd, RunnerJob},
+    Failure,
+    kernel::{
+        leases::Claimed,
+        operations::PatchLeaseOp,
+        runner_jobs::{JobEnd, RunnerJob},
+    },
 };
 use ostler_runner::RunnerOrder;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
-use super::{ending, environment};
-use crate::{app::App, net as http};
+use super::{
+    ending::{self, Ending},
+    environment,
+};
+use crate::{app::App, net as http, tools::settle_lost_runs};
 
+/// `claimed` is the claim of the run, if it was made together with the start of the job.
 #[expect(clippy::expect_used, reason = "one was spawned")]
-pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob) -> (JobEnd, RawJson) {
-    let order = match ending::once_stored(app, || order(app, job)).await {
+pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob, mut claimed: Option<Claimed>) -> Ending {
+    let ordered = tokio::select! {
+        biased;
+        ordered = ending::once_stored(app, || order(app, job)) => ordered,
+        () = renew(app, job, &mut claimed) => None,
+    };
+    let order = match ordered {
         Some(Ok(order)) => order,
-        Some(Err(failure)) => return ending::not_started(&failure),
-        None => return ending::returned(),
+        Some(Err(failure)) => return ending::not_started(&failure).into(),
+        None => return ending::returned().into(),
     };
     let token = app.auth.admit_resident(job.run_id, job.runner_job_id);
     let client = Client::in_process(call, Some(token.token.clone()));
     // In its own task, so that a panic of the backend only loses this runner; in a set, so that dropping this future stops it.
     let mut alone = JoinSet::new();
     // On the heap: the future is large, and a task would be moved several times.
-    alone.spawn(Box::pin(ostler_runner::run(order, client)));
+    let claimed = claimed.filter(|claimed| is_fresh(app, claimed, order.lease_ms));
+    claimed.iter().for_each(|claimed| settle_lost_runs(app, claimed));
+    match claimed {
+        Some(claimed) => alone.spawn(Box::pin(ostler_runner::run_claimed(order, client, claimed))),
+        None => alone.spawn(Box::pin(ostler_runner::run(order, client))),
+    };
     let ending = tokio::select! {
         joined = alone.join_next() => match joined.expect("one was spawned") {
-            Ok(outcome) if outcome.succeeded() => (JobEnd::Succeeded, outcome.summary()),
-            Ok(outcome) => (JobEnd::Failed, outcome.summary()),
-            Err(error) => super::failed("crashed", &error.to_string()),
+            Ok(outcome) if outcome.is_job_ended => Ending::Reported(JobEnd::Succeeded),
+            Ok(outcome) if outcome.succeeded() => Ending::Report(JobEnd::Succeeded, outcome.summary()),
+            Ok(outcome) => Ending::Report(JobEnd::Failed, outcome.summary()),
+            Err(error) => super::failed("crashed", &error.to_string()).into(),
         },
         () = app.stopped() => {
             alone.shutdown().await;
-            ending::returned()
+            ending::returned().into()
         }
     };
     app.auth.dismiss_resident(&token);
     ending
+}
+
+/// Renews the lease while the environment is prepared, which may wait for the store or for other servers. Never returns.
+async fn renew(app: &App, job: &RunnerJob, claimed: &mut Option<Claimed>) {
+    let Some(claimed) = claimed else { return std::future::pending().await };
+    let interval = Duration::from_millis((app.config.runner.lease_ms / 4).unsigned_abs());
+    loop {
+        tokio::time::sleep(interval).await;
+        let op = PatchLeaseOp {
+            runner_id: job.runner_id.clone(),
+            lease_epoch: claimed.lease_epoch,
+            lease_ms: None,
+            release: false,
+            only_if_idle: false,
+        };
+        if let Ok(Some(lease)) = app.try_submit(job.session, job.run_id, op).await {
+            claimed.lease_expires_at = lease.lease_expires_at;
+        }
+    }
+}
+
+/// Whether the lease is as good as new. Otherwise the runner claims the run again before it begins.
+fn is_fresh(app: &App, claimed: &Claimed, lease_ms: i64) -> bool {
+    claimed.lease_expires_at.duration_since(app.now()).as_millis() > i128::from(lease_ms / 2)
 }
 
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {

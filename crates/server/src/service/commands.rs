@@ -379,6 +379,7 @@ pub(super) async fn record_status(
         attempt_id: request.attempt_id,
         batch_no: None,
         release_if_idle: false,
+        job_summary: None,
         events: vec![event],
     };
     events::append(app, caller, run.run_id, append).await.map(drop)

@@ -5,13 +5,13 @@ use std::time::Duration;
 use ostler_protocol::{
     Failure, Rule,
     cursors::{self, EventsQuery},
-    ids::{CommandId, RunId},
+    ids::{CommandId, RunId, RunnerJobId},
     kernel::{
         events::{AppendEvent, AppendEvents, Appended, Event, NewEvent, page_json},
         facts::Facts,
         operations::AppendOp,
     },
-    limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX},
+    limits::{APPEND_BYTES_MAX, APPEND_EVENTS_MAX, JOB_SUMMARY_BYTES_MAX},
 };
 use ostler_store::{self as store, kernel::events::StoredEvents};
 use tokio::time::Instant;
@@ -27,12 +27,14 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
     let bytes = request.events.iter().map(|event| event.payload.as_str().len()).sum();
     let events = app.compute(bytes, || receive(app, run_id, request.events)).await?;
     let calls: Vec<_> = events.iter().filter_map(call_of).collect();
+    let job_summary = request.job_summary.map(|summary| app.redacted_payload(&summary)).transpose()?;
     let op = AppendOp {
         runner_id: request.runner_id,
         lease_epoch: request.lease_epoch,
         attempt_id,
         batch_no: request.batch_no,
         release_if_idle: request.release_if_idle,
+        ends_job: job_of(caller).zip(job_summary),
         voting: app.config.policy.voting_rules(),
         known_calls: None,
         events,
@@ -40,6 +42,14 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
     let appended = app.submit(&run, op).await?;
     app.calling_commands.recorded(&calls);
     Ok(appended)
+}
+
+/// The job that the runner was started for.
+fn job_of(caller: &Principal) -> Option<RunnerJobId> {
+    match caller {
+        Principal::Runner { runner_job_id, .. } => Some(*runner_job_id),
+        _ => None,
+    }
 }
 
 /// The call that an event of a command is about.
@@ -71,6 +81,10 @@ fn check_size(request: &AppendEvents) -> Result<(), Failure> {
     if request.events.len() > APPEND_EVENTS_MAX {
         let message = format!("a batch holds at most {APPEND_EVENTS_MAX} events");
         return Err(Failure::rule(Rule::AppendEvents, message));
+    }
+    let summary_bytes = request.job_summary.as_ref().map_or(0, |summary| summary.as_str().len());
+    if summary_bytes > JOB_SUMMARY_BYTES_MAX {
+        return Err(Failure::too_large(Rule::AppendBytes, "jobSummary", summary_bytes, JOB_SUMMARY_BYTES_MAX));
     }
     let bytes: usize = request.events.iter().map(|event| event.payload.as_str().len()).sum();
     if bytes > APPEND_BYTES_MAX {

@@ -1,13 +1,13 @@
-//! Leases: claim, heartbeat, release; and dismissing runners, which only the server does.
+//! Leases: heartbeat and release; and dismissing runners, which only the server does. How they are claimed is in `claims`.
 
 use futures_util::future::join_all;
 use ostler_protocol::{
     Failure, Rule,
-    ids::{AttemptId, RunId, SessionId},
+    ids::{RunId, SessionId},
     kernel::{
         launching::is_worth_repeating,
-        leases::{ClaimRun, Claimed, LeaseState, PatchLease},
-        operations::{ClaimOp, DismissOp, PatchLeaseOp},
+        leases::{LeaseState, PatchLease},
+        operations::{DismissOp, PatchLeaseOp},
     },
     limits::{LEASE_MS_MAX, LEASE_MS_MIN},
 };
@@ -25,20 +25,6 @@ pub async fn dismiss(app: &App, runs: Vec<(SessionId, RunId)>, op: DismissOp) ->
     join_all(dismissed).await.into_iter().flatten().next().map_or(Ok(()), Err)
 }
 
-pub async fn claim(app: &App, caller: &Principal, run_id: RunId, request: ClaimRun) -> Result<Claimed, Failure> {
-    let run = app.visible_run(caller, run_id).await?;
-    caller.may_run(&run)?;
-    // A runner that was started for a job takes up work that was accepted earlier.
-    if !matches!(caller, Principal::Runner { .. }) {
-        app.accepting()?;
-    }
-    app.name("runnerId", &request.runner_id)?;
-    let lease_ms = check_lease(request.lease_ms.unwrap_or(app.config.runner.lease_ms))?;
-    let attempt_id = AttemptId::new(app.ids.body());
-    let op = ClaimOp { runner_id: request.runner_id, lease_ms, attempt_id, take_up: request.take_up };
-    app.submit(&run, op).await
-}
-
 pub async fn patch(app: &App, caller: &Principal, run_id: RunId, request: PatchLease) -> Result<LeaseState, Failure> {
     let run = app.visible_run(caller, run_id).await?;
     caller.may_run(&run)?;
@@ -48,7 +34,7 @@ pub async fn patch(app: &App, caller: &Principal, run_id: RunId, request: PatchL
     app.submit(&run, op).await
 }
 
-fn check_lease(ms: i64) -> Result<i64, Failure> {
+pub(super) fn check_lease(ms: i64) -> Result<i64, Failure> {
     if (LEASE_MS_MIN..=LEASE_MS_MAX).contains(&ms) {
         return Ok(ms);
     }

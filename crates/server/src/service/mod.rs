@@ -5,6 +5,7 @@ pub mod attempts;
 pub mod backends;
 pub mod callers;
 pub mod capabilities;
+pub mod claims;
 pub(crate) mod codex_program;
 pub mod commands;
 pub mod companions;

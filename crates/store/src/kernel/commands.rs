@@ -1,7 +1,7 @@
 //! Commands.
 
 use ostler_protocol::{
-    Timestamp,
+    RawJson, Timestamp,
     ids::{CommandId, RunId, SessionId},
     kernel::commands::{Command, CommandState, CommandType},
 };
@@ -92,6 +92,21 @@ pub async fn find_by_key(
     let rest = "WHERE t.run_id IN (SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
          AND t.idempotency_key = $3 LIMIT 1";
     Ok(db.select::<Command>(rest, vec![session_name.into(), text(session), key.into()]).await?.pop())
+}
+
+/// The payloads of a session's commands that have this text, the newest first.
+pub async fn list_payloads_with(
+    db: &Db,
+    session: SessionId,
+    session_name: &str,
+    words: &str,
+    limit: u32,
+) -> Result<Vec<RawJson>, StoreError> {
+    let sql = "SELECT payload FROM commands WHERE run_id IN (
+            SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
+         AND CAST(payload AS TEXT) LIKE $3 ORDER BY created_at DESC LIMIT $4";
+    let args = vec![session_name.into(), text(session), format!("%{words}%").into(), i64::from(limit).into()];
+    db.read(sql, args, |row| row.raw_json()).await
 }
 
 /// Every command of a run, by number.

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use ostler_protocol::{
     Timestamp,
-    ids::{RunId, SessionId},
+    ids::{RunId, RunnerJobId, SessionId},
     kernel::{
         aliases::CommandAlias,
         commands::Command,
         events::Event,
         leases::Lease,
-        operations::{Batch, Desk, RowChange, Tracked},
+        operations::{Batch, Desk, RowChange, StartedJob, Tracked},
         permissions::PermissionRequest,
         runner_jobs::RunnerJob,
         runs::Run,
@@ -19,7 +19,7 @@ use ostler_protocol::{
     },
 };
 
-use super::job::Committed;
+use super::job::{Answer, Committed, Host};
 
 /// Sessions whose rows a lane keeps between flushes.
 const WARM_SESSIONS_MAX: usize = 1_024;
@@ -42,6 +42,73 @@ pub(crate) struct Changes<'a> {
     pub aliases: Vec<&'a CommandAlias>,
     /// Sessions that were decided on and stay as they are.
     pub consulted: Vec<&'a Session>,
+}
+
+/// The jobs that a flush starts. Their places are given back unless the flush is committed.
+pub(crate) struct Starts<'a> {
+    host: &'a dyn Host,
+    now: Timestamp,
+    reserved: Vec<RunnerJobId>,
+    jobs: Vec<StartedJob>,
+    /// The database may commit the flush although its response is lost.
+    is_sent: bool,
+}
+
+impl<'a> Starts<'a> {
+    fn none(host: &'a dyn Host, now: Timestamp) -> Self {
+        Self { host, now, reserved: vec![], jobs: vec![], is_sent: false }
+    }
+
+    /// Starts the jobs that wait, where this process has places for their runners.
+    pub(crate) fn decide(desks: &mut Desks, host: &'a dyn Host, now: Timestamp) -> Self {
+        let mut starts = Self::none(host, now);
+        for desk in desks.values_mut().filter(|desk| !desk.waiting_jobs.is_empty()) {
+            let started = desk.start_jobs(now, |job, run| {
+                let place = host.reserve(job, run)?;
+                starts.reserved.push(job.runner_job_id);
+                Some(place)
+            });
+            starts.jobs.extend(started);
+        }
+        starts
+    }
+
+    /// What writes the flush is sent to the database.
+    pub(crate) fn sent(&mut self) {
+        self.is_sent = true;
+    }
+
+    /// Nothing of the flush was written, for certain.
+    pub(crate) fn refused(&mut self) {
+        self.is_sent = false;
+    }
+
+    fn committed(mut self) -> Vec<StartedJob> {
+        self.reserved.clear();
+        std::mem::take(&mut self.jobs)
+    }
+}
+
+impl Drop for Starts<'_> {
+    fn drop(&mut self) {
+        if !self.reserved.is_empty() {
+            self.host.give_back(&self.reserved, self.is_sent.then_some(self.now));
+        }
+    }
+}
+
+/// What a flush has decided, and written unless its commit fails.
+pub(crate) struct Decided<'a> {
+    pub replies: Vec<Answer>,
+    pub desks: Desks,
+    pub starts: Starts<'a>,
+}
+
+impl<'a> Decided<'a> {
+    /// Nothing was written.
+    pub(crate) fn rejected(replies: Vec<Answer>, (host, now): (&'a dyn Host, Timestamp)) -> Self {
+        Self { replies, desks: Desks::new(), starts: Starts::none(host, now) }
+    }
 }
 
 /// One table's part of them.
@@ -105,8 +172,15 @@ impl Warm {
     }
 
     /// What there is to publish now that the desks are durable; the rest is kept for the next flush.
-    pub(crate) fn keep(&mut self, mut desks: Desks, requests: usize, began_at: Timestamp) -> Committed {
-        let jobs_waiting = desks.values().any(|desk| desk.jobs_waiting);
+    pub(crate) fn keep(
+        &mut self,
+        mut desks: Desks,
+        starts: Starts<'_>,
+        requests: usize,
+        began_at: Timestamp,
+    ) -> Committed {
+        let jobs_waiting = desks.values().any(|desk| !desk.waiting_jobs.is_empty());
+        let started = starts.committed();
         let commands = desks.values().flat_map(|desk| desk.runs.values()).flat_map(|rows| rows.commands.values());
         let new = commands.filter_map(|row| row.if_to_write(RowChange::New));
         let deadlines = new.filter_map(|command| command.deadline_at).collect();
@@ -115,6 +189,6 @@ impl Warm {
             self.0.clear();
         }
         self.0.extend(desks.into_iter().filter_map(|(id, mut desk)| desk.keep_warm().then_some((id, desk))));
-        Committed { events, deadlines, jobs_waiting, requests, began_at }
+        Committed { events, deadlines, jobs_waiting, started, requests, began_at }
     }
 }

@@ -2,9 +2,12 @@
 
 use ostler_protocol::{
     Failure, Rule, Timestamp,
+    ids::RunnerJobId,
     kernel::{
         events::Event,
-        operations::{Reply, Request},
+        operations::{JobPlace, Reply, Request, StartedJob},
+        runner_jobs::RunnerJob,
+        runs::Run,
     },
 };
 use tokio::sync::{mpsc, oneshot};
@@ -24,8 +27,26 @@ pub const FLUSH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// What a lane needs of its process.
 pub trait Host: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
+    /// A place for the runner of a job that waits. `None`: the job waits for a launcher. Called before the commit.
+    fn reserve(&self, _job: &RunnerJob, _run: &Run) -> Option<JobPlace> {
+        None
+    }
+    /// These jobs got places, and were not started. `unanswered_at` is the time of their flush if the database may have committed it:
+    /// then only its response was lost.
+    fn give_back(&self, _jobs: &[RunnerJobId], _unanswered_at: Option<Timestamp>) {}
     /// Called once per flush, after its commit and before its answers.
     fn committed(&self, committed: Committed);
+}
+
+/// The host of a lane that has not started, and so has only plain writes.
+pub(crate) struct NoHost;
+
+impl Host for NoHost {
+    fn now(&self) -> Timestamp {
+        Timestamp::UNIX_EPOCH
+    }
+
+    fn committed(&self, _committed: Committed) {}
 }
 
 /// What a flush made durable.
@@ -35,6 +56,8 @@ pub struct Committed {
     /// Of new commands.
     pub deadlines: Vec<Timestamp>,
     pub jobs_waiting: bool,
+    /// Jobs that the flush started, in places of this process.
+    pub started: Vec<StartedJob>,
     pub requests: usize,
     /// When the flush was taken up.
     pub began_at: Timestamp,

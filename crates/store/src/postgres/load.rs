@@ -154,7 +154,8 @@ async fn load_named(tx: &mut PgConnection, desks: &mut Desks, requests: &[Reques
         }
         let standing = known.and_then(|rows| rows.run.standing_job_id);
         let job_missing = |id: &_| known.is_some_and(|rows| !rows.jobs.contains_key(id));
-        jobs.extend(needs.job_id.into_iter().chain(standing).filter(job_missing).map(|id| id.to_string()));
+        let missing = needs.warm_job_id.into_iter().chain(standing).filter(job_missing);
+        jobs.extend(needs.job_id.into_iter().chain(missing).map(|id| id.to_string()));
         pending_jobs.extend(needs.pending_jobs.then(run));
         permissions.extend(request.permissions().iter().map(ToString::to_string));
         let seen = |(epoch, no): &(i64, i64)| known.is_some_and(|rows| !rows.is_new_batch(*epoch, *no));
@@ -265,7 +266,7 @@ fn put_permission(desks: &mut Desks, request: PermissionRequest) {
 
 fn put_job(desks: &mut Desks, job: RunnerJob) {
     if let Some(rows) = desks.get_mut(&job.session).and_then(|desk| desk.runs.get_mut(&job.run_id)) {
-        rows.jobs.entry(job.runner_job_id).or_insert(Tracked::loaded(job));
+        rows.add_job(job);
     }
 }
 

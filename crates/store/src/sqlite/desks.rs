@@ -141,7 +141,8 @@ fn load_named(tx: &Connection, rows: &mut RunDesk, request: &Request) -> Result<
             &[run.clone(), key.into()],
         )?;
     }
-    if let Some(id) = needs.job_id {
+    let absent = needs.warm_job_id.filter(|id| !rows.jobs.contains_key(id));
+    if let Some(id) = needs.job_id.or(absent) {
         load_jobs(tx, rows, select!(RunnerJob, "WHERE t.runner_job_id = ?1"), &[text(id)])?;
     }
     if needs.pending_jobs {
@@ -165,9 +166,7 @@ fn load_commands(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value])
 }
 
 fn load_jobs(tx: &Connection, rows: &mut RunDesk, sql: &str, args: &[Value]) -> Result<(), StoreError> {
-    for job in query(tx, sql, args, RunnerJob::decode)? {
-        rows.jobs.entry(job.runner_job_id).or_insert(Tracked::loaded(job));
-    }
+    query(tx, sql, args, RunnerJob::decode)?.into_iter().for_each(|job| rows.add_job(job));
     Ok(())
 }
 

@@ -207,6 +207,7 @@ impl RunRef {
             attempt_id: None,
             batch_no,
             release_if_idle: false,
+            ends_job: None,
             voting: VotingRules::default(),
             known_calls: None,
             events,

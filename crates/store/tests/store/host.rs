@@ -8,7 +8,16 @@ use std::{
     },
 };
 
-use ostler_protocol::{Timestamp, ids::SessionId, kernel::events::Event};
+use ostler_protocol::{
+    Timestamp,
+    ids::{AttemptId, RunnerJobId, SessionId},
+    kernel::{
+        events::Event,
+        operations::{JobPlace, StartedJob},
+        runner_jobs::RunnerJob,
+        runs::Run,
+    },
+};
 use ostler_store::{
     lane::{Committed, Host},
     mesh::messages::{Letter, Recipients},
@@ -23,6 +32,10 @@ pub struct TestHost {
     /// Messages in the order they were delivered. No client is connected.
     pub letters: Mutex<Vec<Letter>>,
     flushes: Mutex<Vec<usize>>,
+    /// Places of runners that flushes may reserve.
+    places: Mutex<usize>,
+    started: Mutex<Vec<StartedJob>>,
+    given_back: Mutex<Vec<(RunnerJobId, Option<Timestamp>)>>,
     shut: Mutex<bool>,
     opened: Condvar,
     /// Where the next flush meets a fault of ours.
@@ -44,6 +57,9 @@ impl Default for TestHost {
             published: Mutex::default(),
             letters: Mutex::default(),
             flushes: Mutex::default(),
+            places: Mutex::default(),
+            started: Mutex::default(),
+            given_back: Mutex::default(),
             shut: Mutex::default(),
             opened: Condvar::new(),
             fault: Mutex::default(),
@@ -76,6 +92,20 @@ impl TestHost {
     /// A crash may lose what was committed and not yet published; followers would read it from the store.
     pub fn catch_up(&self, stored: BTreeMap<SessionId, Vec<Event>>) {
         *self.published.lock().unwrap() = stored;
+    }
+
+    pub fn offer_places(&self, places: usize) {
+        *self.places.lock().unwrap() = places;
+    }
+
+    /// The jobs that flushes have started.
+    pub fn started(&self) -> Vec<StartedJob> {
+        self.started.lock().unwrap().clone()
+    }
+
+    /// The jobs whose places were given back, with the time of a flush that may have been committed.
+    pub fn given_back(&self) -> Vec<(RunnerJobId, Option<Timestamp>)> {
+        self.given_back.lock().unwrap().clone()
     }
 
     /// Holds every lane after its next flush, so that what comes then waits and goes together.
@@ -128,6 +158,7 @@ impl Host for TestHost {
 
     fn committed(&self, committed: Committed) {
         self.flushes.lock().unwrap().push(committed.requests);
+        self.started.lock().unwrap().extend(committed.started);
         let mut published = self.published.lock().unwrap();
         for event in committed.events {
             published.entry(event.session).or_default().push(event);
@@ -135,6 +166,18 @@ impl Host for TestHost {
         drop(published);
         self.meet(Fault::AfterTheCommit);
         self.hold();
+    }
+
+    fn reserve(&self, _job: &RunnerJob, _run: &Run) -> Option<JobPlace> {
+        let mut places = self.places.lock().unwrap();
+        *places = places.checked_sub(1)?;
+        let attempt_id = AttemptId::new(uuid::Uuid::from_u128(1));
+        Some(JobPlace { owner: "launcher".into(), lease_ms: 60_000, attempt_id })
+    }
+
+    fn give_back(&self, jobs: &[RunnerJobId], unanswered_at: Option<Timestamp>) {
+        *self.places.lock().unwrap() += jobs.len();
+        self.given_back.lock().unwrap().extend(jobs.iter().map(|job| (*job, unanswered_at)));
     }
 }
 

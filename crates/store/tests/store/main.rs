@@ -23,6 +23,7 @@ mod rows;
 mod run_input;
 mod runner_jobs;
 mod script;
+mod starts;
 mod states;
 mod trust;
 mod workshop;

@@ -354,6 +354,7 @@ impl Model {
             attempt_id: None,
             batch_no: batch.then_some(self.batches),
             release_if_idle,
+            ends_job: None,
             voting: VotingRules::default(),
             known_calls: None,
             events: events.clone(),

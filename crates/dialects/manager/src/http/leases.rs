@@ -26,7 +26,7 @@ pub(crate) async fn claim(
     At(run_id): At<RunId>,
     Body(request): Body<ClaimRun>,
 ) -> Result<Json<Claimed>, Refusal> {
-    Ok(Json(service::leases::claim(&app, &caller, run_id, request).await?))
+    Ok(Json(service::claims::claim(&app, &caller, run_id, request).await?))
 }
 
 /// Keep a lease alive, or release it.

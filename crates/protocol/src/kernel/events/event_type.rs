@@ -77,6 +77,8 @@ pub const PHASE_APPROVAL_DECLINED: &str = "approval:declined";
 /// A cost budget is set, but the price of the model is unknown.
 pub const PHASE_COST_UNKNOWN: &str = "budget:cost-unknown";
 pub const PHASE_WAITING_PROVIDER: &str = "waiting-provider";
+/// The server has charged a command for runs whose calls were lost. The payload has what all of its runs have used.
+pub const PHASE_RUNS_CHARGED: &str = "runs:charged";
 /// The router of a turn has made a plan: `tools`, `context`, and in `message` the worker's instructions.
 pub const PHASE_ROUTER_PLANNED: &str = "router:planned";
 /// The router made no usable plan, so that the worker gets everything: `reason`, `message`.

@@ -6,19 +6,20 @@ use super::{
     budget,
     desk::{Batch, Desk, RunDesk, Tracked},
     ending::{End, end_command, end_run},
+    job::end_resident,
     lease::{fence, release},
     permission,
 };
 use crate::{
-    Failure, FailureKind, Rule, Timestamp,
-    ids::{AttemptId, CommandId, PermissionId, RunId},
+    Failure, FailureKind, RawJson, Rule, Timestamp,
+    ids::{AttemptId, CommandId, PermissionId, RunId, RunnerJobId},
     kernel::{
         chain,
         commands::{Command, CommandState},
         events::{Appended, EventType, NewEvent, unknown_command},
         facts::{Facts, ToolFacts},
         fold::KnownCalls,
-        permissions::VotingRules,
+        permissions::{Asked, VotingRules},
         runs::{Terminal, TerminalStatus},
     },
     tools::calls::{CallState, TOOLKIT},
@@ -32,6 +33,8 @@ pub struct AppendOp {
     pub batch_no: Option<i64>,
     /// Give the lease back if nothing is left to do.
     pub release_if_idle: bool,
+    /// The job that ends with the lease, and its summary.
+    pub ends_job: Option<(RunnerJobId, RawJson)>,
     /// How permission requests among the events are decided.
     pub voting: VotingRules,
     /// The calls of the events' command that the server knows, if it starts another one without having searched the log for it.
@@ -55,30 +58,33 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
         }
         if same_owner {
             let Batch { first_seq, last_seq, released, .. } = *batch;
-            return Ok(Reply::Appended(Appended { first_seq, last_seq, released }));
+            return Ok(Reply::Appended(Appended { first_seq, last_seq, released, job_ended: false }));
         }
     }
     if let Some(seq) = stated_before(rows, &op.events) {
         let released = op.release_if_idle && has_left(rows);
-        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq, released }));
+        return Ok(Reply::Appended(Appended { first_seq: seq, last_seq: seq, released, job_ended: false }));
     }
     check_open(&rows.run)?;
     fence(rows, &op.runner_id, op.lease_epoch, op.attempt_id, now)?;
     check(rows, &op.events, op.known_calls.as_ref())?;
     let first_seq = rows.run.last_seq + 1;
     let overspent = budget::overspent(rows, &op.events);
+    let mut round = None;
     for event in op.events {
         // A server that got no answer from its store records the end of a call again. A runner's batch has a number for that.
         if op.batch_no.is_some() || !is_ended_again(desk.run(run_id)?, &event) {
-            take(desk, run_id, event, op.voting, now);
+            round = take(desk, run_id, event, round, op.voting, now);
         }
     }
     budget::limit_overspent(desk, run_id, &overspent, now);
     let last_seq = desk.run(run_id)?.run.last_seq;
     let rows = desk.run(run_id)?;
     let leaves = op.release_if_idle || rows.lease.as_deref().is_some_and(|lease| lease.dismissed);
+    let mut job_ended = false;
     if op.release_if_idle && !has_left(rows) && rows.unfinished().next().is_none() {
         release(desk, run_id, now);
+        job_ended = op.ends_job.is_some_and(|(job_id, summary)| end_resident(desk, run_id, job_id, summary, now));
     }
     desk.settle(run_id, now);
     let released = leaves && has_left(desk.run(run_id)?);
@@ -92,7 +98,7 @@ pub(super) fn append(desk: &mut Desk, run_id: RunId, op: AppendOp, now: Timestam
             *high = batch_no.max(*high);
         }
     }
-    Ok(Reply::Appended(Appended { first_seq, last_seq, released }))
+    Ok(Reply::Appended(Appended { first_seq, last_seq, released, job_ended }))
 }
 
 /// Whether the lease has ended.
@@ -126,6 +132,7 @@ fn check(rows: &RunDesk, events: &[NewEvent], known_calls: Option<&KnownCalls>) 
     let mut ended: Vec<CommandId> = vec![];
     let mut run_ended = false;
     let mut requested: Vec<PermissionId> = vec![];
+    check_sets(events)?;
     for event in events {
         if run_ended {
             return Err(Failure::invalid(Rule::AfterRunEnd, "no event may follow the run's terminal_status"));
@@ -187,6 +194,26 @@ fn is_ended_again(rows: &RunDesk, event: &NewEvent) -> bool {
     }
 }
 
+/// A request that people are asked together with the next one is followed by a request of its command.
+fn check_sets(events: &[NewEvent]) -> Result<(), Failure> {
+    let mut following = events.iter().skip(1);
+    for event in events {
+        let next = following.next();
+        let is_set = next.is_some_and(|next| {
+            matches!(next.facts, Facts::Permission(Asked::Well(_))) && next.command_id == event.command_id
+        });
+        if is_with_next(event) && !is_set {
+            let message = "a permission_request that is withNext must be followed by one of the same command";
+            return Err(Failure::invalid(Rule::PermissionSet, message));
+        }
+    }
+    Ok(())
+}
+
+fn is_with_next(event: &NewEvent) -> bool {
+    matches!(&event.facts, Facts::Permission(Asked::Well(ask)) if ask.with_next)
+}
+
 /// A request's id is used once in its run, and only so many are open at a time.
 fn check_ask(rows: &RunDesk, id: PermissionId, requested: &[PermissionId]) -> Result<(), Failure> {
     if rows.permissions.contains_key(&id) || requested.contains(&id) {
@@ -210,8 +237,17 @@ fn command_ended(terminal: Option<&Terminal>) -> Failure {
     failure.detail("status", status)
 }
 
-/// Writes one checked event and what follows from it.
-fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, voting: VotingRules, now: Timestamp) {
+/// Writes one checked event and what follows from it. `round`: that of the permission request before it, if people are asked both
+/// together. Returns that of this event for the next one.
+fn take(
+    desk: &mut Desk,
+    run_id: RunId,
+    event: NewEvent,
+    round: Option<i64>,
+    voting: VotingRules,
+    now: Timestamp,
+) -> Option<i64> {
+    let is_with_next = is_with_next(&event);
     match (&event.facts, event.command_id) {
         (Facts::Terminal(_), Some(command_id)) => {
             // A command that depended on one ended earlier in this batch may have been ended with it.
@@ -224,7 +260,8 @@ fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, voting: VotingRules, no
         }
         (Facts::Permission(_), Some(command_id)) => {
             start(desk, run_id, command_id, now);
-            permission::ask(desk, run_id, command_id, event, voting, now);
+            let round = permission::ask(desk, run_id, command_id, event, round, voting, now);
+            return round.filter(|_| is_with_next);
         }
         (Facts::Thread { thread_id }, _) => {
             if let Some(thread_id) = thread_id {
@@ -242,6 +279,7 @@ fn take(desk: &mut Desk, run_id: RunId, event: NewEvent, voting: VotingRules, no
             desk.append(run_id, event, now);
         }
     }
+    None
 }
 
 /// The first event of a command shows that it runs.

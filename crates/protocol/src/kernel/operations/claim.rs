@@ -69,8 +69,13 @@ pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp)
         note_waiter(desk, run_id, &op.runner_id, &held, now);
         return Err(conflict(Rule::LeaseHeld, "another runner holds the run", &held, now));
     }
-    let taken_over = rows.lease.as_deref().filter(|lease| lease.expired || !lease.ended).map(|l| l.runner_id.clone());
+    Ok(Reply::Claimed(Box::new(grant(desk, run_id, op, now))))
+}
+
+/// Gives the lease of an open run that no other runner holds.
+pub(super) fn grant(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp) -> Claimed {
     let rows = desk.run_mut(run_id);
+    let taken_over = rows.lease.as_deref().filter(|lease| lease.expired || !lease.ended).map(|l| l.runner_id.clone());
     rows.run.lease_epoch += 1;
     let attempt_id = rows.run.offered_attempt_id.take().unwrap_or(op.attempt_id);
     rows.run.attempt_id = Some(attempt_id);
@@ -106,17 +111,10 @@ pub(super) fn claim(desk: &mut Desk, run_id: RunId, op: ClaimOp, now: Timestamp)
     }
     desk.settle(run_id, now);
     let thread_id = desk.session.thread_id.clone();
-    let rows = desk.run(run_id)?;
+    let rows = desk.run_mut(run_id);
     let commands = rows.unfinished_ids().iter().map(|id| (*rows.commands[id]).clone()).collect();
     let run = (*rows.run).clone();
-    Ok(Reply::Claimed(Box::new(Claimed {
-        lease_epoch: epoch,
-        lease_expires_at: expires_at,
-        attempt_id,
-        run,
-        commands,
-        thread_id,
-    })))
+    Claimed { lease_epoch: epoch, lease_expires_at: expires_at, attempt_id, run, commands, thread_id }
 }
 
 /// Acknowledges the next turn, unless an earlier attempt has had it: what that left behind must be seen to first.

@@ -17,7 +17,7 @@ use crate::{
         facts::Facts,
         leases::Lease,
         permissions::{PermissionRequest, PermissionStatus},
-        runner_jobs::RunnerJob,
+        runner_jobs::{JobPhase, Launcher, RunnerJob},
         runs::Run,
         sessions::Session,
         usage::{RunUsage, UsageDay, day_of},
@@ -100,8 +100,8 @@ pub struct Desk {
     pub events: Vec<Event>,
     /// Aliases that operations name.
     pub aliases: BTreeMap<String, Tracked<CommandAlias>>,
-    /// A job waits for a launcher.
-    pub jobs_waiting: bool,
+    /// Jobs that this flush has made wait for a launcher.
+    pub waiting_jobs: Vec<(RunId, RunnerJobId)>,
 }
 
 #[derive(Clone, Debug)]
@@ -121,6 +121,12 @@ pub struct RunDesk {
     pub batch_high: Option<(i64, i64)>,
     /// Batches of earlier epochs can be dropped: those epochs are fenced out.
     pub forget_batches_before: Option<i64>,
+}
+
+/// Whether the job may stay on a warm desk. Only write lanes change a running resident job, and each change raises the session's
+/// revision. Heartbeats are written outside the lanes, so operations that compare them load the row again.
+fn is_resident(job: &RunnerJob) -> bool {
+    job.phase == JobPhase::Running && job.launcher == Launcher::Resident
 }
 
 impl RunDesk {
@@ -145,12 +151,21 @@ impl RunDesk {
         self.commands.values_mut().for_each(Tracked::settled);
         self.permissions.retain(|_, request| request.status == PermissionStatus::Pending);
         self.permissions.values_mut().for_each(Tracked::settled);
-        self.jobs.clear();
+        self.jobs.retain(|_, job| is_resident(job));
+        self.jobs.values_mut().for_each(Tracked::settled);
         self.batches.clear();
         self.usage.clear();
         self.forget_batches_before = None;
         let bytes: usize = self.commands.values().map(|command| command.payload.as_str().len()).sum();
         !self.run.status.is_terminal() && bytes <= WARM_RUN_BYTES_MAX
+    }
+
+    /// Adds a job that was read. One that was changed since is newer than its row.
+    pub fn add_job(&mut self, job: RunnerJob) {
+        let known = self.jobs.get(&job.runner_job_id);
+        if known.is_none_or(|known| !known.is_to_write()) {
+            self.jobs.insert(job.runner_job_id, Tracked::loaded(job));
+        }
     }
 
     fn is_to_write(&self) -> bool {
@@ -192,7 +207,7 @@ impl RunDesk {
 
 impl Desk {
     pub fn new(session: Tracked<Session>) -> Self {
-        Self { session, runs: HashMap::new(), events: vec![], aliases: BTreeMap::new(), jobs_waiting: false }
+        Self { session, runs: HashMap::new(), events: vec![], aliases: BTreeMap::new(), waiting_jobs: vec![] }
     }
 
     /// Closes the flush's work on the desk: what it decided here replaces the revision it decided on, and no other.
@@ -204,12 +219,12 @@ impl Desk {
     }
 
     /// Makes ready for the next flush what only this process writes: the rows an operation always needs. What operations
-    /// name is loaded again, and so are jobs, which launchers take without coming by here. False: not worth keeping.
+    /// name is loaded again, and so are jobs that wait, which launchers take without coming by here. False: not worth keeping.
     pub fn keep_warm(&mut self) -> bool {
         self.session.settled();
         self.events.clear();
         self.aliases.clear();
-        self.jobs_waiting = false;
+        self.waiting_jobs.clear();
         self.runs.retain(|_, rows| rows.keep_warm());
         !self.runs.is_empty() && self.session.erased_at.is_none()
     }

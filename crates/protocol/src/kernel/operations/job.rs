@@ -83,7 +83,7 @@ pub(super) fn create(
     }
     rows.jobs.insert(job.runner_job_id, Tracked::new(job.clone()));
     rows.run.updated_at = now;
-    desk.jobs_waiting = true;
+    desk.waiting_jobs.push((run_id, job.runner_job_id));
     Ok((job, true))
 }
 
@@ -185,7 +185,9 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
     if job.phase.is_finished() {
         job.extras = JobExtras::without_values(&job.extras);
     }
-    desk.jobs_waiting |= again && !cancelled;
+    if again && !cancelled {
+        desk.waiting_jobs.push((run_id, op.runner_job_id));
+    }
     if !succeeded && !again {
         let (kind, message) = match is_evicted {
             true => (FailureKind::SessionStoreEvicted, "the session's storage is gone"),
@@ -250,6 +252,24 @@ pub(super) fn end_external(desk: &mut Desk, run_id: RunId, now: Timestamp) {
         summary: RawJson::of(&summary),
     };
     let _ = finish(desk, run_id, op, now);
+}
+
+/// Ends the job of a runner in the server's process whose lease has just ended. False if its launcher must report the end.
+pub(super) fn end_resident(
+    desk: &mut Desk,
+    run_id: RunId,
+    runner_job_id: RunnerJobId,
+    summary: RawJson,
+    now: Timestamp,
+) -> bool {
+    let Ok(rows) = desk.run(run_id) else { return false };
+    let Some(job) = rows.jobs.get(&runner_job_id).filter(|job| job.launcher == Launcher::Resident) else {
+        return false;
+    };
+    let is_its_lease = rows.lease.as_deref().is_some_and(|lease| lease.runner_id == job.runner_id);
+    let Some(owner) = job.owner.clone().filter(|_| is_its_lease) else { return false };
+    let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Succeeded, heartbeat_at: None, summary };
+    matches!(finish(desk, run_id, op, now), Ok(Reply::FinishedJob(true)))
 }
 
 /// A runner's bad end is a fact of its run, as long as the run has no end of its own.

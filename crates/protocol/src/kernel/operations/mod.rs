@@ -22,6 +22,7 @@ mod request;
 mod run;
 mod session;
 mod settle;
+mod start;
 mod submit;
 mod sweep;
 mod usage;
@@ -39,6 +40,7 @@ pub use reply::{Reply, Submitted};
 pub use request::{Needs, Op, Operation, Request};
 pub use run::CreateRunOp;
 pub use session::{ChangeSessionOp, CreateSessionOp, SessionChange};
+pub use start::{JobPlace, StartedJob};
 pub use submit::{ACTIVE_COMMAND, OPEN_PERMISSIONS, PermissionAnswer, Submission, SubmitOp, UNFINISHED_TURNS};
 pub use sweep::SweepOp;
 

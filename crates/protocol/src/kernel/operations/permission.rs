@@ -36,21 +36,24 @@ pub struct AnswerPermissionOp {
     pub voter: Voter,
 }
 
-/// Writes the request, with the deadline that holds for it, and, where it is malformed, its denial.
+/// Writes the request, with the deadline that holds for it, and, where it is malformed, its denial. `joined`: the round of the request
+/// with which people are asked this one. Returns its own round; `None` if it is malformed.
 pub(super) fn ask(
     desk: &mut Desk,
     run_id: RunId,
     command_id: CommandId,
     event: NewEvent,
+    joined: Option<i64>,
     voting: VotingRules,
     now: Timestamp,
-) {
+) -> Option<i64> {
     let Facts::Permission(request) = event.facts.clone() else { unreachable!("only permission requests ask") };
     let ask = match request {
         Asked::Well(ask) => *ask,
         Asked::Badly(permission_id) => {
             desk.append(run_id, event, now);
-            return deny_unread(desk, run_id, command_id, permission_id, now);
+            deny_unread(desk, run_id, command_id, permission_id, now);
+            return None;
         }
     };
     let waits_ms_max = desk.run_mut(run_id).run.execution_policy.permission_timeout_ms;
@@ -58,13 +61,14 @@ pub(super) fn ask(
     desk.append(run_id, event.with_deadline(deadline), now);
     let asked_seq = desk.session.last_seq;
     let ballot = ballot(desk, run_id, command_id, voting);
+    let round = joined.or_else(|| round(desk.run_mut(run_id), command_id)).unwrap_or(asked_seq);
     let request = PermissionRequest {
         permission_id: ask.permission_id,
         run_id,
         session: desk.session.session,
         command_id,
         deadline,
-        round: round(desk.run_mut(run_id), command_id).unwrap_or(asked_seq),
+        round,
         title: ask.title,
         command: ask.command,
         tool_call_id: ask.tool_call_id,
@@ -96,6 +100,7 @@ pub(super) fn ask(
         let by = if to_stop { resolved_by::CANCEL } else { resolved_by::DEADLINE };
         resolve(desk, run_id, permission_id, Verdict::cancelled(by), now);
     }
+    Some(round)
 }
 
 /// Who may vote on a request of the command that is issued now.

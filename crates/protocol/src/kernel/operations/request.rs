@@ -64,6 +64,8 @@ pub struct Needs<'a> {
     pub command_key: Option<&'a str>,
     pub job_key: Option<&'a str>,
     pub job_id: Option<RunnerJobId>,
+    /// A job whose row may be one of an earlier flush.
+    pub warm_job_id: Option<RunnerJobId>,
     /// Every job of the run that no runner has claimed, held so that none can be claimed before the operation is stored.
     pub pending_jobs: bool,
     pub latest_command: bool,
@@ -98,7 +100,11 @@ impl Request {
             Op::CancelRun(_) => Needs { pending_jobs: true, ..none },
             Op::CancelCommand(op) => Needs { pending_jobs: op.with_jobs, ..none },
             Op::FinishJob(op) => Needs { job_id: Some(op.runner_job_id), ..none },
-            Op::Append(op) => Needs { batch: op.batch_no.map(|no| (op.lease_epoch, no)), ..none },
+            Op::Append(op) => Needs {
+                batch: op.batch_no.map(|no| (op.lease_epoch, no)),
+                warm_job_id: op.ends_job.as_ref().map(|(job_id, _)| *job_id),
+                ..none
+            },
             _ => none,
         }
     }
@@ -107,7 +113,10 @@ impl Request {
     pub fn bytes(&self) -> usize {
         const ROW: usize = 512;
         match &self.op {
-            Op::Append(op) => op.events.iter().map(|event| event.payload.len() + ROW).sum(),
+            Op::Append(op) => {
+                let summary = op.ends_job.as_ref().map_or(0, |(_, summary)| summary.as_str().len());
+                op.events.iter().map(|event| event.payload.len() + ROW).sum::<usize>() + summary
+            }
             Op::CreateCommand(op) => op.command.payload.as_str().len() * 2 + ROW,
             Op::Submit(op) => op.bytes() + 4 * ROW,
             Op::ChangeSession(ChangeSessionOp { change: SessionChange::AddMessage { text }, .. }) => text.len() + ROW,

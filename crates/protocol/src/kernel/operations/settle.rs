@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     Timestamp,
-    ids::RunId,
+    ids::{RunId, RunnerJobId},
     kernel::{commands::CommandState, runner_jobs::JobPhase, runs::RunStatus, sessions::ExecutionState},
 };
 
@@ -46,8 +46,11 @@ impl Desk {
             (false, false) => ExecutionState::Idle,
         };
         let lease_live = held.is_some_and(|until| until > now);
-        if !unfinished.is_empty() && !lease_live && wake_standing(desk, now) {
-            self.jobs_waiting = true;
+        if !unfinished.is_empty()
+            && !lease_live
+            && let Some(job_id) = wake_standing(desk, now)
+        {
+            self.waiting_jobs.push((run_id, job_id));
         }
     }
 }
@@ -67,15 +70,16 @@ fn set_status(desk: &mut RunDesk, leased: bool) {
     }
 }
 
-/// A standing job starts a runner again. True: a launcher should look.
-fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> bool {
+/// A standing job starts a runner again. The job, if a launcher should look for it.
+fn wake_standing(desk: &mut RunDesk, now: Timestamp) -> Option<RunnerJobId> {
     let is_cancelled = desk.run.cancel_requested_at.is_some();
-    let Some(job) = desk.run.standing_job_id.and_then(|id| desk.jobs.get_mut(&id)) else { return false };
+    let job_id = desk.run.standing_job_id?;
+    let job = desk.jobs.get_mut(&job_id)?;
     if !job.phase.is_finished() || (job.phase == JobPhase::Cancelled && is_cancelled) {
-        return false;
+        return None;
     }
     job.phase = JobPhase::Pending;
     job.attempt = 0;
     job.updated_at = now;
-    true
+    Some(job_id)
 }

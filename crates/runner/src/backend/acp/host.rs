@@ -258,6 +258,7 @@ fn permission_request(
         digest: canonical_hash(&params.to_value()["toolCall"]),
         editable: None,
         call_details: None,
+        with_next: false,
         wait_ms: None,
         deadline: None,
     };

@@ -170,6 +170,7 @@ fn permission_request(
         digest: canonical_hash(&json!({"request": params, "changes": changes})),
         editable: None,
         call_details: None,
+        with_next: false,
         wait_ms: None,
         deadline: None,
     }

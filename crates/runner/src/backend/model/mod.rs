@@ -15,7 +15,7 @@ mod stream;
 mod tools;
 mod wire;
 
-use std::{array::IntoIter, collections::VecDeque, future::Future, pin::pin};
+use std::{array::IntoIter, collections::VecDeque, future::Future, pin::pin, sync::Arc};
 
 use futures_util::future::{BoxFuture, join_all};
 use ostler_protocol::{
@@ -254,16 +254,19 @@ impl ModelTurn<'_> {
     /// Calls the tools that a reply asks for, all at once. Returns a result for each: an error is for the model, which may do better.
     async fn call_tools(&mut self, calls: &[WireCall]) -> Result<Vec<ToolAnswer>, TurnAbort> {
         let mut results: Vec<BoxFuture<'static, ToolAnswer>> = vec![];
-        for call in calls {
-            // A provider's id is unique within its reply only; ours is unique within the session.
-            let id = self.listener.sink.new_id("tool");
+        // A provider's id is unique within its reply only; ours is unique within the session.
+        let ids: Vec<_> = calls.iter().map(|_| self.listener.sink.new_id("tool")).collect();
+        let of_server = calls.iter().zip(&ids).filter(|(call, _)| self.tools.has(&call.name));
+        let reply_calls: Arc<[String]> = of_server.map(|(_, id)| id.clone()).collect();
+        for (call, id) in calls.iter().zip(ids) {
             if !self.tools.has(&call.name) {
                 let text = self.answer_call(&id, call).await?;
                 results.push(Box::pin(std::future::ready(ToolAnswer { text, edited: None })));
                 continue;
             }
             self.listener.sink.count_tool()?;
-            let called = self.listener.sink.call_server_tool(id, call.name.clone(), call.arguments.clone());
+            let called =
+                self.listener.sink.call_server_tool(id, call.name.clone(), call.arguments.clone(), reply_calls.clone());
             results.push(Box::pin(async move { read_called(called.await) }));
         }
         // The server records the calls. What the model wrote before them comes first.

@@ -159,6 +159,7 @@ impl Player {
             digest: canonical_hash(&ask.command),
             editable: ask.editable,
             call_details: None,
+            with_next: false,
             wait_ms: ask.wait_ms,
             deadline: None,
         };

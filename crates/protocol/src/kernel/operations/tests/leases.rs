@@ -84,6 +84,7 @@ fn only_the_holder_of_the_live_lease_writes() {
         attempt_id: Some(AttemptId::new(Uuid::nil())),
         batch_no: None,
         release_if_idle: false,
+        ends_job: None,
         voting: VotingRules::default(),
         known_calls: None,
         events: vec![says(turn)],

@@ -201,6 +201,7 @@ impl Scene {
             release_if_idle: false,
             voting: VotingRules::default(),
             known_calls: None,
+            ends_job: None,
             events,
         })
     }

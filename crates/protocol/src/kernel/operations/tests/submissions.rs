@@ -268,3 +268,28 @@ fn a_queued_turn_waits_for_answers_too_and_only_so_many_wait() {
     let third = queued(&mut scene, "three");
     assert_eq!(scene.say_refused(third), "commands-unfinished");
 }
+
+#[test]
+fn requests_of_one_set_are_answered_together() {
+    let (mut scene, run, first) = at_work();
+    let command = first.alias.command_id;
+    let [a, b, c] = [(); 3].map(|()| PermissionId::new(scene.body()));
+    let with_next = |permission| {
+        let event = asks(command, permission);
+        let mut payload: Value = serde_json::from_str(&event.payload).unwrap();
+        payload["withNext"] = true.into();
+        NewEvent::written(EventType::PermissionRequest, Some(command), &payload)
+    };
+    for events in [vec![with_next(a)], vec![with_next(a), says(command)], vec![with_next(a), with_next(b)]] {
+        assert_eq!(scene.append(run, events).unwrap_err().rule_name(), Some("permission-set"));
+    }
+    scene.append(run, vec![with_next(a), asks(command, b), asks(command, c)]).unwrap();
+    let partial = scene.resume("two", &[(a, true.into())]);
+    assert_eq!(scene.say_refused(partial), "permissions-open");
+    let ahead = scene.resume("two", &[(a, true.into()), (b, true.into()), (c, true.into())]);
+    assert_eq!(scene.say_refused(ahead), "permission-unknown", "the third is no part of the set");
+    let both = scene.resume("two", &[(a, true.into()), (b, false.into())]);
+    scene.submit(both).unwrap();
+    let last = scene.resume("three", &[(c, true.into())]);
+    scene.submit(last).unwrap();
+}

@@ -1,6 +1,7 @@
 //! One state of the model, and what can happen in it. Time has two lengths: too short to matter, and long enough for
 //! every lease and heartbeat that is not renewed to run out.
 
+mod starts;
 mod state;
 
 use jiff::SignedDuration;
@@ -57,6 +58,8 @@ pub(super) enum Whose {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Action {
     ClaimJob(usize, Answer),
+    /// The flush that makes the job wait starts it in a place of its own server. This may happen whenever the job waits.
+    StartJob(usize, Answer),
     RecoverClaim(usize),
     FinishJob(usize, Answer),
     RunnerClaims(Whose, Answer),
@@ -79,9 +82,11 @@ impl Action {
     pub(super) fn is_systems_own(self) -> bool {
         use Action::*;
         match self {
-            ClaimJob(_, answer) | FinishJob(_, answer) | RunnerClaims(_, answer) | RunnerWorks(_, answer) => {
-                answer == Received
-            }
+            ClaimJob(_, answer)
+            | StartJob(_, answer)
+            | FinishJob(_, answer)
+            | RunnerClaims(_, answer)
+            | RunnerWorks(_, answer) => answer == Received,
             RecoverClaim(_) | SweepLease | SweeperLooks(_) | SweeperAbandons | TimePasses => true,
             RunnerDies(_) | TimePassesUnheard | ServerCrashes(_) | Cancel | SubmitSecond => false,
         }
@@ -171,6 +176,7 @@ impl World {
         let mut runners = vec![Whose::Orphaned];
         for server in 0..self.servers.len() {
             actions.extend([Received, Lost, TooLate].map(|answer| ClaimJob(server, answer)));
+            actions.extend([Received, Lost].map(|answer| StartJob(server, answer)));
             actions.extend([Received, Lost, NeverSent].map(|answer| FinishJob(server, answer)));
             actions.extend([RecoverClaim(server), SweeperLooks(server), ServerCrashes(server)]);
             runners.push(Whose::Server(server));
@@ -191,6 +197,7 @@ impl World {
         next.scene.now = self.scene.now + SignedDuration::from_micros(1);
         let happened = match action {
             ClaimJob(server, answer) => next.claim_job(server, answer),
+            StartJob(server, answer) => next.start_job(server, answer),
             RecoverClaim(server) => next.recover_claim(server),
             FinishJob(server, answer) => next.finish_job(server, answer),
             RunnerClaims(whose, answer) => next.runner_claims(whose, answer),
@@ -233,24 +240,24 @@ impl World {
         (job.phase, job.owner, job.attempt) = (JobPhase::Running, Some(owner), job.attempt + 1);
         (job.heartbeat_at, job.updated_at) = (Some(now), now);
         match answer {
-            Received => self.start(server),
+            Received => self.start(server, None),
             Lost => self.servers[server].hand.claim_unanswered(now),
             _ => {}
         }
         true
     }
 
-    fn start(&mut self, server: usize) {
+    fn start(&mut self, server: usize, epoch: Option<i64>) {
         let server = &mut self.servers[server];
         assert!(server.hand.take_up(self.job), "a job in hand is not started a second time");
-        server.work = Work::Runs(Runner { epoch: None });
+        server.work = Work::Runs(Runner { epoch });
     }
 
     fn recover_claim(&mut self, server: usize) -> bool {
         let found = self.servers[server].hand.on_owned(self.row(), &self.servers[server].owner);
         let can = self.keeps_track() && self.servers[server].work == Work::Idle && found == Owned::TakeUp;
         if can {
-            self.start(server);
+            self.start(server, None);
         }
         can
     }
@@ -339,6 +346,7 @@ impl World {
                     release_if_idle: true,
                     voting: VotingRules::default(),
                     known_calls: None,
+                    ends_job: Some((self.job, RawJson::null())),
                     events: vec![ends(command.command_id, status)],
                 })
             }
@@ -350,6 +358,7 @@ impl World {
         match outcome {
             _ if answer == Lost => true,
             Ok(Reply::Lease(state)) if state.released => self.runner_ends(whose, JobEnd::Succeeded),
+            Ok(Reply::Appended(appended)) if appended.job_ended => self.runner_has_ended_its_job(whose),
             Ok(Reply::Appended(appended)) if appended.released => self.runner_ends(whose, JobEnd::Succeeded),
             Ok(_) => self.runner_goes_on(whose, runner),
             Err(failure) => self.runner_is_refused(whose, &failure),

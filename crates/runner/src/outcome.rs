@@ -1,0 +1,75 @@
+//! How a runner ends, and the summary of its job.
+
+use ostler_protocol::{Failure, RawJson};
+use serde_json::json;
+
+use crate::backend::turn::TurnEnd;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunnerStatus {
+    /// Nothing was left to do, and the lease was released.
+    Idle,
+    /// The run has ended or was cancelled.
+    RunEnded,
+    /// Another runner held the run for too long.
+    NotClaimed,
+    /// Another claim is in force. Nothing was written since.
+    FencedOut,
+    /// The backend asked for a crash: everything was dropped.
+    Crashed,
+    /// It was stopped from outside. What it worked on is left to another runner.
+    Stopped,
+    Failed,
+}
+
+impl RunnerStatus {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::RunEnded => "run-ended",
+            Self::NotClaimed => "not-claimed",
+            Self::FencedOut => "fenced-out",
+            Self::Crashed => "crashed",
+            Self::Stopped => "stopped",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// How a runner ended, for the launcher.
+#[derive(Clone, Debug)]
+pub struct RunnerOutcome {
+    pub status: RunnerStatus,
+    /// Number of turns it worked on.
+    pub turns: u32,
+    pub failure: Option<Failure>,
+    /// How the last turn ended.
+    pub last_end: Option<TurnEnd>,
+    /// Whether the runner's job has ended together with its lease. Otherwise its launcher reports the end.
+    pub is_job_ended: bool,
+}
+
+impl RunnerOutcome {
+    /// Whether the runner finished all its work.
+    pub fn succeeded(&self) -> bool {
+        matches!(self.status, RunnerStatus::Idle | RunnerStatus::RunEnded)
+    }
+
+    /// The job's terminal summary.
+    pub fn summary(&self) -> RawJson {
+        summary(self.status, self.turns, self.failure.as_ref(), self.last_end.as_ref())
+    }
+}
+
+fn summary(status: RunnerStatus, turns: u32, failure: Option<&Failure>, end: Option<&TurnEnd>) -> RawJson {
+    let kind = failure.map(|f| f.kind).or(end.and_then(|end| end.failure_kind));
+    let message = failure.map(|f| &f.message).or(end.and_then(|end| end.message.as_ref()));
+    let turn_status = end.map(|end| end.status.as_str());
+    RawJson::of(&json!({"status": status.as_str(), "turnStatus": turn_status, "failureKind": kind,
+        "message": message, "turns": turns}))
+}
+
+/// The summary of a job whose runner has nothing left to do.
+pub(crate) fn idle_summary(turns: u32, last_end: Option<&TurnEnd>) -> RawJson {
+    summary(RunnerStatus::Idle, turns, None, last_end)
+}
