@@ -28,7 +28,10 @@ use ostler_server::{
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
-use crate::harness::{Engine, Played, Setup, TestServer, both_engines, id, one_engine};
+use crate::{
+    harness::{Engine, Played, Setup, TestServer, both_engines, eventually, id, one_engine},
+    metrics::value,
+};
 
 /// Tools of a dialect that the tests control.
 #[derive(Clone)]
@@ -171,7 +174,7 @@ fn statuses(recorded: &[Value]) -> Vec<&str> {
 }
 
 #[both_engines]
-async fn a_call_is_recorded_before_and_after_it_is_executed(engine: Engine) {
+async fn a_call_is_recorded_with_its_arguments_and_its_result(engine: Engine) {
     let server = TestServer::start(engine).await;
     let work = Work::begin(&server, |_| ()).await;
     let called = work.call(&server, "time_now", r#"{"timezone": "Asia/Tokyo"}"#).await;
@@ -186,6 +189,64 @@ async fn a_call_is_recorded_before_and_after_it_is_executed(engine: Engine) {
     assert_eq!(recorded[1]["result"], called["content"]);
     let result = server.result(work.run_id(), &work.command_id).await;
     assert_eq!(result["toolCallSummary"]["count"], 1);
+}
+
+/// Requests to the write lane so far, all of which are events of calls here.
+async fn lane_requests(server: &TestServer) -> f64 {
+    value(server, "ostler_flush_requests_sum").await
+}
+
+#[both_engines]
+async fn a_call_without_an_effect_is_recorded_by_one_request_and_others_by_two(engine: Engine) {
+    const CALLS: usize = 10;
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    for (tool, arguments, expected) in [("time_now", "{}", 1.0), ("write_note", r#"{"text": "x"}"#, 2.0)] {
+        let before = lane_requests(&server).await;
+        for _ in 0..CALLS {
+            assert_eq!(work.call(&server, tool, arguments).await["status"], "completed");
+        }
+        // The server may write by itself meanwhile.
+        let per_call = (lane_requests(&server).await - before) / CALLS as f64;
+        assert!((expected..expected + 0.5).contains(&per_call), "{tool}: {per_call}");
+    }
+    let recorded = work.recorded(&server).await;
+    assert_eq!(statuses(&recorded), ["started", "completed"].repeat(2 * CALLS));
+}
+
+#[both_engines]
+async fn the_start_of_a_call_without_an_effect_is_recorded_if_the_call_takes_long(engine: Engine) {
+    let notebook = Notebook::new();
+    let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
+    let work = Work::begin(&server, |_| ()).await;
+    let mut body = work.body("call_a", "slow_read", "{}");
+    body["waitMs"] = json!(0);
+    work.send(&server, &body).await.with_status(200);
+    eventually("its start is recorded", async || {
+        (statuses(&work.recorded(&server).await) == ["started"]).then_some(())
+    })
+    .await;
+    notebook.release.notify_one();
+    body["waitMs"] = json!(20_000);
+    assert_eq!(work.send(&server, &body).await.with_status(200)["content"], "read");
+    assert_eq!(statuses(&work.recorded(&server).await), ["started", "completed"]);
+    assert_eq!(notebook.read.load(Ordering::SeqCst), 1);
+}
+
+#[both_engines]
+async fn a_runner_that_was_replaced_records_no_call_without_an_effect(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let work = Work::begin(&server, |_| ()).await;
+    server.clock.advance_ms(120_000);
+    eventually("another runner claims the run", async || {
+        let claimed = server.try_claim(work.run_id(), "runner-b", 600_000).await;
+        (claimed.status == 200).then_some(())
+    })
+    .await;
+    let body = work.body("call_a", "time_now", "{}");
+    work.send(&server, &body).await.with_status(409);
+    assert_eq!(work.recorded(&server).await, [json!({}); 0]);
 }
 
 #[both_engines]

@@ -164,6 +164,11 @@ impl ToolDefinition {
         self
     }
 
+    /// Whether a call certainly has no effect, here or on other machines, so that it does not matter whether it was executed.
+    pub fn has_no_effect(&self) -> bool {
+        self.is_trusted && !self.changes && self.is_idempotent && !self.uses_network
+    }
+
     /// Checks arguments, as text, against the schema. The error is for the model that made the call.
     pub fn check_arguments(&self, arguments: &str) -> Result<Map<String, Value>, String> {
         self.rules.check(arguments)
@@ -197,5 +202,15 @@ mod tests {
         assert_eq!(tool.deadline_ms(u64::MAX).deadline_ms, DEADLINE_MS_MAX);
         let tool = define("a", json!({})).unwrap().reads_only();
         assert!(tool.is_idempotent && !tool.changes);
+    }
+
+    #[test]
+    fn only_a_trusted_tool_that_reads_on_this_machine_has_no_effect() {
+        let tool = || define("a", json!({})).unwrap();
+        assert!(tool().reads_only().has_no_effect());
+        assert!(!tool().has_no_effect() && !tool().reads_only().networked().has_no_effect());
+        let mut untrusted = tool().reads_only();
+        untrusted.is_trusted = false;
+        assert!(!untrusted.has_no_effect());
     }
 }

@@ -20,9 +20,10 @@ use ostler_protocol::{
 };
 use ostler_store as store;
 use serde_json::{Map, Value};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
+    edits::{Edits, read_edited},
     outcome::CallOutcome,
     record::Recorder,
     recover::{self, Recovered},
@@ -43,6 +44,8 @@ const RECORD_PAUSE: Duration = Duration::from_millis(50);
 /// Why a call is not executed that an earlier attempt made, or may have made, and whose outcome is not known.
 const UNKNOWN_BEFORE: &str =
     "an earlier attempt made this call, or may have made it, and its outcome is not known; it is not repeated";
+/// How long a call that cannot have an effect may take until its start is recorded before its end.
+const START_PATIENCE: Duration = Duration::from_millis(20);
 /// How long a call is executed before the end of its command is watched for.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
 /// The server resolves a permission request at its deadline. This bounds the wait of a call if that does not happen.
@@ -69,14 +72,6 @@ struct PreparedCall {
     digest: String,
 }
 
-/// Arguments with which a person has replaced those of a call.
-struct Edits {
-    /// Complete.
-    arguments: Map<String, Value>,
-    /// The names of those that the source added to what the person sent.
-    added: Vec<String>,
-}
-
 /// How a call ends that is not executed, and why.
 struct NotExecuted {
     action: CallAction,
@@ -89,21 +84,10 @@ impl NotExecuted {
     }
 }
 
-/// The arguments that a person has sent instead of those of the call. The error is the reason for which they cannot be used.
-fn read_edited(tool: &ToolDefinition, edited: EditedArguments) -> Result<Edits, String> {
-    // Older servers have recorded edits without the tool, and with the digest of the arguments only.
-    let is_of_tool = edited.tool.as_ref().is_none_or(|name| *name == tool.name);
-    if !is_of_tool || !edited.is_sound() {
-        return Err("the edited arguments do not have the digest that was recorded".into());
-    }
-    let checked = tool.check_arguments(&text_of(&edited.arguments));
-    let arguments = checked.map_err(|problem| format!("invalid edited arguments: {problem}"))?;
-    Ok(Edits { arguments, added: edited.added })
-}
-
 /// Executes a call, or finds what became of it. An error means that nothing about the call was recorded by this attempt, or that its
 /// end could not be.
-/// `reply`: the reply of which this is one of several calls.
+///
+/// `reply` is the reply of which this is one of several calls.
 pub(super) async fn execute(
     app: &App,
     run: &RunRef,
@@ -246,8 +230,6 @@ impl Execution<'_> {
             prepared.requested.retain(|name, _| !edited.added.contains(name));
         }
         self.recorder.is_edited = is_edited;
-        self.recorder.started(&prepared.arguments, &found.tool, &prepared.digest).await?;
-        self.advance(CallAction::Start)?;
         let edited = is_edited.then(|| prepared.arguments.clone());
         let outcome = self.call(found, prepared).await?;
         Ok(CallOutcome { edited, ..outcome })
@@ -267,14 +249,31 @@ impl Execution<'_> {
         Ok(!tool.is_idempotent && recover::has_unknown(self.app, self.run, &self.context, digest, lease_epoch).await?)
     }
 
-    /// Calls the source of a call that was started, and records its end.
+    /// Calls the source, and records the start and the end. The start is recorded before the call, unless the call cannot have an
+    /// effect: then both are recorded together if it ends soon.
     async fn call(mut self, found: FoundTool, prepared: PreparedCall) -> Result<CallOutcome, Failure> {
         let FoundTool { tool, source } = found;
-        let PreparedCall { arguments, requested, .. } = prepared;
+        let PreparedCall { arguments, requested, digest } = prepared;
         let deadline = Instant::now() + Duration::from_millis(tool.deadline_ms);
         let (context, call_id, delegated) = (self.context.clone(), self.request.call_id.clone(), Default::default());
         let invocation = Invocation { tool: tool.clone(), arguments, requested, context, call_id, deadline, delegated };
-        let Some(result) = self.call_until_end(source.as_ref(), &invocation).await else {
+        let (result, is_start_recorded) = {
+            let called = self.call_until_end(source.as_ref(), &invocation);
+            tokio::pin!(called);
+            let early = match tool.has_no_effect() {
+                true => timeout(START_PATIENCE, &mut called).await.ok(),
+                false => None,
+            };
+            match early {
+                Some(result) => (result, false),
+                None => {
+                    self.recorder.started(&invocation.arguments, &tool, &digest).await?;
+                    (called.await, true)
+                }
+            }
+        };
+        self.advance(CallAction::Start)?;
+        let Some(result) = result else {
             return Ok(CallOutcome::interrupted());
         };
         let delegated = invocation.delegated.into_inner();
@@ -285,7 +284,12 @@ impl Execution<'_> {
             CallState::OutcomeUnknown => CallAction::Lose,
             _ => CallAction::Fail,
         };
-        self.end(action, outcome).await
+        if is_start_recorded {
+            return self.end(action, outcome).await;
+        }
+        self.advance(action)?;
+        self.recorder.started_and_ended(&invocation.arguments, &tool, &digest, &outcome).await?;
+        Ok(outcome)
     }
 
     /// Calls a source once, within the deadline. `None` if the command ended before. The source drops what it does then: a request to
@@ -343,7 +347,7 @@ impl Execution<'_> {
         let FoundTool { tool, source } = found;
         let authorised = self.authorise(tool).await?;
         if let Some(reply) = self.reply.filter(|_| !matches!(authorised, Authorisation::Ask)) {
-            reply.pass();
+            reply.mark_no_request();
         }
         match authorised {
             Authorisation::Allow => return Ok(Ok(None)),

@@ -196,21 +196,41 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    pub(super) async fn started(
-        &self,
+    /// The start of a call that is executed.
+    fn execution<'b>(
+        &'b self,
         arguments: &Map<String, Value>,
         tool: &ToolDefinition,
-        digest: &str,
-    ) -> Result<(), Failure> {
-        let fact = RecordedCall {
+        digest: &'b str,
+    ) -> RecordedCall<'b> {
+        RecordedCall {
             source: Some(tool.origin.to_string()),
             digest: Some(digest),
             changes: Some(tool.changes),
             deadline_ms: Some(tool.deadline_ms),
             edited: self.is_edited,
             ..self.start_fact(recorded_arguments(arguments))
-        };
-        self.append_start(&[fact]).await
+        }
+    }
+
+    pub(super) async fn started(
+        &self,
+        arguments: &Map<String, Value>,
+        tool: &ToolDefinition,
+        digest: &str,
+    ) -> Result<(), Failure> {
+        self.append_start(&[self.execution(arguments, tool, digest)]).await
+    }
+
+    /// Records the start of a call together with its end.
+    pub(super) async fn started_and_ended(
+        &self,
+        arguments: &Map<String, Value>,
+        tool: &ToolDefinition,
+        digest: &str,
+        outcome: &CallOutcome,
+    ) -> Result<(), Failure> {
+        self.append_start(&[self.execution(arguments, tool, digest), self.end_fact(outcome)]).await
     }
 
     pub(super) async fn ended(&self, outcome: &CallOutcome) -> Result<(), Failure> {
@@ -317,7 +337,7 @@ impl<'a> Recorder<'a> {
         }
         match self.existing_request(&ask).await? {
             Some(true) => {
-                reply.into_iter().for_each(ReplyCall::pass);
+                reply.into_iter().for_each(ReplyCall::mark_no_request);
                 return Ok(Some(permission_id));
             }
             // The runner has used the id for a request that shows something else. What it shows must not permit this call.

@@ -61,7 +61,7 @@ impl QueuedRequest {
     }
 }
 
-/// A call of a reply with several. Dropping it reports that nobody is asked about the call.
+/// A call of a reply with several. Dropping it reports that the call needs no permission request.
 pub(super) struct ReplyCall {
     sets: Arc<ReplySets>,
     set: Arc<ReplySet>,
@@ -90,8 +90,8 @@ impl ReplySets {
 }
 
 impl ReplyCall {
-    /// Reports that nobody is asked about the call.
-    pub(super) fn pass(&self) {
+    /// Reports that the call needs no permission request.
+    pub(super) fn mark_no_request(&self) {
         if self.set.state.lock().undecided.remove(&self.call_id) {
             self.set.changed.notify_waiters();
         }
@@ -124,7 +124,7 @@ impl ReplyCall {
 
 impl Drop for ReplyCall {
     fn drop(&mut self) {
-        self.pass();
+        self.mark_no_request();
         let mut open = self.sets.0.lock();
         let members = {
             let mut state = self.set.state.lock();
@@ -166,7 +166,7 @@ mod tests {
         let [a, b, c] = reply.map(|call_id| join(&sets, call_id, &reply).unwrap());
         let began = Instant::now();
         let ((of_a, _), (of_b, own), ()) = tokio::join!(a.queue(request("a")), b.queue(request("b")), async {
-            c.pass();
+            c.mark_no_request();
         });
         assert_eq!((of_a.len() + of_b.len(), began.elapsed()), (2, Duration::ZERO));
         for queued in of_a.into_iter().chain(of_b) {
