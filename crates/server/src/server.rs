@@ -32,7 +32,7 @@ use crate::{
     secrets::SecretStore,
     service,
     startup::not_started,
-    tools::{StartLocks, Toolkit},
+    tools::{SettlingCommands, StartLocks, Toolkit},
     traces::Traces,
     worker::{self, wakeups::Pending},
 };
@@ -136,7 +136,8 @@ impl Server {
         let (stage, reached) = watch::channel(Stage::Serving);
         let auth = Authenticator::new(&operator, issuers, dialects.tokens());
         let toolkit = Toolkit::new(&config, &dialects);
-        let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(StartLocks::default()).with(dialects);
+        let states = states.with(Mcp::new(&config.mcp)).with(toolkit).with(dialects);
+        let states = states.with(StartLocks::default()).with(SettlingCommands::default());
         #[cfg(feature = "kubernetes")]
         let states = states
             .with(crate::kubernetes::KubernetesState::open(&config).await?)

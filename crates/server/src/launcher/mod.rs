@@ -48,7 +48,7 @@ use tokio::{
 use crate::{
     app::App,
     launcher::{
-        ending::{Ending, STORE_PAUSE, failed, longer},
+        ending::{Ending, failed},
         hand::HeldJob,
         places::ResidentJob,
     },
@@ -56,6 +56,7 @@ use crate::{
     service::leases,
 };
 
+pub(crate) use ending::{STORE_PAUSE, longer};
 pub(crate) use guard::guard;
 pub(crate) use hand::InHand;
 pub(crate) use places::ResidentPlaces;
@@ -136,7 +137,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         let draining = app.is_draining();
         if draining {
             // Otherwise a job would be started by a server that is about to stop.
-            app.places.refuse();
+            app.places.stop_reserving();
             if runners.tasks.is_empty() && slots.available_permits() == app.config.runner.slots {
                 break;
             }
@@ -163,7 +164,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
             () = app.stopped() => break,
         }
     }
-    app.places.refuse();
+    app.places.stop_reserving();
     let stopped_at = Instant::now();
     while app.places.has_reservations() && stopped_at.elapsed() < STOP_REPORT {
         tokio::time::sleep(RESERVATION_LOOK).await;
@@ -345,20 +346,15 @@ async fn work(
     (job, claimed): (RunnerJob, Option<Claimed>),
     slot: OwnedSemaphorePermit,
 ) {
-    let ending = host.run(app, &owner, &job, claimed).await;
-    if matches!(ending, Ending::Continues) {
-        return;
-    }
-    environment::clear(app, &job).await;
-    let (end, summary) = match ending {
-        Ending::Report(end, summary) => (end, summary),
+    let (end, summary) = match host.run(app, &owner, &job, claimed).await {
+        Ending::Continues => return,
         Ending::Reported(end) => {
-            // If the job is pending again since its end, the flush that made it wait has noted that it is wanted.
-            app.in_hand.forget_passed_over(job.runner_job_id);
+            environment::clear(app, &job).await;
             return app.metrics.job_ended(end);
         }
-        Ending::Continues => return,
+        Ending::Report(end, summary) => (end, summary),
     };
+    environment::clear(app, &job).await;
     let summary = app.redacted_payload(&summary).unwrap_or_else(|_| RawJson::null());
     let op = FinishJobOp { runner_job_id: job.runner_job_id, owner, end, heartbeat_at: None, summary };
     // Until now the job was running, so that earlier claims have not missed it.

@@ -21,7 +21,7 @@ mod scopes;
 mod source;
 mod toolkit;
 
-pub(crate) use built_in::{StartLocks, settle_lost_runs};
+pub(crate) use built_in::{SettlingCommands, StartLocks, settle_lost_runs};
 pub use edits::complete_edits;
 pub use source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
 pub use toolkit::Toolkit;

@@ -298,7 +298,7 @@ async fn a_child_of_a_users_run_is_the_same_users_and_no_wider(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_outcome_of_a_child_is_unread_for_nobody(engine: Engine) {
+async fn the_outcome_of_a_child_is_never_unread(engine: Engine) {
     let server = scene(engine).await;
     let work = Work::begin(&server, |_| ()).await;
     let listed = async |query: &str| {

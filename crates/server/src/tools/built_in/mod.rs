@@ -8,7 +8,7 @@ mod run_agent;
 mod time_now;
 mod web_fetch;
 
-pub(crate) use run_agent::{StartLocks, settle_lost_runs};
+pub(crate) use run_agent::{SettlingCommands, StartLocks, settle_lost_runs};
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ mod creator;
 mod lost;
 mod reservations;
 
-pub(crate) use lost::settle_lost_runs;
+pub(crate) use lost::{SettlingCommands, settle_lost_runs};
 pub(crate) use reservations::StartLocks;
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //! nothing any more. When another runner claims the parent, its server cancels these children and, when they have ended, charges the
 //! command for what they have used. An open call of `run_agent` does so when it ends, and is left to it.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use ostler_protocol::{
     Failure,
@@ -11,11 +11,13 @@ use ostler_protocol::{
         commands::Command,
         events::{Event, EventType, NewEvent, PHASE_RUNS_CHARGED},
         facts::DelegatedUse,
+        launching::is_worth_repeating,
         leases::Claimed,
         operations::AppendOp,
     },
 };
 use ostler_store as store;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -23,6 +25,7 @@ use tracing::Instrument;
 use super::{NAME, creator::creator_of, reservations};
 use crate::{
     app::{App, RunRef},
+    launcher::{STORE_PAUSE, longer},
     recheck::SessionWatch,
     service::lookup,
 };
@@ -30,22 +33,56 @@ use crate::{
 /// The longest wait for one event. The store is read more often than that in any case.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// The commands whose children this server settles.
+#[derive(Default)]
+pub(crate) struct SettlingCommands(Mutex<HashSet<CommandId>>);
+
+/// A command whose children are being settled. Dropping it removes the command.
+struct SettlingCommand {
+    app: App,
+    command_id: CommandId,
+}
+
+impl SettlingCommand {
+    /// `None` if its children are being settled already.
+    fn begin(app: &App, command_id: CommandId) -> Option<Self> {
+        let is_new = app.state::<SettlingCommands>().0.lock().insert(command_id);
+        is_new.then(|| Self { app: app.clone(), command_id })
+    }
+}
+
+impl Drop for SettlingCommand {
+    fn drop(&mut self) {
+        self.app.state::<SettlingCommands>().0.lock().remove(&self.command_id);
+    }
+}
+
 /// Settles the children of the commands that a runner has taken over, in the background.
 pub(crate) fn settle_lost_runs(app: &App, claimed: &Claimed) {
     // A command that has made no call has started no run.
     let taken_over = claimed.commands.iter().filter(|command| command.fold.tools.count > 0);
-    for command_id in taken_over.map(|command| command.command_id) {
-        let (app, run_id) = (app.clone(), claimed.run.run_id);
+    for settling in taken_over.filter_map(|command| SettlingCommand::begin(app, command.command_id)) {
+        let run_id = claimed.run.run_id;
         let work = async move {
-            let settled = tokio::select! {
-                settled = settle(&app, run_id, command_id) => settled,
-                () = app.stopped() => return,
-            };
-            if let Err(failure) = settled {
-                tracing::warn!(%failure, %run_id, "what lost runs of run_agent have used was not charged");
+            tokio::select! {
+                () = settle_repeatedly(&settling.app, run_id, settling.command_id) => {}
+                () = settling.app.stopped() => {}
             }
         };
         tokio::spawn(work.in_current_span());
+    }
+}
+
+/// Repeats [`settle`] while the store does not respond.
+async fn settle_repeatedly(app: &App, run_id: RunId, command_id: CommandId) {
+    let mut pause = STORE_PAUSE.0;
+    while let Err(failure) = settle(app, run_id, command_id).await {
+        let is_repeated = is_worth_repeating(&failure);
+        tracing::warn!(%failure, %run_id, is_repeated, "what lost runs of run_agent have used was not charged");
+        if !is_repeated {
+            return;
+        }
+        tokio::time::sleep(longer(&mut pause)).await;
     }
 }
 
