@@ -1,7 +1,7 @@
 //! Results: how a command ended, in one read whatever its length.
 
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandType,
@@ -45,7 +45,7 @@ pub async fn get(
     runner_jobs::set_other_workspace(app, job_id, &mut result.liveness).await?;
     runner_jobs::set_pod_reason(app, run_id, &mut result.liveness).await?;
     result.supervisor = result.liveness.supervisor();
-    if result.failure_kind.is_some() {
+    if result.failure_kind.is_some_and(may_be_the_profiles) {
         // For a command that changes the profile.
         result.profile_tenant_id = provider_profiles::owning_tenant(app, &tenant_id, &profile).await;
     }
@@ -108,4 +108,10 @@ fn parts(
         chain_head: row.chain_head,
         payloads_removed_at: row.payloads_removed_at,
     }
+}
+
+/// Whether a failure of this kind may be mended by a change of the profile. Its owner is looked up for no other one.
+fn may_be_the_profiles(kind: FailureKind) -> bool {
+    use FailureKind::{BackendFailed, InfraFailed, ProviderAuthFailed, ProviderUnavailable, SecretUnavailable};
+    matches!(kind, BackendFailed | InfraFailed | ProviderAuthFailed | ProviderUnavailable | SecretUnavailable)
 }

@@ -4,6 +4,7 @@ use ostler_protocol::{
     RawJson, Timestamp,
     ids::{CommandId, RunId, SessionId},
     kernel::commands::{Command, CommandState, CommandType},
+    limits::PAGE_BYTES_MAX,
 };
 
 use super::{conditions::unfinished, session_and_run};
@@ -12,6 +13,9 @@ use crate::{
     error::StoreError,
     record::{Record, record, select, text},
 };
+
+/// Rows that [`list_payloads_with`] reads at a time.
+const PAYLOADS_CHUNK: usize = 8;
 
 record! {
     Command, command in "commands";
@@ -94,19 +98,36 @@ pub async fn find_by_key(
     Ok(db.select::<Command>(rest, vec![session_name.into(), text(session), key.into()]).await?.pop())
 }
 
-/// The payloads of a session's commands that have this text, the newest first.
+/// The payloads of a session's commands that have this text, the newest first. `None` if there are more than `limit`, or if they have
+/// more bytes than a page.
 pub async fn list_payloads_with(
     db: &Db,
     session: SessionId,
     session_name: &str,
     words: &str,
-    limit: u32,
-) -> Result<Vec<RawJson>, StoreError> {
-    let sql = "SELECT payload FROM commands WHERE run_id IN (
+    limit: usize,
+) -> Result<Option<Vec<RawJson>>, StoreError> {
+    // A payload has up to half a mebibyte, so they are read in small parts.
+    let sql = format!(
+        "SELECT payload FROM commands WHERE run_id IN (
             SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
-         AND CAST(payload AS TEXT) LIKE $3 ORDER BY created_at DESC LIMIT $4";
-    let args = vec![session_name.into(), text(session), format!("%{words}%").into(), i64::from(limit).into()];
-    db.read(sql, args, |row| row.raw_json()).await
+         AND CAST(payload AS TEXT) LIKE $3 ORDER BY created_at DESC, command_id DESC LIMIT {PAYLOADS_CHUNK} OFFSET $4"
+    );
+    let mut payloads: Vec<RawJson> = vec![];
+    loop {
+        let offset = i64::try_from(payloads.len()).unwrap_or(i64::MAX);
+        let args = vec![session_name.into(), text(session), format!("%{words}%").into(), offset.into()];
+        let chunk = db.read(sql.clone(), args, |row| row.raw_json()).await?;
+        let is_last = chunk.len() < PAYLOADS_CHUNK;
+        payloads.extend(chunk);
+        let bytes: usize = payloads.iter().map(RawJson::size).sum();
+        if payloads.len() > limit || bytes > PAGE_BYTES_MAX {
+            return Ok(None);
+        }
+        if is_last {
+            return Ok(Some(payloads));
+        }
+    }
 }
 
 /// Every command of a run, by number.

@@ -30,7 +30,7 @@ const MESSAGES_MAX: usize = 2_000;
 /// The same for events of calls, of which a call has two or three.
 const CALLS_MAX: usize = 2_000;
 /// Commands with other messages that have calls. Of a thread with more, not all calls are read.
-const SENT_MAX: u32 = 200;
+const SENT_MAX: usize = 200;
 /// The same for deltas, where those must be compared.
 const DELTAS_MAX: usize = 20_000;
 /// Texts from the middle of a message that are searched: each search reads all messages.
@@ -117,11 +117,8 @@ async fn check_calls(app: &App, thread: Option<&Session>, transcript: &[InputMes
             return Ok(());
         }
         let (session, name) = (thread.session, thread.public_id());
-        let payloads =
-            store::kernel::commands::list_payloads_with(&app.db, session, &name, r#""toolCall"#, SENT_MAX).await?;
-        if payloads.len() == SENT_MAX as usize {
-            return Ok(());
-        }
+        let payloads = store::kernel::commands::list_payloads_with(&app.db, session, &name, r#""toolCall"#, SENT_MAX);
+        let Some(payloads) = payloads.await? else { return Ok(()) };
         known.extend(payloads.iter().flat_map(sent_call_ids));
     }
     let Some(unknown) = calls.iter().find(|call| !known.contains(call.id)) else { return Ok(()) };
