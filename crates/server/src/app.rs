@@ -149,7 +149,7 @@ impl Host for LaneHost {
     }
 
     fn committed(&self, mut committed: Committed) {
-        self.places.started(std::mem::take(&mut committed.started));
+        self.places.send_started(std::mem::take(&mut committed.started));
         let took = self.clock.now().duration_since(committed.began_at);
         self.metrics.flushed(committed.requests, committed.events.len(), took.as_micros() as i64);
         committed.events.iter().filter_map(outcome).for_each(|(status, is_run)| self.metrics.ended(status, is_run));
@@ -169,7 +169,7 @@ impl Host for LaneHost {
 
     fn give_back(&self, jobs: &[RunnerJobId], unanswered_at: Option<Timestamp>) {
         self.places.give_back(jobs, unanswered_at);
-        // A claim may have found no slot meanwhile.
+        // A concurrent claim may have found no slot.
         self.hub.wake_for_jobs();
     }
 }

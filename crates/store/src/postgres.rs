@@ -255,7 +255,7 @@ impl Lane {
         }
         let mut decided = self.decide(&mut tx, requests, at, hold).await?;
         if !rows.is_empty() && decided.replies.iter().any(Result::is_err) {
-            decided.starts.refused();
+            decided.starts.mark_not_written();
             tx.rollback().await?;
             return Ok(Decided::rejected(decided.replies, at));
         }
@@ -280,10 +280,10 @@ impl Lane {
             .collect();
         let mut starts = Starts::decide(&mut desks, host, now);
         desks.values_mut().for_each(Desk::seal);
-        starts.sent();
+        starts.mark_sent();
         if let Err(error) = self.statements.save(connection, &Changes::of(&desks)).await {
             if refused(&error) {
-                starts.refused();
+                starts.mark_not_written();
             }
             return Err(error);
         }

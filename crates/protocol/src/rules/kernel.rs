@@ -252,7 +252,7 @@ macro_rules! kernel_rules {
 
         // Permission requests.
         PermissionCommand "permission-command" SchemaInvalid "The permission request does not name its command.";
-        PermissionSet "permission-set" SchemaInvalid "A permission request that is put with the next one is followed by no request of its command.";
+        PermissionSet "permission-set" SchemaInvalid "A permission request with `withNext` must be followed by another request of its command.";
         PermissionIdUsed "permission-id-used" SchemaInvalid "The id of the permission request was used before.";
         PermissionsOpen "permissions-open" StateConflict "Open permission requests must be answered first.",
             hint: Some("`ostler approve` or `ostler deny` answers them");

@@ -95,7 +95,8 @@ impl Backend for UnavailableBackend {
     }
 
     fn after_crash(&self) -> AfterCrash {
-        AfterCrash::GiveUp
+        // It does nothing, so that another runner gives the same reason.
+        AfterCrash::Repeat
     }
 
     fn keeps_lease(&self) -> bool {

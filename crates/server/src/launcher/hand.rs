@@ -15,7 +15,7 @@ struct LauncherHand {
     /// Jobs in hand that a claim has left out. If one is pending when it is put down, no wake-up announces it again.
     passed_over: BTreeSet<RunnerJobId>,
     /// Jobs in hand that have become pending again, and would have been started at once if they had not been in hand.
-    wanted: BTreeSet<RunnerJobId>,
+    pending_again: BTreeSet<RunnerJobId>,
 }
 
 /// A job in hand. Dropping it removes the job, also when its task panics.
@@ -39,7 +39,7 @@ impl InHand {
             drop(launcher);
             return Some(HeldJob { in_hand: self.clone(), job_id: Some(job_id) });
         }
-        launcher.wanted.insert(job_id);
+        launcher.pending_again.insert(job_id);
         None
     }
 
@@ -91,7 +91,7 @@ impl HeldJob {
         let Some(job_id) = self.job_id.take() else { return false };
         let mut launcher = self.in_hand.lock();
         launcher.hand.put_down(job_id);
-        launcher.passed_over.remove(&job_id) | launcher.wanted.remove(&job_id)
+        launcher.passed_over.remove(&job_id) | launcher.pending_again.remove(&job_id)
     }
 }
 

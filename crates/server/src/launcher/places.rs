@@ -32,7 +32,7 @@ struct OpenPlaces {
     placement: Option<String>,
     slots: Arc<Semaphore>,
     /// The server stops.
-    is_refusing: bool,
+    is_closed: bool,
     /// Jobs wait already. A later one must not be started before them.
     are_jobs_waiting: bool,
     reserved: HashMap<RunnerJobId, Reservation>,
@@ -71,7 +71,7 @@ impl ResidentPlaces {
             external_profiles: config.runner.external_profiles.clone(),
             placement: placement.map(str::to_owned),
             slots: slots.clone(),
-            is_refusing: false,
+            is_closed: false,
             are_jobs_waiting: true,
             reserved: HashMap::new(),
             started,
@@ -80,9 +80,9 @@ impl ResidentPlaces {
     }
 
     /// From now on no place is reserved. Jobs whose flush has reserved one are still sent.
-    pub(crate) fn refuse(&self) {
+    pub(crate) fn stop_reserving(&self) {
         if let Some(places) = self.open.lock().as_mut() {
-            places.is_refusing = true;
+            places.is_closed = true;
         }
     }
 
@@ -111,7 +111,7 @@ impl ResidentPlaces {
     }
 
     /// Hands started jobs to the launcher.
-    pub(crate) fn started(&self, jobs: Vec<StartedJob>) {
+    pub(crate) fn send_started(&self, jobs: Vec<StartedJob>) {
         if jobs.is_empty() {
             return;
         }
@@ -139,7 +139,7 @@ impl OpenPlaces {
     fn may_start(&self, job: &RunnerJob, run: &Run) -> bool {
         let is_elsewhere = self.external_profiles.contains(&run.backend_profile);
         let fits = job.placement.is_none() || job.placement == self.placement;
-        let accepts = !self.is_refusing && !self.are_jobs_waiting;
+        let accepts = !self.is_closed && !self.are_jobs_waiting;
         accepts && job.launcher == Launcher::Resident && fits && !is_elsewhere
     }
 }

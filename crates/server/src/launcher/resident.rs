@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{app::App, net as http, tools::settle_lost_runs};
 
-/// `claimed` is the claim of the run, if it was made together with the start of the job.
+/// Runs the job's runner to its end. `claimed` is the claim of the run, if it was made together with the start of the job.
 #[expect(clippy::expect_used, reason = "one was spawned")]
 pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob, mut claimed: Option<Claimed>) -> Ending {
     let ordered = tokio::select! {

@@ -27,14 +27,20 @@ pub async fn append(app: &App, caller: &Principal, run_id: RunId, request: Appen
     let bytes = request.events.iter().map(|event| event.payload.as_str().len()).sum();
     let events = app.compute(bytes, || receive(app, run_id, request.events)).await?;
     let calls: Vec<_> = events.iter().filter_map(call_of).collect();
-    let job_summary = request.job_summary.map(|summary| app.redacted_payload(&summary)).transpose()?;
+    let of_jobs = app.job_redactors.of_run(run_id);
+    let job_summary = request.job_summary.map(|summary| app.redacted_payload(&of_jobs.redact_json(summary)));
+    let ends_job = job_of(caller).zip(job_summary.transpose()?);
+    if let Some((job_id, _)) = &ends_job {
+        // Until now the job was running, so that earlier claims have not missed it.
+        app.in_hand.forget_passed_over(*job_id);
+    }
     let op = AppendOp {
         runner_id: request.runner_id,
         lease_epoch: request.lease_epoch,
         attempt_id,
         batch_no: request.batch_no,
         release_if_idle: request.release_if_idle,
-        ends_job: job_of(caller).zip(job_summary),
+        ends_job,
         voting: app.config.policy.voting_rules(),
         known_calls: None,
         events,

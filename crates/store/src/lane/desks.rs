@@ -73,13 +73,13 @@ impl<'a> Starts<'a> {
         starts
     }
 
-    /// What writes the flush is sent to the database.
-    pub(crate) fn sent(&mut self) {
+    /// The statements that write the flush are about to be sent.
+    pub(crate) fn mark_sent(&mut self) {
         self.is_sent = true;
     }
 
-    /// Nothing of the flush was written, for certain.
-    pub(crate) fn refused(&mut self) {
+    /// The database has rejected the flush, so that nothing of it was written.
+    pub(crate) fn mark_not_written(&mut self) {
         self.is_sent = false;
     }
 

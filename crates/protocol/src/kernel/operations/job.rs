@@ -15,6 +15,7 @@ use crate::{
     kernel::{
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
+        leases::Lease,
         runner_jobs::{
             JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, NOT_FINISHED, RUNNER_RELEASED,
             RunnerJob,
@@ -202,11 +203,14 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
 /// Whether the runner of a cluster's job has released its run since it was started. A cluster that shows no end of such a runner, for
 /// example because its Job was deleted, has stopped it in order.
 fn has_released(rows: &RunDesk, job: &RunnerJob) -> bool {
-    job.launcher == Launcher::Kubernetes
-        && rows.lease.as_deref().is_some_and(|lease| {
-            let is_its_lease = lease.runner_id == job.runner_id && lease.acquired_at >= job.updated_at;
-            is_its_lease && lease.ended && !lease.expired
-        })
+    job.launcher == Launcher::Kubernetes && lease_of_start(rows, job).is_some_and(|lease| lease.ended && !lease.expired)
+}
+
+/// The run's latest lease, if the job's runner has acquired it since the job was claimed. A lease from before belongs to an earlier
+/// start.
+fn lease_of_start<'a>(rows: &'a RunDesk, job: &RunnerJob) -> Option<&'a Lease> {
+    let lease = rows.lease.as_deref();
+    lease.filter(|lease| lease.runner_id == job.runner_id && lease.acquired_at >= job.updated_at)
 }
 
 /// The summary of a lost runner that turned out to have released its run.
@@ -229,10 +233,8 @@ fn released_summary(summary: &RawJson) -> RawJson {
 pub(super) fn end_external(desk: &mut Desk, run_id: RunId, now: Timestamp) {
     let Ok(rows) = desk.run(run_id) else { return };
     let Some(job) = rows.run.standing_job_id.and_then(|id| rows.jobs.get(&id)) else { return };
-    let Some(lease) = rows.lease.as_deref().filter(|lease| lease.ended) else { return };
-    // A lease from before the claim of the job belongs to an earlier start.
-    let is_its_lease = lease.runner_id == job.runner_id && lease.acquired_at >= job.updated_at;
-    if job.launcher != Launcher::External || job.phase != JobPhase::Running || !is_its_lease {
+    let Some(lease) = lease_of_start(rows, job).filter(|lease| lease.ended) else { return };
+    if job.launcher != Launcher::External || job.phase != JobPhase::Running {
         return;
     }
     let (end, summary) = match lease.expired {
@@ -266,7 +268,7 @@ pub(super) fn end_resident(
     let Some(job) = rows.jobs.get(&runner_job_id).filter(|job| job.launcher == Launcher::Resident) else {
         return false;
     };
-    let is_its_lease = rows.lease.as_deref().is_some_and(|lease| lease.runner_id == job.runner_id);
+    let is_its_lease = lease_of_start(rows, job).is_some();
     let Some(owner) = job.owner.clone().filter(|_| is_its_lease) else { return false };
     let op = FinishJobOp { runner_job_id, owner, end: JobEnd::Succeeded, heartbeat_at: None, summary };
     matches!(finish(desk, run_id, op, now), Ok(Reply::FinishedJob(true)))
