@@ -6,7 +6,7 @@ use super::{Scene, ids, next, session, types, until, updates};
 use crate::harness::{Engine, TestServer, both_engines, id};
 
 /// Streams a text slowly enough for another prompt to come in between.
-const SLOW: &str = r#"{"script": [{"say": "one two three four", "pieces": 4, "everyMs": 60, "final": true}]}"#;
+const SLOW: &str = r#"{"script": [{"say": "one two three four", "pieces": 4, "everyMs": 300, "final": true}]}"#;
 
 fn is_echo(frame: &Value) -> bool {
     frame["data"]["update"]["sessionUpdate"] == "user_message_chunk"
