@@ -3,13 +3,8 @@
 
 use std::sync::Arc;
 
-use ostler_protocol::{
-    Failure, Rule,
-    json::text_of,
-    kernel::permissions::{EditedArguments, PermissionRequest},
-    tools::{Authorisation, ToolDefinition},
-};
-use serde_json::{Map, Value};
+use ostler_protocol::{Failure, Rule, json::text_of, kernel::permissions::PermissionRequest, tools::Authorisation};
+use serde_json::Value;
 
 use super::{
     scopes::authorise_call,
@@ -17,26 +12,6 @@ use super::{
     toolkit::{FoundTool, Toolkit},
 };
 use crate::{app::App, service::lookup};
-
-/// Arguments with which a person has replaced those of a call.
-pub(super) struct Edits {
-    /// Complete.
-    pub arguments: Map<String, Value>,
-    /// The names of those that the source added to what the person sent.
-    pub added: Vec<String>,
-}
-
-/// The arguments that a person has sent instead of those of the call. The error is the reason for which they cannot be used.
-pub(super) fn read_edited(tool: &ToolDefinition, edited: EditedArguments) -> Result<Edits, String> {
-    // Older servers have recorded edits without the tool, and with the digest of the arguments only.
-    let is_of_tool = edited.tool.as_ref().is_none_or(|name| *name == tool.name);
-    if !is_of_tool || !edited.is_sound() {
-        return Err("the edited arguments do not have the digest that was recorded".into());
-    }
-    let checked = tool.check_arguments(&text_of(&edited.arguments));
-    let arguments = checked.map_err(|problem| format!("invalid edited arguments: {problem}"))?;
-    Ok(Edits { arguments, added: edited.added })
-}
 
 /// Completes arguments for the call of a tool of this server that a request is about. Fails if the call cannot be made with them.
 pub async fn complete_edits(

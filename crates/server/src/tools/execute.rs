@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    edits::{Edits, read_edited},
+    edited_arguments::{Edits, read_edited},
     outcome::CallOutcome,
     record::Recorder,
     recover::{self, Recovered},

@@ -10,6 +10,7 @@
 
 mod built_in;
 mod calls;
+mod edited_arguments;
 mod edits;
 mod execute;
 mod mcp_source;
