@@ -7,6 +7,7 @@ use clap_complete::{ArgValueCompleter, CompletionCandidate};
 use ostler_client::Client;
 use ostler_protocol::{
     Failure,
+    callers::CallerAction,
     kernel::{
         backends::Backend,
         run_views::RunView,
@@ -75,6 +76,17 @@ pub(crate) fn tokens() -> ArgValueCompleter {
                 CompletionCandidate::new(token.token_id.to_string()).help(Some(token.name.into()))
             };
             Ok(client.list_tokens(&query).await?.tokens.into_iter().map(one).collect())
+        })
+    })
+}
+
+/// Actions that depend on the caller.
+pub(crate) fn actions() -> ArgValueCompleter {
+    ArgValueCompleter::new(|word: &OsStr| {
+        query_server(word, async |client: &Client| {
+            let one =
+                |action: CallerAction| CompletionCandidate::new(action.action).help(Some(action.description.into()));
+            Ok(client.caller().await?.actions.into_iter().map(one).collect())
         })
     })
 }

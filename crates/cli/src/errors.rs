@@ -3,7 +3,7 @@
 
 use ostler_protocol::{
     Failure, FailureKind, Rule,
-    failures::{PROBLEMS, PROBLEMS_MAX, RULE},
+    failures::{MORE_PROBLEMS, PROBLEMS, PROBLEMS_MAX, RULE},
     ids::RunId,
     kernel::{provider_profiles::AgentConfig, results::RunResult, runner_jobs::NOT_FINISHED},
     redaction::Redactor,
@@ -67,6 +67,9 @@ pub(crate) fn render_with_causes(failure: &Failure, paint: Paint, is_verbose: bo
     // The first of several problems is the message itself.
     for problem in problems(failure).skip(1) {
         out.push_str(&format!("       {}\n", shown(problem)));
+    }
+    if failure.details.as_ref().is_some_and(|details| details.contains_key(MORE_PROBLEMS)) {
+        out.push_str("       and more, which are reported when these are corrected\n");
     }
     out.push_str(&format!("  kind: {}\n", failure.kind));
     for (key, label) in [(RULE, RULE), ("traceId", "trace")] {

@@ -5,7 +5,7 @@ use ostler_protocol::{Failure, Rule, kernel::runs::TerminalStatus};
 
 pub(crate) const OK: u8 = 0;
 /// `ostler verify` or `ostler restore` found an event that does not fit or a damaged backup, `ostler doctor` a check that failed, `ostler agents check`
-/// a manifest that would be rejected.
+/// a manifest that would be rejected. The answer "no" of `ostler can-i`.
 pub(crate) const BROKEN: u8 = 1;
 /// The server sent no response, or an incomplete one, or it does not know what a tool did. Unlike a failure, this reveals nothing
 /// about the work.
@@ -24,7 +24,7 @@ const MEANINGS: [(u8, &str); 15] = [
     (OK, "done; for `run` and `result`: completed"),
     (
         BROKEN,
-        "`verify`, `doctor`, `restore` or `agents check` found something wrong; `wait`: completed, but not as expected",
+        "`verify`, `doctor`, `restore` or `agents check` found something wrong; `wait`: completed, but not as expected; `can-i`: no",
     ),
     (2, "the command line or the request is invalid"),
     (3, "no valid token, or not allowed"),

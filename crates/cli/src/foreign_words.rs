@@ -33,16 +33,30 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
         "open" | "connect" => {
             "`ostler attach` opens a session of a workspace live, `ostler trace -f RUN` follows a run"
         }
-        "apply" | "edit" | "patch" => {
-            "`ostler agents update NAME --manifest FILE` changes an agent, `ostler profiles set` and `profiles config` a profile"
+        "edit" | "patch" => {
+            "`ostler apply -f FILE` creates and changes profiles and agents, `ostler agents update` and `ostler profiles config` one of them"
         }
-        "explain" => {
-            "`ostler agents init NAME` writes a manifest, /guide/agents explains its fields; `ostler COMMAND --help` explains commands"
+        "replace" => "`ostler apply -f FILE` creates and changes profiles and agents",
+        "can" | "may" => {
+            "`ostler can-i ACTION` says whether the token may do something, `ostler can-i` lists the actions"
         }
+        "schema" | "api-resources" => "`ostler explain` lists the formats whose fields it explains",
         "version" => "`ostler --version` prints the version, `ostler doctor` also that of the server",
         "init" => "`ostler agents init NAME` writes a first manifest; `ostler serve` needs no preparation",
         "guide" | "docs" | "manual" => "the server shows its guides under /guide and its API under /docs",
         "todo" | "pending" | "requests" => "`ostler inbox` lists everything that waits for you",
+        _ => return None,
+    };
+    Some(hint)
+}
+
+/// The command for two words that other tools use together, such as `auth can-i`.
+pub(crate) fn command_for_two(first: &str, second: &str) -> Option<&'static str> {
+    let hint = match (first, second) {
+        ("auth", "can-i") => {
+            "`ostler can-i ACTION` says whether the token may do something, `ostler can-i` lists the actions"
+        }
+        ("auth", "status" | "whoami") => "`ostler whoami` shows whose token is used, and what it may do",
         _ => return None,
     };
     Some(hint)
@@ -58,7 +72,7 @@ fn meaning_of(word: &str) -> &str {
         "ls" => "list",
         "events" | "follow" | "watch" | "tail" => "trace",
         "logs" | "log" | "cat" => "output",
-        "edit" | "apply" | "patch" | "set" => "update",
+        "edit" | "patch" | "set" => "update",
         other => other,
     }
 }
@@ -105,6 +119,7 @@ pub(crate) fn command_below(noun: &str, word: &str) -> Option<&'static str> {
             "`ostler contexts add NAME --server URL` adds or replaces a context"
         }
         ("contexts" | "context", "delete") => "`ostler contexts remove NAME` removes a context",
+        ("profiles" | "agents", "apply") => "`ostler apply -f FILE` creates and changes profiles and agents",
         ("profiles", "create" | "update") => "`ostler profiles set PROFILE` stores a credential",
         ("profiles", "delete") => "`ostler profiles delete PROFILE` removes a profile",
         ("profiles", "test" | "try" | "check") => "`ostler profiles validate PROFILE` tries a profile",
@@ -122,6 +137,11 @@ pub(crate) fn command_below(noun: &str, word: &str) -> Option<&'static str> {
         _ => return None,
     };
     Some(hint)
+}
+
+/// The hint about a word too many for a command that other tools give more of them.
+pub(crate) fn for_extra_word(command: &str) -> Option<&'static str> {
+    (command == "ostler can-i").then_some("an action is one word, such as `submit`; `ostler can-i` lists the actions")
 }
 
 /// The command that lists what an argument such as `<RUN>` can name.
@@ -174,8 +194,8 @@ mod tests {
             ("stop", "ostler cancel"),
             ("login", "ostler contexts add"),
             ("tenants", "ostler whoami"),
-            ("apply", "ostler agents update"),
-            ("explain", "ostler agents init"),
+            ("edit", "ostler apply -f"),
+            ("can", "ostler can-i"),
             ("history", "ostler runs list"),
             ("resume", "ostler run --session"),
             ("version", "ostler --version"),
@@ -184,6 +204,9 @@ mod tests {
             assert!(command_for(word).is_some_and(|hint| hint.contains(command)), "{word}");
         }
         assert_eq!(command_for("frobnicate"), None);
+        assert!(command_for_two("auth", "can-i").is_some_and(|hint| hint.starts_with("`ostler can-i ACTION`")));
+        assert!(command_for_two("auth", "status").is_some_and(|hint| hint.starts_with("`ostler whoami`")));
+        assert_eq!(command_for_two("auth", "login"), None, "the first word says enough");
         for (words, command) in [
             ("runs cancel", "`ostler cancel RUN`"),
             ("runs show", "`ostler result RUN`"),

@@ -18,13 +18,14 @@ mod preflight;
 #[cfg(target_os = "linux")]
 mod program_pages;
 mod runner_variables;
+mod suggestions;
 mod targets;
 mod terminal;
 
-use std::{pin::Pin, process::ExitCode};
+use std::{ffi::OsString, pin::Pin, process::ExitCode};
 
 use clap::{
-    CommandFactory, Parser,
+    CommandFactory, FromArgMatches, Parser,
     error::ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion},
 };
 use ostler_protocol::{Failure, FailureKind};
@@ -32,7 +33,7 @@ use ostler_protocol::{Failure, FailureKind};
 use crate::{
     commands::{CliCommand, StartedCommand},
     connection::Connection,
-    terminal::{output, paint::Paint},
+    terminal::{output, output_flags, paint::Paint},
 };
 
 /// Runs agents durably, and lets you watch, steer, answer and stop them.
@@ -59,13 +60,20 @@ struct StartedCli {
 fn parse() -> Result<Cli, clap::Error> {
     let first = std::env::args_os().nth(1).unwrap_or_default();
     if first != "--version" && !StartedCommand::NAMES.iter().any(|name| first == *name) {
-        return Cli::try_parse();
+        return parse_whole(std::env::args_os());
     }
     match StartedCli::try_parse() {
         Ok(StartedCli { connection, command }) => Ok(Cli { connection, command: command.into() }),
         Err(version) if version.kind() == DisplayVersion => Err(version),
-        Err(_) => Cli::try_parse(),
+        Err(_) => parse_whole(std::env::args_os()),
     }
+}
+
+/// Reads the command line by its whole definition, and checks what the definition of single flags cannot express.
+fn parse_whole<T: Into<OsString> + Clone>(words: impl IntoIterator<Item = T>) -> Result<Cli, clap::Error> {
+    let matches = Cli::command().try_get_matches_from(words)?;
+    output_flags::check_filter(&matches)?;
+    Cli::from_arg_matches(&matches)
 }
 
 /// The server makes many small allocations: in a profile of trivial runs the system allocator took about 18 %.

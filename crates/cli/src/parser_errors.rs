@@ -45,7 +45,11 @@ fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<Str
         ErrorKind::InvalidSubcommand => {
             let first = words.iter().find(|word| !word.starts_with('-'));
             let foreign = text(ContextKind::InvalidSubcommand).and_then(|word| match first {
-                Some(first) if first == word => foreign_words::command_for(word),
+                Some(first) if first == word => {
+                    let second = words.iter().skip_while(|other| *other != first).nth(1).map(String::as_str);
+                    let both = second.and_then(|second| foreign_words::command_for_two(word, second));
+                    both.or_else(|| foreign_words::command_for(word))
+                }
                 // Below a noun the word means something else.
                 _ => foreign_words::command_below(noun_before(words, word)?, word),
             });
@@ -55,7 +59,9 @@ fn parser_hint(error: &clap::Error, words: &[String], usage: &str) -> Option<Str
         ErrorKind::UnknownArgument if has(ContextKind::SuggestedArg) => None,
         ErrorKind::UnknownArgument => {
             let extra = text(ContextKind::InvalidArg).unwrap_or_default();
-            quoted_prompt(extra, words).or_else(|| Some(unknown_argument_hint(extra, usage)))
+            let of_command = || foreign_words::for_extra_word(&command_of(usage)).filter(|_| !extra.starts_with('-'));
+            let hint = quoted_prompt(extra, words).or_else(|| of_command().map(str::to_owned));
+            hint.or_else(|| Some(unknown_argument_hint(extra, usage)))
         }
         ErrorKind::InvalidValue if has(ContextKind::ValidValue) => {
             let is_state = text(ContextKind::InvalidArg).is_some_and(|arg| arg.ends_with("<STATE>"));

@@ -68,6 +68,28 @@ fn every_command_that_prints_data_supports_json() {
         let is_leaf = command.get_subcommands().next().is_none();
         let has_output = command.get_arguments().any(|arg| arg.get_id() == "format" && arg.get_short() == Some('o'));
         assert!(!is_leaf || has_output || without_output.contains(&name), "{words} has no `-o`");
+        let has_filter = command.get_arguments().any(|arg| arg.get_long() == Some("jq"));
+        assert_eq!(has_filter, has_output, "{words} has only one of `-o` and `--jq`");
+    }
+}
+
+#[test]
+fn a_filter_implies_json_and_is_rejected_beside_text() {
+    let parsed = |line: &str| super::parse_whole(std::iter::once("ostler").chain(line.split(' ')));
+    for line in
+        ["ps --jq .", "ps -o json --jq .", "ps --jq . -o jsonl", "runs list --jq .", "runs list -o jsonl --jq ."]
+    {
+        assert!(parsed(line).is_ok(), "{line}");
+    }
+    for (line, reason) in [
+        ("ps --jq . -o text", "with `-o text`"),
+        ("runs list --jq . -o wide", "with `-o wide`"),
+        ("runs list -o name --jq .", "with `-o name`"),
+        ("runs list --columns runId --jq .", "cannot be used with"),
+        ("ps --jq .[", "'--jq <EXPR>'"),
+    ] {
+        let error = parsed(line).err().unwrap_or_else(|| panic!("{line} is accepted")).to_string();
+        assert!(error.contains(reason), "{line}: {error}");
     }
 }
 
@@ -112,6 +134,12 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("webhooks set reader --url https://a.example", "hint: URL is given without a flag: ostler webhooks set "),
         ("jobs show w2", "hint: `ostler jobs list RUN` lists the jobs of a run"),
         ("automations create", "hint: `ostler automations create --help` ends with examples"),
+        ("auth can-i create runs", "hint: `ostler can-i ACTION`"),
+        ("auth status", "hint: `ostler whoami`"),
+        ("can-i create runs", "hint: an action is one word"),
+        ("edit reader", "hint: `ostler apply -f FILE`"),
+        ("agents apply", "hint: `ostler apply -f FILE`"),
+        ("apply", "hint: `ostler apply --help` ends with examples"),
         ("frobnicate", "`ostler --help` lists the commands"),
         ("abort 01a1", "hint: `ostler cancel RUN`"),
         ("cat 01a1", "hint: `ostler output RUN`"),

@@ -50,4 +50,24 @@ pub struct CallerView {
     pub default_tenant: Option<String>,
     /// What the caller may do, in the words of the operations' `security`.
     pub access: Vec<String>,
+    /// Every action that depends on the caller, and whether the caller may do it.
+    #[serde(default)]
+    #[schema(required)]
+    pub actions: Vec<CallerAction>,
+    /// The owner of agents that the caller creates: the id of a user, or `local`. Null if the caller cannot own any.
+    #[serde(default)]
+    pub owner_id: Option<String>,
+}
+
+/// An action, in the words of the operations' `security`, and whether the caller may do it. Whether it may do it with a certain
+/// run or tenant depends on that as well.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CallerAction {
+    pub action: String,
+    /// What the action covers.
+    pub description: String,
+    pub allowed: bool,
+    /// Why the caller may not do it; null if it may.
+    pub reason: Option<String>,
 }

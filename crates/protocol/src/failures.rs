@@ -13,6 +13,8 @@ use crate::rules::Rule;
 pub const RULE: &str = "rule";
 /// The detail that lists every problem of a request that has several, the one in the message included.
 pub const PROBLEMS: &str = "problems";
+/// The detail that marks a list of problems that was cut off.
+pub const MORE_PROBLEMS: &str = "hasMoreProblems";
 /// How many problems are listed at most.
 pub const PROBLEMS_MAX: usize = 20;
 
@@ -160,7 +162,7 @@ impl Failure {
     }
 
     /// Rejects what has problems, with all of them in one failure: the first one, whose details list each problem with its
-    /// message and details. A list that was cut off is marked by `hasMoreProblems`.
+    /// message and details. A list that was cut off is marked by [`MORE_PROBLEMS`].
     pub fn check_all(mut problems: Vec<Self>) -> Result<(), Self> {
         if problems.len() < 2 {
             return problems.pop().map_or(Ok(()), Err);
@@ -178,7 +180,7 @@ impl Failure {
         let has_more = listed.len() > PROBLEMS_MAX;
         listed.truncate(PROBLEMS_MAX);
         let first = problems.swap_remove(0).detail(PROBLEMS, listed);
-        Err(if has_more { first.detail("hasMoreProblems", true) } else { first })
+        Err(if has_more { first.detail(MORE_PROBLEMS, true) } else { first })
     }
 
     pub fn detail(mut self, key: &str, value: impl Into<Value>) -> Self {

@@ -28,6 +28,7 @@ pub mod retention;
 pub mod rpc;
 pub mod rules;
 pub mod run_input;
+pub mod schema_documents;
 pub mod text;
 pub mod tokens;
 pub mod tools;

@@ -137,6 +137,22 @@ impl Access {
         Self::ALL.into_iter().find(|access| access.as_str() == text)
     }
 
+    /// What the access allows, for callers. `None` for access that every caller has.
+    pub fn description(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify => return None,
+            Self::Browse => "list runs, sessions and backends",
+            Self::Read => "read a run and what belongs to it",
+            Self::Submit => "submit work, answer permission requests and cancel",
+            Self::Inspect => "see provider profiles and whether they can be used",
+            Self::Provide => "set, read, test and delete provider profiles",
+            Self::Run => "claim and execute runs",
+            Self::Own => "own agents, threads and grants",
+            Self::Scrape => "read the metrics",
+            Self::Operate => "manage tokens and users",
+        })
+    }
+
     fn refusal(self) -> &'static str {
         match self {
             Self::Public | Self::Signed | Self::Introduce | Self::Anonymous | Self::Identify => "this needs a token",

@@ -2,7 +2,7 @@
 
 use ostler_protocol::FailureKind::*;
 use ostler_server::Server;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::harness::{Caller, Engine, TestServer, both_engines, dialects, id, one_engine, run_body};
@@ -197,6 +197,30 @@ async fn a_caller_learns_who_it_is(engine: Engine) {
     assert_eq!(runner["access"], json!(["browse", "read", "run"]));
     server.with_token(None).get("/api/v1/caller").await.refused(Unauthenticated);
     server.with_token(Some("garbage")).get("/api/v1/caller").await.refused(Unauthenticated);
+}
+
+#[both_engines]
+async fn a_caller_learns_every_action_and_why_it_may_not_do_one(engine: Engine) {
+    let server = TestServer::with(engine, tokens).await;
+    let operator = server.get("/api/v1/caller").await.with_status(200);
+    let names = |caller: &Value| -> Vec<Value> {
+        caller["actions"].as_array().unwrap().iter().map(|action| action["action"].clone()).collect()
+    };
+    assert_eq!(
+        Value::from(names(&operator)),
+        json!(["browse", "read", "submit", "inspect", "provide", "run", "own", "scrape", "operate"])
+    );
+    assert_eq!((&operator["access"], &operator["ownerId"]), (&Value::from(names(&operator)), &json!("local")));
+    let client = server.caller("both").get("/api/v1/caller").await.with_status(200);
+    assert_eq!((names(&client), &client["ownerId"]), (names(&operator), &json!(null)));
+    for action in client["actions"].as_array().unwrap() {
+        let is_allowed = client["access"].as_array().unwrap().contains(&action["action"]);
+        assert_eq!((&action["allowed"], action["reason"].is_null()), (&json!(is_allowed), is_allowed), "{action}");
+        assert!(action["description"].as_str().is_some_and(|text| text.contains(' ')), "{action}");
+    }
+    // The reason is the message of the rejection.
+    let refused = server.caller("both").get("/api/v1/tokens").await;
+    assert_eq!(client["actions"][8]["reason"], refused.body["message"]);
 }
 
 #[both_engines]

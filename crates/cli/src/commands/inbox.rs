@@ -333,7 +333,7 @@ async fn watch(
             None => {
                 let key = |item: &InboxItem| (item.kind, item.id().to_owned(), item.permission_id, item.since);
                 let new = items.iter().filter(|item| !printed.contains(&key(item)));
-                new.for_each(|item| output::data(&item_line(item, args)));
+                new.for_each(|item| print_item(item, args));
                 // An item that leaves the list and returns is printed again.
                 printed = items.iter().map(key).collect();
             }
@@ -375,14 +375,14 @@ fn screen(items: &[InboxItem], times: Times) -> String {
     format!("{shown}\n{requests} · {outcomes}{paused} · Ctrl-C quits\n")
 }
 
-fn item_line(item: &InboxItem, args: &InboxListArgs) -> String {
+fn print_item(item: &InboxItem, args: &InboxListArgs) {
     match args.output.format {
         Format::Text => {
             let command = item.command.as_ref().map(|command| line(command, 400));
             let cells: Vec<_> = row(item, args.times, now()).into_iter().chain(command).collect();
-            cells.join("  ") + "\n"
+            output::data(&(cells.join("  ") + "\n"));
         }
-        Format::Json | Format::Jsonl => output::json_line(item),
+        Format::Json | Format::Jsonl => args.output.record(item, output::data),
     }
 }
 

@@ -2,9 +2,11 @@
 //! `docs/cli.md` explains which commands are verbs and which are nouns.
 
 mod api;
+mod apply;
 mod approve;
 mod backends;
 mod backup;
+mod can_i;
 mod cancel;
 pub(crate) mod completions;
 mod config;
@@ -13,6 +15,7 @@ mod daemon;
 mod deny;
 mod diff;
 mod doctor;
+mod explain;
 mod guard;
 mod inbox;
 mod job_log;
@@ -25,6 +28,7 @@ mod migrate;
 mod outcome_text;
 mod output;
 mod permissions;
+mod profile_files;
 mod profile_table;
 mod profiles;
 mod ps;
@@ -71,6 +75,8 @@ use crate::{
 const RUN_STATES: &str = "ostler_run_states";
 /// The server describes the caller, with the tenant of new work.
 const CALLER: &str = "ostler_caller";
+/// The server lists every action that depends on the caller.
+const ACTIONS: &str = "ostler_caller_actions";
 
 /// Verbs for runs and sessions, then a noun with verbs for everything else.
 #[derive(Subcommand)]
@@ -104,6 +110,9 @@ pub(crate) enum CliCommand {
     #[command(alias = "context")]
     Contexts(contexts::ContextsArgs),
     Whoami(whoami::WhoamiArgs),
+    CanI(can_i::CanIArgs),
+    Apply(apply::ApplyArgs),
+    Explain(explain::ExplainArgs),
     Config(config::ConfigArgs),
     Api(api::ApiArgs),
     #[command(alias = "token")]
@@ -207,6 +216,9 @@ impl CliCommand {
             Self::Retry(_) => &["ostler_runs", "ostler_commands", "ostler_run_events", "ostler_results", RUN_STATES],
             Self::Inbox(_) => &["ostler_sessions", "ostler_permissions", RUN_STATES],
             Self::Whoami(_) => &[CALLER],
+            Self::CanI(_) => &[ACTIONS],
+            Self::Apply(_) => &[ACTIONS, "ostler_provider_profiles", "ostler_agents"],
+            Self::Explain(_) => return None,
             Self::Diff(_) => &["ostler_results", "ostler_diffs", RUN_STATES],
             Self::Runs(args) if args.needs_labels() => &["ostler_runs", RUN_STATES, "ostler_labels"],
             Self::Usage(_) => &["ostler_usage"],
@@ -273,6 +285,9 @@ impl CliCommand {
             Self::Wait(args) => wait::wait(connection, args).await,
             Self::Retry(args) => retry::retry(connection, args).await,
             Self::Whoami(args) => whoami::whoami(connection, args).await,
+            Self::CanI(args) => can_i::can_i(connection, args).await,
+            Self::Apply(args) => apply::apply(connection, args).await,
+            Self::Explain(args) => explain::explain(args),
             Self::Trace(args) => trace::trace(connection, args).await,
             Self::Diff(args) => diff::diff(connection, args).await,
             Self::Output(args) => output::output(connection, args).await,

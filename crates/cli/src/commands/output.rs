@@ -51,7 +51,7 @@ pub(crate) async fn output(connection: &Connection, args: &OutputArgs) -> Result
         match args.output.format {
             // Only a JSON document must be complete before it is written.
             Format::Json => all.extend(page.events),
-            Format::Jsonl => page.events.iter().for_each(|event| output::data(&output::json_line(event))),
+            Format::Jsonl => page.events.iter().for_each(|event| args.output.record(event, output::data)),
             Format::Text => page.events.iter().for_each(|event| output::data(&render(event))),
         }
         if !page.has_more || page.next_after_seq <= query.after_seq {
@@ -60,7 +60,7 @@ pub(crate) async fn output(connection: &Connection, args: &OutputArgs) -> Result
         query.after_seq = page.next_after_seq;
     }
     if args.output.format == Format::Json {
-        output::data(&output::json(&all));
+        args.output.document(&all);
     }
     if removed > 0 {
         output::message(&removed_text(removed as i64));

@@ -247,7 +247,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::terminal::output::Format;
+    use crate::terminal::{output::Format, output_flags::FilterFlag};
 
     const NOW: &str = "2030-01-01T00:00:05Z";
 
@@ -268,7 +268,7 @@ mod tests {
             run: Some("run_1".into()),
             permission,
             within: Within::default(),
-            output: Output { format: Format::Text },
+            output: Output::new(Format::Text, FilterFlag::default()),
             option: None,
             yes: false,
         };

@@ -1,31 +1,25 @@
 //! `ostler profiles`: the credentials and configs of backends. A key is read from stdin or a file, never from an argument,
 //! and never printed; only what the server returns about it is printed.
 
-use std::{
-    collections::BTreeMap,
-    io::{IsTerminal, Read},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use clap::Subcommand;
 use ostler_client::Client;
 use ostler_protocol::{
-    Failure, FailureKind, Rule,
-    failures::{PROBLEMS, RULE},
+    Failure,
     kernel::provider_profiles::{
         AUTH, AgentKind, CONFIG, ListProfileChanges, MODEL_CATALOG, ProfileChange, ProfileScope, ProviderProfile,
         PutConfig, PutCredential, ValidateProfile, Validation, ValidationStatus,
     },
-    limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
+    limits::PROFILE_FILE_BYTES_MAX,
 };
-use secrecy::{ExposeSecret, SecretString};
-use serde_json::{Map, Value};
+use secrecy::ExposeSecret;
 
 use crate::{
     candidates,
     commands::{
         list::{ListFlags, Listing},
+        profile_files::{in_file, key, read},
         profile_table::{PROFILES, owner, render_one},
     },
     connection::Connection,
@@ -34,7 +28,6 @@ use crate::{
         confirm::Confirm,
         list_output::ListOutput,
         output::{self, Output, line},
-        secret_input,
         shell_words::quoted,
         table::Column,
         times::{Times, now},
@@ -275,42 +268,22 @@ async fn config(connection: &Connection, args: &ConfigProfileArgs) -> Result<u8,
     let set = client.put_profile_config(&args.profile, &args.owner.scope(), &request).await;
     let set = set.map_err(|failure| in_file(failure, path))?;
     args.output.one(&set, || config_outcome(&set));
+    report_missing(connection, &set);
+    Ok(exit_codes::OK)
+}
+
+/// Says what a profile lacks after a change: the credential that the change has removed, or anything else.
+pub(crate) fn report_missing(connection: &Connection, set: &ProviderProfile) {
     if set.credential_dropped {
         output::message(&format!(
             "the config names another server or command than the credential was set for\nset it again: {} profiles set {}{}\n",
             connection.invocation(),
             quoted(&set.profile),
-            tenant_flag(&set),
+            tenant_flag(set),
         ));
-        return Ok(exit_codes::OK);
-    }
-    if let Some(message) = set.message.as_ref().filter(|_| !set.configured) {
+    } else if let Some(message) = set.message.as_ref().filter(|_| !set.configured) {
         output::message(&format!("{}\n", line(message, 300)));
     }
-    Ok(exit_codes::OK)
-}
-
-/// Names the user's file and the line in every problem of its contents.
-fn in_file(mut failure: Failure, file: &Path) -> Failure {
-    let file = if file == Path::new("-") { "stdin".to_owned() } else { line(&file.to_string_lossy(), 400) };
-    let located = |message: &str, details: &Map<String, Value>| {
-        let number = details.get("line")?.as_u64()?;
-        let is_broken = details.get(RULE).and_then(Value::as_str) == Some(Rule::ConfigToml.as_str());
-        let message = if is_broken { "this is not TOML" } else { message };
-        Some(format!("{file}, line {number}: {message}"))
-    };
-    let Some(details) = failure.details.as_deref_mut() else { return failure };
-    if let Some(message) = located(&failure.message, details) {
-        failure.message = message;
-    }
-    let problems = details.get_mut(PROBLEMS).and_then(Value::as_array_mut).into_iter().flatten();
-    for problem in problems.filter_map(Value::as_object_mut) {
-        let message = problem.get("message").and_then(Value::as_str).unwrap_or_default().to_owned();
-        if let Some(message) = located(&message, problem) {
-            problem.insert("message".to_owned(), message.into());
-        }
-    }
-    failure
 }
 
 /// The state of the profile after a change of its config.
@@ -395,59 +368,11 @@ async fn ended(client: &Client, mut trial: Validation) -> Result<Validation, Fai
     Ok(trial)
 }
 
-/// Reads the provider's key from a file, a pipe, or the terminal without echo.
-fn key(profile: &str, file: Option<&Path>) -> Result<SecretString, Failure> {
-    let key = match file {
-        Some(path) => read(path, API_KEY_BYTES_MAX)?,
-        None if std::io::stdin().is_terminal() => secret_input::ask("key (not echoed): ", API_KEY_BYTES_MAX)?,
-        None => read(Path::new("-"), API_KEY_BYTES_MAX)?,
-    };
-    if key.expose_secret().trim().is_empty() {
-        let hint = format!("pipe it in: ostler profiles set {} < key.txt", quoted(profile));
-        return Err(errors::usage("no key was given", hint));
-    }
-    Ok(key.expose_secret().trim().to_owned().into())
-}
-
-/// Reads a file of at most `bytes_max` bytes; `-` is stdin.
-fn read(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
-    let unreadable =
-        |why: String| errors::usage(format!("cannot read {}: {why}", path.display()), "check the file's name");
-    let mut bytes = vec![];
-    let limit = bytes_max as u64 + 1;
-    let read = match path.to_str() {
-        Some("-") => std::io::stdin().lock().take(limit).read_to_end(&mut bytes),
-        _ => std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)),
-    };
-    read.map_err(|error| unreadable(error.to_string()))?;
-    if bytes.len() > bytes_max {
-        return Err(Failure::new(
-            FailureKind::PayloadTooLarge,
-            format!("{} is over {bytes_max} bytes", path.display()),
-        ));
-    }
-    String::from_utf8(bytes).map(SecretString::from).map_err(|_| unreadable("it is not UTF-8".into()))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn every_problem_of_a_config_names_the_file_and_the_line() {
-        let problem = |line: u64, message: &str| Failure::invalid(Rule::ConfigShape, message).detail("line", line);
-        let several = Failure::check_all(vec![problem(2, "one"), problem(5, "two")]).unwrap_err();
-        let text = errors::render(&in_file(several, Path::new("mine.toml")), crate::terminal::paint::Paint::PLAIN);
-        assert!(text.starts_with("error: mine.toml, line 2: one\n       mine.toml, line 5: two\n"), "{text}");
-        let broken = Failure::invalid(Rule::ConfigToml, "config.toml is not TOML; see line 3").detail("line", 3);
-        let text = errors::render(&in_file(broken, Path::new("-")), crate::terminal::paint::Paint::PLAIN);
-        assert!(text.starts_with("error: stdin, line 3: this is not TOML\n"), "{text}");
-        assert!(text.contains("hint: correct that line"), "{text}");
-        let other = in_file(Failure::not_found("profile"), Path::new("mine.toml"));
-        assert_eq!(other.message, "no such profile");
-    }
 
     #[test]
     fn a_changed_config_shows_the_state_of_the_profile() {

@@ -193,7 +193,7 @@ impl WatchView<'_> {
         for session in &found.sessions {
             let mark = (session.last_seq, state_words(session));
             if self.seen.get(&key(session)) != Some(&mark) {
-                output::data(&self.changed(session));
+                self.print_changed(session);
                 self.seen.insert(key(session), mark);
             }
         }
@@ -201,12 +201,13 @@ impl WatchView<'_> {
         self.seen.retain(|cached, _| found.sessions.iter().any(|session| key(session) == *cached));
     }
 
-    fn changed(&self, session: &SessionView) -> String {
+    fn print_changed(&self, session: &SessionView) {
         match self.args.output.format {
             Format::Text => {
-                format!("{}\n", row(session, self.args.tenant.is_none(), self.args.times, now()).join("  "))
+                let cells = row(session, self.args.tenant.is_none(), self.args.times, now());
+                output::data(&format!("{}\n", cells.join("  ")));
             }
-            Format::Json | Format::Jsonl => output::json_line(session),
+            Format::Json | Format::Jsonl => self.args.output.record(session, output::data),
         }
     }
 

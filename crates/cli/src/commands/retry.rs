@@ -80,7 +80,7 @@ pub(crate) async fn retry(connection: &Connection, args: &RetryArgs) -> Result<u
     }
     let request = request(&run, &turn, args.session.as_deref());
     if args.dry_run {
-        output::data(&output::json(&request));
+        args.output.document(&request);
         output::message("dry run; nothing was sent\n");
         return Ok(exit_codes::OK);
     }
@@ -88,11 +88,11 @@ pub(crate) async fn retry(connection: &Connection, args: &RetryArgs) -> Result<u
     output::message(&format!("repeating {word}: {prompt}\n"));
     let created = submit(client, &request).await.map_err(|failure| busy(failure, &run))?;
     if args.detach {
-        return Ok(detached(connection, args.output, &created));
+        return Ok(detached(connection, &args.output, &created));
     }
     let command = created.command.as_ref().ok_or_else(no_command)?;
     let submitted = Submitted { run: &created.run, command_id: command.command_id, after_seq: 0 };
-    follow_turn(connection, client, submitted, args.output).await
+    follow_turn(connection, client, submitted, &args.output).await
 }
 
 /// Creates the run. A runner that has just ended the last turn of the session still holds it for a moment.

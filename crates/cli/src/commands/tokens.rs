@@ -264,7 +264,7 @@ mod tests {
             operator_profiles,
             role,
             expires_in: None,
-            output: Output { format: Default::default() },
+            output: Output::new(Default::default(), Default::default()),
         };
         assert!(check_role(&args(RoleFlag::Provide, true)).is_ok());
         assert!(check_role(&args(RoleFlag::Client, true)).unwrap_err().message.contains("role provide"));

@@ -179,7 +179,7 @@ async fn live(
     Ok(())
 }
 
-/// Prints events as they are read, so that a long trace needs no memory.
+/// Prints events as they are read, so that a long trace needs no memory unless a filter gets it as one document.
 struct EventPrinter<'a> {
     args: &'a TraceArgs,
     /// One per target if there are several, all of one width.
@@ -192,6 +192,8 @@ struct EventPrinter<'a> {
     are_sessions: Vec<bool>,
     first: Option<Timestamp>,
     printed: usize,
+    /// The events of a document that a filter gets as a whole.
+    unfiltered: Vec<EventView>,
 }
 
 impl<'a> EventPrinter<'a> {
@@ -207,6 +209,7 @@ impl<'a> EventPrinter<'a> {
             are_sessions: found.iter().map(|target| matches!(target, Target::Session(_))).collect(),
             first: None,
             printed: 0,
+            unfiltered: vec![],
         }
     }
 
@@ -228,25 +231,27 @@ impl<'a> EventPrinter<'a> {
             return;
         }
         let first = *self.first.get_or_insert(event.created_at);
-        let text = match self.args.output.format {
+        match self.args.output.format {
             Format::Text => {
                 let width = self.width.map(|width| width.saturating_sub(self.prefix_chars));
                 let is_session = self.are_sessions.get(index).is_some_and(|is_session| *is_session);
                 let seq = event.seq.filter(|_| !is_session).unwrap_or(event.session_seq);
-                format!("{}{}\n", self.prefix(index), render(seq, event, &summary, self.args.times, first, width))
+                let line = render(seq, event, &summary, self.args.times, first, width);
+                output::data(&format!("{}{line}\n", self.prefix(index)));
             }
-            Format::Jsonl => output::json_line(event),
+            Format::Jsonl => self.args.output.record(event, output::data),
+            Format::Json if self.args.output.is_filtered() => self.unfiltered.push(event.clone()),
             Format::Json => {
                 let before = if self.printed == 0 { "[\n  " } else { ",\n  " };
-                format!("{before}{}", output::json_line(event).trim_end())
+                output::data(&format!("{before}{}", output::json_line(event).trim_end()));
             }
-        };
-        output::data(&text);
+        }
         self.printed += 1;
     }
 
     fn finish(&self) {
         match (self.args.output.format, self.printed) {
+            (Format::Json, _) if self.args.output.is_filtered() => self.args.output.document(&self.unfiltered),
             (Format::Json, 0) => output::data("[]\n"),
             (Format::Json, _) => output::data("\n]\n"),
             _ => {}

@@ -188,6 +188,12 @@ fn every_problem_has_a_line() {
     let problems = ["one is wrong", "two is wrong"].map(|message| Failure::invalid(Rule::Config, message));
     let text = render(&Failure::check_all(problems.into()).unwrap_err(), Paint::PLAIN);
     assert!(text.starts_with("error: one is wrong\n       two is wrong\n  kind: schema-invalid\n"), "{text}");
+    let many = (0..30).map(|number| Failure::invalid(Rule::Config, format!("{number} is wrong"))).collect();
+    let text = render(&Failure::check_all(many).unwrap_err(), Paint::PLAIN);
+    assert!(
+        text.contains("       19 is wrong\n       and more, which are reported") && !text.contains("20 is"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! How lists are printed: as a table, whole or fitted to the terminal, by names alone, by chosen fields, or as JSON.
 
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::builder::{ArgPredicate, PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::terminal::{
     output::{Format, Output, data, line, message, more_note, whole},
+    output_flags::FilterFlag,
     table::{Column, table},
 };
 
@@ -18,6 +19,7 @@ pub(crate) struct ListOutput {
         short = 'o',
         long = "output",
         default_value = "text",
+        default_value_if("jq", ArgPredicate::IsPresent, "json"),
         value_name = "FORMAT",
         hide_possible_values = true,
         conflicts_with = "columns",
@@ -26,8 +28,10 @@ pub(crate) struct ListOutput {
     )]
     format: ListFormat,
     /// Print these fields of each, as `-o json` names them: --columns runId,usage.costUsd
-    #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
+    #[arg(long, value_name = "FIELDS", value_delimiter = ',', conflicts_with = "jq")]
     columns: Vec<String>,
+    #[command(flatten)]
+    filter: FilterFlag,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +62,7 @@ impl ListOutput {
     pub(crate) fn many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) {
         match self.format {
             _ if !self.columns.is_empty() => data(&fields_table(values, &self.columns)),
-            ListFormat::Plain(format) => Output { format }.many(values, text),
+            ListFormat::Plain(format) => Output::new(format, self.filter.clone()).many(values, text),
             ListFormat::Wide | ListFormat::Name if values.is_empty() => {}
             ListFormat::Wide => data(&whole(text)),
             ListFormat::Name => data(&first_cells(&whole(text))),

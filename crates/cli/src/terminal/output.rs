@@ -1,81 +1,21 @@
 //! What the program writes, and where: data to stdout, messages to stderr. Every command prints values through [`Output`],
-//! so that `-o json` and `-o jsonl` work the same everywhere. Text from agents and peers cannot control the terminal.
+//! so that `-o json`, `-o jsonl` and `--jq` work the same everywhere. Text from agents and peers cannot control the terminal.
 
 use std::{
     cell::Cell,
     io::{ErrorKind, IsTerminal, Write},
 };
 
-use clap::ValueEnum;
 use ostler_protocol::text::{clip, turns};
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+pub(crate) use crate::terminal::output_flags::{Format, Output};
 
 use crate::exit_codes;
 
 /// The prefix of an id and 16 of its digits: the time in milliseconds and 16 bits more.
 const SHORT_ID_CHARS: usize = 20;
-
-/// Flattened into the arguments of every command that prints data.
-#[derive(clap::Args, Clone, Copy, Debug)]
-pub(crate) struct Output {
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_enum,
-        default_value = "text",
-        value_name = "FORMAT",
-        hide_possible_values = true,
-        help = "How to print it: text, json, or jsonl (one object per line)"
-    )]
-    pub format: Format,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people.
-    #[default]
-    Text,
-    /// One JSON document.
-    Json,
-    /// One JSON object per line.
-    Jsonl,
-}
-
-impl Output {
-    /// Prints one value.
-    pub(crate) fn one<T: Serialize>(self, value: &T, text: impl FnOnce() -> String) {
-        data(&match self.format {
-            Format::Text => fold_sentence(text(), width()),
-            Format::Json => json(value),
-            Format::Jsonl => json_line(value),
-        });
-    }
-
-    /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
-    pub(crate) fn many<T: Serialize>(self, values: &[T], text: impl FnOnce() -> String) {
-        match self.format {
-            Format::Text if values.is_empty() => {}
-            Format::Text => data(&text()),
-            Format::Json => data(&json(&values)),
-            Format::Jsonl => values.iter().for_each(|value| data(&json_line(value))),
-        }
-    }
-
-    /// Prints a page of a list. Notes on stderr that there is more, or, if the list is empty, `nothing`.
-    pub(crate) fn page<T: Serialize>(self, values: &[T], has_more: bool, nothing: &str, text: impl FnOnce() -> String) {
-        self.many(values, text);
-        if values.is_empty() {
-            message(nothing);
-        } else if has_more {
-            message(&more_note(values.len()));
-        }
-    }
-
-    pub(crate) fn is_text(self) -> bool {
-        self.format == Format::Text
-    }
-}
 
 /// The note below a page of a list that has more.
 pub(crate) fn more_note(shown: usize) -> String {
@@ -344,7 +284,7 @@ fn words(line: &str, max: usize) -> Vec<&str> {
 }
 
 /// A single line is a sentence, and is wrapped. Several lines have a layout of their own.
-fn fold_sentence(text: String, width: Option<usize>) -> String {
+pub(crate) fn fold_sentence(text: String, width: Option<usize>) -> String {
     if text.trim_end().contains('\n') { text } else { folded(&text, width) }
 }
 

@@ -147,6 +147,11 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
         "Who the caller is: whose token it sent, for which tenants, and what it may do.",
     ),
     capability(
+        "ostler_caller_actions",
+        &["GET /api/v1/caller"],
+        "Every action that depends on the caller, with a reason where it is not allowed, and the owner of agents it creates.",
+    ),
+    capability(
         "ostler_service_tokens",
         &["POST /api/v1/tokens", "GET /api/v1/tokens", "DELETE /api/v1/tokens/{tokenId}"],
         "Tokens of platforms and runners, for the operator: make with tenants and a role, list, revoke.",

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use utoipa::{IntoParams, ToSchema};
 
 pub use changes::{ListProfileChanges, ProfileAction, ProfileChange, ProfileChangePage, changed_fields};
-pub use config::ProfileConfig;
+pub use config::{ProfileConfig, ProfileConfigFile, config_schema};
 pub use credential::{AUTH, CONFIG, Credential, MODEL_CATALOG};
 pub use destination::Destination;
 pub use owner::ProfileOwner;
@@ -72,7 +72,7 @@ pub enum AgentConfig {
 }
 
 /// A family of requests beyond the Agent Client Protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AgentExtensions {
     /// `qwen/status/…` and `qwen/control/…`.

@@ -29,6 +29,12 @@ macro_rules! client_rules {
             hint: Some("a token is one word of printable ASCII");
         File "file" SchemaInvalid "The file cannot be read.",
             hint: Some("check the file's name and permissions");
+        ApplyFile "apply-file" SchemaInvalid "A file of `ostler apply` cannot be applied as it is.",
+            hint: Some("nothing was changed; correct what is named above, `ostler explain apply` lists the fields"),
+            hints_by_kind: &[
+                (FailureKind::Forbidden, "nothing was changed; `ostler can-i` shows what this token may do"),
+                (FailureKind::StateConflict, "nothing was changed; resolve what is named above, and apply the files again"),
+            ];
         Stdin "stdin" SchemaInvalid "The standard input cannot be read.";
     } };
 }

@@ -1,6 +1,6 @@
 //! Callers: who the server takes a caller for.
 
-use ostler_protocol::callers::{CallerKind, CallerView};
+use ostler_protocol::callers::{CallerAction, CallerKind, CallerView};
 
 use crate::{
     app::App,
@@ -19,9 +19,7 @@ pub fn get(app: &App, caller: &Principal) -> CallerView {
         Principal::Agent { .. } => (CallerKind::Agent, None),
         Principal::Runner { .. } => (CallerKind::Runner, None),
     };
-    // Access that needs no token says nothing about the caller.
-    let open = [Access::Public, Access::Signed, Access::Anonymous, Access::Identify];
-    let granted = Access::ALL.into_iter().filter(|access| !open.contains(access) && access.admit(caller).is_ok());
+    let actions: Vec<_> = Access::ALL.into_iter().filter_map(|access| action(access, caller)).collect();
     let known_tenants = own_tenants(&app.config.policy.tenants, caller);
     CallerView {
         kind,
@@ -30,8 +28,22 @@ pub fn get(app: &App, caller: &Principal) -> CallerView {
         tenants: caller.tenants().map(<[String]>::to_vec),
         default_tenant: default_tenant(&known_tenants),
         known_tenants,
-        access: granted.map(|access| access.as_str().to_owned()).collect(),
+        access: actions.iter().filter(|action| action.allowed).map(|action| action.action.clone()).collect(),
+        actions,
+        owner_id: caller.owner().ok(),
     }
+}
+
+/// Whether the caller has this access. `None` for access that every caller has: it says nothing about this one.
+fn action(access: Access, caller: &Principal) -> Option<CallerAction> {
+    let description = access.description()?.to_owned();
+    let refusal = access.admit(caller).err();
+    Some(CallerAction {
+        action: access.as_str().to_owned(),
+        description,
+        allowed: refusal.is_none(),
+        reason: refusal.map(|refusal| refusal.message),
+    })
 }
 
 /// The tenants of this server that the caller may name.

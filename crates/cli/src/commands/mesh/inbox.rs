@@ -41,7 +41,8 @@ pub(crate) struct InboxArgs {
 }
 
 pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u8, Failure> {
-    let (identity, output, follow) = (args.identity.find(connection)?, args.output, args.follow);
+    let (identity, output, follow) = (args.identity.find(connection)?, args.output.clone(), args.follow);
+    let is_document = output.format == Format::Json && !output.is_filtered();
     if follow && output.format == Format::Json {
         return Err(errors::usage(
             "`--follow` never ends, so it cannot write a JSON document",
@@ -58,7 +59,7 @@ pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u
     }
     let caught_up = reader.catch_up(&mut sealer).await;
     // Close the document even if reading failed.
-    if output.format == Format::Json {
+    if is_document {
         output::data(if reader.printed == 0 { "[]\n" } else { "\n]\n" });
     }
     caught_up?;
@@ -135,8 +136,9 @@ impl InboxReader {
         let (value, text) = format_message(one);
         match self.output.format {
             Format::Text => output::data(&text),
-            Format::Jsonl => output::data(&output::json_line(&value)),
-            // A printed message is acknowledged, so it cannot wait for the end of the document.
+            // A printed message is acknowledged, so it cannot wait for the end of the document: a filter gets each by itself.
+            Format::Json if self.output.is_filtered() => self.output.record(&value, output::data),
+            Format::Jsonl => self.output.record(&value, output::data),
             Format::Json => {
                 let before = if self.printed == 0 { "[\n" } else { ",\n" };
                 output::data(&format!("{before}{}", output::json(&value).trim_end()));

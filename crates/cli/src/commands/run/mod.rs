@@ -107,18 +107,18 @@ pub(crate) async fn run(connection: &Connection, args: &RunArgs) -> Result<u8, F
     let tenant = connection.tenant(args.tenant.as_deref()).await?;
     let request = request(args, &prompt, tenant, &chosen_backend(connection, args).await?);
     if args.dry_run {
-        output::data(&output::json(&request));
+        args.output.document(&request);
         output::message("dry run; nothing was sent\n");
         return Ok(exit_codes::OK);
     }
     let client = connection.client()?;
     let (created, after_seq) = session::submit(&client, &request).await?;
     if args.detach {
-        return Ok(detached(connection, args.output, &created));
+        return Ok(detached(connection, &args.output, &created));
     }
     let command = created.command.as_ref().ok_or_else(no_command)?;
     let submitted = Submitted { run: &created.run, command_id: command.command_id, after_seq };
-    follow_turn(connection, &client, submitted, args.output).await
+    follow_turn(connection, &client, submitted, &args.output).await
 }
 
 /// What runs the turn.
@@ -246,7 +246,7 @@ pub(crate) fn no_command() -> Failure {
 }
 
 /// Prints the id of a run that is not followed.
-pub(crate) fn detached(connection: &Connection, output: Output, created: &CreatedRun) -> u8 {
+pub(crate) fn detached(connection: &Connection, output: &Output, created: &CreatedRun) -> u8 {
     output.one(created, || format!("{}\n", created.run.run_id));
     output::message(&format!("submitted; follow it: {} trace -f {}\n", connection.invocation(), created.run.run_id));
     exit_codes::OK

@@ -63,7 +63,7 @@ pub(crate) async fn follow_turn(
     connection: &Connection,
     client: &Client,
     submitted: Submitted<'_>,
-    output: Output,
+    output: &Output,
 ) -> Result<u8, Failure> {
     let Submitted { run, command_id, after_seq } = submitted;
     let run_id = run.run_id;
@@ -86,9 +86,9 @@ pub(crate) async fn follow_turn(
         is_verbose: connection.is_verbose(),
         server: connection.settings()?.server.value,
     };
-    match turn.watch(output.format).await? {
+    match turn.watch(output).await? {
         RunEnding::Ended => {
-            let code = turn.conclude(output.format).await?;
+            let code = turn.conclude(output).await?;
             if output.is_text() && std::io::stdout().is_terminal() {
                 mark_read(client, run).await;
             }
@@ -136,7 +136,7 @@ struct RunTurn<'a> {
 
 impl RunTurn<'_> {
     /// Prints events until the turn has ended. The first Ctrl-C cancels it, the second exits.
-    async fn watch(&mut self, format: Format) -> Result<RunEnding, Failure> {
+    async fn watch(&mut self, output: &Output) -> Result<RunEnding, Failure> {
         let mut events = follow(self.client.clone(), Target::Run(self.run_id.to_string()), self.after_seq);
         let mut interrupts = interrupts()?;
         let mut ticks = interval(STATUS_TICK);
@@ -152,8 +152,8 @@ impl RunTurn<'_> {
                         silent_ticks = 0;
                         // What was polled before is older than the event.
                         polling = None;
-                        if format == Format::Jsonl {
-                            self.screen.data(&output::json_line(&*event));
+                        if output.format == Format::Jsonl {
+                            output.record(&*event, |line| self.screen.data(line));
                         }
                         self.show(&event);
                     }
@@ -267,12 +267,12 @@ impl RunTurn<'_> {
     }
 
     /// Prints the outcome. The exit code follows the terminal event, even if the result cannot be read.
-    async fn conclude(mut self, format: Format) -> Result<u8, Failure> {
+    async fn conclude(mut self, output: &Output) -> Result<u8, Failure> {
         self.screen.close();
         let result = match self.result().await {
             Ok(result) => result,
             Err(failure) => {
-                let Some(end) = self.view.end.filter(|_| format == Format::Text) else { return Err(failure) };
+                let Some(end) = self.view.end.filter(|_| output.is_text()) else { return Err(failure) };
                 output::message(&errors::render(&failure, Paint::stderr()));
                 output::message(&format!("{} · {}\n", end.as_str(), self.run_id));
                 return Ok(exit_codes::of_outcome(Some(end)));
@@ -282,8 +282,8 @@ impl RunTurn<'_> {
             self.screen.show(vec![Piece::Reply(reply.clone())]);
         }
         self.screen.close();
-        if format == Format::Json {
-            output::data(&output::json(&result));
+        if output.format == Format::Json {
+            output.document(&result);
         }
         output::message(&turn_view::outcome(&result, Paint::stderr()));
         output::message(&errors::guide_about(&result, &self.server).unwrap_or_default());

@@ -186,12 +186,12 @@ pub(crate) async fn automations(connection: &Connection, args: &AutomationsArgs)
         Create(args) => create(connection, args).await,
         Update(args) => {
             let change = |old: &Automation| args.job.change(old, args.title.clone());
-            update(connection, &args.automation, args.output, change).await
+            update(connection, &args.automation, &args.output, change).await
         }
         Delete(args) => delete(connection, args).await,
         Run(args) => run(connection, args).await,
-        Pause(args) => update(connection, &args.automation, args.output, |_| active(AutomationStatus::Disabled)).await,
-        Resume(args) => update(connection, &args.automation, args.output, |_| active(AutomationStatus::Active)).await,
+        Pause(args) => update(connection, &args.automation, &args.output, |_| active(AutomationStatus::Disabled)).await,
+        Resume(args) => update(connection, &args.automation, &args.output, |_| active(AutomationStatus::Active)).await,
         Next(args) => next(connection, args).await,
         History(args) => history(connection, args).await,
     }
@@ -258,7 +258,7 @@ async fn create(connection: &Connection, args: &CreateAutomationArgs) -> Result<
 async fn update(
     connection: &Connection,
     word: &str,
-    output: Output,
+    output: &Output,
     change: impl FnOnce(&Automation) -> UpdateAutomation,
 ) -> Result<u8, Failure> {
     let client = connection.client()?;

@@ -213,16 +213,20 @@ async fn update(connection: &Connection, args: &UpdateAgentArgs) -> Result<u8, F
 /// The effect of an update, and which scopes people are asked about again.
 fn update_summary(saved: &SavedAgent) -> String {
     let (id, version) = (saved.agent.id, saved.agent.capability_manifest_version);
-    let scopes = &saved.scopes_requiring_reauth;
-    let what = match (saved.manifest_changed, saved.breaking) {
-        (false, _) => "unchanged".to_owned(),
-        (true, false) => "silent: no one is asked again".to_owned(),
-        (true, true) => {
-            let number = count(scopes.len() as i64, "scope");
-            format!("breaking: people are asked again about {number}, {}", line(&scopes.join(", "), 2_000))
-        }
+    let what = match saved.manifest_changed {
+        false => "unchanged".to_owned(),
+        true => effect_on_people(saved.breaking, &saved.scopes_requiring_reauth),
     };
     format!("{id} manifest version {version}, {what}\n")
+}
+
+/// Whether people who granted scopes are asked again because of a new manifest.
+pub(crate) fn effect_on_people(is_breaking: bool, scopes: &[String]) -> String {
+    if !is_breaking {
+        return "silent: no one is asked again".to_owned();
+    }
+    let number = count(scopes.len() as i64, "scope");
+    format!("breaking: people are asked again about {number}, {}", line(&scopes.join(", "), 2_000))
 }
 
 async fn retire(connection: &Connection, args: &RetireAgentArgs) -> Result<u8, Failure> {
@@ -238,7 +242,7 @@ async fn retire(connection: &Connection, args: &RetireAgentArgs) -> Result<u8, F
     Ok(exit_codes::OK)
 }
 
-fn warn(warnings: &[Warning]) {
+pub(crate) fn warn(warnings: &[Warning]) {
     for Warning { rule, pointer, message } in warnings {
         output::message(&format!("warning: {}: {} ({})\n", line(pointer, 200), line(message, 200), line(rule, 60)));
     }

@@ -175,8 +175,8 @@ fn check_file(path: &Path) -> ManifestReport {
     }
 }
 
-/// Each problem as an object with its pointer, rule and message.
-fn problems(failure: &Failure) -> Vec<Value> {
+/// Each problem as an object with its details and its message.
+pub(crate) fn problems(failure: &Failure) -> Vec<Value> {
     let details = failure.details.as_deref().cloned().unwrap_or_default();
     if let Some(Value::Array(listed)) = details.get(PROBLEMS) {
         return listed.clone();
@@ -190,10 +190,7 @@ fn render(report: &ManifestReport, is_strict: bool) -> String {
     let file = line(&report.file, 400);
     let mut out = String::new();
     for problem in &report.problems {
-        let message = problem["message"].as_str().unwrap_or_default();
-        // The server names the field of its request; here the file is named instead.
-        let message = message.strip_prefix("capability_manifest").unwrap_or(message).trim_start_matches([':', ' ']);
-        out += &format!("{file}: {}\n", line(message, 600));
+        out += &format!("{file}: {}\n", line(problem_text(problem), 600));
     }
     for Warning { rule, pointer, message } in &report.warnings {
         out += &format!("{file}: {}: {} (warning {})\n", line(pointer, 200), line(message, 200), line(rule, 60));
@@ -203,6 +200,12 @@ fn render(report: &ManifestReport, is_strict: bool) -> String {
         true => out + &format!("{file}: {}; --strict fails on warnings\n", count(warnings, "warning")),
         false => out + &format!("{file}: {}\n", report.summary),
     }
+}
+
+/// The message of a problem, without the name of the field of a request: the file is named instead.
+pub(crate) fn problem_text(problem: &Value) -> &str {
+    let message = problem["message"].as_str().unwrap_or_default();
+    message.strip_prefix("capability_manifest").unwrap_or(message).trim_start_matches([':', ' '])
 }
 
 /// Reads a manifest to send. The text is sent unchanged: the server rejects errors that a lenient parser here would hide.

@@ -2,5 +2,5 @@
 
 pub(crate) mod agents;
 pub(crate) mod consent;
-mod manifests;
+pub(crate) mod manifests;
 pub(crate) mod webhooks;

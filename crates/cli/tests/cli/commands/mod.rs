@@ -1,11 +1,15 @@
 //! Each command against a real server, or against a server of canned responses.
 
+mod apply;
+mod can_i;
 mod canned_server;
 mod daemon;
 mod dist;
 #[cfg(feature = "kubernetes")]
 mod doctor_kubernetes;
+mod explain;
 mod idle_runs;
+mod jq;
 mod mesh;
 mod messages;
 mod migrate;

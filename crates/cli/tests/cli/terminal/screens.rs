@@ -96,6 +96,17 @@ fn lists_fit_every_terminal() {
     }
 }
 
+#[test]
+fn explanations_and_permits_fit_every_terminal() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let mut text = String::new();
+    for args in [&["explain"][..], &["explain", "manifest.tools"], &["explain", "apply.profiles"], &["can-i"]] {
+        text += &screens(&home, &server, args, &[]);
+    }
+    assert_snapshot("screens_explain", &home, &text);
+}
+
 /// Two servers of one store, each bound to a directory of its own. The prompt waits for the first.
 #[test]
 fn a_prompt_for_another_server_shows_what_it_waits_for() {

@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::{AgentConfig, AgentExtensions, Prices};
 use crate::{
     Failure, Rule,
     limits::{NAME_BYTES_MAX, PROFILE_COMMAND_WORDS_MAX, PROFILE_FILE_BYTES_MAX, PROFILE_FILES_MAX},
+    schema_documents::schema_document,
 };
 
 pub(super) const OUR_TABLE: &str = "ostler";
@@ -26,22 +28,52 @@ pub struct ProfileConfig {
     pub files: BTreeMap<String, String>,
 }
 
-#[derive(Deserialize)]
+/// The backend of the profile and what Ostler knows about it. The table does not reach the backend.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = OstlerSettings)]
 pub(super) struct OurTable {
+    /// The backend: `codex`, `acp` (a program that speaks the Agent Client Protocol) or `model` (a model server that Ostler
+    /// calls itself).
     #[serde(default)]
+    #[schema(pattern = "^(codex|acp|model)$", default = "codex")]
     agent: Option<String>,
+    /// Needed for `model`: the address of the model server, the part before `/chat/completions`.
     pub base_url: Option<String>,
+    /// Needed for `model`: the name of the model.
     pub model: Option<String>,
+    /// Needed for `acp`: the program and its arguments.
+    #[schema(max_items = 64)]
     command: Option<Vec<String>>,
+    /// For `acp`: folders of its home with its sessions. They outlive the runner.
     #[serde(default)]
     keep: Vec<String>,
+    /// For `acp`: the requests beyond the protocol that the program answers. Left out: as its program is known to.
     extensions: Option<AgentExtensions>,
+    /// For `acp`: files of its home by their paths. `${NAME}` in a text is a field of `auth.json`, escaped as in a JSON string.
     #[serde(default)]
     pub files: BTreeMap<String, String>,
+    /// Prices by the model's name, for costs and budgets; `*` is every model that is not named.
     #[serde(default)]
     pub prices: Prices,
+    /// The context window of the model, in tokens.
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
     pub context_window: Option<u64>,
+}
+
+/// A profile's `config.toml`: the table `ostler`, and beside it the settings of Codex, which Ostler passes on unchanged and does
+/// not describe.
+#[derive(ToSchema)]
+#[schema(as = ProfileConfig)]
+pub struct ProfileConfigFile {
+    #[schema(value_type = Option<OurTable>)]
+    pub ostler: Option<toml::Table>,
+}
+
+/// The JSON Schema of [`ProfileConfigFile`] in one document. It says what a schema can say; the rest is checked by
+/// [`ProfileConfig::read_new`].
+pub fn config_schema() -> serde_json::Value {
+    schema_document::<ProfileConfigFile>("Configuration of a provider profile")
 }
 
 /// The names of all fields of [`OurTable`].
@@ -223,6 +255,16 @@ mod tests {
             AgentConfig::Acp { command: vec!["qwen".into(), "--acp".into()], keep: vec![], extensions: None }
         );
         assert_eq!(acp.files[".q/s.json"], r#"{"k":"${K}"}"#);
+    }
+
+    #[test]
+    fn the_schema_has_every_setting_with_a_description() {
+        let schema = config_schema();
+        let settings = schema["$defs"]["OstlerSettings"]["properties"].as_object().unwrap();
+        assert_eq!(settings.keys().collect::<Vec<_>>(), SETTINGS.iter().collect::<Vec<_>>());
+        for (name, setting) in settings {
+            assert!(setting["description"].is_string(), "{name}: {setting}");
+        }
     }
 
     #[test]

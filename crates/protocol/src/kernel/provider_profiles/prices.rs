@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::config::refused;
 use crate::{Failure, ids};
@@ -17,19 +18,23 @@ const BILLIONTHS: f64 = 1e9;
 const ANY_MODEL: &str = "*";
 
 /// US dollars for a million tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = ModelPrice)]
 pub(super) struct Price {
+    /// Of the input.
     pub input: f64,
+    /// Of the output.
     pub output: f64,
-    /// For those of the input that the provider still had. Without it they cost what the others do.
+    /// Of those of the input that the provider still had. Without it they cost what the others do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cached_input: Option<f64>,
 }
 
 /// Prices by the model's name.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
+#[schema(as = ModelPrices)]
 pub struct Prices(BTreeMap<String, Price>);
 
 /// Tokens of one call of a model. Those from the provider's cache are among the input.

@@ -58,10 +58,13 @@ pub struct Manifest {
     /// The agent's own version, such as `1.0.0`. Nothing is decided by it.
     #[schema(max_length = 128)]
     pub agent_version: String,
+    /// What the agent can do, each as a tool.
     #[schema(max_items = 256)]
     pub tools: Vec<Tool>,
+    /// The permissions that the tools need.
     #[schema(max_items = 100)]
     pub permission_scopes: Vec<Scope>,
+    /// What clients can use the agent for.
     #[serde(default)]
     pub capability_flags: CapabilityFlags,
 }
@@ -86,6 +89,7 @@ impl Manifest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ManifestTool)]
 pub struct Tool {
+    /// The name by which the agent calls it. No other tool has it.
     #[schema(pattern = "^[a-z][a-z0-9_]{1,31}$")]
     pub name: String,
     /// The key under which an application that shows the manifest finds a translated description.
@@ -104,8 +108,9 @@ pub struct Tool {
     /// The agent is of no use without it, so its scope cannot be declined.
     #[serde(default)]
     pub required: bool,
+    /// How long a call may take, in milliseconds.
     #[serde(default = "timeout_ms")]
-    #[schema(minimum = 1, maximum = 600_000)]
+    #[schema(minimum = 1, maximum = 600_000, default = 10_000)]
     pub timeout_ms: u64,
 }
 
@@ -142,8 +147,11 @@ pub struct Scope {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CapabilityFlags {
+    /// The agent streams its replies.
     pub supports_streaming: bool,
+    /// The agent sends artifacts, such as files.
     pub supports_artifacts: bool,
+    /// The agent can be talked to.
     pub supports_voice: bool,
     /// The agent may talk in groups. It may not call tools there.
     pub supports_group_chat: bool,

@@ -20,6 +20,7 @@ pub(super) const PAGES: &[Page] = pages! {
     "adding-a-dialect"
     "adding-an-endpoint"
     "agents"
+    "apply"
     "approvals"
     "automations"
     "backup"

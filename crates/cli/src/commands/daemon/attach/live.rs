@@ -120,12 +120,12 @@ impl Live {
             view: FrameView::new(own, input == InputMode::Terminal, answer_hint, Paint::stderr()),
             session,
             again,
-            output,
             input,
             is_verbose,
             earlier,
             replayed: Some(VecDeque::new()),
             screen: Screen::new(output.is_text()),
+            output,
             evictions: Evictions::default(),
             votes: Votes::default(),
             turns: Turns::default(),
@@ -235,7 +235,7 @@ impl Live {
 
     fn show(&mut self, frame: &ReceivedFrame) {
         if !self.output.is_text() {
-            self.screen.data(&output::json_line(frame));
+            self.output.record(frame, |line| self.screen.data(line));
         } else {
             let pieces = self.view.apply(frame);
             if !pieces.is_empty() {

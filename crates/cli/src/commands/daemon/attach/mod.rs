@@ -95,7 +95,9 @@ pub(crate) async fn attach(connection: &Connection, args: &AttachArgs) -> Result
     let again = format!("{} attach {}", connection.invocation(), positional(&attachment.session_id));
     let approve = format!("  answer:  {again}\n");
     let session = SessionClient::new(client, attachment.session_id, Some(attachment.client_id));
-    Live::new(session, args.output, input, earlier, again, approve, connection.is_verbose()).run(last_event_id).await
+    Live::new(session, args.output.clone(), input, earlier, again, approve, connection.is_verbose())
+        .run(last_event_id)
+        .await
 }
 
 /// Whether stdin is known to have nothing to read: the null device, or an empty file.

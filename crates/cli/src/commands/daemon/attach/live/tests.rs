@@ -9,7 +9,7 @@ use ostler_client::{Client, ReplyBody};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::terminal::output::Format;
+use crate::terminal::{output::Format, output_flags::FilterFlag};
 
 type Received = Arc<Mutex<Vec<String>>>;
 
@@ -46,7 +46,7 @@ fn live() -> (Live, Received) {
         .boxed()
     };
     let session = SessionClient::new(Client::in_process(Arc::new(call), None), "s".into(), None);
-    let output = Output { format: Format::Jsonl };
+    let output = Output::new(Format::Jsonl, FilterFlag::default());
     let live = Live::new(session, output, InputMode::None, Earlier::All, String::new(), String::new(), false);
     (live, received)
 }
