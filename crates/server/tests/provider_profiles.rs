@@ -271,6 +271,17 @@ async fn a_run_without_its_secret_is_refused_before_anything_starts(engine: Engi
 }
 
 #[both_engines]
+async fn a_profile_that_was_deleted_is_an_unavailable_secret_to_its_runs(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    put(&server, "mine", files("one")).await.with_status(200);
+    let run_id = id(&server.post("/api/v1/runs", &run_of("mine")).await.with_status(201), "runId");
+    let command_id = server.turn(&run_id, "x").await;
+    delete(&server, "mine").await;
+    let refused = server.create_job(&run_id, &json!({"commandId": command_id})).await;
+    refused.refused_by(SecretUnavailable, "profile-unknown");
+}
+
+#[both_engines]
 async fn a_secret_deleted_before_the_runner_started_ends_the_turn(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     put(&server, "deepseek", files("one")).await.with_status(200);

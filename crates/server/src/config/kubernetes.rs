@@ -61,7 +61,7 @@ pub struct KubernetesSection {
     pub request_timeout_ms: u64,
     /// How often every started Job is compared with the cluster, whatever the watches have reported.
     pub resync_ms: u64,
-    /// A pod that does not run after this long is deleted, and its job counts as failed.
+    /// A pod that does not run after this long is deleted, and the start of its job counts as failed.
     pub start_timeout_ms: u64,
     /// How long a pod may take to end after SIGTERM, in seconds.
     pub grace_s: u32,
@@ -132,6 +132,37 @@ impl Default for PodResources {
             disk_limit: "4Gi".into(),
         }
     }
+}
+
+impl PodResources {
+    fn quantities(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let limits = [("cpu_limit", &self.cpu_limit), ("memory_limit", &self.memory_limit)];
+        let limits = limits.into_iter().filter_map(|(key, limit)| Some((key, limit.as_deref()?)));
+        let others = [
+            ("cpu_request", self.cpu_request.as_str()),
+            ("memory_request", &self.memory_request),
+            ("disk_limit", &self.disk_limit),
+        ];
+        others.into_iter().chain(limits)
+    }
+}
+
+/// Whether the cluster reads the text as a quantity: a number with a suffix of thousands or of powers of two.
+fn is_quantity(text: &str) -> bool {
+    const SUFFIXES: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    let end = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let (number, suffix) = text.split_at(end);
+    number.parse::<f64>().is_ok() && SUFFIXES.contains(&suffix)
+}
+
+fn is_http_url(text: &str) -> bool {
+    text.parse::<http::Uri>()
+        .is_ok_and(|url| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some())
+}
+
+/// A colon before the last slash is that of the registry's port.
+fn has_tag_or_digest(image: &str) -> bool {
+    image.rsplit('/').next().is_some_and(|name| name.contains([':', '@']))
 }
 
 impl Default for KubernetesSection {
@@ -229,6 +260,20 @@ impl KubernetesSection {
             };
             problems.push(problem("tolerations", format!("an entry of kubernetes.tolerations {message}")));
         }
+        if self.server_url.as_deref().is_some_and(|url| !url.is_empty() && !is_http_url(url)) {
+            problems.push(problem("server_url", "kubernetes.server_url must be an http or https URL".into()));
+        }
+        if self.image.as_deref().is_some_and(|image| !image.is_empty() && !has_tag_or_digest(image)) {
+            problems.push(problem("image", "kubernetes.image needs a tag or, better, a digest".into()));
+        }
+        let quantities = self.resources.iter().flat_map(|(profile, resources)| {
+            resources.quantities().map(move |(key, quantity)| (format!("resources.{profile}.{key}"), quantity))
+        });
+        for (key, quantity) in quantities.chain([("storage_size".to_owned(), self.storage_size.as_str())]) {
+            if !is_quantity(quantity) {
+                problems.push(problem(&key, format!("kubernetes.{key} is not a quantity such as 500m, 2 or 512Mi")));
+            }
+        }
         if runner.launcher == Launcher::Kubernetes {
             problems.extend(self.missing().map(|key| problem(key, format!("kubernetes.{key} must be set"))));
         }
@@ -268,6 +313,20 @@ mod tests {
         let both = PodToleration { value: Some("agents".into()), ..exists.clone() };
         let tolerations = problems(|section| section.tolerations = vec![exists, PodToleration::default(), both]);
         assert_eq!(tolerations.len(), 2, "{tolerations:?}");
+        for size in ["1Gi", "500m", "2", "1.5G"] {
+            assert_eq!(problems(|section| section.storage_size = size.into()), [""; 0], "{size}");
+        }
+        for size in ["", "lots", "1gi", "-1", "1 Gi"] {
+            assert!(problems(|section| section.storage_size = size.into())[0].contains("storage_size"), "{size}");
+        }
+        let many = PodResources { cpu_request: "many".into(), ..PodResources::default() };
+        let resources = problems(|section| section.resources = BTreeMap::from([("codex".into(), many)]));
+        assert!(resources[0].contains("kubernetes.resources.codex.cpu_request"), "{resources:?}");
+        assert!(problems(|section| section.server_url = Some("nope".into()))[0].contains("kubernetes.server_url"));
+        for (image, is_good) in [("r.example:5000/ostler", false), ("ostler", false), ("r.example:5000/ostler:1", true)]
+        {
+            assert_eq!(problems(|section| section.image = Some(image.into())).is_empty(), is_good, "{image}");
+        }
         let runner = RunnerSection { launcher: Launcher::Kubernetes, ..RunnerSection::default() };
         assert_eq!(KubernetesSection::default().problems(&runner).len(), 2, "an image and a URL are needed");
     }

@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, LogParams, ObjectList, PostParams, Preconditions, WatchEvent, WatchParams},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
     core::NamespaceResourceScope,
 };
 use ostler_protocol::{Failure, Rule, text::clip};
@@ -346,9 +346,17 @@ async fn read_config(section: &KubernetesSection, environment: &Environment) -> 
     let path = named.or_else(in_home).ok_or_else(|| {
         Failure::invalid(Rule::ClusterConfig, "there is no kubeconfig: set kubernetes.kubeconfig or KUBECONFIG")
     })?;
-    let file = Kubeconfig::read_from(&path).map_err(|error| unusable(&error))?;
+    let file = Kubeconfig::read_from(&path).map_err(|error| unreadable(&error, &path))?;
     let options = KubeConfigOptions { context: section.context.clone(), ..KubeConfigOptions::default() };
     kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|error| unusable(&error))
+}
+
+/// A parser's message quotes the file, which has tokens and keys.
+fn unreadable(error: &KubeconfigError, path: &Path) -> Failure {
+    match error {
+        KubeconfigError::Parse(_) => unusable(&format_args!("{} is not a kubeconfig in valid YAML", path.display())),
+        _ => unusable(error),
+    }
 }
 
 fn unusable(error: &dyn fmt::Display) -> Failure {
@@ -359,6 +367,17 @@ fn unusable(error: &dyn fmt::Display) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_cannot_be_read_is_not_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
+        std::fs::write(&path, "users: [{name: sa, user: {token: pl4nted}}]]").unwrap();
+        let section = KubernetesSection { kubeconfig: Some(path), ..KubernetesSection::default() };
+        let failure = read_config(&section, &Environment::default()).await.unwrap_err();
+        assert!(failure.message.contains("is not a kubeconfig in valid YAML"), "{}", failure.message);
+        assert!(!failure.message.contains("pl4nted"), "{}", failure.message);
+    }
 
     #[test]
     fn a_status_says_whether_to_repeat_the_call() {

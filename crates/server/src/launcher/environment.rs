@@ -84,7 +84,7 @@ pub(super) async fn of_profile(
     tenant_id: &str,
     profile: &str,
 ) -> Result<(BackendEnvironment, BTreeMap<String, SecretString>), Failure> {
-    let Furnishing { config, files, owner } = provider_profiles::furnish(app, tenant_id, profile).await?;
+    let Furnishing { config, files, owner } = provider_profiles::furnish_run(app, tenant_id, profile).await?;
     let agents = &app.config.agents;
     let program = agents.codex.clone().filter(|_| config.agent == AgentConfig::Codex);
     let bare = BackendEnvironment { prices: config.prices, ..BackendEnvironment::bare(config.agent) };

@@ -42,7 +42,8 @@ pub use external::{is_external, note as external_note, set_external_profile};
 pub(super) use owners::{is_shown, owning_tenant};
 pub(super) use programs::codex as codex_program;
 pub use readiness::{
-    Furnishing, ModelFacts, check_named, check_ready, check_turn, furnish, has_credential, model_facts,
+    Furnishing, ModelFacts, check_named, check_ready, check_still_ready, check_turn, furnish, furnish_run,
+    has_credential, model_facts,
 };
 pub use trials::{get_validation, validate};
 

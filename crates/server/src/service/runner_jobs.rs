@@ -39,7 +39,7 @@ pub async fn create(
     app.accepting()?;
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
-    provider_profiles::check_ready(app, &run.tenant_id, &run.backend_profile).await?;
+    provider_profiles::check_still_ready(app, &run).await?;
     let mut op = create_op(app, &run, &request)?;
     op.storage_missing = session_storage::find_missing(app, run.session).await?;
     check_room(app, &op.job).await?;

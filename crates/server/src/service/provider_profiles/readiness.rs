@@ -36,6 +36,14 @@ pub async fn check_ready(app: &App, tenant_id: &str, profile: &str) -> Result<()
     furnish(app, tenant_id, profile).await.map(drop)
 }
 
+/// The same for a run that exists.
+pub async fn check_still_ready(app: &App, run: &RunRef) -> Result<(), Failure> {
+    if needs_none(app, &run.backend_profile) {
+        return Ok(());
+    }
+    furnish_run(app, &run.tenant_id, &run.backend_profile).await.map(drop)
+}
+
 /// The same for another turn of a run, if the runner that will be started for it is ours: a runner elsewhere brings what it
 /// needs.
 pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
@@ -43,7 +51,7 @@ pub async fn check_turn(app: &App, run: &RunRef) -> Result<(), Failure> {
     {
         return Ok(());
     }
-    furnish(app, &run.tenant_id, &run.backend_profile).await.map(drop)
+    furnish_run(app, &run.tenant_id, &run.backend_profile).await.map(drop)
 }
 
 /// Rejects a run that does not name the credential of its profile. That applies even to profiles that need none, once they
@@ -80,6 +88,14 @@ async fn is_keyed(app: &App, tenant_id: &str, profile: &str) -> Result<bool, Fai
 
 fn needs_none(app: &App, profile: &str) -> bool {
     app.config.policy.credential_free_profiles.iter().any(|name| name == profile)
+}
+
+/// As [`furnish`], for a run that exists: what is missing of its profile is a secret, also if it is the whole profile.
+pub async fn furnish_run(app: &App, tenant_id: &str, profile: &str) -> Result<Furnishing, Failure> {
+    furnish(app, tenant_id, profile).await.map_err(|failure| match failure.broken_rule() {
+        Some(Rule::ProfileUnknown) => failure.with_kind(FailureKind::SecretUnavailable),
+        _ => failure,
+    })
 }
 
 /// What a run of this tenant starts its agent with.
