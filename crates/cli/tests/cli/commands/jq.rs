@@ -18,7 +18,7 @@ fn a_wrong_expression_is_reported_before_any_request() {
     };
     assert_snapshot("error_jq", &home, &piped(&offline(&["runs", "list", "--jq", ".[] | .runId | ascii_downcas"])));
     let unfinished = piped(&offline(&["ps", "--jq", ".[0"]));
-    assert!(unfinished.starts_with("exit code 2\n") && unfinished.contains("character 3"), "{unfinished}");
+    assert!(unfinished.starts_with("exit code 2\n") && unfinished.contains("character 4"), "{unfinished}");
     for format in ["text", "wide", "name"] {
         let refused = piped(&offline(&["runs", "list", "--jq", ".", "-o", format]));
         assert!(refused.starts_with("exit code 2\n") && refused.contains(&format!("with `-o {format}`")), "{refused}");
