@@ -22,35 +22,14 @@ pub mod seal;
 mod signed;
 pub mod trust_list;
 
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 pub use zeroize::Zeroizing;
 
 pub fn sha256(bytes: &[u8]) -> [u8; 32] {
-    Sha256::digest(bytes).into()
-}
-
-/// The SHA-256 of bytes that arrive in pieces.
-#[derive(Clone)]
-pub struct Sha256Stream(ring::digest::Context);
-
-impl Default for Sha256Stream {
-    fn default() -> Self {
-        Self(ring::digest::Context::new(&ring::digest::SHA256))
-    }
-}
-
-impl Sha256Stream {
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    pub fn finish(self) -> [u8; 32] {
-        let mut digest = [0; 32];
-        digest.copy_from_slice(self.0.finish().as_ref());
-        digest
-    }
+    let mut hash = [0; 32];
+    hash.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
+    hash
 }
 
 /// Fills a buffer with cryptographically secure randomness.
@@ -72,14 +51,6 @@ pub fn equal(a: &[u8], b: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_digest_does_not_depend_on_the_pieces() {
-        let mut stream = Sha256Stream::default();
-        stream.update(b"to");
-        stream.update(b"ken");
-        assert_eq!(stream.finish(), sha256(b"token"));
-    }
 
     #[test]
     fn equal_compares_every_byte() {

@@ -1,12 +1,12 @@
 //! Page cursors: opaque, versioned, bound to the filters they were made for.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use crate::{
     Failure, Rule, Timestamp,
     json::{hex, text_of},
     limits::{PAGE_ITEMS_DEFAULT, PAGE_ITEMS_MAX, WAIT_MS_MAX},
+    sha256::sha256,
 };
 
 const VERSION: &str = "c1";
@@ -22,7 +22,7 @@ pub struct Cursor {
 /// Names the query a cursor belongs to; any change of the filters changes it.
 pub fn fingerprint<T: Serialize>(query: &str, filters: &T) -> String {
     let text = text_of(&(query, filters));
-    hex(&Sha256::digest(text.as_bytes())[..6])
+    hex(&sha256(text.as_bytes())[..6])
 }
 
 impl Cursor {

@@ -5,9 +5,8 @@ use serde::{
     de::{DeserializeOwned, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
-use sha2::{Digest, Sha256};
 
-use crate::{Failure, Rule};
+use crate::{Failure, Rule, sha256::sha256};
 
 /// A JSON value kept as the text it arrived in.
 #[derive(Clone, Debug, Serialize)]
@@ -283,10 +282,10 @@ pub fn value_of(value: &(impl Serialize + ?Sized)) -> serde_json::Value {
 #[expect(clippy::expect_used, reason = "a JSON value has a canonical form")]
 pub fn canonical_hash(value: &serde_json::Value) -> String {
     if is_written_canonically(value) {
-        return hex(&Sha256::digest(text_of(value).as_bytes()));
+        return hex(&sha256(text_of(value).as_bytes()));
     }
     let canonical = serde_json_canonicalizer::to_vec(value).expect("a JSON value has a canonical form");
-    hex(&Sha256::digest(&canonical))
+    hex(&sha256(&canonical))
 }
 
 /// Integers up to this are the same as numbers of JavaScript.
@@ -405,7 +404,7 @@ mod tests {
         ] {
             let value: serde_json::Value = serde_json::from_str(text).unwrap();
             let canonical = serde_json_canonicalizer::to_vec(&value).unwrap();
-            assert_eq!(canonical_hash(&value), hex(&Sha256::digest(&canonical)), "{text}");
+            assert_eq!(canonical_hash(&value), hex(&sha256(&canonical)), "{text}");
         }
     }
 

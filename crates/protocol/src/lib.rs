@@ -29,6 +29,7 @@ pub mod rpc;
 pub mod rules;
 pub mod run_input;
 pub mod schema_documents;
+pub mod sha256;
 pub mod text;
 pub mod tokens;
 pub mod tools;

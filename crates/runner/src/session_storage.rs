@@ -4,9 +4,8 @@
 
 use std::{io, io::Read, os::fd::OwnedFd, path::Path};
 
-use ostler_protocol::{json::hex, kernel::session_storage::RefreshStorage};
+use ostler_protocol::{json::hex, kernel::session_storage::RefreshStorage, sha256::Sha256Stream};
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, fstat, openat};
-use sha2::{Digest, Sha256};
 
 /// Deeper directories are skipped.
 const DEPTH_MAX: usize = 64;
@@ -40,13 +39,13 @@ pub(crate) fn measure(directory: &Path, run_id: String) -> io::Result<RefreshSto
 
 /// The digest of all files. `None` if not everything was read.
 fn digest_all(files: &[StoredFile]) -> Option<String> {
-    let mut all = Sha256::new();
+    let mut all = Sha256Stream::default();
     for file in files {
         all.update((file.path.len() as u64).to_be_bytes());
         all.update(&file.path);
         all.update(file.digest?);
     }
-    (files.len() < FILES_MAX).then(|| hex(&all.finalize()))
+    (files.len() < FILES_MAX).then(|| hex(&all.finish()))
 }
 
 fn open(at: impl std::os::fd::AsFd, name: impl rustix::path::Arg, kind: OFlags) -> io::Result<OwnedFd> {
@@ -103,10 +102,10 @@ impl Walk {
 
 /// The digest of the first `bytes` of a file, which may grow in the meantime.
 fn digest_file(file: std::fs::File, bytes: u64) -> io::Result<[u8; 32]> {
-    let (mut digest, mut buffer, mut file) = (Sha256::new(), vec![0; 64 * 1024], file.take(bytes));
+    let (mut digest, mut buffer, mut file) = (Sha256Stream::default(), vec![0; 64 * 1024], file.take(bytes));
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(digest.finalize().into()),
+            0 => return Ok(digest.finish()),
             read => digest.update(&buffer[..read]),
         }
     }

@@ -5,7 +5,6 @@ mod catalog;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use catalog::CUSTOM;
@@ -16,6 +15,7 @@ use crate::{
     ids::name,
     json::hex,
     kernel::provider_profiles::{CONFIG, PutCredential},
+    sha256::sha256,
 };
 
 /// The shape of the catalog and of the response to an installation.
@@ -259,7 +259,7 @@ fn profile_name(provider: &AuthProvider, base_url: &str, model: &str) -> String 
         return whole;
     }
     let server = if is_custom { base_url } else { "" };
-    let hash = hex(&Sha256::digest(format!("{server}\0{model}").as_bytes()));
+    let hash = hex(&sha256(format!("{server}\0{model}")));
     let prefix = if is_custom { "custom" } else { prefix.as_str() };
     let room = PROFILE_BYTES_MAX - NAME_HASH_DIGITS - prefix.len() - 2;
     let words = words[..words.len().min(room)].trim_end_matches('-');

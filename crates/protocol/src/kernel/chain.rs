@@ -1,15 +1,14 @@
 //! The hash chain of a session's events. Only the payload's digest is chained, so a payload can be erased and the
 //! proof stays.
 
-use sha2::{Digest, Sha256};
-
 use crate::{
     Timestamp,
     ids::{CommandId, RunId},
     kernel::events::EventType,
+    sha256::{Sha256Stream, sha256},
 };
 
-pub type Hash = [u8; 32];
+pub use crate::sha256::Hash;
 
 /// The head of a session without events.
 pub const GENESIS: Hash = [0; 32];
@@ -25,7 +24,7 @@ pub struct Link<'a> {
 }
 
 pub fn payload_digest(payload: &str) -> Hash {
-    Sha256::digest(payload.as_bytes()).into()
+    sha256(payload)
 }
 
 /// More than the bytes of a link, whatever its event.
@@ -50,12 +49,12 @@ pub fn next(previous: &Hash, link: &Link<'_>) -> Hash {
     put_text(&mut bytes, link.event_type.as_str().as_bytes());
     bytes.extend_from_slice(&link.created_at.as_microsecond().to_be_bytes());
     bytes.extend_from_slice(link.payload_digest);
-    Sha256::digest(&bytes).into()
+    sha256(&bytes)
 }
 
 /// What names the contents of a batch: types, commands and payloads, in order.
 pub fn batch_digest<'a>(events: impl Iterator<Item = (EventType, Option<CommandId>, &'a Hash)>) -> Hash {
-    let mut hasher = Sha256::new();
+    let mut stream = Sha256Stream::default();
     let mut bytes = Vec::with_capacity(LINK_BYTES);
     for (event_type, command_id, payload_digest) in events {
         bytes.clear();
@@ -65,9 +64,9 @@ pub fn batch_digest<'a>(events: impl Iterator<Item = (EventType, Option<CommandI
             None => put_text(&mut bytes, b""),
         }
         bytes.extend_from_slice(payload_digest);
-        hasher.update(&bytes);
+        stream.update(&bytes);
     }
-    hasher.finalize().into()
+    stream.finish()
 }
 
 fn put_text(bytes: &mut Vec<u8>, text: &[u8]) {

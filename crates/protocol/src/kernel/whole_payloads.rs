@@ -3,10 +3,9 @@
 //! whole when it begins the turn.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::{RawJson, ids::CommandId, json::hex, limits::WHOLE_PAYLOAD_BYTES_MAX};
+use crate::{RawJson, ids::CommandId, json::hex, limits::WHOLE_PAYLOAD_BYTES_MAX, sha256::sha256};
 
 /// The member of a short form that names the whole.
 pub const WHOLE_PAYLOAD: &str = "wholePayload";
@@ -36,7 +35,7 @@ struct ShortForm {
 impl WholePayload {
     pub fn describe(whole: &RawJson) -> Self {
         let text = whole.as_str();
-        Self { bytes: text.len() as u64, sha256: hex(&Sha256::digest(text)) }
+        Self { bytes: text.len() as u64, sha256: hex(&sha256(text)) }
     }
 
     /// What the payload of a command says of its whole. `None` if it is not a short form.

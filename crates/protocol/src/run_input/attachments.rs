@@ -4,11 +4,10 @@
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::json::hex;
+use crate::{json::hex, sha256::sha256};
 
 pub const ATTACHMENT_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// What a form may hold beside its file: boundaries, headers and two names.
@@ -79,7 +78,7 @@ impl ObjectPath {
     /// The path of a new file. `None` if the thread's id is invalid.
     pub fn new(owner: &str, thread_id: &str, run_id: &str, file: Uuid, image: ImageType) -> Option<Self> {
         let plain = run_id.len() <= RUN_CHARS_MAX && is_plain(run_id);
-        let run = if plain { run_id.to_owned() } else { hex(&Sha256::digest(run_id.as_bytes()))[..32].to_owned() };
+        let run = if plain { run_id.to_owned() } else { hex(&sha256(run_id.as_bytes()))[..32].to_owned() };
         let file = format!("{}.{}", file.simple(), image.extension());
         // Back and forth: a path that is made is one that can be read.
         Self { owner: owner.to_owned(), thread_id: thread_id.to_owned(), run, file }.to_string().parse().ok()

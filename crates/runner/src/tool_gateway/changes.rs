@@ -11,9 +11,9 @@ use futures_util::stream;
 use ostler_protocol::{
     RawJson,
     rpc::{RpcFrame, Version},
+    sha256::sha256,
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::{
     sync::{OwnedSemaphorePermit, watch},
     time::{Duration, sleep},
@@ -27,7 +27,7 @@ const LIST_CHANGED: &str = "notifications/tools/list_changed";
 pub(super) fn list_digest(tools: &[Value]) -> [u8; 32] {
     let mut texts: Vec<_> = tools.iter().map(Value::to_string).collect();
     texts.sort_unstable();
-    Sha256::digest(texts.join("\n").as_bytes()).into()
+    sha256(texts.join("\n"))
 }
 
 /// The list as one client knows it.

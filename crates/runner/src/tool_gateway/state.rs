@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
     Failure,
+    sha256::sha256,
     tools::wire::{CalledTool, OfferedTool, RunTools},
 };
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::{
     sync::{Semaphore, watch},
     time::Duration,
@@ -76,7 +76,7 @@ impl GatewayState {
 
     /// The id of a client's session. Clients of the official Rust SDK listen only if there is one; the gateway keeps nothing under it.
     pub(super) fn session_id(&self) -> String {
-        let digest = Sha256::new().chain_update(b"session").chain_update(self.token_digest).finalize();
+        let digest = sha256([&b"session"[..], &self.token_digest].concat());
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 }
@@ -91,5 +91,5 @@ pub(super) fn described(tool: &OfferedTool) -> Value {
 }
 
 pub(super) fn digest(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
+    sha256(token)
 }

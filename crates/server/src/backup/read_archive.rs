@@ -12,11 +12,8 @@ use std::{
     rc::Rc,
 };
 
-use ostler_crypto::{
-    Sha256Stream,
-    age::{AgeDecryptor, AgeError, MAGIC, Unlock},
-};
-use ostler_protocol::{Failure, Rule, json::hex};
+use ostler_crypto::age::{AgeDecryptor, AgeError, MAGIC, Unlock};
+use ostler_protocol::{Failure, Rule, json::hex, sha256::Sha256Stream};
 use tar::{Archive, EntryType};
 
 use super::format::{

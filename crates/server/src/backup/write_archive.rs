@@ -11,11 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use ostler_crypto::{
-    Sha256Stream,
-    age::{AgeEncryptor, Lock},
-};
-use ostler_protocol::{Failure, Rule, json::hex};
+use ostler_crypto::age::{AgeEncryptor, Lock};
+use ostler_protocol::{Failure, Rule, json::hex, sha256::Sha256Stream};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use tar::{Builder, EntryType, Header};
 

@@ -1,10 +1,9 @@
 //! Text of files: what of it is returned, how it is encoded, and how one place of it is replaced.
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
-use crate::{Failure, json::hex};
+use crate::{Failure, json::hex, sha256::sha256};
 
 use super::failures::{FileError, file_failure};
 
@@ -157,7 +156,7 @@ pub fn is_binary(bytes: &[u8]) -> bool {
 
 /// The digest of a file's bytes, as it is on the wire.
 pub fn content_hash(bytes: &[u8]) -> String {
-    format!("{HASH_PREFIX}{}", hex(&Sha256::digest(bytes)))
+    format!("{HASH_PREFIX}{}", hex(&sha256(bytes)))
 }
 
 /// Checks the form of a digest.

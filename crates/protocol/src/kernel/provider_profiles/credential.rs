@@ -14,8 +14,8 @@ use crate::{
     limits::{API_KEY_BYTES_MAX, PROFILE_FILE_BYTES_MAX},
     problems::Problems,
     redaction::is_secret_field,
+    sha256::sha256,
 };
-use sha2::{Digest, Sha256};
 
 pub const AUTH: &str = "auth.json";
 pub const CONFIG: &str = "config.toml";
@@ -159,7 +159,7 @@ impl Credential {
 
     /// The end of a file's hash.
     pub fn hash_suffix(&self, name: &str) -> Option<String> {
-        let hash = hex(&Sha256::digest(self.text(name)?.as_bytes()));
+        let hash = hex(&sha256(self.text(name)?.as_bytes()));
         Some(hash[hash.len() - HASH_SUFFIX_DIGITS..].to_owned())
     }
 

@@ -1,9 +1,7 @@
 //! Who a profile belongs to, and under which name its secret is stored.
 
-use sha2::{Digest, Sha256};
-
 use super::{SECRET_PREFIX, secret_name, unavailable};
-use crate::{Failure, Rule, json::hex};
+use crate::{Failure, Rule, json::hex, sha256::sha256};
 
 /// Hexadecimal digits of a tenant's hash in the names of its stored secrets.
 const TENANT_DIGITS: usize = 32;
@@ -67,7 +65,7 @@ impl ProfileOwner {
         match self {
             Self::Operator => SECRET_PREFIX.to_owned(),
             Self::Tenant(tenant_id) => {
-                let hash = hex(&Sha256::digest(tenant_id.as_bytes()));
+                let hash = hex(&sha256(tenant_id.as_bytes()));
                 format!("agentrun-v01-tenant-{}-", &hash[..TENANT_DIGITS])
             }
         }

@@ -10,9 +10,8 @@ use serde::{
     de::{Error, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::{Map, Number, Value};
-use sha2::{Digest, Sha256};
 
-use crate::{Failure, Rule, json::hex};
+use crate::{Failure, Rule, json::hex, sha256::sha256};
 
 /// The largest whole number that every JSON reader keeps: 2^53 - 1.
 const SAFE_INTEGER_MAX: u64 = (1 << 53) - 1;
@@ -40,7 +39,7 @@ impl Canonical {
     #[expect(clippy::expect_used, reason = "a JSON value has a canonical form")]
     pub fn of(value: &Value) -> Self {
         let text = serde_json_canonicalizer::to_string(value).expect("a JSON value has a canonical form");
-        let hash = hex(&Sha256::digest(text.as_bytes()));
+        let hash = hex(&sha256(text.as_bytes()));
         Self { text, hash }
     }
 }

@@ -9,6 +9,7 @@ use ostler_protocol::{
     daemon::device_flows::{
         DeviceAuthorization, DeviceFlowErrorKind, PollOutcome, REPLY_BYTES_MAX, authorization, poll_outcome,
     },
+    sha256::sha256,
 };
 use ostler_server::{app::App, clock::fill};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -17,7 +18,6 @@ use reqwest::{
     header::{ACCEPT, CONTENT_TYPE},
 };
 use secrecy::{ExposeSecret, SecretString};
-use sha2::{Digest, Sha256};
 
 use crate::config::DeviceFlowSection;
 
@@ -91,7 +91,7 @@ impl Endpoint {
 }
 
 fn challenge(verifier: &SecretString) -> String {
-    BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.expose_secret().as_bytes()))
+    BASE64_URL_SAFE_NO_PAD.encode(sha256(verifier.expose_secret().as_bytes()))
 }
 
 /// A client for one URL of the configuration. The operator named the host, so it may have a private address; a name that leads to this

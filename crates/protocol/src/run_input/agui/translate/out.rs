@@ -9,6 +9,7 @@ use crate::{
         events::{AgUiEvent, EventBody},
         verify::EventVerifier,
     },
+    sha256::sha256,
 };
 
 pub(super) const OUTPUT: &str = "ostler.command_output";
@@ -47,9 +48,8 @@ impl Out<'_> {
 
 /// An agent's id, as it is or, if it is empty or over-long, by its digest.
 pub(super) fn named(id: &str) -> String {
-    use sha2::{Digest, Sha256};
     match id.len() {
         1..=NAME_BYTES_MAX => id.to_owned(),
-        _ => hex(&Sha256::digest(id.as_bytes())),
+        _ => hex(&sha256(id.as_bytes())),
     }
 }
