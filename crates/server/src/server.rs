@@ -316,6 +316,9 @@ pub fn not_opened(error: StoreError, store: &StoreConfig) -> Failure {
         };
         return not_started(rule, format!("Postgres at {address} {what}"));
     }
+    if let StoreError::Migration(reason) = error {
+        return not_started(Rule::StoreVersion, format!("cannot open the store: {reason}"));
+    }
     let kind = match error {
         StoreError::Locked(_) => FailureKind::StateConflict,
         _ => FailureKind::InfraFailed,
@@ -374,6 +377,17 @@ mod tests {
         assert_eq!(failure.message, "Postgres at h1:1, h2:5432 refuses connections; is it running?");
         let broken = StoreError::Io(ErrorKind::PermissionDenied.into());
         assert_eq!(not_opened(broken, &store).rule_name(), Some("store"));
+    }
+
+    #[test]
+    fn a_store_that_a_newer_release_has_changed_is_reported_as_such() {
+        for store in [
+            StoreConfig::Sqlite { file: "/nowhere/ostler.db".into(), synchronous: Default::default() },
+            StoreConfig::Postgres { url: String::new() },
+        ] {
+            let failure = not_opened(StoreError::Migration("a newer release has changed it".into()), &store);
+            assert_eq!(failure.rule_name(), Some("store-version"));
+        }
     }
 
     #[test]

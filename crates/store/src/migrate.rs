@@ -1,7 +1,6 @@
 //! The migration ledger: each step with its checksum. A ledger that does not fit this build stops the start.
 
-use ostler_protocol::json::hex;
-use sha2::{Digest, Sha256};
+use ostler_protocol::{json::hex, sha256::sha256};
 
 use crate::error::StoreError;
 
@@ -38,6 +37,10 @@ pub const SQLITE: &[Migration] = &[
     Migration { id: "0026_marks", sql: include_str!("../migrations/sqlite/0026_marks.sql") },
     Migration { id: "0027_resource_bundles", sql: include_str!("../migrations/sqlite/0027_resource_bundles.sql") },
 ];
+
+/// What all steps together make of an empty SQLite file. A table that is altered step by step is parsed again by each step, with all
+/// other tables, which was half the time of a first start.
+pub const SQLITE_SCHEMA: &str = include_str!("../migrations/sqlite/schema.sql");
 
 /// Tables that every process creates again.
 pub const VOLATILE: &str = include_str!("../migrations/sqlite/volatile.sql");
@@ -79,7 +82,7 @@ pub const LEDGER: &str = "CREATE TABLE IF NOT EXISTS schema_migrations (
 
 impl Migration {
     pub fn checksum(&self) -> String {
-        hex(&Sha256::digest(self.sql.as_bytes()))
+        hex(&sha256(self.sql.as_bytes()))
     }
 }
 
@@ -87,15 +90,13 @@ impl Migration {
 pub fn outstanding<'a>(known: &'a [Migration], applied: &[(String, String)]) -> Result<&'a [Migration], StoreError> {
     for (index, (id, checksum)) in applied.iter().enumerate() {
         let Some(migration) = known.get(index) else {
-            return Err(StoreError::Migration(format!(
-                "the store has {id:?}, which this build does not know; use a newer build"
-            )));
+            return Err(StoreError::Migration(format!("a newer release has changed it (step {id:?})")));
         };
         if migration.id != id {
-            return Err(StoreError::Migration(format!("the store has {id:?} where this build has {:?}", migration.id)));
+            return Err(StoreError::Migration(format!("it has step {id:?} where this release has {:?}", migration.id)));
         }
         if migration.checksum() != *checksum {
-            return Err(StoreError::Migration(format!("{id:?} was applied with another text than this build has")));
+            return Err(StoreError::Migration(format!("its step {id:?} has another text than in this release")));
         }
     }
     Ok(&known[applied.len()..])
@@ -103,7 +104,42 @@ pub fn outstanding<'a>(known: &'a [Migration], applied: &[(String, String)]) -> 
 
 #[cfg(test)]
 mod tests {
+    use rusqlite::Connection;
+
     use super::*;
+
+    /// The statements that make the tables and rows of a store.
+    fn statements(connection: &Connection) -> String {
+        let list = |sql: &str| {
+            let mut statement = connection.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+            rows.collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        let own = "FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'";
+        let mut statements = list(&format!("SELECT sql {own} ORDER BY rowid"));
+        for table in list(&format!("SELECT name {own} AND type = 'table' ORDER BY name")) {
+            let columns = list(&format!("SELECT 'quote(' || name || ')' FROM pragma_table_info('{table}')"));
+            let values = columns.join(" || ', ' || ");
+            let rows = list(&format!("SELECT {values} FROM {table}"));
+            statements.extend(rows.into_iter().map(|row| format!("INSERT INTO {table} VALUES ({row})")));
+        }
+        let header = "-- Generated from the steps beside it, by the tests of `ostler-store` with `OSTLER_BLESS=1`.\n\n";
+        statements.into_iter().fold(header.to_owned(), |text, statement| format!("{text}{statement};\n"))
+    }
+
+    #[test]
+    fn the_schema_of_a_new_store_is_what_all_steps_make() {
+        let [by_steps, at_once] = [(); 2].map(|()| Connection::open_in_memory().unwrap());
+        SQLITE.iter().for_each(|step| by_steps.execute_batch(step.sql).unwrap());
+        let text = statements(&by_steps);
+        if std::env::var_os("OSTLER_BLESS").is_some() {
+            std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/migrations/sqlite/schema.sql"), &text).unwrap();
+            return;
+        }
+        assert!(SQLITE_SCHEMA == text, "run the test with OSTLER_BLESS=1");
+        at_once.execute_batch(SQLITE_SCHEMA).unwrap();
+        assert!(statements(&at_once) == text);
+    }
 
     #[test]
     fn a_changed_or_unknown_step_stops_the_start() {

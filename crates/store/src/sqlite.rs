@@ -281,8 +281,14 @@ fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError
     let applied = query(&tx, "SELECT id, checksum FROM schema_migrations ORDER BY id", &[], |row| {
         Ok((row.text()?, row.text()?))
     })?;
-    for migration in migrate::outstanding(migrate::SQLITE, &applied)? {
-        tx.execute_batch(migration.sql)?;
+    let outstanding = migrate::outstanding(migrate::SQLITE, &applied)?;
+    if applied.is_empty() {
+        tx.execute_batch(migrate::SQLITE_SCHEMA)?;
+    }
+    for migration in outstanding {
+        if !applied.is_empty() {
+            tx.execute_batch(migration.sql)?;
+        }
         let row = (migration.id, migration.checksum(), now.as_microsecond());
         tx.execute("INSERT INTO schema_migrations (id, checksum, applied_at) VALUES (?1, ?2, ?3)", row)?;
     }

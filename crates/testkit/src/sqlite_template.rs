@@ -32,6 +32,7 @@ fn template() -> Option<PathBuf> {
         digest.update(migration.id);
         digest.update(migration.sql);
     }
+    digest.update(migrate::SQLITE_SCHEMA);
     digest.update(migrate::VOLATILE);
     let digest = digest.finalize().iter().take(8).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     let program = std::env::current_exe().ok()?;

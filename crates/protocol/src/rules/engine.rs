@@ -135,6 +135,8 @@ macro_rules! engine_rules {
                 "stop the other process, or give this one another `--data-dir` or a Postgres with `--database-url`")];
         StoreAbsent "store-absent" NotFound "There is no store at this place.",
             hint: Some("name the server's own data directory with `--data-dir`, or its Postgres with `--database-url`");
+        StoreVersion "store-version" InfraFailed "Another release has changed the store.",
+            hint: Some("start the newest release that has used the store, or restore a backup that was made before the upgrade");
         StoreCompacted "store-compacted" StateConflict "A running server uses the SQLite file that was to be compacted.",
             hint: Some("stop the server, compact, and start it again; a running server returns free space by itself after each sweep and each `ostler retention run`");
         StoreServed "store-served" StateConflict "A running server uses the store.",
