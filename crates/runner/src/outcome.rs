@@ -3,7 +3,10 @@
 use ostler_protocol::{Failure, RawJson};
 use serde_json::json;
 
-use crate::backend::turn::TurnEnd;
+use crate::{backend::turn::TurnEnd, text::clip};
+
+/// Of the message in a summary. The turn's own end has all of it.
+const MESSAGE_CHARS_MAX: usize = 300;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunnerStatus {
@@ -64,6 +67,7 @@ impl RunnerOutcome {
 fn summary(status: RunnerStatus, turns: u32, failure: Option<&Failure>, end: Option<&TurnEnd>) -> RawJson {
     let kind = failure.map(|f| f.kind).or(end.and_then(|end| end.failure_kind));
     let message = failure.map(|f| &f.message).or(end.and_then(|end| end.message.as_ref()));
+    let message = message.map(|message| clip(message, MESSAGE_CHARS_MAX));
     let turn_status = end.map(|end| end.status.as_str());
     RawJson::of(&json!({"status": status.as_str(), "turnStatus": turn_status, "failureKind": kind,
         "message": message, "turns": turns}))

@@ -456,6 +456,6 @@ async fn an_idle_runner_of_a_deleted_profile_lets_its_run_go(engine: Engine) {
     let run_id = idle(&server, "one").await;
     server.send(server.request("DELETE", PROFILE_PATH)).await.with_status(200);
     let turn = json!({"type": "turn", "payload": {"prompt": "again"}});
-    server.submit(&run_id, &turn).await.refused(NotFound);
+    server.submit(&run_id, &turn).await.refused(SecretUnavailable);
     let_go(&server, &run_id).await;
 }

@@ -157,6 +157,19 @@ async fn a_script_fails_with_the_kind_it_names(engine: Engine) {
 }
 
 #[both_engines]
+async fn a_turn_that_fails_with_a_long_message_keeps_what_it_has_said(engine: Engine) {
+    let server = TestServer::with_runner(engine).await;
+    let message = "long ".repeat(4_000);
+    let prompt = script(json!([{"say": "said"}, {"fail": {"kind": "backend-failed", "message": message}}]));
+    let (run_id, command_id) = server.start(&prompt).await;
+    let result = server.ended(&run_id, &command_id).await;
+    assert_eq!((&result["failureKind"], &result["finalResponse"]["text"]), (&json!("backend-failed"), &json!("said")));
+    let job = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok()["runnerJobs"][0].clone();
+    let summary = job["terminalSummary"]["message"].as_str().unwrap().chars().count();
+    assert!(summary <= 301, "{summary} characters");
+}
+
+#[both_engines]
 async fn a_malformed_script_says_which_step(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "a"}, {"sing": "b"}]))).await;

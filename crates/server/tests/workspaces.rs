@@ -372,6 +372,31 @@ async fn every_failed_connection_ends_with_the_same_words(engine: Engine) {
     assert_eq!(followed.load(Ordering::SeqCst), 0, "a redirect is not followed");
 }
 
+#[both_engines]
+async fn a_turn_waits_for_its_workspace_as_pending_and_is_cancelled_at_once(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        with_programs(setup);
+        setup.config.workspaces.git_protocols = vec!["http".into()];
+        setup.config.workspaces.git_timeout_ms = 3_000;
+        setup.config.outgoing.allow = vec!["127.0.0.0/8".into()];
+    })
+    .await;
+    server.equip().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/a.git", listener.local_addr().unwrap());
+    let change = |body: &mut Value| {
+        of_program(body);
+        body["workspaceRef"] = json!({"kind": "git", "repoUrl": url});
+    };
+    let (run_id, command_id) = server.start_with("hi", change).await;
+    // The checkout waits for an answer while this connection is open.
+    let _connection = listener.accept().await.unwrap();
+    let job = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok()["runnerJobs"][0].clone();
+    assert_eq!(job["phase"], "running");
+    assert_eq!(server.command(&run_id, &command_id).await["state"], "pending");
+    assert_eq!(server.cancel_command(&command_id).await["state"], "cancelled");
+}
+
 /// Neither a submodule nor a file of the large-file extension is fetched, whatever the repository says of them.
 #[both_engines]
 async fn a_checkout_connects_nowhere(engine: Engine) {

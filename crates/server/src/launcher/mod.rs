@@ -142,11 +142,12 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
                 break;
             }
             if !outlives {
-                dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false }).await;
+                let dismissed = dismiss_runners(app, owner, u32::MAX, DismissOp { only_if_idle: false });
+                runners.start_reserved_during(&mut started, dismissed).await;
             }
         }
         if is_claim_due && !draining {
-            let taken = take(app, owner, &slots).await;
+            let taken = runners.start_reserved_during(&mut started, take(app, owner, &slots)).await;
             app.places.note_waiting(taken.may_be_more);
             is_short = taken.may_be_more || app.in_hand.has_unanswered();
             for (job, slot) in taken.jobs {
@@ -158,7 +159,7 @@ async fn run_jobs(app: &App, router: Router, owner: &str) {
         tokio::select! {
             _ = recheck.or_woken(None, app.hub.jobs.notified()) => is_claim_due = true,
             Some(job) = started.recv() => runners.start_reserved(job),
-            _ = homes.tick() => sweep_homes(app).await,
+            _ = homes.tick() => runners.start_reserved_during(&mut started, sweep_homes(app)).await,
             Some(_) = runners.tasks.join_next(), if !runners.tasks.is_empty() => is_claim_due = is_short,
             () = app.drained(), if !draining => {}
             () = app.stopped() => break,
@@ -196,6 +197,22 @@ impl Runners<'_> {
     fn start_reserved(&mut self, job: ResidentJob) {
         let ResidentJob { start: StartedJob { job, claimed }, held, slot } = job;
         self.start(job, Some(claimed), (held, slot));
+    }
+
+    /// Starts runners while something else is done that may wait for the store: their leases pass already.
+    async fn start_reserved_during<T>(
+        &mut self,
+        started: &mut mpsc::UnboundedReceiver<ResidentJob>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                Some(job) = started.recv() => self.start_reserved(job),
+                done = &mut work => return done,
+            }
+        }
     }
 
     fn start(&mut self, job: RunnerJob, claimed: Option<Claimed>, (held, slot): (HeldJob, OwnedSemaphorePermit)) {

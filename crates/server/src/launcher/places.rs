@@ -1,13 +1,17 @@
 //! The places of runners in this process. The launcher takes places for the jobs that it claims, and the write lane reserves places
-//! for jobs that wait since its current flush: those are started in the flush, without a claim.
+//! for jobs that became pending in the current flush: those are started in the flush, without a claim.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use ostler_protocol::{
     Timestamp,
     ids::{AttemptId, RunnerJobId},
     kernel::{
         operations::{JobPlace, StartedJob},
+        provider_profiles::AgentConfig,
         runner_jobs::{Launcher, RunnerJob},
         runs::Run,
     },
@@ -16,13 +20,18 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::hand::{HeldJob, InHand};
-use crate::{clock::Ids, config::Config};
+use crate::{app::RunRef, clock::Ids, config::Config};
+
+/// Maximum number of profiles whose backend is remembered.
+const PROFILES_MAX: usize = 1_024;
 
 /// The places that the write lane may reserve. It may reserve none until the launcher has opened them.
 pub(crate) struct ResidentPlaces {
     in_hand: InHand,
     ids: Ids,
     open: Mutex<Option<OpenPlaces>>,
+    /// Tenants and their profiles whose latest runner had no program to prepare and start, so that a turn began at once.
+    immediate: Mutex<HashSet<(String, String)>>,
 }
 
 struct OpenPlaces {
@@ -53,7 +62,7 @@ pub(crate) struct ResidentJob {
 
 impl ResidentPlaces {
     pub(crate) fn new(in_hand: InHand, ids: Ids) -> Self {
-        Self { in_hand, ids, open: Mutex::default() }
+        Self { in_hand, ids, open: Mutex::default(), immediate: Mutex::default() }
     }
 
     /// Lets the lane reserve places, once [`Self::note_waiting`] has reported that no job waits. Jobs that it starts are sent to the
@@ -98,6 +107,24 @@ impl ResidentPlaces {
         }
     }
 
+    /// Notes whether a runner of the run's profile had to prepare and start a program.
+    pub(crate) fn note_backend(&self, run: &RunRef, is_program: bool) {
+        let profile = (run.tenant_id.to_string(), run.backend_profile.to_string());
+        let mut immediate = self.immediate.lock();
+        if is_program {
+            immediate.remove(&profile);
+        } else if immediate.len() < PROFILES_MAX {
+            immediate.insert(profile);
+        }
+    }
+
+    /// Whether a runner of the run begins a turn as soon as it has its lease. The turn of another one stays pending meanwhile: it can
+    /// be cancelled at once, its time does not pass, and the next runner need not assume that the agent has seen it.
+    fn begins_at_once(&self, run: &Run) -> bool {
+        AgentConfig::of_profile(&run.backend_profile) == Some(AgentConfig::Scripted)
+            || self.immediate.lock().contains(&(run.tenant_id.clone(), run.backend_profile.clone()))
+    }
+
     /// A place for the job's runner, if there is one and no other job waits for it.
     pub(crate) fn reserve(&self, job: &RunnerJob, run: &Run) -> Option<JobPlace> {
         let mut open = self.open.lock();
@@ -106,8 +133,9 @@ impl ResidentPlaces {
         // Its former runner may still be reporting its end.
         let held = self.in_hand.take_up_pending(job.runner_job_id)?;
         places.reserved.insert(job.runner_job_id, Reservation { held, slot });
+        let (owner, lease_ms) = (places.owner.clone(), places.lease_ms);
         let attempt_id = AttemptId::new(self.ids.body());
-        Some(JobPlace { owner: places.owner.clone(), lease_ms: places.lease_ms, attempt_id })
+        Some(JobPlace { owner, lease_ms, attempt_id, take_up: self.begins_at_once(run) })
     }
 
     /// Hands started jobs to the launcher.
@@ -143,3 +171,6 @@ impl OpenPlaces {
         accepts && job.launcher == Launcher::Resident && fits && !is_elsewhere
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use ostler_protocol::{
     },
 };
 use ostler_runner::RunnerOrder;
+use ostler_store::failures::is_of_store;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -65,23 +66,27 @@ pub(super) async fn run(app: &App, call: InProcess, job: &RunnerJob, mut claimed
     ending
 }
 
-/// Renews the lease while the environment is prepared, which may wait for the store or for other servers. Never returns.
+/// Renews the lease while the environment is prepared, which may wait for the store or for other servers. A lease that is lost is
+/// forgotten: the runner claims the run itself then. Never returns.
 async fn renew(app: &App, job: &RunnerJob, claimed: &mut Option<Claimed>) {
-    let Some(claimed) = claimed else { return std::future::pending().await };
     let interval = Duration::from_millis((app.config.runner.lease_ms / 4).unsigned_abs());
-    loop {
+    while let Some(lease) = claimed {
         tokio::time::sleep(interval).await;
         let op = PatchLeaseOp {
             runner_id: job.runner_id.clone(),
-            lease_epoch: claimed.lease_epoch,
+            lease_epoch: lease.lease_epoch,
             lease_ms: None,
             release: false,
             only_if_idle: false,
         };
-        if let Ok(Some(lease)) = app.try_submit(job.session, job.run_id, op).await {
-            claimed.lease_expires_at = lease.lease_expires_at;
+        match app.try_submit(job.session, job.run_id, op).await {
+            Ok(Some(renewed)) => lease.lease_expires_at = renewed.lease_expires_at,
+            Err(failure) if !is_of_store(&failure) => *claimed = None,
+            // The next renewal follows before the lease expires.
+            Ok(None) | Err(_) => {}
         }
     }
+    std::future::pending().await
 }
 
 /// Whether the lease is as good as new. Otherwise the runner claims the run again before it begins.
@@ -92,6 +97,7 @@ fn is_fresh(app: &App, claimed: &Claimed, lease_ms: i64) -> bool {
 async fn order(app: &App, job: &RunnerJob) -> Result<RunnerOrder, Failure> {
     let run = app.run_ref(job.run_id).await?;
     let environment = environment::make(app, &run, job).await?;
+    app.places.note_backend(&run, environment.backend.is_program());
     let order = RunnerOrder::resident(job.run_id, job.runner_id.clone(), run.backend_profile.to_string(), environment);
     let section = &app.config.runner;
     Ok(RunnerOrder { lease_ms: section.lease_ms, idle_timeout_ms: section.idle_ms, ..order })

@@ -172,7 +172,7 @@ impl Host for TestHost {
         let mut places = self.places.lock().unwrap();
         *places = places.checked_sub(1)?;
         let attempt_id = AttemptId::new(uuid::Uuid::from_u128(1));
-        Some(JobPlace { owner: "launcher".into(), lease_ms: 60_000, attempt_id })
+        Some(JobPlace { owner: "launcher".into(), lease_ms: 60_000, attempt_id, take_up: true })
     }
 
     fn give_back(&self, jobs: &[RunnerJobId], unanswered_at: Option<Timestamp>) {

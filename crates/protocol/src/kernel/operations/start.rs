@@ -23,6 +23,8 @@ pub struct JobPlace {
     pub lease_ms: i64,
     /// Used unless the job has offered one.
     pub attempt_id: AttemptId,
+    /// Acknowledge the next turn, too. Only for a runner that begins it at once: a turn that was acknowledged counts as begun.
+    pub take_up: bool,
 }
 
 /// A job that was started, and the claim that was made for its runner.
@@ -67,7 +69,7 @@ impl Desk {
 }
 
 fn start(desk: &mut Desk, run_id: RunId, job_id: RunnerJobId, place: JobPlace, now: Timestamp) -> StartedJob {
-    let JobPlace { owner, lease_ms, attempt_id } = place;
+    let JobPlace { owner, lease_ms, attempt_id, take_up } = place;
     let job = desk.run_mut(run_id).jobs.get_mut(&job_id).expect("startable");
     job.phase = JobPhase::Running;
     job.owner = Some(owner);
@@ -76,7 +78,7 @@ fn start(desk: &mut Desk, run_id: RunId, job_id: RunnerJobId, place: JobPlace, n
     job.starts += 1;
     job.updated_at = now;
     let job = (**job).clone();
-    let op = ClaimOp { runner_id: job.runner_id.clone(), lease_ms, attempt_id, take_up: true };
+    let op = ClaimOp { runner_id: job.runner_id.clone(), lease_ms, attempt_id, take_up };
     let claimed = claim::grant(desk, run_id, op, now);
     StartedJob { job, claimed }
 }

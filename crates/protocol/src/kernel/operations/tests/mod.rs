@@ -9,6 +9,7 @@ mod leases;
 mod model;
 mod permissions;
 mod sessions;
+mod starts;
 mod submissions;
 mod usage;
 mod votes;

@@ -10,8 +10,10 @@ impl World {
         if self.setting.launcher != Launcher::Resident || !self.keeps_track() || !is_free {
             return false;
         }
-        let place =
-            JobPlace { owner: owner.clone(), lease_ms: LEASE_MS, attempt_id: AttemptId::new(self.scene.body()) };
+        let attempt_id = AttemptId::new(self.scene.body());
+        // Both kinds of runners: those that begin at once, and those that are prepared first.
+        let take_up = !self.setting.standing;
+        let place = JobPlace { owner: owner.clone(), lease_ms: LEASE_MS, attempt_id, take_up };
         // The flush knows no pauses between starts: they are about time, and the model has none.
         let (job_id, attempt) = (self.job, self.row().attempt);
         self.row_mut().attempt = attempt.min(1);
