@@ -69,7 +69,16 @@ pub(super) async fn call<T: DeserializeOwned>(
     failed: impl FnOnce(&str, &CallError) -> TurnEnd,
 ) -> Result<T, TurnEnd> {
     let reply = process.call(method, params, Duration::from_millis(limit_ms)).await;
-    let reply = reply.map_err(|error| failed(method, &error))?;
+    let reply = match reply {
+        Ok(reply) => reply,
+        Err(error) => {
+            let mut end = failed(method, &error);
+            if let (CallError::Gone, Some(message)) = (&error, &mut end.message) {
+                message.push_str(&process.end_text().await);
+            }
+            return Err(end);
+        }
+    };
     reply.view().ok_or_else(|| unreadable_reply(method))
 }
 

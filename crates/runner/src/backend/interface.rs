@@ -12,9 +12,6 @@ pub trait Backend: Send + Sync {
     /// [`Backend::close`]: the runner then releases its lease, and another backend may start.
     fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult>;
 
-    /// How to continue a turn whose runner died.
-    fn after_crash(&self) -> AfterCrash;
-
     /// Whether the runner keeps the lease for a while when the run is idle, because starting the backend again is
     /// expensive.
     fn keeps_lease(&self) -> bool;
@@ -47,14 +44,4 @@ pub trait Backend: Send + Sync {
     fn sees_images(&self) -> bool {
         false
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AfterCrash {
-    /// The backend continues from the current state of its thread.
-    Resume,
-    /// The backend has no side effects: the turn is run again from its beginning.
-    Repeat,
-    /// Neither: the turn ends as failed.
-    GiveUp,
 }

@@ -20,7 +20,7 @@ use ostler_protocol::{FailureKind, kernel::provider_profiles::AgentConfig};
 use secrecy::SecretString;
 use tokio::time::timeout;
 
-pub use interface::{AfterCrash, Backend};
+pub use interface::Backend;
 pub use turn::{Turn, TurnAbort, TurnEnd, TurnResult};
 
 use crate::{
@@ -92,11 +92,6 @@ struct UnavailableBackend(Unavailable);
 impl Backend for UnavailableBackend {
     fn turn<'a>(&'a mut self, _: &'a Turn, _: TurnSink) -> BoxFuture<'a, TurnResult> {
         Box::pin(async { Ok(TurnEnd::failed(self.0.failure_kind, self.0.message.clone())) })
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        // It does nothing, so that another runner gives the same reason.
-        AfterCrash::Repeat
     }
 
     fn keeps_lease(&self) -> bool {

@@ -2,7 +2,7 @@
 //! settled, and the budgets, messages and images are collected.
 
 use ostler_protocol::{
-    Failure, FailureKind, RawJson,
+    Failure, RawJson,
     ids::CommandId,
     kernel::{
         budgets::Allowance,
@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::{
     backend::{
-        interface::{AfterCrash, Backend},
+        interface::Backend,
         turn::{Turn, TurnEnd},
     },
     budgets::Meter,
@@ -50,10 +50,6 @@ pub(super) async fn prepare_turn(
     let command = if is_acked { command } else { lease.ack(id).await? };
     if command.cancel_requested_at.is_some() {
         return Ok(Start::EndNow(id, TurnEnd::cancelled("cancelled on request")));
-    }
-    if is_repeat && backend.after_crash() == AfterCrash::GiveUp {
-        let message = "the turn's runner died, and this agent can neither resume nor repeat a turn";
-        return Ok(Start::EndNow(id, TurnEnd::failed(FailureKind::InfraFailed, message)));
     }
     let is_short = WholePayload::of(&command.payload).is_some();
     let command = lease.with_whole_payload(command).await?;

@@ -23,7 +23,7 @@ use ostler_protocol::{
 };
 use ostler_runner::{
     BackendEnvironment, RunnerOrder, RunnerOutcome, RunnerStatus, StorageClaim, TurnSink,
-    backend::{AfterCrash, Backend, Turn, TurnAbort, TurnEnd, TurnResult},
+    backend::{Backend, Turn, TurnAbort, TurnEnd, TurnResult},
     run, run_until, run_with, run_with_until,
 };
 use serde_json::json;
@@ -339,10 +339,6 @@ impl Backend for KeepingBackend {
         Box::pin(async { Ok(TurnEnd::completed()) })
     }
 
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Repeat
-    }
-
     fn keeps_lease(&self) -> bool {
         true
     }
@@ -390,10 +386,6 @@ impl Backend for SlowToStop {
             sink.emit(EventType::Step, &json!({"name": "work", "status": "finished"})).await;
             Err(TurnAbort::Stopped)
         })
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Repeat
     }
 
     fn keeps_lease(&self) -> bool {

@@ -29,7 +29,7 @@ use ostler_protocol::{
 
 use super::{
     child::{program_unusable, report_process_end, report_process_lost, start_process, unless_stopped},
-    interface::{AfterCrash, Backend},
+    interface::Backend,
     process::Program,
     toolkit,
     turn::{Turn, TurnAbort, TurnEnd, TurnResult},
@@ -175,10 +175,6 @@ impl AcpBackend {
 impl Backend for AcpBackend {
     fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
         Box::pin(self.run_turn(turn, sink))
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Resume
     }
 
     fn keeps_lease(&self) -> bool {

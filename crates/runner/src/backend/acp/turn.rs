@@ -339,7 +339,8 @@ impl<'a> AcpTurn<'a> {
             PromptError::Gone => {
                 report_process_end(&self.sink, &self.session.process).await;
                 self.sink.check_stop()?;
-                Ok(TurnEnd::failed(FailureKind::BackendFailed, "the agent ended in the middle of the turn"))
+                let message = format!("the agent ended during the turn{}", self.session.process.end_text().await);
+                Ok(TurnEnd::failed(FailureKind::BackendFailed, message))
             }
             PromptError::Failed(kind, message) => {
                 report_process_end(&self.sink, &self.session.process).await;

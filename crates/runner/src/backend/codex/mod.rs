@@ -25,7 +25,7 @@ use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
 
 use super::{
     child::{program_unusable, report_process_end, start_process, unless_stopped},
-    interface::{AfterCrash, Backend},
+    interface::Backend,
     process::{Process, Program},
     toolkit,
     turn::{Turn, TurnAbort, TurnEnd, TurnResult},
@@ -189,10 +189,6 @@ impl Backend for CodexBackend {
 
     fn sees_images(&self) -> bool {
         true
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Resume
     }
 
     fn keeps_lease(&self) -> bool {

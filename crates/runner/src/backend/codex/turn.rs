@@ -361,7 +361,7 @@ impl<'a> CodexTurn<'a> {
         match self.ending.take() {
             Some(ending) => ending.result(),
             None => {
-                let message = "the agent's process ended in mid-turn";
+                let message = format!("the agent ended during the turn{}", self.thread.process.end_text().await);
                 Ok(CodexEnd::Ended(TurnEnd::failed(FailureKind::BackendFailed, message)))
             }
         }

@@ -33,7 +33,7 @@ use serde_json::json;
 use tokio::time::{Duration, sleep};
 
 use super::{
-    interface::{AfterCrash, Backend},
+    interface::Backend,
     turn::{Turn, TurnAbort, TurnEnd, TurnResult},
 };
 use crate::{
@@ -112,10 +112,6 @@ impl ModelBackend {
 impl Backend for ModelBackend {
     fn turn<'a>(&'a mut self, turn: &'a Turn, sink: TurnSink) -> BoxFuture<'a, TurnResult> {
         Box::pin(self.run_turn(turn, sink))
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Repeat
     }
 
     fn keeps_lease(&self) -> bool {

@@ -25,10 +25,11 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::{Child, ChildStdin, Command},
     sync::mpsc,
+    task::JoinHandle,
     time::{Duration, Instant, timeout, timeout_at},
 };
 
-use crate::{guard::Guarded, log_tail::LogTail};
+use crate::{guard::Guarded, log_tail::LogTail, text::clip};
 
 /// The variables of our environment that a program inherits: none that could hold a secret.
 pub const ENVIRONMENT: &[&str] = &[
@@ -51,6 +52,10 @@ const UNREAD_FRAMES_MAX: usize = 256;
 /// Size of the frames that may arrive while a call waits for its reply.
 const QUEUED_BYTES_MAX: usize = 16 * 1024 * 1024;
 const READ_BYTES: usize = 64 * 1024;
+/// How long to wait for the status and the rest of the log of a child that has closed its output.
+const END_MS: u64 = 500;
+/// Of the line of the log that tells people why a child has ended.
+const LOG_LINE_CHARS_MAX: usize = 200;
 /// How long the child may take to end after its standard input was closed.
 const CLOSE_MS: u64 = 3_000;
 
@@ -140,6 +145,7 @@ pub(crate) struct Process {
     /// Calls that timed out. Their replies are skipped.
     expired: HashSet<i64>,
     log: Arc<Mutex<LogTail>>,
+    log_reader: JoinHandle<()>,
     redactor: Arc<Redactor>,
     is_guarded: bool,
     is_closed: bool,
@@ -161,7 +167,7 @@ impl Process {
         // Each task ends with its pipe, or when the process is dropped.
         tokio::spawn(write_frames(unread, stdin));
         tokio::spawn(read_frames(stdout, ahead));
-        tokio::spawn(read_log(stderr, log.clone()));
+        let log_reader = tokio::spawn(read_log(stderr, log.clone()));
         Ok(Self {
             child,
             group,
@@ -172,6 +178,7 @@ impl Process {
             last_id: 0,
             expired: HashSet::new(),
             log,
+            log_reader,
             redactor,
             is_guarded: program.guarded.is_some(),
             is_closed: false,
@@ -290,6 +297,21 @@ impl Process {
     /// The last lines of its log, redacted.
     pub(crate) fn log_tail(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).redacted(&self.redactor)
+    }
+
+    /// How the child has ended, to be appended to a message: its exit code, and the last line of its log.
+    pub(crate) async fn end_text(&mut self) -> String {
+        let limit = Duration::from_millis(END_MS);
+        let status = timeout(limit, self.child.wait()).await.ok().and_then(Result::ok);
+        if !self.log_reader.is_finished() {
+            // A process that the child has started may hold the log open.
+            let _ = timeout(limit, &mut self.log_reader).await;
+        }
+        let code = status.and_then(|status| status.code()).map(|code| format!(" with exit code {code}"));
+        let log = self.log_tail();
+        let last = log.lines().rev().find(|line| !line.trim().is_empty());
+        let last = last.map(|line| format!(": {}", clip(line.trim(), LOG_LINE_CHARS_MAX)));
+        code.unwrap_or_default() + &last.unwrap_or_default()
     }
 
     /// Ends the child: closes its input and, if it does not end by itself, kills it and all processes that it started.

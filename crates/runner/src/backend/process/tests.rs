@@ -25,6 +25,20 @@ fn method(incoming: Option<Incoming>) -> String {
     }
 }
 
+#[tokio::test]
+async fn the_end_of_a_child_is_described_by_its_code_and_the_last_line_of_its_log() {
+    for (script, text) in [
+        ("echo first >&2; echo 'no key hunter2-known' >&2; echo >&2; exit 3", " with exit code 3: no key [redacted]"),
+        ("exit 1", " with exit code 1"),
+        ("kill -9 $$", ""),
+    ] {
+        let mut process = shell(script);
+        let called = process.call("initialize", &json!({}), SOON).await;
+        assert_eq!(called, Err(CallError::Gone));
+        assert_eq!(process.end_text().await, text);
+    }
+}
+
 async fn wait_until_gone(pid: i32) {
     let waited = timeout(SOON, async {
         while std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z ")) {

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::context::Context};
 
 use super::{
-    interface::{AfterCrash, Backend},
+    interface::Backend,
     turn::{Turn, TurnEnd, TurnResult},
 };
 use crate::{side_queries::SideQuery, turn_sink::TurnSink};
@@ -30,10 +30,6 @@ impl Backend for ScriptedBackend {
             let tools = Context::of(&turn.command.payload).tools;
             Player::new(sink, turn.is_repeat, tools).run(steps).await
         })
-    }
-
-    fn after_crash(&self) -> AfterCrash {
-        AfterCrash::Repeat
     }
 
     fn keeps_lease(&self) -> bool {
