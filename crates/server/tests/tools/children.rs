@@ -185,9 +185,18 @@ fn of_two_children_that_two_servers_start_at_the_same_moment_one_keeps_the_budge
     });
 }
 
-/// Its call can record nothing any more, so that another call is charged for what it has used.
-#[both_engines]
-async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget_until_it_ends(engine: Engine) {
+/// A child whose parent has another runner since, so that the call which started it cannot record anything.
+struct LostChild {
+    server: TestServer,
+    work: Work,
+    run: Value,
+    /// The child's own runner, which outlives the one of its parent.
+    runner: Played,
+    command_id: String,
+}
+
+/// A lost child that has used 300 tokens.
+async fn lose_child(engine: Engine) -> LostChild {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 0;
         setup.config.tools.run_agent.profiles = vec!["scripted".into()];
@@ -198,17 +207,24 @@ async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget
     let mut body = work.body("call_lost", "run_agent", CALL);
     body["waitMs"] = json!(0);
     work.send(&server, &body).await.with_status(200);
-    let lost = child_of(&server, &work).await;
-    let lost_id = id(&lost, "runId");
-    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{lost_id}'")).await;
-    // The runner of the child outlives that of its parent.
-    let claimed = server.try_claim(&lost_id, "runner-b", 600_000).await.with_status(200);
-    let lost_runner = Played::new(server.with_token(server.token()), &lost_id, "runner-b", &claimed);
-    lost_runner.ack(&commands[0]).await;
-    lost_runner.tell(&commands[0], "usage", json!({"totalTokens": 300})).await;
+    let run = child_of(&server, &work).await;
+    let run_id = id(&run, "runId");
+    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{run_id}'")).await;
+    let command_id = commands[0].clone();
+    let claimed = server.try_claim(&run_id, "runner-b", 600_000).await.with_status(200);
+    let runner = Played::new(server.with_token(server.token()), &run_id, "runner-b", &claimed);
+    runner.ack(&command_id).await;
+    runner.tell(&command_id, "usage", json!({"totalTokens": 300, "costUsd": 0.25})).await;
     let work = take_over(&server, work).await;
+    LostChild { server, work, run, runner, command_id }
+}
+
+/// Another call is charged for what the lost child has used.
+#[both_engines]
+async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget_until_it_ends(engine: Engine) {
+    let LostChild { server, work, run: lost, runner, command_id } = lose_child(engine).await;
     eventually("the child is being cancelled", async || {
-        (!server.run(&lost_id).await["cancelRequestedAt"].is_null()).then_some(())
+        (!server.run(&id(&lost, "runId")).await["cancelRequestedAt"].is_null()).then_some(())
     })
     .await;
     let other = CALL.replace("\"prompt\": \"", "\"prompt\": \"other: ");
@@ -216,7 +232,7 @@ async fn a_child_of_a_runner_that_was_replaced_is_cancelled_and_keeps_its_budget
         eventually("the second call is recorded", async || (work.recorded(&server).await.len() == 2).then_some(()))
             .await;
         assert_eq!(children_of(&server, &work).await.len(), 1, "the first may still use what it was given");
-        lost_runner.end(&commands[0], "cancelled").await;
+        runner.end(&command_id, "cancelled").await;
         let next = eventually("the second child is created", async || {
             children_of(&server, &work).await.into_iter().find(|run| run["runId"] != lost["runId"])
         })
@@ -329,34 +345,17 @@ async fn the_outcome_of_a_child_is_never_unread(engine: Engine) {
     assert!(listed("state=all&readerId=me").await.contains(&(child, false)));
 }
 
-/// The runner of its parent was replaced, so that its call can record nothing any more, and the agent makes no other such call.
+/// The agent makes no other such call.
 #[both_engines]
 async fn the_use_of_a_lost_child_is_charged_when_it_has_ended(engine: Engine) {
-    let server = TestServer::with(engine, |setup| {
-        setup.config.runner.slots = 0;
-        setup.config.tools.run_agent.profiles = vec!["scripted".into()];
-        setup.config.limits.recheck_ms = 50;
-    })
-    .await;
-    let work = Work::begin(&server, |run| run["executionPolicy"] = json!({"maxTokens": 1_000})).await;
-    let mut body = work.body("call_lost", "run_agent", CALL);
-    body["waitMs"] = json!(0);
-    work.send(&server, &body).await.with_status(200);
-    let lost = child_of(&server, &work).await;
-    let lost_id = id(&lost, "runId");
-    let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{lost_id}'")).await;
-    let claimed = server.try_claim(&lost_id, "runner-b", 600_000).await.with_status(200);
-    let lost_runner = Played::new(server.with_token(server.token()), &lost_id, "runner-b", &claimed);
-    lost_runner.ack(&commands[0]).await;
-    lost_runner.tell(&commands[0], "usage", json!({"totalTokens": 300, "costUsd": 0.25})).await;
-    let work = take_over(&server, work).await;
+    let LostChild { server, work, run: lost, runner, command_id } = lose_child(engine).await;
     let lost_call = json!({"toolCallId": "call_lost", "status": "outcome-unknown"});
     work.runner.tell(&work.command_id, "tool_call", lost_call).await;
     eventually("the child is being cancelled", async || {
-        (!server.run(&lost_id).await["cancelRequestedAt"].is_null()).then_some(())
+        (!server.run(&id(&lost, "runId")).await["cancelRequestedAt"].is_null()).then_some(())
     })
     .await;
-    lost_runner.end(&commands[0], "cancelled").await;
+    runner.end(&command_id, "cancelled").await;
     let usage = eventually("its use is charged", async || {
         let usage = server.result(work.run_id(), &work.command_id).await["usage"].take();
         (usage["delegatedTokens"] != 0).then_some(usage)

@@ -108,18 +108,26 @@ pub async fn list_payloads_with(
     limit: usize,
 ) -> Result<Option<Vec<RawJson>>, StoreError> {
     // A payload has up to half a mebibyte, so they are read in small parts.
-    let sql = format!(
-        "SELECT payload FROM commands WHERE run_id IN (
-            SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
-         AND CAST(payload AS TEXT) LIKE $3 ORDER BY created_at DESC, command_id DESC LIMIT {PAYLOADS_CHUNK} OFFSET $4"
-    );
+    let order = db.byte_order();
     let mut payloads: Vec<RawJson> = vec![];
+    let mut last: Option<(i64, String)> = None;
     loop {
-        let offset = i64::try_from(payloads.len()).unwrap_or(i64::MAX);
-        let args = vec![session_name.into(), text(session), format!("%{words}%").into(), offset.into()];
-        let chunk = db.read(sql.clone(), args, |row| row.raw_json()).await?;
+        let mut args = vec![session_name.into(), text(session), format!("%{words}%").into()];
+        let older = last.map(|(created_at, id)| {
+            args.extend([created_at.into(), id.into()]);
+            format!("AND (created_at, command_id{order}) < ($4, $5)")
+        });
+        let sql = format!(
+            "SELECT payload, created_at, command_id FROM commands WHERE run_id IN (
+                SELECT r.run_id FROM runs r WHERE r.session_name = $1 AND r.session_id = $2)
+             AND CAST(payload AS TEXT) LIKE $3 {}
+             ORDER BY created_at DESC, command_id{order} DESC LIMIT {PAYLOADS_CHUNK}",
+            older.unwrap_or_default()
+        );
+        let chunk = db.read(sql, args, |row| Ok((row.raw_json()?, row.int()?, row.text()?))).await?;
         let is_last = chunk.len() < PAYLOADS_CHUNK;
-        payloads.extend(chunk);
+        last = chunk.last().map(|(_, created_at, id)| (*created_at, id.clone()));
+        payloads.extend(chunk.into_iter().map(|(payload, _, _)| payload));
         let bytes: usize = payloads.iter().map(RawJson::size).sum();
         if payloads.len() > limit || bytes > PAGE_BYTES_MAX {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use ostler_protocol::{
     Timestamp,
-    ids::{PermissionId, RunId, SessionId},
+    ids::{CommandId, PermissionId, RunId, SessionId},
     kernel::permissions::{Ballot, PermissionRequest, PermissionStatus, PermissionStrategy},
     limits::PAGE_ITEMS_MAX,
 };
@@ -91,6 +91,16 @@ pub async fn list(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, Stor
 /// Every request of the run.
 pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<PermissionRequest>, StoreError> {
     db.select("WHERE t.run_id = $1 ORDER BY t.permission_id", vec![text(run_id)]).await
+}
+
+/// The requests of a command, in the order in which they were made.
+pub async fn list_by_command(
+    db: &Db,
+    run_id: RunId,
+    command_id: CommandId,
+) -> Result<Vec<PermissionRequest>, StoreError> {
+    let rest = "WHERE t.run_id = $1 AND t.command_id = $2 ORDER BY t.created_at, t.permission_id";
+    db.select(rest, vec![text(run_id), text(command_id)]).await
 }
 
 /// The run's open requests, oldest first; never more than may be open at once.

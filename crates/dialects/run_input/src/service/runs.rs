@@ -153,6 +153,7 @@ async fn accept_of(
         let session = &thread.0;
         let (alias, request_hash) = (input.run_id.clone(), input.hash.clone());
         let parent = input.parent_run_id.clone();
+        let answered = interrupts::answered_by(&work);
         let op = SubmitOp { alias, parent, request_hash, work, by: caller.name() };
         match app.try_submit(session.session, session.last_run_id, op).await {
             Ok(Some(accepted)) => {
@@ -169,7 +170,12 @@ async fn accept_of(
             // A concurrent request has created the thread, or continued it.
             Ok(None) => {}
             Err(failure) if failure.broken_rule() == Some(Rule::SessionMovedOn) => {}
-            Err(failure) => return Err(with_active_run(app, submission_failure(failure)).await),
+            Err(failure) => {
+                // The next attempt may have begun between the search for its requests and the answer to them.
+                if !interrupts::is_any_superseded(app, session, &answered).await? {
+                    return Err(with_active_run(app, submission_failure(failure)).await);
+                }
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use ostler_protocol::{
     ids::{PermissionId, RunId},
     kernel::{
         events::{Event, EventType},
+        operations::{Choice, Submission},
         permissions::{PermissionRequest, PermissionStatus, resolved_by},
         sessions::Session,
     },
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 /// How long the next attempt is waited for, in all answers of one request together.
 const REQUESTED_AGAIN_WITHIN: Duration = Duration::from_secs(10);
-/// The same once the attempt has made another request: one for another call of the same reply may follow.
+/// How long is left once the attempt has made another request: one for another call of the same reply may follow.
 const OTHERS_FOLLOW_WITHIN: Duration = Duration::from_millis(200);
 
 /// Until when answers may wait for the next attempt.
@@ -89,27 +90,55 @@ pub(super) fn is_superseded(request: &PermissionRequest) -> bool {
     request.status == PermissionStatus::Cancelled && request.resolved_by.as_deref() == Some(resolved_by::NEW_ATTEMPT)
 }
 
+/// The requests that a submission answers.
+pub(super) fn answered_by(work: &Submission) -> Vec<PermissionId> {
+    match work {
+        Submission::Answers { answers, .. } => {
+            let decided = answers.iter().filter(|answer| answer.choice != Choice::Cancel);
+            decided.map(|answer| answer.permission_id).collect()
+        }
+        Submission::Turn { .. } | Submission::QueuedTurn { .. } => vec![],
+    }
+}
+
+/// Whether another attempt has begun since one of the requests was made.
+pub(super) async fn is_any_superseded(app: &App, thread: &Session, requests: &[PermissionId]) -> Result<bool, Failure> {
+    let Some(run_id) = thread.last_run_id else { return Ok(false) };
+    for permission_id in requests {
+        let found = store::kernel::permissions::get(&app.db, run_id, *permission_id).await?;
+        if found.is_some_and(|request| is_superseded(&request)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The request as the latest attempt has made it.
 async fn latest(app: &App, mut request: PermissionRequest) -> Result<PermissionRequest, Failure> {
     if !is_superseded(&request) {
         return Ok(request);
     }
-    let mut all = store::kernel::permissions::list_by_run(&app.db, request.run_id).await?;
-    all.sort_by_key(|request| (request.created_at, request.permission_id));
+    let all = store::kernel::permissions::list_by_command(&app.db, request.run_id, request.command_id).await?;
     while let Some(next) = successor(&all, &request) {
         request = next.clone();
     }
     Ok(request)
 }
 
-/// The same request of the next attempt. Of several equal ones, which an agent makes for equal calls, each has its own successor.
+/// The same request of the next attempt that has made any. Of several equal ones, which an agent makes for equal calls, each has its own
+/// successor.
 fn successor<'a>(all: &'a [PermissionRequest], request: &PermissionRequest) -> Option<&'a PermissionRequest> {
     let superseded_at = request.resolved_at.filter(|_| is_superseded(request))?;
     let equal = all.iter().filter(|other| is_same(other, request));
     let (before, after): (Vec<_>, Vec<_>) =
         equal.partition(|other| is_superseded(other) && other.resolved_at == Some(superseded_at));
     let place = before.iter().position(|other| other.permission_id == request.permission_id)?;
-    after.into_iter().filter(|other| other.created_at >= superseded_at).nth(place)
+    let ends = all.iter().filter(|other| is_superseded(other)).filter_map(|other| other.resolved_at);
+    let next_end = ends.filter(|end| *end > superseded_at).min();
+    let is_next = |other: &&PermissionRequest| {
+        other.created_at >= superseded_at && next_end.is_none_or(|end| other.created_at < end)
+    };
+    after.into_iter().filter(is_next).nth(place)
 }
 
 /// Whether a person who has seen one of the requests knows what the other one is about.

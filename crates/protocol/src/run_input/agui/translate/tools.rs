@@ -167,7 +167,7 @@ impl OpenCall {
             (output, _) if !output.is_empty() => output,
             (_, Some(summary)) => summary.to_owned(),
             _ => match (status, exit_code) {
-                (UNKNOWN, _) => "nobody can know how this call ended".to_owned(),
+                (UNKNOWN, _) => "the outcome of this call is unknown".to_owned(),
                 (status, Some(code)) => format!("{status} (exit code {code})"),
                 (status, None) => status.to_owned(),
             },

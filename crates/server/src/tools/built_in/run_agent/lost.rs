@@ -1,11 +1,11 @@
-//! Children whose calls were lost with the runner of their parent, or with the server that executed the calls. Such a call can record
-//! nothing any more. When another runner claims the parent, its server cancels these children and, when they have ended, charges the
+//! Children whose calls were lost with the runner of their parent, or with the server that executed the calls. Such a call cannot
+//! record anything. When another runner claims the parent, its server cancels these children and, when they have ended, charges the
 //! command for what they have used. An open call of `run_agent` does so when it ends, and is left to it.
 
 use std::{collections::HashSet, time::Duration};
 
 use ostler_protocol::{
-    Failure,
+    Failure, FailureKind,
     ids::{CommandId, RunId},
     kernel::{
         commands::Command,
@@ -143,7 +143,8 @@ fn may_close(event: &Event) -> bool {
     matches!(event.event_type, BackendStatus | Lease | TerminalStatus | ToolCall)
 }
 
-/// Records what all children have used, under the lease of the current runner. False if there is none.
+/// Records what all children have used, under the lease of the current runner. False if there is none, or if another runner has claimed
+/// the run meanwhile.
 async fn charge(app: &App, run: &RunRef, command_id: CommandId, total: DelegatedUse) -> Result<bool, Failure> {
     let lease = store::kernel::leases::get(&app.db, run.run_id).await?;
     let Some(lease) = lease.filter(|lease| lease.is_live(app.now())) else { return Ok(false) };
@@ -159,5 +160,9 @@ async fn charge(app: &App, run: &RunRef, command_id: CommandId, total: Delegated
         known_calls: None,
         events: vec![NewEvent::written(EventType::BackendStatus, Some(command_id), &payload)],
     };
-    app.submit(run, op).await.map(|_| true)
+    match app.submit(run, op).await {
+        Ok(_) => Ok(true),
+        Err(failure) if failure.kind == FailureKind::RunnerLeaseConflict => Ok(false),
+        Err(failure) => Err(failure),
+    }
 }
