@@ -12,26 +12,32 @@ use serde_json::Value;
 
 pub(super) const PATH: &str = "/docs";
 pub(super) const STYLE_PATH: &str = "/docs/style.css";
-/// Nothing is loaded except the page's own style, and no other page may frame it.
+/// Nothing is loaded except the page's own style and images, and no other page may frame it.
 const CONTENT_POLICY: &str =
-    "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// A chart has its style in itself.
+const CHART_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("docs.css");
 /// The prefix of a reference to a schema of the document.
 const SCHEMAS: &str = "#/components/schemas/";
 
 pub(super) fn html(page: Bytes) -> Response {
-    respond("text/html; charset=utf-8", page)
+    respond("text/html; charset=utf-8", CONTENT_POLICY, page)
+}
+
+pub(super) fn chart(svg: &'static str) -> Response {
+    respond("image/svg+xml", CHART_POLICY, Bytes::from_static(svg.as_bytes()))
 }
 
 pub(super) fn style() -> Response {
-    respond("text/css; charset=utf-8", Bytes::from_static(STYLE.as_bytes()))
+    respond("text/css; charset=utf-8", CONTENT_POLICY, Bytes::from_static(STYLE.as_bytes()))
 }
 
-fn respond(content_type: &'static str, body: Bytes) -> Response {
+fn respond(content_type: &'static str, policy: &'static str, body: Bytes) -> Response {
     let fixed = HeaderValue::from_static;
     let headers = [
         (CONTENT_TYPE, fixed(content_type)),
-        (CONTENT_SECURITY_POLICY, fixed(CONTENT_POLICY)),
+        (CONTENT_SECURITY_POLICY, fixed(policy)),
         (X_CONTENT_TYPE_OPTIONS, fixed("nosniff")),
     ];
     (headers, body).into_response()

@@ -14,7 +14,7 @@ use http::{StatusCode, header::LOCATION};
 use ostler_protocol::Failure;
 use pulldown_cmark::{CowStr, Event, HeadingLevel, LinkType, Options, Parser, Tag, TagEnd, html};
 
-use self::pages::{Page, SUMMARY, find};
+use self::pages::{CHART, Page, SUMMARY, find};
 use super::{docs, problem};
 
 pub(super) const PATH: &str = "/guide";
@@ -29,6 +29,9 @@ pub(super) async fn first() -> Response {
 }
 
 pub(super) async fn page(Path(name): Path<String>) -> Response {
+    if name == CHART.name {
+        return docs::chart(CHART.svg);
+    }
     // Links in the repository name files, and readers copy them.
     let name = name.strip_suffix(".md").unwrap_or(&name);
     match find(name) {

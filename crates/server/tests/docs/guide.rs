@@ -26,6 +26,11 @@ async fn the_guide_is_readable_without_a_token_and_a_script(engine: Engine) {
             assert!(!page.text.contains(forbidden), "{path} has {forbidden}");
         }
     }
+    let page = server.get("/guide/benchmarks").await;
+    assert!(page.text.contains("<img src=\"benchmarks.svg\""), "{}", page.text);
+    let chart = server.get("/guide/benchmarks.svg").await;
+    assert_eq!((chart.status, chart.headers["content-type"].to_str().unwrap()), (200, "image/svg+xml"));
+    assert!(chart.text.starts_with("<svg ") && !chart.text.contains("<script"));
     server.get("/guide/nothing").await.refused(NotFound);
     let closed = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     closed.with_token(None).get("/guide/cli").await.refused(Unauthenticated);

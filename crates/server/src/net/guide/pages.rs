@@ -1,6 +1,15 @@
 //! The pages of the guide, as they are in `docs/`. `docs/SUMMARY.md` gives their order.
 
 /// The contents, in the format of mdBook: headings, and lists of links to pages.
+/// An image of a page.
+pub(super) struct Chart {
+    pub name: &'static str,
+    pub svg: &'static str,
+}
+
+pub(super) const CHART: Chart =
+    Chart { name: "benchmarks.svg", svg: include_str!("../../../../../docs/benchmarks.svg") };
+
 pub(super) const SUMMARY: &str = include_str!("../../../../../docs/SUMMARY.md");
 
 pub(super) struct Page {
