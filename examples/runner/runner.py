@@ -51,10 +51,10 @@ def turn(command, held, append, cancelled, text=""):
     append(command_id, ("assistant_message", message), ("terminal_status", {"status": "completed"}))
 
 while True:
-    claimed = call("POST", "/runner-jobs/claim", {"runnerId": RUNNER, "profiles": [PROFILE], "waitMs": 20_000})
-    over = threading.Event()
+    over, claimed = threading.Event(), None
     try:
+        claimed = call("POST", "/runner-jobs/claim", {"runnerId": RUNNER, "profiles": [PROFILE], "waitMs": 20_000})
         claimed and work("/runs/" + claimed["run"]["runId"], over)
-    except urllib.error.HTTPError as error:  # the run is another runner's now, or was cancelled
-        print(error.read().decode(), file=sys.stderr)
+    except urllib.error.HTTPError as error:  # the run is another runner's now, or was cancelled; without a run, the token is wrong
+        print(error.read().decode(), file=sys.stderr) if claimed else sys.exit(json.load(error)["message"])
     over.set()

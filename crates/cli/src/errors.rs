@@ -69,7 +69,7 @@ pub(crate) fn render_with_causes(failure: &Failure, paint: Paint, is_verbose: bo
         out.push_str(&format!("       {}\n", shown(problem)));
     }
     if failure.details.as_ref().is_some_and(|details| details.contains_key(MORE_PROBLEMS)) {
-        out.push_str("       and more, which are reported when these are corrected\n");
+        out.push_str("       more problems are reported once these are corrected\n");
     }
     out.push_str(&format!("  kind: {}\n", failure.kind));
     for (key, label) in [(RULE, RULE), ("traceId", "trace")] {

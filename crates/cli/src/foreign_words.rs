@@ -41,6 +41,10 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
             "`ostler can-i ACTION` says whether the token may do something, `ostler can-i` lists the actions"
         }
         "schema" | "api-resources" => "`ostler explain` lists the formats whose fields it explains",
+        "upgrade" | "update" | "self-update" => {
+            "replace the program with the new release and restart the server, which updates its store; \
+             `ostler migrate` updates the store of several servers before they start"
+        }
         "version" => "`ostler --version` prints the version, `ostler doctor` also that of the server",
         "init" => "`ostler agents init NAME` writes a first manifest; `ostler serve` needs no preparation",
         "guide" | "docs" | "manual" => "the server shows its guides under /guide and its API under /docs",
@@ -198,6 +202,7 @@ mod tests {
             ("can", "ostler can-i"),
             ("history", "ostler runs list"),
             ("resume", "ostler run --session"),
+            ("upgrade", "ostler migrate"),
             ("version", "ostler --version"),
             ("guide", "/guide"),
         ] {

@@ -88,7 +88,7 @@ fn main() -> ExitCode {
         Err(error) if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
         Err(error) => {
             let words: Vec<_> = std::env::args().skip(1).collect();
-            output::message(&parser_errors::of_parser(&error, &words, &usage(&words), Paint::stderr()));
+            output::message(&parser_errors::of_parser(error, &words, named_command(&words), Paint::stderr()));
             return ExitCode::from(FailureKind::SchemaInvalid.row().exit_code);
         }
     };
@@ -113,12 +113,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The usage line of the command that these words name.
-fn usage(words: &[String]) -> String {
+/// The command that these words name.
+fn named_command(words: &[String]) -> clap::Command {
     let mut command = Cli::command();
     command.build();
-    let named = words.iter().fold(&command, |named, word| named.find_subcommand(word).unwrap_or(named));
-    named.clone().render_usage().to_string()
+    words.iter().fold(&command, |named, word| named.find_subcommand(word).unwrap_or(named)).clone()
 }
 
 #[cfg(test)]

@@ -1,21 +1,27 @@
 //! How an error of the argument parser is printed: in the format of every other error, with a hint about the word that was
 //! probably meant.
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::{
     foreign_words,
     terminal::{output::line, paint::Paint, shell_words::quoted},
 };
 
-/// An error of the argument parser, in the format of every other error. `words` are those of the command line. About an
-/// unknown argument the parser shows the words that were given as if they were required, so `usage` replaces its line.
-pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, paint: Paint) -> String {
+/// An error of the argument parser, in the format of every other error. `words` are those of the command line, and `command` is the
+/// one that they name. About an unknown argument the parser shows the words that were given as if they were required, so the usage
+/// of `command` replaces its line.
+pub(crate) fn of_parser(mut error: clap::Error, words: &[String], mut command: Command, paint: Paint) -> String {
+    remove_hidden_suggestions(&mut error, &command);
+    let usage = command.render_usage().to_string();
     let text = error.render();
     let text = if paint.is_on() { text.ansi().to_string() } else { text.to_string() };
     // The last line refers to `--help`, as the hint does.
     let message = text.split("\nFor more information").next().unwrap_or_default().trim_end();
-    let hint = parser_hint(error, words, usage);
+    let hint = parser_hint(&error, words, &usage);
     // The parser's tip is the word with the most similar letters, which may mean something else.
     let has_tip = |line: &&str| line.contains("tip:") && hint.is_some();
     let is_usage = |line: &str| error.kind() == ErrorKind::UnknownArgument && line.contains("Usage:");
@@ -31,6 +37,17 @@ pub(crate) fn of_parser(error: &clap::Error, words: &[String], usage: &str, pain
         out.push_str(&format!("{} {hint}\n", paint.bold("hint:")));
     }
     out
+}
+
+/// Removes hidden commands and former names from the commands that the parser suggests.
+fn remove_hidden_suggestions(error: &mut clap::Error, command: &Command) {
+    let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) else { return };
+    let is_listed = |name: &str| command.get_subcommands().any(|sub| !sub.is_hide_set() && sub.get_name() == name);
+    let listed: Vec<String> = names.iter().filter(|name| is_listed(name)).cloned().collect();
+    match listed.is_empty() {
+        true => error.remove(ContextKind::SuggestedSubcommand),
+        false => error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(listed)),
+    };
 }
 
 /// What to do about an error of the argument parser: about a word of another tool, or a prompt without quotes. `None` if its message

@@ -141,6 +141,7 @@ fn a_command_line_that_is_not_understood_is_answered_with_the_right_one() {
         ("agents apply", "hint: `ostler apply -f FILE`"),
         ("apply", "hint: `ostler apply --help` ends with examples"),
         ("frobnicate", "`ostler --help` lists the commands"),
+        ("update", "hint: replace the program with the new release"),
         ("abort 01a1", "hint: `ostler cancel RUN`"),
         ("cat 01a1", "hint: `ostler output RUN`"),
         ("runs cancel 01a1", "hint: `ostler cancel RUN`"),
@@ -162,7 +163,7 @@ fn parser_error(line: &str) -> String {
     let Err(error) = Cli::try_parse_from(std::iter::once("ostler".to_owned()).chain(words.clone())) else {
         panic!("{line} is understood")
     };
-    parser_errors::of_parser(&error, &words, &usage(&words), Paint::PLAIN)
+    parser_errors::of_parser(error, &words, named_command(&words), Paint::PLAIN)
 }
 
 #[test]
@@ -171,6 +172,14 @@ fn the_usage_after_an_unknown_flag_is_that_of_the_help() {
     assert!(text.contains("\nUsage: ostler retry [OPTIONS] [RUN]\n"), "{text}");
     let text = parser_error("runs list --frob");
     assert!(text.contains("\nUsage: ostler runs list [OPTIONS]\n"), "{text}");
+}
+
+#[test]
+fn hidden_commands_and_former_names_are_not_suggested() {
+    let text = parser_error("guar");
+    assert!(!text.contains("guard") && text.contains("hint: `ostler --help` lists the commands"), "{text}");
+    let text = parser_error("contex");
+    assert!(text.contains("'contexts'") && !text.contains("'context'"), "{text}");
 }
 
 #[test]

@@ -147,9 +147,9 @@ impl Access {
             Self::Inspect => "see provider profiles and whether they can be used",
             Self::Provide => "set, read, test and delete provider profiles",
             Self::Run => "claim and execute runs",
-            Self::Own => "own agents, threads and grants",
+            Self::Own => "own agents, threads, grants, automations and calendar events",
             Self::Scrape => "read the metrics",
-            Self::Operate => "manage tokens and users",
+            Self::Operate => "manage tokens, users, mesh identities and retention, and call tools",
         })
     }
 

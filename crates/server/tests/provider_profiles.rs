@@ -158,6 +158,27 @@ async fn a_change_for_another_version_is_refused(engine: Engine) {
 }
 
 #[both_engines]
+async fn an_empty_version_is_that_of_a_profile_that_does_not_exist(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    let new = |mark: &str| {
+        let mut body = files(mark);
+        body["resourceVersion"] = "".into();
+        body
+    };
+    let config = json!({"config": "model = \"two\"", "resourceVersion": ""});
+    put(&server, "mine", new("one")).await.with_status(200);
+    put(&server, "mine", new("two")).await.refused_by(StateConflict, "resource-version");
+    put_config(&server, "mine", config.clone()).await.refused_by(StateConflict, "resource-version");
+    put_config(&server, "yours", config).await.with_status(200);
+    let config = server.get(&format!("{}/config", path("mine"))).await.ok();
+    assert_eq!(config["config"], "model = \"one\"", "nothing was changed");
+    // A built-in profile has no secret at first.
+    put(&server, "codex", new("one")).await.with_status(200);
+    delete(&server, "codex").await;
+    put(&server, "codex", new("two")).await.with_status(200);
+}
+
+#[both_engines]
 async fn credentials_put_at_once_leave_one_whole(engine: Engine) {
     let server = TestServer::start(engine).await;
     let marks: Vec<_> = (0..16).map(|at| format!("m{at}")).collect();

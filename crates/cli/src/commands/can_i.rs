@@ -71,7 +71,7 @@ pub(crate) async fn can_i(connection: &Connection, args: &CanIArgs) -> Result<u8
 
 fn answer_about(caller: &CallerView, action: &str, tenant: Option<&str>) -> Result<ActionAnswer, Failure> {
     let found = caller.actions.iter().find(|known| known.action == action).ok_or_else(|| unknown(caller, action))?;
-    // A caller without a tenant may name none, and the server's own list has those that everybody else may name.
+    // The list has the tenants of this server that the caller may name. It is empty for a caller without a tenant.
     let has_tenant = |tenant: &&str| caller.known_tenants.iter().any(|known| known == tenant);
     let other = tenant.filter(|tenant| !has_tenant(tenant));
     let reason = found.reason.clone().or_else(|| other.map(|tenant| other_tenant(caller, tenant)));
@@ -83,10 +83,11 @@ fn answer_about(caller: &CallerView, action: &str, tenant: Option<&str>) -> Resu
     })
 }
 
+/// Why the caller may not name a tenant. The token may be for a tenant that has been removed from the server.
 fn other_tenant(caller: &CallerView, tenant: &str) -> String {
     match &caller.tenants {
-        None => format!("this server has no tenant {tenant:?}"),
-        Some(_) => format!("the token is not for the tenant {tenant:?}"),
+        Some(own) if !own.iter().any(|own| own == tenant) => format!("the token is not for the tenant {tenant:?}"),
+        _ => format!("this server has no tenant {tenant:?}"),
     }
 }
 
@@ -95,7 +96,7 @@ fn unknown(caller: &CallerView, action: &str) -> Failure {
     let meant = similar(action, names.clone()).map(|meant| format!("; did you mean {meant}?")).unwrap_or_default();
     let message = format!("there is no action {:?}{meant}", line(action, 60));
     let all: Vec<_> = names.collect();
-    errors::usage(message, format!("the actions are {}; `ostler can-i` says what they allow", all.join(", ")))
+    errors::usage(message, format!("the actions are {}; `ostler can-i` shows which are allowed", all.join(", ")))
 }
 
 const ACTIONS: Listing<CallerAction> = Listing {
@@ -135,6 +136,13 @@ mod tests {
         assert_eq!(answer("operate", Some("acme")), (false, Some("only the operator may do this".into())));
         let reason = "the token is not for the tenant \"other\"";
         assert_eq!(answer("submit", Some("other")), (false, Some(reason.into())));
+    }
+
+    #[test]
+    fn a_tenant_of_the_token_that_the_server_no_longer_has_does_not_exist() {
+        let caller = caller(json!(["acme", "gone"]), &["acme"]);
+        let answer = answer_about(&caller, "submit", Some("gone")).unwrap();
+        assert_eq!((answer.allowed, answer.reason.as_deref()), (false, Some("this server has no tenant \"gone\"")));
     }
 
     #[test]

@@ -328,7 +328,10 @@ async fn watch(
     let mut lost_since: Option<Instant> = None;
     loop {
         match &mut repaint {
-            Some(repaint) if lost_since.is_none() => repaint.paint(&screen(&items, args.times)),
+            Some(repaint) if lost_since.is_none() => {
+                let (table, below) = screen(&items, args.times);
+                repaint.paint(table, &below);
+            }
             Some(_) => {}
             None => {
                 let key = |item: &InboxItem| (item.kind, item.id().to_owned(), item.permission_id, item.since);
@@ -352,7 +355,7 @@ async fn watch(
             Err(failure) if is_transient(&failure) => {
                 let text = format!("{}\n", lost_line(&failure, REFRESHED_LATER, is_verbose));
                 match &mut repaint {
-                    Some(repaint) => repaint.paint(&text),
+                    Some(repaint) => repaint.paint_below(&format!("\n{text}")),
                     None if lost_since.is_none() => output::message(&text),
                     None => {}
                 }
@@ -363,7 +366,8 @@ async fn watch(
     }
 }
 
-fn screen(items: &[InboxItem], times: Times) -> String {
+/// The table of `-w`, and the line below it.
+fn screen(items: &[InboxItem], times: Times) -> (String, String) {
     let (width, height) = output::size().unwrap_or((80, 24));
     let requests = items.iter().filter(|item| item.kind == InboxKind::Permission).count() as i64;
     let paused = items.iter().filter(|item| item.kind == InboxKind::Automation).count() as i64;
@@ -372,7 +376,7 @@ fn screen(items: &[InboxItem], times: Times) -> String {
     let shown: String = text.split_inclusive('\n').take(height.saturating_sub(LINES_FREE).max(1) + 1).collect();
     let (requests, outcomes) = (output::count(requests, "request"), output::count(outcomes, "unread outcome"));
     let paused = if paused > 0 { format!(" · {}", output::count(paused, "paused automation")) } else { String::new() };
-    format!("{shown}\n{requests} · {outcomes}{paused} · Ctrl-C quits\n")
+    (shown, format!("\n{requests} · {outcomes}{paused} · Ctrl-C quits\n"))
 }
 
 fn print_item(item: &InboxItem, args: &InboxListArgs) {

@@ -5,7 +5,10 @@ use ostler_client::Client;
 use ostler_protocol::{
     Failure, FailureKind,
     ids::{RunnerJobId, prefix_range},
-    kernel::runner_jobs::{JobPhase, ListRunnerJobs, RunnerJob},
+    kernel::{
+        liveness::Phase,
+        runner_jobs::{JobPhase, ListRunnerJobs, RunnerJob},
+    },
     limits::PAGE_ITEMS_MAX,
 };
 
@@ -157,7 +160,12 @@ async fn create(finder: &Finder, args: &CreateJobArgs) -> Result<u8, Failure> {
     let run = finder.run(&args.run).await?;
     let liveness = finder.client.run_result(&run, None).await?.liveness;
     let Some(job) = recovery_job(&liveness) else {
-        let hint = format!("`ostler result {run}` shows what the run waits for");
+        let hint = match liveness.phase {
+            Phase::WaitingRunner => {
+                "its runner job waits until a server starts it; `ostler doctor` shows whether this one does".to_owned()
+            }
+            _ => format!("`ostler result {run}` shows what the run waits for"),
+        };
         return Err(errors::hinted(FailureKind::StateConflict, "the run needs no other runner", hint));
     };
     let job = finder.client.create_runner_job(&run, &job).await?;

@@ -18,12 +18,15 @@ use crate::{
     terminal::{output::line, secret_input, shell_words::quoted},
 };
 
+/// The path that means stdin.
+pub(crate) const STDIN: &str = "-";
+
 /// Reads the provider's key from a file, a pipe, or the terminal without echo.
 pub(crate) fn key(profile: &str, file: Option<&Path>) -> Result<SecretString, Failure> {
     let key = match file {
         Some(path) => read(path, API_KEY_BYTES_MAX)?,
         None if std::io::stdin().is_terminal() => secret_input::ask("key (not echoed): ", API_KEY_BYTES_MAX)?,
-        None => read(Path::new("-"), API_KEY_BYTES_MAX)?,
+        None => read(Path::new(STDIN), API_KEY_BYTES_MAX)?,
     };
     if key.expose_secret().trim().is_empty() {
         let hint = format!("pipe it in: ostler profiles set {} < key.txt", quoted(profile));
@@ -34,27 +37,31 @@ pub(crate) fn key(profile: &str, file: Option<&Path>) -> Result<SecretString, Fa
 
 /// Reads a file of at most `bytes_max` bytes; `-` is stdin.
 pub(crate) fn read(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
-    let unreadable =
-        |why: String| errors::usage(format!("cannot read {}: {why}", path.display()), "check the file's name");
+    read_unnamed(path, bytes_max).map_err(|failure| Failure {
+        message: format!("cannot read {}: {}", path.display(), failure.message),
+        ..failure
+    })
+}
+
+/// As [`read`]. The message of the failure is the reason alone, for a path that may be a secret in the wrong place.
+pub(crate) fn read_unnamed(path: &Path, bytes_max: usize) -> Result<SecretString, Failure> {
+    let unreadable = |reason: String| errors::usage(reason, "check the file's name");
     let mut bytes = vec![];
     let limit = bytes_max as u64 + 1;
     let read = match path.to_str() {
-        Some("-") => std::io::stdin().lock().take(limit).read_to_end(&mut bytes),
+        Some(STDIN) => std::io::stdin().lock().take(limit).read_to_end(&mut bytes),
         _ => std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes)),
     };
     read.map_err(|error| unreadable(error.to_string()))?;
     if bytes.len() > bytes_max {
-        return Err(Failure::new(
-            FailureKind::PayloadTooLarge,
-            format!("{} is over {bytes_max} bytes", path.display()),
-        ));
+        return Err(Failure::new(FailureKind::PayloadTooLarge, format!("it is over {bytes_max} bytes")));
     }
     String::from_utf8(bytes).map(SecretString::from).map_err(|_| unreadable("it is not UTF-8".into()))
 }
 
 /// Names the user's file and the line in every problem of its contents.
 pub(crate) fn in_file(mut failure: Failure, file: &Path) -> Failure {
-    let file = if file == Path::new("-") { "stdin".to_owned() } else { line(&file.to_string_lossy(), 400) };
+    let file = if file == Path::new(STDIN) { "stdin".to_owned() } else { line(&file.to_string_lossy(), 400) };
     let located = |message: &str, details: &Map<String, Value>| {
         let number = details.get("line")?.as_u64()?;
         let is_broken = details.get(RULE).and_then(Value::as_str) == Some(Rule::ConfigToml.as_str());

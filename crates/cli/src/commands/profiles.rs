@@ -34,6 +34,9 @@ use crate::{
     },
 };
 
+/// The note below a list without a profile that is configured. The list does not say whether the caller may set one.
+const NOT_CONFIGURED: &str = "no profile is configured; as the operator, or with the role provide, set one: \
+    ostler profiles set codex < key.txt\n";
 /// How often the state of a trial is polled.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -226,7 +229,7 @@ async fn list(connection: &Connection, args: &ListProfilesArgs) -> Result<u8, Fa
     let all = connection.client()?.list_provider_profiles(&scope).await?.provider_profiles;
     PROFILES.print(&all, false, args.times, &args.output)?;
     if !all.iter().any(|profile| profile.configured) {
-        output::message("no profile is configured; set one: ostler profiles set codex < key.txt\n");
+        output::message(NOT_CONFIGURED);
     }
     Ok(exit_codes::OK)
 }

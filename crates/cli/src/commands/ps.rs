@@ -132,10 +132,14 @@ fn render(sessions: &[SessionView], times: Times) -> String {
     session_table::render(sessions, times, now(), output::width(), Paint::stdout())
 }
 
-/// The line below the table of `-w`.
-fn footer(shown: usize, has_more: bool, running: usize) -> String {
+/// The line below the table of `-w`. What waits for permission or for a runner is not counted as running.
+fn footer(sessions: &[SessionView], has_more: bool) -> String {
     let more = if has_more { ", and more that are not shown" } else { "" };
-    format!("\n{}{more} · {running} running · Ctrl-C quits\n", output::count(shown as i64, "session"))
+    let active = sessions.iter().filter(|session| session_table::is_active(session));
+    let (waiting, running): (Vec<_>, Vec<_>) = active.partition(|session| session_table::is_waiting(session));
+    let waiting = if waiting.is_empty() { String::new() } else { format!(" · {} waiting", waiting.len()) };
+    let shown = output::count(sessions.len() as i64, "session");
+    format!("\n{shown}{more} · {} running{waiting} · Ctrl-C quits\n", running.len())
 }
 
 fn key(session: &SessionView) -> (String, String) {
@@ -185,10 +189,8 @@ impl WatchView<'_> {
                 found.sessions.truncate(rows);
                 found.has_more = true;
             }
-            let running = found.sessions.iter().filter(|s| session_table::is_active(s)).count();
-            let mut text = render(&found.sessions, self.args.times);
-            text.push_str(&footer(found.sessions.len(), found.has_more, running));
-            return repaint.paint(&text);
+            let table = render(&found.sessions, self.args.times);
+            return repaint.paint(table, &footer(&found.sessions, found.has_more));
         }
         for session in &found.sessions {
             let mark = (session.last_seq, state_words(session));
@@ -211,14 +213,14 @@ impl WatchView<'_> {
         }
     }
 
-    /// Reported once for each loss.
+    /// Reported once for each loss. On a terminal the last table stays.
     fn lost(&mut self, failure: &Failure, is_verbose: bool) {
         if std::mem::replace(&mut self.is_lost, true) {
             return;
         }
         let text = format!("{}\n", lost_line(failure, REFRESHED_LATER, is_verbose));
         match &mut self.repaint {
-            Some(repaint) => repaint.paint(&text),
+            Some(repaint) => repaint.paint_below(&format!("\n{text}")),
             None => output::message(&text),
         }
     }
@@ -233,11 +235,16 @@ impl WatchView<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::session_table::fixtures::{running, session};
 
     #[test]
-    fn the_line_below_the_table_says_whether_there_are_more_sessions() {
-        assert_eq!(footer(1, false, 0), "\n1 session · 0 running · Ctrl-C quits\n");
-        let more = "\n20 sessions, and more that are not shown · 2 running · Ctrl-C quits\n";
-        assert_eq!(footer(20, true, 2), more);
+    fn the_line_below_the_table_counts_what_runs_and_what_waits() {
+        let ended = session(|_| ());
+        assert_eq!(footer(std::slice::from_ref(&ended), false), "\n1 session · 0 running · Ctrl-C quits\n");
+        let active = ["waiting-tool", "waiting-model", "waiting-permission", "waiting-runner"].map(running);
+        assert_eq!(
+            footer(&[&active[..], &[ended]].concat(), true),
+            "\n5 sessions, and more that are not shown · 2 running · 2 waiting · Ctrl-C quits\n"
+        );
     }
 }

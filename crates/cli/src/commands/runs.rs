@@ -12,6 +12,7 @@ use ostler_protocol::{
         liveness::Phase,
         run_views::RunView,
         runs::{ListRuns, RunSort, RunState, UpdateRun},
+        usage::RunUsage,
     },
 };
 
@@ -229,6 +230,11 @@ const COLUMNS: [Column; 10] = [
     Column::spare(1, "EVENTS"),
 ];
 
+/// How long the turns of a run took. Only turns that have ended are counted, so there is no time before the first one ends.
+fn time_of_turns(usage: &RunUsage) -> String {
+    if usage.turns == 0 { "-".to_owned() } else { amounts::duration(usage.active_ms) }
+}
+
 /// The name that was given to a session. A generated id says no more than the run's own.
 fn session_name(session_id: &str) -> String {
     if session_id.parse::<SessionId>().is_ok() { "-".to_owned() } else { line(session_id, 200) }
@@ -262,7 +268,7 @@ fn render(
             words_with_phase(view, phases.get(&run.run_id).copied()),
             amounts::cost(run.usage.cost_usd()),
             amounts::count(run.usage.tokens),
-            amounts::duration(run.usage.active_ms),
+            time_of_turns(&run.usage),
             line(&run.backend_profile, 63),
             session_name(&run.session_id),
             times.ago(run.created_at, now),
@@ -326,6 +332,12 @@ mod tests {
         let now = "2030-01-01T00:02:03Z".parse().unwrap();
         let text = render(&runs, &phases, None, Times::default(), now, Some(80), Paint::PLAIN);
         assert!(text.contains("  running, provider busy  "), "{text}");
+    }
+
+    #[test]
+    fn a_run_has_no_time_before_its_first_turn_has_ended() {
+        let time = |turns: i64, active_ms: i64| time_of_turns(&RunUsage { turns, active_ms, ..RunUsage::default() });
+        assert_eq!([time(0, 0), time(1, 0), time(2, 90_000)], ["-", "0s", "1m30s"]);
     }
 
     #[test]

@@ -43,6 +43,11 @@ pub(crate) fn is_active(session: &SessionView) -> bool {
     session.execution_state == ExecutionState::Running && has_turn
 }
 
+/// Whether its active turn waits, for permission or for a runner. The first word of the state is the same.
+pub(crate) fn is_waiting(session: &SessionView) -> bool {
+    is_active(session) && state_words(session).starts_with(RunState::Waiting.as_str())
+}
+
 /// What the session waits for while it runs; afterwards its outcome, and whether it is unread.
 pub(crate) fn state_words(session: &SessionView) -> String {
     if is_active(session) {

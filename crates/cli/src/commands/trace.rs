@@ -1,5 +1,5 @@
-//! `ostler trace`: the events of runs and sessions in order, one line each, and with `-f` as they happen. With several targets
-//! each line has a prefix, coloured on a terminal.
+//! `ostler trace`: the events of runs and sessions in order, one line each, and with `-f` as they happen. A permission request
+//! takes more lines on a narrow terminal. With several targets each line has a prefix, coloured on a terminal.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ use crate::{
     targets::{Target, Within},
     terminal::{
         events::EventNarrator,
-        output::{self, Format, Output, shorten},
+        output::{self, Format, Output, columns, shorten, wrap_command},
         paint::Paint,
         times::{Since, Times, now, parse_since},
     },
@@ -33,6 +33,10 @@ const TARGETS_MAX: usize = 32;
 const LABEL_CHARS_MAX: usize = 16;
 /// From this width on, the columns have more space.
 const COLUMNS_WIDE: usize = 100;
+/// The room that the later lines of a permission request have at least: that of its id.
+const ID_CHARS: usize = 36;
+/// A permission request begins on a line of its own if it would have less room behind the columns.
+const REQUEST_CHARS_MIN: usize = 16;
 
 /// Show the events of runs and sessions
 ///
@@ -236,8 +240,10 @@ impl<'a> EventPrinter<'a> {
                 let width = self.width.map(|width| width.saturating_sub(self.prefix_chars));
                 let is_session = self.are_sessions.get(index).is_some_and(|is_session| *is_session);
                 let seq = event.seq.filter(|_| !is_session).unwrap_or(event.session_seq);
-                let line = render(seq, event, &summary, self.args.times, first, width);
-                output::data(&format!("{}{line}\n", self.prefix(index)));
+                let text = render(seq, event, &summary, self.args.times, first, width);
+                let prefix = self.prefix(index);
+                let lines: String = text.lines().map(|line| format!("{prefix}{}\n", line.trim_end())).collect();
+                output::data(&lines);
             }
             Format::Jsonl => self.args.output.record(event, output::data),
             Format::Json if self.args.output.is_filtered() => self.unfiltered.push(event.clone()),
@@ -283,11 +289,29 @@ fn render(seq: i64, event: &EventView, summary: &str, times: Times, first: Times
     let at = times.since(event.created_at, first);
     // On a narrow terminal the columns give way to the text.
     let kind = event.event_type.as_str();
-    let text = match width {
-        Some(width) if width < COLUMNS_WIDE => format!("{seq:>4} {at:>8} {kind:<19} {summary}"),
-        _ => format!("{seq:>5}  {at:>9}  {kind:<19}  {summary}"),
+    let head = match width {
+        Some(width) if width < COLUMNS_WIDE => format!("{seq:>4} {at:>8} {kind:<19} "),
+        _ => format!("{seq:>5}  {at:>9}  {kind:<19}  "),
     };
-    shorten(text.trim_end(), width.unwrap_or(LINE_CHARS_MAX))
+    match event.event_type {
+        EventType::PermissionRequest => whole_request(&head, summary, width),
+        _ => shorten(format!("{head}{summary}").trim_end(), width.unwrap_or(LINE_CHARS_MAX)),
+    }
+}
+
+/// A permission request behind its columns. It is wrapped and never shortened: a person decides about its command, and copies
+/// its id.
+fn whole_request(head: &str, summary: &str, width: Option<usize>) -> String {
+    let Some(width) = width else { return format!("{head}{summary}") };
+    let taken = columns(head);
+    let indent = taken.min(width.saturating_sub(ID_CHARS));
+    match taken + REQUEST_CHARS_MIN <= width {
+        true => format!("{head}{}", wrap_command(summary, taken, indent, Some(width))),
+        false => {
+            let text = wrap_command(summary, indent, indent, Some(width));
+            format!("{}\n{:indent$}{text}", shorten(head.trim_end(), width), "")
+        }
+    }
 }
 
 #[cfg(test)]
@@ -326,6 +350,32 @@ mod tests {
             assert_eq!(render(12, &event, &text, times, first, Some(width)).chars().count(), width);
         }
         assert_eq!(render(12, &event, &text, times, first, None).chars().count(), LINE_CHARS_MAX);
+    }
+
+    #[test]
+    fn a_permission_request_is_wrapped_and_never_shortened() {
+        let id = format!("prm_{:032x}", 1);
+        let command = "cargo test --workspace --all-features -- --include-ignored";
+        let event = event(9, EventType::PermissionRequest, json!({}));
+        let (times, first, summary) =
+            (args(&["r"]).times, event.created_at, format!("Test it? (command: {command}) {id}"));
+        for width in [24, 40, 60, 80, 120, 300] {
+            let text = render(9, &event, &summary, times, first, Some(width));
+            assert!(text.lines().all(|line| columns(line.trim_end()) <= width), "{width}: {text}");
+            let words = text.split_whitespace().collect::<Vec<_>>();
+            assert!(words.join(" ").contains(command), "{width}: {text}");
+            assert!(width < ID_CHARS || words.contains(&id.as_str()), "{width}: {text}");
+        }
+        let margin = " ".repeat(34);
+        assert_eq!(
+            render(9, &event, &summary, times, first, Some(80)),
+            format!(
+                "   9  +0.000s permission_request  Test it? (command: cargo test --workspace \n\
+                 {margin}--all-features -- --include-ignored) \n{margin}{id}"
+            )
+        );
+        let long = "x".repeat(500);
+        assert!(render(9, &event, &long, times, first, None).ends_with(&long), "also in a pipe");
     }
 
     #[test]

@@ -29,7 +29,8 @@ pub(crate) struct EventNarrator {
 }
 
 impl EventNarrator {
-    /// The short text of an event. Only its fields are bounded in width.
+    /// The short text of an event. Only its fields are bounded in width, except the command of a permission request, which is
+    /// whole.
     pub(crate) fn summary(&mut self, event: &EventView) -> String {
         let payload = event.payload.to_value();
         if payload.is_null() {
@@ -98,8 +99,8 @@ fn describe(event: &EventView, payload: &Value) -> String {
             words(&[&field("state"), &labelled(of, &field("runnerId"))])
         }
         EventType::PermissionRequest => {
-            // The id comes last: a narrow terminal cuts it before the question.
-            let command = labelled("(command: ", &labelled(&field("command"), ")"));
+            // A person decides about the command, so it is not bounded.
+            let command = labelled("(command: ", &labelled(&field_up_to(payload, "command", usize::MAX), ")"));
             words(&[&field("title"), &command, &field("permissionId")])
         }
         EventType::PermissionResolved => words(&[&resolution(payload), &field("permissionId")]),
@@ -213,10 +214,15 @@ fn message_text(payload: &Value) -> String {
 
 /// A field as text: strings as they are, anything else as JSON, nothing for null.
 pub(crate) fn field(payload: &Value, key: &str) -> String {
+    field_up_to(payload, key, FIELD_CHARS_MAX)
+}
+
+/// As [`field`], with another bound.
+fn field_up_to(payload: &Value, key: &str, chars_max: usize) -> String {
     match payload.get(key) {
         None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => line(text, FIELD_CHARS_MAX),
-        Some(other) => line(&other.to_string(), FIELD_CHARS_MAX),
+        Some(Value::String(text)) => line(text, chars_max),
+        Some(other) => line(&other.to_string(), chars_max),
     }
 }
 
@@ -349,6 +355,14 @@ mod tests {
         ] {
             assert_eq!(EventNarrator::default().summary(&event(1, event_type, payload)), text);
         }
+    }
+
+    #[test]
+    fn the_command_of_a_permission_request_is_whole() {
+        let command = "x".repeat(2 * FIELD_CHARS_MAX);
+        let request = json!({"permissionId": "prm_1", "title": "Go on?", "command": command});
+        let summary = EventNarrator::default().summary(&event(1, EventType::PermissionRequest, request));
+        assert_eq!(summary, format!("Go on? (command: {command}) prm_1"));
     }
 
     #[test]

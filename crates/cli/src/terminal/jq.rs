@@ -13,15 +13,15 @@ use jaq_json::{Val, read};
 use crate::{
     suggestions::similar,
     terminal::{
-        jq_functions::{JqData, definitions, functions},
+        jq_functions::{JqData, definitions, functions, is_message},
         output::{columns, escape_json, harmless, line, visible},
     },
 };
 
-/// Of a message about a value that the filter cannot handle: the message quotes the value.
+/// Of a message about a value that the filter cannot handle: the message may quote lists and objects.
 const MESSAGE_CHARS_MAX: usize = 300;
-/// A longer expression is not repeated in the message about its mistake.
-const SHOWN_CHARS_MAX: usize = 200;
+/// A longer line of an expression is not shown with a mark below its mistake: it would be wrapped, and the mark misplaced.
+const MARKED_CHARS_MAX: usize = 200;
 
 /// A compiled expression of jq.
 #[derive(Clone)]
@@ -59,16 +59,43 @@ impl JqFilter {
         let ctx = Ctx::<JqData>::new(&self.compiled.lut, Vars::new([]));
         for result in self.compiled.id.run((ctx, input)) {
             // No function ends the filter, so that every exception is an error.
-            let result =
-                result.map_err(|stop| stop.get_err().map_or_else(|_| "the filter has stopped".to_owned(), text_of));
+            let result = result.map_err(|stop| match stop.get_err() {
+                Ok(error) => text_of(error, &self.expression),
+                Err(_) => "the filter has stopped".to_owned(),
+            });
             write(&shown(&result?, is_terminal));
         }
         Ok(())
     }
 }
 
-fn text_of(error: jaq_core::Error<Val>) -> String {
-    line(&error.to_string(), MESSAGE_CHARS_MAX)
+/// The message of an error, without the values that it quotes.
+fn text_of(error: jaq_core::Error<Val>, expression: &str) -> String {
+    let quoting = error.to_string();
+    let message = match error.into_val() {
+        // The message of a function is a string like any argument of `error`, and is shown without quotes.
+        Val::TStr(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()).filter(|text| is_message(text)),
+        _ => None,
+    };
+    line(&without_values(&message.unwrap_or(quoting), expression), MESSAGE_CHARS_MAX)
+}
+
+/// Replaces each string of JSON in a message, because it may be a secret. Strings that the expression contains stay.
+fn without_values(message: &str, expression: &str) -> String {
+    let (mut out, mut rest) = (String::new(), message);
+    while let Some((before, after)) = rest.split_once('"') {
+        let mut is_escaped = false;
+        let end = after.find(|c: char| {
+            let is_end = c == '"' && !is_escaped;
+            is_escaped = c == '\\' && !is_escaped;
+            is_end
+        });
+        let (string, behind) = end.map_or((after, ""), |end| (&after[..end], &after[end + 1..]));
+        let shown = if expression.contains(string) { string } else { "…" };
+        out.push_str(&format!("{before}\"{shown}\""));
+        rest = behind;
+    }
+    out + rest
 }
 
 fn shown(result: &Val, is_terminal: bool) -> String {
@@ -140,7 +167,7 @@ fn marked(expression: &str, at: usize, what: &str) -> String {
     let start = before.rfind('\n').map_or(0, |end| end + 1);
     let plain = |text: &str| harmless(&text.replace('\t', " "));
     let shown = plain(expression[start..].lines().next().unwrap_or_default());
-    if shown.chars().count() > SHOWN_CHARS_MAX {
+    if shown.chars().count() > MARKED_CHARS_MAX {
         return message;
     }
     format!("{message}\n  {shown}\n  {:1$}^", "", columns(&plain(&expression[start..at])))
@@ -249,10 +276,47 @@ mod tests {
         let mut lines = String::new();
         let failed = filter.run(r#"[{"id": "a"}, 7]"#, false, |line| lines.push_str(line));
         assert_eq!((lines.as_str(), failed.unwrap_err().as_str()), ("a\n", "cannot index 7 with \"id\""));
-        assert!(results("error(\"my own\")", "null").unwrap_err().contains("my own"));
-        let long = format!("\"{}\"", "x".repeat(10_000));
+        let long = format!("[{}1]", "1, ".repeat(10_000));
         assert!(results(".a", &long).unwrap_err().chars().count() <= MESSAGE_CHARS_MAX + 1);
-        assert!(results(r#"test("(")"#, "\"a\"").unwrap_err().contains("not a regular expression"));
+    }
+
+    #[test]
+    fn an_error_quotes_no_value() {
+        let json = r#"{"secret": "pl4nted", "list": [{"token": "pl4nted \" pl4nted"}], "n": true}"#;
+        for (expression, expected) in [
+            (".secret | .value", r#"cannot index "…" with "value""#),
+            (".list | .value", r#"cannot index [{"…":"…"}] with "value""#),
+            (".list - .secret", r#"cannot calculate [{"…":"…"}] - "…""#),
+            (".secret | error", r#""…""#),
+            ("error(.list)", r#"[{"…":"…"}]"#),
+            (r#"error("my own")"#, r#""my own""#),
+            (r#"error("no \(.secret)")"#, r#""…""#),
+            (".secret | fromjson", r#"cannot parse "…" as JSON"#),
+            (".secret | tonumber", r#"cannot parse "…" as JSON"#),
+            (".list[0].token | fromdate", r#""…" is not a time"#),
+            (".n | length", "true has no length"),
+            (r#".secret | test("(")"#, r#""(" is not a regular expression"#),
+            (r#".secret as $s | "a" | test($s + "(")"#, r#""…" is not a regular expression"#),
+            (r#".secret | test("x"; "q")"#, r#"there is no flag "q" of regular expressions; g, i, n, s and x are"#),
+        ] {
+            assert_eq!(results(expression, json).unwrap_err(), expected, "{expression}");
+        }
+    }
+
+    #[test]
+    fn texts_in_json_are_read_up_to_a_depth() {
+        assert_results("fromjson", r#""{\"a\": [1, null]} 2 \"[[[\"""#, &[r#"{"a":[1,null]}"#, "2", "[[["]);
+        assert_results("[.[] | tonumber]", r#"["1", "2.5", 3]"#, &["[1,2.5,3]"]);
+        let nested = "[".repeat(100) + &"]".repeat(100);
+        assert_results("fromjson", &format!("\"{nested}\""), &[nested.as_str()]);
+        let deep = format!("\"{}\"", "[".repeat(100_000));
+        assert_eq!(results("fromjson", &deep).unwrap_err(), r#""…" nests too deeply"#);
+        // The values before a mistake are results.
+        let filter = JqFilter::parse("fromjson").unwrap();
+        let mut lines = String::new();
+        let failed = filter.run(r#""1 2 x 3""#, false, |line| lines.push_str(line));
+        assert_eq!((lines.as_str(), failed.unwrap_err().as_str()), ("1\n2\n", r#"cannot parse "…" as JSON"#));
+        assert_results(r#"try fromjson catch "no""#, r#""x""#, &["no"]);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! The functions of `--jq`: those of jaq's libraries that need no system, and a few of our own in place of jaq's optional
-//! ones: regular expressions, dates and tables. There is no `env`, no `input`, and nothing that ends the program.
+//! ones: regular expressions, dates and tables. There is no `env`, no `input`, and nothing that ends the program. Texts in JSON
+//! are read by a function of our own, which limits their nesting.
 
 use jaq_core::{
-    Cv, ValR, ValT as _,
+    Cv, Exn, ValR, ValT as _, ValX, ValXs,
     data::JustLut,
     load::{self, parse::Def},
     native::{self, Fun, bome, v},
 };
-use jaq_json::{Error, Val};
+use jaq_json::{Error, Val, read};
 use jaq_std::ValT as _;
-use ostler_protocol::Timestamp;
+use ostler_protocol::{Timestamp, limits::JSON_DEPTH_MAX};
 use regex::{Match, Regex, RegexBuilder};
+use serde::de::IgnoredAny;
 
 use crate::terminal::times::now;
 
@@ -58,7 +60,9 @@ pub(super) fn definitions() -> impl Iterator<Item = Def<&'static str>> {
 
 pub(super) fn functions() -> impl Iterator<Item = Fun<JqData>> {
     let of_library = jaq_std::base_funs().filter(|(name, _, _)| !LEFT_OUT.contains(name));
-    let own: [native::Filter<jaq_core::RunPtr<JqData>>; 6] = [
+    let of_json = jaq_json::funs().filter(|(name, _, _)| *name != "fromjson");
+    let own: [native::Filter<jaq_core::RunPtr<JqData>>; 7] = [
+        ("fromjson", v(0), |cv| from_json(&cv.1)),
         ("matches", v(2), |cv| bome(search(cv, SearchResult::Matches))),
         ("split_", v(2), |cv| bome(search(cv, SearchResult::Rest))),
         ("split_matches", v(2), |cv| bome(search(cv, SearchResult::Both))),
@@ -66,7 +70,80 @@ pub(super) fn functions() -> impl Iterator<Item = Fun<JqData>> {
         ("todateiso8601", v(0), |cv| bome(date(&cv.1))),
         ("now", v(0), |_| bome(Ok(Val::from(now().as_millisecond() as f64 / 1_000.0)))),
     ];
-    jaq_core::funs().chain(of_library).chain(jaq_json::funs()).chain(own.into_iter().map(native::run::<JqData>))
+    jaq_core::funs().chain(of_library).chain(of_json).chain(own.into_iter().map(native::run::<JqData>))
+}
+
+/// The messages of functions, of ours and of the libraries: the text before a value in JSON, and the text after it. Some have no
+/// value.
+const MESSAGES: [(&str, &str); 15] = [
+    ("cannot parse ", " as JSON"),
+    ("", " nests too deeply"),
+    ("there is no flag ", " of regular expressions; g, i, n, s and x are"),
+    ("", " is not a regular expression"),
+    ("", " is not a time"),
+    ("", " is not a number of seconds"),
+    ("", " is not a string"),
+    ("", " has no length"),
+    ("cannot convert ", " to bytes"),
+    ("cannot use ", " as character"),
+    ("index ", " out of bounds"),
+    ("cannot parse as number", ""),
+    ("cannot parse as boolean", ""),
+    ("split input and separator must be strings", ""),
+    ("a cell is no array and no object", ""),
+];
+
+/// Whether the text of an error is the message of a function. Otherwise it is a value that the filter has passed to `error`.
+pub(super) fn is_message(text: &str) -> bool {
+    MESSAGES.iter().any(|(before, after)| {
+        let value = text.strip_prefix(*before).and_then(|rest| rest.strip_suffix(*after));
+        value.is_some_and(|value| value.is_empty() || serde_json::from_str::<IgnoredAny>(value).is_ok())
+    })
+}
+
+/// The values of a text in JSON, up to the first mistake. The library's function of this name has no limit: its parser calls
+/// itself for each level, and a deep text would exhaust the stack.
+fn from_json<'a>(value: &Val) -> ValXs<'a, Val> {
+    let text = match value.try_as_utf8_bytes_owned() {
+        Ok(text) => text,
+        Err(error) => return bome(Err(error)),
+    };
+    if depth(&text) > JSON_DEPTH_MAX {
+        return bome(Err(Error::str(format_args!("{value} nests too deeply"))));
+    }
+    let mut results: Vec<ValX<'a, Val>> = vec![];
+    for parsed in read::parse_many(&text) {
+        let failed = |_| Exn::from(Error::str(format_args!("cannot parse {value} as JSON")));
+        results.push(parsed.map_err(failed));
+        // The parser does not continue behind a mistake.
+        if results.last().is_some_and(Result::is_err) {
+            break;
+        }
+    }
+    Box::new(results.into_iter())
+}
+
+/// How deeply a text in JSON nests. Strings and comments, which the library reads as well, do not count.
+fn depth(text: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b'#' => _ = bytes.find(|byte| **byte == b'\n'),
+            b'"' => {
+                while let Some(byte) = bytes.next().filter(|byte| **byte != b'"') {
+                    if *byte == b'\\' {
+                        bytes.next();
+                    }
+                }
+            }
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    deepest
 }
 
 /// What a search returns, in the order of the text.
@@ -108,13 +185,14 @@ fn search(mut cv: Cv<'_, JqData>, wanted: SearchResult) -> ValR<Val> {
 fn compiled(pattern: &str, flags: &str) -> Result<Regex, Error> {
     if let Some(unknown) = flags.chars().find(|flag| !"ginxs".contains(*flag)) {
         return Err(Error::str(format_args!(
-            "there is no flag {unknown:?} of regular expressions; g, i, n, s and x are"
+            "there is no flag {} of regular expressions; g, i, n, s and x are",
+            Val::from(unknown.to_string())
         )));
     }
     let mut builder = RegexBuilder::new(pattern);
     builder.case_insensitive(flags.contains('i')).ignore_whitespace(flags.contains('x'));
     let built = builder.dot_matches_new_line(flags.contains('s')).build();
-    built.map_err(|_| Error::str(format_args!("{pattern:?} is not a regular expression")))
+    built.map_err(|_| Error::str(format_args!("{} is not a regular expression", Val::from(pattern.to_owned()))))
 }
 
 fn group_value(subject: &str, group: Match<'_>, name: Option<&str>) -> ValR<Val> {
@@ -151,4 +229,32 @@ fn date(value: &Val) -> ValR<Val> {
 fn text(value: &Val) -> Result<String, Error> {
     let bytes = value.as_utf8_bytes().ok_or_else(|| Error::str(format_args!("{value} is not a string")))?;
     Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_and_comments_do_not_count_as_nesting() {
+        for (text, expected) in
+            [("1 [] {\"a\": []}", 2), ("[[\"[[[\\\"[[[\", {}]]", 3), ("# [[[[ \"\n[[]]", 2), ("]]] [", 1), ("\"[[[", 0)]
+        {
+            assert_eq!(depth(text.as_bytes()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_function_has_a_whole_value_or_none() {
+        for (text, expected) in [
+            ("cannot parse \"a \\\" b\" as JSON", true),
+            ("true has no length", true),
+            ("cannot parse as number", true),
+            ("pl4nted", false),
+            ("pl4nted is not a time", false),
+            ("cannot parse \"a\" pl4nted as JSON", false),
+        ] {
+            assert_eq!(is_message(text), expected, "{text}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use clap::{
     error::{Error, ErrorKind},
     parser::ValueSource,
 };
-use ostler_protocol::FailureKind;
+use ostler_protocol::Failure;
 use serde::Serialize;
 
 use crate::{
@@ -74,12 +74,19 @@ impl Output {
 
     /// Prints a list. An empty list prints nothing as text, so the caller should print a message that says so.
     pub(crate) fn many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) {
+        exit_if_failed(self.try_many(values, text));
+    }
+
+    /// As [`many`](Self::many), for a command that has a failure of its own to report. Fails if the filter cannot handle a
+    /// value; its results before that value are printed.
+    pub(crate) fn try_many<T: Serialize>(&self, values: &[T], text: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Format::Text if values.is_empty() => {}
             Format::Text => data(&text()),
-            Format::Json => self.document(&values),
-            Format::Jsonl => values.iter().for_each(|value| self.record(value, data)),
+            Format::Json => self.try_document(&values)?,
+            Format::Jsonl => values.iter().try_for_each(|value| self.try_record(value, data))?,
         }
+        Ok(())
     }
 
     /// Prints a page of a list. Notes on stderr that there is more, or, if the list is empty, `nothing`.
@@ -100,18 +107,28 @@ impl Output {
 
     /// Prints a value as one JSON document, or what the filter makes of it.
     pub(crate) fn document<T: Serialize>(&self, value: &T) {
+        exit_if_failed(self.try_document(value));
+    }
+
+    fn try_document<T: Serialize>(&self, value: &T) -> Result<(), Failure> {
         match &self.filter.jq {
             None => data(&json(value)),
-            Some(filter) => filtered(filter, value, data),
+            Some(filter) => filtered(filter, value, data)?,
         }
+        Ok(())
     }
 
     /// Writes a value as a line of JSON, or what the filter makes of it.
-    pub(crate) fn record<T: Serialize>(&self, value: &T, mut write: impl FnMut(&str)) {
+    pub(crate) fn record<T: Serialize>(&self, value: &T, write: impl FnMut(&str)) {
+        exit_if_failed(self.try_record(value, write));
+    }
+
+    fn try_record<T: Serialize>(&self, value: &T, mut write: impl FnMut(&str)) -> Result<(), Failure> {
         match &self.filter.jq {
             None => write(&json_line(value)),
-            Some(filter) => filtered(filter, value, write),
+            Some(filter) => filtered(filter, value, write)?,
         }
+        Ok(())
     }
 
     pub(crate) fn is_text(&self) -> bool {
@@ -124,14 +141,19 @@ impl Output {
     }
 }
 
-/// Writes the results of a filter. A value that it cannot handle ends the program: like output that cannot be written, it is
-/// found when there is nothing left to do but print.
-fn filtered<T: Serialize>(filter: &JqFilter, value: &T, write: impl FnMut(&str)) {
+/// Writes the results of a filter. Fails at a value that it cannot handle; the results before it are written.
+fn filtered<T: Serialize>(filter: &JqFilter, value: &T, write: impl FnMut(&str)) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
-    let Err(why) = filter.run(&json_of(value), is_terminal, write) else { return };
-    let failure = errors::usage(format!("--jq: {why}"), "the same command with `-o json` shows what it filters");
+    let hint = "the same command with `-o json` shows what it filters";
+    filter.run(&json_of(value), is_terminal, write).map_err(|why| errors::usage(format!("--jq: {why}"), hint))
+}
+
+/// A filter that fails ends the program: like output that cannot be written, it is found when there is nothing left to do but
+/// print.
+fn exit_if_failed(printed: Result<(), Failure>) {
+    let Err(failure) = printed else { return };
     message(&errors::render(&failure, Paint::stderr()));
-    std::process::exit(FailureKind::SchemaInvalid.row().exit_code.into());
+    std::process::exit(failure.kind.row().exit_code.into());
 }
 
 #[expect(clippy::expect_used, reason = "wire types have string keys and no serializer that fails")]

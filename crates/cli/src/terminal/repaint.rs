@@ -1,24 +1,35 @@
-//! Text that is redrawn in the same place on a terminal.
+//! A table and a line below it that are redrawn in the same place on a terminal.
 
 use std::io::IsTerminal;
 
 use crate::terminal::{output, paint};
 
+#[derive(Default)]
 pub(crate) struct Repaint {
     /// The number of lines of the last text.
     lines: usize,
+    /// The last table.
+    table: String,
 }
 
 impl Repaint {
     /// `None` if stdout is not a terminal that can move the cursor.
     pub(crate) fn stdout() -> Option<Self> {
-        (std::io::stdout().is_terminal() && paint::is_capable()).then_some(Self { lines: 0 })
+        (std::io::stdout().is_terminal() && paint::is_capable()).then(Self::default)
     }
 
-    /// Replaces the last text. Each line is shortened to the terminal: a wrapped line would take two lines.
-    pub(crate) fn paint(&mut self, text: &str) {
+    /// Replaces the last table and the text below it. Each line is shortened to the terminal: a wrapped line would take two
+    /// lines.
+    pub(crate) fn paint(&mut self, table: String, below: &str) {
+        self.table = table;
+        self.paint_below(below);
+    }
+
+    /// Replaces the text below the last table, which stays.
+    pub(crate) fn paint_below(&mut self, below: &str) {
         let width = output::width().unwrap_or(80);
-        let text: String = text.lines().map(|line| output::shorten(line, width) + "\n").collect();
+        let shown = self.table.lines().chain(below.lines());
+        let text: String = shown.map(|line| output::shorten(line, width) + "\n").collect();
         output::data(&overwrite(self.lines, &text));
         self.lines = text.lines().count();
     }

@@ -1,6 +1,6 @@
 //! Writes the reply to stdout and notes to stderr. Where both go to the same place, a note never starts in the middle of a
-//! line of the reply. On a terminal a status line is drawn below both while nothing happens, and erased before anything is
-//! written.
+//! line of the reply. On a terminal the reply is wrapped between words, and a status line is drawn below both while nothing
+//! happens, and erased before anything is written.
 
 use std::{io::IsTerminal, os::fd::AsFd};
 
@@ -10,6 +10,8 @@ use crate::terminal::{output, paint, turn_view::Piece};
 
 /// How far apart a terminal's tab stops are.
 const TAB_COLUMNS: usize = 8;
+/// What words end with.
+const BLANKS: [char; 3] = [' ', '\n', '\t'];
 
 pub(crate) struct Screen {
     shows_reply: bool,
@@ -22,6 +24,8 @@ pub(crate) struct Screen {
     mid_line: bool,
     /// The columns of the reply's unfinished line.
     columns: usize,
+    /// The reply's last character belongs to a word that may go on.
+    is_in_word: bool,
     status: StatusLine,
 }
 
@@ -32,7 +36,8 @@ impl Screen {
         let both_terminals = is_terminal && std::io::stderr().is_terminal();
         let is_shared = both_terminals || is_same(&std::io::stdout(), &std::io::stderr());
         let status = StatusLine::stderr();
-        Self { shows_reply, is_terminal, is_shared, reply_open: false, mid_line: false, columns: 0, status }
+        let (reply_open, mid_line, columns, is_in_word) = (false, false, 0, false);
+        Self { shows_reply, is_terminal, is_shared, reply_open, mid_line, columns, is_in_word, status }
     }
 
     pub(crate) fn show(&mut self, pieces: Vec<Piece>) {
@@ -41,10 +46,15 @@ impl Screen {
                 Piece::Note(text) => self.note(&text),
                 Piece::Reply(text) if self.shows_reply => {
                     self.status.clear();
-                    let printed = if self.is_terminal { output::harmless(&text) } else { text.clone() };
-                    output::data(&printed);
                     let before = if self.mid_line { self.columns } else { 0 };
-                    self.columns = columns_after(before, &printed);
+                    let (printed, columns) = if self.is_terminal {
+                        wrap_reply(&output::harmless(&text), before, self.is_in_word, terminal_width())
+                    } else {
+                        (text.clone(), columns_after(before, &text))
+                    };
+                    output::data(&printed);
+                    self.columns = columns;
+                    self.is_in_word = !text.ends_with(BLANKS);
                     self.reply_open = !text.ends_with('\n');
                     self.mid_line = self.reply_open;
                 }
@@ -151,6 +161,42 @@ fn is_same(one: &impl AsFd, other: &impl AsFd) -> bool {
     }
 }
 
+/// The width of the terminal that the reply is written to. `None` if the terminal does not know it.
+fn terminal_width() -> Option<usize> {
+    output::size().map(|(width, _)| width).filter(|width| *width > 0)
+}
+
+/// The text with a line end before each word that does not fit the line, and the columns of its last line. The text begins behind
+/// `columns`; if `is_in_word`, it begins with the rest of a word. The terminal breaks words that are wider than a line, the rest of
+/// a word that has begun, and wide characters, which it may break anywhere.
+fn wrap_reply(text: &str, columns: usize, is_in_word: bool, width: Option<usize>) -> (String, usize) {
+    let Some(width) = width else { return (text.to_owned(), columns_after(columns, text)) };
+    let (mut out, mut columns, mut is_in_word) = (String::new(), columns, is_in_word);
+    for piece in text.split_inclusive(BLANKS) {
+        let word = piece.trim_end_matches(BLANKS);
+        let wide = output::columns(word);
+        let is_movable = !is_in_word && wide <= width && wide <= word.chars().count();
+        if is_movable && columns > 0 && columns + wide > width {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            columns = 0;
+        }
+        out.push_str(word);
+        columns += wide;
+        if columns > width {
+            columns = (columns - 1) % width + 1;
+        }
+        let blank = &piece[word.len()..];
+        // At the margin a space would begin the next line.
+        if blank != " " || columns < width {
+            out.push_str(blank);
+            columns = columns_after(columns, blank).min(width);
+        }
+        is_in_word = blank.is_empty();
+    }
+    (out, columns)
+}
+
 /// The columns of the last line after the text was written behind `before` columns.
 fn columns_after(before: usize, text: &str) -> usize {
     let (start, last) = match text.rsplit_once('\n') {
@@ -173,6 +219,18 @@ mod tests {
         assert_eq!(columns_after(3, "abc\nde"), 2);
         assert_eq!(columns_after(3, "abc\n"), 0);
         assert_eq!(columns_after(0, "日本\tx"), 9);
+    }
+
+    #[test]
+    fn a_reply_is_wrapped_between_words() {
+        let wrap = |text: &str, columns| wrap_reply(text, columns, false, Some(12));
+        assert_eq!(wrap("Ostler keeps narrow text whole", 0), ("Ostler keeps\nnarrow text\nwhole".into(), 5));
+        assert_eq!(wrap("keeps it", 8), ("\nkeeps it".into(), 8));
+        assert_eq!(wrap("  let x = 1;\n\tgo", 0), ("  let x = 1;\n\tgo".into(), 10));
+        assert_eq!(wrap("see https://a.example/b", 0), ("see https://a.example/b".into(), 11), "it fits no line");
+        assert_eq!(wrap("ab 读取本地文件", 0), ("ab 读取本地文件".into(), 3), "it breaks anywhere");
+        assert_eq!(wrap_reply("ow text", 10, true, Some(12)), ("ow\ntext".into(), 4), "the rest of a word");
+        assert_eq!(wrap_reply("narrow text", 10, false, None), ("narrow text".into(), 21));
     }
 
     #[test]

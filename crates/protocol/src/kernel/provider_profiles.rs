@@ -231,7 +231,8 @@ pub struct PutCredential {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "all_exposed")]
     #[schema(value_type = Option<BTreeMap<String, String>>, default = json!(null), write_only)]
     pub files: Option<BTreeMap<String, SecretString>>,
-    /// Change it only if it still has this version. The header `If-Match` means the same.
+    /// Change it only if it still has this version, or, if this is empty, only if there is no such profile yet. The header
+    /// `If-Match` means the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -242,7 +243,8 @@ pub struct PutCredential {
 pub struct PutConfig {
     /// The text of `config.toml`: Codex's own, and the table `[ostler]` that names the agent.
     pub config: String,
-    /// Change it only if the profile still has this version. The header `If-Match` means the same.
+    /// Change it only if the profile still has this version, or, if this is empty, only if there is no such profile yet. The
+    /// header `If-Match` means the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }

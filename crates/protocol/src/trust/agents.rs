@@ -175,7 +175,7 @@ impl<'de> Deserialize<'de> for SavedAgent {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ListAgents {
-    /// Only agents whose name holds this, in any case.
+    /// Only agents whose name contains this, ignoring the case of ASCII letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -147,12 +147,14 @@ impl PodResources {
     }
 }
 
-/// Whether the cluster reads the text as a quantity: a number with a suffix of thousands or of powers of two.
+/// Whether the cluster reads the text as a quantity: a number with a suffix of thousands or of powers of two, or with a power of
+/// ten such as `e3`. `E` alone is a suffix.
 fn is_quantity(text: &str) -> bool {
-    const SUFFIXES: [&str; 14] = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    const SUFFIXES: [&str; 16] = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let end = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(end);
-    number.parse::<f64>().is_ok() && SUFFIXES.contains(&suffix)
+    let is_power = suffix.strip_prefix(['e', 'E']).is_some_and(|power| power.parse::<i8>().is_ok());
+    number.parse::<f64>().is_ok() && (is_power || SUFFIXES.contains(&suffix))
 }
 
 fn is_http_url(text: &str) -> bool {
@@ -313,10 +315,10 @@ mod tests {
         let both = PodToleration { value: Some("agents".into()), ..exists.clone() };
         let tolerations = problems(|section| section.tolerations = vec![exists, PodToleration::default(), both]);
         assert_eq!(tolerations.len(), 2, "{tolerations:?}");
-        for size in ["1Gi", "500m", "2", "1.5G"] {
+        for size in ["1Gi", "500m", "2", "1.5G", "5n", "100u", "1E", "1Ei", "1e9", "1E6", "1500e-3"] {
             assert_eq!(problems(|section| section.storage_size = size.into()), [""; 0], "{size}");
         }
-        for size in ["", "lots", "1gi", "-1", "1 Gi"] {
+        for size in ["", "lots", "1gi", "-1", "1 Gi", "1e", "e9", "1e1.5", "1e9Ki", "1U"] {
             assert!(problems(|section| section.storage_size = size.into())[0].contains("storage_size"), "{size}");
         }
         let many = PodResources { cpu_request: "many".into(), ..PodResources::default() };

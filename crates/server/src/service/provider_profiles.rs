@@ -356,9 +356,10 @@ async fn check_name(app: &App, owner: &ProfileOwner, profile: &str) -> Result<()
     Ok(())
 }
 
+/// Fails unless the profile has the expected version. `None` expects nothing; an empty version expects that there is no profile.
 fn check_version(existing: Option<&Secret>, expected: Option<&str>) -> Result<(), Failure> {
     let version = existing.map(|secret| secret.resource_version.as_str());
-    if expected.is_none() || expected == version {
+    if expected.is_none_or(|expected| expected == version.unwrap_or_default()) {
         return Ok(());
     }
     let message = "the profile has been changed meanwhile; read it again";

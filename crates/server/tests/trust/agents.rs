@@ -387,6 +387,21 @@ async fn agents_come_in_pages_and_by_name(engine: Engine) {
 }
 
 #[both_engines]
+async fn names_are_found_in_any_case_of_their_ascii_letters(engine: Engine) {
+    let server = TestServer::start(engine).await;
+    for name in ["Überblick", "Reader"] {
+        let body = json!({"name": name, "capability_manifest": sample_manifest()});
+        server.post("/agents", &body).await.with_status(201);
+    }
+    // `Ü` in a URL.
+    for (query, expected) in [("%C3%9Cberblick", "Überblick"), ("%C3%9CBERB", "Überblick"), ("READER", "Reader")] {
+        let found = server.get(&format!("/agents?name={query}")).await.with_status(200);
+        assert_eq!(found["agents"].as_array().unwrap().len(), 1, "{query}: {found}");
+        assert_eq!(found["agents"][0]["name"], expected, "{query}");
+    }
+}
+
+#[both_engines]
 async fn a_manifest_near_its_limit_is_counted(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;

@@ -90,15 +90,16 @@ pub async fn get(db: &Db, id: AgentId) -> Result<Option<Agent>, StoreError> {
     Ok(db.select("WHERE agent_id = $1", vec![text(id)]).await?.pop())
 }
 
-/// Newest first, without their manifests and without those that were retired. `name`: in lower case, what the name must
-/// hold.
+/// Newest first, without their manifests and without those that were retired. `name`: what the name must contain, with its
+/// ASCII letters in lower case. Other letters match only themselves.
 pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u32) -> Result<Vec<Agent>, StoreError> {
     let (mut args, mut filters): (Vec<Value>, _) = (vec![], vec!["retired_at IS NULL".to_owned()]);
     let order = db.byte_order();
     if let Some(name) = name {
         let escaped = name.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
         args.push(format!("%{escaped}%").into());
-        filters.push(format!("LOWER(name) LIKE ${} ESCAPE '\\'", args.len()));
+        // In the order of bytes, Postgres changes ASCII letters only, as SQLite does.
+        filters.push(format!("LOWER(name{order}) LIKE ${} ESCAPE '\\'", args.len()));
     }
     if let Some(cursor) = after {
         args.extend([cursor.created_at_us.into(), cursor.id.as_str().into()]);

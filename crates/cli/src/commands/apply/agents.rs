@@ -10,9 +10,10 @@ use ostler_protocol::{
     problems::Problems,
     trust::{
         agents::{Agent, CreateAgent, DiffManifest, ListAgents, SavedAgent, TriedManifest, UpdateAgent},
-        manifest::Checked,
+        manifest::{Checked, MANIFEST_BYTES_MAX},
     },
 };
+use secrecy::ExposeSecret;
 use serde_json::Value;
 
 use super::{
@@ -22,6 +23,7 @@ use super::{
 use crate::{
     commands::{
         list::all_pages,
+        profile_files::read,
         trust::{agents::warn, manifests},
     },
     terminal::output::line,
@@ -30,6 +32,8 @@ use crate::{
 const SECTION: &str = "agents";
 /// The action that a caller needs to own agents.
 const OWN: &str = "own";
+/// Of the file with a manifest: white space and escapes do not count against the limit of the manifest itself.
+const MANIFEST_FILE_BYTES_MAX: usize = 8 * MANIFEST_BYTES_MAX;
 
 /// An agent as the file wants it. Everything that can be checked without a server is right.
 pub(super) struct WantedAgent {
@@ -92,10 +96,13 @@ fn manifest(
 ) -> Option<WantedManifest> {
     let (text, checked) = if let Some(file) = &entry.manifest_file {
         let place = [SECTION, name, "manifest_file"];
-        let path = document.resolve(file);
-        let text = manifests::read(&path).map_err(|failure| document.problem(&place, &failure.message));
-        let text = problems.note(text)?;
+        let path = problems.note(document.resolve(&place, file))?;
         let shown = line(&path.to_string_lossy(), 400);
+        let text = read(&path, MANIFEST_FILE_BYTES_MAX).and_then(|text| {
+            let not_json = |error: serde_json::Error| Failure::invalid(Rule::ManifestFile, format!("{shown}: {error}"));
+            RawJson::parse(text.expose_secret().to_owned()).map_err(not_json)
+        });
+        let text = problems.note(text.map_err(|failure| document.problem(&place, &failure.message)))?;
         let located = |problem: &Value| {
             let message = format!("{shown}: {}", manifests::problem_text(problem));
             Failure::invalid(Rule::ManifestInvalid, message)
@@ -165,7 +172,8 @@ impl WantedAgent {
         let Some(owner_id) = &caller.owner_id else {
             let reason = caller.actions.iter().find(|action| action.action == OWN).and_then(|own| own.reason.clone());
             let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-            return Err(Failure::new(FailureKind::Forbidden, format!("the token may not own agents{reason}")));
+            let message = format!("the token may not own agents{reason}");
+            return Err(Failure::rule(Rule::ApplyFile, message).with_kind(FailureKind::Forbidden));
         };
         let all = all_pages(async |cursor| {
             let query = ListAgents { name: Some(self.name.clone()), limit: Some(PAGE_ITEMS_MAX), cursor };
@@ -178,7 +186,7 @@ impl WantedAgent {
             let ids: Vec<_> = own.iter().map(|agent| agent.id.to_string()).collect();
             let message =
                 format!("{} agents of yours have this name; retire all but one: {}", ids.len(), ids.join(", "));
-            return Err(Failure::new(FailureKind::StateConflict, line(&message, 2_000)));
+            return Err(Failure::rule(Rule::ApplyFile, line(&message, 2_000)).with_kind(FailureKind::StateConflict));
         }
         Ok(own.pop())
     }
@@ -186,7 +194,7 @@ impl WantedAgent {
 
 impl AgentPlan<'_> {
     /// The object as it will be.
-    pub(super) fn foreseen(&self) -> AppliedObject {
+    pub(super) fn preview(&self) -> AppliedObject {
         let outcome = match (self.changes.is_empty(), &self.existing, &self.tried) {
             (_, None, _) => ObjectOutcome::Created,
             (true, Some(_), _) => ObjectOutcome::Unchanged,
@@ -205,7 +213,7 @@ impl AgentPlan<'_> {
     }
 
     pub(super) async fn apply(&self, client: &Client) -> Result<AppliedObject, Failure> {
-        let object = self.foreseen();
+        let object = self.preview();
         if object.outcome == ObjectOutcome::Unchanged {
             return Ok(object);
         }

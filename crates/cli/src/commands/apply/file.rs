@@ -7,8 +7,8 @@ use std::{
 };
 
 use ostler_protocol::{
-    Failure, Rule, kernel::provider_profiles::ProfileConfigFile, problems::Problems, schema_documents::schema_document,
-    trust::manifest::Manifest,
+    Failure, Rule, failures::PROBLEMS, kernel::provider_profiles::ProfileConfigFile, problems::Problems,
+    schema_documents::schema_document, trust::manifest::Manifest,
 };
 use secrecy::ExposeSecret;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -20,7 +20,10 @@ use toml::{
 use utoipa::ToSchema;
 
 use crate::{
-    commands::{explain::FormatField, profile_files::read},
+    commands::{
+        explain::FormatField,
+        profile_files::{STDIN, read},
+    },
     suggestions::similar,
     terminal::output::line,
 };
@@ -76,13 +79,16 @@ pub(crate) fn schema() -> Value {
     schema_document::<ApplyFile>("Profiles and agents for `ostler apply`")
 }
 
-/// A file that is TOML.
+/// A file that should be TOML.
 pub(super) struct ApplyDocument {
     /// As it is named in messages.
     pub name: String,
     /// Where relative paths in it begin.
     directory: PathBuf,
-    text: String,
+    /// Its contents. Empty if there are syntax errors.
+    root: Table,
+    /// The errors of its syntax, each with the number of its line.
+    syntax_errors: Vec<(usize, String)>,
     /// The line of each key, and of each item of a list.
     lines: BTreeMap<Vec<String>, usize>,
 }
@@ -97,33 +103,67 @@ pub(super) struct AppliedEntries {
 impl ApplyDocument {
     /// Reads a file; `-` is stdin, whose paths begin at the current directory.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
-        let is_stdin = path == Path::new("-");
-        let name = if is_stdin { "stdin".to_owned() } else { line(&path.to_string_lossy(), 400) };
+        let name = shown_name(path);
         if path.is_dir() {
             return Err(Failure::invalid(Rule::ApplyFile, format!("{name} is a directory; name its files")));
         }
-        let text = read(path, FILE_BYTES_MAX)?.expose_secret().to_owned();
-        let directory = path.parent().filter(|_| !is_stdin).unwrap_or(Path::new(""));
-        Ok(Self::new(name, directory, text))
+        let text = read(path, FILE_BYTES_MAX)?;
+        let directory = path.parent().filter(|_| path != Path::new(STDIN)).unwrap_or(Path::new(""));
+        Ok(Self::new(name, directory, text.expose_secret()))
     }
 
-    fn new(name: String, directory: &Path, text: String) -> Self {
-        let mut lines = BTreeMap::new();
-        let (root, _) = DeTable::parse_recoverable(&text);
+    pub(super) fn new(name: String, directory: &Path, text: &str) -> Self {
         let ends: Vec<usize> = text.match_indices('\n').map(|(at, _)| at).collect();
-        collect_lines(&mut vec![], root.get_ref(), &ends, &mut lines);
-        Self { name, directory: directory.to_owned(), text, lines }
+        let (contents, errors) = DeTable::parse_recoverable(text);
+        let mut lines = BTreeMap::new();
+        collect_lines(&mut vec![], contents.get_ref(), &ends, &mut lines);
+        let located = |error: &toml::de::Error, message: &str| {
+            let start = error.span().map_or(0, |span| span.start);
+            (line_at(&ends, start), line(message, 200))
+        };
+        let mut syntax_errors: Vec<_> = errors.iter().map(|error| located(error, error.message())).collect();
+        let root = match text.parse::<Table>() {
+            Ok(root) => root,
+            Err(error) => {
+                // The syntax allows numbers that no value can have. The parser's own message repeats the number.
+                if syntax_errors.is_empty() {
+                    syntax_errors.push(located(&error, "the value is out of range"));
+                }
+                Table::new()
+            }
+        };
+        Self { name, directory: directory.to_owned(), root, syntax_errors, lines }
     }
 
-    /// The path of a file that the document names.
-    pub(super) fn resolve(&self, path: &str) -> PathBuf {
-        self.directory.join(path)
+    /// The path of a file that the document names at a place. Fails for stdin, which can only be the document itself.
+    pub(super) fn resolve(&self, place: &[&str], path: &str) -> Result<PathBuf, Failure> {
+        if path == STDIN {
+            let message = format!("{}: stdin can only be the applied file itself; name a file", dotted(place));
+            return Err(self.problem(place, &message));
+        }
+        Ok(self.directory.join(path))
     }
 
     /// A problem at a place in the document, with the number of its line.
     pub(super) fn problem(&self, place: &[&str], message: &str) -> Failure {
         let number = self.line(place);
         Failure::invalid(Rule::ApplyFile, format!("{}, line {number}: {message}", self.name)).detail("line", number)
+    }
+
+    /// A failure that the server, or the comparison with it, has reported about the entry at a place. It keeps its kind and
+    /// details; each of its messages names the entry and its line.
+    pub(super) fn located(&self, place: &[&str], mut failure: Failure) -> Failure {
+        let number = self.line(place);
+        let located = |message: &str| format!("{}, line {number}: {}: {message}", self.name, dotted(place));
+        failure.message = located(&failure.message);
+        let mut failure = failure.detail("line", number);
+        let listed = failure.details.as_deref_mut().and_then(|details| details.get_mut(PROBLEMS)?.as_array_mut());
+        for problem in listed.into_iter().flatten().filter_map(Value::as_object_mut) {
+            let message = located(problem.get("message").and_then(Value::as_str).unwrap_or_default());
+            problem.insert("message".to_owned(), message.into());
+            problem.insert("line".to_owned(), number.into());
+        }
+        failure
     }
 
     /// The line of the deepest part of the place that exists.
@@ -149,18 +189,15 @@ impl ApplyDocument {
 
     /// Reads every entry, and notes whatever does not fit.
     pub(super) fn entries(&self, problems: &mut Problems) -> AppliedEntries {
-        let (_, errors) = DeTable::parse_recoverable(&self.text);
-        if !errors.is_empty() {
-            let ends: Vec<usize> = self.text.match_indices('\n').map(|(at, _)| at).collect();
-            for error in errors {
-                let number = line_at(&ends, error.span().map_or(0, |span| span.start));
-                let message = format!("{}, line {number}: this is not TOML: {}", self.name, line(error.message(), 200));
-                problems.note::<()>(Err(Failure::invalid(Rule::ApplyFile, message).detail("line", number)));
+        if !self.syntax_errors.is_empty() {
+            for (number, error) in &self.syntax_errors {
+                let message = format!("{}, line {number}: this is not TOML: {error}", self.name);
+                problems.note::<()>(Err(Failure::invalid(Rule::ApplyFile, message).detail("line", *number)));
             }
             return AppliedEntries::default();
         }
-        let root: Table = self.text.parse().unwrap_or_default();
-        let file: ApplyFile = self.table(&root, &[], problems);
+        let schema = schema_document::<ApplyFile>("");
+        let file: ApplyFile = self.table(&self.root, &[], &FormatField::whole(&schema).children(), problems);
         AppliedEntries {
             profiles: self.named(&file.profiles, "profiles", problems),
             agents: self.named(&file.agents, "agents", problems),
@@ -173,11 +210,13 @@ impl ApplyDocument {
         section: &str,
         problems: &mut Problems,
     ) -> Vec<(String, T)> {
+        let schema = schema_document::<T>("");
+        let fields = FormatField::whole(&schema).children();
         let mut found = vec![];
         for (name, entry) in self.in_order(entries, &[section]) {
             let place = [section, name.as_str()];
             match entry.as_table() {
-                Some(entry) => found.push((name.clone(), self.table(entry, &place, problems))),
+                Some(entry) => found.push((name.clone(), self.table(entry, &place, &fields, problems))),
                 None => {
                     let message = format!("{} must be a table: write it below a line [{0}]", dotted(&place));
                     problems.note::<()>(Err(self.problem(&place, &message)));
@@ -188,14 +227,13 @@ impl ApplyDocument {
     }
 
     /// Reads a table field by field, so that one that does not fit hides no other.
-    fn table<T: DeserializeOwned + Default + ToSchema>(
+    fn table<T: DeserializeOwned + Default>(
         &self,
         table: &Table,
         place: &[&str],
+        fields: &[(&str, FormatField<'_>)],
         problems: &mut Problems,
     ) -> T {
-        let schema = schema_document::<T>("");
-        let fields = FormatField::whole(&schema).children();
         let mut fitting = Table::new();
         for (name, value) in self.in_order(table, place) {
             let place = [place, &[name.as_str()]].concat();
@@ -218,10 +256,15 @@ impl ApplyDocument {
     }
 }
 
-/// A name that is no setting. A name that looks like that of a secret gets the way to give one.
+/// How messages name a file.
+pub(super) fn shown_name(path: &Path) -> String {
+    if path == Path::new(STDIN) { "stdin".to_owned() } else { line(&path.to_string_lossy(), 400) }
+}
+
+/// The problem of a name that is not a setting. If it looks like the name of a secret, the message names the settings for secrets.
 fn unknown<'a>(place: &[&str], known: impl Iterator<Item = &'a str>) -> String {
     let (name, above) = place.split_last().map_or(("", place), |(name, above)| (*name, above));
-    let message = format!("{} is no setting", dotted(place));
+    let message = format!("{} is not a setting", dotted(place));
     let is_secret = ["credential", "key", "api_key", "apikey", "token", "secret", "password", "auth"].contains(&name);
     if is_secret && above.first() == Some(&"profiles") {
         return format!(
@@ -283,10 +326,13 @@ fn line_at(ends: &[usize], at: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ostler_protocol::FailureKind::StateConflict;
+    use serde_json::json;
+
     use super::*;
 
     fn document(text: &str) -> ApplyDocument {
-        ApplyDocument::new("a.toml".into(), Path::new("/etc/ostler"), text.into())
+        ApplyDocument::new("a.toml".into(), Path::new("/etc/ostler"), text)
     }
 
     fn messages(text: &str) -> Vec<String> {
@@ -304,13 +350,13 @@ mod tests {
         assert_eq!(
             messages(text),
             [
-                "a.toml, line 1: profile is no setting; did you mean profiles?",
-                "a.toml, line 3: profiles.fast.confg_file is no setting; did you mean profiles.fast.config_file?",
+                "a.toml, line 1: profile is not a setting; did you mean profiles?",
+                "a.toml, line 3: profiles.fast.confg_file is not a setting; did you mean profiles.fast.config_file?",
                 "a.toml, line 4: profiles.fast.tenant must be a string",
                 "a.toml, line 5: profiles.fast.config must be a table",
                 "a.toml, line 7: profiles.slow must be a table: write it below a line [profiles.slow]",
-                "a.toml, line 9: agents.\"my reader\".manifest_flie is no setting; did you mean agents.\"my reader\".manifest_file?",
-                "a.toml, line 10: agents.\"my reader\".zzz is no setting",
+                "a.toml, line 9: agents.\"my reader\".manifest_flie is not a setting; did you mean agents.\"my reader\".manifest_file?",
+                "a.toml, line 10: agents.\"my reader\".zzz is not a setting",
                 "a.toml, line 12: agents.other.profile must be a string",
             ]
         );
@@ -322,7 +368,7 @@ mod tests {
         for name in ["credential", "api_key", "token"] {
             let found = messages(&format!("[profiles.fast]\n{name} = \"sk-pl4nted\"\n"));
             assert!(
-                found[0].starts_with(&format!("a.toml, line 2: profiles.fast.{name} is no setting: a secret")),
+                found[0].starts_with(&format!("a.toml, line 2: profiles.fast.{name} is not a setting: a secret")),
                 "{found:?}"
             );
             assert!(found[0].contains("credential_env") && !found[0].contains("pl4nted"), "{found:?}");
@@ -350,8 +396,43 @@ mod tests {
         assert_eq!(entries.agents.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["b", "a"]);
         assert_eq!(entries.agents[1].1.profile.as_deref(), Some("fast"));
         assert!(entries.profiles[0].1.config.as_ref().unwrap().contains_key("ostler"));
-        assert_eq!(document("").resolve("sub/model.toml"), Path::new("/etc/ostler/sub/model.toml"));
-        assert_eq!(document("").resolve("/model.toml"), Path::new("/model.toml"));
+    }
+
+    #[test]
+    fn paths_begin_at_the_directory_of_the_file_and_stdin_is_a_problem() {
+        let place = ["agents", "a", "manifest_file"];
+        let document = document("[agents.a]\nmanifest_file = \"-\"\n");
+        assert_eq!(document.resolve(&place, "sub/model.toml").unwrap(), Path::new("/etc/ostler/sub/model.toml"));
+        assert_eq!(document.resolve(&place, "/model.toml").unwrap(), Path::new("/model.toml"));
+        assert_eq!(
+            document.resolve(&place, "-").unwrap_err().message,
+            "a.toml, line 2: agents.a.manifest_file: stdin can only be the applied file itself; name a file"
+        );
+    }
+
+    #[test]
+    fn a_number_that_is_out_of_range_is_reported_and_nothing_is_read() {
+        for number in ["99999999999999999999", "9999999999999999999", "1e999"] {
+            let document = document(&format!("[agents.a]\n[agents.a.manifest]\ntimeout_ms = {number}\n[agents.b]\n"));
+            let mut problems = Problems::default();
+            let entries = document.entries(&mut problems);
+            assert!(entries.agents.is_empty() && entries.profiles.is_empty(), "{number}");
+            let failure = problems.check().unwrap_err();
+            assert_eq!(failure.message, "a.toml, line 3: this is not TOML: the value is out of range", "{number}");
+        }
+    }
+
+    #[test]
+    fn a_located_failure_keeps_its_details_and_names_the_place_in_each_problem() {
+        let rejected = |message: &str| Failure::rule(Rule::ResourceVersion, message).detail("traceId", "trc_1");
+        let document = document("\n[profiles.fast]\n");
+        let several = Failure::check_all(vec![rejected("one"), rejected("two")]).unwrap_err();
+        let failure = document.located(&["profiles", "fast"], several);
+        assert_eq!(failure.message, "a.toml, line 2: profiles.fast: one");
+        assert_eq!((failure.kind, failure.broken_rule()), (StateConflict, Some(Rule::ResourceVersion)));
+        let details = failure.details.unwrap();
+        assert_eq!((&details["traceId"], &details["line"]), (&json!("trc_1"), &json!(2)));
+        assert_eq!(details[PROBLEMS][1]["message"], "a.toml, line 2: profiles.fast: two");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use ostler_client::Client;
 use ostler_protocol::{Failure, Rule, callers::CallerView, problems::Problems};
 
 use agents::{AgentPlan, WantedAgent};
-use file::{AppliedEntries, ApplyDocument, dotted};
+use file::{AppliedEntries, ApplyDocument, dotted, shown_name};
 use outcome::AppliedObject;
 use profiles::{ProfilePlan, WantedProfile};
 
@@ -65,28 +65,36 @@ struct ApplyPlan<'a> {
 pub(crate) async fn apply(connection: &Connection, args: &ApplyArgs) -> Result<u8, Failure> {
     let mut problems = Problems::default();
     let wanted = WantedObjects::read(&args.files, &mut problems);
-    let client = connection.client()?;
-    let plan = match plan(&client, &wanted, &mut problems).await {
-        Ok(plan) => plan,
-        // The problems of the files are worth more than a server that does not respond.
+    let planned = match connection.client() {
+        Ok(client) => {
+            let planned = plan(&client, &wanted, &mut problems).await;
+            planned.map(|plan| (client, plan))
+        }
+        Err(failure) => Err(failure),
+    };
+    let (client, plan) = match planned {
+        Ok(planned) => planned,
         Err(failure) if problems.is_empty() => return Err(failure),
-        Err(_) => ApplyPlan { profiles: vec![], agents: vec![] },
+        // The problems of the files are worth more than a server that cannot be reached.
+        Err(_) => return Err(nothing_changed(problems.into_failure())),
     };
     problems.check().map_err(nothing_changed)?;
-    let mut done = ApplyReport { output: &args.output, objects: vec![] };
+    let mut report = ApplyReport { output: &args.output, objects: vec![] };
     if args.dry_run {
-        let profiles = plan.profiles.iter().map(ProfilePlan::foreseen);
-        for object in profiles.chain(plan.agents.iter().map(AgentPlan::foreseen)) {
-            done.add(AppliedObject { dry_run: true, ..object });
+        let profiles = plan.profiles.iter().map(ProfilePlan::preview);
+        for object in profiles.chain(plan.agents.iter().map(AgentPlan::preview)) {
+            report.add(AppliedObject { dry_run: true, ..object });
         }
-        done.finish();
+        let printed = report.finish();
         output::message("dry run; nothing was changed\n");
-        return Ok(exit_codes::OK);
+        return printed.map(|()| exit_codes::OK);
     }
-    let applied = plan.apply(connection, &client, &mut done).await;
-    done.finish();
+    let applied = plan.apply(connection, &client, &mut report).await;
+    let printed = report.finish();
+    // A rejected object is worth more than a filter that fails.
     applied?;
-    if done.objects.is_empty() {
+    printed?;
+    if report.objects.is_empty() {
         output::message("the files name no profile and no agent\n");
     }
     Ok(exit_codes::OK)
@@ -101,7 +109,12 @@ impl WantedObjects {
             problems.note::<()>(Err(errors::usage("stdin can be applied only once", "give `-f -` once")));
             return wanted;
         }
-        for path in files {
+        for (number, path) in files.iter().enumerate() {
+            if files[..number].contains(path) {
+                let message = format!("{} is given twice", shown_name(path));
+                problems.note::<()>(Err(Failure::invalid(Rule::ApplyFile, message)));
+                continue;
+            }
             let Some(document) = problems.note(ApplyDocument::read(path)) else { continue };
             let at = wanted.documents.len();
             let AppliedEntries { profiles, agents } = document.entries(problems);
@@ -120,11 +133,20 @@ impl WantedObjects {
         wanted
     }
 
-    /// A problem that the server, or the comparison with it, has found in an entry.
-    fn problem(&self, document: usize, place: [&str; 2], failure: &Failure) -> Failure {
-        let message = format!("{}: {}", dotted(&place), failure.message);
-        let located = self.documents.get(document).map(|document| document.problem(&place, &message));
-        located.unwrap_or_else(|| Failure::invalid(Rule::ApplyFile, message)).with_kind(failure.kind)
+    /// Names the place of an entry in a failure that the server, or the comparison with it, has reported about it.
+    fn located(&self, document: usize, place: [&str; 2], failure: Failure) -> Failure {
+        match self.documents.get(document) {
+            Some(document) => document.located(&place, failure),
+            None => failure,
+        }
+    }
+
+    /// The problem of an entry for an object that another file describes as well.
+    fn duplicate(&self, document: usize, place: [&str; 2]) -> Failure {
+        match self.documents.get(document) {
+            Some(document) => document.problem(&place, &duplicate_message(place)),
+            None => Failure::invalid(Rule::ApplyFile, duplicate_message(place)),
+        }
     }
 }
 
@@ -139,10 +161,13 @@ fn is_first(
     let [section, name] = place;
     let is_first = seen.insert((section.to_owned(), name.to_owned(), tenant.map(str::to_owned)));
     if !is_first {
-        let message = format!("{} is in another file, too", dotted(&place));
-        problems.note::<()>(Err(document.problem(&place, &message)));
+        problems.note::<()>(Err(document.problem(&place, &duplicate_message(place))));
     }
     is_first
+}
+
+fn duplicate_message(place: [&str; 2]) -> String {
+    format!("{} is also in another file", dotted(&place))
 }
 
 /// Compares everything with the server. Problems of single objects are noted; a failure means that nothing can be compared.
@@ -156,15 +181,22 @@ async fn plan<'a>(
         return Ok(plan);
     }
     let caller: CallerView = client.caller().await?;
+    // An entry that names the tenant of the token and one that leaves it out are the same profile.
+    let mut seen = BTreeSet::new();
     for (document, profile) in &wanted.profiles {
         let place = ["profiles", &profile.name];
         let planned = unless_lost(profile.plan(client, &caller).await)?;
-        plan.profiles.extend(problems.note(planned.map_err(|failure| wanted.problem(*document, place, &failure))));
+        let planned = planned.map_err(|failure| wanted.located(*document, place, failure));
+        let planned = planned.and_then(|plan| {
+            let is_first = seen.insert((&profile.name, plan.tenant().map(str::to_owned)));
+            if is_first { Ok(plan) } else { Err(wanted.duplicate(*document, place)) }
+        });
+        plan.profiles.extend(problems.note(planned));
     }
     for (document, agent) in &wanted.agents {
         let place = ["agents", &agent.name];
         let planned = unless_lost(agent.plan(client, &caller).await)?;
-        plan.agents.extend(problems.note(planned.map_err(|failure| wanted.problem(*document, place, &failure))));
+        plan.agents.extend(problems.note(planned.map_err(|failure| wanted.located(*document, place, failure))));
     }
     Ok(plan)
 }
@@ -179,20 +211,25 @@ fn unless_lost<T>(planned: Result<T, Failure>) -> Result<Result<T, Failure>, Fai
 
 impl ApplyPlan<'_> {
     /// Profiles first: an agent may name one of them.
-    async fn apply(&self, connection: &Connection, client: &Client, done: &mut ApplyReport<'_>) -> Result<(), Failure> {
+    async fn apply(
+        &self,
+        connection: &Connection,
+        client: &Client,
+        report: &mut ApplyReport<'_>,
+    ) -> Result<(), Failure> {
         for profile in &self.profiles {
             let applied = profile.apply(connection, client).await;
-            done.add(applied.map_err(|failure| done.stopped(&profile.foreseen(), failure))?);
+            report.add(applied.map_err(|failure| report.stopped(&profile.preview(), failure))?);
         }
         for agent in &self.agents {
             let applied = agent.apply(client).await;
-            done.add(applied.map_err(|failure| done.stopped(&agent.foreseen(), failure))?);
+            report.add(applied.map_err(|failure| report.stopped(&agent.preview(), failure))?);
         }
         Ok(())
     }
 }
 
-/// What was done so far. Text is printed at once, a JSON document at the end.
+/// The objects that were applied so far. Text is printed at once, a JSON document at the end.
 struct ApplyReport<'a> {
     output: &'a Output,
     objects: Vec<AppliedObject>,
@@ -206,10 +243,9 @@ impl ApplyReport<'_> {
         self.objects.push(object);
     }
 
-    fn finish(&self) {
-        if !self.output.is_text() {
-            self.output.many(&self.objects, String::new);
-        }
+    /// Fails if the filter of the output cannot handle a value.
+    fn finish(&self) -> Result<(), Failure> {
+        if self.output.is_text() { Ok(()) } else { self.output.try_many(&self.objects, String::new) }
     }
 
     /// Names the object that could not be applied, and says that the others before it were.

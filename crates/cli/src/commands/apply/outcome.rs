@@ -90,8 +90,9 @@ impl AppliedObject {
             (ObjectOutcome::NewVersion, is_dry) => {
                 let verb = if is_dry { "would get a new version" } else { "new version" };
                 let number = self.version.map(|version| format!(" {version}")).unwrap_or_default();
+                let profile = if self.changes.contains(&"profile") { " and another profile" } else { "" };
                 let effect = effect_on_people(self.breaking.unwrap_or_default(), &self.scopes_requiring_reauth);
-                format!("{verb}{number}, {effect}")
+                format!("{verb}{number}{profile}, {effect}")
             }
         };
         let removed = match (self.credential_removed, self.dry_run) {
@@ -120,6 +121,7 @@ mod tests {
     fn each_outcome_has_a_line() {
         use ObjectKind::{Agent, Profile};
         use ObjectOutcome::{Configured, Created, NewVersion, Unchanged};
+        let both = vec!["manifest", "profile"];
         for (object, text) in [
             (object(Profile, Created, false), "profile x created\n"),
             (object(Profile, Created, true), "profile x would be created (config, credential)\n"),
@@ -145,6 +147,14 @@ mod tests {
             (
                 AppliedObject { version: Some(3), breaking: Some(false), ..object(Agent, NewVersion, true) },
                 "agent x would get a new version 3, silent: no one is asked again\n",
+            ),
+            (
+                AppliedObject { version: Some(2), changes: both.clone(), ..object(Agent, NewVersion, false) },
+                "agent x new version 2 and another profile, silent: no one is asked again\n",
+            ),
+            (
+                AppliedObject { version: Some(2), changes: both, ..object(Agent, NewVersion, true) },
+                "agent x would get a new version 2 and another profile, silent: no one is asked again\n",
             ),
         ] {
             assert_eq!(object.text(), text);

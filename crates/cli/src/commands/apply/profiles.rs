@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     commands::{
-        profile_files::{in_file, read},
+        profile_files::{in_file, read, read_unnamed},
         profiles::report_missing,
         trust::manifests,
     },
@@ -62,8 +62,8 @@ pub(super) struct ProfilePlan<'a> {
     wanted: &'a WantedProfile,
     scope: ProfileScope,
     exists: bool,
-    /// The version that the plan was made for.
-    version: Option<String>,
+    /// The version that the plan was made for. Empty if the profile did not exist.
+    version: String,
     changes: Vec<&'static str>,
     /// The config sends the stored credential elsewhere, and the file has no new one.
     removes_credential: bool,
@@ -119,8 +119,8 @@ fn config(
     problems: &mut Problems,
 ) -> Option<WantedConfig> {
     if let Some(file) = &entry.config_file {
-        let path = document.resolve(file);
         let place = [SECTION, name, "config_file"];
+        let path = problems.note(document.resolve(&place, file))?;
         let text = read(&path, PROFILE_FILE_BYTES_MAX).map_err(|failure| document.problem(&place, &failure.message));
         let text = problems.note(text)?.expose_secret().to_owned();
         problems.note(ProfileConfig::read_new(&text).map_err(|failure| in_file(failure, &path)))?;
@@ -162,17 +162,18 @@ fn credential(
     entry: &AppliedProfile,
     problems: &mut Problems,
 ) -> Option<WantedCredential> {
-    let (field, text) = match (&entry.credential_env, &entry.credential_file) {
-        (Some(variable), _) => ("credential_env", variable_text(variable)),
-        (None, Some(file)) => {
-            let text = read(&document.resolve(file), PROFILE_FILE_BYTES_MAX).map_err(|failure| failure.message);
-            ("credential_file", text)
-        }
+    let place = [SECTION, name, if entry.credential_env.is_some() { "credential_env" } else { "credential_file" }];
+    let at_place = |message: String| document.problem(&place, &format!("{}: {message}", dotted(&place)));
+    // No message repeats the name of the variable or file: it may be the key itself, pasted into the wrong place.
+    let text = match (&entry.credential_env, &entry.credential_file) {
+        (Some(variable), _) => variable_text(variable).map_err(at_place),
+        (None, Some(file)) => document.resolve(&place, file).and_then(|path| {
+            let text = read_unnamed(&path, PROFILE_FILE_BYTES_MAX);
+            text.map_err(|failure| at_place(format!("the file cannot be read: {}", failure.message)))
+        }),
         (None, None) => return None,
     };
-    let place = [SECTION, name, field];
-    let at_place = |message: String| document.problem(&place, &format!("{}: {message}", dotted(&place)));
-    let text = problems.note(text.map_err(at_place))?;
+    let text = problems.note(text)?;
     let is_file = text.expose_secret().trim_start().starts_with('{');
     let request = match is_file {
         true => PutCredential { files: Some(BTreeMap::from([(AUTH.to_owned(), text)])), ..PutCredential::default() },
@@ -187,7 +188,7 @@ fn credential(
 
 fn variable_text(variable: &str) -> Result<SecretString, String> {
     let text = environment::current().text(variable).filter(|text| !text.trim().is_empty());
-    text.map(SecretString::from).ok_or_else(|| format!("the variable {} is not set", line(variable, 80)))
+    text.map(SecretString::from).ok_or_else(|| "no variable of this name is set".to_owned())
 }
 
 impl WantedProfile {
@@ -220,7 +221,7 @@ impl WantedProfile {
             wanted: self,
             scope,
             exists: found.is_some(),
-            version: found.as_ref().and_then(|found| found.resource_version.clone()),
+            version: found.as_ref().and_then(|found| found.resource_version.clone()).unwrap_or_default(),
             changes: [(!has_config, "config"), (!has_credential, "credential")]
                 .into_iter()
                 .filter_map(|(changes, what)| changes.then_some(what))
@@ -231,7 +232,7 @@ impl WantedProfile {
 
     /// The tenant whose profile is written. `None` for the operator's.
     fn owner(&self, caller: &CallerView) -> Result<Option<String>, Failure> {
-        let refused = |message: String| Failure::new(FailureKind::Forbidden, message);
+        let refused = |message: String| Failure::rule(Rule::ApplyFile, message).with_kind(FailureKind::Forbidden);
         if let Some(action) = caller.actions.iter().find(|action| action.action == PROVIDE && !action.allowed) {
             let reason = action.reason.as_deref().unwrap_or("the token may not set profiles");
             return Err(refused(format!("the token may not set profiles: {reason}")));
@@ -264,8 +265,13 @@ fn destination(config: &str) -> Option<Destination> {
 }
 
 impl ProfilePlan<'_> {
+    /// The tenant that owns the profile. `None` for the operator's.
+    pub(super) fn tenant(&self) -> Option<&str> {
+        self.scope.tenant_id.as_deref()
+    }
+
     /// The object as it will be.
-    pub(super) fn foreseen(&self) -> AppliedObject {
+    pub(super) fn preview(&self) -> AppliedObject {
         let outcome = match (self.changes.is_empty(), self.exists) {
             (true, _) => ObjectOutcome::Unchanged,
             (false, true) => ObjectOutcome::Configured,
@@ -279,9 +285,9 @@ impl ProfilePlan<'_> {
         }
     }
 
-    /// Makes the changes, unless another client has changed the profile since the plan was made.
+    /// Makes the changes, unless another client has created or changed the profile since the plan was made.
     pub(super) async fn apply(&self, connection: &Connection, client: &Client) -> Result<AppliedObject, Failure> {
-        let mut object = self.foreseen();
+        let mut object = self.preview();
         if let Some(set) = self.send(client).await? {
             object.credential_removed = set.credential_dropped;
             report_missing(connection, &set);
@@ -295,19 +301,42 @@ impl ProfilePlan<'_> {
         // A credential that is sent with its config is for the new destination, also if it stays the same.
         let set = match (credential, config) {
             (Some(credential), config) if changed("credential") || changed("config") => {
-                let mut request =
-                    PutCredential { resource_version: self.version.clone(), ..credential.request.clone() };
+                let resource_version = Some(self.version.clone());
+                let mut request = PutCredential { resource_version, ..credential.request.clone() };
                 if let Some(config) = config.as_ref().filter(|_| changed("config")) {
                     request.files.get_or_insert_default().insert(CONFIG.to_owned(), config.text.clone().into());
                 }
                 client.put_credential(name, &self.scope, &request).await?
             }
             (None, Some(config)) if changed("config") => {
-                let request = PutConfig { config: config.text.clone(), resource_version: self.version.clone() };
+                let request = PutConfig { config: config.text.clone(), resource_version: Some(self.version.clone()) };
                 client.put_profile_config(name, &self.scope, &request).await?
             }
             _ => return Ok(None),
         };
         Ok(Some(set))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_key_in_the_place_of_its_variable_or_file_is_not_repeated() {
+        for (field, reason) in [
+            ("credential_env", "no variable of this name is set"),
+            ("credential_file", "the file cannot be read: No such file or directory (os error 2)"),
+        ] {
+            let text = format!("[profiles.fast]\n{field} = \"sk-pl4nted\"\n");
+            let document = ApplyDocument::new("a.toml".into(), Path::new(""), &text);
+            let mut problems = Problems::default();
+            let entries = document.entries(&mut problems);
+            assert!(check(&document, "fast", &entries.profiles[0].1, &mut problems).is_none());
+            let message = problems.into_failure().message;
+            assert_eq!(message, format!("a.toml, line 2: profiles.fast.{field}: {reason}"));
+        }
     }
 }

@@ -114,6 +114,7 @@ async fn run_checks(connection: &Connection, report: &mut DoctorReport) {
     }
     if let Ok(list) = within(client.list_backends()).await {
         report.extend(agents(&list.backends, now()));
+        report.extend(places(&list.backends));
         report.extend(list.backends.iter().filter_map(|backend| external(backend, now())));
         report.extend([codex(&list.codex)]);
         let profiles = within(client.list_provider_profiles(&Default::default())).await;
@@ -365,6 +366,16 @@ fn agents(backends: &[Backend], now: Timestamp) -> Option<Check> {
     }
     let state = if ready.is_empty() { CheckState::Fail } else { CheckState::Ok };
     Some(Check::of("backends", state, found, "set one: `ostler profiles set codex < key.txt`"))
+}
+
+/// A server without places for runners starts none.
+fn places(backends: &[Backend]) -> Option<Check> {
+    let capacities = backends.iter().filter_map(|backend| backend.capacity);
+    let starts_none = capacities.map(|capacity| capacity.runners_max).max() == Some(0);
+    let fix = "raise `runner.slots` of this server, unless another server of this store starts the runners";
+    starts_none.then(|| {
+        Check::of("runners", CheckState::Warn, "this server starts no runners (runner.slots = 0)".to_owned(), fix)
+    })
 }
 
 /// An external profile, and whether a runner serves it.

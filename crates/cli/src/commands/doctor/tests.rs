@@ -1,5 +1,8 @@
 use jiff::SignedDuration;
-use ostler_protocol::{health::WorkspaceReadiness, kernel::backends::ExternalBackend};
+use ostler_protocol::{
+    health::WorkspaceReadiness,
+    kernel::backends::{BackendCapacity, ExternalBackend},
+};
 use tokio::time::Duration;
 
 use super::{checks::render, *};
@@ -53,6 +56,16 @@ fn profiles_are_ready_where_the_server_says_so() {
     let found = "2 profiles can run: scripted, qwen of hwlab; not ready: model (`ostler backends list` shows why)";
     assert_eq!((check.state, check.found.as_str()), (CheckState::Ok, found));
     assert_eq!(agents(&[], Timestamp::UNIX_EPOCH), None);
+}
+
+#[test]
+fn a_server_without_places_for_runners_is_a_warning() {
+    let of = |runners_max| {
+        let capacity = Some(BackendCapacity { runners_max, runners_active: 0 });
+        places(&[Backend::default(), Backend { capacity, ..Backend::default() }])
+    };
+    assert_eq!(of(0).unwrap().state, CheckState::Warn);
+    assert_eq!((of(4), places(&[])), (None, None));
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(crate) struct InboxArgs {
 pub(crate) async fn inbox(connection: &Connection, args: &InboxArgs) -> Result<u8, Failure> {
     let (identity, output, follow) = (args.identity.find(connection)?, args.output.clone(), args.follow);
     let is_document = output.format == Format::Json && !output.is_filtered();
-    if follow && output.format == Format::Json {
+    if follow && is_document {
         return Err(errors::usage(
             "`--follow` never ends, so it cannot write a JSON document",
             "use `-o jsonl`, which prints one object per line",

@@ -31,6 +31,8 @@ use crate::{
 
 /// The most that is printed of a changed value.
 const VALUE_CHARS_MAX: usize = 60;
+/// The values of a change are shortened to this before their place is wrapped.
+const VALUES_CHARS_LEAST: usize = 24;
 
 /// Write and check manifests; make, show, change and retire agents
 #[derive(clap::Args, Debug)]
@@ -92,7 +94,7 @@ struct ShowAgentArgs {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  ostler agents list\n  ostler agents list --name read -o jsonl | jq -r .id")]
 struct ListAgentsArgs {
-    /// Only agents whose name contains this, ignoring case
+    /// Only agents whose name contains this, ignoring the case of ASCII letters
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
     #[command(flatten)]
@@ -161,10 +163,28 @@ async fn create(connection: &Connection, args: &CreateAgentArgs) -> Result<u8, F
         backend_profile: args.profile.clone(),
         capability_manifest: args.manifest.as_ref().map(|file| manifests::read(file)).transpose()?,
     };
-    let saved = connection.client()?.create_agent(&request).await?;
+    let client = connection.client()?;
+    let saved = client.create_agent(&request).await?;
     warn(&saved.warnings);
     args.output.one(&saved, || format!("{}\n", saved.agent.id));
+    note_same_name(&client, &saved.agent).await;
     Ok(exit_codes::OK)
+}
+
+/// Notes on stderr which other agents have the name of a new one: commands then need ids. The agent was created, so a list that
+/// cannot be read is not reported.
+async fn note_same_name(client: &Client, created: &Agent) {
+    let query = ListAgents { name: Some(created.name.clone()), limit: Some(PAGE_ITEMS_MAX), cursor: None };
+    let Ok(page) = client.list_agents(&query).await else { return };
+    let others = page.agents.iter().filter(|agent| agent.name == created.name && agent.id != created.id);
+    let ids: Vec<_> = others.map(|agent| agent.id.to_string()).collect();
+    let others = match ids.len() {
+        0 => return,
+        1 => "another agent has".to_owned(),
+        several => format!("{several} other agents have"),
+    };
+    let (name, ids) = (line(&created.name, 200), line(&ids.join(", "), 2_000));
+    output::message(&format!("note: {others} the name {name}: {ids}; commands need the id of each\n"));
 }
 
 async fn show(connection: &Connection, args: &ShowAgentArgs) -> Result<u8, Failure> {
@@ -323,7 +343,13 @@ fn describe_diff(tried: &TriedManifest, width: Option<usize>) -> String {
     });
     let mut text = String::new();
     if !diff.changes.is_empty() {
-        let columns = [Column::whole(""), Column::whole("CHANGE"), Column::text(1, "WHERE"), Column::text(2, "WHAT")];
+        // A pointer is wrapped, because its end names the place.
+        let columns = [
+            Column::whole(""),
+            Column::text(4, "CHANGE"),
+            Column::wrapped(2, "WHERE"),
+            Column::long_text(1, VALUES_CHARS_LEAST, 3, "WHAT"),
+        ];
         text += &table(&columns, rows.collect(), width);
     }
     match diff.breaking {
@@ -377,6 +403,35 @@ mod tests {
         );
         assert!(text.ends_with("breaking: people will be asked again about a:read\n"), "{text}");
         assert_eq!(describe_diff(&tried(false, json!([])), None), "silent: no one is asked again\n");
+    }
+
+    #[test]
+    fn the_place_of_a_change_is_wrapped_and_never_shortened() {
+        let pointer = "/tools/0/input_schema/properties/path/enum";
+        let tried = |old: &str| -> TriedManifest {
+            let change =
+                json!({"rule": "enum-value-removed", "pointer": pointer, "old": old, "new": null, "breaking": true});
+            serde_json::from_value(json!({"breaking": true, "changes": [change], "scopes_requiring_reauth": ["a:read"],
+                "capability_manifest_hash": "h", "capability_manifest_version": 2, "warnings": []}))
+            .unwrap()
+        };
+        assert!(describe_diff(&tried("a"), Some(80)).contains(&format!("enum-value-removed  {pointer}  - \"a\"\n")));
+        let narrow = describe_diff(&tried("a"), Some(60));
+        assert!(
+            narrow.starts_with(
+                "          CHANGE             WHERE                     WHAT\n\
+                 breaking  enum-value-remov…  /tools/0/input_schema/pr  - \"a\"\n\
+                 \x20                            operties/path/enum\n"
+            ),
+            "{narrow}"
+        );
+        for width in 44..120 {
+            let text = describe_diff(&tried(&"x".repeat(50)), Some(width));
+            let table = text.split("breaking: ").next().unwrap();
+            assert!(table.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
+            let found: String = table.split_whitespace().filter(|word| pointer.contains(word)).collect();
+            assert_eq!(found, pointer, "{width}: {text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! `ostler apply`: profiles and agents become what a file describes, all problems are found before the first change, and nothing
-//! of others is touched.
+//! `ostler apply`: profiles and agents become what a file describes, all problems are found before the first change, and objects
+//! of other owners stay unchanged.
 
 use std::{
     io::Write,
@@ -206,7 +206,28 @@ fn every_problem_is_reported_before_anything_is_changed() {
     }
     let (one, other) = (write(&home, "one.toml", "[agents.a]\n"), write(&home, "two.toml", "\n[agents.a]\n"));
     let twice = piped(&home.cli(Some(&server), &["apply", "-f", &one, "-f", &other]));
-    assert!(twice.contains("two.toml, line 2: agents.a is in another file, too"), "{twice}");
+    assert!(twice.contains("two.toml, line 2: agents.a is also in another file"), "{twice}");
+    let same = piped(&home.cli(Some(&server), &["apply", "-f", &one, "-f", &one]));
+    assert!(same.contains("one.toml is given twice") && !same.contains("another file"), "{same}");
+    let large = write(&home, "large.toml", "[agents.a.manifest]\ntimeout_ms = 99999999999999999999\n");
+    let large = piped(&home.cli(Some(&server), &["apply", "-f", &large]));
+    assert!(large.starts_with("exit code 2\n") && large.contains("large.toml, line 2: this is not TOML"), "{large}");
+}
+
+#[test]
+fn a_profile_is_described_once_whether_its_tenant_is_named_or_not() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    let create = ["tokens", "create", "keys", "--role", "provide", "--tenant", "hwlab"];
+    let token = stdout_of(home.cli(Some(&server), &create));
+    let config = "config.ostler = { agent = \"model\", base_url = \"https://models.example/v1\", model = \"m\" }\n";
+    let named = write(&home, "named.toml", &format!("[profiles.fast]\ntenant = \"hwlab\"\n{config}"));
+    let unnamed = write(&home, "unnamed.toml", &format!("[profiles.fast]\n{config}"));
+    let mut apply = home.command(&["apply", "-f", &named, "-f", &unnamed]);
+    let refused = apply.env("OSTLER_SERVER", server.url()).env("OSTLER_TOKEN", token.trim()).output().unwrap();
+    let text = piped(&refused);
+    assert!(text.contains("unnamed.toml, line 1: profiles.fast is also in another file"), "{text}");
+    assert!(refused.status.code() == Some(2) && text.contains("hint: nothing was changed"), "{text}");
 }
 
 /// An agent that another user owns.
@@ -259,6 +280,28 @@ fn what_was_applied_before_a_rejected_object_is_shown() {
     let stopped = home.cli(Some(&server), &["apply", "-f", &file]);
     assert_snapshot("error_apply_stopped", &home, &piped(&stopped));
     let again = home.cli(Some(&server), &["apply", "-f", &file, "-o", "json"]);
-    let done: Value = serde_json::from_slice(&again.stdout).unwrap();
-    assert_eq!((done.as_array().unwrap().len(), &done[0]["outcome"]), (1, &json!("unchanged")));
+    let applied: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!((applied.as_array().unwrap().len(), &applied[0]["outcome"]), (1, &json!("unchanged")));
+}
+
+#[test]
+fn a_filter_that_fails_hides_no_rejected_object() {
+    let home = TestHome::new(Engine::Sqlite);
+    let server = home.serve();
+    write(&home, "model.toml", &model(1));
+    let bad = "[profiles.b-bad]\ntenant = \"hwlab\"\nconfig_file = \"model.toml\"\n";
+    let bad = write(&home, "bad.toml", bad);
+    // No object was applied, and the filter cannot handle the empty list.
+    let stopped = piped(&home.cli(Some(&server), &["apply", "-f", &bad, "--jq", ".name"]));
+    assert!(stopped.starts_with("exit code 3\n--- stdout\n--- stderr\nerror: profile b-bad of hwlab: "), "{stopped}");
+    let good = write(&home, "good.toml", "[profiles.good]\nconfig_file = \"model.toml\"\n");
+    let apply =
+        |more: &[&str]| piped(&home.cli(Some(&server), &[&["apply", "-f", &good, "--jq", ".name"], more].concat()));
+    let is_unfit = |text: &str| text.starts_with("exit code 2\n") && text.contains("error: --jq: cannot index");
+    let dry = apply(&["--dry-run"]);
+    assert!(is_unfit(&dry) && dry.contains("dry run; nothing was changed"), "{dry}");
+    assert!(!stdout_of(home.cli(Some(&server), &["profiles", "list", "-o", "name"])).contains("good"));
+    let applied = apply(&[]);
+    assert!(is_unfit(&applied), "{applied}");
+    assert!(stdout_of(home.cli(Some(&server), &["profiles", "list", "-o", "name"])).contains("good"));
 }

@@ -61,7 +61,8 @@ fn lists_results_events_and_requests_are_filtered() {
     assert_eq!(unfit.status.code(), Some(2));
     let text = piped(&unfit);
     assert!(
-        text.contains("error: --jq: cannot index \"run_") && text.contains("`-o json` shows what it filters"),
+        text.contains("error: --jq: cannot index \"…\" with \"x\"\n")
+            && text.contains("`-o json` shows what it filters"),
         "{text}"
     );
     server.stop();

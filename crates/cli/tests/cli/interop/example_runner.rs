@@ -38,14 +38,20 @@ impl Example {
         Self { home, server, token }
     }
 
-    fn start_runner(&self, pause_s: &str) -> Guarded {
+    fn runner(&self, token: &str, pause_s: &str) -> Command {
         let python = std::env::var("OSTLER_TEST_PYTHON").expect("`cargo xtask test` names its Python");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/runner/runner.py");
         let mut command = Command::new(python);
         command.env_clear().arg(script).arg("my-agent");
-        command.env("OSTLER_SERVER", self.server.url()).env("OSTLER_TOKEN", &self.token);
+        command.env("OSTLER_SERVER", self.server.url()).env("OSTLER_TOKEN", token);
         command.env("PAUSE_S", pause_s).env("LEASE_MS", "3000");
-        Guarded(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap())
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn start_runner(&self, pause_s: &str) -> Guarded {
+        let mut command = self.runner(&self.token, pause_s);
+        Guarded(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap())
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -88,6 +94,14 @@ fn the_example_runner_answers_every_turn(engine: Engine) {
         let reply = stdout_of(example.run(&["--session", "chat", prompt]));
         assert_eq!(reply, prompt.to_uppercase());
     }
+}
+
+#[test]
+fn an_example_runner_with_a_wrong_token_prints_the_reason_and_ends() {
+    let example = Example::set_up(Engine::Sqlite);
+    let ended = example.runner("wrong", "0").output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert_eq!(String::from_utf8(ended.stderr).unwrap(), "the token is not valid\n");
 }
 
 #[both_engines]

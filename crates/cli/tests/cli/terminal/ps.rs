@@ -93,7 +93,7 @@ fn sessions(home: &TestHome, server: &Server, args: &[&str]) -> Vec<String> {
 fn a_watched_list_is_refreshed_in_place() {
     let (home, server) = scene();
     let terminal = Terminal::start(&home, &server, &["ps", "-w"], &[]);
-    let first = terminal.shows("3 sessions · 1 running");
+    let first = terminal.shows("3 sessions · 0 running · 1 waiting");
     assert_snapshot("ps_watched", &home, &first);
     assert!(home.cli(Some(&server), &["read", "alpha", "beta"]).status.success());
     assert!(home.cli(Some(&server), &["deny", "gamma"]).status.success());
@@ -111,7 +111,7 @@ fn a_watched_list_is_refreshed_in_place_on_a_narrow_terminal() {
     let shown = Terminal::start_at(columns, &home, &server, &["runs", "list"], &[]).ends().screen;
     assert_eq!(shown.lines().count(), 4, "a line per run: {shown}");
     let terminal = Terminal::start_at(columns, &home, &server, &["ps", "-w"], &[]);
-    let first = terminal.shows("3 sessions · 1 running");
+    let first = terminal.shows("3 sessions · 0 running · 1 waiting");
     assert_eq!(first.lines().count(), 6, "no row is wrapped: {first}");
     assert!(home.cli(Some(&server), &["read", "alpha", "beta"]).status.success());
     assert!(home.cli(Some(&server), &["deny", "gamma"]).status.success());
@@ -146,7 +146,8 @@ fn a_watch_survives_a_server_restart() {
     let terminal = Terminal::start(&home, &server, &["ps", "-w"], &[]);
     terminal.shows("3 sessions");
     server.kill();
-    terminal.shows("connection lost; the list is refreshed when it is back");
+    let lost = terminal.shows("connection lost; the list is refreshed when it is back");
+    assert!(lost.contains("gamma    waiting for permission") && !lost.contains("3 sessions"), "the rows stay: {lost}");
     let server = home.serve_at(&address);
     terminal.shows("3 sessions");
     terminal.types(CTRL_C);

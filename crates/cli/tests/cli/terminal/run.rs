@@ -91,6 +91,19 @@ fn a_status_line_shows_the_phase_and_is_erased() {
 }
 
 #[test]
+fn a_reply_is_wrapped_between_words_at_a_terminal_only() {
+    let (home, server) = start();
+    let reply = "The disk is nearly full, because the logs of last year were never deleted.";
+    let script = json!({"script": [{"say": reply}]}).to_string();
+    let columns = 40.try_into().unwrap();
+    let ended = Terminal::start_at(columns, &home, &server, &["run", &script], &[]).ends();
+    let wrapped = "The disk is nearly full, because the\nlogs of last year were never deleted.\n";
+    assert!(ended.screen.contains(wrapped), "{}", ended.screen);
+    let piped = String::from_utf8(home.cli(Some(&server), &["run", &script]).stdout).unwrap();
+    assert_eq!(piped, format!("{reply}\n"));
+}
+
+#[test]
 fn the_status_line_returns_while_a_reply_pauses() {
     let (home, server) = start();
     let waits = json!({"script": [{"say": "First."}, {"wait": 4000}, {"say": "Last."}]}).to_string();

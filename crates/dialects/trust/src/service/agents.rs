@@ -135,7 +135,7 @@ async fn end(app: &App, ids: &[AgentId]) -> Result<(), Failure> {
 }
 
 pub(crate) async fn list(app: &App, caller: Option<&Principal>, request: ListAgents) -> Result<AgentPage, Failure> {
-    let name = request.name.map(|name| name.to_lowercase());
+    let name = request.name.map(|name| name.to_ascii_lowercase());
     let page = PageRequest::new("agents", &name, request.limit, request.cursor.as_deref())?;
     let found = store::trust::agents::list(&app.db, name.as_deref(), page.after.as_ref(), page.rows_max()).await?;
     let page = page.page(found, |last| Cursor::after(last.created_at, last.id));

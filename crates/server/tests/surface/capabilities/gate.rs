@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+
 use crate::harness::TestServer;
 
 /// The origin that the server allows while the toggle is on.
@@ -38,4 +40,9 @@ pub async fn limits_rates(server: &TestServer) -> bool {
     let of_client = server.get("/capabilities").await.headers.contains_key("x-ratelimit-remaining");
     assert_eq!(of_caller, of_client);
     of_client
+}
+
+pub async fn caller_actions(server: &TestServer) {
+    let caller = server.get("/api/v1/caller").await.with_status(200);
+    assert_eq!((&caller["actions"][0]["allowed"], &caller["ownerId"]), (&json!(true), &json!("local")));
 }

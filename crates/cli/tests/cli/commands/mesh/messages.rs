@@ -51,8 +51,12 @@ struct Follower {
 
 impl Follower {
     fn start(home: &TestHome, url: &str, name: &str) -> Self {
+        Self::start_with(home, url, name, &[])
+    }
+
+    fn start_with(home: &TestHome, url: &str, name: &str, more: &[&str]) -> Self {
         let shown = home.path(&format!("{name}.shown"));
-        let mut command = home.command(&["mesh", "inbox", "--follow", "--as", name]);
+        let mut command = home.command(&[&["mesh", "inbox", "--follow", "--as", name], more].concat());
         command.env("OSTLER_SERVER", url);
         let output = command.stdout(File::create(&shown).unwrap()).stderr(Stdio::null()).spawn().unwrap();
         Self { _process: Guarded(output), shown }
@@ -249,6 +253,12 @@ fn received_messages_are_one_complete_json_document(engine: Engine) {
     assert_eq!(shown, format!("{ALICE}: {}\n  bobby: a line of its own\n", "x".repeat(3_000)));
     let (_, endless) = refused(ostler(&["mesh", "inbox", "--as", "bobby", "--follow", "-o", "json"]));
     assert!(endless.contains("-o jsonl"), "{endless}");
+    // A filter is no document: it gets each message by itself.
+    let follower = Follower::start_with(&home, &server.url(), "bobby", &["--jq", ".contents.text"]);
+    for text in ["one", "two"] {
+        stdout_of(ostler(&["mesh", "send", "bobby", text, "--as", "alice"]));
+    }
+    follower.shows("one\ntwo\n");
 }
 
 #[both_engines]

@@ -65,7 +65,10 @@ fn an_agent_is_made_shown_compared_and_changed(engine: Engine) {
     let nothing = ostler(&["agents", "update", agent]);
     let expected = String::from_utf8_lossy(&nothing.stderr).into_owned();
     assert!(nothing.status.code() == Some(2) && expected.contains("`--manifest FILE`"), "{expected}");
-    stdout_of(ostler(&["agents", "create", "other"]));
+    let other = stdout_of(ostler(&["agents", "create", "other"]));
+    let twin = String::from_utf8(ostler(&["agents", "create", "other"]).stderr).unwrap();
+    let ids = format!("{}; commands need the id of each", other.trim());
+    assert_eq!(twin, format!("note: another agent has the name other: {ids}\n"));
     let listed = stdout_of(ostler(&["agents", "list", "--name", "read", "-o", "json"]));
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &json!(agent)));
