@@ -246,7 +246,7 @@ async fn a_runner_that_was_replaced_records_no_call_without_an_effect(engine: En
     .await;
     let body = work.body("call_a", "time_now", "{}");
     work.send(&server, &body).await.with_status(409);
-    assert_eq!(work.recorded(&server).await, [json!({}); 0]);
+    assert!(work.recorded(&server).await.is_empty());
 }
 
 #[both_engines]
