@@ -70,9 +70,10 @@ const PROBES: &[Probe] = &[
     probe("agents_first", |store, _| store.page("/agents?", false)),
     probe("agents_middle", |store, _| store.page("/agents?", true)),
     probe("agent_get", |store, _| store.get(&format!("/agents/{}", store.agent_id))),
-    probe("agent_rename", |store, number| {
+    probe("agent_change", |store, number| {
         let path = format!("/agents/{}", store.agent_id);
-        request(&store.server, "PATCH", &path, &format!(r#"{{"name":"bench-{number}"}}"#))
+        let profile = if number % 2 == 0 { "scripted" } else { "codex" };
+        request(&store.server, "PATCH", &path, &format!(r#"{{"backend_profile":"{profile}"}}"#))
     }),
     probe("relations_first", |store, _| store.page("/h2a/relations?", false)),
     probe("relations_middle", |store, _| store.page("/h2a/relations?", true)),

@@ -66,7 +66,11 @@ impl Connection {
     /// Sends a request and reads its answer: where its body begins and ends in the buffer.
     async fn send(&mut self, request: &[u8]) -> Outcome<(usize, usize)> {
         let head = self.send_to_head(request).await?;
-        let length = self.length(head).ok_or("an answer without a length")?;
+        let Some(length) = self.length(head) else {
+            // A stream; its body has the marks of its chunks in it.
+            self.read_until(LAST_CHUNK).await?;
+            return Ok((head, self.buffer.len()));
+        };
         Ok((head, self.read_body(head, length).await?))
     }
 

@@ -193,7 +193,7 @@ async fn copy_all(place: &Place, templates: &Templates, size: GrowthSize) -> Out
     copy(place, "users", &by("user_id", &templates.user_id), &users, items).await?;
     let certificates = [
         ("number", "t.number + n".to_owned()),
-        ("aid", "'p' || n || '.localhost.test'".to_owned()),
+        ("aid", "'peer-' || n || '.localhost.test'".to_owned()),
         ("serial", id("s_")),
         ("fingerprint", id("f_")),
         earlier,
