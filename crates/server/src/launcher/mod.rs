@@ -199,7 +199,7 @@ impl Runners<'_> {
         self.start(job, Some(claimed), (held, slot));
     }
 
-    /// Starts runners while something else is done that may wait for the store: their leases pass already.
+    /// Does some work that may wait for the store, and starts reserved runners meanwhile, because their leases already run.
     async fn start_reserved_during<T>(
         &mut self,
         started: &mut mpsc::UnboundedReceiver<ResidentJob>,

@@ -90,7 +90,7 @@ pub(super) fn is_superseded(request: &PermissionRequest) -> bool {
     request.status == PermissionStatus::Cancelled && request.resolved_by.as_deref() == Some(resolved_by::NEW_ATTEMPT)
 }
 
-/// The requests that a submission answers.
+/// The requests that a submission allows or denies. Cancelling a request that is superseded needs no other attempt.
 pub(super) fn answered_by(work: &Submission) -> Vec<PermissionId> {
     match work {
         Submission::Answers { answers, .. } => {
