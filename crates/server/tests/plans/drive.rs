@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     daemon,
-    harness::{Agent, Engine, Recorder, SentStatement, Setup, TestServer},
+    harness::{Engine, Identity, Recorder, SentStatement, Setup, TestServer},
     operations::{OPERATIONS, Scene},
 };
 
@@ -155,7 +155,7 @@ async fn read_two_pages(server: &TestServer, list: &str) {
 
 /// The mesh has its calls on WebSockets.
 async fn exchange_messages(server: &TestServer) {
-    let (alice, bobby) = (Agent::register(server, "alice").await, Agent::register(server, "bobby").await);
+    let (alice, bobby) = (Identity::register(server, "alice").await, Identity::register(server, "bobby").await);
     let (mut from, mut to) = (alice.connect(server, "desk").await, bobby.connect(server, "desk").await);
     for number in 0..3 {
         let message =

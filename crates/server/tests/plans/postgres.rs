@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
-use super::{LIVE, shown};
+use super::{LIVE, Plans, is_accepted, shown};
 use crate::harness::{Database, SentStatement};
 
 /// Rows of each table that grows: some forty pages.
@@ -18,8 +18,18 @@ const ROWS_PER_VALUE: i64 = 4;
 /// Every tenant has many rows.
 const TENANTS: i64 = 3;
 
-/// What of these statements reads a growing table from end to end, for people.
-pub async fn scans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Vec<String> {
+/// Settings under which Postgres would start other processes for a plan wherever it may.
+const FREE_PROCESSES: &[&str] = &[
+    "parallel_setup_cost = 0",
+    "parallel_tuple_cost = 0",
+    "min_parallel_table_scan_size = 0",
+    "min_parallel_index_scan_size = 0",
+];
+const INDEXES: &str = "SELECT i.indexrelid::regclass::text FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
+                       JOIN pg_namespace n ON n.oid = c.relnamespace \
+                       WHERE n.nspname = 'public' AND NOT i.indisunique";
+
+pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
     let database = Database::migrated();
     let mut connection = PgConnection::connect(database.url()).await.unwrap();
     fill(&mut connection, growing).await;
@@ -28,7 +38,8 @@ pub async fn scans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'st
         by_options.entry(&sent.options).or_default().push(sent);
     }
     let types = type_names(&mut connection, statements).await;
-    let mut found = BTreeSet::new();
+    let indexes: Vec<String> = sqlx::query_scalar(INDEXES).fetch_all(&mut connection).await.unwrap();
+    let mut plans = Plans { indexes: indexes.into_iter().collect(), ..Plans::default() };
     for state in ["freshly filled", "analysed"] {
         if state == "analysed" {
             execute(&mut connection, "ANALYZE").await;
@@ -41,20 +52,34 @@ pub async fn scans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'st
             for setting in settings(options) {
                 execute(&mut session, &format!("SET {setting}")).await;
             }
+            for setting in FREE_PROCESSES {
+                execute(&mut session, &format!("SET {setting}")).await;
+            }
             execute(&mut session, &format!("SET enable_seqscan = {seqscan}")).await;
             // A statement is planned once and used for all values that are bound to it.
             execute(&mut session, "SET plan_cache_mode = force_generic_plan").await;
             let check = Check { growing, seqscan: seqscan == "on" };
             for sent in statements {
                 let plan = explain(&mut session, sent, &types).await;
-                for scan in check.scans(&plan, false) {
-                    found.insert(format!("{scan} ({state}, enable_seqscan = {seqscan}): {}", shown(&sent.sql)));
+                add_indexes(&plan, &mut plans.used);
+                let problems = if is_accepted(&sent.sql) { vec![] } else { check.problems(&plan, false) };
+                for problem in problems {
+                    let place = format!("({state}, enable_seqscan = {seqscan})");
+                    plans.problems.insert(format!("{problem} {place}: {}", shown(&sent.sql)));
                 }
             }
             session.close().await.unwrap();
         }
     }
-    found.into_iter().collect()
+    plans
+}
+
+/// Adds the indexes that a plan reads.
+fn add_indexes(plan: &Value, used: &mut BTreeSet<String>) {
+    used.extend(plan["Index Name"].as_str().map(str::to_owned));
+    for part in plan["Plans"].as_array().into_iter().flatten() {
+        add_indexes(part, used);
+    }
 }
 
 /// `-c jit=off -c enable_seqscan=off` as settings.
@@ -101,12 +126,14 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The scans of a plan. `ends_early`: what is above this step stops after a few rows.
-    fn scans(&self, plan: &Value, ends_early: bool) -> Vec<String> {
+    /// The scans of a plan, and where it starts other processes: with a bound limit Postgres expects to read a tenth of the rows, and
+    /// would start processes to return one page. `ends_early`: what is above this step stops after a few rows.
+    fn problems(&self, plan: &Value, ends_early: bool) -> Vec<String> {
         let text = |field: &str| plan[field].as_str().unwrap_or_default();
         let (node, table, index) = (text("Node Type"), text("Relation Name"), text("Index Name"));
         let is_growing = self.growing.contains(table);
-        let scan = match node {
+        let is_problem = match node {
+            "Gather" | "Gather Merge" => true,
             // With the statistics of a few rows, an open range is a third of the table, and its index is as expensive as the table.
             // Connections of the server do not allow the scan, and with their settings the index must be used.
             "Seq Scan" => is_growing && !(self.seqscan && plan["Plan Rows"].as_f64().unwrap_or_default() >= MANY_ROWS),
@@ -120,9 +147,9 @@ impl Check<'_> {
             "Sort" | "Aggregate" | "Hash" | "ModifyTable" => false,
             _ => ends_early,
         };
-        let mut found: Vec<_> = scan.then(|| format!("{node} of {table} {index}")).into_iter().collect();
+        let mut found: Vec<_> = is_problem.then(|| format!("{node} of {table} {index}")).into_iter().collect();
         for part in plan["Plans"].as_array().into_iter().flatten() {
-            found.extend(self.scans(part, ends_early));
+            found.extend(self.problems(part, ends_early));
         }
         found
     }

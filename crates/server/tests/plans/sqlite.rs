@@ -7,25 +7,38 @@ use ostler_store::{Db, StoreConfig, Synchronous, statement_log::create_volatile_
 use ostler_testkit::scratch;
 use rusqlite::Connection;
 
-use super::{LIVE, shown};
+use super::{LIVE, Plans, is_accepted, shown};
 use crate::harness::SentStatement;
 
-/// What of these statements reads a growing table from end to end, for people.
-pub async fn scans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Vec<String> {
+const INDEXES: &str = "SELECT i.name FROM sqlite_schema t JOIN pragma_index_list(t.name) i \
+                       WHERE t.type = 'table' AND i.\"unique\" = 0";
+
+pub async fn plans(statements: &BTreeSet<SentStatement>, growing: &BTreeSet<&'static str>) -> Plans {
     let directory = scratch::in_memory();
     let file = directory.path().join("plans.db");
     let config = StoreConfig::Sqlite { file: file.clone(), synchronous: Synchronous::Off };
     Db::open(&config, Timestamp::UNIX_EPOCH).await.unwrap().close().await;
     let connection = Connection::open(file).unwrap();
     create_volatile_tables(&connection).unwrap();
-    let mut found = vec![];
+    let mut indexes = connection.prepare(INDEXES).unwrap();
+    let indexes = indexes.query_map([], |row| row.get("name")).unwrap().map(Result::unwrap).collect();
+    let mut plans = Plans { indexes, ..Plans::default() };
     for SentStatement { sql, .. } in statements {
         let plan = explain(&connection, sql);
+        plans.used.extend(plan.iter().filter_map(|step| index_of(step)).map(str::to_owned));
+        if is_accepted(sql) {
+            continue;
+        }
         let tables = tables_by_alias(sql, growing);
         let scans = plan.iter().filter(|step| is_scan(step, &plan, sql, &tables));
-        found.extend(scans.map(|step| format!("{step}: {}", shown(sql))));
+        plans.problems.extend(scans.map(|step| format!("{step}: {}", shown(sql))));
     }
-    found
+    plans
+}
+
+/// The index that a step reads: `SEARCH t USING COVERING INDEX name (column=?)`.
+fn index_of(step: &str) -> Option<&str> {
+    step.split_once(" INDEX ")?.1.split_whitespace().next()
 }
 
 fn explain(connection: &Connection, sql: &str) -> Vec<String> {

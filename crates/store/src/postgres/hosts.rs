@@ -21,7 +21,8 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// For each of several hosts. One that has lost its power does not answer at all.
 const HOST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Standbys are read-only, and an operator can make a primary read-only as well.
-const STATE: &str = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on'";
+const STATE: &str =
+    "SELECT pg_is_in_recovery() AS is_in_recovery, current_setting('transaction_read_only') = 'on' AS is_read_only";
 
 /// The hosts of one database, cheap to clone. All clones remember the same last host.
 #[derive(Clone)]
@@ -89,6 +90,9 @@ fn options_of(url: &str) -> Result<PgConnectOptions, sqlx::Error> {
         // A statement is planned once for each connection. By itself Postgres plans a page of a list again for every call,
         // because it takes a `LIMIT` that it does not know for a tenth of the table.
         ("plan_cache_mode", "force_generic_plan"),
+        // The planner does not know the limit that is bound to a list, expects a tenth of the table, and starts processes to read one
+        // page: 14 ms instead of 0.3 ms.
+        ("max_parallel_workers_per_gather", "0"),
         // Plans made while tables are empty would keep to what is best for empty tables.
         ("enable_hashjoin", "off"),
         ("enable_mergejoin", "off"),
@@ -111,7 +115,8 @@ async fn try_host(
             return Ok(Some(connection));
         }
         let row = sqlx::query(STATE).fetch_one(&mut connection).await?;
-        let state = HostState { is_in_recovery: row.try_get(0)?, is_read_only: row.try_get(1)? };
+        let state =
+            HostState { is_in_recovery: row.try_get("is_in_recovery")?, is_read_only: row.try_get("is_read_only")? };
         if required.accepts(state) {
             return Ok(Some(connection));
         }
