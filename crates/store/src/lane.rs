@@ -2,8 +2,8 @@
 //! flush takes them all in one transaction, and an answer means durable. There is no artificial delay.
 //!
 //! A flush is the same on both engines: load the rows its requests touch, decide each with `protocol::kernel`, write
-//! everything back, commit, publish, answer. Only loading and writing have two arms. Messages of the mesh touch mailboxes,
-//! not sessions: on SQLite they fall into the same flushes, on Postgres they have a lane of their own.
+//! everything back, commit, publish, answer. Only loading and writing have two arms. A dialect whose rows belong to no session
+//! has a lane of its own, in its folder: that lane uses the same host and the same limit on what waits.
 
 pub(crate) mod desks;
 pub(crate) mod job;
@@ -23,10 +23,6 @@ pub use self::job::{
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    mesh::messages::{
-        self,
-        posts::{MailboxJob, MailboxOutcome, MailboxRequest, Recipients},
-    },
     postgres,
     sqlite::Sqlite,
 };
@@ -37,43 +33,54 @@ pub const QUEUE_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// The way in. Dropping it lets the lanes finish what they hold and end.
 pub struct Lanes {
     way: Way,
-    queued: Queued,
+    shared: LaneContext,
+}
+
+/// What all lanes of a process share.
+#[derive(Clone)]
+pub(crate) struct LaneContext {
+    pub host: Arc<dyn Host>,
+    backlog: Arc<Backlog>,
 }
 
 /// What waits for the lanes, or is in one.
 #[derive(Default)]
-struct Queued {
+struct Backlog {
     requests: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 enum Way {
     Sqlite(Arc<Sqlite>),
-    Postgres { requests: mpsc::Sender<Job>, posts: mpsc::Sender<MailboxJob> },
+    Postgres(mpsc::Sender<Job>),
 }
 
 impl Lanes {
     pub async fn start(db: &Db, host: Arc<dyn Host>) -> Result<Self, StoreError> {
         let way = match &db.engine {
             Engine::Sqlite(sqlite) => {
-                sqlite.host(host);
+                sqlite.host(host.clone());
                 Way::Sqlite(sqlite.clone())
             }
             Engine::Postgres(connections) => {
                 // One, as SQLite has by nature: two divide what waits, and commit twice as often for the same work.
                 let (requests, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
                 tokio::spawn(postgres::Lane::connect(connections).await?.run(receiver, host.clone()));
-                let (posts, receiver) = mpsc::channel(QUEUE_REQUESTS_MAX);
-                tokio::spawn(messages::postgres::PostLane::new(connections).run(receiver, host));
-                Way::Postgres { requests, posts }
+                Way::Postgres(requests)
             }
         };
-        Ok(Self { way, queued: Queued::default() })
+        Ok(Self { way, shared: LaneContext { host, backlog: Arc::default() } })
+    }
+
+    /// For a lane of a dialect: what waits for it counts toward the limit of all lanes and is part of [`Lanes::waiting`].
+    pub(crate) fn shared(&self) -> LaneContext {
+        self.shared.clone()
     }
 
     /// How many requests wait or are being flushed, and what they weigh.
     pub fn waiting(&self) -> (usize, usize) {
-        (self.queued.requests.load(Ordering::Relaxed), self.queued.bytes.load(Ordering::Relaxed))
+        let Backlog { requests, bytes } = &*self.shared.backlog;
+        (requests.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
     }
 
     /// Submits a request and waits until it is durable, or refused.
@@ -85,56 +92,41 @@ impl Lanes {
     pub async fn submit_with(&self, request: Request, rows: AttachedRows) -> Answer {
         let (answer, answered) = oneshot::channel();
         let job = Job { request, rows, answer };
-        let weight = Weight::take(&self.queued, job.bytes());
-        if weight.total > QUEUE_BYTES_MAX {
-            return Err(overloaded());
-        }
+        let _weight = self.shared.admit(job.bytes())?;
         let queued = match &self.way {
             Way::Sqlite(sqlite) => sqlite.submit(job),
-            Way::Postgres { requests, .. } => offer(requests, job),
-        };
-        queued?;
-        answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))
-    }
-
-    /// As [`Lanes::submit`], for a message or an acknowledgement. What is sent is delivered to `recipients` once it is durable.
-    pub async fn post(
-        &self,
-        post: MailboxRequest,
-        recipients: Arc<dyn Recipients>,
-    ) -> Result<MailboxOutcome, LaneError> {
-        let weight = Weight::take(&self.queued, post.bytes());
-        if weight.total > QUEUE_BYTES_MAX {
-            return Err(overloaded());
-        }
-        let (answer, answered) = oneshot::channel();
-        let job = MailboxJob { post, recipients, answer };
-        let queued = match &self.way {
-            Way::Sqlite(sqlite) => messages::sqlite::post(sqlite, job),
-            Way::Postgres { posts, .. } => offer(posts, job),
+            Way::Postgres(requests) => offer(requests, job),
         };
         queued?;
         answered.await.unwrap_or(Err(LaneError::Store(StoreError::Stopped)))
     }
 }
 
+impl LaneContext {
+    /// Counts a request of this weight until the returned value is dropped. Refuses it as overloaded if too much waits.
+    pub(crate) fn admit(&self, bytes: usize) -> Result<Weight<'_>, LaneError> {
+        let weight = Weight::take(&self.backlog, bytes);
+        if weight.total > QUEUE_BYTES_MAX { Err(overloaded()) } else { Ok(weight) }
+    }
+}
+
 /// A request's share of what waits, given back when it is answered or its caller has gone.
-struct Weight<'a> {
-    queued: &'a Queued,
+pub(crate) struct Weight<'a> {
+    backlog: &'a Backlog,
     bytes: usize,
     total: usize,
 }
 
 impl<'a> Weight<'a> {
-    fn take(queued: &'a Queued, bytes: usize) -> Self {
-        queued.requests.fetch_add(1, Ordering::Relaxed);
-        Self { queued, bytes, total: queued.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes }
+    fn take(backlog: &'a Backlog, bytes: usize) -> Self {
+        backlog.requests.fetch_add(1, Ordering::Relaxed);
+        Self { backlog, bytes, total: backlog.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes }
     }
 }
 
 impl Drop for Weight<'_> {
     fn drop(&mut self) {
-        self.queued.requests.fetch_sub(1, Ordering::Relaxed);
-        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.backlog.requests.fetch_sub(1, Ordering::Relaxed);
+        self.backlog.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

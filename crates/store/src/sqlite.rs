@@ -130,12 +130,10 @@ impl Sqlite {
         job::offer(&works, Work::Op(job))
     }
 
-    /// As [`Sqlite::submit`], for a write that is made for the process of the lanes.
-    pub(crate) fn offer(&self, write: impl FnOnce(Arc<dyn Host>) -> Box<dyn Write>) -> Result<(), LaneError> {
-        let stopped = || LaneError::Store(StoreError::Stopped);
-        let works = self.works.lock().clone().ok_or_else(stopped)?;
-        let host = self.host.get().cloned().ok_or_else(stopped)?;
-        job::offer(&works, Work::Plain(write(host)))
+    /// As [`Sqlite::submit`], for a write beside the kernel's requests.
+    pub(crate) fn offer(&self, write: Box<dyn Write>) -> Result<(), LaneError> {
+        let works = self.works.lock().clone().ok_or(LaneError::Store(StoreError::Stopped))?;
+        job::offer(&works, Work::Plain(write))
     }
 
     pub(crate) async fn read<T: Send + 'static>(
@@ -279,7 +277,7 @@ fn migrate(connection: &mut Connection, now: Timestamp) -> Result<(), StoreError
     let tx = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     tx.execute_batch(migrate::LEDGER)?;
     let applied = query(&tx, "SELECT id, checksum FROM schema_migrations ORDER BY id", &[], |row| {
-        Ok((row.text()?, row.text()?))
+        Ok((row.at("id")?.text()?, row.at("checksum")?.text()?))
     })?;
     let outstanding = migrate::outstanding(migrate::SQLITE, &applied)?;
     if applied.is_empty() {

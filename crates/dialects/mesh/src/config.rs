@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use ostler_server::config::{Config, Section};
 
-/// Names for agents and people, and messages between them.
+/// Identities, and messages between them.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct MeshSection {

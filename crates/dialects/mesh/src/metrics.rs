@@ -18,13 +18,13 @@ pub(crate) const ALL: &[Metric] = &[
     ),
     Metric::gauge(
         "ostler_mesh_connections",
-        "Connections of agents to the mesh's gateway on this server, after `auth.connect`.",
+        "Connections of identities to the mesh's gateway on this server, after `auth.connect`.",
         |app, samples| samples.add(Mesh::of(app).connections.count() as i64),
     ),
     Metric::counter(
         "ostler_mesh_sends_total",
         "status",
-        "Messages that agents sent through this server, by what was answered.",
+        "Messages that identities sent through this server, by what was answered.",
         |app, samples| Mesh::of(app).sends.each(|status, count| samples.add_labelled("status", status, count)),
     ),
     Metric::counter(

@@ -194,7 +194,7 @@ impl Pki {
 
     /// Issues a certificate for a name of this domain. `None` if the key or the name does not qualify.
     pub fn certify(&self, aid: &Aid, key: &PublicKey, now: Timestamp) -> Option<Certificate> {
-        self.issuer.issue(CertificateKind::Agent, aid.as_str(), key, &serial(), now)
+        self.issuer.issue(CertificateKind::Identity, aid.as_str(), key, &serial(), now)
     }
 
     /// The signed list of trusted roots, which contains only this domain's root. Its URLs for revocations start with `base`.

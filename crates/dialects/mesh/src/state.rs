@@ -1,6 +1,9 @@
 //! The state of the mesh in this process: its authorities' keys, connections, rate limits, and signed responses.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+};
 
 use jiff::SignedDuration;
 use ostler_protocol::{
@@ -10,6 +13,7 @@ use ostler_protocol::{
         methods::{Method, MethodRow},
     },
 };
+use ostler_store::mesh::messages::MailboxLane;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use tokio::sync::Semaphore;
@@ -50,6 +54,7 @@ pub(crate) struct Mesh {
     /// The keys, or why this server has no mesh.
     pki: Result<Pki, String>,
     pub connections: Arc<Connections>,
+    mailboxes: OnceLock<MailboxLane>,
     /// Names that were valid when they were last read.
     valid: Cache<Aid, Timestamp>,
     /// Held while a task writes to the log of certificates, so that writes take turns.
@@ -74,6 +79,7 @@ impl Mesh {
         Self {
             pki,
             connections,
+            mailboxes: OnceLock::new(),
             valid: Cache::new(CALLERS_REMEMBERED),
             certifying: tokio::sync::Mutex::default(),
             revocations: Mutex::default(),
@@ -98,6 +104,12 @@ impl Mesh {
 
     pub(crate) fn pki(&self) -> Result<&Pki, Failure> {
         self.pki.as_ref().map_err(|why| Failure::rule(Rule::MeshOff, why.as_str()))
+    }
+
+    /// The lane of sends and acknowledgements. It starts with the first of them, so that a server whose mesh is not used has no
+    /// task and no connection for it.
+    pub(crate) fn mailboxes(&self, app: &App) -> &MailboxLane {
+        self.mailboxes.get_or_init(|| MailboxLane::start(&app.db, &app.lanes))
     }
 
     /// Whether this name was valid a moment ago.

@@ -1,9 +1,9 @@
-//! What agents say of themselves: put with their token, read by everybody under their name.
+//! The agent.md of an identity: written with its token, readable for every client under its name.
 
 use ostler_protocol::FailureKind;
 use serde_json::json;
 
-use crate::harness::{Agent, Answer, Engine, TestServer, both_engines};
+use crate::harness::{Answer, Engine, Identity, TestServer, both_engines};
 
 fn text(aid: &str, visibility: &str) -> String {
     format!(
@@ -24,16 +24,16 @@ async fn get(server: &TestServer, token: Option<&str>, host: &str) -> Answer {
 }
 
 #[both_engines]
-async fn an_agent_says_what_it_is(engine: Engine) {
+async fn an_identity_publishes_its_agent_md(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let tokens = agent.login(&server).await;
-    get(&server, None, &agent.aid).await.refused(FailureKind::NotFound);
+    let identity = Identity::register(&server, "alice").await;
+    let tokens = identity.login(&server).await;
+    get(&server, None, &identity.aid).await.refused(FailureKind::NotFound);
     for visibility in ["public", "unlisted"] {
-        let body = text(&agent.aid, visibility);
-        let kept = put(&server, Some(&tokens.access), &body).await.with_status(200);
-        assert_eq!((&kept["ok"], &kept["aid"]), (&true.into(), &agent.aid.clone().into()));
-        let read = get(&server, None, &format!("{}:7000", agent.aid)).await;
+        let body = text(&identity.aid, visibility);
+        let stored = put(&server, Some(&tokens.access), &body).await.with_status(200);
+        assert_eq!((&stored["ok"], &stored["aid"]), (&true.into(), &identity.aid.clone().into()));
+        let read = get(&server, None, &format!("{}:7000", identity.aid)).await;
         assert_eq!((read.status, &read.text), (200, &body));
         assert_eq!(read.headers["content-type"], "text/markdown; charset=utf-8");
     }
@@ -45,8 +45,8 @@ async fn an_agent_says_what_it_is(engine: Engine) {
 #[both_engines]
 async fn a_description_of_any_type_keeps_its_optional_fields(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let access = agent.login(&server).await.access;
+    let identity = Identity::register(&server, "alice").await;
+    let access = identity.login(&server).await.access;
     let optional = "updated_at: 2026-03-20T12:00:00Z
 skills:
   - name: review
@@ -65,18 +65,18 @@ license: MIT
 signature: MEUCIQDx7Vn2sQ0pZ1m3bq9cHkq6Jb1c2fK0b4dE5gH6iJ7kLgIgA1B2C3D4E5F6G7H8I9J0KLMNOPQRSTUVWXYZ0123456=
 colour: green
 ";
-    let body = text(&agent.aid, "public").replace("type: \"assistant\"\n", &format!("type: gardener\n{optional}"));
+    let body = text(&identity.aid, "public").replace("type: \"assistant\"\n", &format!("type: gardener\n{optional}"));
     put(&server, Some(&access), &body).await.with_status(200);
-    let read = get(&server, None, &agent.aid).await;
+    let read = get(&server, None, &identity.aid).await;
     assert_eq!((read.status, &read.text), (200, &body));
 }
 
 #[both_engines]
 async fn what_is_no_description_is_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let access = agent.login(&server).await.access;
-    let good = text(&agent.aid, "public");
+    let identity = Identity::register(&server, "alice").await;
+    let access = identity.login(&server).await.access;
+    let good = text(&identity.aid, "public");
     for token in [None, Some("x"), Some(&*server.operator_token())] {
         put(&server, token, &good).await.refused(FailureKind::Unauthenticated);
     }
@@ -99,13 +99,13 @@ async fn what_is_no_description_is_refused(engine: Engine) {
     let caller = server.with_token(Some(&access));
     let request = caller.request("PUT", "/agent.md").header("content-type", "application/json").body(good);
     caller.send(request).await.refused(FailureKind::UnsupportedMediaType);
-    get(&server, None, &agent.aid).await.refused(FailureKind::NotFound);
+    get(&server, None, &identity.aid).await.refused(FailureKind::NotFound);
 }
 
 #[both_engines]
 async fn a_private_one_is_its_owners(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let (own, other) = (alice.login(&server).await.access, bobby.login(&server).await.access);
     put(&server, Some(&own), &text(&alice.aid, "private")).await.with_status(200);
     for token in [None, Some(&*other)] {

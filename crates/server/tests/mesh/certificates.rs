@@ -23,7 +23,7 @@ use ostler_server::{
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::harness::{Agent, Engine, TestServer, both_engines, id};
+use crate::harness::{Engine, Identity, TestServer, both_engines, id};
 
 async fn get(server: &TestServer, path: &str) -> String {
     let answer = server.with_token(None).get(path).await;
@@ -47,23 +47,23 @@ async fn the_chain_and_the_root_are_served_and_lie_in_the_data_directory(engine:
     }
     let unknown = server.with_token(None).get("/pki/cert/nobody.localhost.test").await;
     assert!(unknown.refused(FailureKind::NotFound).message.contains("not registered"));
-    let agent = Agent::register(&server, "alice").await;
-    let other = format!("/pki/cert/{}?cert_fingerprint=sha256:00", agent.aid);
+    let identity = Identity::register(&server, "alice").await;
+    let other = format!("/pki/cert/{}?cert_fingerprint=sha256:00", identity.aid);
     server.with_token(None).get(&other).await.refused(FailureKind::NotFound);
 }
 
 #[both_engines]
 async fn a_revoked_certificate_is_on_the_list_and_in_the_answers(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let issuer = Certificate::list_from_pem(&get(&server, "/pki/chain").await).unwrap().remove(0);
-    let serial = |agent: &Agent| Certificate::from_pem(&agent.cert).unwrap().serial();
-    let listed = async |agent: &Agent| {
+    let serial = |identity: &Identity| Certificate::from_pem(&identity.cert).unwrap().serial();
+    let listed = async |identity: &Identity| {
         let der = server.with_token(None).bytes("/pki/crl").await;
         let list = Revocations::verify(&der, &issuer, server.clock.now()).unwrap();
         let document: serde_json::Value = serde_json::from_str(&get(&server, "/pki/crl.json").await).unwrap();
         assert_eq!(document["crl_pem"], ostler_crypto::crl::to_pem(&der));
-        list.revoked_at(&serial(agent)).is_some()
+        list.revoked_at(&serial(identity)).is_some()
     };
     let status = async |serial: &Serial| {
         let answer: serde_json::Value =
@@ -98,7 +98,7 @@ fn openssl(arguments: &[&str], directory: &TempDir) -> String {
 async fn openssl_believes_what_we_make(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.clock.catch_up(0);
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     server.post(&format!("/api/v1/identities/{}/revoke", bobby.aid), &json!({})).await.ok();
     let scratch = TempDir::new().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(scratch.path().join(name), bytes).unwrap();
@@ -115,8 +115,8 @@ async fn openssl_believes_what_we_make(engine: Engine) {
     let list =
         openssl(&["crl", "-inform", "DER", "-in", "list.der", "-CAfile", "above.pem", "-noout", "-text"], &scratch);
     assert!(list.contains("verify OK") && list.contains("Serial Number"), "{list}");
-    for (agent, expected) in [("alice.pem", "good"), ("bobby.pem", "revoked")] {
-        openssl(&["ocsp", "-issuer", "issuer.pem", "-sha256", "-cert", agent, "-reqout", "request.der"], &scratch);
+    for (leaf, expected) in [("alice.pem", "good"), ("bobby.pem", "revoked")] {
+        openssl(&["ocsp", "-issuer", "issuer.pem", "-sha256", "-cert", leaf, "-reqout", "request.der"], &scratch);
         let request = std::fs::read(scratch.path().join("request.der")).unwrap();
         let asked = server.with_token(None).request("POST", "/pki/ocsp");
         let asked = asked.header("content-type", "application/ocsp-request").body(request.clone());
@@ -127,11 +127,11 @@ async fn openssl_believes_what_we_make(engine: Engine) {
         assert_eq!(answer.headers()["content-type"], "application/ocsp-response");
         write("got.der", &answer.bytes().await.unwrap());
         for response in ["posted.der", "got.der"] {
-            let respin = ["ocsp", "-respin", response, "-issuer", "issuer.pem", "-sha256", "-cert", agent];
+            let respin = ["ocsp", "-respin", response, "-issuer", "issuer.pem", "-sha256", "-cert", leaf];
             let believed = ["-CAfile", "root.pem", "-verify_other", "above.pem", "-no_nonce"];
             let read = openssl(&[&respin[..], &believed[..]].concat(), &scratch);
-            let is_said = read.contains("Response verify OK") && read.contains(&format!("{agent}: {expected}"));
-            assert!(is_said, "{response}: {read}");
+            let is_stated = read.contains("Response verify OK") && read.contains(&format!("{leaf}: {expected}"));
+            assert!(is_stated, "{response}: {read}");
         }
     }
     server.with_token(None).get("/pki/ocsp/MAA=").await.refused(FailureKind::NotFound);
@@ -169,7 +169,7 @@ async fn the_gateway_is_found_under_every_name_of_the_domain(engine: Engine) {
 }
 
 #[test]
-fn an_issuer_that_somebody_else_has_made_is_taken_over() {
+fn an_issuer_that_another_server_has_made_is_taken_over() {
     let scratch = TempDir::new().unwrap();
     let mut config = Config::default();
     config.server.data_dir = Some(scratch.path().to_owned());
@@ -247,8 +247,8 @@ async fn servers_of_one_store_share_their_keys_or_have_no_mesh(engine: Engine) {
     assert!(refused.message.contains("mesh.pki_directory"), "{}", refused.message);
     let second = first.of_one_mesh().await;
     assert_eq!(get(&second, "/pki/chain").await, get(&first, "/pki/chain").await);
-    let agent = Agent::register(&first, "alice").await;
-    let begun = agent.begin(&first).await;
-    let answer = crate::harness::fresh(&second, "auth.aid_login2", agent.proof(&begun, "1")).await;
+    let identity = Identity::register(&first, "alice").await;
+    let begun = identity.begin(&first).await;
+    let answer = crate::harness::fresh(&second, "auth.aid_login2", identity.proof(&begun, "1")).await;
     assert!(answer["result"]["access_token"].is_string(), "begun here, ended there: {answer}");
 }

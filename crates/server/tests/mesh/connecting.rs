@@ -1,9 +1,9 @@
-//! `auth.connect`: with the connection's own nonce, a good token and a version that both speak; and where an agent's
-//! connections may stand beside each other.
+//! `auth.connect`: with the connection's own nonce, a good token and a version that both speak; and where an identity's
+//! connections may exist beside each other.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Engine, Setup, TestServer, Tokens, Wire, both_engines, eventually, introduction};
+use crate::harness::{Engine, Identity, Setup, TestServer, Tokens, Wire, both_engines, eventually, introduction};
 
 async fn refused(wire: &mut Wire, params: Value) -> (i64, String) {
     wire.refused("auth.connect", params).await
@@ -12,7 +12,7 @@ async fn refused(wire: &mut Wire, params: Value) -> (i64, String) {
 #[both_engines]
 async fn an_introduction_needs_its_nonce_a_token_and_a_version(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let tokens = Identity::register(&server, "alice").await.login(&server).await;
     let (mut wire, other) = (Wire::open(&server).await, Wire::open(&server).await);
     let good = introduction(&wire, &tokens, "dev-1", "", "fanout");
     let with = |change: fn(&mut Value)| {
@@ -70,7 +70,7 @@ fn patiently(setup: &mut Setup) {
 #[both_engines]
 async fn connections_clash_by_their_names(engine: Engine) {
     let server = TestServer::with(engine, patiently).await;
-    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let tokens = Identity::register(&server, "alice").await.login(&server).await;
     let connect = async |device: &str, slot: &str, mode: &str| connect(&server, &tokens, device, slot, mode).await;
     assert_eq!(connect("", "a", "fanout").await.err(), Some((json!(4009), json!("slot_requires_device_id"))));
     let _whole = connect("dev-1", "", "fanout").await.unwrap().stay();
@@ -81,8 +81,8 @@ async fn connections_clash_by_their_names(engine: Engine) {
     assert_eq!(connect("dev-3", "", "queue").await.err(), clash("delivery_mode_conflict"));
     // Legacy connections stand for no device, and beside each other.
     let _legacy = [connect("", "", "fanout").await.unwrap(), connect("", "", "fanout").await.unwrap()];
-    // Another agent's are its own.
-    let bobby = Agent::register(&server, "bobby").await;
+    // Another identity's are its own.
+    let bobby = Identity::register(&server, "bobby").await;
     let _other = bobby.connect(&server, "dev-1").await;
 }
 
@@ -94,7 +94,7 @@ async fn connections_clash_across_servers(engine: Engine) {
     }
     let mut here = TestServer::with(engine, patiently).await;
     let there = here.of_one_mesh().await;
-    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let tokens = Identity::register(&here, "alice").await.login(&here).await;
     let connect = async |server: &TestServer, device: &str, slot: &str, mode: &str| {
         connect(server, &tokens, device, slot, mode).await
     };
@@ -134,7 +134,7 @@ async fn connections_clash_across_servers(engine: Engine) {
         })
         .await;
     }
-    // Of one that is gone, nobody holds a place.
+    // The place of a connection that is gone is free.
     here.restart().await;
     let _other = eventually("the place is free", async || connect(&there, "dev-2", "a", "fanout").await.ok()).await;
     drop(moved);
@@ -142,7 +142,7 @@ async fn connections_clash_across_servers(engine: Engine) {
 
 /// As when the store failed at the moment a connection closed.
 #[both_engines]
-async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
+async fn a_stale_presence_row_does_not_block_a_connection(engine: Engine) {
     if engine == Engine::Sqlite {
         return;
     }
@@ -153,7 +153,7 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
     })
     .await;
     let there = here.of_one_mesh().await;
-    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let tokens = Identity::register(&here, "alice").await.login(&here).await;
     let _live = connect(&here, &tokens, "desk", "", "fanout").await.unwrap().stay();
     let ghost = "INSERT INTO mesh_presence (server, number, aid, device_id, slot_id, mode)
         SELECT server, number + 1000, aid, 'phone', slot_id, mode FROM mesh_presence RETURNING aid";
@@ -163,9 +163,9 @@ async fn whoever_left_unheard_is_in_nobodys_way(engine: Engine) {
 }
 
 #[both_engines]
-async fn who_leaves_gives_the_place_back(engine: Engine) {
+async fn a_connection_that_leaves_frees_its_place(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let tokens = Identity::register(&server, "alice").await.login(&server).await;
     let mut first = Wire::open(&server).await;
     let params = introduction(&first, &tokens, "dev-1", "", "fanout");
     first.call("auth.connect", params).await;
@@ -180,9 +180,9 @@ async fn who_leaves_gives_the_place_back(engine: Engine) {
 
 /// As when its network has gone: it takes what is sent to it, and answers nothing.
 #[both_engines]
-async fn who_comes_back_gets_the_place_of_a_connection_that_is_dead(engine: Engine) {
+async fn a_client_that_returns_gets_the_place_of_a_dead_connection(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_probe_ms = 50).await;
-    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let tokens = Identity::register(&server, "alice").await.login(&server).await;
     for (device, slot) in [("dev-1", ""), ("dev-2", "a")] {
         let mut dead = connect(&server, &tokens, device, slot, "fanout").await.unwrap();
         let mut back = connect(&server, &tokens, device, slot, "fanout").await.unwrap();
@@ -195,14 +195,14 @@ async fn who_comes_back_gets_the_place_of_a_connection_that_is_dead(engine: Engi
 }
 
 #[both_engines]
-async fn who_comes_to_another_server_gets_it_too(engine: Engine) {
+async fn a_client_that_returns_at_another_server_gets_that_place_too(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
         return;
     }
     let here = TestServer::with(engine, |setup| setup.config.limits.socket_probe_ms = 50).await;
     let there = here.of_one_mesh().await;
-    let tokens = Agent::register(&here, "alice").await.login(&here).await;
+    let tokens = Identity::register(&here, "alice").await.login(&here).await;
     let mut dead = connect(&here, &tokens, "dev-1", "", "fanout").await.unwrap();
     // One try gives the other server four seconds to answer.
     let back = eventually("the place is free", async || connect(&there, &tokens, "dev-1", "", "fanout").await.ok());
@@ -214,9 +214,9 @@ async fn who_comes_to_another_server_gets_it_too(engine: Engine) {
 #[both_engines]
 async fn a_connection_introduces_itself_once(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let tokens = agent.login(&server).await;
-    let mut wire = agent.connect(&server, "dev-1").await;
+    let identity = Identity::register(&server, "alice").await;
+    let tokens = identity.login(&server).await;
+    let mut wire = identity.connect(&server, "dev-1").await;
     let params = introduction(&wire, &tokens, "dev-2", "", "fanout");
     assert_eq!(wire.refused("auth.connect", params).await.0, -32009);
 }
@@ -224,10 +224,10 @@ async fn a_connection_introduces_itself_once(engine: Engine) {
 #[both_engines]
 async fn a_draining_server_lets_its_connections_go(engine: Engine) {
     let mut server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let (mut session, mut fresh) = (agent.connect(&server, "dev-1").await, Wire::open(&server).await);
+    let identity = Identity::register(&server, "alice").await;
+    let (mut session, mut fresh) = (identity.connect(&server, "dev-1").await, Wire::open(&server).await);
     server.restart().await;
     // Codes after which clients come back.
     assert_eq!((session.socket.closed().await, fresh.socket.closed().await), (1001, 1001));
-    agent.connect(&server, "dev-1").await;
+    identity.connect(&server, "dev-1").await;
 }

@@ -1,31 +1,31 @@
-//! Who is pushed what: whatever comes too fast waits in the store, nobody who reads is cut off for it, and what a server failed
-//! to tell the others is found all the same.
+//! Pushes: messages that arrive faster than the client reads wait in the store, its connection stays open, and messages whose
+//! wake-up was lost are found nevertheless.
 
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use ostler_protocol::{RawJson, Timestamp, mesh::messages::Parcel};
+use ostler_protocol::{RawJson, Timestamp, mesh::messages::SendContents};
 use ostler_server::clock::Clock;
 use ostler_store::{
     Db,
     lane::{Committed, Host, Lanes},
-    mesh::messages::{Letter, MailboxRequest, Outgoing, Recipients},
+    mesh::messages::{MailboxLane, MailboxRequest, Recipients, SendOp, StoredMessage},
 };
 use serde_json::json;
 
 use super::messages::{ALICE, BOBBY, connect_as, event, numbers, people, queue, text};
-use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually};
+use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, eventually};
 
-async fn told(wire: &mut Wire, count: usize) -> Vec<i64> {
-    let mut told = vec![];
-    while told.len() < count {
-        told.push(event(wire, "message.received").await["seq"].as_i64().unwrap());
+async fn received_numbers(wire: &mut Wire, count: usize) -> Vec<i64> {
+    let mut received = vec![];
+    while received.len() < count {
+        received.push(event(wire, "message.received").await["seq"].as_i64().unwrap());
     }
-    told
+    received
 }
 
 #[both_engines]
-async fn a_reader_that_pauses_is_told_everything_in_order(engine: Engine) {
+async fn a_reader_that_pauses_receives_everything_in_order(engine: Engine) {
     const COUNT: usize = 300;
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
@@ -37,9 +37,9 @@ async fn a_reader_that_pauses_is_told_everything_in_order(engine: Engine) {
         let params = json!({"to": BOBBY, "payload": payload, "message_id": format!("m-{number}")});
         alice.call("message.send", params).await;
     }
-    assert_eq!(told(&mut desk, COUNT).await, (1..=COUNT as i64).collect::<Vec<_>>());
+    assert_eq!(received_numbers(&mut desk, COUNT).await, (1..=COUNT as i64).collect::<Vec<_>>());
     alice.call("message.send", text(BOBBY, "last")).await;
-    assert_eq!(told(&mut desk, 1).await, [COUNT as i64 + 1]);
+    assert_eq!(received_numbers(&mut desk, 1).await, [COUNT as i64 + 1]);
 }
 
 #[both_engines]
@@ -53,7 +53,7 @@ async fn a_long_queue_is_handed_out_bit_by_bit(engine: Engine) {
         assert_eq!(alice.call("message.send", text(BOBBY, &format!("m-{number}"))).await["status"], "sent");
     }
     let mut wire = connect_as(&bobby, &server, "two", queue("round_robin")).await;
-    assert_eq!(told(&mut wire, 180).await, (1..=180).collect::<Vec<_>>());
+    assert_eq!(received_numbers(&mut wire, 180).await, (1..=180).collect::<Vec<_>>());
     wire.call("message.ack", json!({"seq": 180})).await;
     assert_eq!(wire.call("message.pull", json!({})).await["count"], 0);
 }
@@ -67,7 +67,7 @@ async fn gone(alice: &mut Wire) {
 }
 
 /// Bobby is away, and takes messages by a queue.
-async fn away(server: &TestServer) -> (Wire, Agent) {
+async fn away(server: &TestServer) -> (Wire, Identity) {
     let (alice, bobby) = people(server).await;
     let mut alice = alice.connect(server, "desk").await;
     drop(connect_as(&bobby, server, "one", queue("round_robin")).await);
@@ -126,34 +126,35 @@ impl Host for Mute {
 }
 
 impl Recipients for Mute {
-    fn deliver(&self, _: &Letter) -> bool {
+    fn deliver(&self, _: &StoredMessage) -> bool {
         false
     }
 }
 
-/// Keeps a message from Alice to Bobby, and tells nobody.
+/// Stores a message from Alice to Bobby, and sends no wake-up.
 async fn keep(server: &TestServer, id: &str) {
     let mute = Mute(server.clock.now());
     let db = Db::open(&server.config.store().unwrap(), mute.now()).await.unwrap();
     let mute = Arc::new(mute);
     let lanes = Lanes::start(&db, mute.clone()).await.unwrap();
-    let outgoing = Outgoing {
+    let mailboxes = MailboxLane::start(&db, &lanes);
+    let outgoing = SendOp {
         message_id: id.into(),
         from: ALICE.parse().unwrap(),
         to: BOBBY.parse().unwrap(),
         kind: None,
         encrypted: false,
         payload: RawJson::of(&json!({"type": "text", "text": id})),
-        parcel: Parcel::Whole,
+        contents: SendContents::Whole,
         life: SignedDuration::from_hours(24),
     };
-    lanes.post(MailboxRequest::Send(Box::new(outgoing)), mute).await.unwrap();
-    drop(lanes);
+    mailboxes.submit(MailboxRequest::Send(Box::new(outgoing)), mute).await.unwrap();
+    drop((mailboxes, lanes));
     db.close().await;
 }
 
 #[both_engines]
-async fn a_message_that_nobody_was_told_of_is_found(engine: Engine) {
+async fn a_message_without_a_wake_up_is_found(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
         return;
@@ -162,20 +163,20 @@ async fn a_message_that_nobody_was_told_of_is_found(engine: Engine) {
     let (_, bobby) = people(&server).await;
     let mut desk = bobby.connect(&server, "desk").await;
     keep(&server, "m-1").await;
-    assert_eq!(told(&mut desk, 1).await, [1]);
+    assert_eq!(received_numbers(&mut desk, 1).await, [1]);
 }
 
 #[both_engines]
-async fn a_message_sent_again_is_told_to_whoever_was_not(engine: Engine) {
+async fn a_message_sent_again_is_pushed_to_connections_that_lack_it(engine: Engine) {
     if engine == Engine::Sqlite {
         return;
     }
-    // Nobody looks by the clock.
+    // The store is not reread periodically.
     let server = TestServer::with(engine, |setup| setup.config.limits.recheck_ms = 3_600_000).await;
     let (alice, bobby) = people(&server).await;
     let (mut alice, mut desk) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
     keep(&server, "m-1").await;
     let again = alice.call("message.send", text(BOBBY, "m-1")).await;
     assert_eq!((&again["status"], &again["seq"]), (&json!("duplicate"), &json!(1)));
-    assert_eq!(told(&mut desk, 1).await, [1]);
+    assert_eq!(received_numbers(&mut desk, 1).await, [1]);
 }

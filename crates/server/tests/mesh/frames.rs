@@ -5,7 +5,7 @@ use ostler_mesh::config::MeshSection;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::harness::{Agent, Engine, Socket, TestServer, Wire, introduction, one_engine};
+use crate::harness::{Engine, Identity, Socket, TestServer, Wire, introduction, one_engine};
 
 #[one_engine]
 async fn the_server_speaks_first(engine: Engine) {
@@ -22,7 +22,7 @@ async fn the_server_speaks_first(engine: Engine) {
 }
 
 #[one_engine]
-async fn what_is_no_call_is_answered_as_json_rpc_says(engine: Engine) {
+async fn invalid_calls_have_the_errors_of_json_rpc(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut wire = Wire::open(&server).await;
     for (text, code, id) in [
@@ -53,20 +53,20 @@ async fn calls_of_a_session_wait_for_the_introduction(engine: Engine) {
     for method in ["meta.ping", "message.send", "auth.download_cert"] {
         assert_eq!(wire.refused(method, json!({})).await.0, -32001, "{method}");
     }
-    let agent = Agent::register(&server, "alice").await;
-    let mut wire = agent.connect(&server, "dev-1").await;
+    let identity = Identity::register(&server, "alice").await;
+    let mut wire = identity.connect(&server, "dev-1").await;
     let pong = wire.call("meta.ping", json!({})).await;
     assert_eq!(pong["pong"], true);
     let status = wire.call("meta.status", json!({})).await;
     assert_eq!(
         (&status["mode"], &status["aid"], &status["protocol_version"]),
-        (&json!("gateway"), &json!(agent.aid), &json!("1.0"))
+        (&json!("gateway"), &json!(identity.aid), &json!("1.0"))
     );
     let roots = wire.call("meta.trust_roots", json!({})).await;
     assert_eq!(roots["root_cas"][0]["status"], "active");
     assert!(roots["authority_signature"].is_string());
     let own = wire.call("auth.download_cert", json!({})).await;
-    assert_eq!(own["cert"], agent.cert.as_str());
+    assert_eq!(own["cert"], identity.cert.as_str());
 }
 
 #[one_engine]
@@ -79,22 +79,22 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     let (code, message) = wire.refused("auth.aid_login2", json!({"nonce": "x".repeat(8 * 1024)})).await;
     assert_eq!(code, -32602, "{message}");
     for name in ["alice", "bobby"] {
-        Agent::register(&server, name).await;
+        Identity::register(&server, name).await;
     }
-    let (code, _) = wire.refused("auth.create_aid", Agent::stranger("carol").registration()).await;
+    let (code, _) = wire.refused("auth.create_aid", Identity::stranger("carol").registration()).await;
     assert_eq!(code, -32029);
     server.clock.advance_ms(1_800_001);
-    Agent::register(&server, "carol").await;
-    // A frame that is longer than any call closes the connection, an agent's as well as a stranger's.
+    Identity::register(&server, "carol").await;
+    // A frame that is longer than any call closes the connection, an identity's as well as a stranger's.
     let frame = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"a":"{}"}}}}"#, "x".repeat(2_200_000));
     wire.socket.send(Message::text(frame.clone())).await;
     assert_eq!(wire.socket.closed().await, 1009);
     server.clock.advance_ms(3_600_001);
-    let david = Agent::register(&server, "david").await;
-    let mut agent = david.connect(&server, "").await;
-    agent.socket.send(Message::text(frame)).await;
-    assert_eq!(agent.socket.closed().await, 1009);
-    let mut agent = david.connect(&server, "").await;
+    let david = Identity::register(&server, "david").await;
+    let mut connected = david.connect(&server, "").await;
+    connected.socket.send(Message::text(frame)).await;
+    assert_eq!(connected.socket.closed().await, 1009);
+    let mut connected = david.connect(&server, "").await;
     // Some that are no calls are answered; too many are not listened to.
     let mut wire = Wire::open(&server).await;
     for _ in 0..601 {
@@ -102,15 +102,15 @@ async fn what_is_too_large_or_too_often_is_refused(engine: Engine) {
     }
     assert_eq!(wire.socket.hear().await["error"]["code"], -32700);
     assert_eq!(wire.socket.closed().await, 1008);
-    // An agent is counted apart: the published client begins with a call that nobody here knows.
-    let (code, _) = agent.refused("group.list_my", json!({})).await;
+    // An identity is counted apart: the first call of the published client is one that this server does not know.
+    let (code, _) = connected.refused("group.list_my", json!({})).await;
     assert_eq!(code, -32601);
 }
 
 #[one_engine]
-async fn a_frame_that_nobody_would_read_is_told_so(engine: Engine) {
+async fn an_oversized_frame_closes_the_connection_with_its_code(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let mut session = Agent::register(&server, "alice").await.connect(&server, "dev-1").await;
+    let mut session = Identity::register(&server, "alice").await.connect(&server, "dev-1").await;
     for wire in [&mut session, &mut Wire::open(&server).await] {
         wire.socket.pour(Message::text("x".repeat(4 * 1024 * 1024 + 1))).await;
         assert_eq!(wire.socket.closed().await, 1009);
@@ -118,7 +118,7 @@ async fn a_frame_that_nobody_would_read_is_told_so(engine: Engine) {
 }
 
 #[one_engine]
-async fn connections_are_numbered(engine: Engine) {
+async fn connections_are_limited(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.sockets_max = 2).await;
     let open = async || Socket::open(&server, "/aun", &[]).await;
     let (first, second) = (open().await.unwrap(), open().await.unwrap());
@@ -133,9 +133,9 @@ async fn connections_are_numbered(engine: Engine) {
 }
 
 #[one_engine]
-async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
+async fn silent_connections_are_limited(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.sockets_fresh_max = 4).await;
-    let tokens = Agent::register(&server, "alice").await.login(&server).await;
+    let tokens = Identity::register(&server, "alice").await.login(&server).await;
     // What it took to log in may not have left yet.
     let open = async || Socket::open(&server, "/aun", &[]).await.unwrap();
     let (mut first, second) = (open().await, open().await);
@@ -157,7 +157,7 @@ async fn connections_that_have_said_nothing_are_numbered(engine: Engine) {
 }
 
 #[one_engine]
-async fn a_web_page_and_a_foreign_name_are_kept_out(engine: Engine) {
+async fn a_web_page_and_a_foreign_name_are_rejected(engine: Engine) {
     let server = TestServer::start(engine).await;
     let origin = [("origin", "https://evil.example")];
     assert_eq!(Socket::open(&server, "/aun", &origin).await.err(), Some(403));

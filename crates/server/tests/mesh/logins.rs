@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Executor, PgConnection};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::harness::{Agent, Engine, TestServer, Tokens, Wire, both_engines, eventually, fresh, id, introduction};
+use crate::harness::{Engine, Identity, TestServer, Tokens, Wire, both_engines, eventually, fresh, id, introduction};
 
 async fn second(server: &TestServer, proof: Value) -> i64 {
     let answer = fresh(server, "auth.aid_login2", proof).await;
@@ -23,15 +23,16 @@ async fn opens(server: &TestServer, tokens: &Tokens) -> bool {
 }
 
 #[both_engines]
-async fn the_auth_service_proves_itself_and_the_agent_does(engine: Engine) {
+async fn the_auth_service_and_the_identity_prove_themselves(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let begun = agent.begin(&server).await;
+    let identity = Identity::register(&server, "alice").await;
+    let begun = identity.begin(&server).await;
     let auth = Certificate::from_pem(&id(&begun.answer, "auth_cert")).unwrap();
     assert_eq!((auth.name(), &begun.answer["auth_curve"]), ("auth.localhost.test", &json!("P-384")));
     assert!(auth.public_key().verifies_base64(b"Y2xpZW50", &id(&begun.answer, "client_nonce_signature")));
     // Digits that a number would not keep.
-    let answer = fresh(&server, "auth.aid_login2", agent.proof(&begun, "1794700691.72879930")).await["result"].clone();
+    let proof = identity.proof(&begun, "1794700691.72879930");
+    let answer = fresh(&server, "auth.aid_login2", proof).await["result"].clone();
     assert_eq!((&answer["expires_in"], &answer["new_cert"]), (&json!(3600), &Value::Null), "{answer}");
     let access = id(&answer, "access_token");
     assert!(opens(&server, &Tokens { access, refresh: String::new(), answer }).await);
@@ -43,7 +44,7 @@ async fn the_auth_service_proves_itself_and_the_agent_does(engine: Engine) {
 #[both_engines]
 async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let begun = alice.begin(&server).await;
     let mut other = bobby.proof(&begun, "1");
     other["aid"] = json!(bobby.aid);
@@ -64,8 +65,8 @@ async fn a_nonce_is_good_once_for_its_login_and_for_a_minute(engine: Engine) {
 #[both_engines]
 async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 10).await;
-    let agent = Agent::register(&server, "alice").await;
-    agent.login(&server).await;
+    let identity = Identity::register(&server, "alice").await;
+    identity.login(&server).await;
     let spent = async || server.store("SELECT ticket FROM mesh_spent").await;
     // Tokens that were used long ago have been swept.
     let planted = |ticket: &str, ms_ago: i64| {
@@ -83,7 +84,7 @@ async fn what_was_used_is_remembered_where_a_clock_is_behind(engine: Engine) {
 #[both_engines]
 async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let first = async |aid: &str, cert: &str| {
         let params = json!({"aid": aid, "cert": cert, "client_nonce": "bm9uY2U="});
         fresh(&server, "auth.aid_login1", params).await["error"].clone()
@@ -95,15 +96,15 @@ async fn a_stranger_and_a_forged_certificate_get_nowhere(engine: Engine) {
     assert_eq!(first(&alice.aid, "no certificate").await["code"], -32602);
     // Another server's certificate for the same name.
     let elsewhere = TestServer::start(engine).await;
-    let other = Agent::register(&elsewhere, "alice").await;
+    let other = Identity::register(&elsewhere, "alice").await;
     assert_eq!(first(&alice.aid, &other.cert).await["code"], -32001);
 }
 
 #[both_engines]
 async fn tokens_go_round_until_their_chain_ends(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let first = agent.login(&server).await;
+    let identity = Identity::register(&server, "alice").await;
+    let first = identity.login(&server).await;
     let refresh = async |token: &str| fresh(&server, "auth.refresh_token", json!({"refresh_token": token})).await;
     let next = refresh(&first.refresh).await["result"].clone();
     assert_eq!((&next["success"], &next["expires_in"]), (&json!(true), &json!(3600)));
@@ -128,8 +129,8 @@ async fn tokens_go_round_until_their_chain_ends(engine: Engine) {
 #[both_engines]
 async fn a_refresh_token_shown_twice_ends_the_login(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let (first, other) = (agent.login(&server).await, agent.login(&server).await);
+    let identity = Identity::register(&server, "alice").await;
+    let (first, other) = (identity.login(&server).await, identity.login(&server).await);
     let refresh = async |token: &str| {
         let answer = fresh(&server, "auth.refresh_token", json!({"refresh_token": token})).await;
         answer["result"].clone()
@@ -151,60 +152,61 @@ const DAY_MS: i64 = 86_400_000;
 #[both_engines]
 async fn a_certificate_is_renewed_past_half_its_life(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
+    let identity = Identity::register(&server, "alice").await;
     server.clock.advance_ms(182 * DAY_MS);
-    assert_eq!(agent.login(&server).await.answer["new_cert"], Value::Null);
+    assert_eq!(identity.login(&server).await.answer["new_cert"], Value::Null);
     server.clock.advance_ms(2 * DAY_MS);
-    let renewed = id(&agent.login(&server).await.answer, "new_cert");
-    let (old, new) = (Certificate::from_pem(&agent.cert).unwrap(), Certificate::from_pem(&renewed).unwrap());
+    let renewed = id(&identity.login(&server).await.answer, "new_cert");
+    let (old, new) = (Certificate::from_pem(&identity.cert).unwrap(), Certificate::from_pem(&renewed).unwrap());
     assert_eq!((new.name(), new.public_key()), (old.name(), old.public_key()));
     assert!(new.not_after() > old.not_after());
-    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str(), "a client that lost it gets the same");
-    let cert = server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text;
+    let again = identity.login(&server).await.answer;
+    assert_eq!(again["new_cert"], renewed.as_str(), "a client that lost it gets the same");
+    let cert = server.with_token(None).get(&format!("/pki/cert/{}", identity.aid)).await.text;
     assert_eq!(cert, renewed);
-    let agent = Agent { cert: renewed, ..agent };
-    assert_eq!(agent.login(&server).await.answer["new_cert"], Value::Null);
+    let identity = Identity { cert: renewed, ..identity };
+    assert_eq!(identity.login(&server).await.answer["new_cert"], Value::Null);
     // Past its end, for a while: it is renewed. Later: not any more.
     server.clock.advance_ms((365 + 89) * DAY_MS);
-    let last = agent.login(&server).await;
+    let last = identity.login(&server).await;
     assert!(last.answer["new_cert"].is_string());
     server.clock.advance_ms(2 * DAY_MS);
-    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    let params = json!({"aid": identity.aid, "cert": identity.cert, "client_nonce": "bm9uY2U="});
     assert_eq!(fresh(&server, "auth.aid_login1", params).await["error"]["code"], -32001);
 }
 
-async fn renewal(server: &TestServer, agent: &Agent) -> Value {
-    let begun = agent.begin(server).await;
+async fn renewal(server: &TestServer, identity: &Identity) -> Value {
+    let begun = identity.begin(server).await;
     json!({"request_id": begun.request_id, "nonce": begun.nonce,
-        "signature": agent.key.sign_base64(begun.nonce.as_bytes())})
+        "signature": identity.key.sign_base64(begun.nonce.as_bytes())})
 }
 
 #[both_engines]
-async fn whoever_shows_an_old_certificate_again_gets_the_same_next_one(engine: Engine) {
+async fn a_renewal_with_the_same_old_certificate_returns_the_same_next_one(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
+    let identity = Identity::register(&server, "alice").await;
     server.clock.advance_ms(183 * DAY_MS);
-    let mut wire = agent.connect(&server, "dev-1").await;
-    let renewed = id(&wire.call("auth.renew_cert", renewal(&server, &agent).await).await, "cert");
+    let mut wire = identity.connect(&server, "dev-1").await;
+    let renewed = id(&wire.call("auth.renew_cert", renewal(&server, &identity).await).await, "cert");
     for method in ["auth.renew_cert", "auth.request_cert"] {
-        assert_eq!(wire.call(method, renewal(&server, &agent).await).await["cert"], renewed.as_str(), "{method}");
+        assert_eq!(wire.call(method, renewal(&server, &identity).await).await["cert"], renewed.as_str(), "{method}");
     }
-    assert_eq!(agent.login(&server).await.answer["new_cert"], renewed.as_str());
+    assert_eq!(identity.login(&server).await.answer["new_cert"], renewed.as_str());
     let made = "SELECT serial FROM mesh_certificates WHERE aid = 'alice.localhost.test'";
     assert_eq!(server.store(made).await.len(), 2);
     // When that one is past half of its life too, there is another, whichever is shown.
     server.clock.advance_ms(183 * DAY_MS);
-    let old = renewal(&server, &agent).await;
-    let agent = Agent { cert: renewed, ..agent };
+    let old = renewal(&server, &identity).await;
+    let identity = Identity { cert: renewed, ..identity };
     // The login of the first connection has expired.
-    let mut wire = agent.connect(&server, "dev-1").await;
+    let mut wire = identity.connect(&server, "dev-1").await;
     let third = id(&wire.call("auth.renew_cert", old).await, "cert");
-    assert_ne!(third, agent.cert);
-    assert_eq!(wire.call("auth.renew_cert", renewal(&server, &agent).await).await["cert"], third.as_str());
+    assert_ne!(third, identity.cert);
+    assert_eq!(wire.call("auth.renew_cert", renewal(&server, &identity).await).await["cert"], third.as_str());
 }
 
 #[both_engines]
-async fn an_agent_renews_and_changes_its_key_itself(engine: Engine) {
+async fn an_identity_renews_its_certificate_and_changes_its_key(engine: Engine) {
     renews_and_changes_its_key(engine, "auth.renew_cert", "auth.rekey").await;
 }
 
@@ -215,29 +217,29 @@ async fn one_method_does_for_both(engine: Engine) {
 
 async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let mut wire = agent.connect(&server, "dev-1").await;
-    assert_eq!(wire.refused(renew, renewal(&server, &agent).await).await.0, -32009, "it is not due");
+    let identity = Identity::register(&server, "alice").await;
+    let mut wire = identity.connect(&server, "dev-1").await;
+    assert_eq!(wire.refused(renew, renewal(&server, &identity).await).await.0, -32009, "it is not due");
     server.clock.advance_ms(183 * DAY_MS);
     // The login of the first connection has expired.
-    let mut wire = agent.connect(&server, "dev-1").await;
-    let renewal = renewal(&server, &agent).await;
+    let mut wire = identity.connect(&server, "dev-1").await;
+    let renewal = renewal(&server, &identity).await;
     let renewed = wire.call(renew, renewal.clone()).await;
-    assert_ne!(renewed["cert"], agent.cert.as_str());
+    assert_ne!(renewed["cert"], identity.cert.as_str());
     assert_eq!(wire.refused(renew, renewal).await.0, -32001, "the nonce was used");
-    let agent = Agent { cert: id(&renewed, "cert"), ..agent };
-    let (begun, next) = (agent.begin(&server).await, Agent::stranger("alice"));
+    let identity = Identity { cert: id(&renewed, "cert"), ..identity };
+    let (begun, next) = (identity.begin(&server).await, Identity::stranger("alice"));
     let public_key = next.key.public_key().to_base64();
-    let signature = agent.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
+    let signature = identity.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
     let changed = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
         "signature": signature});
     let mut stolen = changed.clone();
-    stolen["public_key"] = json!(Agent::stranger("x").key.public_key().to_base64());
+    stolen["public_key"] = json!(Identity::stranger("x").key.public_key().to_base64());
     assert_eq!(wire.refused(rekey, stolen).await.0, -32001, "the old key signs for the new one");
     let answer = wire.call(rekey, changed).await;
-    let next = Agent { cert: id(&answer, "cert"), ..next };
+    let next = Identity { cert: id(&answer, "cert"), ..next };
     assert!(opens(&server, &next.login(&server).await).await);
-    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    let params = json!({"aid": identity.aid, "cert": identity.cert, "client_nonce": "bm9uY2U="});
     let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
     assert!(id(&refused, "message").contains("revoked"), "{refused}");
 }
@@ -245,14 +247,14 @@ async fn renews_and_changes_its_key(engine: Engine, renew: &str, rekey: &str) {
 #[both_engines]
 async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Engine) {
     let mut server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
-    let agent = Agent::register(&server, "alice").await;
-    let mut wire = agent.connect(&server, "dev-1").await;
-    let shown = async |server: &TestServer| id(&agent.begin(server).await.answer, "auth_cert");
+    let identity = Identity::register(&server, "alice").await;
+    let mut wire = identity.connect(&server, "dev-1").await;
+    let shown = async |server: &TestServer| id(&identity.begin(server).await.answer, "auth_cert");
     let first = shown(&server).await;
     // It is for two years, and renewed in the second.
     server.clock.advance_ms(366 * DAY_MS);
     let next = eventually("it has the next certificate", async || {
-        let begun = agent.begin(&server).await;
+        let begun = identity.begin(&server).await;
         let next = Certificate::from_pem(&id(&begun.answer, "auth_cert")).unwrap();
         let signature = id(&begun.answer, "client_nonce_signature");
         assert!(next.public_key().verifies_base64(b"Y2xpZW50", &signature), "what is shown is what signs");
@@ -274,26 +276,26 @@ async fn the_auth_service_renews_its_own_certificate_while_it_serves(engine: Eng
 }
 
 /// Revokes a name as soon as a statement that begins so waits for a lock, and lets go of it.
-async fn revoke_while_it_waits(server: &TestServer, agent: &Agent, mut holder: PgConnection, statement: &str) {
+async fn revoke_while_it_waits(server: &TestServer, identity: &Identity, mut holder: PgConnection, statement: &str) {
     let waiting = format!(
         "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' \
          AND query LIKE '{statement}%'"
     );
     eventually("it waits", async || server.store(&waiting).await.pop()).await;
-    revoke(server, agent).await;
+    revoke(server, identity).await;
     holder.execute("COMMIT").await.unwrap();
 }
 
 /// The certificate was looked at, and is revoked before the nonce is used up.
 #[tokio::test]
-async fn a_login_does_not_outlive_a_revocation_that_came_meanwhile() {
+async fn a_login_does_not_outlive_a_concurrent_revocation() {
     let server = TestServer::start(Engine::Postgres).await;
-    let agent = Agent::register(&server, "alice").await;
-    let begun = agent.begin(&server).await;
+    let identity = Identity::register(&server, "alice").await;
+    let begun = identity.begin(&server).await;
     let mut holder = server.connection().await;
     holder.execute("BEGIN; LOCK TABLE mesh_spent IN EXCLUSIVE MODE").await.unwrap();
-    let login = fresh(&server, "auth.aid_login2", agent.proof(&begun, "1"));
-    let meanwhile = revoke_while_it_waits(&server, &agent, holder, "INSERT INTO mesh_spent");
+    let login = fresh(&server, "auth.aid_login2", identity.proof(&begun, "1"));
+    let meanwhile = revoke_while_it_waits(&server, &identity, holder, "INSERT INTO mesh_spent");
     let (answer, ()) = tokio::join!(login, meanwhile);
     if answer["result"].is_object() {
         let (access, refresh) = (id(&answer["result"], "access_token"), id(&answer["result"], "refresh_token"));
@@ -303,11 +305,11 @@ async fn a_login_does_not_outlive_a_revocation_that_came_meanwhile() {
     }
 }
 
-/// The token was good when it was looked at; then the name is revoked, before the connection has a seat and after.
+/// The token was good when it was looked at; then the name is revoked, before and after the connection is introduced.
 #[tokio::test]
-async fn a_connection_does_not_outlive_a_revocation_that_came_meanwhile() {
+async fn a_connection_does_not_outlive_a_concurrent_revocation() {
     let server = TestServer::start(Engine::Postgres).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let (mut wire, tokens) = (Wire::open(&server).await, alice.login(&server).await);
     let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
     let mut holder = server.connection().await;
@@ -326,24 +328,24 @@ async fn a_connection_does_not_outlive_a_revocation_that_came_meanwhile() {
     assert_eq!(wire.socket.closed().await, 4003);
 }
 
-async fn revoke(server: &TestServer, agent: &Agent) {
-    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+async fn revoke(server: &TestServer, identity: &Identity) {
+    server.post(&format!("/api/v1/identities/{}/revoke", identity.aid), &json!({})).await.ok();
 }
 
 #[both_engines]
 async fn whose_certificate_was_revoked_is_out(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let tokens = agent.login(&server).await;
-    let mut wire = agent.connect(&server, "dev-1").await;
-    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    let identity = Identity::register(&server, "alice").await;
+    let tokens = identity.login(&server).await;
+    let mut wire = identity.connect(&server, "dev-1").await;
+    server.post(&format!("/api/v1/identities/{}/revoke", identity.aid), &json!({})).await.ok();
     let told = wire.socket.hear().await;
     assert_eq!((&told["method"], &told["params"]["code"]), (&json!("event/gateway.disconnect"), &json!(4003)));
     assert_eq!(wire.socket.closed().await, 4003);
     assert!(!opens(&server, &tokens).await);
     let refresh = fresh(&server, "auth.refresh_token", json!({"refresh_token": tokens.refresh})).await;
     assert_eq!(refresh["result"]["success"], false);
-    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    let params = json!({"aid": identity.aid, "cert": identity.cert, "client_nonce": "bm9uY2U="});
     let refused = fresh(&server, "auth.aid_login1", params).await["error"].clone();
     assert_eq!((&refused["code"], &refused["message"]), (&json!(-32004), &json!("the certificate was revoked")));
 }
@@ -351,15 +353,16 @@ async fn whose_certificate_was_revoked_is_out(engine: Engine) {
 #[both_engines]
 async fn an_earlier_certificate_does_not_undo_a_revocation(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
+    let identity = Identity::register(&server, "alice").await;
     server.clock.advance_ms(183 * DAY_MS);
-    assert!(agent.login(&server).await.answer["new_cert"].is_string(), "it has two now");
-    let begun = agent.begin(&server).await;
-    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({"reason": "key-compromise"})).await.ok();
-    assert_eq!(second(&server, agent.proof(&begun, "1")).await, -32004, "it was begun before");
-    let params = json!({"aid": agent.aid, "cert": agent.cert, "client_nonce": "bm9uY2U="});
+    assert!(identity.login(&server).await.answer["new_cert"].is_string(), "it has two now");
+    let begun = identity.begin(&server).await;
+    let path = format!("/api/v1/identities/{}/revoke", identity.aid);
+    server.post(&path, &json!({"reason": "key-compromise"})).await.ok();
+    assert_eq!(second(&server, identity.proof(&begun, "1")).await, -32004, "it was begun before");
+    let params = json!({"aid": identity.aid, "cert": identity.cert, "client_nonce": "bm9uY2U="});
     assert_eq!(fresh(&server, "auth.aid_login1", params).await["error"]["code"], -32004);
-    let serial = Certificate::from_pem(&agent.cert).unwrap().serial().to_string();
+    let serial = Certificate::from_pem(&identity.cert).unwrap().serial().to_string();
     let status = server.with_token(None).get(&format!("/pki/ocsp/{serial}")).await.ok();
     assert_eq!(status["status"], "revoked");
     let auth = server.post("/api/v1/identities/auth.localhost.test/revoke", &json!({})).await;
@@ -369,11 +372,11 @@ async fn an_earlier_certificate_does_not_undo_a_revocation(engine: Engine) {
 #[both_engines]
 async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let (mut own, mut thief) = (agent.connect(&server, "dev-1").await, agent.connect(&server, "dev-2").await);
-    let (begun, next) = (agent.begin(&server).await, Agent::stranger("alice"));
+    let identity = Identity::register(&server, "alice").await;
+    let (mut own, mut thief) = (identity.connect(&server, "dev-1").await, identity.connect(&server, "dev-2").await);
+    let (begun, next) = (identity.begin(&server).await, Identity::stranger("alice"));
     let public_key = next.key.public_key().to_base64();
-    let signature = agent.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
+    let signature = identity.key.sign_base64(format!("{}{public_key}", begun.nonce).as_bytes());
     let rekey = json!({"request_id": begun.request_id, "nonce": begun.nonce, "public_key": public_key,
         "signature": signature});
     own.call("auth.rekey", rekey).await;
@@ -383,17 +386,17 @@ async fn a_new_key_ends_what_the_old_one_began(engine: Engine) {
 
 /// As when a server dies between writing down that a certificate is revoked and ending its logins.
 #[both_engines]
-async fn a_login_is_over_with_its_certificate_whoever_ends_it(engine: Engine) {
+async fn a_login_ends_with_its_certificate_even_if_another_program_revokes_it(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let (tokens, other) = (agent.login(&server).await, agent.login(&server).await);
+    let identity = Identity::register(&server, "alice").await;
+    let (tokens, other) = (identity.login(&server).await, identity.login(&server).await);
     let mut wire = Wire::open(&server).await;
     assert!(opens(&server, &tokens).await);
-    let serial = Certificate::from_pem(&agent.cert).unwrap().serial();
+    let serial = Certificate::from_pem(&identity.cert).unwrap().serial();
     let revoked = format!(
         "INSERT INTO mesh_certificates (number, operation, aid, serial, revoked_serial, reason, created_at) \
          SELECT MAX(number) + 1, 'revoke', '{}', '{serial}', '{serial}', 'unspecified', 1 FROM mesh_certificates",
-        agent.aid
+        identity.aid
     );
     server.store(&revoked).await;
     let params = introduction(&wire, &tokens, "dev-1", "", "fanout");
@@ -408,9 +411,9 @@ async fn a_login_is_over_with_its_certificate_whoever_ends_it(engine: Engine) {
 async fn a_revocation_reaches_the_connections_of_other_servers() {
     let server = TestServer::start(Engine::Postgres).await;
     let other = server.of_one_mesh().await;
-    let agent = Agent::register(&server, "alice").await;
-    let mut wire = agent.connect(&other, "dev-1").await;
-    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    let identity = Identity::register(&server, "alice").await;
+    let mut wire = identity.connect(&other, "dev-1").await;
+    server.post(&format!("/api/v1/identities/{}/revoke", identity.aid), &json!({})).await.ok();
     assert_eq!(wire.socket.hear().await["method"], "event/gateway.disconnect");
     assert_eq!(wire.socket.closed().await, 4003);
 }
@@ -419,15 +422,15 @@ async fn a_revocation_reaches_the_connections_of_other_servers() {
 #[tokio::test]
 async fn an_operator_who_hangs_up_leaves_nothing_half_revoked() {
     let server = TestServer::start(Engine::Postgres).await;
-    let agent = Agent::register(&server, "alice").await;
-    agent.login(&server).await;
-    server.store(&format!("INSERT INTO mesh_prekeys VALUES ('{}', 'dev-1', '{{}}', 1)", agent.aid)).await;
+    let identity = Identity::register(&server, "alice").await;
+    identity.login(&server).await;
+    server.store(&format!("INSERT INTO mesh_prekeys VALUES ('{}', 'dev-1', '{{}}', 1)", identity.aid)).await;
     let mut holder = server.connection().await;
     holder.execute("BEGIN; LOCK TABLE mesh_logins IN EXCLUSIVE MODE").await.unwrap();
     let request = format!(
         "POST /api/v1/identities/{}/revoke HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}",
-        agent.aid,
+        identity.aid,
         server.token().unwrap()
     );
     let mut operator = TcpStream::connect(server.address()).await.unwrap();
@@ -447,18 +450,18 @@ async fn an_operator_who_hangs_up_leaves_nothing_half_revoked() {
 #[tokio::test]
 async fn a_revocation_is_not_outrun_by_a_change_of_key() {
     let server = TestServer::start(Engine::Postgres).await;
-    let agent = Agent::register(&server, "alice").await;
-    let stolen = Certificate::from_pem(&agent.cert).unwrap().serial();
+    let identity = Identity::register(&server, "alice").await;
+    let stolen = Certificate::from_pem(&identity.cert).unwrap().serial();
     let mut thief = server.connection().await;
     let changed = format!(
         "INSERT INTO mesh_certificates (number, operation, aid, serial, fingerprint, certificate, ends_at, \
          revoked_serial, reason, created_at) SELECT MAX(number) + 1, 'rekey', '{}', 'abc', 'sha256:abc', 'PEM', 1, \
          '{stolen}', 'superseded', 1 FROM mesh_certificates",
-        agent.aid
+        identity.aid
     );
     thief.execute("BEGIN").await.unwrap();
     thief.execute(AssertSqlSafe(changed)).await.unwrap();
-    let path = format!("/api/v1/identities/{}/revoke", agent.aid);
+    let path = format!("/api/v1/identities/{}/revoke", identity.aid);
     let (revoking, reason) = (server.with_token(server.token()), json!({"reason": "key-compromise"}));
     let revoking = tokio::spawn(async move { revoking.post(&path, &reason).await.ok() });
     // It has read that the stolen certificate is the newest, and waits for the number that the thief has taken.
@@ -474,11 +477,11 @@ async fn a_revocation_is_not_outrun_by_a_change_of_key() {
 #[both_engines]
 async fn a_login_survives_a_restart_of_the_server(engine: Engine) {
     let mut server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let (tokens, begun) = (agent.login(&server).await, agent.begin(&server).await);
+    let identity = Identity::register(&server, "alice").await;
+    let (tokens, begun) = (identity.login(&server).await, identity.begin(&server).await);
     let chain = server.with_token(None).get("/pki/chain").await.text;
     server.restart().await;
     assert_eq!(server.with_token(None).get("/pki/chain").await.text, chain, "the keys are the same");
     assert!(opens(&server, &tokens).await);
-    assert_eq!(second(&server, agent.proof(&begun, "1")).await, 0, "so is what was begun");
+    assert_eq!(second(&server, identity.proof(&begun, "1")).await, 0, "so is what was begun");
 }

@@ -1,5 +1,5 @@
-//! Messages between agents over the wire: pushed, pulled, acknowledged, taken back; to several devices, to one consumer of
-//! several, and across servers.
+//! Messages between identities over the wire: pushed, pulled, acknowledged, recalled; to several devices, to one consumer
+//! of several, and across servers.
 
 use ostler_crypto::{
     certificates::Certificate, envelope::EnvelopeIdentity, keys::Curve, keys::PrivateKey, prekeys::Prekey,
@@ -7,13 +7,13 @@ use ostler_crypto::{
 use ostler_server::clock::fill;
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually, introduction};
+use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, eventually, introduction};
 
 pub const ALICE: &str = "alice.localhost.test";
 pub const BOBBY: &str = "bobby.localhost.test";
 
-pub async fn people(server: &TestServer) -> (Agent, Agent) {
-    (Agent::register(server, "alice").await, Agent::register(server, "bobby").await)
+pub async fn people(server: &TestServer) -> (Identity, Identity) {
+    (Identity::register(server, "alice").await, Identity::register(server, "bobby").await)
 }
 
 pub fn text(to: &str, id: &str) -> Value {
@@ -31,8 +31,8 @@ pub async fn event(wire: &mut Wire, name: &str) -> Value {
     }
 }
 
-pub async fn connect_as(agent: &Agent, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
-    let tokens = agent.login(server).await;
+pub async fn connect_as(identity: &Identity, server: &TestServer, device: &str, delivery_mode: Value) -> Wire {
+    let tokens = identity.login(server).await;
     let mut wire = Wire::open(server).await;
     let mut params = introduction(&wire, &tokens, device, "", "fanout");
     params["delivery_mode"] = delivery_mode;
@@ -87,7 +87,7 @@ async fn a_message_is_pushed_pulled_and_acknowledged(engine: Engine) {
 }
 
 #[both_engines]
-async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
+async fn a_recipient_that_was_away_finds_its_messages(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
     let mut wire = alice.connect(&server, "desk").await;
@@ -111,7 +111,7 @@ async fn whoever_is_away_finds_what_was_sent(engine: Engine) {
 }
 
 #[both_engines]
-async fn nobody_writes_to_a_name_that_was_revoked(engine: Engine) {
+async fn a_message_to_a_revoked_name_is_rejected(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
     let mut alice = alice.connect(&server, "desk").await;
@@ -129,7 +129,7 @@ async fn nobody_writes_to_a_name_that_was_revoked(engine: Engine) {
 
 /// The name is revoked at one server, and its friends are connected to another.
 #[tokio::test]
-async fn nobody_writes_to_a_name_that_was_revoked_elsewhere() {
+async fn a_message_to_a_name_that_was_revoked_at_another_server_is_rejected() {
     let server = TestServer::start(Engine::Postgres).await;
     let other = server.of_one_mesh().await;
     let (alice, _) = people(&server).await;
@@ -143,9 +143,9 @@ async fn nobody_writes_to_a_name_that_was_revoked_elsewhere() {
     .await;
 }
 
-/// As when it was not heard that the name was revoked: the store is looked at again in time.
+/// As if the wake-up of the revocation was lost: the store is read again in time.
 #[both_engines]
-async fn a_revocation_that_nobody_told_is_found(engine: Engine) {
+async fn a_revocation_without_a_wake_up_is_found(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, _) = people(&server).await;
     let mut alice = alice.connect(&server, "desk").await;
@@ -298,7 +298,7 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
     assert_eq!(first.call("message.pull", json!({})).await["count"], 0, "what was acknowledged is gone");
     assert_eq!(second.call("message.pull", json!({})).await["count"], 2);
     drop((first, second));
-    // Nobody is there: it waits a while, and the next consumer gets it. Then it is dropped, and counted.
+    // Without a consumer it waits for a time, and the next one gets it. After that it is dropped, and counted.
     eventually("both have gone", async || {
         let online = alice.call("message.query_online", json!({"aids": [BOBBY]})).await;
         (online["online"][BOBBY] == false).then_some(())
@@ -325,7 +325,7 @@ async fn a_queue_gives_each_message_to_one_consumer(engine: Engine) {
 
 /// A consumer that has just come has its queue looked through, which races with its sender's call for each message.
 #[both_engines]
-async fn a_message_of_the_queue_was_delivered_whoever_handed_it_out(engine: Engine) {
+async fn a_message_of_the_queue_is_delivered_whichever_task_pushed_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
     let mut alice = alice.connect(&server, "desk").await;
@@ -359,13 +359,14 @@ async fn a_sender_stays_with_its_consumer(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_prekey_is_kept_when_its_owner_signed_it(engine: Engine) {
+async fn a_prekey_is_stored_if_its_owner_signed_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (alice, bobby) = people(&server).await;
-    let signed = |agent: &Agent, id: &str, device: &str| {
-        let identity = EnvelopeIdentity::new(agent.key.clone(), Certificate::from_pem(&agent.cert).unwrap()).unwrap();
+    let signed = |identity: &Identity, id: &str, device: &str| {
+        let certificate = Certificate::from_pem(&identity.cert).unwrap();
+        let signer = EnvelopeIdentity::new(identity.key.clone(), certificate).unwrap();
         let key = PrivateKey::generate(Curve::P256, &mut fill);
-        json!(Prekey::sign(&identity, id, &key, 1_794_700_691_728, device))
+        json!(Prekey::sign(&signer, id, &key, 1_794_700_691_728, device))
     };
     let (mut desk, mut phone) = (bobby.connect(&server, "desk").await, bobby.connect(&server, "phone").await);
     let mut wire = alice.connect(&server, "desk").await;
@@ -436,7 +437,7 @@ async fn servers_deliver_to_each_others_connections(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_does_not_fit_a_wake_up_is_told_all_the_same(engine: Engine) {
+async fn a_message_that_does_not_fit_a_wake_up_is_pushed_as_well(engine: Engine) {
     if engine == Engine::Sqlite {
         // One process has one store.
         return;
@@ -454,7 +455,7 @@ async fn what_does_not_fit_a_wake_up_is_told_all_the_same(engine: Engine) {
     // An acknowledgement that covers the messages of many tells each of them.
     let mut senders = vec![];
     for number in 0..48 {
-        let mut sender = Agent::register(&here, &format!("sender-{number}")).await.connect(&here, "desk").await;
+        let mut sender = Identity::register(&here, &format!("sender-{number}")).await.connect(&here, "desk").await;
         sender.call("message.send", text(BOBBY, "hello")).await;
         senders.push(sender);
     }

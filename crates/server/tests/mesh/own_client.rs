@@ -121,7 +121,7 @@ fn refusal(outcome: Result<Sealer, Failure>) -> Failure {
 }
 
 #[both_engines]
-async fn nobody_logs_in_at_an_auth_service_whose_certificate_was_revoked(engine: Engine) {
+async fn a_client_does_not_log_in_at_an_auth_service_whose_certificate_was_revoked(engine: Engine) {
     let server = start(engine).await;
     let alice = register(&server, "alice").await;
     alice.enter(&gateway(&server).await, "").await.unwrap().close().await;
@@ -221,7 +221,7 @@ async fn a_key_whose_name_may_be_registered_is_not_given_up(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_somebody_sends_itself_comes_once_to_each_of_its_devices(engine: Engine) {
+async fn a_message_to_oneself_arrives_once_at_each_device(engine: Engine) {
     let server = start(engine).await;
     let mut first = register(&server, "alice").await;
     // The same name and key, on another device.

@@ -181,7 +181,7 @@ async fn it_believes_neither_a_revoked_peer_nor_another_root(engine: Engine) {
 }
 
 #[one_engine]
-async fn it_hears_which_conflict_it_is(engine: Engine) {
+async fn it_receives_the_kind_of_conflict(engine: Engine) {
     let (server, mut published) = start(engine).await;
     published.add(&server, "alice").await;
     published.enter("alice").await;

@@ -100,7 +100,7 @@ async fn reopen_bobby(server: &TestServer, published: &mut Published) {
     connect(server, published, "bobby").await;
 }
 
-/// It acknowledges up to the first number that it has not seen, so it must be told of those that nobody will see.
+/// It acknowledges up to the first number that it has not seen, so it must receive the numbers of deleted messages, too.
 #[both_engines]
 async fn it_gets_past_a_message_that_is_no_longer_there(engine: Engine) {
     let (server, mut published) = start(engine).await;
@@ -210,7 +210,7 @@ async fn they_and_we_open_each_others_messages(engine: Engine) {
     }
 }
 
-/// Its connection ends when it is told more than a mebibyte at once.
+/// Its connection ends when it receives more than a mebibyte at once.
 #[both_engines]
 async fn the_largest_message_reaches_them(engine: Engine) {
     let (server, mut published) = start(engine).await;

@@ -1,10 +1,10 @@
-//! Who receives what: services that are registered like agents, and envelopes that only their recipient can read.
+//! Who receives what: services that are registered like other identities, and envelopes that only their recipient can read.
 
 use ostler_protocol::FailureKind;
 use serde_json::{Value, json};
 
 use super::messages::{BOBBY, event, people, text};
-use crate::harness::{Agent, Engine, TestServer, both_engines, id};
+use crate::harness::{Engine, Identity, TestServer, both_engines, id};
 
 #[both_engines]
 async fn an_envelope_of_an_unknown_kind_is_stored_and_forwarded(engine: Engine) {
@@ -38,7 +38,7 @@ async fn a_service_with_an_identity_receives_messages(engine: Engine) {
     let (code, message) = alice.refused("message.send", text(MAIL, "m-0")).await;
     assert_eq!(code, -32008, "{message}");
 
-    let mut mail = Agent::stranger("mail");
+    let mut mail = Identity::stranger("mail");
     let body = json!({"aid": mail.aid, "publicKey": mail.key.public_key().to_base64()});
     let made = server.post("/api/v1/identities", &body).await.with_status(201);
     mail.cert = id(&made, "certificate");
@@ -61,7 +61,7 @@ async fn a_service_with_an_identity_receives_messages(engine: Engine) {
 }
 
 #[both_engines]
-async fn names_of_three_letters_are_peers_that_nobody_registered(engine: Engine) {
+async fn names_of_three_letters_are_peers_without_a_registration(engine: Engine) {
     const BOB: &str = "bob.localhost.test";
     let server = TestServer::start(engine).await;
     let (alice, _) = people(&server).await;
@@ -71,6 +71,6 @@ async fn names_of_three_letters_are_peers_that_nobody_registered(engine: Engine)
     let found: Value = alice.call("message.e2ee.get_prekey", json!({"aid": BOB})).await;
     assert_eq!(found["found"], false);
     assert_eq!(alice.refused("message.send", text(BOB, "m")).await.0, -32008);
-    let body = json!({"aid": BOB, "publicKey": Agent::stranger("bob").key.public_key().to_base64()});
+    let body = json!({"aid": BOB, "publicKey": Identity::stranger("bob").key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.refused_by(FailureKind::SchemaInvalid, "aid-length");
 }

@@ -7,36 +7,36 @@ use ostler_protocol::FailureKind;
 use ostler_server::clock::Clock;
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, fresh, id};
+use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, fresh, id};
 
 #[both_engines]
 async fn a_name_is_given_once(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::stranger("alice");
-    let answer = fresh(&server, "auth.create_aid", agent.registration()).await["result"].clone();
-    assert_eq!((&answer["aid"], &answer["curve"]), (&json!(agent.aid), &json!("P-256")));
+    let identity = Identity::stranger("alice");
+    let answer = fresh(&server, "auth.create_aid", identity.registration()).await["result"].clone();
+    assert_eq!((&answer["aid"], &answer["curve"]), (&json!(identity.aid), &json!("P-256")));
     let chain = server.with_token(None).get("/pki/chain").await.text;
     let authorities = Certificate::list_from_pem(&chain).unwrap();
     assert_eq!(authorities[0].to_pem(), id(&answer, "ca_cert"));
     let root = authorities.last().unwrap().clone();
     let chain = Chain::verify(authorities, &[root], server.clock.now()).unwrap();
     let certificate = Certificate::from_pem(&id(&answer, "cert")).unwrap();
-    let peer = chain.verify_agent(certificate, &agent.aid, server.clock.now()).unwrap();
-    assert_eq!(*peer.certificate().public_key(), agent.key.public_key());
+    let peer = chain.verify_identity(certificate, &identity.aid, server.clock.now()).unwrap();
+    assert_eq!(*peer.certificate().public_key(), identity.key.public_key());
     // Again, and by another client: the name is taken. A client that was cut off checks whether it was itself.
-    for other in [agent.registration(), Agent::stranger("alice").registration()] {
+    for other in [identity.registration(), Identity::stranger("alice").registration()] {
         let error = fresh(&server, "auth.create_aid", other).await["error"].clone();
         assert_eq!(error["code"], -32009, "{error}");
         assert!(id(&error, "message").contains("already exists"), "{error}");
     }
-    assert_eq!(server.with_token(None).get(&format!("/pki/cert/{}", agent.aid)).await.text, id(&answer, "cert"));
+    assert_eq!(server.with_token(None).get(&format!("/pki/cert/{}", identity.aid)).await.text, id(&answer, "cert"));
 }
 
 #[both_engines]
 async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut wire = Wire::open(&server).await;
-    let good = Agent::stranger("alice").registration();
+    let good = Identity::stranger("alice").registration();
     let mut with = async |field: &str, value: Value| {
         let mut params = good.clone();
         params[field] = value;
@@ -57,7 +57,7 @@ async fn names_and_keys_that_cannot_be_are_refused(engine: Engine) {
 #[both_engines]
 async fn at_once_only_one_gets_a_name(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let strangers: Vec<_> = (0..8).map(|_| Agent::stranger("alice").registration()).collect();
+    let strangers: Vec<_> = (0..8).map(|_| Identity::stranger("alice").registration()).collect();
     let answers = join_all(strangers.into_iter().map(|one| fresh(&server, "auth.create_aid", one)));
     let answers = answers.await;
     assert_eq!(answers.iter().filter(|answer| answer["result"].is_object()).count(), 1, "{answers:?}");
@@ -70,9 +70,9 @@ async fn names_are_given_out_slowly(engine: Engine) {
     })
     .await;
     for name in ["alice", "bobby"] {
-        Agent::register(&server, name).await;
+        Identity::register(&server, name).await;
     }
-    let registration = Agent::stranger("carol").registration();
+    let registration = Identity::stranger("carol").registration();
     let refused = fresh(&server, "auth.create_aid", registration.clone()).await["error"].clone();
     assert_eq!((&refused["code"], &refused["data"]["rule"]), (&json!(-32029), &json!("mesh-registrations-total")));
     server.clock.advance_ms(refused["data"]["retryAfterMs"].as_i64().unwrap());
@@ -87,7 +87,7 @@ async fn an_invitation_is_good_for_one_name(engine: Engine) {
     .await;
     let mut wire = Wire::open(&server).await;
     let mut register = async |name: &str, invite: Option<&str>| {
-        let mut params = Agent::stranger(name).registration();
+        let mut params = Identity::stranger(name).registration();
         params["invite"] = json!(invite);
         wire.ask("auth.create_aid", params).await["error"]["code"].as_i64()
     };
@@ -105,7 +105,7 @@ async fn an_invitation_is_good_for_one_name(engine: Engine) {
     server.clock.advance_ms(60_001);
     assert_eq!(register("carol", Some(&late)).await, Some(-32004));
     // Whom the operator has certified needs none: the published client finds its own key there.
-    let carol = Agent::stranger("carol");
+    let carol = Identity::stranger("carol");
     let body = json!({"aid": carol.aid, "publicKey": carol.key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);
     assert_eq!(register("carol", None).await, Some(-32009));
@@ -123,7 +123,7 @@ async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
         id(&made, "invite")
     };
     let register = async |name: &str, invite: &str| {
-        let mut params = Agent::stranger(name).registration();
+        let mut params = Identity::stranger(name).registration();
         params["invite"] = json!(invite);
         fresh(&server, "auth.create_aid", params).await["error"]["code"].as_i64()
     };
@@ -160,22 +160,22 @@ async fn an_invitation_that_gave_no_name_is_good_still(engine: Engine) {
 #[both_engines]
 async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::stranger("alice");
-    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
+    let identity = Identity::stranger("alice");
+    let body = json!({"aid": identity.aid, "publicKey": identity.key.public_key().to_base64()});
     let first = server.post("/api/v1/identities", &body).await.with_status(201);
     assert_eq!(server.post("/api/v1/identities", &body).await.with_status(200), first, "the same again");
     server.clock.advance_ms(1);
-    let other = Agent::stranger("alice");
-    let body = json!({"aid": agent.aid, "publicKey": other.key.public_key().to_base64()});
+    let other = Identity::stranger("alice");
+    let body = json!({"aid": identity.aid, "publicKey": other.key.public_key().to_base64()});
     let second = server.post("/api/v1/identities", &body).await.with_status(201);
     assert_ne!(first["serial"], second["serial"]);
-    let old = format!("/pki/cert/{}?cert_fingerprint={}", agent.aid, id(&first, "certFingerprint"));
+    let old = format!("/pki/cert/{}?cert_fingerprint={}", identity.aid, id(&first, "certFingerprint"));
     assert_eq!(server.with_token(None).get(&old).await.text, id(&first, "certificate"), "old versions stay");
     let page = server.get("/api/v1/identities?limit=1").await.ok();
     assert_eq!(page["identities"], json!([second]));
     let rest = server.get(&format!("/api/v1/identities?limit=9&cursor={}", id(&page, "nextCursor"))).await.ok();
     assert_eq!(rest["identities"][0]["aid"], "auth.localhost.test");
-    let path = format!("/api/v1/identities/{}", agent.aid);
+    let path = format!("/api/v1/identities/{}", identity.aid);
     let revoked = server.post(&format!("{path}/revoke"), &json!({"reason": "key-compromise"})).await.ok();
     assert_eq!(revoked["revocationReason"], "key-compromise");
     let again = server.post(&format!("{path}/revoke"), &json!({"reason": "superseded"})).await.ok();
@@ -188,10 +188,10 @@ async fn the_operator_gives_lists_and_takes_names(engine: Engine) {
 #[both_engines]
 async fn everything_done_to_certificates_is_written_down(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let agent = Agent::register(&server, "alice").await;
-    let body = json!({"aid": agent.aid, "publicKey": Agent::stranger("x").key.public_key().to_base64()});
+    let identity = Identity::register(&server, "alice").await;
+    let body = json!({"aid": identity.aid, "publicKey": Identity::stranger("x").key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);
-    server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.ok();
+    server.post(&format!("/api/v1/identities/{}/revoke", identity.aid), &json!({})).await.ok();
     let sql = "SELECT number || ' ' || operation || ' ' || aid || ' ' || (revoked_serial IS NOT NULL) \
                FROM mesh_certificates ORDER BY number";
     let written: Vec<String> =

@@ -1,12 +1,12 @@
-//! A long day in a short time: agents come and go, answers are lost and sent again, servers are restarted, two of them where
-//! the store allows it. Every message whose sending was answered arrives exactly once at each device's mark, in order; and
-//! connected clients are pushed every message, in order, once.
+//! A long day in a short time: identities come and go, responses are lost and calls are repeated, servers are restarted,
+//! two of them if the store allows it. Every acknowledged message arrives exactly once and in order at each device, and is
+//! pushed exactly once and in order to connected clients.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Engine, TestServer, Wire, both_engines};
+use crate::harness::{Engine, Identity, TestServer, Wire, both_engines};
 
 const STEPS: usize = 400;
 const DEVICES: [&str; 2] = ["desk", "phone"];
@@ -86,13 +86,13 @@ impl Device {
 
 struct Day {
     servers: Vec<TestServer>,
-    senders: Vec<Agent>,
-    bobby: Agent,
+    senders: Vec<Identity>,
+    bobby: Identity,
     devices: Vec<Device>,
     dice: Dice,
     /// Those whose sending was answered.
     answered: BTreeSet<String>,
-    /// Sent, and the answer not heard.
+    /// Sent, and the response not read.
     open: Vec<(usize, String)>,
     sent: usize,
 }
@@ -108,7 +108,7 @@ impl Day {
         let mut wire = self.senders[sender].connect_again(server, &format!("d-{}", self.sent)).await;
         let params = json!({"to": BOBBY, "payload": {"type": "text", "text": id}, "message_id": id});
         if self.dice.roll(4) == 0 {
-            // It hangs up before it has heard the answer.
+            // It disconnects before it has read the response.
             wire.socket.say(&json!({"jsonrpc": "2.0", "id": "lost", "method": "message.send", "params": params})).await;
             self.open.push((sender, id));
             return;
@@ -118,7 +118,7 @@ impl Day {
     }
 
     async fn step(&mut self) {
-        // Nobody logs in more often than servers allow.
+        // No identity logs in more often than servers allow.
         self.servers[0].clock.advance_ms(4_000);
         match self.dice.roll(12) {
             0..=5 => self.send(None).await,
@@ -164,9 +164,9 @@ async fn every_answered_message_arrives_once_at_each_device(engine: Engine) {
     };
     let mut senders = vec![];
     for name in ["alice", "carol", "daisy"] {
-        senders.push(Agent::register(&first, name).await);
+        senders.push(Identity::register(&first, name).await);
     }
-    let bobby = Agent::register(&first, "bobby").await;
+    let bobby = Identity::register(&first, "bobby").await;
     let devices = DEVICES.map(|name| Device { name, wire: None, mark: 0, came_at: None, pushes: 0, seen: vec![] });
     let mut day = Day {
         servers: std::iter::once(first).chain(second).collect(),

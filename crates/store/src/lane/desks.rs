@@ -157,8 +157,8 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Desks of earlier flushes, so that a session in steady use is not read again and again. On SQLite nobody else can
-/// have changed their rows; on Postgres the session's revision tells.
+/// Desks of earlier flushes, so that a session in steady use is not read again and again. On SQLite no other
+/// process can have changed their rows; on Postgres the session's revision shows it.
 #[derive(Default)]
 pub(crate) struct Warm(Desks);
 

@@ -122,7 +122,7 @@ pub(crate) fn overloaded() -> LaneError {
 
 /// A flush that the database refused is decided again one request at a time, so that what one caller sent never fails
 /// another's request. A new run's key or session name is the usual reason: they are unique beyond its session's lock.
-/// A lost connection is no reason: there nobody knows what was committed.
+/// A lost connection is no reason: there it is not known what was committed.
 pub(crate) fn apart(requests: &[Request], error: &StoreError) -> bool {
     requests.len() > 1 && refused(error)
 }

@@ -1,7 +1,8 @@
 //! Messages between identities, and the position that each device slot of an identity has acknowledged. Every message takes
 //! the next number of its recipient's mailbox, whether it is stored until it expires or queued for one consumer. Sends and
-//! acknowledgements go through the [`lane`](crate::lane)s, which number messages while the mailbox is locked.
+//! acknowledgements go through the [`MailboxLane`], which numbers messages while the mailbox is locked.
 
+mod lane;
 pub(crate) mod postgres;
 pub(crate) mod posts;
 pub(crate) mod rows;
@@ -20,6 +21,7 @@ use ostler_protocol::{
 
 use self::rows::{AckCursor, MailboxRow, MessageCopy};
 pub use self::{
+    lane::MailboxLane,
     posts::{Ack, Acked, MailboxOutcome, MailboxRequest, Recipients, Sent},
     rows::Mailbox,
 };
@@ -31,9 +33,7 @@ use crate::{
     retention::{Removable, RemovedItems, RetentionScope, gate, held_identity, removable_columns},
 };
 
-pub use ostler_protocol::mesh::mailbox::{
-    ACKED_SENDERS_MAX, Contents, PLACES_MAX, SendOp as Outgoing, StoredMessage as Letter,
-};
+pub use ostler_protocol::mesh::mailbox::{ACKED_SENDERS_MAX, Contents, PLACES_MAX, SendOp, StoredMessage};
 
 /// Messages read at once: each may be large.
 const PAGE: u32 = 20;
@@ -78,7 +78,7 @@ fn list_sql() -> &'static str {
     WHERE m.owner = $2 AND m.seq > $3 AND m.recalled_at IS NULL AND m.expires_at + 0 > $4
         AND (m.payload IS NOT NULL OR c.device_id IS NOT NULL)
     ORDER BY m.seq LIMIT $5",
-        columns_replaced::<Letter>("m", "payload", "COALESCE(m.payload, c.payload)")
+        columns_replaced::<StoredMessage>("m", "payload", "COALESCE(m.payload, c.payload)")
     ))
 }
 
@@ -87,21 +87,21 @@ fn list_args(owner: &Aid, device_id: &str, after: i64, now: Timestamp, limit: u3
 }
 
 fn decode(row: &mut Reader<'_>) -> Result<Message, StoreError> {
-    let letter = Letter::decode(row)?;
-    let Contents::Whole(payload) = letter.contents else {
+    let stored = StoredMessage::decode(row)?;
+    let Contents::Whole(payload) = stored.contents else {
         return Err(StoreError::corrupt("a message was read without its payload"));
     };
     Ok(Message {
-        seq: letter.seq,
-        message_id: letter.message_id,
-        from: letter.from,
-        to: letter.to,
-        timestamp: letter.sent_at.as_millisecond(),
-        kind: letter.kind,
+        seq: stored.seq,
+        message_id: stored.message_id,
+        from: stored.from,
+        to: stored.to,
+        timestamp: stored.sent_at.as_millisecond(),
+        kind: stored.kind,
         payload,
-        delivery_mode: letter.mode,
-        encrypted: letter.encrypted,
-        direction: letter.direction,
+        delivery_mode: stored.mode,
+        encrypted: stored.encrypted,
+        direction: stored.direction,
         device_id: row.at("copy_device_id")?.opt_text()?,
     })
 }
@@ -144,9 +144,9 @@ pub async fn list(
     Ok(StoredMessages { messages, is_all: false })
 }
 
-fn letters_sql() -> &'static str {
+fn stored_sql() -> &'static str {
     select!(
-        Letter,
+        StoredMessage,
         "WHERE owner = $1 AND seq > $2 AND recalled_at IS NULL AND expires_at + 0 > $3 ORDER BY seq LIMIT $4"
     )
 }
@@ -156,25 +156,25 @@ fn copies_sql() -> &'static str {
 }
 
 /// The stored messages after a number with the copies for all devices, for a server that pushes them.
-pub async fn list_letters(
+pub async fn list_stored(
     db: &Db,
     owner: &Aid,
     after: i64,
     limit: u32,
     now: Timestamp,
-) -> Result<Vec<Letter>, StoreError> {
+) -> Result<Vec<StoredMessage>, StoreError> {
     let args = vec![text(owner), after.into(), now.into(), i64::from(limit).into()];
-    let mut letters = db.read(letters_sql(), args, Letter::decode).await?;
-    if let Some(last) = letters.iter().rfind(|letter| letter.payload().is_none()) {
+    let mut stored_messages = db.read(stored_sql(), args, StoredMessage::decode).await?;
+    if let Some(last) = stored_messages.iter().rfind(|stored| stored.payload().is_none()) {
         let args = vec![text(owner), after.into(), last.seq.into()];
         for MessageCopy { seq, copy, .. } in db.read(copies_sql(), args, MessageCopy::decode).await? {
-            let letter = letters.iter_mut().find(|letter| letter.seq == seq);
-            if let Some(Letter { contents: Contents::Copies(copies), .. }) = letter {
+            let stored = stored_messages.iter_mut().find(|stored| stored.seq == seq);
+            if let Some(StoredMessage { contents: Contents::Copies(copies), .. }) = stored {
                 copies.push(copy);
             }
         }
     }
-    Ok(letters)
+    Ok(stored_messages)
 }
 
 const FIND_SENT: &str = "SELECT sender, recipient, sent_at, recalled_at FROM mesh_messages
@@ -232,7 +232,7 @@ pub async fn explain(db: &Db, owner: &Aid, now: Timestamp) -> Result<Vec<(&'stat
     let mut plans = vec![];
     for (name, sql, args) in [
         ("list", list_sql(), list_args(owner, "desk", 7, now, PAGE)),
-        ("letters", letters_sql(), vec![text(owner), 7.into(), now.into(), few.clone()]),
+        ("stored", stored_sql(), vec![text(owner), 7.into(), now.into(), few.clone()]),
         ("copies", copies_sql(), vec![text(owner), 7.into(), 57.into()]),
         ("recall", FIND_SENT, vec!["m".into(), now.into(), text(owner)]),
         (

@@ -19,13 +19,13 @@ const IS_ALIVE: &str = "EXISTS (SELECT 1 FROM pg_locks l WHERE l.locktype = 'adv
 
 /// A connection by its server and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct ConnectionKey {
     pub server: i64,
     pub number: i64,
 }
 
 pub(crate) struct Presence {
-    seat: Seat,
+    connection_key: ConnectionKey,
     aid: Aid,
     place: DeviceSlot,
     mode: Mode,
@@ -34,8 +34,8 @@ pub(crate) struct Presence {
 record! {
     Presence, presence in "mesh_presence";
     key {
-        server: int from presence.seat.server;
-        number: int from presence.seat.number;
+        server: int from presence.connection_key.server;
+        number: int from presence.connection_key.number;
     }
     fixed {
         aid: id;
@@ -44,18 +44,19 @@ record! {
         mode: named(Mode);
     }
     state {}
-    build Presence { seat: Seat { server, number }, aid, place: DeviceSlot { device_id, slot_id }, mode };
+    build Presence { connection_key: ConnectionKey { server, number }, aid, place: DeviceSlot { device_id, slot_id }, mode };
 }
 
 /// Inserted before conflicts are looked for, so that of two concurrent connections at least one finds the other.
-pub async fn insert(db: &Db, seat: Seat, aid: &Aid, live: &Live) -> Result<(), StoreError> {
-    let presence = Presence { seat, aid: aid.clone(), place: live.place.clone(), mode: live.delivery_mode.mode };
+pub async fn insert(db: &Db, connection_key: ConnectionKey, aid: &Aid, live: &Live) -> Result<(), StoreError> {
+    let presence =
+        Presence { connection_key, aid: aid.clone(), place: live.place.clone(), mode: live.delivery_mode.mode };
     db.execute_statement(record::insert(&presence, vec![], "ON CONFLICT (server, number) DO NOTHING")).await
 }
 
-pub async fn delete(db: &Db, seat: Seat) -> Result<(), StoreError> {
+pub async fn delete(db: &Db, connection_key: ConnectionKey) -> Result<(), StoreError> {
     let sql = "DELETE FROM mesh_presence WHERE server = $1 AND number = $2";
-    db.execute(sql, vec![seat.server.into(), seat.number.into()]).await
+    db.execute(sql, vec![connection_key.server.into(), connection_key.number.into()]).await
 }
 
 /// The connections of an identity to other servers that are alive.

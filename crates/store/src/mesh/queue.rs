@@ -7,7 +7,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::DeviceSlot,
-        mailbox::{StoredMessage as Letter, queued_since},
+        mailbox::{StoredMessage, queued_since},
     },
 };
 
@@ -70,10 +70,10 @@ pub async fn get(
 }
 
 /// One message of the queue. `None` if it was acknowledged or dropped.
-pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<Letter>, StoreError> {
+pub async fn get_queued(db: &Db, owner: &Aid, seq: i64) -> Result<Option<StoredMessage>, StoreError> {
     let sql = select!(Queued, "WHERE owner = $1 AND seq = $2 AND received = 0");
     let found = read(db, sql, vec![text(owner), seq.into()], Queued::decode).await?.pop();
-    Ok(found.map(|Queued(letter)| letter))
+    Ok(found.map(|Queued(stored)| stored))
 }
 
 /// Unclaimed messages of the queue.
@@ -105,7 +105,7 @@ pub async fn claim_open(
     after: i64,
     upto: i64,
     now: Timestamp,
-) -> Result<Vec<Letter>, StoreError> {
+) -> Result<Vec<StoredMessage>, StoreError> {
     let lock = match &db.engine {
         Engine::Sqlite(_) => "",
         // In one order everywhere, which prevents deadlocks.
@@ -120,7 +120,7 @@ pub async fn claim_open(
     );
     let args = vec![place_name(place).into(), text(owner), after.into(), upto.into(), queued_since(now).into()];
     let claimed = db.write(sql, args, Queued::decode).await?;
-    Ok(claimed.into_iter().map(|Queued(letter)| letter).collect())
+    Ok(claimed.into_iter().map(|Queued(stored)| stored).collect())
 }
 
 /// Releases a claimed message that could not be delivered.

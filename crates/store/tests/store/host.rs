@@ -20,7 +20,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     lane::{Committed, Host},
-    mesh::messages::{Letter, Recipients},
+    mesh::messages::{Recipients, StoredMessage},
 };
 
 /// 2026-01-01, in microseconds.
@@ -30,7 +30,7 @@ pub struct TestHost {
     now_us: AtomicI64,
     published: Mutex<BTreeMap<SessionId, Vec<Event>>>,
     /// Messages in the order they were delivered. No client is connected.
-    pub letters: Mutex<Vec<Letter>>,
+    pub stored_messages: Mutex<Vec<StoredMessage>>,
     flushes: Mutex<Vec<usize>>,
     /// Places of runners that flushes may reserve.
     places: Mutex<usize>,
@@ -55,7 +55,7 @@ impl Default for TestHost {
         Self {
             now_us: AtomicI64::new(START_US),
             published: Mutex::default(),
-            letters: Mutex::default(),
+            stored_messages: Mutex::default(),
             flushes: Mutex::default(),
             places: Mutex::default(),
             started: Mutex::default(),
@@ -182,8 +182,8 @@ impl Host for TestHost {
 }
 
 impl Recipients for TestHost {
-    fn deliver(&self, letter: &Letter) -> bool {
-        self.letters.lock().unwrap().push(letter.clone());
+    fn deliver(&self, stored: &StoredMessage) -> bool {
+        self.stored_messages.lock().unwrap().push(stored.clone());
         self.hold();
         false
     }

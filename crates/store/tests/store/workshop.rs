@@ -13,7 +13,7 @@ use ostler_protocol::{
 use ostler_store::{
     Db,
     lane::{Host, LaneError, Lanes},
-    mesh::messages::{MailboxOutcome, MailboxRequest},
+    mesh::messages::{MailboxLane, MailboxOutcome, MailboxRequest},
 };
 
 use crate::{
@@ -26,13 +26,14 @@ use crate::{
 pub struct Workshop {
     pub db: Db,
     pub lanes: Lanes,
+    mailboxes: MailboxLane,
     pub host: Arc<TestHost>,
     pub mint: Mint,
 }
 
 impl Workshop {
     pub async fn post(&self, post: MailboxRequest) -> Result<MailboxOutcome, LaneError> {
-        self.lanes.post(post, self.host.clone()).await
+        self.mailboxes.submit(post, self.host.clone()).await
     }
 
     pub async fn open(place: &Place) -> Self {
@@ -44,7 +45,8 @@ impl Workshop {
         let host = Arc::new(TestHost::default());
         let db = Db::open(&place.config(), host.now()).await.unwrap();
         let lanes = Lanes::start(&db, host.clone()).await.unwrap();
-        Self { db, lanes, host, mint: Mint::numbered(number) }
+        let mailboxes = MailboxLane::start(&db, &lanes);
+        Self { db, lanes, mailboxes, host, mint: Mint::numbered(number) }
     }
 
     pub fn now(&self) -> Timestamp {

@@ -17,7 +17,7 @@ use ostler_protocol::{
     },
 };
 use ostler_store::mesh::{
-    messages::{self as store, Contents, Letter},
+    messages::{self as store, Contents, StoredMessage},
     queue,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -36,7 +36,7 @@ use ostler_server::{
 };
 
 /// Messages read at once; each may be large.
-const LETTERS_MAX: u32 = 20;
+const MESSAGES_READ_MAX: u32 = 20;
 /// Mailboxes read from at once.
 const READERS: usize = 4;
 /// Mailboxes whose last numbers are read at once.
@@ -90,14 +90,14 @@ enum Frames {
 }
 
 impl Frames {
-    fn of(letter: &Letter) -> Self {
+    fn of(stored: &StoredMessage) -> Self {
         let frame = |message: Message| notification(RECEIVED_EVENT, &message);
-        match &letter.contents {
-            _ if letter.mode == Mode::Queue => Self::Queued,
-            Contents::Whole(_) => letter.for_device("").map_or(Self::Queued, |message| Self::Whole(frame(message))),
+        match &stored.contents {
+            _ if stored.mode == Mode::Queue => Self::Queued,
+            Contents::Whole(_) => stored.for_device("").map_or(Self::Queued, |message| Self::Whole(frame(message))),
             Contents::Copies(copies) => {
                 let devices = copies.iter().map(|copy| &copy.device_id);
-                let each = devices.filter_map(|device| Some((device.clone(), frame(letter.for_device(device)?))));
+                let each = devices.filter_map(|device| Some((device.clone(), frame(stored.for_device(device)?))));
                 Self::Copies(each.collect())
             }
         }
@@ -140,16 +140,16 @@ impl MessageDelivery {
     }
 
     /// Pushes a message that this server has committed. True if a connection has it, or will have it in a moment.
-    pub(crate) fn deliver(&self, letter: &Letter) -> bool {
-        if !self.connections.is_online(&letter.owner) {
+    pub(crate) fn deliver(&self, stored: &StoredMessage) -> bool {
+        if !self.connections.is_online(&stored.owner) {
             return false;
         }
-        let frames = Frames::of(letter);
-        let outcome = self.connections.push_in_order(&letter.owner, letter.seq - 1, letter.seq, |one| frames.to(one));
+        let frames = Frames::of(stored);
+        let outcome = self.connections.push_in_order(&stored.owner, stored.seq - 1, stored.seq, |one| frames.to(one));
         if outcome.is_behind {
-            self.look_again(&letter.owner);
+            self.look_again(&stored.owner);
         }
-        outcome.pushed > 0 || (outcome.is_behind && letter.mode == Mode::Fanout)
+        outcome.pushed > 0 || (outcome.is_behind && stored.mode == Mode::Fanout)
     }
 
     /// Has a mailbox read again: it may hold messages that its connections to this server have not received.
@@ -167,29 +167,29 @@ impl MessageDelivery {
 
     /// Pushes a message of the queue to one connection, if one on this server can receive it and no other has claimed it. True
     /// if a connection has it now: the worker may have handed it out before its sender's call does.
-    pub(crate) async fn hand_out(&self, app: &App, letter: &Letter) -> Result<bool, Failure> {
-        while let Some((chosen, place)) = self.choose(letter, app.now().as_millisecond()) {
-            let Some(message) = letter.for_device(&place.device_id) else { return Ok(false) };
+    pub(crate) async fn hand_out(&self, app: &App, stored: &StoredMessage) -> Result<bool, Failure> {
+        while let Some((chosen, place)) = self.choose(stored, app.now().as_millisecond()) {
+            let Some(message) = stored.for_device(&place.device_id) else { return Ok(false) };
             let frame = notification(RECEIVED_EVENT, &message);
-            if !queue::claim(&app.db, &letter.owner, letter.seq, &place).await? {
-                return Ok(queue::is_taken(&app.db, &letter.owner, letter.seq).await?);
+            if !queue::claim(&app.db, &stored.owner, stored.seq, &place).await? {
+                return Ok(queue::is_taken(&app.db, &stored.owner, stored.seq).await?);
             }
-            if self.connections.offer(&letter.owner, chosen, &frame) {
+            if self.connections.offer(&stored.owner, chosen, &frame) {
                 return Ok(true);
             }
             // The connection has closed in the meantime: release the message for the next one, on this server or another.
-            queue::release(&app.db, &letter.owner, letter.seq, &place).await?;
-            MAILBOX.wake_others(app, &letter.owner);
+            queue::release(&app.db, &stored.owner, stored.seq, &place).await?;
+            MAILBOX.wake_others(app, &stored.owner);
         }
         Ok(false)
     }
 
     /// Chooses one consumer: the sender's last one while the affinity lasts, else the next in turn. The turn follows from the
     /// message's number, so that concurrent callers choose the same consumer.
-    fn choose(&self, letter: &Letter, now_ms: i64) -> Option<(ConnectionId, DeviceSlot)> {
-        let consumers = self.connections.ready(&letter.owner);
+    fn choose(&self, stored: &StoredMessage, now_ms: i64) -> Option<(ConnectionId, DeviceSlot)> {
+        let consumers = self.connections.ready(&stored.owner);
         let mode = consumers.first()?.live.delivery_mode;
-        let next = &consumers[letter.seq as usize % consumers.len()];
+        let next = &consumers[stored.seq as usize % consumers.len()];
         if mode.routing != Routing::SenderAffinity {
             return Some((next.id, next.live.place.clone()));
         }
@@ -197,14 +197,14 @@ impl MessageDelivery {
         if bound.len() > self.connections.count() + FORGOTTEN_AT {
             bound.retain(|aid, _| self.connections.is_online(aid));
         }
-        let by_sender = bound.entry(letter.owner.clone()).or_default();
+        let by_sender = bound.entry(stored.owner.clone()).or_default();
         let is_bound = |at: i64| mode.affinity_ttl_ms == 0 || now_ms - at < mode.affinity_ttl_ms;
-        let last = by_sender.get(&letter.from).filter(|(_, at)| is_bound(*at));
+        let last = by_sender.get(&stored.from).filter(|(_, at)| is_bound(*at));
         let chosen = last.and_then(|(id, _)| consumers.iter().find(|one| one.id == *id)).unwrap_or(next);
         if by_sender.len() >= AFFINITIES_MAX {
             by_sender.clear();
         }
-        by_sender.insert(letter.from.clone(), (chosen.id, now_ms));
+        by_sender.insert(stored.from.clone(), (chosen.id, now_ms));
         Some((chosen.id, chosen.live.place.clone()))
     }
 
@@ -231,15 +231,15 @@ impl MessageDelivery {
             self.hand_out_untaken(app, aid).await?;
         }
         while let Some(mut after) = self.connections.pushed_seq(aid).filter(|pushed| *pushed < mailbox.last_seq) {
-            let read = store::list_letters(&app.db, aid, after, LETTERS_MAX, app.now());
-            let letters = read.await?;
-            for letter in letters.iter().take_while(|letter| letter.seq <= mailbox.last_seq) {
-                let frames = Frames::of(letter);
-                self.connections.push_in_order(aid, after, letter.seq, |one| frames.to(one));
-                after = letter.seq;
+            let read = store::list_stored(&app.db, aid, after, MESSAGES_READ_MAX, app.now());
+            let stored_messages = read.await?;
+            for stored in stored_messages.iter().take_while(|stored| stored.seq <= mailbox.last_seq) {
+                let frames = Frames::of(stored);
+                self.connections.push_in_order(aid, after, stored.seq, |one| frames.to(one));
+                after = stored.seq;
             }
-            let is_all = letters.len() < LETTERS_MAX as usize;
-            if is_all || letters.last().is_some_and(|last| last.seq > mailbox.last_seq) {
+            let is_all = stored_messages.len() < MESSAGES_READ_MAX as usize;
+            if is_all || stored_messages.last().is_some_and(|last| last.seq > mailbox.last_seq) {
                 // The missing numbers were recalled, have expired or are in the queue.
                 self.connections.push_in_order(aid, after, mailbox.last_seq, |_| None);
             }
@@ -253,8 +253,8 @@ impl MessageDelivery {
             if self.connections.ready(aid).is_empty() {
                 break;
             }
-            if let Some(letter) = queue::get_queued(&app.db, aid, seq).await? {
-                self.hand_out(app, &letter).await?;
+            if let Some(stored) = queue::get_queued(&app.db, aid, seq).await? {
+                self.hand_out(app, &stored).await?;
             }
         }
         Ok(())

@@ -50,13 +50,7 @@ impl GatewayPermits {
 /// Serves one peer until either side closes the connection.
 pub(crate) async fn serve(app: App, socket: WebSocket, peer: IpAddr, permits: GatewayPermits) {
     let GatewayPermits { socket: _permit, fresh } = permits;
-    let limits = &app.config.limits;
-    let patience = Patience {
-        ping: Duration::from_millis(limits.socket_ping_ms),
-        dead: Duration::from_millis(limits.socket_dead_ms),
-        probe: Duration::from_millis(limits.socket_probe_ms),
-        write: Duration::from_millis(limits.slow_reader_ms),
-    };
+    let patience = Patience::of(&app.config.limits);
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(HANDSHAKE_MS_MAX as u64);
     let session = GatewaySession::new(app.clone(), peer, outbox, (until, fresh));

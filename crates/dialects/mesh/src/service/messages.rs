@@ -30,8 +30,8 @@ use ostler_store::{
     lane::LaneError,
     mesh::{
         messages::{
-            self as store, Ack, Acked, Letter, Mailbox, MailboxOutcome, MailboxRequest, Outgoing, Recipients, Sent,
-            StoredMessages,
+            self as store, Ack, Acked, Mailbox, MailboxOutcome, MailboxRequest, Recipients, SendOp, Sent,
+            StoredMessage, StoredMessages,
         },
         prekeys as stored_prekeys,
         queue::{self, Queue},
@@ -71,17 +71,17 @@ pub(crate) async fn connected(app: &App, caller: &MeshCaller, mailbox: Option<Ma
 
 pub(crate) async fn send(app: &App, caller: &MeshCaller, params: SendParams) -> Result<SendResult, Failure> {
     app.accepting()?;
-    let parcel = params.check()?;
+    let contents = params.check()?;
     check_recipient(app, &params.to).await?;
     let message_id = params.message_id.unwrap_or_else(|| app.ids.body().to_string());
-    let outgoing = Outgoing {
+    let outgoing = SendOp {
         message_id: message_id.clone(),
         from: caller.aid.clone(),
         to: params.to.clone(),
         kind: params.kind,
         encrypted: params.encrypted,
         payload: params.payload,
-        parcel,
+        contents,
         life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
     };
     let sent = match post(app, MailboxRequest::Send(Box::new(outgoing))).await? {
@@ -141,7 +141,7 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
     }
     let handed_out = async {
         match queue::get_queued(&app.db, to, sent.seq).await? {
-            Some(letter) => MessageDelivery::of(app).hand_out(app, &letter).await,
+            Some(stored) => MessageDelivery::of(app).hand_out(app, &stored).await,
             None => Ok(queue::is_taken(&app.db, to, sent.seq).await?),
         }
     };
@@ -155,15 +155,16 @@ async fn hand_out(app: &App, to: &Aid, sent: &Sent) -> bool {
 struct LocalConnections(App);
 
 impl Recipients for LocalConnections {
-    fn deliver(&self, letter: &Letter) -> bool {
+    fn deliver(&self, stored: &StoredMessage) -> bool {
         let Self(app) = self;
-        MAILBOX.wake_others(app, &letter.owner);
-        MessageDelivery::of(app).deliver(letter)
+        MAILBOX.wake_others(app, &stored.owner);
+        MessageDelivery::of(app).deliver(stored)
     }
 }
 
 async fn post(app: &App, post: MailboxRequest) -> Result<MailboxOutcome, Failure> {
-    app.lanes.post(post, Arc::new(LocalConnections(app.clone()))).await.map_err(|error| match error {
+    let recipients = Arc::new(LocalConnections(app.clone()));
+    Mesh::of(app).mailboxes(app).submit(post, recipients).await.map_err(|error| match error {
         LaneError::Refused(failure) => failure,
         LaneError::Taken => Failure::rule(Rule::MessageTaken, "sent twice at once; try again"),
         LaneError::Store(error) => error.into(),
@@ -195,7 +196,7 @@ pub(crate) async fn pull(app: &App, caller: &MeshCaller, params: PullParams) -> 
     if queue.open.iter().any(|(seq, _)| (after + 1..=end).contains(seq)) {
         // Messages that another device slot has claimed in the meantime are not returned.
         let claimed = queue::claim_open(&app.db, &caller.aid, place, after, end, now).await?;
-        messages.extend(claimed.iter().filter_map(|letter| letter.for_device(&place.device_id)));
+        messages.extend(claimed.iter().filter_map(|stored| stored.for_device(&place.device_id)));
         messages.sort_by_key(|message| message.seq);
         messages.truncate(limit as usize);
     }

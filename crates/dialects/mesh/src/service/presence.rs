@@ -11,7 +11,7 @@ use ostler_protocol::{
         connections::{DeviceSlot, Live, Refused, admit},
     },
 };
-use ostler_store::mesh::presence::{self as store, Seat};
+use ostler_store::mesh::presence::{self as store, ConnectionKey};
 use tokio::{
     sync::broadcast::{Receiver, error::RecvError},
     time::{sleep, timeout},
@@ -26,8 +26,8 @@ const PROBE_SLACK: Duration = Duration::from_secs(4);
 /// How often a probe is sent to the other servers again, until one responds.
 const PROBE_RESEND_INTERVAL: Duration = Duration::from_millis(500);
 
-fn seat(app: &App, id: ConnectionId) -> Seat {
-    Seat { server: app.server_number, number: id as i64 }
+fn connection_key(app: &App, id: ConnectionId) -> ConnectionKey {
+    ConnectionKey { server: app.server_number, number: id as i64 }
 }
 
 /// Checks a connection that was admitted on this server against those on other servers, too, and stores it if it is admitted.
@@ -40,13 +40,13 @@ pub(crate) async fn admit_beside_others(
     if !app.db.multi_replica() {
         return Ok(Ok(()));
     }
-    store::insert(&app.db, seat(app, id), aid, live).await?;
+    store::insert(&app.db, connection_key(app, id), aid, live).await?;
     let here = Mesh::of(app).connections.of(aid).into_iter().filter(|one| one.id != id).map(|one| one.live);
     let elsewhere = store::list_elsewhere(&app.db, aid, app.server_number).await?;
     let admitted = admit(live, &here.chain(elsewhere).collect::<Vec<_>>());
     if admitted.is_err() {
         // At once, so that no other connection conflicts with a rejected one.
-        store::delete(&app.db, seat(app, id)).await?;
+        store::delete(&app.db, connection_key(app, id)).await?;
     }
     Ok(admitted)
 }
@@ -100,7 +100,7 @@ pub(crate) async fn answer_probe(app: App, aid: Aid, place: DeviceSlot) {
     wait(&app, outbox.probe()).await;
     let is_there = Mesh::of(&app).connections.at(&aid, &place).is_some_and(|(now, _)| now == id);
     // Before the other server is notified that the connection has closed.
-    if !is_there && let Err(error) = store::delete(&app.db, seat(&app, id)).await {
+    if !is_there && let Err(error) = store::delete(&app.db, connection_key(&app, id)).await {
         tracing::warn!(%error, "a stale presence row could not be deleted");
     }
     SETTLED.wake_others(&app, &place_key(&aid, &place));
@@ -126,7 +126,7 @@ pub(crate) async fn is_online(app: &App, aid: &Aid) -> Result<bool, Failure> {
 /// Stores all connections of this server: while it did not listen, others may have taken it for stopped and deleted its rows.
 pub(crate) async fn store_all(app: &App) -> Result<(), Failure> {
     for (aid, one) in Mesh::of(app).connections.all() {
-        store::insert(&app.db, seat(app, one.id), &aid, &one.live).await?;
+        store::insert(&app.db, connection_key(app, one.id), &aid, &one.live).await?;
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ pub(crate) async fn run(app: &App) {
     loop {
         for id in Mesh::of(app).connections.closed().await {
             if app.db.multi_replica()
-                && let Err(error) = store::delete(&app.db, seat(app, id)).await
+                && let Err(error) = store::delete(&app.db, connection_key(app, id)).await
             {
                 tracing::warn!(%error, "a stale presence row could not be deleted");
             }
@@ -152,9 +152,9 @@ pub(crate) async fn sweep(app: &App) -> Result<(), Failure> {
     // In this order: a connection that arrives in the meantime is in memory before it is stored.
     let stored = store::list_numbers(&app.db, app.server_number).await?;
     let live: HashSet<i64> =
-        Mesh::of(app).connections.all().into_iter().map(|(_, one)| seat(app, one.id).number).collect();
+        Mesh::of(app).connections.all().into_iter().map(|(_, one)| connection_key(app, one.id).number).collect();
     for number in stored.into_iter().filter(|number| !live.contains(number)) {
-        store::delete(&app.db, Seat { server: app.server_number, number }).await?;
+        store::delete(&app.db, ConnectionKey { server: app.server_number, number }).await?;
     }
     Ok(store::delete_gone(&app.db, app.server_number).await?)
 }

@@ -9,7 +9,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{DeviceSlot, Mode},
-        mailbox::{ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp as Outgoing, StoredMessage as Letter, queued_since},
+        mailbox::{ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp, StoredMessage, queued_since},
         messages::{Direction, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
@@ -75,7 +75,7 @@ fn send_sql() -> &'static str {
         CASE WHEN b.mode = 'queue' THEN f.may_queue ELSE 0 END AS queued
     FROM fresh f JOIN boxes b ON b.aid = f.owner
 ), kept AS (
-    INSERT INTO mesh_messages ({letter_names}, expires_at) SELECT {letter_values}, m.expires_at
+    INSERT INTO mesh_messages ({message_names}, expires_at) SELECT {message_values}, m.expires_at
     FROM numbered m WHERE m.queued = 0
 ), copied AS (
     {insert_copies}
@@ -86,8 +86,8 @@ fn send_sql() -> &'static str {
 )
 SELECT n, direction, recipient, seq, $12 AS sent_at, queued, 0::bigint AS known FROM numbered
 UNION ALL SELECT n, 'inbound', recipient, seq, sent_at, queued, 1 FROM known",
-        letter_names = Letter::NAMES,
-        letter_values = columns_replaced::<Letter>("m", "sent_at", "$12"),
+        message_names = StoredMessage::NAMES,
+        message_values = columns_replaced::<StoredMessage>("m", "sent_at", "$12"),
         insert_copies = insert_select::<MessageCopy>(
             &[
                 ("owner", "m.owner"),
@@ -154,9 +154,9 @@ pub(crate) struct PostLane {
 }
 
 /// The outcome of one write, and the messages to deliver now.
-type Done = (MailboxOutcome, Vec<Letter>);
+type Done = (MailboxOutcome, Vec<StoredMessage>);
 
-/// Who is given the letters of a post, and who waits for its outcome.
+/// Who receives the messages of a post, and who waits for its outcome.
 type To = (Arc<dyn Recipients>, oneshot::Sender<Result<MailboxOutcome, LaneError>>);
 
 impl PostLane {
@@ -192,7 +192,7 @@ impl PostLane {
         let (posts, answers): (Vec<_>, Vec<_>) =
             jobs.into_iter().map(|job| (job.post, (job.recipients, job.answer))).unzip();
         let answer = |(recipients, to): To, outcome: Result<Done, LaneError>| {
-            let posted = outcome.map(|(posted, letters)| delivered(&*recipients, posted, &letters));
+            let posted = outcome.map(|(posted, stored_messages)| delivered(&*recipients, posted, &stored_messages));
             let _ = to.send(posted);
         };
         match self.carry_out(&posts, host.now()).await {
@@ -228,9 +228,11 @@ impl PostLane {
         let outcome = within(ANSWER_MAX, "no answer", flush_posts(&mut connection, posts, now)).await;
         self.keep(connection, &outcome);
         let done = outcome?;
-        let letters = done.iter().flat_map(|(_, letters)| letters);
-        let owners: Vec<_> =
-            letters.filter(|letter| letter.mode == Mode::Queue).map(|letter| letter.owner.to_string()).collect();
+        let stored_messages = done.iter().flat_map(|(_, stored_messages)| stored_messages);
+        let owners: Vec<_> = stored_messages
+            .filter(|stored| stored.mode == Mode::Queue)
+            .map(|stored| stored.owner.to_string())
+            .collect();
         // The messages are sent even if this fails: the next send trims the queue.
         if !owners.is_empty()
             && let Err(error) = self.trim(owners, now).await
@@ -291,14 +293,14 @@ async fn flush_posts(
 #[expect(clippy::expect_used, reason = "the first has an outcome")]
 async fn send(
     connection: &mut PgConnection,
-    sends: &[(usize, &Outgoing)],
+    sends: &[(usize, &SendOp)],
     now: Timestamp,
     done: &mut [Option<Done>],
 ) -> Result<(), sqlx::Error> {
     // The same message twice in one flush: the second gets the outcome of the first.
     let mut firsts: HashMap<(&str, &str), usize> = HashMap::new();
     let mut again: Vec<(usize, usize)> = vec![];
-    let mut letters: HashMap<(usize, &str), Letter> = HashMap::new();
+    let mut stored_messages: HashMap<(usize, &str), StoredMessage> = HashMap::new();
     let mut rows: Vec<(usize, &str, Timestamp)> = vec![];
     for (index, outgoing) in sends {
         let first = *firsts.entry((&outgoing.message_id, outgoing.from.as_str())).or_insert(*index);
@@ -306,42 +308,44 @@ async fn send(
             again.push((*index, first));
             continue;
         }
-        let (letter, own) = outgoing.letters(now);
-        for letter in [Some(letter), own].into_iter().flatten() {
-            let name = letter.direction.as_str();
+        let (stored, own) = outgoing.stored_messages(now);
+        for stored in [Some(stored), own].into_iter().flatten() {
+            let name = stored.direction.as_str();
             rows.push((*index, name, outgoing.expires_at(now)));
-            letters.insert((*index, name), letter);
+            stored_messages.insert((*index, name), stored);
         }
     }
-    let column =
-        |write: fn(&Letter) -> &str| rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>();
-    let number =
-        |write: fn(&Letter) -> i64| rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>();
-    let option = |write: fn(&Letter) -> Option<&str>| {
-        rows.iter().map(|(n, d, _)| write(&letters[&(*n, *d)])).collect::<Vec<_>>()
+    let column = |write: fn(&StoredMessage) -> &str| {
+        rows.iter().map(|(n, d, _)| write(&stored_messages[&(*n, *d)])).collect::<Vec<_>>()
+    };
+    let number = |write: fn(&StoredMessage) -> i64| {
+        rows.iter().map(|(n, d, _)| write(&stored_messages[&(*n, *d)])).collect::<Vec<_>>()
+    };
+    let option = |write: fn(&StoredMessage) -> Option<&str>| {
+        rows.iter().map(|(n, d, _)| write(&stored_messages[&(*n, *d)])).collect::<Vec<_>>()
     };
     let copies: Vec<_> = rows
         .iter()
-        .flat_map(|(n, d, _)| letters[&(*n, *d)].copies().iter().map(|copy| (*n as i64, *d, copy)))
+        .flat_map(|(n, d, _)| stored_messages[&(*n, *d)].copies().iter().map(|copy| (*n as i64, *d, copy)))
         .collect();
     let found = sqlx::query(send_sql())
         .bind(rows.iter().map(|(n, ..)| *n as i64).collect::<Vec<_>>())
         .bind(rows.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
-        .bind(column(|letter| letter.owner.as_str()))
-        .bind(column(|letter| &letter.message_id))
-        .bind(column(|letter| letter.from.as_str()))
-        .bind(column(|letter| letter.to.as_str()))
-        .bind(option(|letter| letter.kind.as_deref()))
-        .bind(number(|letter| letter.encrypted.into()))
-        .bind(option(|letter| letter.payload().map(|payload| payload.as_str())))
-        .bind(number(|letter| letter.may_queue().into()))
+        .bind(column(|stored| stored.owner.as_str()))
+        .bind(column(|stored| &stored.message_id))
+        .bind(column(|stored| stored.from.as_str()))
+        .bind(column(|stored| stored.to.as_str()))
+        .bind(option(|stored| stored.kind.as_deref()))
+        .bind(number(|stored| stored.encrypted.into()))
+        .bind(option(|stored| stored.payload().map(|payload| payload.as_str())))
+        .bind(number(|stored| stored.may_queue().into()))
         .bind(rows.iter().map(|(.., expires_at)| expires_at.as_microsecond()).collect::<Vec<_>>())
         .bind(now.as_microsecond())
         .bind(copies.iter().map(|(n, ..)| *n).collect::<Vec<_>>())
         .bind(copies.iter().map(|(_, direction, _)| *direction).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.device_id.as_str()).collect::<Vec<_>>())
         .bind(copies.iter().map(|(.., copy)| copy.envelope.as_str()).collect::<Vec<_>>())
-        .bind(number(|letter| letter.weight()))
+        .bind(number(|stored| stored.weight()))
         .bind(MAILBOX_DRAIN_BYTES_PER_MS)
         .bind(MAILBOX_BYTES_MAX)
         .fetch_all(connection)
@@ -360,8 +364,8 @@ async fn send(
         if direction == Direction::Inbound.as_str() {
             *posted = sent;
         }
-        if let Some(letter) = letters.remove(&(index, direction)).filter(|_| !known) {
-            to_deliver.push(Letter { seq, mode, ..letter });
+        if let Some(stored) = stored_messages.remove(&(index, direction)).filter(|_| !known) {
+            to_deliver.push(StoredMessage { seq, mode, ..stored });
         }
     }
     // A message without a number found no room.

@@ -7,7 +7,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{DeviceSlot, Mode},
-        mailbox::{SendOp as Outgoing, StoredMessage as Letter},
+        mailbox::{SendOp, StoredMessage},
         messages::Direction,
     },
 };
@@ -15,11 +15,11 @@ use tokio::sync::oneshot;
 
 use crate::lane::job::LaneError;
 
-/// Who receives letters in this process.
+/// Who receives messages in this process.
 pub trait Recipients: Send + Sync + 'static {
-    /// Called for each letter once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
+    /// Called for each message once it is durable, in the order of its mailbox, before its sender is answered. Returns whether
     /// a connection was given it.
-    fn deliver(&self, letter: &Letter) -> bool;
+    fn deliver(&self, stored: &StoredMessage) -> bool;
 }
 
 /// A device slot has received every message up to a number.
@@ -33,7 +33,7 @@ pub struct Ack {
 /// A write that goes through a lane.
 #[derive(Clone, Debug)]
 pub enum MailboxRequest {
-    Send(Box<Outgoing>),
+    Send(Box<SendOp>),
     Ack(Ack),
 }
 
@@ -86,11 +86,15 @@ pub(crate) struct MailboxJob {
 }
 
 /// Delivers what is durable now, and says whether its recipient got it.
-pub(crate) fn delivered(recipients: &dyn Recipients, mut posted: MailboxOutcome, letters: &[Letter]) -> MailboxOutcome {
-    for letter in letters {
-        let given = recipients.deliver(letter);
+pub(crate) fn delivered(
+    recipients: &dyn Recipients,
+    mut posted: MailboxOutcome,
+    stored_messages: &[StoredMessage],
+) -> MailboxOutcome {
+    for stored in stored_messages {
+        let given = recipients.deliver(stored);
         if let MailboxOutcome::Sent(sent) = &mut posted {
-            sent.delivered |= given && letter.direction == Direction::Inbound;
+            sent.delivered |= given && stored.direction == Direction::Inbound;
         }
     }
     posted

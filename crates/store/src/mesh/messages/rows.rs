@@ -5,7 +5,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::{DeviceSlot, Mode},
-        mailbox::{Contents, StoredMessage as Letter, queued_since},
+        mailbox::{Contents, StoredMessage, queued_since},
         messages::{DeviceCopy, Direction},
     },
 };
@@ -29,25 +29,25 @@ impl Mailbox {
 }
 
 record! {
-    Letter, letter in "mesh_messages";
+    StoredMessage, stored in "mesh_messages";
     key {
         owner: id;
         seq: int;
     }
     fixed {
         message_id: text;
-        sender: id from letter.from;
-        recipient: id from letter.to;
+        sender: id from stored.from;
+        recipient: id from stored.to;
         direction: named(Direction);
         kind = "type": opt_text;
         encrypted: flag;
         // A message without a payload has copies, which are in another table.
-        payload: opt_raw_json from letter.payload();
+        payload: opt_raw_json from stored.payload();
         sent_at: time;
     }
     state {}
     beside { expires_at recalled_at }
-    build Letter {
+    build StoredMessage {
         owner,
         seq,
         message_id,
@@ -134,7 +134,7 @@ record! {
 }
 
 /// A message of the queue.
-pub(crate) struct Queued(pub Letter);
+pub(crate) struct Queued(pub StoredMessage);
 
 record! {
     Queued, queued in "mesh_queue";
@@ -153,7 +153,7 @@ record! {
     }
     state {}
     beside { taken_by received }
-    build Queued(Letter {
+    build Queued(StoredMessage {
         owner,
         seq,
         message_id,

@@ -7,9 +7,7 @@ use ostler_protocol::{
     mesh::{
         Aid,
         connections::Mode,
-        mailbox::{
-            ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp as Outgoing, StoredMessage as Letter, drain, queued_since,
-        },
+        mailbox::{ACKED_SENDERS_MAX, QUEUED_BYTES_MAX, SendOp, StoredMessage, drain, queued_since},
         messages::{MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, QUEUED_MAX},
     },
 };
@@ -31,8 +29,8 @@ use crate::{
 };
 
 /// Sends or acknowledges with the next flush.
-pub(crate) fn post(sqlite: &Sqlite, job: MailboxJob) -> Result<(), LaneError> {
-    sqlite.offer(|host| Box::new(PostWrite { job, host }))
+pub(crate) fn post(sqlite: &Sqlite, job: MailboxJob, host: Arc<dyn Host>) -> Result<(), LaneError> {
+    sqlite.offer(Box::new(PostWrite { job, host }))
 }
 
 /// A message or an acknowledgement. It is delivered, and its caller gets a reply, once it is durable.
@@ -52,7 +50,7 @@ impl Write for PostWrite {
         let fault = done.as_ref().err().and_then(StoreFault::of);
         let answer = move |committed: Result<(), StoreError>| {
             let done = done.and_then(|done| committed.map(|()| done));
-            let posted = done.map(|(posted, letters)| delivered(&*job.recipients, posted, &letters));
+            let posted = done.map(|(posted, stored_messages)| delivered(&*job.recipients, posted, &stored_messages));
             drop(job.answer.send(posted.map_err(LaneError::from)));
         };
         Written { fault, answer: Box::new(answer) }
@@ -77,31 +75,35 @@ fn in_savepoint<T>(tx: &Connection, work: impl FnOnce() -> Result<T, StoreError>
     done
 }
 
-fn send(tx: &Connection, outgoing: &Outgoing, now: Timestamp) -> Result<(MailboxOutcome, Vec<Letter>), StoreError> {
+fn send(
+    tx: &Connection,
+    outgoing: &SendOp,
+    now: Timestamp,
+) -> Result<(MailboxOutcome, Vec<StoredMessage>), StoreError> {
     if let Some(first) = find(tx, outgoing)? {
         return Ok((MailboxOutcome::Sent(first), vec![]));
     }
-    let (mut letter, own) = outgoing.letters(now);
-    let both: Vec<&Letter> = [Some(&letter), own.as_ref()].into_iter().flatten().collect();
-    for letter in &both {
-        let same_mailbox = both.iter().filter(|other| other.owner == letter.owner);
-        if !has_room(tx, &letter.owner, same_mailbox.copied(), now)? {
+    let (mut stored, own) = outgoing.stored_messages(now);
+    let both: Vec<&StoredMessage> = [Some(&stored), own.as_ref()].into_iter().flatten().collect();
+    for stored in &both {
+        let same_mailbox = both.iter().filter(|other| other.owner == stored.owner);
+        if !has_room(tx, &stored.owner, same_mailbox.copied(), now)? {
             return Ok((MailboxOutcome::Full, vec![]));
         }
     }
-    put(tx, &mut letter, outgoing.expires_at(now))?;
-    let to = letter.owner.clone();
-    let sent = Sent { to, seq: letter.seq, sent_at: now, mode: letter.mode, duplicate: false, delivered: false };
-    let mut letters = vec![letter];
+    put(tx, &mut stored, outgoing.expires_at(now))?;
+    let to = stored.owner.clone();
+    let sent = Sent { to, seq: stored.seq, sent_at: now, mode: stored.mode, duplicate: false, delivered: false };
+    let mut stored_messages = vec![stored];
     if let Some(mut own) = own {
         put(tx, &mut own, outgoing.expires_at(now))?;
-        letters.push(own);
+        stored_messages.push(own);
     }
-    Ok((MailboxOutcome::Sent(sent), letters))
+    Ok((MailboxOutcome::Sent(sent), stored_messages))
 }
 
 /// The message with this id, if its sender sent it before.
-fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError> {
+fn find(tx: &Connection, outgoing: &SendOp) -> Result<Option<Sent>, StoreError> {
     let sql = "SELECT recipient, seq, sent_at, 'fanout' AS mode FROM mesh_messages
             WHERE message_id = ?1 AND sender = ?2 AND direction = 'inbound'
         UNION ALL SELECT recipient, seq, sent_at, 'queue' FROM mesh_queue WHERE message_id = ?1 AND sender = ?2";
@@ -116,50 +118,50 @@ fn find(tx: &Connection, outgoing: &Outgoing) -> Result<Option<Sent>, StoreError
 fn has_room<'a>(
     tx: &Connection,
     owner: &Aid,
-    letters: impl Iterator<Item = &'a Letter>,
+    stored_messages: impl Iterator<Item = &'a StoredMessage>,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let found = query(tx, select!(MailboxRow, "WHERE aid = $1"), &[text(owner)], MailboxRow::decode)?;
     let Some(MailboxRow { mailbox, used_bytes, used_at, .. }) = found.into_iter().next() else { return Ok(true) };
-    let stored = letters.filter(|letter| mailbox.mode != Mode::Queue || !letter.may_queue());
-    let weight: i64 = stored.map(Letter::weight).sum();
+    let stored = stored_messages.filter(|stored| mailbox.mode != Mode::Queue || !stored.may_queue());
+    let weight: i64 = stored.map(StoredMessage::weight).sum();
     Ok(weight == 0 || drain(used_bytes, used_at, now) + weight <= MAILBOX_BYTES_MAX)
 }
 
 /// Gives the message the next number of its mailbox, and stores or queues it.
-fn put(tx: &Connection, letter: &mut Letter, expires_at: Timestamp) -> Result<(), StoreError> {
+fn put(tx: &Connection, stored: &mut StoredMessage, expires_at: Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO mesh_mailboxes (aid, last_seq, mode, dropped) VALUES (?1, 1, 'fanout', 0)
         ON CONFLICT (aid) DO UPDATE SET last_seq = last_seq + 1 RETURNING last_seq, mode";
-    let numbered = query(tx, sql, &[text(&letter.owner)], |row| {
+    let numbered = query(tx, sql, &[text(&stored.owner)], |row| {
         Ok((row.at("last_seq")?.int()?, row.at("mode")?.named(Mode::parse)?))
     })?;
     let (seq, mode) = numbered.into_iter().next().ok_or_else(|| StoreError::corrupt("a mailbox without a number"))?;
-    letter.seq = seq;
-    if mode == Mode::Queue && letter.may_queue() {
-        letter.mode = Mode::Queue;
-        return enqueue(tx, letter);
+    stored.seq = seq;
+    if mode == Mode::Queue && stored.may_queue() {
+        stored.mode = Mode::Queue;
+        return enqueue(tx, stored);
     }
-    let sql = sql!(insert_row_with::<Letter>(&["expires_at"]));
-    let row: Vec<_> = letter.fixed().into_iter().chain([Value::from(expires_at)]).collect();
+    let sql = sql!(insert_row_with::<StoredMessage>(&["expires_at"]));
+    let row: Vec<_> = stored.fixed().into_iter().chain([Value::from(expires_at)]).collect();
     execute(tx, sql, &row)?;
-    for copy in letter.copies() {
-        let stored = MessageCopy { owner: letter.owner.clone(), seq, copy: copy.clone(), expires_at };
+    for copy in stored.copies() {
+        let stored = MessageCopy { owner: stored.owner.clone(), seq, copy: copy.clone(), expires_at };
         execute(tx, sql!(insert_row::<MessageCopy>()), &stored.fixed())?;
     }
     let sql = "UPDATE mesh_mailboxes
         SET used_bytes = MAX(0, used_bytes - MAX(0, ?1 - used_at) / 1000 * ?2) + ?3, used_at = ?1 WHERE aid = ?4";
-    let row = [letter.sent_at.into(), MAILBOX_DRAIN_BYTES_PER_MS.into(), letter.weight().into(), text(&letter.owner)];
+    let row = [stored.sent_at.into(), MAILBOX_DRAIN_BYTES_PER_MS.into(), stored.weight().into(), text(&stored.owner)];
     execute(tx, sql, &row)
 }
 
-fn enqueue(tx: &Connection, letter: &Letter) -> Result<(), StoreError> {
-    execute(tx, sql!(insert_row::<Queued>()), &Queued(letter.clone()).fixed())?;
+fn enqueue(tx: &Connection, stored: &StoredMessage) -> Result<(), StoreError> {
+    execute(tx, sql!(insert_row::<Queued>()), &Queued(stored.clone()).fixed())?;
     execute(
         tx,
         "UPDATE mesh_mailboxes SET queued_at = ?1 WHERE aid = ?2",
-        &[letter.sent_at.into(), text(&letter.owner)],
+        &[stored.sent_at.into(), text(&stored.owner)],
     )?;
-    trim(tx, letter.owner.as_str(), letter.sent_at)
+    trim(tx, stored.owner.as_str(), stored.sent_at)
 }
 
 fn trim(tx: &Connection, owner: &str, now: Timestamp) -> Result<(), StoreError> {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use ostler_protocol::{
     RawJson,
-    mesh::messages::{DeviceCopy, LETTER_BYTES, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, Parcel},
+    mesh::messages::{DeviceCopy, MAILBOX_BYTES_MAX, MAILBOX_DRAIN_BYTES_PER_MS, MESSAGE_OVERHEAD_BYTES, SendContents},
 };
-use ostler_store::mesh::messages::{self, Ack, MailboxOutcome, MailboxRequest, Outgoing, PLACES_MAX, Sent};
+use ostler_store::mesh::messages::{self, Ack, MailboxOutcome, MailboxRequest, PLACES_MAX, SendOp, Sent};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -47,13 +47,13 @@ async fn in_one_flush<T, U>(
 ) -> (Sent, T, U) {
     // On SQLite a flush ends a little after its answers; if it were held, what is sent now would never be delivered.
     for _ in 0..50 {
-        if workshop.host.flush_count() >= workshop.host.letters.lock().unwrap().len() {
+        if workshop.host.flush_count() >= workshop.host.stored_messages.lock().unwrap().len() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     workshop.host.shut();
-    let is_held = || workshop.host.letters.lock().unwrap().iter().any(|letter| letter.message_id == "held");
+    let is_held = || workshop.host.stored_messages.lock().unwrap().iter().any(|stored| stored.message_id == "held");
     let until = async |holds: &dyn Fn() -> bool| {
         while !holds() {
             tokio::task::yield_now().await;
@@ -77,7 +77,7 @@ async fn in_one_flush<T, U>(
 async fn a_light_message_is_accepted_beside_one_that_does_not_fit(place: Place) {
     let workshop = Workshop::open(&place).await;
     send(&workshop, outgoing(AIDS[0], AIDS[1], "first", "x")).await;
-    let left = 3 * (outgoing(AIDS[0], AIDS[1], "any", "x").payload.as_str().len() as i64 + LETTER_BYTES);
+    let left = 3 * (outgoing(AIDS[0], AIDS[1], "any", "x").payload.as_str().len() as i64 + MESSAGE_OVERHEAD_BYTES);
     let used = MAILBOX_BYTES_MAX - left;
     run(&place, format!("UPDATE mesh_mailboxes SET used_bytes = {used} WHERE aid = '{}'", AIDS[1])).await;
     let heavy = post(&workshop, outgoing(AIDS[0], AIDS[1], "heavy", &"x".repeat(2 * left as usize)));
@@ -96,11 +96,11 @@ async fn a_send_succeeds_even_if_an_acknowledgement_in_its_flush_fails(place: Pl
     let (held, sent, marked) = in_one_flush(&workshop, beside, workshop.post(mark)).await;
     assert!(marked.is_err());
     assert_eq!((held.seq, sent.seq, sent.duplicate), (1, 2, false));
-    let delivered: Vec<i64> = workshop.host.letters.lock().unwrap().iter().map(|letter| letter.seq).collect();
+    let delivered: Vec<i64> = workshop.host.stored_messages.lock().unwrap().iter().map(|stored| stored.seq).collect();
     assert_eq!(delivered, [1, 2]);
 }
 
-async fn post(workshop: &Workshop, message: Outgoing) -> MailboxOutcome {
+async fn post(workshop: &Workshop, message: SendOp) -> MailboxOutcome {
     workshop.post(MailboxRequest::Send(Box::new(message))).await.unwrap()
 }
 
@@ -108,7 +108,7 @@ async fn post(workshop: &Workshop, message: Outgoing) -> MailboxOutcome {
 async fn a_mailbox_accepts_up_to_its_allowance_and_more_as_it_drains(place: Place) {
     let workshop = Workshop::open(&place).await;
     let message = |id: &str| outgoing(AIDS[0], AIDS[1], id, "x");
-    let weight = message("a").payload.as_str().len() as i64 + LETTER_BYTES;
+    let weight = message("a").payload.as_str().len() as i64 + MESSAGE_OVERHEAD_BYTES;
     send(&workshop, message("a")).await;
     // As if much had come before it: there is room for one more.
     let used = MAILBOX_BYTES_MAX - weight;
@@ -119,9 +119,9 @@ async fn a_mailbox_accepts_up_to_its_allowance_and_more_as_it_drains(place: Plac
     // A message that is for two mailboxes goes to both or to none.
     let envelope = RawJson::of(&json!({"type": "e2ee.encrypted"}));
     let copies = |device: &str| vec![DeviceCopy { device_id: device.into(), envelope: envelope.clone() }];
-    let both = |from: &str, to: &str| Outgoing {
+    let both = |from: &str, to: &str| SendOp {
         encrypted: true,
-        parcel: Parcel::Copies { recipient: copies("desk"), own: copies("phone") },
+        contents: SendContents::Copies { recipient: copies("desk"), own: copies("phone") },
         ..outgoing(from, to, "both", "x")
     };
     assert_eq!(

@@ -8,7 +8,7 @@ use ostler_protocol::{
         connections::{DeviceSlot, Mode},
         mailbox::{AckOutcome, Contents, MailboxOp, MailboxReply, Mailboxes, SendOp, SendRecord, StoredMessage},
         messages::{
-            MAILBOX_BYTES_MAX, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, QUEUED_MAX, QUEUED_MS_MAX, RECALL_MS_MAX,
+            MAILBOX_BYTES_MAX, MESSAGE_LIFE_MS_DEFAULT, Message, QUEUED_MAX, QUEUED_MS_MAX, RECALL_MS_MAX, SendContents,
         },
     },
 };
@@ -179,7 +179,7 @@ impl Pair {
         if self.dice.roll(3) == 0 {
             let recipient = copies(&DEVICES[self.dice.roll(3)..], &id);
             let own = copies(&DEVICES[1..=self.dice.roll(3)], &id);
-            send.parcel = Parcel::Copies { recipient, own };
+            send.contents = SendContents::Copies { recipient, own };
             send.encrypted = true;
         }
         send
@@ -215,7 +215,7 @@ impl Pair {
             send.to = send.from.clone();
         }
         let now = self.workshop.now();
-        let (inbound, own) = send.letters(now);
+        let (inbound, own) = send.stored_messages(now);
         let owner = self.dice.pick(&[&send.from, &send.to]).clone();
         let parts = [Some(inbound), own].into_iter().flatten().filter(|part| part.owner == owner);
         let room = parts.map(|part| part.weight()).sum::<i64>() + self.dice.roll(25) as i64 - 12;
@@ -247,7 +247,7 @@ impl Pair {
         } else {
             futures_util::future::join_all(posts).await
         };
-        let mut delivered = std::mem::take(&mut *self.workshop.host.letters.lock().unwrap());
+        let mut delivered = std::mem::take(&mut *self.workshop.host.stored_messages.lock().unwrap());
         for ((send, expected), posted) in sends.iter().zip(expected).zip(posted) {
             let found = match posted.unwrap() {
                 MailboxOutcome::Sent(Sent { to, seq, sent_at, mode, duplicate, .. }) => {
@@ -333,10 +333,10 @@ impl Pair {
         let listed = messages::list(db, owner, device, after, 2_000, usize::MAX, now).await.unwrap();
         assert!(listed.is_all, "{at}");
         assert_eq!(listed.messages, mailbox.list(device, after, now).collect::<Vec<Message>>(), "{at}");
-        let mut letters = messages::list_letters(db, owner, after, 2_000, now).await.unwrap();
+        let mut stored_messages = messages::list_stored(db, owner, after, 2_000, now).await.unwrap();
         let mut stored: Vec<StoredMessage> = mailbox.list_stored(after, now).cloned().collect();
-        letters.iter_mut().chain(&mut stored).for_each(sort_copies);
-        assert_eq!(letters, stored, "{at}");
+        stored_messages.iter_mut().chain(&mut stored).for_each(sort_copies);
+        assert_eq!(stored_messages, stored, "{at}");
 
         let view = queue::get(db, owner, &found, place, now).await.unwrap();
         let expected = mailbox.queue(place, now);

@@ -1,18 +1,20 @@
 //! Mailboxes of the mesh, on both engines, promise by promise: numbers without gaps whichever server sends, one message per
 //! id, acknowledged positions that only move forward. Random histories are in `mailbox.rs`.
 
+use std::{sync::Arc, time::Duration};
+
 use jiff::SignedDuration;
 use ostler_protocol::{
     RawJson,
     mesh::{
         Aid,
         connections::{DeviceSlot as Spot, Mode},
-        messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, Message, Parcel, SEALED},
+        messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, Message, SEALED, SendContents},
         prekeys::{PREKEY_DEVICES_MAX, Prekey},
     },
 };
 use ostler_store::mesh::{
-    messages::{self, Ack, Acked, Mailbox, MailboxOutcome, MailboxRequest, Outgoing, Sent},
+    messages::{self, Ack, Acked, Mailbox, MailboxOutcome, MailboxRequest, SendOp, Sent},
     prekeys,
 };
 use serde_json::json;
@@ -45,20 +47,20 @@ pub fn copies(devices: &[&str], text: &str) -> Vec<DeviceCopy> {
     devices.iter().map(copy).collect()
 }
 
-pub fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> Outgoing {
-    Outgoing {
+pub fn outgoing(from: &str, to: &str, message_id: &str, text: &str) -> SendOp {
+    SendOp {
         message_id: message_id.into(),
         from: aid(from),
         to: aid(to),
         kind: None,
         encrypted: false,
         payload: RawJson::of(&json!({"type": "text", "text": text})),
-        parcel: Parcel::Whole,
+        contents: SendContents::Whole,
         life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
     }
 }
 
-pub async fn send(workshop: &Workshop, message: Outgoing) -> Sent {
+pub async fn send(workshop: &Workshop, message: SendOp) -> Sent {
     match workshop.post(MailboxRequest::Send(Box::new(message))).await.unwrap() {
         MailboxOutcome::Sent(sent) => sent,
         other => panic!("a send was answered with {other:?}"),
@@ -107,11 +109,26 @@ async fn numbers_have_no_gap_whichever_server_sends(place: Place) {
 }
 
 #[both_engines]
+async fn the_lane_of_mailboxes_ends_once_it_is_dropped(place: Place) {
+    let workshop = Workshop::open(&place).await;
+    let host = workshop.host.clone();
+    assert_eq!(send(&workshop, outgoing(AIDS[0], AIDS[1], "m", "x")).await.seq, 1);
+    workshop.db.close().await;
+    drop(workshop);
+    let ended = async {
+        while Arc::strong_count(&host) > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), ended).await.expect("no lane holds the host");
+}
+
+#[both_engines]
 async fn a_recall_waits_for_a_hold_that_is_being_placed(place: Place) {
     let workshop = Workshop::open(&place).await;
     let mut message = outgoing(AIDS[0], AIDS[1], "m-1", "x");
     message.encrypted = true;
-    message.parcel = Parcel::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
+    message.contents = SendContents::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
     send(&workshop, message).await;
     let sender = aid(AIDS[0]);
     let recall = || messages::recall(&workshop.db, &sender, "m-1", workshop.now());
@@ -123,28 +140,28 @@ async fn a_recall_waits_for_a_hold_that_is_being_placed(place: Place) {
 }
 
 #[both_engines]
-async fn letters_are_delivered_in_the_order_of_their_mailbox_before_anybody_is_answered(place: Place) {
+async fn messages_are_delivered_in_the_order_of_their_mailbox_before_any_reply(place: Place) {
     let workshop = Workshop::open(&place).await;
     let sends = (0..60).map(|number| {
         let mut message = outgoing(AIDS[number % 2], AIDS[2], &format!("m-{number}"), "x");
         if number % 3 == 0 {
             message.encrypted = true;
-            message.parcel = Parcel::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
+            message.contents = SendContents::Copies { recipient: copies(&["desk"], "r"), own: copies(&["phone"], "o") };
         }
         async {
             let id = message.message_id.clone();
             let sent = send(&workshop, message).await;
-            let letters = workshop.host.letters.lock().unwrap();
-            assert!(letters.iter().any(|letter| letter.message_id == id && letter.seq == sent.seq), "{id}");
+            let stored_messages = workshop.host.stored_messages.lock().unwrap();
+            assert!(stored_messages.iter().any(|stored| stored.message_id == id && stored.seq == sent.seq), "{id}");
         }
     });
     futures_util::future::join_all(sends).await;
-    let letters = workshop.host.letters.lock().unwrap();
+    let stored_messages = workshop.host.stored_messages.lock().unwrap();
     for owner in AIDS {
-        let numbers: Vec<i64> = letters.iter().filter(|l| l.owner.as_str() == owner).map(|l| l.seq).collect();
+        let numbers: Vec<i64> = stored_messages.iter().filter(|l| l.owner.as_str() == owner).map(|l| l.seq).collect();
         assert_eq!(numbers, (1..=numbers.len() as i64).collect::<Vec<_>>(), "{owner}");
     }
-    assert_eq!(letters.len(), 80, "every third has one for the sender's own devices, too");
+    assert_eq!(stored_messages.len(), 80, "every third has one for the sender's own devices, too");
 }
 
 #[both_engines]
@@ -207,9 +224,9 @@ async fn a_message_is_found_by_an_index(place: Place) {
     let workshop = Workshop::open(&place).await;
     let sends = (0..600).map(|number| {
         let mut message = outgoing(AIDS[number % 2], AIDS[2], &format!("m-{number}"), "x");
-        message.parcel = match number % 2 {
-            0 => Parcel::Copies { recipient: copies(&["desk", "phone"], "r"), own: vec![] },
-            _ => Parcel::Whole,
+        message.contents = match number % 2 {
+            0 => SendContents::Copies { recipient: copies(&["desk", "phone"], "r"), own: vec![] },
+            _ => SendContents::Whole,
         };
         send(&workshop, message)
     });
@@ -221,7 +238,7 @@ async fn a_message_is_found_by_an_index(place: Place) {
     for (statement, plan) in messages::explain(&workshop.db, &aid(AIDS[2]), workshop.now()).await.unwrap() {
         let index = match statement {
             "list" => vec!["mesh_messages_seq", "mesh_message_copies_device"],
-            "letters" => vec!["mesh_messages_seq"],
+            "stored" => vec!["mesh_messages_seq"],
             "copies" => vec!["mesh_message_copies_device"],
             "recall" => vec!["mesh_messages_id"],
             "expired" => vec!["mesh_messages_expiring"],

@@ -47,7 +47,7 @@ async fn claim(workshop: &Workshop, seq: i64, device: &str) -> bool {
 async fn claim_open(workshop: &Workshop, device: &str, upto: i64) -> Vec<i64> {
     let (owner, place) = (aid(AIDS[1]), spot(device));
     let claimed = queue::claim_open(&workshop.db, &owner, &place, 0, upto, workshop.now());
-    let mut numbers: Vec<i64> = claimed.await.unwrap().iter().map(|letter| letter.seq).collect();
+    let mut numbers: Vec<i64> = claimed.await.unwrap().iter().map(|stored| stored.seq).collect();
     numbers.sort_unstable();
     numbers
 }

@@ -13,8 +13,8 @@ use ostler_server::net::sockets::{Inbox, QUEUE_FRAMES_MAX, queue};
 
 const BOBBY: &str = "bobby.probe.test";
 
-fn letter(seq: i64) -> Letter {
-    Letter {
+fn stored(seq: i64) -> StoredMessage {
+    StoredMessage {
         owner: BOBBY.parse().unwrap(),
         seq,
         message_id: format!("m-{seq}"),
@@ -62,12 +62,12 @@ async fn a_device_that_connects_takes_no_message_from_the_others() {
     let mut desk = Device::join(&delivery, "desk", 14);
     // The fifteenth is durable, and the phone knows of it before it is delivered.
     let mut phone = Device::join(&delivery, "phone", 15);
-    assert!(delivery.deliver(&letter(15)));
+    assert!(delivery.deliver(&stored(15)));
     assert_eq!(desk.receive().await, 15);
     assert!(phone.has_received_nothing(), "it came before the phone did");
     // Another server has committed the sixteenth: the desk's mailbox is read when the next one arrives, at the latest.
     let mut tablet = Device::join(&delivery, "tablet", 16);
-    assert!(delivery.deliver(&letter(17)));
+    assert!(delivery.deliver(&stored(17)));
     assert_eq!(tablet.receive().await, 17);
     assert!(desk.has_received_nothing() && phone.has_received_nothing(), "no message overtakes one that they lack");
     assert!(is_behind(&delivery));
@@ -78,7 +78,7 @@ async fn a_burst_waits_in_the_store_and_closes_no_connection() {
     let delivery = MessageDelivery::new(Arc::default());
     let mut desk = Device::join(&delivery, "desk", 0);
     let burst = 2 * QUEUE_FRAMES_MAX as i64;
-    let given = (1..=burst).filter(|seq| delivery.deliver(&letter(*seq))).count() as i64;
+    let given = (1..=burst).filter(|seq| delivery.deliver(&stored(*seq))).count() as i64;
     assert!(given < burst);
     assert!(!is_behind(&delivery), "its queue is full, so there is no use in reading");
     for seq in 1..=given {
@@ -86,7 +86,7 @@ async fn a_burst_waits_in_the_store_and_closes_no_connection() {
     }
     assert_eq!(delivery.connections.pushed_seq(&BOBBY.parse().unwrap()), Some(given), "reading starts here");
     let mut phone = Device::join(&delivery, "phone", burst);
-    assert!(delivery.deliver(&letter(burst + 1)));
+    assert!(delivery.deliver(&stored(burst + 1)));
     assert_eq!(phone.receive().await, burst + 1, "a slow device holds up no other");
     assert!(is_behind(&delivery) && desk.has_received_nothing());
 }
@@ -96,8 +96,8 @@ async fn a_device_without_a_copy_skips_the_message() {
     let delivery = MessageDelivery::new(Arc::default());
     let (mut desk, mut phone) = (Device::join(&delivery, "desk", 0), Device::join(&delivery, "phone", 0));
     let copy = DeviceCopy { device_id: "desk".into(), envelope: RawJson::of(&json!({"for": "desk"})) };
-    delivery.deliver(&Letter { contents: Contents::Copies(vec![copy]), ..letter(1) });
-    delivery.deliver(&letter(2));
+    delivery.deliver(&StoredMessage { contents: Contents::Copies(vec![copy]), ..stored(1) });
+    delivery.deliver(&stored(2));
     assert_eq!((desk.receive().await, desk.receive().await), (1, 2));
     assert_eq!(phone.receive().await, 2);
     assert!(!is_behind(&delivery));
