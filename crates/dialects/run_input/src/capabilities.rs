@@ -31,7 +31,7 @@ pub(crate) const CAPABILITIES: &[Capability] = &[
     capability(
         "ostler_agent_erase",
         &["DELETE /api/v1/agent/sessions/{threadId}"],
-        "Erases a thread: nobody knows of it any more, and only digests stay.",
+        "Erases a thread: it is not found any more, and only digests stay.",
     ),
     capability(
         "ostler_automations",

@@ -46,7 +46,7 @@ use ostler_server::{
     auth::Principal,
     net::Locality,
     service::{
-        commands::Said,
+        commands::SubmittedMessage,
         permissions, provider_profiles,
         runs::{self},
         session_storage, users,
@@ -96,7 +96,7 @@ pub(crate) async fn accept(
 }
 
 /// As [`accept`], for the start of an automation. `may_exist`: an earlier attempt may have created its thread, which has an id that
-/// nobody else knows.
+/// no client knows.
 pub(crate) async fn accept_start(
     app: &App,
     owner: &Principal,
@@ -294,10 +294,10 @@ async fn read_message(
     caller: &Principal,
     input: &RunInput,
     answers: &[AnsweredCall],
-) -> Result<Said, Failure> {
+) -> Result<SubmittedMessage, Failure> {
     let new_id = || format!("msg_{}", app.ids.body().simple());
     let mut content = answers.iter().map(|answered| answered.part(app)).collect::<Result<Vec<_>, _>>()?;
-    let Some(user) = &input.user else { return Ok(Said::new(new_id(), content.into())) };
+    let Some(user) = &input.user else { return Ok(SubmittedMessage::new(new_id(), content.into())) };
     let own = app.name("id", &user.id).ok().map(str::to_owned);
     for (at, part) in user.parts.iter().enumerate() {
         let mut stored = match part {
@@ -313,11 +313,11 @@ async fn read_message(
     }
     let fields = app.redacted(&RawJson::of(&user.fields))?.to_value();
     let fields = fields.as_object().cloned().unwrap_or_default();
-    Ok(Said { fields, ..Said::new(own.unwrap_or_else(new_id), content.into()) })
+    Ok(SubmittedMessage { fields, ..SubmittedMessage::new(own.unwrap_or_else(new_id), content.into()) })
 }
 
 /// A message is stored as one event.
-fn check_size(message: &Said) -> Result<(), Failure> {
+fn check_size(message: &SubmittedMessage) -> Result<(), Failure> {
     let bytes = RawJson::of(&json!([message.content, message.fields])).as_str().len();
     if bytes <= MESSAGE_BYTES_MAX {
         return Ok(());
@@ -338,7 +338,13 @@ fn prompt(input: &RunInput, answers: &[AnsweredCall]) -> String {
 }
 
 /// The payload for the agent: the message, the context that is in no event, and the runtime config.
-fn payload(input: &RunInput, answers: &[AnsweredCall], message: &Said, context: &Context, runtime: &Value) -> RawJson {
+fn payload(
+    input: &RunInput,
+    answers: &[AnsweredCall],
+    message: &SubmittedMessage,
+    context: &Context,
+    runtime: &Value,
+) -> RawJson {
     let prompt = prompt(input, answers);
     let mut payload = json!({"prompt": prompt, "content": message.content, "runtimeConfig": runtime});
     if !context.is_empty() {

@@ -138,13 +138,7 @@ async fn finish_erasing(app: &App, session: &Session) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    if store::retention::is_held(&app.db, session.session).await? {
-        return Ok(());
-    }
-    session_storage::clear(app, session).await?;
-    store::kernel::erasures::finish(&app.db, session).await?;
-    app.forget_session(session.session);
-    Ok(())
+    session_storage::finish_erasure(app, session).await
 }
 
 /// Finishes erasures that a stopped server had begun. A failure with one thread does not stop the others.

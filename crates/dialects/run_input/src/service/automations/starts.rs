@@ -113,7 +113,7 @@ pub(super) struct ClaimedStart {
 }
 
 impl ClaimedStart {
-    /// One that nobody has claimed before.
+    /// One that no server has claimed before.
     pub(super) fn first(start: AutomationStart) -> Self {
         Self { start, attempts: 1 }
     }

@@ -114,31 +114,42 @@ pub(super) async fn is_any_superseded(app: &App, thread: &Session, requests: &[P
 }
 
 /// The request as the latest attempt has made it.
-async fn latest(app: &App, mut request: PermissionRequest) -> Result<PermissionRequest, Failure> {
+async fn latest(app: &App, request: PermissionRequest) -> Result<PermissionRequest, Failure> {
     if !is_superseded(&request) {
         return Ok(request);
     }
     let all = store::kernel::permissions::list_by_command(&app.db, request.run_id, request.command_id).await?;
-    while let Some(next) = successor(&all, &request) {
-        request = next.clone();
-    }
-    Ok(request)
+    Ok(latest_of(&all, &request).clone())
 }
 
-/// The same request of the next attempt that has made any. Of several equal ones, which an agent makes for equal calls, each has its own
-/// successor.
+/// The same among all requests of the command, oldest first.
+fn latest_of<'a>(all: &'a [PermissionRequest], mut request: &'a PermissionRequest) -> &'a PermissionRequest {
+    while let Some(next) = successor(all, request) {
+        request = next;
+    }
+    request
+}
+
+/// The same request of the first later attempt that has made it. Attempts in between may have ended before they came to it. Of several
+/// equal requests, which an agent makes for equal calls, each has its own successor.
 fn successor<'a>(all: &'a [PermissionRequest], request: &PermissionRequest) -> Option<&'a PermissionRequest> {
     let superseded_at = request.resolved_at.filter(|_| is_superseded(request))?;
     let equal = all.iter().filter(|other| is_same(other, request));
     let (before, after): (Vec<_>, Vec<_>) =
         equal.partition(|other| is_superseded(other) && other.resolved_at == Some(superseded_at));
     let place = before.iter().position(|other| other.permission_id == request.permission_id)?;
+    // An attempt ends where its requests are superseded. One that has made none counts as a part of the next one.
     let ends = all.iter().filter(|other| is_superseded(other)).filter_map(|other| other.resolved_at);
-    let next_end = ends.filter(|end| *end > superseded_at).min();
-    let is_next = |other: &&PermissionRequest| {
-        other.created_at >= superseded_at && next_end.is_none_or(|end| other.created_at < end)
-    };
-    after.into_iter().filter(is_next).nth(place)
+    let mut ends: Vec<_> = ends.filter(|end| *end > superseded_at).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let starts = [superseded_at].into_iter().chain(ends.iter().copied());
+    let mut attempts = starts.zip(ends.iter().copied().map(Some).chain([None]));
+    attempts.find_map(|(start, end)| {
+        let is_of_attempt =
+            |other: &&&PermissionRequest| other.created_at >= start && end.is_none_or(|end| other.created_at < end);
+        after.iter().filter(is_of_attempt).nth(place).copied()
+    })
 }
 
 /// Whether a person who has seen one of the requests knows what the other one is about.
@@ -149,4 +160,74 @@ fn is_same(one: &PermissionRequest, other: &PermissionRequest) -> bool {
         && one.command == other.command
         && one.options == other.options
         && one.editable == other.editable
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_protocol::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+
+    /// The second in which an attempt begins. It supersedes the open requests of the one before.
+    fn begin_of(attempt: u32) -> i64 {
+        i64::from(attempt) * 100
+    }
+
+    /// The `number`th request of an attempt. `last` is the latest attempt: requests of earlier ones are superseded.
+    fn request(attempt: u32, number: u32, title: &str, last: u32) -> PermissionRequest {
+        let time = |second| Timestamp::from_second(second).unwrap();
+        let is_open = attempt == last;
+        let resolved_by = (!is_open).then_some(resolved_by::NEW_ATTEMPT);
+        serde_json::from_value(json!({
+            "permissionId": format!("prm_{attempt:016x}{number:016x}"), "runId": format!("run_{:032x}", 1),
+            "commandId": format!("cmd_{:032x}", 1), "title": title, "command": title, "toolCallId": null,
+            "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}], "digest": title,
+            "deadline": time(10_000), "status": if is_open { "pending" } else { "cancelled" }, "optionId": null,
+            "resolvedBy": resolved_by, "resolvedAt": (!is_open).then(|| time(begin_of(attempt + 1))),
+            "createdAt": time(begin_of(attempt) + i64::from(number)),
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_request_is_followed_over_all_attempts_that_made_it() {
+        let all = [1, 2, 3].map(|attempt| request(attempt, 1, "push", 3));
+        for asked in &all {
+            assert_eq!(latest_of(&all, asked), &all[2]);
+        }
+    }
+
+    #[test]
+    fn a_request_is_found_in_a_later_attempt_if_the_one_between_did_not_make_it() {
+        let all =
+            [request(1, 1, "push", 3), request(2, 1, "pull", 3), request(3, 1, "pull", 3), request(3, 2, "push", 3)];
+        assert_eq!(latest_of(&all, &all[0]), &all[3]);
+        assert_eq!(latest_of(&all, &all[1]), &all[2]);
+        // The attempt between made no request at all.
+        let all = [request(1, 1, "push", 3), request(3, 1, "push", 3)];
+        assert_eq!(latest_of(&all, &all[0]), &all[1]);
+    }
+
+    #[test]
+    fn each_of_several_equal_requests_is_followed_to_its_own_successor() {
+        let all = [
+            request(1, 1, "push", 3),
+            request(1, 2, "push", 3),
+            request(2, 1, "push", 3),
+            request(3, 1, "push", 3),
+            request(3, 2, "push", 3),
+        ];
+        assert_eq!(latest_of(&all, &all[0]), &all[3]);
+        assert_eq!(latest_of(&all, &all[1]), &all[4], "the second attempt came to the first one only");
+    }
+
+    #[test]
+    fn a_request_that_no_later_attempt_made_has_no_successor() {
+        let all = [request(1, 1, "push", 3), request(2, 1, "pull", 3), request(3, 1, "pull", 3)];
+        assert_eq!(latest_of(&all, &all[0]), &all[0]);
+        let all = [request(1, 1, "push", 3), request(2, 1, "push", 3), request(3, 1, "pull", 3)];
+        assert_eq!(latest_of(&all, &all[0]), &all[1], "the last attempt that made it");
+        assert!(is_superseded(latest_of(&all, &all[0])), "it cannot be answered");
+    }
 }

@@ -3,7 +3,8 @@
 use jiff::{ToSpan, civil::Date};
 use ostler_protocol::{
     Failure, Timestamp,
-    kernel::context::Remark,
+    ids::SessionId,
+    kernel::{context::Remark, events::Event},
     run_input::{
         agui::input::ClientTime,
         automations::{Automation, WINDOW_MESSAGES_MAX, WindowMode},
@@ -19,6 +20,8 @@ use ostler_server::{app::App, auth::Principal};
 
 /// Bytes of messages that a run gets.
 const CONTEXT_BYTES_MAX: usize = 64 * 1024;
+/// Most messages that are read to find those of a window, some of which are not shown.
+const READ_MESSAGES_MAX: usize = 1_000;
 
 /// The messages of the context. The days of a window end at the time of the run: that of its clock, if it has one.
 pub(super) async fn read(
@@ -44,10 +47,35 @@ pub(super) async fn read(
         }
     };
     let span = Span { start, end: Timestamp::MAX };
-    let events =
-        store::run_input::history::list_messages(&app.db, chat.session, span, count as usize, CONTEXT_BYTES_MAX);
-    let messages = history::fold(&events.await?, |_| None);
+    let messages = read_newest(app, chat.session, span, count as usize).await?;
     Ok(messages.iter().map(as_remark).collect())
+}
+
+/// The newest messages of a chat, as its history shows them. The log also has steers that the agent did not accept, and messages of
+/// attempts that were replaced: they do not count toward `count`, and older messages are read instead. All that is read has at most
+/// [`CONTEXT_BYTES_MAX`] bytes.
+async fn read_newest(app: &App, session: SessionId, span: Span, count: usize) -> Result<Vec<HistoryMessage>, Failure> {
+    let mut read_max = count;
+    loop {
+        let mut events =
+            store::run_input::history::list_messages(&app.db, session, span, read_max, CONTEXT_BYTES_MAX).await?;
+        let is_last_read = events.len() < read_max || read_max >= READ_MESSAGES_MAX;
+        let phases = read_phases(app, session, &events).await?;
+        events.extend(phases);
+        let mut messages = history::fold(&events, |_| None);
+        if is_last_read || messages.len() >= count {
+            messages.drain(..messages.len().saturating_sub(count));
+            return Ok(messages);
+        }
+        read_max = (4 * read_max).min(READ_MESSAGES_MAX);
+    }
+}
+
+/// The phases since the first of these messages: where steers were accepted and attempts replaced.
+async fn read_phases(app: &App, session: SessionId, messages: &[Event]) -> Result<Vec<Event>, Failure> {
+    let Some(start) = messages.iter().map(|message| message.created_at).min() else { return Ok(vec![]) };
+    let span = Span { start, end: Timestamp::MAX };
+    Ok(store::run_input::history::list_phases(&app.db, session, span).await?)
 }
 
 /// The message as context. No front end has sent it, so that the run's followers do not get it back.
