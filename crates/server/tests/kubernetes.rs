@@ -1,5 +1,6 @@
 //! Runners as Kubernetes Jobs: one Job for each order, whatever is lost on the way, and the cluster's own account of how runners end.
 
+mod cancel;
 pub mod cluster;
 mod creating;
 mod ending;
@@ -7,6 +8,8 @@ mod extras;
 mod faults;
 mod logs;
 mod lookups;
+mod reasons;
+mod rights;
 mod secrets;
 mod storage;
 mod views;

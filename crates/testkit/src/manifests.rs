@@ -9,6 +9,10 @@ use std::{
 /// Folders of `deploy/kubernetes` that can be applied.
 pub const OVERLAYS: [&str; 4] = ["small", "production", "agentrun", "migration"];
 
+/// Files of `deploy/kubernetes` that are applied by themselves, as they are.
+pub const SINGLE_FILES: [&str; 4] =
+    ["clients.yaml", "restore/agentrun.yaml", "restore/production.yaml", "restore/small.yaml"];
+
 /// The beginning of the first line of a rendered overlay; the digest of the sources follows.
 const MARK: &str = "# Written by `cargo xtask kubernetes` from sources with the digest ";
 

@@ -17,6 +17,7 @@ asks     sends requests of its own before it replies to a call
 waits    also lists `append`, which changes something, and `look`, which only reads. A call of either adds a line to the file that is
          its second argument, and returns when there is a file of the same name with `.go` at its end
 hangs    never replies to a call of `hang`; calls of it and cancelled requests add a line each to the file that is its second argument
+files    a call of `open` opens each of `paths` in the mode `mode`, without a change, and returns for each whether it could
 marks    creates the file that is its second argument when it starts, then behaves well
 http     as good, over HTTP; prints its port; its second argument is the Authorization that it requires. A call of `large`
          returns as many bytes as it asks for; a client with the header `X-Reply: chunks` gets JSON without a length, and one
@@ -68,13 +69,21 @@ def tools():
         look = {"name": "look", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}
         listed += [{"name": "append", "inputSchema": EMPTY}, look]
     more = {"dies": ["die"], "hangs": ["hang"], "large": ["large"], "leaks": ["tell"], "refuses": ["refuse"],
-            "slow": ["sleep"]}.get(BEHAVIOUR, [])
+            "slow": ["sleep"], "files": ["open"]}.get(BEHAVIOUR, [])
     if BEHAVIOUR == "withdraws":
         more = [] if withdrawn else ["gone"]
         strict = {"type": "object", "required": ["b"]} if withdrawn else EMPTY
         listed += [{"name": "strict", "inputSchema": strict, "annotations": {"readOnlyHint": True}},
                    {"name": "withdraw", "inputSchema": EMPTY, "annotations": {"readOnlyHint": True}}]
     return listed + extra + [{"name": name, "inputSchema": EMPTY} for name in more]
+
+
+def can_open(path, mode):
+    try:
+        with open(os.path.expanduser(path), mode) as file:
+            return mode != "rb" or file.read(1) is not None
+    except OSError:
+        return False
 
 
 def called(params):
@@ -99,6 +108,8 @@ def called(params):
         text = json.dumps("x" * arguments["bytes"])
     elif name == "tell":
         text = "my secret is " + os.environ.get("SECRET", "")
+    elif name == "open":
+        text = json.dumps([can_open(path, arguments["mode"]) for path in arguments["paths"]])
     elif name == "env":
         text = json.dumps({"variables": sorted(os.environ), "cwd": os.getcwd(), "home": os.environ.get("HOME")})
     else:

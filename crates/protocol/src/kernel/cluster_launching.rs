@@ -18,6 +18,8 @@ use crate::{
 const MESSAGE_CHARS_MAX: usize = 300;
 /// How a runner ends that received a signal and has handed back its run: the status of its summary, and its exit code.
 const STOPPED: (&str, i32) = ("stopped", 130);
+/// The cluster's reason for ending a Job whose time limit is over.
+pub const DEADLINE_EXCEEDED: &str = "DeadlineExceeded";
 
 /// What the cluster shows of one start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +98,11 @@ pub fn next_step(state: ClusterState, facts: StartFacts, limits: StartLimits) ->
         ClusterState::Terminated(observed) => {
             let own = own_summary(&observed);
             let is_stopped = own.as_ref().is_some_and(|own| own.get("status").is_some_and(|one| one == STOPPED.0));
+            let is_overdue = observed.reason.as_deref() == Some(DEADLINE_EXCEEDED);
             let end = match observed.exit_code {
                 Some(0) => JobEnd::Succeeded,
+                // Counted although the runner has handed back its run: work that takes longer would be started again for ever.
+                _ if is_overdue => JobEnd::Overdue,
                 // Its pod was deleted, or its node is drained.
                 Some(code) if code == STOPPED.1 && is_stopped => JobEnd::Returned,
                 _ => JobEnd::Failed,
@@ -292,6 +297,21 @@ mod tests {
         assert_eq!(ended(137, r#"{"status":"stopped","turns":0}"#), JobEnd::Failed, "it was killed");
         assert_eq!(ended(130, r#"{"status":"crashed"}"#), JobEnd::Failed);
         assert_eq!(ended(130, "stopped"), JobEnd::Failed);
+    }
+
+    #[test]
+    fn a_runner_that_is_stopped_because_its_time_limit_is_over_is_overdue() {
+        let message = Some(r#"{"status":"stopped","turns":0}"#.to_owned());
+        let reason = Some(DEADLINE_EXCEEDED.to_owned());
+        let stopped = JobObservation { reason, message, exit_code: Some(STOPPED.1), ..observed(ObservedPhase::Failed) };
+        let (end, summary) = end_of(next_step(ClusterState::Terminated(stopped.clone()), FACTS, LIMITS));
+        assert_eq!((end, &summary["reason"]), (JobEnd::Overdue, &json!(DEADLINE_EXCEEDED)));
+        // It was killed at the end of its grace period.
+        let killed = JobObservation { message: None, exit_code: Some(137), ..stopped.clone() };
+        assert_eq!(end_of(next_step(ClusterState::Terminated(killed), FACTS, LIMITS)).0, JobEnd::Overdue);
+        // Its work was done in time.
+        let done = JobObservation { exit_code: Some(0), ..stopped };
+        assert_eq!(end_of(next_step(ClusterState::Terminated(done), FACTS, LIMITS)).0, JobEnd::Succeeded);
     }
 
     #[test]

@@ -299,6 +299,7 @@ mod tests {
             uid: format!("uid-{number}"),
             runner_job_id: format!("job_{number:032x}").parse().unwrap(),
             created_at: at(0),
+            is_overdue: false,
             end: ended_s.map(outcome),
         }
     }

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use ostler_protocol::{Failure, ids::SessionId, text::clip};
 use serde_json::json;
 
-use super::jobs::{MANAGED_BY, SESSION_LABEL};
+use super::job_manifest::{MANAGED_BY, SESSION_LABEL};
 use crate::config::KubernetesSection;
 
 /// Where pods have the storage of their session.

@@ -24,29 +24,8 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::jobs::SELECTOR;
+use super::{job_manifest::SELECTOR, rights::Right};
 use crate::config::{Environment, KubernetesSection};
-
-/// Every call that this server makes: verb, API group and resource. The role of its account grants exactly these.
-pub const CALLS: &[(&str, &str, &str)] = &[
-    ("create", "batch", "jobs"),
-    ("get", "batch", "jobs"),
-    ("list", "batch", "jobs"),
-    ("watch", "batch", "jobs"),
-    ("delete", "batch", "jobs"),
-    ("list", "", "pods"),
-    ("watch", "", "pods"),
-    ("get", "", "pods/log"),
-    ("create", "", "persistentvolumeclaims"),
-    ("get", "", "persistentvolumeclaims"),
-    ("list", "", "persistentvolumeclaims"),
-    ("watch", "", "persistentvolumeclaims"),
-    ("delete", "", "persistentvolumeclaims"),
-    ("create", "", "secrets"),
-    ("get", "", "secrets"),
-    ("update", "", "secrets"),
-    ("delete", "", "secrets"),
-];
 
 /// Where a pod finds the token of its account.
 pub const ACCOUNT_TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
@@ -176,19 +155,19 @@ impl Cluster {
     }
 
     pub async fn create_job(&self, job: &Job) -> Result<Job, ClusterError> {
-        self.call("create", "jobs", async { self.jobs().create(&PostParams::default(), job).await }).await
+        self.call(Right::CreateJobs, async { self.jobs().create(&PostParams::default(), job).await }).await
     }
 
     /// `None` if there is no such Job.
     pub async fn get_job(&self, name: &str) -> Result<Option<Job>, ClusterError> {
-        self.call("get", "jobs", async { self.jobs().get_opt(name).await }).await
+        self.call(Right::GetJobs, async { self.jobs().get_opt(name).await }).await
     }
 
     /// Deletes this Job and no other one of the same name, with its pod and its Secret.
     pub async fn delete_job(&self, name: &str, uid: &str) -> Result<(), ClusterError> {
         let preconditions = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
         let params = DeleteParams::background().preconditions(preconditions);
-        match self.call("delete", "jobs", async { self.jobs().delete(name, &params).await }).await {
+        match self.call(Right::DeleteJobs, async { self.jobs().delete(name, &params).await }).await {
             // Another server was faster, or the cluster itself.
             Ok(_) | Err(ClusterError::Absent | ClusterError::Conflict) => Ok(()),
             Err(error) => Err(error),
@@ -197,30 +176,30 @@ impl Cluster {
 
     pub async fn create_secret(&self, secret: &Secret) -> Result<(), ClusterError> {
         let params = PostParams::default();
-        self.call("create", "secrets", async { self.secrets().create(&params, secret).await }).await.map(drop)
+        self.call(Right::CreateSecrets, async { self.secrets().create(&params, secret).await }).await.map(drop)
     }
 
     /// `None` if there is no such Secret.
     pub async fn get_secret(&self, name: &str) -> Result<Option<Secret>, ClusterError> {
-        self.call("get", "secrets", async { self.secrets().get_opt(name).await }).await
+        self.call(Right::GetSecrets, async { self.secrets().get_opt(name).await }).await
     }
 
     /// Whether there is such a Secret. Its values are not sent to the server.
     pub async fn has_secret(&self, name: &str) -> Result<bool, ClusterError> {
-        let found = self.call("get", "secrets", async { self.secrets().get_metadata_opt(name).await }).await?;
+        let found = self.call(Right::GetSecrets, async { self.secrets().get_metadata_opt(name).await }).await?;
         Ok(found.is_some())
     }
 
     /// Replaces a Secret that still has the version of `secret`. Otherwise that is a conflict.
     pub async fn replace_secret(&self, name: &str, secret: &Secret) -> Result<(), ClusterError> {
         let params = PostParams::default();
-        self.call("update", "secrets", async { self.secrets().replace(name, &params, secret).await }).await.map(drop)
+        self.call(Right::UpdateSecrets, async { self.secrets().replace(name, &params, secret).await }).await.map(drop)
     }
 
     /// Idempotent.
     pub async fn delete_secret(&self, name: &str) -> Result<(), ClusterError> {
         let params = DeleteParams::default();
-        match self.call("delete", "secrets", async { self.secrets().delete(name, &params).await }).await {
+        match self.call(Right::DeleteSecrets, async { self.secrets().delete(name, &params).await }).await {
             Ok(_) | Err(ClusterError::Absent) => Ok(()),
             Err(error) => Err(error),
         }
@@ -229,20 +208,20 @@ impl Cluster {
     pub async fn create_claim(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, ClusterError> {
         let claims = self.api::<PersistentVolumeClaim>();
         let create = async { claims.create(&PostParams::default(), claim).await };
-        self.call("create", PersistentVolumeClaim::NAME, create).await
+        self.call(Right::CreateClaims, create).await
     }
 
     /// `None` if there is no such claim.
     pub async fn get_claim(&self, name: &str) -> Result<Option<PersistentVolumeClaim>, ClusterError> {
         let claims = self.api::<PersistentVolumeClaim>();
-        self.call("get", PersistentVolumeClaim::NAME, async { claims.get_opt(name).await }).await
+        self.call(Right::GetClaims, async { claims.get_opt(name).await }).await
     }
 
     /// Deletes a claim, with its volume if its class says so. A pod that uses it keeps it until the pod has ended.
     pub async fn delete_claim(&self, name: &str) -> Result<(), ClusterError> {
         let claims = self.api::<PersistentVolumeClaim>();
         let delete = async { claims.delete(name, &DeleteParams::background()).await };
-        match self.call("delete", PersistentVolumeClaim::NAME, delete).await {
+        match self.call(Right::DeleteClaims, delete).await {
             // Another server was faster.
             Ok(_) | Err(ClusterError::Absent | ClusterError::Conflict) => Ok(()),
             Err(error) => Err(error),
@@ -253,7 +232,7 @@ impl Cluster {
     pub async fn pod_log(&self, pod: &str, mut params: LogParams) -> Result<String, ClusterError> {
         params.timestamps = true;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        self.call("get", "pods/log", async { pods.logs(pod, &params).await }).await
+        self.call(Right::GetPodLogs, async { pods.logs(pod, &params).await }).await
     }
 
     /// One page of the objects of this server.
@@ -263,7 +242,7 @@ impl Cluster {
             params = params.continue_token(next);
         }
         let api = self.api::<K>();
-        self.call("list", K::NAME, async { api.list(&params).await }).await
+        self.call(K::LIST, async { api.list(&params).await }).await
     }
 
     /// The changes of the objects of this server since a version.
@@ -273,7 +252,7 @@ impl Cluster {
     ) -> Result<impl Stream<Item = Result<WatchEvent<K>, kube::Error>> + use<K>, ClusterError> {
         let params = WatchParams::default().labels(SELECTOR).timeout(WATCH_S);
         let api = self.api::<K>();
-        self.call("watch", K::NAME, async { api.watch(&params, version).await }).await
+        self.call(K::WATCH, async { api.watch(&params, version).await }).await
     }
 
     fn jobs(&self) -> Api<Job> {
@@ -293,7 +272,18 @@ impl Cluster {
         self.client.clone()
     }
 
+    /// Makes a call that needs this right.
     pub(super) async fn call<T>(
+        &self,
+        right: Right,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ClusterError> {
+        self.call_ungranted(right.verb(), right.resource(), call).await
+    }
+
+    /// Makes a call that the role of a server does not grant. Only the doctor makes such calls: any account may review its own
+    /// access, and the doctor continues without what it may not read.
+    pub(super) async fn call_ungranted<T>(
         &self,
         verb: &'static str,
         resource: &'static str,
@@ -312,20 +302,23 @@ impl Cluster {
 pub(super) trait Watched:
     Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + fmt::Debug + DeserializeOwned + Send + 'static
 {
-    /// The name of the resource, as roles name it.
-    const NAME: &'static str;
+    const LIST: Right;
+    const WATCH: Right;
 }
 
 impl Watched for Job {
-    const NAME: &'static str = "jobs";
+    const LIST: Right = Right::ListJobs;
+    const WATCH: Right = Right::WatchJobs;
 }
 
 impl Watched for Pod {
-    const NAME: &'static str = "pods";
+    const LIST: Right = Right::ListPods;
+    const WATCH: Right = Right::WatchPods;
 }
 
 impl Watched for PersistentVolumeClaim {
-    const NAME: &'static str = "persistentvolumeclaims";
+    const LIST: Right = Right::ListClaims;
+    const WATCH: Right = Right::WatchClaims;
 }
 
 /// The kubeconfig that the settings or the environment name, or the account of this server's own pod, or the file in the home.
@@ -380,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_whether_to_repeat_the_call() {
+    fn a_status_decides_whether_the_call_is_repeated() {
         let of = |code, reason: &str| status_error(code, reason, "why", None);
         assert_eq!(of(409, "AlreadyExists"), ClusterError::Exists);
         assert_eq!(of(409, "Conflict"), ClusterError::Conflict, "a quota that is being changed, for example");

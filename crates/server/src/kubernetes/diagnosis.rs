@@ -1,5 +1,5 @@
-//! What `ostler doctor --kubernetes` looks at in the cluster. The server itself makes none of these calls, so its role does not
-//! grant them: any account may review its own access, and the rest is left out if it is refused.
+//! What `ostler doctor --kubernetes` looks at in the cluster. The role of a server does not grant all of these calls, because the
+//! server itself does not make them: any account may review its own access, and the rest is left out if it is refused.
 
 use k8s_openapi::api::{
     authorization::v1::SelfSubjectAccessReview,
@@ -10,12 +10,13 @@ use kube::{
     Api,
     api::{ListParams, PostParams},
 };
-use ostler_protocol::{cluster_rights::all_granted, ids::SessionId, text::clip};
+use ostler_protocol::{ids::SessionId, text::clip};
 use serde_json::json;
 
 use super::{
     claims::claim,
     cluster::{Cluster, ClusterError},
+    rights::Right,
 };
 use crate::config::KubernetesSection;
 
@@ -43,28 +44,28 @@ pub struct ClaimClass {
 }
 
 impl Cluster {
-    /// The rights of the server's role that this account lacks, as `(group, resource, verb)`.
-    pub async fn missing_rights(&self) -> Result<Vec<(&'static str, &'static str, &'static str)>, ClusterError> {
+    /// The rights that this account lacks.
+    pub async fn missing_rights(&self) -> Result<Vec<Right>, ClusterError> {
         let mut missing = vec![];
-        for (group, resource, verb) in all_granted() {
-            if !self.may(group, resource, verb).await? {
-                missing.push((group, resource, verb));
+        for right in Right::ALL {
+            if !self.has_right(*right).await? {
+                missing.push(*right);
             }
         }
         Ok(missing)
     }
 
-    async fn may(&self, group: &str, resource: &str, verb: &str) -> Result<bool, ClusterError> {
-        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-        let attributes = json!({"namespace": self.namespace(), "group": group, "resource": resource,
-            "subresource": subresource, "verb": verb});
+    async fn has_right(&self, right: Right) -> Result<bool, ClusterError> {
+        let (resource, subresource) = right.resource().split_once('/').unwrap_or((right.resource(), ""));
+        let attributes = json!({"namespace": self.namespace(), "group": right.group(), "resource": resource,
+            "subresource": subresource, "verb": right.verb()});
         let review = json!({"metadata": {}, "spec": {"resourceAttributes": attributes}});
         let review: SelfSubjectAccessReview =
             serde_json::from_value(review).map_err(|error| ClusterError::Refused(error.to_string()))?;
         let reviews: Api<SelfSubjectAccessReview> = Api::all(self.client());
         let params = PostParams::default();
         let reviewed = async { reviews.create(&params, &review).await };
-        let reviewed = self.call("create", "selfsubjectaccessreviews", reviewed).await?;
+        let reviewed = self.call_ungranted("create", "selfsubjectaccessreviews", reviewed).await?;
         Ok(reviewed.status.is_some_and(|status| status.allowed))
     }
 
@@ -72,10 +73,11 @@ impl Cluster {
     pub async fn find_storage_class(&self, name: Option<&str>) -> Result<Option<String>, ClusterError> {
         let classes: Api<StorageClass> = Api::all(self.client());
         let found = match name {
-            Some(name) => self.call("get", "storageclasses", async { classes.get_opt(name).await }).await?,
+            Some(name) => self.call_ungranted("get", "storageclasses", async { classes.get_opt(name).await }).await?,
             None => {
                 let params = ListParams::default();
-                let listed = self.call("list", "storageclasses", async { classes.list(&params).await }).await?;
+                let listed = async { classes.list(&params).await };
+                let listed = self.call_ungranted("list", "storageclasses", listed).await?;
                 listed.items.into_iter().find(|class| {
                     let annotations = class.metadata.annotations.as_ref();
                     annotations.and_then(|all| all.get(DEFAULT_CLASS)).is_some_and(|value| value == "true")
@@ -93,7 +95,7 @@ impl Cluster {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client(), self.namespace());
         let params = PostParams { dry_run: true, ..PostParams::default() };
         let validated = async { claims.create(&params, &trial).await };
-        let validated = self.call("create", "persistentvolumeclaims", validated).await?;
+        let validated = self.call(Right::CreateClaims, validated).await?;
         let class_of = |claim: &PersistentVolumeClaim| claim.spec.as_ref()?.storage_class_name.clone();
         let assigned = class_of(&validated).filter(|class| !class.is_empty());
         let is_bound = |claim: &PersistentVolumeClaim| {

@@ -5,9 +5,10 @@ mod cache;
 pub mod claims;
 mod cluster;
 mod diagnosis;
-pub mod jobs;
+pub mod job_manifest;
 mod log;
 pub mod observe;
+mod rights;
 mod watch;
 
 use std::sync::Arc;
@@ -17,9 +18,10 @@ use ostler_protocol::{Failure, kernel::runner_jobs::Launcher};
 use crate::config::Config;
 
 pub use cache::{CachedObjects, ClusterCache, FinishedJob};
-pub use cluster::{ACCOUNT_TOKEN, CALLS, CallCounts, Cluster, ClusterError, is_of_cluster};
+pub use cluster::{ACCOUNT_TOKEN, CallCounts, Cluster, ClusterError, is_of_cluster};
 pub use diagnosis::{ClaimClass, ImagePulls};
 pub use log::{LogLines, later_lines, next_second};
+pub use rights::Right;
 pub(crate) use watch::watch;
 
 /// The cluster of this server, and what it shows.

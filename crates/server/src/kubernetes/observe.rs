@@ -8,13 +8,13 @@ use k8s_openapi::api::{
 use ostler_protocol::{
     ids::RunnerJobId,
     kernel::{
-        cluster_launching::ClusterState,
+        cluster_launching::{ClusterState, DEADLINE_EXCEEDED},
         runner_jobs::{JobObservation, ObservedPhase},
     },
     text::clip,
 };
 
-use super::jobs::{CONTAINER, JOB_LABEL, JOB_NAME_LABEL};
+use super::job_manifest::{CONTAINER, JOB_LABEL, JOB_NAME_LABEL};
 
 /// How long a pod may still be listed after the end of its grace period. If it is listed longer, its node does not respond.
 const DELETION_PATIENCE: SignedDuration = SignedDuration::from_secs(30);
@@ -29,6 +29,8 @@ pub struct JobFacts {
     pub uid: String,
     pub runner_job_id: RunnerJobId,
     pub created_at: Timestamp,
+    /// Its time limit is over: the cluster ends its pod.
+    pub is_overdue: bool,
     /// `None` while it is active.
     pub end: Option<JobOutcome>,
 }
@@ -64,8 +66,16 @@ pub struct PodFacts {
 pub fn job_facts(job: &Job) -> Option<JobFacts> {
     let labels = job.metadata.labels.as_ref()?;
     let created_at = job.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-    let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let end = conditions.filter(|condition| condition.status == "True").find_map(|condition| {
+    let conditions = || {
+        let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
+        conditions.filter(|condition| condition.status == "True")
+    };
+    // `FailureTarget` is set when the cluster begins to end the pod, `Failed` when the pod has ended.
+    let is_overdue = conditions().any(|condition| {
+        ["FailureTarget", "Failed"].contains(&condition.type_.as_str())
+            && condition.reason.as_deref() == Some(DEADLINE_EXCEEDED)
+    });
+    let end = conditions().find_map(|condition| {
         let succeeded = match condition.type_.as_str() {
             "Complete" => true,
             "Failed" => false,
@@ -80,6 +90,7 @@ pub fn job_facts(job: &Job) -> Option<JobFacts> {
         uid: job.metadata.uid.clone()?,
         runner_job_id: labels.get(JOB_LABEL)?.parse().ok()?,
         created_at,
+        is_overdue,
         end,
     })
 }
@@ -164,6 +175,11 @@ pub fn cluster_state(job: &JobFacts, pod: Option<&PodFacts>, may_be_early: bool,
         observed.phase = pod.phase;
         (observed.reason, observed.message) = (pod.reason.clone(), pod.message.clone());
         observed.exit_code = pod.exit_code;
+        let shows_why_it_waits = pod.phase == ObservedPhase::Pending && pod.reason.is_some();
+        if job.is_overdue && pod.exit_code != Some(0) && !shows_why_it_waits {
+            // The pod only shows that it was stopped.
+            observed.reason = Some(DEADLINE_EXCEEDED.to_owned());
+        }
         if pod.exit_code.is_some() {
             return ClusterState::Terminated(observed);
         }
@@ -249,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminated_container_has_its_exit_code_whatever_the_job_says() {
+    fn a_terminated_container_has_its_exit_code_whatever_the_job_reports() {
         let killed = runner("Failed", json!({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}));
         let ClusterState::Terminated(seen) = observed(&job(json!({})), &pod(killed)) else { panic!("terminated") };
         assert_eq!((seen.exit_code, seen.reason.as_deref()), (Some(137), Some("OOMKilled")));
@@ -276,6 +292,54 @@ mod tests {
         let evicted = pod(json!({"phase": "Failed", "reason": "Evicted", "message": "the node was low on memory"}));
         let ClusterState::Vanished(seen) = observed(&job(json!({"active": 1})), &evicted) else { panic!("vanished") };
         assert_eq!(seen.reason.as_deref(), Some("Evicted"));
+    }
+
+    #[test]
+    fn a_pod_that_ends_because_the_time_limit_is_over_shows_that_as_its_reason() {
+        let over = |kind: &str| {
+            let condition = json!({"type": kind, "status": "True", "reason": "DeadlineExceeded"});
+            job(json!({"conditions": [condition]}))
+        };
+        let stopped = pod(runner("Failed", json!({"terminated": {"exitCode": 130, "reason": "Error"}})));
+        for kind in ["FailureTarget", "Failed"] {
+            let ClusterState::Terminated(seen) = observed(&over(kind), &stopped) else { panic!("terminated") };
+            assert_eq!((seen.exit_code, seen.reason.as_deref()), (Some(130), Some("DeadlineExceeded")), "{kind}");
+        }
+        // It is still within its grace period.
+        let running = pod(runner("Running", json!({"running": {}})));
+        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &running) else { panic!("active") };
+        assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Running, Some("DeadlineExceeded")));
+        // It waits, and the cluster shows no reason.
+        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &pod(json!({"phase": "Pending"}))) else {
+            panic!("active")
+        };
+        assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Pending, Some("DeadlineExceeded")));
+        // Its work was done in time.
+        let done = pod(runner("Succeeded", json!({"terminated": {"exitCode": 0, "reason": "Completed"}})));
+        let ClusterState::Terminated(seen) = observed(&over("FailureTarget"), &done) else { panic!("terminated") };
+        assert_eq!(seen.reason.as_deref(), Some("Completed"));
+        let failed = |reason: &str| {
+            let condition = json!({"type": "Failed", "status": "True", "reason": reason});
+            job(json!({"conditions": [condition]}))
+        };
+        let ClusterState::Terminated(seen) = observed(&failed("BackoffLimitExceeded"), &stopped) else {
+            panic!("terminated")
+        };
+        assert_eq!(seen.reason.as_deref(), Some("Error"));
+    }
+
+    #[test]
+    fn a_pod_that_has_not_started_shows_why_also_when_the_time_limit_is_over() {
+        let over = |kind: &str| {
+            let condition = json!({"type": kind, "status": "True", "reason": "DeadlineExceeded"});
+            job(json!({"conditions": [condition]}))
+        };
+        let pulling = pod(runner("Pending", json!({"waiting": {"reason": "ImagePullBackOff"}})));
+        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &pulling) else { panic!("active") };
+        assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Pending, Some("ImagePullBackOff")));
+        let gone = PodFacts { is_gone: true, ..pulling };
+        let ClusterState::Vanished(seen) = observed(&over("Failed"), &gone) else { panic!("vanished") };
+        assert_eq!(seen.reason.as_deref(), Some("ImagePullBackOff"));
     }
 
     #[test]

@@ -118,6 +118,7 @@ impl Cached for PersistentVolumeClaim {
 }
 
 async fn follow<K: Cached>(cluster: &Cluster, cache: &ClusterCache) {
+    let kind = K::LIST.resource();
     let (mut version, mut pause) = (None, PAUSE.0);
     loop {
         let outcome = match version.take() {
@@ -127,7 +128,7 @@ async fn follow<K: Cached>(cluster: &Cluster, cache: &ClusterCache) {
         match outcome {
             Ok(next) => (version, pause) = (next, PAUSE.0),
             Err((_, ClusterError::Gone)) => {
-                tracing::info!(kind = K::NAME, "the API server forgot the position of a watch; listing again");
+                tracing::info!(kind, "the API server forgot the position of a watch; listing again");
             }
             Err((at, error)) => {
                 version = at;
@@ -135,7 +136,7 @@ async fn follow<K: Cached>(cluster: &Cluster, cache: &ClusterCache) {
                     ClusterError::Later { after: Some(after), .. } => (*after).max(pause),
                     _ => pause,
                 };
-                tracing::warn!(kind = K::NAME, %error, "watching the cluster failed; trying again");
+                tracing::warn!(kind, %error, "watching the cluster failed; trying again");
                 sleep(after).await;
                 pause = (pause * 2).min(PAUSE.1);
             }

@@ -51,7 +51,7 @@ pub(super) async fn make(app: &App, run: &RunRef, job: &RunnerJob) -> Result<Bac
         Err(failure) if is_of_store(&failure) => Err(failure),
         Err(failure) => {
             tracing::warn!(%failure, cause = failure.cause.as_deref(), job = %job.runner_job_id, "the agent could not be started; its turn fails with this reason");
-            Ok(BackendEnvironment::unavailable(AgentConfig::default(), failure.kind, failure.message))
+            Ok(BackendEnvironment::unavailable(AgentConfig::default(), failure))
         }
     }
 }

@@ -2,7 +2,7 @@
 //! `kernel::cluster_launching` decides about each started job; every step can be repeated and can be taken by several servers at
 //! once. A Job outlives the server that created it.
 
-mod manifest;
+mod pod_contents;
 mod reconcile;
 mod start;
 mod started;

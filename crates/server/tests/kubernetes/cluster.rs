@@ -35,7 +35,7 @@ impl TestCluster {
         setup.config.runner.launcher = Launcher::Kubernetes;
         setup.config.runner.slots = 64;
         let section = &mut setup.config.kubernetes;
-        section.kubeconfig = Some(self.cluster.kubeconfig());
+        section.kubeconfig = Some(self.cluster.server_kubeconfig());
         section.namespace = Some(self.cluster.namespace().into());
         section.image = Some("ostler:test".into());
         // Nodes of other tests must not start these pods.

@@ -3,7 +3,7 @@
 use ostler_protocol::FailureKind::{PayloadTooLarge, SchemaInvalid, TenantPolicyDenied};
 use ostler_server::{
     config::{Environment, KubernetesSection},
-    kubernetes::Cluster,
+    kubernetes::{Cluster, Right},
 };
 use ostler_testkit::kube::STORAGE_CLASS;
 use serde_json::{Value, json};
@@ -163,7 +163,7 @@ async fn the_doctor_sees_rights_storage_and_images() {
     let opened = Cluster::open(&section, &Environment::default()).await.unwrap();
     assert!(opened.missing_rights().await.unwrap().is_empty());
     cluster.api().deny("create", "jobs");
-    assert_eq!(opened.missing_rights().await.unwrap(), [("batch", "jobs", "create")]);
+    assert_eq!(opened.missing_rights().await.unwrap(), [Right::CreateJobs]);
     assert_eq!(opened.find_storage_class(None).await.unwrap().as_deref(), Some(STORAGE_CLASS));
     assert_eq!(opened.find_storage_class(Some(STORAGE_CLASS)).await.unwrap().as_deref(), Some(STORAGE_CLASS));
     assert_eq!(opened.find_storage_class(Some("absent")).await.unwrap(), None);

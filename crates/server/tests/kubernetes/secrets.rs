@@ -117,6 +117,33 @@ async fn a_missing_secret_is_unavailable_and_one_made_by_hand_is_used(engine: En
 }
 
 #[both_engines]
+async fn repeated_requests_get_their_first_response_while_the_secret_is_missing(engine: Engine) {
+    let cluster = TestCluster::any();
+    let server = cluster.server(engine).await;
+    put(&server, "codex", json!({"apiKey": KEY})).await.with_status(200);
+    let run_id = id(&server.post("/api/v1/runs", &run_of_codex()).await.with_status(201), "runId");
+    let turn = |key: &str| json!({"type": "turn", "payload": {"prompt": "hi"}, "idempotencyKey": key});
+    let command_id = id(&server.submit(&run_id, &turn("turn-1")).await.with_status(201), "commandId");
+    let order = |key: &str| json!({"commandId": command_id, "standing": true, "idempotencyKey": key});
+    let job = server.create_job(&run_id, &order("job-1")).await.with_status(201);
+    // The Job has its own copy of the files.
+    cluster.created(&id(&job, "jobName")).await;
+    assert!(cluster.remove("secrets", CODEX));
+    // What was read is used again for a second. An order for a command that does not exist creates nothing.
+    let absent = json!({"commandId": format!("cmd_{:032x}", 1)});
+    eventually("the Secret is seen to be missing", async || {
+        let answer = server.create_job(&run_id, &absent).await;
+        (answer.body["failureKind"] == "secret-unavailable").then_some(())
+    })
+    .await;
+    server.submit(&run_id, &turn("turn-2")).await.refused(SecretUnavailable);
+    server.create_job(&run_id, &order("job-2")).await.refused(SecretUnavailable);
+    assert_eq!(server.submit(&run_id, &turn("turn-1")).await.with_status(200)["commandId"], command_id.as_str());
+    let again = server.create_job(&run_id, &order("job-1")).await.with_status(200);
+    assert_eq!(again["runnerJobId"], job["runnerJobId"]);
+}
+
+#[both_engines]
 async fn a_refused_call_is_an_unavailable_secret_with_the_reason(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;

@@ -117,7 +117,7 @@ async fn the_first_runner_creates_the_claim_that_an_absent_cluster_could_not(eng
 }
 
 #[both_engines]
-async fn a_cluster_that_refuses_claims_says_so_and_the_same_request_can_be_repeated(engine: Engine) {
+async fn a_refusal_of_a_claim_by_the_cluster_is_returned_and_the_same_request_can_be_repeated(engine: Engine) {
     let cluster = TestCluster::start();
     let server = cluster.server(engine).await;
     cluster.api().deny("create", CLAIMS);

@@ -66,6 +66,14 @@ impl KubeCluster {
         }
     }
 
+    /// The kubeconfig of a server's account. On a cluster that is not the test kit's, it is the only one there is.
+    pub fn server_kubeconfig(&self) -> PathBuf {
+        match self {
+            Self::Own(api) => api.server_kubeconfig(),
+            Self::Named(_) => self.kubeconfig(),
+        }
+    }
+
     pub fn namespace(&self) -> &str {
         match self {
             Self::Own(_) => NAMESPACE,

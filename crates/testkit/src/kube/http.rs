@@ -12,6 +12,7 @@ use hyper::body::Incoming;
 use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 
+use super::access::{SERVER_ACCOUNT, is_granted};
 use super::failures::{ApiFailure, json_response};
 use super::faults::KubeFault;
 use super::lists;
@@ -31,6 +32,7 @@ const CREATED: u16 = 201;
 const OK: u16 = 200;
 
 pub(super) const CLIENT_TOKEN: &str = "testkit-client";
+pub(super) const SERVER_TOKEN: &str = "testkit-server";
 pub(super) const KUBELET_TOKEN: &str = "testkit-kubelet";
 
 /// A request that was read.
@@ -86,12 +88,13 @@ pub(super) async fn handle(shared: Arc<KubeShared>, request: hyper::Request<Inco
 fn authenticate(headers: &HeaderMap) -> Option<KubeUser> {
     match headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")? {
         CLIENT_TOKEN => Some(KubeUser::Client),
+        SERVER_TOKEN => Some(KubeUser::Server),
         KUBELET_TOKEN => Some(KubeUser::Kubelet),
         _ => None,
     }
 }
 
-/// Counts a call of the client, and returns the fault that is armed for it.
+/// Counts a call that is not the kubelet's, and returns the fault that is armed for it. An error if the caller may not make it.
 fn admit(shared: &KubeShared, user: KubeUser, verb: &str, target: &ApiTarget) -> Result<Option<KubeFault>, ApiFailure> {
     if user == KubeUser::Kubelet {
         return Ok(None);
@@ -102,9 +105,14 @@ fn admit(shared: &KubeShared, user: KubeUser, verb: &str, target: &ApiTarget) ->
     if let Some(fault) = faults.take(verb, &resource) {
         return Ok(Some(fault));
     }
-    if faults.is_denied(verb, &resource) {
-        let (namespace, name) = (target.namespace.as_deref(), target.name.as_deref().unwrap_or_default());
-        return Err(ApiFailure::forbidden("client", verb, &resource, target.resource.group, namespace, name));
+    let (group, namespace) = (target.resource.group, target.namespace.as_deref());
+    // Every account may have its own access reviewed.
+    let has_right =
+        user != KubeUser::Server || !target.resource.is_stored || is_granted(verb, group, &resource, namespace);
+    if faults.is_denied(verb, &resource) || !has_right {
+        let account = if user == KubeUser::Server { SERVER_ACCOUNT } else { "client" };
+        let name = target.name.as_deref().unwrap_or_default();
+        return Err(ApiFailure::forbidden(account, verb, &resource, group, namespace, name));
     }
     Ok(None)
 }
@@ -305,7 +313,11 @@ fn review_access(shared: &KubeShared, call: &ApiCall) -> Result<Response, ApiFai
         "" => field("resource").to_owned(),
         subresource => format!("{}/{subresource}", field("resource")),
     };
-    let is_allowed = call.user == KubeUser::Kubelet || !shared.lock().faults.is_denied(field("verb"), &resource);
+    let verb = field("verb");
+    let has_right =
+        call.user != KubeUser::Server || is_granted(verb, field("group"), &resource, Some(field("namespace")));
+    let is_denied = call.user != KubeUser::Kubelet && shared.lock().faults.is_denied(verb, &resource);
+    let is_allowed = has_right && !is_denied;
     review["status"] = json!({"allowed": is_allowed});
     review["kind"] = json!(call.target.resource.kind);
     review["apiVersion"] = json!(call.target.resource.api_version());

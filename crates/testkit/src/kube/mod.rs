@@ -3,6 +3,7 @@
 //! cluster that tests may notice: failed pods of a job are replaced without a delay, bookmarks come every second, pods
 //! of a missing node are collected at once, and patches of the type `json-patch` are not supported.
 
+mod access;
 mod admission;
 mod cluster;
 mod controllers;
@@ -37,7 +38,7 @@ use tempfile::TempDir;
 pub use cluster::{KubeCluster, NamedCluster};
 pub use faults::{ANY, KubeFault};
 
-use http::{CLIENT_TOKEN, KUBELET_TOKEN};
+use http::{CLIENT_TOKEN, KUBELET_TOKEN, SERVER_TOKEN};
 use patch::merge_strategic;
 use serve::ApiListener;
 use shared::KubeShared;
@@ -70,6 +71,7 @@ impl KubeApi {
         let class = json!({"metadata": {"name": STORAGE_CLASS, "annotations": annotations}, "provisioner": "testkit"});
         api.create("storageclasses", "", class)?;
         api.write_kubeconfig("kubeconfig", address, CLIENT_TOKEN)?;
+        api.write_kubeconfig("server", address, SERVER_TOKEN)?;
         api.write_kubeconfig("kubelet", address, KUBELET_TOKEN)?;
         Ok(api)
     }
@@ -87,9 +89,15 @@ impl KubeApi {
         CLIENT_TOKEN
     }
 
-    /// The kubeconfig of the client, whose calls are counted and disturbed.
+    /// The kubeconfig of the client, an administrator whose calls are counted and disturbed.
     pub fn kubeconfig(&self) -> PathBuf {
         self.directory.path().join("kubeconfig")
+    }
+
+    /// The kubeconfig of the account that `deploy/kubernetes` gives a server. Its calls are counted and disturbed as the client's, and
+    /// those that its role does not grant are refused.
+    pub fn server_kubeconfig(&self) -> PathBuf {
+        self.directory.path().join("server")
     }
 
     /// The kubeconfig of a kubelet, whose calls are neither counted nor disturbed.
@@ -159,7 +167,7 @@ impl KubeApi {
         self.shared.lock().faults.waiting()
     }
 
-    /// Forbids the client a verb on a resource: 403, and `allowed: false` in access reviews.
+    /// Forbids the client and the server's account a verb on a resource: 403, and `allowed: false` in access reviews.
     pub fn deny(&self, verb: &str, resource: &str) {
         self.shared.lock().faults.deny(verb, resource);
     }
@@ -202,12 +210,12 @@ impl KubeApi {
         self.shared.change(|state| state.store.advance(by));
     }
 
-    /// The client's calls by verb and resource.
+    /// The calls of the client and of the server's account, by verb and resource.
     pub fn calls(&self) -> BTreeMap<(String, String), u64> {
         self.shared.lock().faults.calls()
     }
 
-    /// How often the client used this verb on this resource.
+    /// How often they used this verb on this resource.
     pub fn count(&self, verb: &str, resource: &str) -> u64 {
         self.calls().get(&(verb.to_owned(), resource.to_owned())).copied().unwrap_or(0)
     }

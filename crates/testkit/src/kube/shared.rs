@@ -11,10 +11,12 @@ use super::store::KubeStore;
 
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which credentials a request has. Faults and counts concern the client only.
+/// Which credentials a request has. Faults and counts concern all but the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KubeUser {
     Client,
+    /// The account of a server, which has a role.
+    Server,
     Kubelet,
 }
 

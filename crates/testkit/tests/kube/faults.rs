@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use k8s_openapi::api::authorization::v1::SelfSubjectAccessReview;
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams, WatchEvent, WatchParams};
 use ostler_testkit::kube::kubelet::client;
@@ -152,6 +153,21 @@ async fn a_proxy_cuts_a_response_in_the_middle() {
     assert!(secrets.get("a").await.is_err());
     assert_eq!(proxy.cuts(), 1);
     secrets.get("a").await.unwrap();
+}
+
+#[tokio::test]
+async fn the_account_of_a_server_is_refused_what_its_role_does_not_grant() {
+    let api = KubeApi::start().unwrap();
+    let client = client(&api.server_kubeconfig()).await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    secrets.create(&PostParams::default(), &secret("a", "x")).await.unwrap();
+    let forbidden = (403, "Forbidden".to_owned());
+    assert_eq!(refusal(secrets.list(&ListParams::default()).await), forbidden);
+    let elsewhere: Api<Secret> = Api::namespaced(client.clone(), "other");
+    assert_eq!(refusal(elsewhere.get("a").await), forbidden, "a role is one of its namespace");
+    let classes: Api<StorageClass> = Api::all(client);
+    assert_eq!(refusal(classes.list(&ListParams::default()).await), forbidden, "classes are outside of namespaces");
+    assert_eq!((api.count("create", "secrets"), api.count("list", "secrets")), (1, 1), "refused calls count");
 }
 
 #[tokio::test]

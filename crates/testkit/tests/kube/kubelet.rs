@@ -121,7 +121,7 @@ async fn the_message_of_a_process_is_reported_or_the_end_of_its_log() {
 }
 
 #[tokio::test]
-async fn a_process_that_is_killed_for_its_memory_or_evicted_says_so() {
+async fn a_process_that_is_killed_for_its_memory_or_evicted_has_the_reason() {
     let node = start().await;
     node.create("exec sleep 600", json!({})).await;
     node.phase("Running").await;

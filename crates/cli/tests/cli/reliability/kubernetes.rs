@@ -1,12 +1,15 @@
 //! Whole runs in a cluster: the server creates Jobs, a node starts the real runner for each pod, and pods are killed, deleted and
 //! lost in the middle of a turn. They run on the cluster that `OSTLER_TEST_KUBECONFIG` names, if it is set.
 
+mod cancel;
 mod codex;
+mod time_limit;
+mod two_servers;
 
 use std::path::Path;
 
 use ostler_testkit::kube::{
-    KubeCluster,
+    KubeApi, KubeCluster,
     kubelet::{Kubelet, find_claim_directory},
 };
 use serde_json::{Value, json};
@@ -23,6 +26,7 @@ use crate::{
 };
 
 const IMAGE: &str = "ostler:test";
+const PROGRAM: &str = env!("CARGO_BIN_EXE_ostler");
 
 /// Fields go in this order: the node and the server first, then the cluster.
 struct ClusterServer {
@@ -35,19 +39,27 @@ struct ClusterServer {
 
 impl ClusterServer {
     fn launch(engine: Engine) -> Self {
-        Self::launch_image(engine, Path::new(env!("CARGO_BIN_EXE_ostler")))
+        Self::launch_image(engine, Path::new(PROGRAM))
     }
 
     /// As [`ClusterServer::launch`], with this program for pods.
     fn launch_image(engine: Engine, program: &Path) -> Self {
-        let cluster = KubeCluster::start().unwrap();
+        Self::launch_in(KubeCluster::start().unwrap(), engine, program, &[])
+    }
+
+    /// As [`ClusterServer::launch`], in a cluster of the test kit, which the test can disturb, and with more settings.
+    fn launch_alone(engine: Engine, settings: &[(&str, &str)]) -> Self {
+        Self::launch_in(KubeCluster::Own(KubeApi::start().unwrap()), engine, Path::new(PROGRAM), settings)
+    }
+
+    fn launch_in(cluster: KubeCluster, engine: Engine, program: &Path, settings: &[(&str, &str)]) -> Self {
         let node = cluster.start_node(&[(IMAGE, program)]).unwrap();
         let mut home = TestHome::on_disk(engine).without_runner();
         // Pods must know the address of the server before it starts.
         let first = home.serve();
         let address = first.address.clone();
         first.stop();
-        let kubeconfig = cluster.kubeconfig();
+        let kubeconfig = cluster.server_kubeconfig();
         let selector = json!({"kubernetes.io/hostname": cluster.node()});
         for (name, value) in [
             ("OSTLER_RUNNER__LAUNCHER", "kubernetes"),
@@ -64,6 +76,7 @@ impl ClusterServer {
         ] {
             home.set(name, value);
         }
+        settings.iter().for_each(|(name, value)| home.set(name, value));
         // The server looks for Codex on its own machine too.
         if let Ok(codex) = std::env::var("OSTLER_TEST_CODEX") {
             home.set("OSTLER_AGENTS__CODEX", &codex);
@@ -210,7 +223,7 @@ fn a_turn_on_a_node_that_is_gone_is_continued_after_its_lease(engine: Engine) {
         Some(api) => assert!(api.remove("nodes", "", setup.cluster.node())),
         None => assert!(setup.cluster.remove("pods", &pod)),
     }
-    setup.node = setup.cluster.start_node(&[(IMAGE, Path::new(env!("CARGO_BIN_EXE_ostler")))]).unwrap();
+    setup.node = setup.cluster.start_node(&[(IMAGE, Path::new(PROGRAM))]).unwrap();
     let ended = result(&mut http, &run_id, &command_id);
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
     assert_eq!(calls(&mut http, &run_id)[..2], ["started", "outcome-unknown"]);
@@ -276,6 +289,10 @@ fn a_job_that_is_deleted_hands_back_its_run(engine: Engine) {
     assert_eq!((&ended["status"], &ended["reply"]), (&json!("completed"), &json!("done")));
     let second = format!("{name}-2");
     assert!(setup.cluster.object("jobs", &second).is_some());
+    let run = http.get(&format!("/api/v1/runs/{run_id}")).good();
+    assert_eq!(run["cancelRequestedAt"], Value::Null, "deleting a Job cancels nothing");
+    let is_cancel = |event: &Value| event["payload"]["action"].as_str().is_some_and(|one| one.ends_with(".cancel"));
+    assert!(!http.events(&run_id).iter().any(is_cancel));
 }
 
 #[both_engines]

@@ -11,7 +11,7 @@ use ostler_protocol::{
 use ostler_store::{self as store, failures::is_of_store};
 use tokio::time::sleep;
 
-use super::{manifest::PodContents, reconcile, started::current, storage};
+use super::{pod_contents::PodContents, reconcile, started::current, storage};
 use crate::{
     app::App,
     kubernetes::{ClusterError, Kubernetes, is_of_cluster, observe::job_facts},

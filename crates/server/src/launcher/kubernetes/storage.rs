@@ -7,7 +7,7 @@ use ostler_protocol::{
 
 use crate::{
     app::App,
-    kubernetes::{Kubernetes, claims::MOUNT_PATH, jobs::ClaimedStorage},
+    kubernetes::{Kubernetes, claims::MOUNT_PATH, job_manifest::ClaimedStorage},
     service::session_storage::{
         self,
         claims::{ClaimDriver, ClaimError},

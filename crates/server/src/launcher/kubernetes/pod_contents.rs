@@ -1,4 +1,4 @@
-//! What a runner in a pod gets: its manifest, its token, and the environment and credentials of its backend.
+//! What a pod gives its runner: the token, and the environment and credentials of its backend.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -13,7 +13,7 @@ use ostler_protocol::{
         workspaces::WorkspaceRef,
     },
 };
-use ostler_runner::{BackendEnvironment, guard::Isolation};
+use ostler_runner::{BackendEnvironment, Unavailable, guard::Isolation};
 use ostler_store::failures::is_of_store;
 use secrecy::{ExposeSecret, SecretString};
 
@@ -22,7 +22,7 @@ use crate::{
     auth,
     kubernetes::{
         Cluster, ClusterError, is_of_cluster,
-        jobs::{ClaimedStorage, JobOrder, JobSecrets, ToolMount},
+        job_manifest::{ClaimedStorage, JobOrder, JobSecrets, ToolMount},
     },
     launcher::{bundles, environment},
     secrets::SecretStore,
@@ -82,7 +82,7 @@ impl PodContents {
             Err(failure) => {
                 tracing::warn!(%failure, job = %job.runner_job_id, "the agent could not be started; its turn fails with this reason");
                 let agent = AgentConfig::of_profile(&run.backend_profile).unwrap_or_default();
-                PreparedBackend::bare(BackendEnvironment::unavailable(agent, failure.kind, failure.message))
+                PreparedBackend::bare(unavailable(agent, failure))
             }
         };
         let ca = match &app.config.kubernetes.ca_file {
@@ -148,6 +148,14 @@ impl PodContents {
             section,
         }
     }
+}
+
+/// An environment that could not be prepared, without the rule of the failure: the image of a pod may have the runner of an earlier
+/// release, which rejects fields that it does not have.
+fn unavailable(agent: AgentConfig, failure: Failure) -> BackendEnvironment {
+    let environment = BackendEnvironment::unavailable(agent, failure);
+    let unavailable = environment.unavailable.map(|reason| Unavailable { rule: None, ..reason });
+    BackendEnvironment { unavailable, ..environment }
 }
 
 /// Every server derives the same token for a start, so that a start can be continued by another server. Only its hash is stored.
@@ -228,4 +236,19 @@ async fn mount_tools(cluster: &Cluster, credentials: &[ToolCredential]) -> Resul
         }
     }
     Ok(mounts)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_runner_of_an_earlier_release_can_read_why_its_environment_is_unavailable() {
+        let failure = Failure::rule(Rule::ToolSecretMissing, "there is no Secret s");
+        let kind = failure.kind;
+        let sent = serde_json::to_value(unavailable(AgentConfig::Codex, failure)).unwrap();
+        assert_eq!(sent["lacks"], json!({"failureKind": kind, "message": "there is no Secret s"}));
+    }
 }
