@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use ostler_testkit::manifests::{OVERLAYS, directory, mark, rendered};
+use ostler_testkit::manifests::{OVERLAYS, SINGLE_FILES, directory, mark, rendered};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -246,9 +246,15 @@ pub fn dry_run(plane: &ControlPlane) -> Result<usize, String> {
         }
         accepted += count;
     }
-    let restore = directory(&root).join("restore.yaml").display().to_string();
-    plane.expect(&["apply", "--server-side", "--dry-run=server", "--validate=true", "-f", &restore], "")?;
-    Ok(accepted + 1)
+    for file in SINGLE_FILES {
+        let path = directory(&root).join(file).display().to_string();
+        let (_, problems) =
+            plane.expect(&["apply", "--server-side", "--dry-run=server", "--validate=true", "-f", &path], "")?;
+        if let Some(warning) = problems.lines().find(|line| line.starts_with("Warning: would violate")) {
+            return Err(format!("{file}: {warning}"));
+        }
+    }
+    Ok(accepted + SINGLE_FILES.len())
 }
 
 /// On a control plane of our own: the role and the policy of the overlay `production` let the server write its own Secrets, and no
@@ -352,7 +358,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manifests_are_told_apart_by_kind_and_name() {
+    fn manifests_are_distinguished_by_kind_and_name() {
         let file =
             "# mark\napiVersion: v1\nkind: Namespace\nmetadata:\n  labels:\n    a: b\n  name: x\n---\nkind: Job\n";
         let found: Vec<_> = documents(file).map(|manifest| (kind_of(manifest), name_of(manifest))).collect();

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::manifests::Overlay;
 
-/// All overlays, and the pod that restores a backup.
+/// All overlays, and the Jobs that restore a backup.
 fn installations() -> Vec<Overlay> {
-    Overlay::all().into_iter().chain([Overlay::of_file("restore.yaml")]).collect()
+    Overlay::all().into_iter().chain(Overlay::single_files()).collect()
 }
 
 #[test]
@@ -39,13 +39,13 @@ fn every_container_has_a_read_only_system_and_no_capability() {
             seen += 1;
         }
     }
-    assert!(seen >= 9, "{seen}");
+    assert!(seen >= 12, "{seen}");
 }
 
 /// Only the server talks to the API server of Kubernetes.
 #[test]
 fn only_the_server_gets_a_token_of_the_cluster() {
-    for overlay in Overlay::all() {
+    for overlay in installations() {
         for pod in overlay.pods() {
             let is_server = pod.labels["app.kubernetes.io/component"] == "server";
             assert_eq!(pod.spec["automountServiceAccountToken"], is_server, "{}", pod.owner);

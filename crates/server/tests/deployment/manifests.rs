@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ostler_testkit::manifests::{OVERLAYS, rendered};
+use ostler_testkit::manifests::{OVERLAYS, SINGLE_FILES, directory, rendered};
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value, json};
 
@@ -37,8 +37,15 @@ impl Overlay {
 
     /// A file of `deploy/kubernetes` that is applied by itself.
     pub fn of_file(name: &'static str) -> Self {
-        let text = std::fs::read_to_string(root().join("deploy/kubernetes").join(name)).unwrap();
-        Self { name, manifests: parse(&text) }
+        let text = std::fs::read_to_string(directory(&root()).join(name)).unwrap();
+        let manifests = parse(&text);
+        assert!(!manifests.is_empty(), "{name}");
+        Self { name, manifests }
+    }
+
+    /// All files that are applied by themselves.
+    pub fn single_files() -> Vec<Self> {
+        SINGLE_FILES.into_iter().map(Self::of_file).collect()
     }
 
     pub fn of(&self, kind: &str) -> impl Iterator<Item = &Value> {

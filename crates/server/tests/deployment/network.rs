@@ -4,10 +4,101 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::manifests::{Overlay, items, runner_labels, selects};
+use super::{
+    manifests::{Overlay, items, root, runner_labels, selects},
+    settings::listen_port,
+};
 
 fn ports(rules: &Value) -> BTreeSet<i64> {
     items(rules).flat_map(|rule| items(&rule["ports"])).map(|port| port["port"].as_i64().unwrap()).collect()
+}
+
+/// Whether policies for pods with the labels `own` allow connections from (`ingress`) or to (`egress`) pods of the same
+/// namespace with the labels `peer`.
+fn allows(policies: &[&Value], direction: &str, own: &Value, peer: &Value, port: i64) -> bool {
+    let end = if direction == "ingress" { "from" } else { "to" };
+    let is_peer = |one: &Value| {
+        let is_here = one["podSelector"].is_object() && one["namespaceSelector"].is_null();
+        is_here && selects(&one["podSelector"], peer)
+    };
+    let of_own = policies.iter().filter(|policy| selects(&policy["spec"]["podSelector"], own));
+    let mut rules = of_own.flat_map(|policy| items(&policy["spec"][direction]));
+    rules.any(|rule| {
+        let has_port = rule["ports"].is_null() || items(&rule["ports"]).any(|one| one["port"] == port);
+        has_port && (rule[end].is_null() || items(&rule[end]).any(is_peer))
+    })
+}
+
+/// Whether the policies of an overlay let a pod connect to another one. Both ends must allow it, because all traffic that no
+/// policy allows is denied.
+pub fn connects(overlay: &Overlay, from: &Value, to: &Value, port: i64) -> bool {
+    let policies: Vec<&Value> = overlay.of("NetworkPolicy").collect();
+    allows(&policies, "egress", from, to, port) && allows(&policies, "ingress", to, from, port)
+}
+
+/// The labels of the pod that is this component of an overlay. `None` if it has no such component.
+pub fn labels_of<'a>(overlay: &'a Overlay, component: &str) -> Option<&'a Value> {
+    let pods = overlay.pods();
+    pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == component).map(|pod| pod.labels)
+}
+
+#[test]
+fn servers_and_runners_connect_to_servers_at_the_port_they_listen_on() {
+    for overlay in Overlay::all() {
+        let Some(port) = listen_port(&overlay) else { continue };
+        let (name, runner, server) = (overlay.name, runner_labels(), labels_of(&overlay, "server").unwrap());
+        assert!(connects(&overlay, server, server, port), "{name}: a server to another one");
+        assert!(connects(&overlay, &runner, server, port), "{name}: a runner to a server");
+        assert!(!connects(&overlay, server, server, port + 1), "{name}: at another port");
+        assert!(!connects(&overlay, server, &runner, port), "{name}: a server to a runner");
+        assert!(!connects(&overlay, &runner, &runner, port), "{name}: a runner to another one");
+        if let Some(postgres) = labels_of(&overlay, "postgres") {
+            assert!(connects(&overlay, server, postgres, 5432), "{name}: a server to Postgres");
+            assert!(!connects(&overlay, &runner, postgres, 5432), "{name}: a runner to Postgres");
+        }
+    }
+}
+
+#[test]
+fn policies_admit_to_servers_only_at_the_port_they_listen_on() {
+    let clients = Overlay::of_file("clients.yaml");
+    for overlay in Overlay::all() {
+        let Some(port) = listen_port(&overlay) else { continue };
+        let server = labels_of(&overlay, "server").unwrap();
+        for policy in overlay.of("NetworkPolicy").chain(clients.of("NetworkPolicy")) {
+            let (spec, name) = (&policy["spec"], &policy["metadata"]["name"]);
+            if selects(&spec["podSelector"], server) && items(&spec["ingress"]).count() > 0 {
+                assert_eq!(ports(&spec["ingress"]), BTreeSet::from([port]), "{}: {name}", overlay.name);
+                let is_open = |rule: &Value| rule["from"].is_null() || rule["ports"].is_null();
+                assert!(!items(&spec["ingress"]).any(is_open), "{}: {name}", overlay.name);
+            }
+        }
+        let pods = overlay.pods();
+        let containers = pods.iter().filter(|pod| pod.labels == server).flat_map(|pod| pod.containers());
+        let listening: Vec<_> =
+            containers.flat_map(|container| items(&container["ports"])).map(|one| &one["containerPort"]).collect();
+        assert_eq!(listening, [&json!(port)], "{}", overlay.name);
+    }
+}
+
+#[test]
+fn the_policy_for_clients_admits_the_namespaces_that_the_guide_labels() {
+    let file = Overlay::of_file("clients.yaml");
+    let [policy] = &file.manifests[..] else { panic!("one policy") };
+    assert_eq!(policy["metadata"]["namespace"], Value::Null, "every overlay can use it");
+    assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
+    let from: Vec<_> = items(&policy["spec"]["ingress"]).map(|rule| &rule["from"]).collect();
+    assert_eq!(from, [&json!([{"namespaceSelector": {"matchLabels": {"ostler.dev/client": "true"}}}])]);
+    for overlay in Overlay::all().iter().filter(|overlay| overlay.name != "migration") {
+        let (pods, selector) = (overlay.pods(), &policy["spec"]["podSelector"]);
+        let selected: Vec<_> = pods.iter().map(|pod| pod.labels).filter(|labels| selects(selector, labels)).collect();
+        assert_eq!(selected, [labels_of(overlay, "server").unwrap()], "{}", overlay.name);
+        assert!(!selects(selector, &runner_labels()), "{}", overlay.name);
+        let is_used = overlay.find("NetworkPolicy", policy["metadata"]["name"].as_str().unwrap()).is_some();
+        assert!(!is_used, "{}: applying the file would replace a policy of the overlay", overlay.name);
+    }
+    let guide = std::fs::read_to_string(root().join("docs/kubernetes-clients.md")).unwrap();
+    assert!(guide.contains("kubectl label namespace team-a ostler.dev/client=true"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ostler_testkit::manifests::{OVERLAYS, SINGLE_FILES, directory};
 use serde_json::Value;
 
 use super::manifests::{Overlay, Pod, items, root, selects};
@@ -37,7 +38,7 @@ fn collect_secrets(manifest: &Value, found: &mut BTreeMap<String, BTreeSet<Strin
 #[test]
 fn every_secret_is_one_that_the_guide_creates() {
     let mut found = BTreeMap::new();
-    for overlay in Overlay::all() {
+    for overlay in Overlay::all().into_iter().chain(Overlay::single_files()) {
         overlay.manifests.iter().for_each(|manifest| collect_secrets(manifest, &mut found));
         assert_eq!(overlay.of("Secret").count(), 0, "{}: a repository is no place for secrets", overlay.name);
     }
@@ -156,4 +157,34 @@ fn selectors_select_the_pods_of_their_overlay() {
             }
         }
     }
+}
+
+/// The files of a folder of `deploy/kubernetes`, by their paths below it.
+fn files_in(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(directory(&root()).join(folder)).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+    files.map(|entry| format!("{folder}{}", entry.file_name().to_str().unwrap())).collect()
+}
+
+#[test]
+fn every_manifest_is_part_of_an_overlay_or_applied_by_itself() {
+    let single: BTreeSet<String> = files_in("").into_iter().chain(files_in("restore/")).collect();
+    assert_eq!(single, SINGLE_FILES.into_iter().map(str::to_owned).collect::<BTreeSet<_>>());
+    let rendered: BTreeSet<String> = files_in("rendered/").into_iter().collect();
+    let expected: BTreeSet<String> = OVERLAYS.into_iter().map(|overlay| format!("rendered/{overlay}.yaml")).collect();
+    assert_eq!(rendered, expected);
+}
+
+#[test]
+fn every_path_in_the_guide_exists() {
+    let pages = ["docs/kubernetes.md", "docs/kubernetes-clients.md"];
+    let guide = pages.map(|page| std::fs::read_to_string(root().join(page)).unwrap()).join("\n");
+    let words = guide.split(|letter: char| letter.is_whitespace() || "`()[]|'\"#,;".contains(letter));
+    let paths: BTreeSet<&str> = words
+        .map(|word| word.trim_start_matches("../").trim_end_matches(['.', ':']))
+        .filter(|word| ["deploy/", "crates/", "xtask/"].iter().any(|folder| word.starts_with(folder)))
+        .collect();
+    assert!(paths.len() > 5, "{paths:?}");
+    let missing: Vec<_> = paths.iter().filter(|path| !root().join(path).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -1,7 +1,10 @@
 //! The configuration that an overlay installs is one that the server accepts, and fits the manifests around it.
 
-use ostler_protocol::{cluster_rights::is_granted, kernel::provider_profiles::ProfileOwner};
-use ostler_server::{Config, config::LimitsSection};
+use ostler_protocol::kernel::provider_profiles::ProfileOwner;
+use ostler_server::{
+    Config,
+    config::{DEFAULT_LISTEN, LimitsSection},
+};
 use serde_json::Value;
 
 use super::{
@@ -14,6 +17,18 @@ use crate::harness::dialects;
 fn settings(overlay: &Overlay) -> Option<String> {
     let map = overlay.of("ConfigMap").next()?;
     Some(map["data"]["ostler.toml"].as_str().unwrap().to_owned())
+}
+
+/// A value of the configuration file that is a text. `None` if the file does not have it, or the overlay has no file.
+pub fn setting(overlay: &Overlay, section: &str, key: &str) -> Option<String> {
+    let all: toml::Table = settings(overlay)?.parse().unwrap();
+    Some(all.get(section)?.get(key)?.as_str().unwrap().to_owned())
+}
+
+/// The port that the server of an overlay listens on. `None` if the overlay has no server.
+pub fn listen_port(overlay: &Overlay) -> Option<i64> {
+    let listen = setting(overlay, "server", "listen")?;
+    Some(listen.rsplit_once(':').unwrap().1.parse().unwrap())
 }
 
 /// The settings of the launcher, which only a program with that feature knows.
@@ -82,13 +97,41 @@ fn runners_have_the_servers_image_its_address_and_an_account() {
         assert_eq!(text("server_url"), address, "{}", overlay.name);
         assert_eq!(cluster.contains_key("ca_file"), scheme == "https", "{}", overlay.name);
     }
-    let images: Vec<_> = Overlay::all().into_iter().chain([Overlay::of_file("restore.yaml")]).collect();
+    let restores = Overlay::single_files().into_iter().filter(|single| !single.pods().is_empty());
+    let images: Vec<_> = Overlay::all().into_iter().chain(restores).collect();
     let image = |overlay: &Overlay| {
         let pods = overlay.pods();
         let images = pods.iter().flat_map(|pod| pod.containers()).map(|container| container["image"].to_string());
         images.filter(|image| !image.contains("postgres")).collect::<std::collections::BTreeSet<_>>()
     };
     assert!(images.iter().all(|overlay| image(overlay) == image(&images[0])), "all of them use the same version");
+}
+
+/// `kubectl exec` of `ostler doctor` needs neither a flag nor a token.
+#[test]
+fn commands_in_the_pod_of_a_server_reach_it_on_loopback() {
+    for overlay in Overlay::all() {
+        let Some(port) = listen_port(&overlay) else { continue };
+        let pods = overlay.pods();
+        let server = pods.iter().find(|pod| pod.labels["app.kubernetes.io/component"] == "server").unwrap();
+        let container = items(&server.spec["containers"]).next().unwrap();
+        let variable = |name: &str| {
+            let found = items(&container["env"]).find(|one| one["name"] == name)?;
+            Some(found["value"].as_str().unwrap().to_owned())
+        };
+        let (address, authority) = (variable("OSTLER_SERVER"), variable("OSTLER_CA_FILE"));
+        if setting(&overlay, "server", "tls_cert").is_none() {
+            assert_eq!((address, authority), (None, None), "{}", overlay.name);
+            assert!(DEFAULT_LISTEN.ends_with(&format!(":{port}")), "{}: the default of commands", overlay.name);
+            continue;
+        }
+        assert_eq!(address, Some(format!("https://localhost:{port}")), "{}", overlay.name);
+        assert_eq!(authority, setting(&overlay, "kubernetes", "ca_file"), "{}", overlay.name);
+        let guide = std::fs::read_to_string(root().join("docs/kubernetes-clients.md")).unwrap();
+        for names in ["DNS:ostler.ostler.svc,DNS:localhost", "dnsNames: [ostler.ostler.svc, localhost]"] {
+            assert!(guide.contains(names), "the guide has a certificate made with {names}");
+        }
+    }
 }
 
 #[test]
@@ -117,7 +160,6 @@ fn the_policy_of_secret_names_is_about_the_server() {
         account["name"].as_str().unwrap()
     );
     assert!(policy.contains(&user), "{policy}");
-    assert!(is_granted("", "secrets", "create") && !is_granted("", "secrets", "list"));
     assert!(policy.contains("ostler-run-"), "the default of kubernetes.job_prefix");
     for owner in [ProfileOwner::Operator, ProfileOwner::of(Some("hwlab"))] {
         let name = owner.stored_name("codex");
