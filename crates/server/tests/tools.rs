@@ -7,6 +7,9 @@ mod crashes;
 mod ended_commands;
 mod mcp_servers;
 mod models;
+mod redaction;
+mod time;
+mod two_servers;
 mod web;
 
 use std::sync::{
@@ -317,7 +320,7 @@ async fn calls_of_the_same_command_at_the_same_time_are_each_executed_once(engin
 }
 
 #[both_engines]
-async fn a_call_goes_on_while_nobody_waits_for_it(engine: Engine) {
+async fn a_call_goes_on_while_no_client_waits_for_it(engine: Engine) {
     let notebook = Notebook::new();
     let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
     let work = Work::begin(&server, |_| ()).await;
@@ -332,7 +335,7 @@ async fn a_call_goes_on_while_nobody_waits_for_it(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_cannot_be_executed_is_told_to_the_model_and_recorded(engine: Engine) {
+async fn a_call_that_cannot_be_executed_is_reported_to_the_model_and_recorded(engine: Engine) {
     let notebook = Notebook::new();
     let server = TestServer::with(engine, |setup| notebook.install(setup)).await;
     let work = Work::begin(&server, |_| ()).await;

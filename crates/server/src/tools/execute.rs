@@ -23,6 +23,7 @@ use serde_json::{Map, Value};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
+    call_redactor::CallRedactor,
     edited_arguments::{Edits, read_edited},
     outcome::CallOutcome,
     record::Recorder,
@@ -35,7 +36,7 @@ use super::{
 use crate::{
     app::{App, CallingCommand, RunRef},
     recheck::SessionWatch,
-    service::lookup,
+    service::{job_extras, lookup},
 };
 
 /// How often the end of a call is recorded again if the store does not respond, and the first pause. It doubles each time.
@@ -145,6 +146,8 @@ async fn execute_unless_recorded(
     let mut recorder = Recorder::new(app, run, request)?;
     let stored = Arc::new(lookup::run_unchecked(app, run.run_id).await?);
     let command = Arc::new(lookup::command_of(app, run.run_id, request.command_id).await?);
+    // Before the command is remembered: its later calls are executed without reading anything.
+    job_extras::remember_of_run(app, run.run_id).await?;
     recorder.calling = app.calling_commands.remember(stored.clone(), command.clone());
     let context = ToolContext::of_run(run, stored, Some(command));
     let recovered = recover::find(app, run, &context, request, must_read_log).await?;
@@ -277,7 +280,8 @@ impl Execution<'_> {
             return Ok(CallOutcome::interrupted());
         };
         let delegated = invocation.delegated.into_inner();
-        let outcome = CallOutcome { delegated, ..CallOutcome::executed(self.app, &tool, result) };
+        let redactor = CallRedactor::of_run(self.app, self.run.run_id);
+        let outcome = CallOutcome { delegated, ..CallOutcome::executed(&redactor, &tool, result).await };
         self.recorder.is_unanswered = outcome.state == CallState::OutcomeUnknown;
         let action = match outcome.state {
             CallState::Completed => CallAction::Complete,
@@ -352,7 +356,7 @@ impl Execution<'_> {
         match authorised {
             Authorisation::Allow => return Ok(Ok(None)),
             Authorisation::Refuse(failure) => return Ok(Err(NotExecuted::declined(failure.message))),
-            // Nobody is asked about a call that may have been executed.
+            // A call that may have been executed makes no permission request.
             Authorisation::Ask if self.recorder.is_unsearched => return Err(recover::reused(&self.request.call_id)),
             Authorisation::Ask => {}
         }
@@ -420,9 +424,10 @@ impl Execution<'_> {
 
     async fn end_unexecuted(mut self, action: CallAction, message: &str) -> Result<CallOutcome, Failure> {
         self.advance(action)?;
+        let redactor = CallRedactor::of_run(self.app, self.run.run_id);
         let outcome = match self.state {
-            CallState::Declined => CallOutcome::declined(self.app, message),
-            _ => CallOutcome::failed(self.app, message),
+            CallState::Declined => CallOutcome::declined(&redactor, message).await,
+            _ => CallOutcome::failed(&redactor, message).await,
         };
         self.recorder.not_executed(&outcome).await?;
         Ok(outcome)

@@ -20,7 +20,10 @@ use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource};
+use super::{
+    call_redactor::CallRedactor,
+    source::{Invocation, McpAccess, ToolContext, ToolError, ToolSource},
+};
 use crate::{
     app::App,
     dialect::Dialects,
@@ -319,7 +322,8 @@ impl ToolSource for McpSource {
                 Ok(result) => read_result(result),
                 Err(McpProblem::CallRefused(message)) => {
                     // Redacted before it is cut: half of a secret could not be recognised.
-                    let message = clip(&app.redactor.redact(&message), REFUSAL_CHARS_MAX);
+                    let clean = CallRedactor::of_context(app, context).redact(message).await;
+                    let message = clip(&clean, REFUSAL_CHARS_MAX);
                     Err(ToolError::failed(format!("the MCP server {server} refused the call: {message}")))
                 }
                 Err(problem @ McpProblem::TooLarge) => {

@@ -9,6 +9,7 @@
 //! [`ToolError`]. It neither authorises nor records nor redacts: that is done for it.
 
 mod built_in;
+mod call_redactor;
 mod calls;
 mod edited_arguments;
 mod edits;

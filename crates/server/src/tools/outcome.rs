@@ -6,8 +6,7 @@ use ostler_protocol::{
 };
 use serde_json::{Map, Value};
 
-use super::source::ToolError;
-use crate::app::App;
+use super::{call_redactor::CallRedactor, source::ToolError};
 
 /// What became of a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,12 +22,12 @@ pub(super) struct CallOutcome {
 }
 
 impl CallOutcome {
-    pub(super) fn failed(app: &App, message: &str) -> Self {
-        Self::of(app, CallState::Failed, message, usize::MAX)
+    pub(super) async fn failed(redactor: &CallRedactor<'_>, message: &str) -> Self {
+        Self::of(redactor, CallState::Failed, message.to_owned(), usize::MAX).await
     }
 
-    pub(super) fn declined(app: &App, message: &str) -> Self {
-        Self::of(app, CallState::Declined, message, usize::MAX)
+    pub(super) async fn declined(redactor: &CallRedactor<'_>, message: &str) -> Self {
+        Self::of(redactor, CallState::Declined, message.to_owned(), usize::MAX).await
     }
 
     pub(super) fn unknown() -> Self {
@@ -48,7 +47,11 @@ impl CallOutcome {
     }
 
     /// What a source returned.
-    pub(super) fn executed(app: &App, tool: &ToolDefinition, result: Result<String, ToolError>) -> Self {
+    pub(super) async fn executed(
+        redactor: &CallRedactor<'_>,
+        tool: &ToolDefinition,
+        result: Result<String, ToolError>,
+    ) -> Self {
         let (state, text) = match result {
             Ok(text) => (CallState::Completed, text),
             Err(ToolError::OutcomeUnknown(text)) if tool.changes => {
@@ -58,12 +61,12 @@ impl CallOutcome {
                 (CallState::Failed, text)
             }
         };
-        Self::of(app, state, &text, tool.output_bytes_max)
+        Self::of(redactor, state, text, tool.output_bytes_max).await
     }
 
     /// Redacts before it cuts: half of a secret could not be recognised.
-    fn of(app: &App, state: CallState, text: &str, bytes_max: usize) -> Self {
-        let mut clean = app.redactor.redact(text).into_owned();
+    async fn of(redactor: &CallRedactor<'_>, state: CallState, text: String, bytes_max: usize) -> Self {
+        let mut clean = redactor.redact(text).await;
         let is_truncated = clean.len() > bytes_max;
         if is_truncated {
             clean.truncate(clean.floor_char_boundary(bytes_max));

@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::{outcome::CallOutcome, reply_sets::ReplyCall};
+use super::{call_redactor::CallRedactor, outcome::CallOutcome, reply_sets::ReplyCall};
 use crate::{
     app::{App, CallingCommand, RunRef},
     service::requests::attempt,
@@ -76,16 +76,6 @@ struct RecordedCall<'a> {
     total_tokens: Option<i64>,
     #[serde(rename = "type")]
     kind: &'static str,
-}
-
-/// Arguments as they are recorded: an object, or a text that is cut.
-fn recorded_arguments(arguments: &impl Serialize) -> RawJson {
-    let whole = RawJson::of(arguments);
-    let text = whole.as_str();
-    if text.len() <= RECORDED_ARGUMENTS_BYTES_MAX {
-        return whole;
-    }
-    RawJson::of(&format!("{}…", &text[..text.floor_char_boundary(RECORDED_ARGUMENTS_BYTES_MAX)]))
 }
 
 /// Writes the events of one call.
@@ -164,6 +154,20 @@ impl<'a> Recorder<'a> {
         app.submit(self.run, op).await.map(drop)
     }
 
+    /// Arguments as they are recorded: an object, or a text that is cut. Long ones are redacted before they are cut, short ones when
+    /// they are appended.
+    async fn recorded_arguments(&self, arguments: &impl Serialize) -> RawJson {
+        let whole = RawJson::of(arguments);
+        if whole.as_str().len() <= RECORDED_ARGUMENTS_BYTES_MAX {
+            return whole;
+        }
+        let clean = CallRedactor::of_run(self.app, self.run.run_id).redact_json(whole.as_str().to_owned()).await;
+        if clean.len() <= RECORDED_ARGUMENTS_BYTES_MAX {
+            return RawJson::parse(clean).unwrap_or_else(|_| RawJson::empty_object());
+        }
+        RawJson::of(&format!("{}…", &clean[..clean.floor_char_boundary(RECORDED_ARGUMENTS_BYTES_MAX)]))
+    }
+
     fn fact(&self, state: CallState) -> RecordedCall<'_> {
         RecordedCall {
             tool_call_id: &self.request.call_id,
@@ -197,7 +201,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// The start of a call that is executed.
-    fn execution<'b>(
+    async fn execution<'b>(
         &'b self,
         arguments: &Map<String, Value>,
         tool: &ToolDefinition,
@@ -209,7 +213,7 @@ impl<'a> Recorder<'a> {
             changes: Some(tool.changes),
             deadline_ms: Some(tool.deadline_ms),
             edited: self.is_edited,
-            ..self.start_fact(recorded_arguments(arguments))
+            ..self.start_fact(self.recorded_arguments(arguments).await)
         }
     }
 
@@ -219,7 +223,7 @@ impl<'a> Recorder<'a> {
         tool: &ToolDefinition,
         digest: &str,
     ) -> Result<(), Failure> {
-        self.append_start(&[self.execution(arguments, tool, digest)]).await
+        self.append_start(&[self.execution(arguments, tool, digest).await]).await
     }
 
     /// Records the start of a call together with its end.
@@ -230,7 +234,7 @@ impl<'a> Recorder<'a> {
         digest: &str,
         outcome: &CallOutcome,
     ) -> Result<(), Failure> {
-        self.append_start(&[self.execution(arguments, tool, digest), self.end_fact(outcome)]).await
+        self.append_start(&[self.execution(arguments, tool, digest).await, self.end_fact(outcome)]).await
     }
 
     pub(super) async fn ended(&self, outcome: &CallOutcome) -> Result<(), Failure> {
@@ -240,8 +244,8 @@ impl<'a> Recorder<'a> {
     /// Records a call that was never executed: its request and its end.
     pub(super) async fn not_executed(&self, outcome: &CallOutcome) -> Result<(), Failure> {
         let arguments = match serde_json::from_str::<Map<String, Value>>(&self.request.arguments) {
-            Ok(arguments) => recorded_arguments(&arguments),
-            Err(_) => recorded_arguments(&self.request.arguments),
+            Ok(arguments) => self.recorded_arguments(&arguments).await,
+            Err(_) => self.recorded_arguments(&self.request.arguments).await,
         };
         self.append_start(&[self.start_fact(arguments), self.end_fact(outcome)]).await
     }

@@ -18,6 +18,7 @@ use tracing::Instrument;
 
 use super::{
     built_in::BuiltIn,
+    call_redactor::CallRedactor,
     calls::{CallKey, Calls},
     execute,
     mcp_source::McpSource,
@@ -200,7 +201,8 @@ impl Toolkit {
         if let Err(ToolError::Invalid(message)) = &result {
             return Err(Failure::rule(Rule::ToolArguments, app.redactor.redact(message)));
         }
-        Ok(CallOutcome::executed(app, &tool, result).into_reply(&call_id))
+        let redactor = CallRedactor::of_context(app, &invocation.context);
+        Ok(CallOutcome::executed(&redactor, &tool, result).await.into_reply(&call_id))
     }
 }
 

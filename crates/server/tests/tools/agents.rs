@@ -53,6 +53,52 @@ async fn a_scope_that_is_revoked_while_a_person_decides_is_not_used(engine: Engi
     assert!(called["content"].as_str().unwrap().contains("was not granted the scope"), "{called}");
 }
 
+/// An agent to which the operator has granted this scope, the only one that it declares.
+async fn agent_with(server: &TestServer, name: &str, scope: &str) -> String {
+    let declared = json!({"id": scope, "label_i18n_key": "a.b", "label_fallback": "Use the network",
+        "description_fallback": "Connects to other machines.", "sensitivity": "low"});
+    let manifest =
+        json!({"schema_version": "1.0", "agent_version": "1.0.0", "tools": [], "permission_scopes": [declared]});
+    let agent = server.post("/agents", &json!({"name": name, "capability_manifest": manifest})).await.with_status(201);
+    let grant = json!({"agent_id": agent["id"], "granted_scopes": [scope], "denied_scopes": [],
+        "manifest_hash": agent["capability_manifest_hash"]});
+    server.post("/h2a/relations", &grant).await.with_status(201);
+    id(&agent, "id")
+}
+
+#[one_engine]
+async fn an_agent_needs_a_scope_for_each_tool_that_uses_the_network(engine: Engine) {
+    let server = TestServer::with(engine, |setup| {
+        setup.config.tools.enabled = vec!["web_fetch".into(), "http_request".into()];
+        setup.config.tools.web_fetch.allow = vec!["127.0.0.1".into()];
+        setup.config.tools.http_request.hosts = vec!["127.0.0.1".into()];
+    })
+    .await;
+    let url = format!("http://{}/health/live", server.address());
+    let tools = [
+        ("web_fetch", "network:read", json!({"url": url}).to_string()),
+        ("http_request", "network:request", json!({"method": "GET", "url": url}).to_string()),
+    ];
+    for (own_tool, own_scope, _) in &tools {
+        let agent_id = agent_with(&server, &format!("agent-with-{own_tool}"), own_scope).await;
+        let work = Work::begin(&server, |run| run["agentId"] = json!(agent_id)).await;
+        let listed = server.get(&format!("/api/v1/runs/{}/tools", work.run_id())).await.with_status(200);
+        for (tool, scope, arguments) in &tools {
+            let has_scope = scope == own_scope;
+            assert_eq!(listed.to_string().contains(tool), has_scope, "{tool} with {own_scope}: {listed}");
+            let called = work.call(&server, tool, arguments).await;
+            let status = if has_scope { "completed" } else { "declined" };
+            assert_eq!(called["status"], status, "{tool} with {own_scope}: {called}");
+            let reason = format!("the agent was not granted the scope {scope:?}, which {tool} requires");
+            assert!(has_scope || called["content"] == reason, "{called}");
+        }
+    }
+    let work = Work::begin(&server, |_| ()).await;
+    for (tool, _, arguments) in &tools {
+        assert_eq!(work.call(&server, tool, arguments).await["status"], "completed", "a run without an agent");
+    }
+}
+
 #[both_engines]
 async fn another_callers_turn_in_the_operators_run_does_not_act_for_the_operator(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("client", "client", &["hwlab"])).await;

@@ -97,8 +97,8 @@ mod postgres {
     }
 
     #[test]
-    fn a_call_about_which_a_person_was_asked_is_not_checked_again() {
-        crate::harness::run(super::a_call_about_which_a_person_was_asked_is_not_checked_again());
+    fn a_call_that_a_person_has_answered_is_not_checked_again() {
+        crate::harness::run(super::a_call_that_a_person_has_answered_is_not_checked_again());
     }
 }
 
@@ -123,7 +123,7 @@ async fn two_servers_that_got_the_same_call_ask_once_and_execute_it_once() {
     assert_eq!(statuses(&work.recorded(&first).await), ["started", "completed"]);
 }
 
-async fn a_call_about_which_a_person_was_asked_is_not_checked_again() {
+async fn a_call_that_a_person_has_answered_is_not_checked_again() {
     let notebook = Notebook::new();
     let first = TestServer::with(Engine::Postgres, |setup| notebook.install(setup)).await;
     let second = first.beside(|_| ()).await;

@@ -1,5 +1,7 @@
 //! Runs that `run_agent` starts.
 
+use std::sync::atomic::AtomicUsize;
+
 use ostler_protocol::{FailureKind::*, kernel::runs::CHILD_RUN_KEY};
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
@@ -112,6 +114,32 @@ async fn a_child_that_its_agent_cannot_have_gets_the_tools_of_the_scopes_that_th
     let has = |name: &str| names.iter().any(|offered| offered == name);
     assert!(has("time_now") && has("run_agent"), "those without a scope and of granted ones: {names:?}");
     assert!(!has("write_note") && !has("calendar_write") && !has("calendar_read"), "{names:?}");
+}
+
+#[one_engine]
+async fn agents_start_others_three_levels_deep_at_most(engine: Engine) {
+    let server = scene(engine).await;
+    let mut work = Work::begin(&server, |_| ()).await;
+    let mut levels = vec![work.run_id().to_owned()];
+    for level in 1..=3 {
+        let mut body = work.body("call_child", "run_agent", CALL);
+        body["waitMs"] = json!(0);
+        work.send(&server, &body).await.with_status(200);
+        let run_id = eventually("the child is created", async || {
+            let children = children_of(&server, &work).await;
+            children.iter().map(|run| id(run, "runId")).find(|run_id| !levels.contains(run_id))
+        })
+        .await;
+        let commands = server.store(&format!("SELECT command_id FROM commands WHERE run_id = '{run_id}'")).await;
+        let runner = server.claim(&run_id, &format!("runner-{level}")).await;
+        runner.ack(&commands[0]).await;
+        levels.push(run_id);
+        work = Work { runner, command_id: commands[0].clone(), calls: AtomicUsize::new(0) };
+    }
+    let called = work.call(&server, "run_agent", CALL).await;
+    assert_eq!(called["status"], "failed", "{called}");
+    assert_eq!(text(&called), "agents may start others 3 levels deep at most");
+    assert_eq!(children_of(&server, &work).await.len(), 3, "no run was created");
 }
 
 #[both_engines]

@@ -92,7 +92,7 @@ async fn a_model_may_call_tools_in_several_rounds_within_its_budget(engine: Engi
 }
 
 #[one_engine]
-async fn a_model_waits_while_a_person_is_asked(engine: Engine) {
+async fn a_model_waits_for_the_answer_of_a_person(engine: Engine) {
     let (endpoint, notebook) = (chat(), Notebook::new());
     let server = with_model(engine, &endpoint, &notebook).await;
     let asks = |run: &mut Value| {

@@ -16,9 +16,14 @@ use super::{
 };
 use crate::{
     app::App,
-    tools::source::{Invocation, ToolError},
+    tools::{
+        call_redactor::CallRedactor,
+        source::{Invocation, ToolError},
+    },
 };
 
+/// The scope that the user must have granted to a run's agent.
+const SCOPE: &str = "network:request";
 const DEADLINE_MS: u64 = 30_000;
 const URL_BYTES_MAX: usize = 2_048;
 const HEADERS_MAX: usize = 32;
@@ -42,7 +47,7 @@ pub(super) fn definition(hosts: &[String]) -> Option<ToolDefinition> {
          leads: redirects are not followed.",
         hosts.join(", ")
     );
-    Some(define("http_request", &description, schema)?.networked().deadline_ms(DEADLINE_MS))
+    Some(define("http_request", &description, schema)?.networked().scope(SCOPE).deadline_ms(DEADLINE_MS))
 }
 
 pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a, Result<String, ToolError>> {
@@ -54,11 +59,15 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
         let response = fetching::send(&client, request).await?;
         let (status, media_type) = (response.status().as_u16(), fetching::media_type(&response));
         // Texts are redacted before they are cut: half of a secret could not be recognised.
-        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
-        let location = location.map(|location| clip(&app.redactor.redact(location), LOCATION_CHARS_MAX));
+        let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let redactor = CallRedactor::of_context(app, &invocation.context);
+        let location = match location {
+            Some(location) => Some(clip(&redactor.redact(location).await, LOCATION_CHARS_MAX)),
+            None => None,
+        };
         let (body, is_cut) = fetching::read(response).await?;
         let body = match fetching::is_text(&media_type) {
-            true => app.redactor.redact(&String::from_utf8_lossy(&body)).into_owned(),
+            true => redactor.redact(String::from_utf8_lossy(&body).into_owned()).await,
             false => format!("[{} bytes that are not text]", body.len()),
         };
         let content_type = clip(&media_type, MEDIA_TYPE_CHARS_MAX);

@@ -1,7 +1,7 @@
 //! `time_now`: the time where the user is.
 
 use futures_util::future::BoxFuture;
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 use ostler_protocol::{ids::UserId, tools::ToolDefinition};
 use ostler_store as store;
 use serde_json::json;
@@ -34,8 +34,9 @@ pub(super) fn call<'a>(app: &'a App, invocation: &'a Invocation) -> BoxFuture<'a
     })
 }
 
+/// A zone of the bundled database. `Etc/Unknown`, which the library accepts, is no zone of the database and has no name.
 fn find(name: &str) -> Option<TimeZone> {
-    TimeZone::get(name).ok()
+    TimeZoneDatabase::bundled().get(name).ok().filter(|zone| zone.iana_name().is_some())
 }
 
 /// The zone of the user's device, else the user's own, else UTC. Never that of the server.
