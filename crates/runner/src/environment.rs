@@ -8,7 +8,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind,
+    Failure, FailureKind, Rule,
     kernel::{
         policy::Sandbox,
         provider_profiles::{AgentConfig, Prices},
@@ -23,6 +23,7 @@ use crate::{
     backend::turn::TurnEnd,
     guard::{Guard, Guarded, Order, Reach, TOOL_LANDLOCK_LEVEL_MIN, landlock_level},
     resource_bundle::BundleOrder,
+    text_cutter::TextCutter,
     tools::OfferedMcpServer,
 };
 
@@ -123,7 +124,22 @@ impl Default for RetryPolicy {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Unavailable {
     pub failure_kind: FailureKind,
+    #[serde(default, deserialize_with = "Rule::deserialize_known", skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
     pub message: String,
+}
+
+impl Unavailable {
+    /// The end of every turn in the environment.
+    pub(crate) fn end(&self) -> TurnEnd {
+        TurnEnd::failed(self.failure_kind, self.message.clone()).with_rule(self.rule)
+    }
+}
+
+impl From<Failure> for Unavailable {
+    fn from(failure: Failure) -> Self {
+        Self { failure_kind: failure.kind, rule: failure.broken_rule(), message: failure.message }
+    }
 }
 
 impl BackendEnvironment {
@@ -153,8 +169,8 @@ impl BackendEnvironment {
     }
 
     /// An environment that could not be prepared.
-    pub fn unavailable(backend: AgentConfig, failure_kind: FailureKind, message: String) -> Self {
-        Self { unavailable: Some(Unavailable { failure_kind, message }), ..Self::bare(backend) }
+    pub fn unavailable(backend: AgentConfig, failure: Failure) -> Self {
+        Self { unavailable: Some(failure.into()), ..Self::bare(backend) }
     }
 
     /// The short-lived variables, for the backend's program.
@@ -169,6 +185,11 @@ impl BackendEnvironment {
         let passwords = credentials.map(|credential| &credential.password);
         let values: Vec<&str> = self.variables.values().chain(passwords).map(ExposeSecret::expose_secret).collect();
         (!values.is_empty()).then(|| Redactor::new(&values))
+    }
+
+    /// Cuts what the backend reports, without the values that [`Self::redactor`] removes.
+    pub(crate) fn text_cutter(&self) -> TextCutter {
+        self.redactor().map(TextCutter::new).unwrap_or_default()
     }
 
     /// The home that a backend's program needs.

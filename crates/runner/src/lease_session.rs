@@ -30,6 +30,7 @@ use crate::{
     pending_commands::PendingCommands,
     retries::{RETRY_MS_MAX, retry},
     rules,
+    text_cutter::TextCutter,
     tool_port::ToolPort,
 };
 
@@ -129,6 +130,8 @@ pub(crate) struct LeaseSession {
     pub(crate) heartbeat_due: Instant,
     /// Removes values from reports that only this runner knows to be secret.
     pub(crate) redactor: Option<Redactor>,
+    /// Cuts what is reported. It knows the same values.
+    pub(crate) cutter: TextCutter,
     /// Where the session's storage is. The first turn reports it.
     pub(crate) storage_mounted: Option<Value>,
 }
@@ -156,6 +159,7 @@ impl LeaseSession {
             is_job_ended: false,
             heartbeat_due: Instant::now(),
             redactor: None,
+            cutter: TextCutter::default(),
             storage_mounted: None,
         };
         lease.schedule_heartbeat();
@@ -189,7 +193,7 @@ impl LeaseSession {
 
     /// The job's summary, if this batch is the runner's last one.
     fn job_summary(&self) -> RawJson {
-        let summary = idle_summary(self.turns, self.last_end.as_ref());
+        let summary = idle_summary(&self.cutter, self.turns, self.last_end.as_ref());
         match &self.redactor {
             Some(redactor) => redacted(redactor, summary),
             None => summary,

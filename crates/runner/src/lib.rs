@@ -30,6 +30,7 @@ mod session_storage;
 mod shell;
 mod side_queries;
 mod text;
+mod text_cutter;
 mod tool_gateway;
 mod tool_port;
 mod tools;

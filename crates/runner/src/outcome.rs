@@ -3,7 +3,7 @@
 use ostler_protocol::{Failure, RawJson};
 use serde_json::json;
 
-use crate::{backend::turn::TurnEnd, text::clip};
+use crate::{backend::turn::TurnEnd, text_cutter::TextCutter};
 
 /// Of the message in a summary. The turn's own end has all of it.
 const MESSAGE_CHARS_MAX: usize = 300;
@@ -58,22 +58,38 @@ impl RunnerOutcome {
         matches!(self.status, RunnerStatus::Idle | RunnerStatus::RunEnded)
     }
 
+    /// Removes the secrets that the cutter knows from the messages, so that the summary can cut them.
+    pub(crate) fn redacted(mut self, cutter: &TextCutter) -> Self {
+        let end_message = self.last_end.as_mut().and_then(|end| end.message.as_mut());
+        for message in self.failure.as_mut().map(|failure| &mut failure.message).into_iter().chain(end_message) {
+            *message = cutter.redact(message).into_owned();
+        }
+        self
+    }
+
     /// The job's terminal summary.
     pub fn summary(&self) -> RawJson {
-        summary(self.status, self.turns, self.failure.as_ref(), self.last_end.as_ref())
+        let cutter = TextCutter::default();
+        summary(&cutter, self.status, self.turns, self.failure.as_ref(), self.last_end.as_ref())
     }
 }
 
-fn summary(status: RunnerStatus, turns: u32, failure: Option<&Failure>, end: Option<&TurnEnd>) -> RawJson {
+fn summary(
+    cutter: &TextCutter,
+    status: RunnerStatus,
+    turns: u32,
+    failure: Option<&Failure>,
+    end: Option<&TurnEnd>,
+) -> RawJson {
     let kind = failure.map(|f| f.kind).or(end.and_then(|end| end.failure_kind));
     let message = failure.map(|f| &f.message).or(end.and_then(|end| end.message.as_ref()));
-    let message = message.map(|message| clip(message, MESSAGE_CHARS_MAX));
+    let message = message.map(|message| cutter.cut(message, MESSAGE_CHARS_MAX));
     let turn_status = end.map(|end| end.status.as_str());
     RawJson::of(&json!({"status": status.as_str(), "turnStatus": turn_status, "failureKind": kind,
         "message": message, "turns": turns}))
 }
 
 /// The summary of a job whose runner has nothing left to do.
-pub(crate) fn idle_summary(turns: u32, last_end: Option<&TurnEnd>) -> RawJson {
-    summary(RunnerStatus::Idle, turns, None, last_end)
+pub(crate) fn idle_summary(cutter: &TextCutter, turns: u32, last_end: Option<&TurnEnd>) -> RawJson {
+    summary(cutter, RunnerStatus::Idle, turns, None, last_end)
 }

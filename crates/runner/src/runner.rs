@@ -180,6 +180,7 @@ async fn work_under(
     let run_id = claimed.run.run_id;
     let mut lease = LeaseSession::new(client, order.runner_id.clone(), order.lease_ms, claimed);
     lease.redactor = order.environment.redactor();
+    lease.cutter = order.environment.text_cutter();
     lease.ends_job = order.placement == RESIDENT;
     let (leave, leave_order) = leave_order::channel();
     let worked = {
@@ -206,7 +207,8 @@ async fn work_under(
             outcome(RunnerStatus::Stopped, turns, None)
         }
     };
-    RunnerOutcome { last_end: lease.last_end, is_job_ended: lease.is_job_ended, ..outcome }
+    let outcome = RunnerOutcome { last_end: lease.last_end, is_job_ended: lease.is_job_ended, ..outcome };
+    outcome.redacted(&lease.cutter)
 }
 
 /// Works on the run and closes the backend. After an order to leave, also releases the lease.
@@ -323,7 +325,7 @@ async fn serve(
     let backend: &mut dyn Backend = match prepare_workspace(&order.environment, lease, leave).await? {
         None => backend,
         Some(failure) => {
-            unavailable = backend::unavailable(failure.kind, failure.message);
+            unavailable = backend::unavailable(failure);
             unavailable.as_mut()
         }
     };

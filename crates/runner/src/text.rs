@@ -1,4 +1,4 @@
-//! Cutting text. The server recognises a credential only when it sees it whole, so a piece of a streamed message never
+//! Where text may be cut. The server recognises a credential only when it sees it whole, so a piece of a streamed message never
 //! ends inside a word, between a name and its value, or inside a key block: the rest waits for more.
 
 /// A word longer than this is no credential that we recognise, so it is sent in pieces.
@@ -44,16 +44,10 @@ pub(crate) fn doubtful_prefix_len(text: &str) -> Option<usize> {
     Some(end)
 }
 
-/// Shortens a text to at most `chars_max` characters. It is cut between words, because half a credential is not recognised.
-pub(crate) fn clip(text: &str, chars_max: usize) -> String {
-    let Some((end, _)) = text.char_indices().nth(chars_max) else { return text.to_owned() };
-    format!("{}…", &text[..safe_prefix_len(&text[..end])])
-}
-
-/// The longest prefix that takes at most `bytes_max` bytes when escaped as JSON, and whether anything was cut off.
-pub(crate) fn fit_escaped(text: &str, bytes_max: usize) -> (&str, bool) {
+/// The length of the longest prefix that takes at most `bytes_max` bytes when escaped as JSON.
+pub(crate) fn escaped_prefix_len(text: &str, bytes_max: usize) -> usize {
     if text.len() <= bytes_max / 6 {
-        return (text, false);
+        return text.len();
     }
     let mut bytes = 0;
     for (at, char) in text.char_indices() {
@@ -63,10 +57,10 @@ pub(crate) fn fit_escaped(text: &str, bytes_max: usize) -> (&str, bool) {
             char => char.len_utf8(),
         };
         if bytes > bytes_max {
-            return (&text[..at], true);
+            return at;
         }
     }
-    (text, false)
+    text.len()
 }
 
 /// Where the last word begins. Credentials are printable ASCII; every other character separates words.
@@ -133,13 +127,6 @@ mod tests {
         assert_eq!(beginning(block), block.strip_suffix("-----END X-----\n"));
         let endless = format!("word {}", "x ".repeat(WORD_BYTES_MAX));
         assert_eq!(doubtful_prefix_len(&endless), Some(4));
-    }
-
-    #[test]
-    fn a_long_text_is_cut_between_words() {
-        assert_eq!(clip("login with sk-1234567890", 16), "login with …");
-        assert_eq!(clip("short", 5), "short");
-        assert_eq!(clip("onelongword", 5), "…");
     }
 
     #[test]

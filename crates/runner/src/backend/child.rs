@@ -1,11 +1,8 @@
 //! What backends that drive a child process share: starting it, calls that a turn depends on, and giving it up.
 
-use std::sync::{Arc, LazyLock};
-
 use ostler_protocol::{
-    FailureKind,
+    Failure, FailureKind, Rule,
     kernel::events::{EventType, PHASE_TRANSPORT_DISCONNECTED},
-    redaction::Redactor,
     rpc::{NotAFrame, RpcError},
 };
 use serde::de::DeserializeOwned;
@@ -16,12 +13,10 @@ use super::{
     process::{CallError, Process, Program},
     turn::{TurnAbort, TurnEnd},
 };
-use crate::{text::clip, turn_sink::TurnSink};
+use crate::{text_cutter::TextCutter, turn_sink::TurnSink};
 
 /// Characters of a message of the child process that are passed on.
 pub(super) const MESSAGE_CHARS_MAX: usize = 500;
-
-static REDACTOR: LazyLock<Arc<Redactor>> = LazyLock::new(|| Arc::new(Redactor::new(&[])));
 
 /// The reply to a request of the child process.
 pub(super) type RpcReply = Result<Value, RpcError>;
@@ -31,15 +26,15 @@ pub(super) fn client_info() -> Value {
     json!({"name": "ostler", "title": "Ostler", "version": env!("CARGO_PKG_VERSION")})
 }
 
-pub(super) fn start_process(program: &Program) -> Result<Process, TurnEnd> {
-    Process::start(program, REDACTOR.clone())
+pub(super) fn start_process(program: &Program, cutter: TextCutter) -> Result<Process, TurnEnd> {
+    Process::start(program, cutter)
         .map_err(|error| program_unusable(format!("the agent's program did not start: {error}")))
 }
 
 /// The end of a turn whose program cannot be started. It is logged as well: only the operator of this machine can install the program.
 pub(super) fn program_unusable(message: String) -> TurnEnd {
     tracing::warn!(problem = %message, "the program of an agent cannot be started");
-    TurnEnd::failed(FailureKind::InfraFailed, message)
+    TurnEnd::of_failure(Failure::rule(Rule::AgentProgram, message))
 }
 
 /// Reports that the process ended between two turns, before the next turn starts another one.
@@ -66,13 +61,13 @@ pub(super) async fn call<T: DeserializeOwned>(
     method: &str,
     params: &Value,
     limit_ms: u64,
-    failed: impl FnOnce(&str, &CallError) -> TurnEnd,
+    failed: impl FnOnce(&TextCutter, &str, &CallError) -> TurnEnd,
 ) -> Result<T, TurnEnd> {
     let reply = process.call(method, params, Duration::from_millis(limit_ms)).await;
     let reply = match reply {
         Ok(reply) => reply,
         Err(error) => {
-            let mut end = failed(method, &error);
+            let mut end = failed(process.cutter(), method, &error);
             if let (CallError::Gone, Some(message)) = (&error, &mut end.message) {
                 message.push_str(&process.end_text().await);
             }
@@ -87,10 +82,10 @@ pub(super) fn unreadable_reply(method: &str) -> TurnEnd {
 }
 
 /// How a turn ends when a call that it depends on has no result.
-pub(super) fn call_failed(method: &str, error: &CallError) -> TurnEnd {
+pub(super) fn call_failed(cutter: &TextCutter, method: &str, error: &CallError) -> TurnEnd {
     match error {
         CallError::Refused(refusal) => {
-            let message = format!("the agent refused {method}: {}", clip(&refusal.message, MESSAGE_CHARS_MAX));
+            let message = format!("the agent refused {method}: {}", cutter.cut(&refusal.message, MESSAGE_CHARS_MAX));
             TurnEnd::failed(FailureKind::BackendFailed, message)
         }
         CallError::TimedOut => {
@@ -122,4 +117,18 @@ pub(super) async fn send_reply(
 pub(super) async fn report_process_end(sink: &TurnSink, process: &Process) {
     let phase = json!({"phase": "process-ended", "processId": process.id(), "logTail": process.log_tail()});
     sink.emit(EventType::BackendStatus, &phase).await;
+}
+
+/// Closes a process in which no session or thread could be opened, and returns why. Its end is not reported if the turn was
+/// stopped.
+pub(super) async fn close_unopened<T>(
+    process: Process,
+    sink: &TurnSink,
+    why: Result<TurnEnd, TurnAbort>,
+) -> Result<Result<T, TurnEnd>, TurnAbort> {
+    if why.is_ok() {
+        report_process_end(sink, &process).await;
+    }
+    process.close().await;
+    why.map(Err)
 }

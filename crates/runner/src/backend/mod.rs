@@ -16,7 +16,7 @@ pub(crate) mod turn;
 use std::collections::BTreeMap;
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::{FailureKind, kernel::provider_profiles::AgentConfig};
+use ostler_protocol::{Failure, FailureKind, kernel::provider_profiles::AgentConfig};
 use secrecy::SecretString;
 use tokio::time::timeout;
 
@@ -26,7 +26,6 @@ pub use turn::{Turn, TurnAbort, TurnEnd, TurnResult};
 use crate::{
     environment::{BackendEnvironment, Unavailable},
     side_queries::{SideQuery, SideQueryLimits},
-    text::clip,
     turn_sink::TurnSink,
 };
 
@@ -52,7 +51,7 @@ pub async fn side_query(
     limits: SideQueryLimits,
 ) -> Result<Option<String>, TurnEnd> {
     if let Some(reason) = &environment.unavailable {
-        return Err(TurnEnd::failed(reason.failure_kind, reason.message.clone()));
+        return Err(reason.end());
     }
     let chars_max = limits.answer_chars_max;
     let asked = async {
@@ -68,12 +67,13 @@ pub async fn side_query(
     };
     let late = |_| TurnEnd::failed(FailureKind::BackendTimeout, "the backend did not answer in time");
     let answer = timeout(limits.deadline, asked).await.map_err(late)??;
-    Ok(Some(clip(answer.trim(), chars_max)).filter(|answer| !answer.is_empty()))
+    let answer = environment.text_cutter().cut(answer.trim(), chars_max);
+    Ok(Some(answer).filter(|answer| !answer.is_empty()))
 }
 
 /// A backend whose turns all fail with this reason.
-pub(crate) fn unavailable(failure_kind: FailureKind, message: String) -> Box<dyn Backend> {
-    Box::new(UnavailableBackend(Unavailable { failure_kind, message }))
+pub(crate) fn unavailable(failure: Failure) -> Box<dyn Backend> {
+    Box::new(UnavailableBackend(Unavailable::from(failure)))
 }
 
 /// Whether the model of an environment's backend can be asked by [`side_query`].
@@ -91,7 +91,7 @@ struct UnavailableBackend(Unavailable);
 
 impl Backend for UnavailableBackend {
     fn turn<'a>(&'a mut self, _: &'a Turn, _: TurnSink) -> BoxFuture<'a, TurnResult> {
-        Box::pin(async { Ok(TurnEnd::failed(self.0.failure_kind, self.0.message.clone())) })
+        Box::pin(async { Ok(self.0.end()) })
     }
 
     fn keeps_lease(&self) -> bool {

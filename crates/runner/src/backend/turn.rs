@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    FailureKind,
+    Failure, FailureKind, Rule,
     ids::AttemptId,
     kernel::{
         commands::Command,
@@ -111,12 +111,14 @@ fn quote(message: &ConversationMessage) -> String {
 pub struct TurnEnd {
     pub status: TerminalStatus,
     pub failure_kind: Option<FailureKind>,
+    /// The exact rule that was broken, for the hint that people get.
+    pub rule: Option<Rule>,
     pub message: Option<String>,
 }
 
 impl TurnEnd {
     pub fn completed() -> Self {
-        Self { status: TerminalStatus::Completed, failure_kind: None, message: None }
+        Self { status: TerminalStatus::Completed, failure_kind: None, rule: None, message: None }
     }
 
     /// A turn that cannot go on. Without its credential or config a turn is blocked, and not failed: nothing went wrong, and it
@@ -125,16 +127,26 @@ impl TurnEnd {
         if kind == FailureKind::SecretUnavailable {
             return Self::blocked(kind, message);
         }
-        Self { status: TerminalStatus::Failed, failure_kind: Some(kind), message: Some(message.into()) }
+        Self { status: TerminalStatus::Failed, failure_kind: Some(kind), rule: None, message: Some(message.into()) }
     }
 
     pub fn blocked(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { status: TerminalStatus::Blocked, failure_kind: Some(kind), message: Some(message.into()) }
+        Self { status: TerminalStatus::Blocked, failure_kind: Some(kind), rule: None, message: Some(message.into()) }
+    }
+
+    /// A turn that cannot go on because of this failure.
+    pub(crate) fn of_failure(failure: Failure) -> Self {
+        let rule = failure.broken_rule();
+        Self::failed(failure.kind, failure.message).with_rule(rule)
+    }
+
+    pub(crate) fn with_rule(self, rule: Option<Rule>) -> Self {
+        Self { rule, ..self }
     }
 
     pub fn cancelled(message: impl Into<String>) -> Self {
         let failure_kind = Some(FailureKind::Cancelled);
-        Self { status: TerminalStatus::Cancelled, failure_kind, message: Some(message.into()) }
+        Self { status: TerminalStatus::Cancelled, failure_kind, rule: None, message: Some(message.into()) }
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use ostler_protocol::kernel::workspaces::{RecordedChanges, WorkspaceChanges, WorkspaceTrees};
 
-use crate::{environment::BackendEnvironment, git::git_missing};
+use crate::{environment::BackendEnvironment, git::git_missing, text_cutter::TextCutter};
 use index::Index;
 
 /// Size of the whole diff. The rest is neither counted nor reported.
@@ -26,6 +26,7 @@ pub(crate) struct TurnChanges {
     was_empty: bool,
     /// Why its state could not be recorded. `None` if it was.
     problem: Option<String>,
+    cutter: TextCutter,
 }
 
 impl TurnChanges {
@@ -37,7 +38,8 @@ impl TurnChanges {
         }
         let was_empty = is_empty(&workspace);
         let index = Index { directory: index, workspace: Some(workspace.clone()) };
-        let mut changes = Self { index, workspace, was_empty, problem: None };
+        let cutter = environment.text_cutter();
+        let mut changes = Self { index, workspace, was_empty, problem: None, cutter };
         if was_empty && !changes.index.directory.exists() {
             return Some(changes);
         }
@@ -85,7 +87,7 @@ impl TurnChanges {
         if patch.is_empty() {
             return Ok(None);
         }
-        let changes = patch::parse(&patch, patch.len() as u64 >= PATCH_BYTES_MAX);
+        let changes = patch::parse(&self.cutter, &patch, patch.len() as u64 >= PATCH_BYTES_MAX);
         let trees = match self.write_trees().await {
             Ok(trees) => Some(trees),
             Err(error) => {

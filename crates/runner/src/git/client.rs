@@ -304,8 +304,7 @@ fn failed(message: &str) -> Failure {
 /// Names git if it is missing: the system's error only says that there is no such file.
 fn not_started(error: &std::io::Error) -> Failure {
     match git_missing() {
-        // The end of a turn has a message and no rule, so the message names it.
-        Some(why) => Failure::rule(Rule::WorkspaceGitMissing, format!("{why} ({})", Rule::WorkspaceGitMissing)),
+        Some(why) => Failure::rule(Rule::WorkspaceGitMissing, why),
         None => failed(&format!("git could not be started: {error}")),
     }
 }

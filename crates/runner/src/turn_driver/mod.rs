@@ -61,7 +61,7 @@ pub(crate) async fn drive_turn(
         Ok(Start::EndNow(command_id, end)) => return end_command(lease, command_id, &end).await,
         Err(refusal) => return refusal.unless_command_ended(),
     };
-    let (mut sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter);
+    let (mut sink, side) = turn_sink::open(&turn, lease.lease_epoch, meter, lease.cutter.clone());
     sink.attach_tools(lease.tool_port(turn.command.command_id));
     if let Some(mounted) = lease.storage_mounted.take() {
         sink.emit(EventType::BackendStatus, &mounted).await;

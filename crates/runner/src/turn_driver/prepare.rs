@@ -55,7 +55,7 @@ pub(super) async fn prepare_turn(
     let command = lease.with_whole_payload(command).await?;
     let allowance = match Allowance::of(&lease.run.execution_policy, &command.payload) {
         Ok(allowance) => allowance,
-        Err(failure) => return Ok(Start::EndNow(id, TurnEnd::failed(failure.kind, failure.message))),
+        Err(failure) => return Ok(Start::EndNow(id, TurnEnd::of_failure(failure))),
     };
     let mut meter = Meter::new(allowance.budgets.clone(), environment.prices.clone());
     if let Some(result) = &earlier {

@@ -23,7 +23,6 @@ use super::{open_calls::OpenCalls, shared::SinkShared};
 use crate::{
     budgets::StopReason,
     front_end::{ARGUMENTS_BYTES_MAX, CALLS_MAX, FrontEndState, UPDATE_STATE_DESCRIPTION, too_long},
-    text::clip,
 };
 
 /// How long after its last call a turn with pending calls is stopped. Programs send the calls of one reply of their model one after
@@ -148,11 +147,11 @@ impl FrontEndTools {
             |status: &str| json!({"toolCallId": call_id, "name": name, "method": "function", "status": status});
         let (mut started, mut ended) =
             (payload("started"), payload(if outcome.is_ok() { "completed" } else { "failed" }));
-        started["arguments"] = clip(arguments, TOOL_COMMAND_CHARS_MAX).into();
+        started["arguments"] = self.shared.cutter.cut(arguments, TOOL_COMMAND_CHARS_MAX).into();
         let text = match &outcome {
             Ok(text) | Err(text) => text,
         };
-        ended["resultSummary"] = clip(text, TOOL_COMMAND_CHARS_MAX).into();
+        ended["resultSummary"] = self.shared.cutter.cut(text, TOOL_COMMAND_CHARS_MAX).into();
         self.shared.push(EventType::ToolCall, RawJson::of(&started));
         self.shared.push(EventType::ToolCall, RawJson::of(&ended));
         outcome

@@ -24,19 +24,19 @@ pub use steer::Steer;
 
 pub(crate) use runner_side::RunnerSide;
 pub(crate) use shared::terminal_payload;
-pub(crate) use sink::{NEVER_ASKS, NOT_DISPLAYABLE, TEXT_BYTES_MAX};
+pub(crate) use sink::{DeclineReason, NEVER_ASKS, NOT_DISPLAYABLE, TEXT_BYTES_MAX};
 
-use crate::{backend::turn::Turn, budgets::Meter};
+use crate::{backend::turn::Turn, budgets::Meter, text_cutter::TextCutter};
 use shared::SinkShared;
 
 /// Steers of one turn that wait for the backend. The server allows fewer unfinished commands.
 const STEERS_MAX: usize = 128;
 
 /// Opens the connection for a turn and returns its two sides.
-pub(crate) fn open(turn: &Turn, lease_epoch: i64, meter: Meter) -> (TurnSink, RunnerSide) {
+pub(crate) fn open(turn: &Turn, lease_epoch: i64, meter: Meter, cutter: TextCutter) -> (TurnSink, RunnerSide) {
     let (stop, stopped) = watch::channel(None);
     let (steer_sender, steers) = mpsc::channel(STEERS_MAX);
-    let shared = Arc::new(SinkShared::new(turn.command.command_id, lease_epoch, meter, stop));
+    let shared = Arc::new(SinkShared::new(turn.command.command_id, lease_epoch, meter, cutter, stop));
     let sink = TurnSink::new(shared.clone(), stopped.clone(), steers);
     (sink, RunnerSide::new(shared, stopped, steer_sender))
 }

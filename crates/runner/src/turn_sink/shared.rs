@@ -9,7 +9,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, RawJson,
+    FailureKind, RawJson, Rule,
     ids::{CommandId, PermissionId},
     kernel::{events::EventType, permissions::PermissionRequest, runs::TerminalStatus},
     tools::wire::CalledTool,
@@ -23,12 +23,15 @@ use crate::{
     backend::turn::TurnEnd,
     budgets::{Meter, StopReason},
     outbox::EventOutbox,
+    text_cutter::TextCutter,
 };
 
 pub(super) struct SinkShared {
     pub(super) command_id: CommandId,
     pub(super) command: String,
     pub(super) lease_epoch: i64,
+    /// Cuts the text of events.
+    pub(super) cutter: TextCutter,
     state: Mutex<SinkState>,
     /// Notified when an event was queued.
     pub(super) queued: Notify,
@@ -53,12 +56,14 @@ impl SinkShared {
         command_id: CommandId,
         lease_epoch: i64,
         meter: Meter,
+        cutter: TextCutter,
         stop: watch::Sender<Option<StopReason>>,
     ) -> Self {
         Self {
             command_id,
             command: command_id.to_string(),
             lease_epoch,
+            cutter,
             state: Mutex::new(SinkState {
                 outbox: EventOutbox::default(),
                 in_flight: false,
@@ -164,9 +169,11 @@ pub(crate) fn terminal_payload(end: &TurnEnd) -> RawJson {
     struct Payload<'a> {
         status: TerminalStatus,
         failure_kind: Option<FailureKind>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        rule: Option<Rule>,
         message: Option<&'a str>,
         source: Value,
     }
-    let (status, failure_kind) = (end.status, end.failure_kind);
-    RawJson::of(&Payload { status, failure_kind, message: end.message.as_deref(), source: "runner".into() })
+    let (status, failure_kind, rule) = (end.status, end.failure_kind, end.rule);
+    RawJson::of(&Payload { status, failure_kind, rule, message: end.message.as_deref(), source: "runner".into() })
 }

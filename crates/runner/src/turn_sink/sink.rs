@@ -18,22 +18,31 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{permission::PendingPermission, shared::SinkShared, steer::Steer, turn_tools::TurnTools};
-use crate::{
-    backend::turn::TurnAbort,
-    budgets::StopReason,
-    text::{clip, fit_escaped},
-    tool_port::ToolPort,
-};
+use crate::{backend::turn::TurnAbort, budgets::StopReason, text_cutter::TextCutter, tool_port::ToolPort};
 
 /// Escaped bytes of the text of one message or output. The rest of the event's limit is for the fields around it.
 pub(crate) const TEXT_BYTES_MAX: usize = 240 * 1024;
 /// The server resolves a request at its deadline. Should it not, the backend still does not wait for ever.
 const DECISION_GRACE_MS: u64 = 60_000;
-/// Why a request is declined without asking anyone. The CLI matches the first text.
-pub(crate) const NEVER_ASKS: &str = "the run's policy is never to ask";
-pub(crate) const NOT_DISPLAYABLE: &str = "the request does not say what it would do, or is too long to display";
+pub(crate) const NEVER_ASKS: DeclineReason =
+    DeclineReason { rule: Some(Rule::PermissionNever), text: "the run's policy is never to ask" };
+pub(crate) const NOT_DISPLAYABLE: DeclineReason =
+    DeclineReason::new("the request does not say what it would do, or is too long to display");
 /// Characters of a declined command that are reported.
 const DECLINED_CHARS_MAX: usize = 300;
+
+/// Why a request is declined without asking anyone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeclineReason {
+    rule: Option<Rule>,
+    text: &'static str,
+}
+
+impl DeclineReason {
+    pub(crate) const fn new(text: &'static str) -> Self {
+        Self { rule: None, text }
+    }
+}
 
 /// The backend's side of a turn's connection.
 pub struct TurnSink {
@@ -72,6 +81,11 @@ impl TurnSink {
         self.tools = Some(tools);
     }
 
+    /// Cuts texts that are too long for their place in an event.
+    pub(crate) fn cutter(&self) -> &TextCutter {
+        &self.shared.cutter
+    }
+
     /// Emits one event of the turn's command. Waits only while the server is far behind.
     pub async fn emit<T: Serialize>(&self, event_type: EventType, payload: &T) {
         self.shared.wait_for_room().await;
@@ -104,10 +118,10 @@ impl TurnSink {
 
     /// Emits a whole message with hints on how to display it.
     pub async fn emit_message_with(&self, message_id: &str, text: &str, is_final: bool, ui_hints: Option<&Value>) {
-        let (text, text_truncated) = fit_escaped(text, TEXT_BYTES_MAX);
+        let (text, text_truncated) = self.shared.cutter.cut_escaped(text, TEXT_BYTES_MAX);
         let payload = MessagePayload {
             message_id,
-            text,
+            text: &text,
             is_final,
             reply_authority: is_final,
             text_truncated,
@@ -119,14 +133,14 @@ impl TurnSink {
 
     /// Emits a whole thought.
     pub async fn emit_reasoning(&self, message_id: &str, text: &str) {
-        let (text, text_truncated) = fit_escaped(text, TEXT_BYTES_MAX);
+        let (text, text_truncated) = self.shared.cutter.cut_escaped(text, TEXT_BYTES_MAX);
         let payload = json!({"messageId": message_id, "text": text, "textTruncated": text_truncated});
         self.emit(EventType::Reasoning, &payload).await;
     }
 
     /// Emits output of a tool.
     pub async fn emit_output(&self, tool_call_id: &str, stream: &str, text: &str) {
-        let (text, cut) = fit_escaped(text, TEXT_BYTES_MAX);
+        let (text, cut) = self.shared.cutter.cut_escaped(text, TEXT_BYTES_MAX);
         let payload = json!({"toolCallId": tool_call_id, "stream": stream, "text": text, "textTruncated": cut, "outputTruncated": cut});
         self.emit(EventType::CommandOutput, &payload).await;
     }
@@ -217,10 +231,10 @@ impl TurnSink {
     }
 
     /// Reports that a request was declined without asking anyone.
-    pub async fn report_declined(&self, method: &str, reason: &str, ask: &AskPermission) {
-        let command = ask.command.as_deref().map(|command| clip(command, DECLINED_CHARS_MAX));
-        let phase = json!({"phase": PHASE_APPROVAL_DECLINED, "method": method, "reason": reason,
-            "toolCallId": ask.tool_call_id, "command": command});
+    pub(crate) async fn report_declined(&self, method: &str, reason: DeclineReason, ask: &AskPermission) {
+        let command = ask.command.as_deref().map(|command| self.shared.cutter.cut(command, DECLINED_CHARS_MAX));
+        let phase = json!({"phase": PHASE_APPROVAL_DECLINED, "method": method, "reason": reason.text,
+            "rule": reason.rule, "toolCallId": ask.tool_call_id, "command": command});
         self.emit(EventType::BackendStatus, &phase).await;
     }
 

@@ -10,7 +10,7 @@ mod stopping;
 use std::{path::Path, sync::Arc};
 
 use ostler_protocol::{
-    FailureKind,
+    FailureKind, Rule,
     ids::CommandId,
     kernel::{
         commands::{Command, CommandState, CommandType},
@@ -240,7 +240,7 @@ async fn a_missing_program_is_named() {
     let command_id = fixture.submit("do it");
     fixture.start_program(vec!["no-such-agent".into()]).await.unwrap();
     let terminal = fixture.kernel.command(command_id).terminal.unwrap();
-    assert_eq!(terminal.failure_kind, Some(FailureKind::InfraFailed));
+    assert_eq!((terminal.failure_kind, terminal.rule), (Some(FailureKind::InfraFailed), Some(Rule::AgentProgram)));
     assert!(terminal.message.as_ref().unwrap().contains("\"no-such-agent\" is not installed"), "{terminal:?}");
 }
 
@@ -297,6 +297,7 @@ async fn a_run_that_never_asks_declines_and_reports_it() {
         (&declined["command"], &declined["reason"]),
         (&json!("rm x"), &json!("the run's policy is never to ask"))
     );
+    assert_eq!(declined["rule"], "permission-never");
     assert_eq!(declined["toolCallId"], of_type(&fixture.kernel, EventType::ToolCall)[0]["toolCallId"]);
     assert!(fixture.file("reply").contains(r#""optionId":"no""#), "{}", fixture.file("reply"));
 }
@@ -400,6 +401,8 @@ async fn every_misbehaviour_of_an_agent_ends_the_turn_with_a_reason() {
     for (script, status, kind) in cases {
         let command = Fixture::new(script).turn().await;
         assert_eq!(end(&command), (status, Some(kind)), "{script}: {:?}", command.terminal);
+        let lacks_login = command.terminal.as_ref().unwrap().rule == Some(Rule::ProfileKey);
+        assert_eq!(lacks_login, kind == SecretUnavailable, "{script}: {:?}", command.terminal);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ostler_protocol::{
-    FailureKind,
+    FailureKind, Rule,
     ids::CommandId,
     kernel::{
         commands::{Command, CommandType},
@@ -59,6 +59,11 @@ async fn turn(prompt: &str, environment: BackendEnvironment, policy: Value) -> (
 fn end(command: &Command) -> (TerminalStatus, Option<FailureKind>) {
     let terminal = command.terminal.as_ref().expect("the command has ended");
     (terminal.status, terminal.failure_kind)
+}
+
+/// Whether the turn ended by the rule that makes people store a key.
+fn lacks_key(command: &Command) -> bool {
+    command.terminal.as_ref().is_some_and(|terminal| terminal.rule == Some(Rule::ProfileKey))
 }
 
 fn texts(kernel: &Kernel) -> Vec<String> {
@@ -172,6 +177,7 @@ async fn provider_failures_map_to_their_kinds() {
     let ended = futures_util::future::join_all(turns).await;
     for ((prompt, status, kind), (_, command)) in cases.into_iter().zip(ended) {
         assert_eq!(end(&command), (status, Some(kind)), "{prompt}: {:?}", command.terminal);
+        assert_eq!(lacks_key(&command), kind == SecretUnavailable, "{prompt}: {:?}", command.terminal);
     }
     let (kernel, refused) =
         turn("hello", environment("http://127.0.0.1:1/v1?key=planted-query".into()), json!({})).await;
@@ -294,15 +300,18 @@ async fn the_key_comes_from_the_home_and_is_never_reported() {
     let wrong = home_with(r#"{"OPENAI_API_KEY": "another-planted-key"}"#);
     let (kernel, command) = turn("hello", at_home(&wrong), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Failed, Some(FailureKind::ProviderAuthFailed)));
+    assert!(!lacks_key(&command), "it has one");
     let events: String =
         kernel.events().iter().filter_map(|event| event.payload.clone()).map(|p| p.to_string()).collect();
     assert!(events.contains("refused the key") && !events.contains("another-planted-key"), "{events}");
     for auth in ["{}", "not JSON", r#"{"OPENAI_API_KEY": ""}"#] {
         let (_, command) = turn("hello", at_home(&home_with(auth)), json!({})).await;
         assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::SecretUnavailable)), "{auth}");
+        assert!(lacks_key(&command), "{auth}: {:?}", command.terminal);
     }
     let (_, command) = turn("hello", at_home(&tempfile::tempdir().unwrap()), json!({})).await;
     assert_eq!(end(&command), (TerminalStatus::Blocked, Some(FailureKind::SecretUnavailable)), "a key is required");
+    assert!(lacks_key(&command), "{:?}", command.terminal);
 }
 
 /// A turn whose plan is requested on its own, within this time.

@@ -16,7 +16,6 @@ use ostler_protocol::{
     kernel::{policy::Sandbox, provider_profiles::AgentConfig},
     limits::NAME_BYTES_MAX,
     rpc::{RpcError, RpcFrame, RpcId},
-    text::clip,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -38,6 +37,7 @@ use crate::{
         turn::TurnEnd,
     },
     environment::BackendEnvironment,
+    text_cutter::TextCutter,
 };
 
 /// Requests that wait for a reply at once.
@@ -124,7 +124,7 @@ impl Companion {
             return Err(CompanionError::NotStarted { kind: reason.failure_kind, message: reason.message.clone() });
         }
         let program = AcpBackend::new(command, keep, environment).program(sandbox)?;
-        let mut process = start_process(&program)?;
+        let mut process = start_process(&program, environment.text_cutter())?;
         let session_id = match open(&mut process, environment).await {
             Ok(session_id) => session_id,
             Err(end) => {
@@ -270,7 +270,7 @@ impl Attendant {
             }
             Incoming::Frame(RpcFrame::Error { id: Some(RpcId::Number(id)), error }) => {
                 if let Some(reply) = self.pending.remove(&id) {
-                    let _ = reply.send(Err(refused(&error)));
+                    let _ = reply.send(Err(refused(self.process.cutter(), &error)));
                 }
             }
             Incoming::Frame(RpcFrame::Request { id, method, .. }) => {
@@ -291,10 +291,10 @@ impl Attendant {
     }
 }
 
-fn refused(error: &RpcError) -> CompanionError {
+fn refused(cutter: &TextCutter, error: &RpcError) -> CompanionError {
     match error.code {
         ostler_protocol::rpc::METHOD_NOT_FOUND => CompanionError::Unknown,
-        code => CompanionError::Refused { code, message: clip(&error_text(error), MESSAGE_CHARS_MAX) },
+        code => CompanionError::Refused { code, message: cutter.cut(&error_text(error), MESSAGE_CHARS_MAX) },
     }
 }
 

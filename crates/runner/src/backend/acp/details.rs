@@ -1,5 +1,8 @@
 //! Details of a call for front ends: the files that it concerns, how it changes them, and what it returned. Texts that are too long
-//! are cut with a mark, and characters that cannot be seen are replaced: what a permission would allow is reported in full elsewhere.
+//! are redacted and then cut with a mark, and characters that cannot be seen are replaced: what a permission would allow is
+//! reported in full elsewhere.
+
+use std::borrow::Cow;
 
 use ostler_protocol::{
     RawJson,
@@ -9,7 +12,7 @@ use ostler_protocol::{
 use serde_json::{Map, Value};
 
 use super::wire::AcpToolCall;
-use crate::text::{clip, safe_prefix_len};
+use crate::{text::safe_prefix_len, text_cutter::TextCutter};
 
 /// The most that an event holds of a call's details.
 pub(super) const DETAILS_BYTES_MAX: usize = 32 * 1024;
@@ -24,6 +27,7 @@ const REST_LEFT_OUT: &str = "\n[The rest of the text is left out.]";
 
 /// The details of a call that needs permission, in at most `bytes_max` bytes. `None` if not even the names of its files fit.
 pub(super) fn call_details(
+    cutter: &TextCutter,
     call: &AcpToolCall,
     name: Option<&str>,
     content: &Value,
@@ -31,9 +35,9 @@ pub(super) fn call_details(
 ) -> Option<CallDetails> {
     let bytes_max = bytes_max.min(DETAILS_BYTES_MAX);
     let mut details = CallDetails {
-        kind: call.tool_kind.as_deref().map(|kind| plain(kind, NAME_CHARS_MAX)),
-        name: name.map(|name| plain(name, NAME_CHARS_MAX)),
-        locations: locations(&call.locations),
+        kind: call.tool_kind.as_deref().map(|kind| plain(cutter, kind, NAME_CHARS_MAX)),
+        name: name.map(|name| plain(cutter, name, NAME_CHARS_MAX)),
+        locations: locations(cutter, &call.locations),
         ..CallDetails::default()
     };
     let mut room = bytes_max.checked_sub(RawJson::of(&details).size() + MEMBER_BYTES)?;
@@ -45,26 +49,26 @@ pub(super) fn call_details(
         details.input = Some(input.clone());
         room = rest;
     }
-    details.diffs = file_diffs(content, room);
+    details.diffs = file_diffs(cutter, content, room);
     Some(details)
 }
 
 /// The files that a call concerns, as the backend lists them.
-pub(super) fn locations(listed: &Value) -> Vec<CallLocation> {
+pub(super) fn locations(cutter: &TextCutter, listed: &Value) -> Vec<CallLocation> {
     let location = |entry: &Value| {
         let path = entry["path"].as_str().filter(|path| !path.is_empty())?;
-        Some(CallLocation { path: plain(path, PATH_CHARS_MAX), line: entry["line"].as_u64() })
+        Some(CallLocation { path: plain(cutter, path, PATH_CHARS_MAX), line: entry["line"].as_u64() })
     };
     listed.as_array().into_iter().flatten().filter_map(location).take(FILES_MAX).collect()
 }
 
 /// The changes of files among the outputs of a call, in at most `bytes_max` bytes. None if their paths alone are longer.
-pub(super) fn file_diffs(content: &Value, bytes_max: usize) -> Vec<FileDiff> {
+pub(super) fn file_diffs(cutter: &TextCutter, content: &Value, bytes_max: usize) -> Vec<FileDiff> {
     let parts = content.as_array().into_iter().flatten().filter(|part| part["type"] == "diff").take(FILES_MAX);
-    let parts: Vec<&Value> = parts.collect();
+    let parts: Vec<RedactedDiff<'_>> = parts.map(|part| RedactedDiff::of(cutter, part, bytes_max)).collect();
     let mut text_bytes_max = bytes_max;
     while text_bytes_max >= TEXT_BYTES_MIN {
-        let diffs: Vec<FileDiff> = parts.iter().map(|part| file_diff(part, text_bytes_max)).collect();
+        let diffs: Vec<FileDiff> = parts.iter().map(|part| part.cut(text_bytes_max)).collect();
         if RawJson::of(&diffs).size() <= bytes_max {
             return diffs;
         }
@@ -73,18 +77,39 @@ pub(super) fn file_diffs(content: &Value, bytes_max: usize) -> Vec<FileDiff> {
     vec![]
 }
 
-fn file_diff(part: &Value, text_bytes_max: usize) -> FileDiff {
-    let (old_text, old_is_cut) = part["oldText"].as_str().map(|text| cut(text, text_bytes_max)).unzip();
-    let (new_text, new_is_cut) = cut(part["newText"].as_str().unwrap_or_default(), text_bytes_max);
-    let path = plain(part["path"].as_str().unwrap_or_default(), PATH_CHARS_MAX);
-    FileDiff { path, old_text, new_text, truncated: new_is_cut || old_is_cut.unwrap_or_default() }
+/// The change of a file, redacted before it is cut.
+struct RedactedDiff<'a> {
+    path: String,
+    old_text: Option<Cow<'a, str>>,
+    new_text: Cow<'a, str>,
+}
+
+impl<'a> RedactedDiff<'a> {
+    /// `bytes_max`: the most that its texts are cut to.
+    fn of(cutter: &TextCutter, part: &'a Value, bytes_max: usize) -> Self {
+        let path = plain(cutter, part["path"].as_str().unwrap_or_default(), PATH_CHARS_MAX);
+        let old_text = part["oldText"].as_str().map(|text| cutter.redact_beginning(text, bytes_max));
+        let new_text = cutter.redact_beginning(part["newText"].as_str().unwrap_or_default(), bytes_max);
+        Self { path, old_text, new_text }
+    }
+
+    fn cut(&self, text_bytes_max: usize) -> FileDiff {
+        let (old_text, old_is_cut) = self.old_text.as_deref().map(|text| cut(text, text_bytes_max)).unzip();
+        let (new_text, new_is_cut) = cut(&self.new_text, text_bytes_max);
+        let truncated = new_is_cut || old_is_cut.unwrap_or_default();
+        FileDiff { path: self.path.clone(), old_text, new_text, truncated }
+    }
 }
 
 /// The value with its texts cut until it takes at most `bytes_max` bytes as JSON. `None` if that is not enough.
-pub(super) fn shortened(value: &Value, bytes_max: usize) -> Option<Value> {
+pub(super) fn shortened(cutter: &TextCutter, value: &Value, bytes_max: usize) -> Option<Value> {
+    if value.to_string().len() <= bytes_max {
+        return Some(value.clone());
+    }
+    let clean = cutter.redact_value(value);
     let mut text_bytes_max = bytes_max;
     while text_bytes_max >= TEXT_BYTES_MIN {
-        let short = with_cut_texts(value, text_bytes_max);
+        let short = with_cut_texts(&clean, text_bytes_max);
         if short.to_string().len() <= bytes_max {
             return Some(short);
         }
@@ -105,7 +130,7 @@ fn with_cut_texts(value: &Value, bytes_max: usize) -> Value {
     }
 }
 
-/// The text, and whether something was cut off. It is cut between words, because half a credential is not recognised.
+/// A redacted text, and whether something was cut off. It is cut between words, because half a credential is not recognised.
 fn cut(text: &str, bytes_max: usize) -> (String, bool) {
     if text.len() <= bytes_max {
         return (plain_lines(text), false);
@@ -115,8 +140,8 @@ fn cut(text: &str, bytes_max: usize) -> (String, bool) {
     (format!("{shown}{REST_LEFT_OUT}"), true)
 }
 
-fn plain(text: &str, chars_max: usize) -> String {
-    plain_lines(&clip(text, chars_max))
+fn plain(cutter: &TextCutter, text: &str, chars_max: usize) -> String {
+    plain_lines(&cutter.cut(text, chars_max))
 }
 
 /// Whether every text in the value, also the name of each member, can be seen as it is.
@@ -135,6 +160,12 @@ mod tests {
 
     use super::*;
 
+    const SECRET: &str = "correct horse battery staple";
+
+    fn cutter() -> TextCutter {
+        TextCutter::new(ostler_protocol::redaction::Redactor::new(&[SECRET]))
+    }
+
     fn call(input: Value) -> AcpToolCall {
         let call = json!({"kind": "edit", "locations": [{"path": "/w/a", "line": 3}, {"line": 1}], "rawInput": input});
         serde_json::from_value(call).unwrap()
@@ -148,7 +179,8 @@ mod tests {
     #[test]
     fn a_small_call_has_all_of_its_details() {
         let input = json!({"file_path": "/w/a", "content": "b"});
-        let details = call_details(&call(input.clone()), Some("write_file"), &diff("a", "b"), 4_096).unwrap();
+        let content = diff("a", "b");
+        let details = call_details(&cutter(), &call(input.clone()), Some("write_file"), &content, 4_096).unwrap();
         let diffs =
             vec![FileDiff { path: "/w/a".into(), old_text: Some("a".into()), new_text: "b".into(), truncated: false }];
         let locations = vec![CallLocation { path: "/w/a".into(), line: Some(3) }];
@@ -159,28 +191,43 @@ mod tests {
     #[test]
     fn long_texts_of_a_diff_are_cut_with_a_mark() {
         let long = "some words ".repeat(10_000);
-        let details = call_details(&call(json!({"content": long})), None, &diff("a", &long), 8_192).unwrap();
+        let content = diff("a", &long);
+        let details = call_details(&cutter(), &call(json!({"content": long})), None, &content, 8_192).unwrap();
         assert_eq!(details.input, None, "a part of the input would look like all of it");
         let diff = &details.diffs[0];
         assert!(diff.truncated && diff.new_text.ends_with(REST_LEFT_OUT), "{diff:?}");
         assert!(diff.new_text.len() > 2_048 && RawJson::of(&details).size() <= 8_192);
         assert_eq!(diff.old_text.as_deref(), Some("a"));
-        assert_eq!(call_details(&call(json!({})), None, &Value::Null, 40), None);
+        assert_eq!(call_details(&cutter(), &call(json!({})), None, &Value::Null, 40), None);
     }
 
     #[test]
     fn characters_that_cannot_be_seen_are_replaced_or_leave_the_input_out() {
-        let details = call_details(&call(json!({"a": ["\u{202e}"]})), None, &diff("\u{1b}", "b"), 4_096).unwrap();
+        let (call, content) = (call(json!({"a": ["\u{202e}"]})), diff("\u{1b}", "b"));
+        let details = call_details(&cutter(), &call, None, &content, 4_096).unwrap();
         assert_eq!((details.input, details.diffs[0].old_text.as_deref()), (None, Some("\u{fffd}")));
     }
 
     #[test]
     fn a_long_value_stays_json() {
         let value = json!({"file_path": "/w/a", "content": "word ".repeat(2_000), "lines": [1, 2]});
-        let short = shortened(&value, 2_000).unwrap();
+        let short = shortened(&cutter(), &value, 2_000).unwrap();
         assert_eq!((&short["file_path"], &short["lines"]), (&json!("/w/a"), &json!([1, 2])));
         assert!(short["content"].as_str().unwrap().ends_with(REST_LEFT_OUT), "{short}");
-        assert_eq!(shortened(&json!({"a": 1}), 100), Some(json!({"a": 1})));
-        assert_eq!(shortened(&json!((0..5_000).collect::<Vec<_>>()), 2_000), None);
+        assert_eq!(shortened(&cutter(), &json!({"a": 1}), 100), Some(json!({"a": 1})));
+        assert_eq!(shortened(&cutter(), &json!((0..5_000).collect::<Vec<_>>()), 2_000), None);
+    }
+
+    #[test]
+    fn a_secret_across_the_limit_of_a_text_leaves_no_prefix() {
+        for left in 0..SECRET.len() {
+            let text = format!("{}{SECRET}{}", "w ".repeat(100) + &"x".repeat(left), " more".repeat(200));
+            for bytes_max in [300, 500] {
+                let diffs = file_diffs(&cutter(), &diff("a", &text), bytes_max);
+                assert!(diffs[0].truncated && !diffs[0].new_text.contains("corr"), "{left}: {diffs:?}");
+                let short = shortened(&cutter(), &json!({"content": text}), bytes_max).unwrap();
+                assert!(!short.to_string().contains("corr"), "{left}: {short}");
+            }
+        }
     }
 }

@@ -1,20 +1,24 @@
 //! What the errors of an ACP backend mean for a turn.
 
-use ostler_protocol::{FailureKind, RawJson, rpc::RpcError};
+use ostler_protocol::{Failure, FailureKind, RawJson, Rule, rpc::RpcError};
 
 use super::wire::AUTH_REQUIRED;
-use crate::backend::{child, process::CallError, turn::TurnEnd};
+use crate::{
+    backend::{child, process::CallError, turn::TurnEnd},
+    text_cutter::TextCutter,
+};
 
 /// How a turn ends when a call that it depends on has no result.
-pub(super) fn call_failed(method: &str, error: &CallError) -> TurnEnd {
+pub(super) fn call_failed(cutter: &TextCutter, method: &str, error: &CallError) -> TurnEnd {
     match error {
         CallError::Refused(refusal) if refusal.code == AUTH_REQUIRED => login_required(),
-        _ => child::call_failed(method, error),
+        _ => child::call_failed(cutter, method, error),
     }
 }
 
 pub(super) fn login_required() -> TurnEnd {
-    TurnEnd::failed(FailureKind::SecretUnavailable, "the agent asks for a login that the profile does not give it")
+    let message = "the agent asks for a login that the profile does not give it";
+    TurnEnd::of_failure(Failure::rule(Rule::ProfileKey, message))
 }
 
 pub(super) fn resume_failed(reason: &str) -> TurnEnd {

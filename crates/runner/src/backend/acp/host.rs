@@ -26,8 +26,8 @@ use super::{
 };
 use crate::{
     backend::child::RpcReply,
-    text::clip,
-    turn_sink::{NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
+    text_cutter::TextCutter,
+    turn_sink::{DeclineReason, NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
 };
 
 const TITLE_CHARS_MAX: usize = 300;
@@ -141,9 +141,11 @@ impl AcpHost {
         let is_disabled = self.disabled_tools.iter().any(|tool| requested.tool_call.call.is_of(tool));
         let backend_id = requested.tool_call.call.tool_call_id;
         let declined = match self.approval {
-            _ if is_disabled => Some("this tool is switched off in the workspace"),
+            _ if is_disabled => Some(DeclineReason::new("this tool is switched off in the workspace")),
             Approval::Never => Some(NEVER_ASKS),
-            _ if !request.options.iter().any(|option| option.kind.allows()) => Some("there is nothing to allow"),
+            _ if !request.options.iter().any(|option| option.kind.allows()) => {
+                Some(DeclineReason::new("there is nothing to allow"))
+            }
             _ if !request.can_be_asked() => Some(NOT_DISPLAYABLE),
             _ => None,
         };
@@ -226,12 +228,12 @@ fn invalid_params(reason: String) -> RpcError {
 }
 
 /// The options of our permission request: for one call only, if the backend lets us choose.
-fn permission_options(offers: &[PermissionOffer]) -> Vec<PermissionOption> {
+fn permission_options(cutter: &TextCutter, offers: &[PermissionOffer]) -> Vec<PermissionOption> {
     let once = offers.iter().any(|offer| offer.kind == OptionKind::AllowOnce);
     let fits = |offer: &&PermissionOffer| !(once && offer.kind == OptionKind::AllowAlways);
     let option = |offer: &PermissionOffer| PermissionOption {
         option_id: offer.option_id.clone(),
-        name: clip(&offer.name, TITLE_CHARS_MAX),
+        name: cutter.cut(&offer.name, TITLE_CHARS_MAX),
         kind: offer.kind,
     };
     offers.iter().filter(fits).take(PERMISSION_OPTIONS_MAX).map(option).collect()
@@ -251,10 +253,10 @@ fn permission_request(
     let title = call.title.as_deref().filter(|title| !title.is_empty()).unwrap_or("The agent asks for permission");
     let mut ask = AskPermission {
         permission_id: sink.new_permission_id(),
-        title: clip(&one_line(title), TITLE_CHARS_MAX),
+        title: sink.cutter().cut(&one_line(title), TITLE_CHARS_MAX),
         command: Some(updates::call_action(call, &described.content)).filter(|action| !action.is_empty()),
         tool_call_id: reported.map(|reported| reported.id.clone()),
-        options: permission_options(&requested.options),
+        options: permission_options(sink.cutter(), &requested.options),
         digest: canonical_hash(&params.to_value()["toolCall"]),
         editable: None,
         call_details: None,
@@ -263,7 +265,8 @@ fn permission_request(
         deadline: None,
     };
     let room = PERMISSION_BYTES_MAX.saturating_sub(RawJson::of(&ask).size() + DEADLINE_BYTES);
-    ask.call_details = call_details(call, name.or(described.call.tool_name()), &described.content, room);
+    let name = name.or(described.call.tool_name());
+    ask.call_details = call_details(sink.cutter(), call, name, &described.content, room);
     ask
 }
 

@@ -28,7 +28,7 @@ use ostler_protocol::{
 };
 
 use super::{
-    child::{program_unusable, report_process_end, report_process_lost, start_process, unless_stopped},
+    child::{close_unopened, program_unusable, report_process_end, report_process_lost, start_process, unless_stopped},
     interface::Backend,
     process::Program,
     toolkit,
@@ -114,7 +114,7 @@ impl AcpBackend {
         front_end: String,
     ) -> Result<Result<(OpenSession, bool), TurnEnd>, TurnAbort> {
         let program = self.program(turn.run.execution_policy.sandbox);
-        let mut process = match program.and_then(|program| start_process(&program)) {
+        let mut process = match program.and_then(|program| start_process(&program, self.environment.text_cutter())) {
             Ok(process) => process,
             Err(end) => return Ok(Err(end)),
         };
@@ -137,15 +137,8 @@ impl AcpBackend {
                 };
                 Ok(Ok((session, opened.has_prompt)))
             }
-            Ok(Err(end)) => {
-                report_process_end(sink, &process).await;
-                process.close().await;
-                Ok(Err(end))
-            }
-            Err(abort) => {
-                process.close().await;
-                Err(abort)
-            }
+            Ok(Err(end)) => close_unopened(process, sink, Ok(end)).await,
+            Err(abort) => close_unopened(process, sink, Err(abort)).await,
         }
     }
 

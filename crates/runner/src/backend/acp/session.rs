@@ -5,7 +5,6 @@ use ostler_protocol::{
     kernel::{events::EventType, policy::Sandbox},
     limits::NAME_BYTES_MAX,
     rpc::RpcFrame,
-    text::clip,
 };
 use serde_json::{Value, json};
 use tokio::time::Duration;
@@ -109,7 +108,7 @@ pub(super) async fn open_session(
     let can_resume = can_load || resumes;
     let name = initialized.agent_info.map(|info| info.name).unwrap_or_default();
     let model = reply.models.map(|models| models.current_model_id).filter(|model| !model.is_empty());
-    let model = clip(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
+    let model = sink.cutter().cut_name(&model.unwrap_or(name), NAME_BYTES_MAX / 4);
     let phase = json!({"phase": format!("{method}:completed"), "threadId": session_id, "model": model});
     sink.emit(EventType::BackendStatus, &phase).await;
     if existing.is_none() {
@@ -134,8 +133,8 @@ async fn initialize(
     let reply: AcpInitialized = call(process, "initialize", &params, START_MS, call_failed).await?;
     check_version(&reply)?;
     let info = reply.agent_info.as_ref().map(|info| format!("{} {}", info.name, info.version)).unwrap_or_default();
-    let phase =
-        json!({"phase": "initialize:completed", "userAgent": clip(&info, NAME_BYTES_MAX), "processId": process.id()});
+    let agent = sink.cutter().cut_name(&info, NAME_BYTES_MAX);
+    let phase = json!({"phase": "initialize:completed", "userAgent": agent, "processId": process.id()});
     sink.emit(EventType::BackendStatus, &phase).await;
     Ok(reply)
 }
@@ -168,8 +167,8 @@ async fn resume_session(
     match process.call(method, params, Duration::from_millis(CALL_MS)).await {
         Ok(reply) => Ok((method, reply.view().unwrap_or_default())),
         Err(CallError::Refused(error)) if error.code == AUTH_REQUIRED => Err(login_required()),
-        Err(CallError::Refused(error)) => Err(resume_failed(&clip(&error.message, MESSAGE_CHARS_MAX))),
-        Err(error) => Err(call_failed(method, &error)),
+        Err(CallError::Refused(error)) => Err(resume_failed(&process.cutter().cut(&error.message, MESSAGE_CHARS_MAX))),
+        Err(error) => Err(call_failed(process.cutter(), method, &error)),
     }
 }
 

@@ -29,7 +29,6 @@ use crate::{
         turn::{Turn, TurnAbort, TurnEnd, TurnResult},
     },
     environment::BackendEnvironment,
-    text::clip,
     turn_sink::{Steer, TurnSink},
 };
 
@@ -119,7 +118,7 @@ impl<'a> AcpTurn<'a> {
         }
     }
 
-    /// Runs the turn. If the session already contains the prompt, the backend is only told to continue.
+    /// Runs the turn. If the session already contains the prompt, the backend only gets a request to continue.
     pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
         self.skip_stale().await;
         let mut images: Vec<_> = match self.session.sees_images {
@@ -320,7 +319,7 @@ impl<'a> AcpTurn<'a> {
             }
             "refusal" => failed("the agent refuses to continue"),
             "cancelled" => Ok(TurnEnd::cancelled("the agent cancelled the turn by itself")),
-            other => failed(&format!("the agent ended the turn with {:?}", clip(other, 80))),
+            other => failed(&format!("the agent ended the turn with {:?}", self.sink.cutter().cut(other, 80))),
         }
     }
 
@@ -332,7 +331,8 @@ impl<'a> AcpTurn<'a> {
                 self.is_reusable = true;
                 self.sink.check_stop()?;
                 let (kind, is_throttled) = prompt_failure_kind(&error);
-                let message = clip(&format!("the agent failed: {}", error_text(&error)), MESSAGE_CHARS_MAX);
+                let message = format!("the agent failed: {}", error_text(&error));
+                let message = self.sink.cutter().cut(&message, MESSAGE_CHARS_MAX);
                 Ok(if is_throttled { TurnEnd::blocked(kind, message) } else { TurnEnd::failed(kind, message) })
             }
             PromptError::StopIgnored => Err(TurnAbort::Stopped),

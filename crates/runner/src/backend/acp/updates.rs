@@ -10,7 +10,7 @@ use super::{
     details::{DETAILS_BYTES_MAX, FILES_MAX, file_diffs, locations, shortened},
     wire::{AcpToolCall, AcpUsage, Update},
 };
-use crate::{text::clip, tool_gateway::GATEWAY, turn_sink::TurnSink};
+use crate::{text_cutter::TextCutter, tool_gateway::GATEWAY, turn_sink::TurnSink};
 
 /// Output of one tool that is reported.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024;
@@ -272,7 +272,7 @@ impl ReportedTool {
 
     async fn report_start(&mut self, sink: &TurnSink) {
         if !std::mem::replace(&mut self.is_started, true) && !self.is_of_gateway {
-            sink.emit(EventType::ToolCall, &self.payload("started")).await;
+            sink.emit(EventType::ToolCall, &self.payload(sink.cutter(), "started")).await;
         }
     }
 
@@ -282,14 +282,15 @@ impl ReportedTool {
         }
         let output = content_text(content);
         if !output.is_empty() {
-            sink.emit_output(&self.id, "stdout", clip_bytes(&output, OUTPUT_BYTES_MAX)).await;
+            let (output, _) = sink.cutter().cut_bytes(&output, OUTPUT_BYTES_MAX);
+            sink.emit_output(&self.id, "stdout", &output).await;
         }
         let status = match (self.is_declined, self.call.status.as_deref()) {
             (true, _) => "declined",
             (false, Some("failed")) => "failed",
             _ => "completed",
         };
-        let mut payload = self.payload(status);
+        let mut payload = self.payload(sink.cutter(), status);
         if let Some(code) = self.exit_code() {
             payload["exitCode"] = code.into();
         }
@@ -297,32 +298,32 @@ impl ReportedTool {
         if !files.is_empty() {
             payload["files"] = files.into();
         }
-        let diffs = file_diffs(content, DETAILS_BYTES_MAX);
+        let diffs = file_diffs(sink.cutter(), content, DETAILS_BYTES_MAX);
         if !diffs.is_empty() {
             payload["diffs"] = json!(diffs);
         }
         let output = self.call.raw_output.as_ref().filter(|output| has_content(output));
-        if let Some(output) = output.and_then(|output| shortened(output, RESULT_BYTES_MAX)) {
+        if let Some(output) = output.and_then(|output| shortened(sink.cutter(), output, RESULT_BYTES_MAX)) {
             payload["rawOutput"] = output;
         }
         sink.emit(EventType::ToolCall, &payload).await;
     }
 
-    fn payload(&self, status: &str) -> Value {
+    fn payload(&self, cutter: &TextCutter, status: &str) -> Value {
         let call = &self.call;
         let name = self.name.as_ref().or(call.tool_kind.as_ref()).or(call.title.as_ref());
-        let mut payload = json!({"toolCallId": self.id, "name": clip(name.map_or("tool", String::as_str), 100),
+        let mut payload = json!({"toolCallId": self.id, "name": cutter.cut(name.map_or("tool", String::as_str), 100),
             "method": "session/update", "type": call.tool_kind, "status": status});
         if let Some(command) = command(call) {
-            payload["command"] = clip(&command, TOOL_COMMAND_CHARS_MAX).into();
+            payload["command"] = cutter.cut(&command, TOOL_COMMAND_CHARS_MAX).into();
         }
         if let Some(input) = &call.raw_input {
             // Shortened, it is still JSON, so that the name of a file stays readable beside a long content.
-            let arguments = shortened(input, ARGUMENT_CHARS_MAX).map(|input| input.to_string());
-            let arguments = arguments.unwrap_or_else(|| clip(&input.to_string(), ARGUMENT_CHARS_MAX));
+            let arguments = shortened(cutter, input, ARGUMENT_CHARS_MAX).map(|input| input.to_string());
+            let arguments = arguments.unwrap_or_else(|| cutter.cut(&input.to_string(), ARGUMENT_CHARS_MAX));
             payload["arguments"] = arguments.into();
         }
-        let locations = locations(&call.locations);
+        let locations = locations(cutter, &call.locations);
         if !locations.is_empty() {
             payload["locations"] = json!(locations);
         }
@@ -394,8 +395,4 @@ fn content_text(content: &Value) -> String {
 fn changed_files(content: &Value) -> Vec<&str> {
     let parts = content.as_array().into_iter().flatten();
     parts.filter(|part| part["type"] == "diff").filter_map(|part| part["path"].as_str()).take(FILES_MAX).collect()
-}
-
-fn clip_bytes(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -18,9 +18,8 @@ use serde_json::{Value, json};
 use super::wire::{ApprovalRequest, Elicitation, FileChange};
 use crate::{
     backend::child::RpcReply,
-    text::clip,
     tool_gateway::GATEWAY,
-    turn_sink::{NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
+    turn_sink::{DeclineReason, NEVER_ASKS, NOT_DISPLAYABLE, PermissionDecision, TurnSink},
 };
 
 const TITLE_CHARS_MAX: usize = 300;
@@ -88,9 +87,11 @@ impl Approvals {
         let request = readable.unwrap_or_default();
         let ask = permission_request(sink, method, params, &request, changes, tool_call_id);
         let declined = match policy {
-            _ if !is_readable => Some("the request cannot be read"),
+            _ if !is_readable => Some(DeclineReason::new("the request cannot be read")),
             policy::Approval::Never => Some(NEVER_ASKS),
-            _ if request.grant_root.is_some() => Some("nothing is granted for longer than one call"),
+            _ if request.grant_root.is_some() => {
+                Some(DeclineReason::new("nothing is granted for longer than one call"))
+            }
             _ if !ask.can_be_asked() => Some(NOT_DISPLAYABLE),
             _ => None,
         };
@@ -157,9 +158,10 @@ fn permission_request(
     let directory = request.cwd.as_deref().map(|cwd| format!(" in {cwd}")).unwrap_or_default();
     let reason = request.reason.as_deref().map(|reason| format!(": {reason}")).unwrap_or_default();
     let option = |id: &str, name: &str, kind| PermissionOption { option_id: id.into(), name: name.into(), kind };
+    let title = one_line(&format!("Codex asks to {verb}{directory}{reason}"));
     AskPermission {
         permission_id: sink.new_permission_id(),
-        title: clip(&one_line(&format!("Codex asks to {verb}{directory}{reason}")), TITLE_CHARS_MAX),
+        title: sink.cutter().cut(&title, TITLE_CHARS_MAX),
         command: requested_action(method, request, changes),
         tool_call_id,
         options: vec![
@@ -184,7 +186,8 @@ async fn refuse(sink: &TurnSink, method: &str) -> RpcReply {
         ELICITATION => (Ok(json!({"action": "decline", "content": null})), "no user is there to answer"),
         _ => (Err(RpcError::unknown_method(method)), "this runner does not support the request"),
     };
-    let phase = json!({"phase": "server-request:declined", "method": clip(method, METHOD_CHARS_MAX), "reason": reason});
+    let method = sink.cutter().cut(method, METHOD_CHARS_MAX);
+    let phase = json!({"phase": "server-request:declined", "method": method, "reason": reason});
     sink.emit(EventType::BackendStatus, &phase).await;
     reply
 }

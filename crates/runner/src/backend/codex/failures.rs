@@ -1,7 +1,7 @@
 //! What the errors of Codex mean for us. Its messages contain the provider's address and raw responses. They are shortened
 //! here, and redacted like every event on its way into the log.
 
-use ostler_protocol::FailureKind;
+use ostler_protocol::{FailureKind, Rule};
 use serde_json::Value;
 
 use super::wire::TurnError;
@@ -11,7 +11,7 @@ use crate::{
         process::CallError,
         turn::TurnEnd,
     },
-    text::clip,
+    text_cutter::TextCutter,
 };
 
 /// Whether the provider asks us to come back later: the same turn may continue after a while.
@@ -64,29 +64,33 @@ fn error_info(error: &TurnError) -> (&str, Option<u64>) {
     }
 }
 
-pub(super) fn error_message(error: &TurnError) -> String {
-    clip(&error.message, MESSAGE_CHARS_MAX)
+pub(super) fn error_message(cutter: &TextCutter, error: &TurnError) -> String {
+    cutter.cut(&error.message, MESSAGE_CHARS_MAX)
 }
 
 /// How a turn ends that Codex reports as failed.
-pub(super) fn turn_failed(error: &TurnError) -> TurnEnd {
-    TurnEnd::failed(failure_kind(error), error_message(error))
+pub(super) fn turn_failed(cutter: &TextCutter, error: &TurnError) -> TurnEnd {
+    let kind = failure_kind(error);
+    // Codex lacks no other secret than the provider's key.
+    let rule = (kind == FailureKind::SecretUnavailable).then_some(Rule::ProfileKey);
+    TurnEnd::failed(kind, error_message(cutter, error)).with_rule(rule)
 }
 
 /// How a turn ends whose `thread/resume` failed. If the session has its own storage, a missing rollout was evicted. It is
 /// never replaced by a new thread.
-pub(super) fn resume_failed(error: &CallError, has_storage: bool) -> TurnEnd {
+pub(super) fn resume_failed(cutter: &TextCutter, error: &CallError, has_storage: bool) -> TurnEnd {
     match error {
         CallError::Refused(refusal) if refusal.message.contains("no rollout found") && has_storage => {
             let message = "the session's storage no longer holds the agent's thread";
             TurnEnd::failed(FailureKind::SessionStoreEvicted, message)
         }
-        CallError::Refused(refusal) if is_config_error(&refusal.message) => call_failed("thread/resume", error),
+        CallError::Refused(refusal) if is_config_error(&refusal.message) => call_failed(cutter, "thread/resume", error),
         CallError::Refused(refusal) => {
-            let message = format!("the agent cannot resume its thread: {}", clip(&refusal.message, MESSAGE_CHARS_MAX));
+            let reason = cutter.cut(&refusal.message, MESSAGE_CHARS_MAX);
+            let message = format!("the agent cannot resume its thread: {reason}");
             TurnEnd::failed(FailureKind::ThreadResumeFailed, message)
         }
-        CallError::TimedOut | CallError::Gone | CallError::Broken(_) => call_failed("thread/resume", error),
+        CallError::TimedOut | CallError::Gone | CallError::Broken(_) => call_failed(cutter, "thread/resume", error),
     }
 }
 
@@ -130,6 +134,8 @@ mod tests {
             let error =
                 TurnError { message: message.into(), codex_error_info: Some(info.clone()), additional_details: None };
             assert_eq!(failure_kind(&error).as_str(), expected, "{info}");
+            let end = turn_failed(&TextCutter::default(), &error);
+            assert_eq!(end.rule == Some(Rule::ProfileKey), expected == "secret-unavailable", "{info}: {end:?}");
         }
     }
 
@@ -157,6 +163,7 @@ mod tests {
 
     #[test]
     fn a_missing_rollout_is_an_eviction_only_with_storage() {
+        let resume_failed = |error: &CallError, has_storage| resume_failed(&TextCutter::default(), error, has_storage);
         let lost = CallError::Refused(RpcError::new(-32600, "no rollout found for thread id x"));
         assert_eq!(resume_failed(&lost, true).failure_kind, Some(FailureKind::SessionStoreEvicted));
         assert_eq!(resume_failed(&lost, false).failure_kind, Some(FailureKind::ThreadResumeFailed));

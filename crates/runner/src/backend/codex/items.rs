@@ -11,7 +11,6 @@ use super::{
     wire::{DeltaNote, FileChange, Item},
 };
 use crate::{
-    text::{clip, fit_escaped},
     tool_gateway::GATEWAY,
     turn_sink::{TEXT_BYTES_MAX, TurnSink},
 };
@@ -65,7 +64,7 @@ impl Items {
         let open: Vec<(String, OpenTool)> = self.open.drain().collect();
         for (item_id, mut tool) in open {
             let id = self.event_id(sink, &item_id, "tool");
-            emit_output(sink, &id, tool.output.end(None)).await;
+            emit_output(sink, &id, tool.output.end(sink.cutter(), None)).await;
             let call = json!({"toolCallId": id, "itemId": item_id, "status": "outcome-unknown"});
             sink.emit(EventType::ToolCall, &call).await;
         }
@@ -106,7 +105,9 @@ impl Items {
                 let text = thought_text(item);
                 if !text.is_empty() {
                     let id = self.event_id(sink, &item.id, "think");
-                    sink.emit(EventType::Reasoning, &json!({"messageId": id, "text": clip_thought(&text)})).await;
+                    // Thoughts are for display, so they need not be stored whole.
+                    let (text, _) = sink.cutter().cut_bytes(&text, THOUGHT_BYTES_MAX);
+                    sink.emit(EventType::Reasoning, &json!({"messageId": id, "text": text})).await;
                 }
             }
             "contextCompaction" => emit_compaction(sink, "completed").await,
@@ -118,7 +119,8 @@ impl Items {
     async fn report_tool_end(&mut self, sink: &mut TurnSink, item: &Item) {
         let mut tool = self.open.remove(&item.id).unwrap_or_default();
         let id = self.event_id(sink, &item.id, "tool");
-        emit_output(sink, &id, tool.output.end(item.aggregated_output.as_deref())).await;
+        let rest = tool.output.end(sink.cutter(), item.aggregated_output.as_deref());
+        emit_output(sink, &id, rest).await;
         let status = match item.status.as_deref() {
             // Not every kind of item has a status.
             None | Some("completed") => "completed",
@@ -144,7 +146,8 @@ impl Items {
     pub(super) async fn report_output(&mut self, sink: &mut TurnSink, note: &DeltaNote) {
         let id = self.event_id(sink, &note.item_id, "tool");
         let Some(tool) = self.open.get_mut(&note.item_id) else { return };
-        emit_output(sink, &id, tool.output.push(&note.delta)).await;
+        let parts = tool.output.push(sink.cutter(), &note.delta);
+        emit_output(sink, &id, parts).await;
     }
 
     /// Emits the message that was held back, as the turn's reply or as an intermediate one.
@@ -158,10 +161,10 @@ impl Items {
         let mut call = json!({"toolCallId": self.event_id(sink, &item.id, "tool"), "itemId": item.id, "name": tool_name(item),
             "method": method, "type": item.kind, "status": status});
         if let Some(command) = command(item) {
-            call["command"] = clip(&command, TOOL_COMMAND_CHARS_MAX).into();
+            call["command"] = sink.cutter().cut(&command, TOOL_COMMAND_CHARS_MAX).into();
         }
         if let Some(arguments) = &item.arguments {
-            call["arguments"] = clip(arguments.as_str(), ARGUMENT_CHARS_MAX).into();
+            call["arguments"] = sink.cutter().cut(arguments.as_str(), ARGUMENT_CHARS_MAX).into();
         }
         if !item.changes.is_empty() {
             call["files"] = item.changes.iter().take(FILES_MAX).map(|change| change.path.as_str()).collect();
@@ -221,15 +224,10 @@ async fn emit_compaction(sink: &TurnSink, step: &str) {
 
 async fn emit_output(sink: &TurnSink, tool_call_id: &str, parts: Vec<OutputPart>) {
     for part in parts {
-        let (text, is_shortened) = fit_escaped(&part.text, TEXT_BYTES_MAX);
+        let (text, is_shortened) = sink.cutter().cut_escaped(&part.text, TEXT_BYTES_MAX);
         let is_cut = part.is_cut || is_shortened;
         let payload = json!({"toolCallId": tool_call_id, "stream": "stdout", "text": text, "textTruncated": is_cut,
             "outputTruncated": is_cut, "isBeginning": part.is_beginning});
         sink.emit(EventType::CommandOutput, &payload).await;
     }
-}
-
-/// Shortens a thought. Thoughts are for display, so they need not be stored whole.
-fn clip_thought(text: &str) -> &str {
-    &text[..text.floor_char_boundary(THOUGHT_BYTES_MAX)]
 }

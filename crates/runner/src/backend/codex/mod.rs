@@ -24,7 +24,7 @@ use futures_util::future::BoxFuture;
 use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
 
 use super::{
-    child::{program_unusable, report_process_end, start_process, unless_stopped},
+    child::{close_unopened, program_unusable, start_process, unless_stopped},
     interface::Backend,
     process::{Process, Program},
     toolkit,
@@ -123,15 +123,8 @@ impl CodexBackend {
                 let used = HashMap::new();
                 Ok(Ok((OpenThread { process, thread_id, model, is_on_disk, has_gateway, front_end, used }, prompt)))
             }
-            Ok(Err(end)) => {
-                report_process_end(sink, &process).await;
-                process.close().await;
-                Ok(Err(end))
-            }
-            Err(abort) => {
-                process.close().await;
-                Err(abort)
-            }
+            Ok(Err(end)) => close_unopened(process, sink, Ok(end)).await,
+            Err(abort) => close_unopened(process, sink, Err(abort)).await,
         }
     }
 
@@ -140,7 +133,7 @@ impl CodexBackend {
         // If one does not exist, Codex creates it to deny it to its tools, and may leave it behind.
         let folders = PROTECTED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
         self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
-        start_process(&program)
+        start_process(&program, self.environment.text_cutter())
     }
 
     /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.

@@ -9,7 +9,7 @@ use super::{
     turn::{CodexTurn, Handled},
     wire::{DeltaNote, ErrorNote, ItemNote, Notice, RawNote, ServerStatusNote, TurnNote, UsageNote},
 };
-use crate::{text::clip, tool_gateway::GATEWAY};
+use crate::tool_gateway::GATEWAY;
 
 const OUTPUT_DELTA: &str = "item/commandExecution/outputDelta";
 /// Threads whose tokens are counted exactly. For any further thread only its latest part is counted.
@@ -30,7 +30,7 @@ impl CodexTurn<'_> {
             "thread/tokenUsage/updated" => self.handle_usage(params).await,
             "error" => self.handle_error(params).await,
             "warning" | "configWarning" | "model/rerouted" => {
-                let text = notice_text(&params.view::<Notice>().unwrap_or_default());
+                let text = notice_text(self.sink.cutter(), &params.view::<Notice>().unwrap_or_default());
                 self.report_note(method, &text).await;
             }
             "turn/plan/updated" => {
@@ -157,9 +157,10 @@ impl CodexTurn<'_> {
         }
         if self.may_report_note() {
             let details = note.error.additional_details.as_deref().unwrap_or_default();
+            let cutter = self.sink.cutter();
             let payload = json!({"failureKind": failures::failure_kind(&note.error),
-                "message": failures::error_message(&note.error), "details": clip(details, NOTICE_CHARS_MAX),
-                "willRetry": note.will_retry});
+                "message": failures::error_message(cutter, &note.error),
+                "details": cutter.cut(details, NOTICE_CHARS_MAX), "willRetry": note.will_retry});
             self.sink.emit(EventType::Error, &payload).await;
         }
     }
@@ -172,7 +173,7 @@ impl CodexTurn<'_> {
     /// Reports a notice for people, up to a number of them per turn.
     pub(super) async fn report_note(&mut self, phase: &str, message: &str) {
         if self.may_report_note() {
-            let payload = json!({"phase": phase, "message": clip(message, NOTICE_CHARS_MAX)});
+            let payload = json!({"phase": phase, "message": self.sink.cutter().cut(message, NOTICE_CHARS_MAX)});
             self.sink.emit(EventType::BackendStatus, &payload).await;
         }
     }

@@ -17,7 +17,7 @@ impl CodexTurn<'_> {
         self.retrying_since.get_or_insert_with(Instant::now);
         if failures::is_disconnected(error) && !std::mem::replace(&mut self.is_disconnected, true) {
             let phase = json!({"phase": PHASE_TRANSPORT_DISCONNECTED, "failureKind": failures::failure_kind(error),
-                "message": failures::error_message(error)});
+                "message": failures::error_message(self.sink.cutter(), error)});
             self.sink.emit(EventType::BackendStatus, &phase).await;
         }
     }
@@ -33,12 +33,13 @@ impl CodexTurn<'_> {
     /// Waits until the provider may be called again. `Some` after the last retry: the turn ends.
     pub(super) async fn wait_for_provider(&mut self, error: &TurnError) -> Result<Option<TurnEnd>, TurnAbort> {
         let Some(wait_ms) = self.environment.retry_policy.later_pause_ms(self.provider_retries) else {
-            return Ok(Some(TurnEnd::blocked(FailureKind::ProviderUnavailable, failures::error_message(error))));
+            let message = failures::error_message(self.sink.cutter(), error);
+            return Ok(Some(TurnEnd::blocked(FailureKind::ProviderUnavailable, message)));
         };
         let wait = Duration::from_millis(wait_ms);
         self.provider_retries += 1;
         let phase = json!({"phase": PHASE_WAITING_PROVIDER, "resumeAt": time_after(wait),
-            "attempt": self.provider_retries, "message": failures::error_message(error)});
+            "attempt": self.provider_retries, "message": failures::error_message(self.sink.cutter(), error)});
         self.sink.emit(EventType::BackendStatus, &phase).await;
         tokio::select! {
             () = self.sink.stopped() => Err(TurnAbort::Stopped),

@@ -24,7 +24,7 @@ use crate::{
         turn::{Turn, TurnEnd},
     },
     environment::BackendEnvironment,
-    text::clip,
+    text_cutter::TextCutter,
     tool_gateway::{GATEWAY, ToolGateway},
     turn_sink::TurnSink,
 };
@@ -135,9 +135,9 @@ async fn initialize(process: &mut Process, sink: &TurnSink) -> Result<(), TurnEn
         "capabilities": {"experimentalApi": true, "requestAttestation": false}});
     let reply: CodexInitialized = call(process, "initialize", &params, CALL_MS, call_failed).await?;
     let initialized = process.notify("initialized", &()).await;
-    initialized.map_err(|error| call_failed("initialized", &error))?;
-    let phase = json!({"phase": "initialize:completed", "userAgent": clip(&reply.user_agent, NOTICE_CHARS_MAX),
-        "processId": process.id()});
+    initialized.map_err(|error| call_failed(process.cutter(), "initialized", &error))?;
+    let agent = sink.cutter().cut(&reply.user_agent, NOTICE_CHARS_MAX);
+    let phase = json!({"phase": "initialize:completed", "userAgent": agent, "processId": process.id()});
     sink.emit(EventType::BackendStatus, &phase).await;
     Ok(())
 }
@@ -167,7 +167,7 @@ async fn resume_thread(
                 }
                 sleep(Duration::from_millis(WRITER_RETRY_MS)).await;
             }
-            Err(error) => return Err(failures::resume_failed(&error, has_storage)),
+            Err(error) => return Err(failures::resume_failed(process.cutter(), &error, has_storage)),
         }
     }
 }
@@ -191,7 +191,7 @@ async fn reject_default_config(process: &mut Process, sink: &TurnSink) -> Result
         _ => true,
     });
     for notice in warnings {
-        let text = notice_text(&notice);
+        let text = notice_text(sink.cutter(), &notice);
         sink.emit(EventType::BackendStatus, &json!({"phase": "config-warning", "message": text})).await;
         if notice.summary.is_some_and(|summary| summary.contains("using defaults")) {
             return Err(TurnEnd::failed(FailureKind::BackendFailed, format!("the profile's configuration: {text}")));
@@ -200,9 +200,9 @@ async fn reject_default_config(process: &mut Process, sink: &TurnSink) -> Result
     Ok(())
 }
 
-pub(super) fn notice_text(notice: &Notice) -> String {
+pub(super) fn notice_text(cutter: &TextCutter, notice: &Notice) -> String {
     let parts = [&notice.message, &notice.summary, &notice.details];
-    clip(&parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" "), NOTICE_CHARS_MAX)
+    cutter.cut(&parts.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join(" "), NOTICE_CHARS_MAX)
 }
 
 /// What the latest turns of a thread, newest first, contain of this command's prompt.

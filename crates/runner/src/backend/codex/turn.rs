@@ -28,7 +28,6 @@ use crate::{
         turn::{Turn, TurnAbort, TurnEnd, TurnResult},
     },
     environment::BackendEnvironment,
-    text::clip,
     turn_sink::{Steer, TurnSink},
 };
 
@@ -134,7 +133,7 @@ impl<'a> CodexTurn<'a> {
         }
     }
 
-    /// Runs the turn. If the thread already contains the prompt, Codex is only told to continue.
+    /// Runs the turn. If the thread already contains the prompt, Codex only gets a request to continue.
     pub(super) async fn run(&mut self, has_prompt: bool) -> TurnResult {
         let prompt = self.turn.thread_prompt(!self.thread.is_on_disk);
         let mut text = if has_prompt { CONTINUE } else { prompt.as_str() };
@@ -142,7 +141,7 @@ impl<'a> CodexTurn<'a> {
             if let Err(error) = self.start(text).await {
                 self.is_reusable = false;
                 report_process_end(&self.sink, &self.thread.process).await;
-                return Ok(call_failed("turn/start", &error));
+                return Ok(call_failed(self.sink.cutter(), "turn/start", &error));
             }
             match self.listen().await? {
                 CodexEnd::Ended(end) => return Ok(end),
@@ -316,7 +315,7 @@ impl<'a> CodexTurn<'a> {
         Ok(match (turn.status.as_str(), self.cancelled_by) {
             ("completed", _) => CodexEnd::Ended(TurnEnd::completed()),
             ("failed", _) if failures::is_throttled(&error) => CodexEnd::Later(error),
-            ("failed", _) => CodexEnd::Ended(failures::turn_failed(&error)),
+            ("failed", _) => CodexEnd::Ended(failures::turn_failed(self.sink.cutter(), &error)),
             ("interrupted", Some(ReviewDecision::Expired)) => {
                 let message = "the agent's permission request was not answered in time";
                 CodexEnd::Ended(TurnEnd::blocked(FailureKind::Cancelled, message))
@@ -326,7 +325,8 @@ impl<'a> CodexTurn<'a> {
                 CodexEnd::Ended(TurnEnd::blocked(FailureKind::PermissionDenied, message))
             }
             (status, _) => {
-                let message = format!("the agent ended the turn as {}", clip(status, NOTICE_CHARS_MAX));
+                let status = self.sink.cutter().cut(status, NOTICE_CHARS_MAX);
+                let message = format!("the agent ended the turn as {status}");
                 CodexEnd::Ended(TurnEnd::failed(FailureKind::BackendFailed, message))
             }
         })

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, io::ErrorKind, path::Path};
 
 use ostler_client::{connection_cause, restricted_web_client, web_client};
-use ostler_protocol::{FailureKind, outgoing::OutgoingRules, redaction::Redactor};
+use ostler_protocol::{FailureKind, Rule, outgoing::OutgoingRules, redaction::Redactor};
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
@@ -23,6 +23,7 @@ use super::{
     tools::ModelTools,
     wire::{ChatMessage, ChatRequest, StreamOptions},
 };
+use crate::text_cutter::TextCutter;
 
 /// A large model may have to be loaded before it replies.
 const FIRST_BYTE_MS_MAX: u64 = 300_000;
@@ -38,7 +39,8 @@ pub(super) struct Endpoint {
     address: String,
     model: String,
     key: Option<SecretString>,
-    redactor: Redactor,
+    /// Knows the key.
+    cutter: TextCutter,
 }
 
 #[derive(Deserialize)]
@@ -86,8 +88,9 @@ impl Endpoint {
         };
         let client = client.map_err(|failure| ProviderError::new(FailureKind::BackendFailed, failure.message))?;
         let redactor = Redactor::new(&key.iter().map(|key| key.expose_secret()).collect::<Vec<_>>());
+        let cutter = TextCutter::new(redactor);
         let url = format!("{}/chat/completions", base_url.trim_end_matches('/'));
-        Ok(Self { client, url, address: host_and_port(base_url), model: model.to_owned(), key, redactor })
+        Ok(Self { client, url, address: host_and_port(base_url), model: model.to_owned(), key, cutter })
     }
 
     /// The body of a request.
@@ -126,7 +129,7 @@ impl Endpoint {
         if !streams {
             return Err(ProviderError::new(FailureKind::BackendFailed, "the provider's reply is not a stream"));
         }
-        Ok(ReplyStream::new(response, self.model.clone()))
+        Ok(ReplyStream::new(response, self.model.clone(), self.cutter.clone()))
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> ProviderError {
@@ -151,7 +154,7 @@ impl Endpoint {
         };
         // The message is for people. Without it, the status is enough.
         let _ = timeout(Duration::from_millis(REFUSAL_MS_MAX), read).await;
-        let message = self.redactor.redact(&error_text(&body)).into_owned();
+        let message = error_text(&self.cutter, &body);
         let has_key = self.key.is_some();
         ProviderError {
             retry_after_ms: retry_after.map(|seconds| seconds.saturating_mul(1_000)),
@@ -166,10 +169,9 @@ fn status_error(status: StatusCode, message: &str, has_key: bool) -> ProviderErr
         false => format!("{what} ({status}): {message}"),
     };
     match status {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !has_key => ProviderError::new(
-            FailureKind::SecretUnavailable,
-            text("the provider asks for a key, and the profile has none"),
-        ),
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !has_key => {
+            ProviderError::of_rule(Rule::ProfileKey, text("the provider asks for a key, and the profile has none"))
+        }
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             ProviderError::new(FailureKind::ProviderAuthFailed, text("the provider refused the key"))
         }
@@ -192,9 +194,8 @@ fn host_and_port(url: &str) -> String {
 }
 
 fn bearer(key: &SecretString) -> Result<HeaderValue, ProviderError> {
-    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(|_| {
-        ProviderError::new(FailureKind::SecretUnavailable, "the profile's key has unprintable characters")
-    })?;
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()))
+        .map_err(|_| ProviderError::of_rule(Rule::ProfileKey, "the profile's key has unprintable characters"))?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -221,5 +222,5 @@ fn parse_key(text: &[u8]) -> Result<SecretString, ProviderError> {
 }
 
 fn unusable(why: &str) -> ProviderError {
-    ProviderError::new(FailureKind::SecretUnavailable, format!("{KEY_FILE} {why}"))
+    ProviderError::of_rule(Rule::ProfileKey, format!("{KEY_FILE} {why}"))
 }

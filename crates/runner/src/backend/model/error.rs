@@ -1,9 +1,9 @@
 //! Why a provider gave no reply, and whether a retry may help.
 
-use ostler_protocol::FailureKind;
+use ostler_protocol::{FailureKind, Rule};
 use serde_json::Value;
 
-use crate::{backend::turn::TurnEnd, text::clip};
+use crate::{backend::turn::TurnEnd, text_cutter::TextCutter};
 
 const MESSAGE_CHARS_MAX: usize = 300;
 
@@ -11,6 +11,7 @@ const MESSAGE_CHARS_MAX: usize = 300;
 #[derive(Debug)]
 pub(super) struct ProviderError {
     pub(super) kind: FailureKind,
+    pub(super) rule: Option<Rule>,
     pub(super) message: String,
     /// Whether the same request may succeed later.
     pub(super) is_transient: bool,
@@ -25,6 +26,7 @@ impl ProviderError {
     pub(super) fn new(kind: FailureKind, message: impl Into<String>) -> Self {
         Self {
             kind,
+            rule: None,
             message: message.into(),
             is_transient: false,
             retry_after_ms: None,
@@ -33,21 +35,27 @@ impl ProviderError {
         }
     }
 
+    /// A failure of this rule, with the kind that the rule usually has.
+    pub(super) fn of_rule(rule: Rule, message: impl Into<String>) -> Self {
+        Self { rule: Some(rule), ..Self::new(rule.row().kind, message) }
+    }
+
     pub(super) fn transient(message: impl Into<String>) -> Self {
         Self { is_transient: true, ..Self::new(FailureKind::ProviderUnavailable, message) }
     }
 
     /// How the turn ends if it is not retried.
     pub(super) fn into_end(self) -> TurnEnd {
-        match self.is_throttled {
+        let end = match self.is_throttled {
             true => TurnEnd::blocked(self.kind, self.message),
             false => TurnEnd::failed(self.kind, self.message),
-        }
+        };
+        end.with_rule(self.rule)
     }
 }
 
-/// The message in the body of a provider's error, wherever the provider puts it.
-pub(super) fn error_text(body: &[u8]) -> String {
+/// The message in the body of a provider's error, wherever the provider puts it, without secrets that the cutter knows.
+pub(super) fn error_text(cutter: &TextCutter, body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let message = match serde_json::from_str::<Value>(&text) {
         Ok(value) => {
@@ -57,5 +65,5 @@ pub(super) fn error_text(body: &[u8]) -> String {
         }
         Err(_) => text.trim().to_owned(),
     };
-    clip(&message, MESSAGE_CHARS_MAX)
+    cutter.cut(&cutter.redact(&message), MESSAGE_CHARS_MAX)
 }

@@ -38,7 +38,6 @@ use super::{
 };
 use crate::{
     environment::{BackendEnvironment, RetryPolicy},
-    text::clip,
     turn_sink::{Steer, TurnSink},
 };
 use endpoint::Endpoint;
@@ -276,7 +275,7 @@ impl ModelTurn<'_> {
         let payload =
             |status: &str| json!({"toolCallId": id, "name": call.name, "method": "function", "status": status});
         let mut started = payload("started");
-        started["arguments"] = clip(&call.arguments, TOOL_COMMAND_CHARS_MAX).into();
+        started["arguments"] = self.listener.sink.cutter().cut(&call.arguments, TOOL_COMMAND_CHARS_MAX).into();
         self.listener.sink.start_tool(&started).await?;
         let outcome = match self.front_end.call(call, &self.listener.sink).await {
             Some(outcome) => outcome,
@@ -287,7 +286,7 @@ impl ModelTurn<'_> {
             Err(text) => ("failed", text),
         };
         let mut ended = payload(status);
-        ended["resultSummary"] = clip(&text, TOOL_COMMAND_CHARS_MAX).into();
+        ended["resultSummary"] = self.listener.sink.cutter().cut(&text, TOOL_COMMAND_CHARS_MAX).into();
         self.listener.sink.emit(EventType::ToolCall, &ended).await;
         Ok(text)
     }

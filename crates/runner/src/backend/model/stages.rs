@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     backend::turn::{Turn, TurnAbort, TurnEnd},
-    text::clip,
     turn_sink::TurnSink,
 };
 
@@ -156,7 +155,8 @@ impl ModelTurn<'_> {
             let text = call.map_or(text.as_str(), |call| call.arguments.as_str());
             match (TurnPlan::read(text, |name| self.all_tools.offers(name)), end.calls.first()) {
                 (Err(PlanProblem::Empty), Some(other)) if call.is_none() => {
-                    Err(PlanProblem::ToolCall(clip(&other.name, REPORTED_NAME_CHARS_MAX)))
+                    let name = self.listener.sink.cutter().cut(&other.name, REPORTED_NAME_CHARS_MAX);
+                    Err(PlanProblem::ToolCall(name))
                 }
                 (read, _) => read,
             }
@@ -243,8 +243,9 @@ impl ModelTurn<'_> {
         let (sink, written) = (&self.listener.sink, reply.written);
         match reply.planned {
             Ok(plan) => {
+                let message = sink.cutter().cut(&plan.instructions, REPORTED_CHARS_MAX);
                 let phase = json!({"phase": PHASE_ROUTER_PLANNED, "tools": plan.tools, "context": plan.context,
-                    "ignoredCalls": reply.ignored, "message": clip(&plan.instructions, REPORTED_CHARS_MAX)});
+                    "ignoredCalls": reply.ignored, "message": message});
                 sink.emit(EventType::BackendStatus, &phase).await;
                 self.tools = self.all_tools.only(&plan.tools);
                 self.front_end.retain(&plan.tools);

@@ -13,7 +13,10 @@ use super::{
     error::{ProviderError, error_text},
     wire::{CallPiece, ChatUsage, Chunk, WireCall},
 };
-use crate::front_end::{ARGUMENTS_BYTES_MAX, CALLS_MAX};
+use crate::{
+    front_end::{ARGUMENTS_BYTES_MAX, CALLS_MAX},
+    text_cutter::TextCutter,
+};
 
 const SILENCE_MS_MAX: u64 = 120_000;
 const REPLY_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -31,6 +34,7 @@ pub(super) struct ReplyStream {
     ready: VecDeque<ReplyPiece>,
     state: StreamState,
     has_ended: bool,
+    cutter: TextCutter,
 }
 
 /// What is known at the end of a reply.
@@ -53,9 +57,9 @@ struct StreamState {
 }
 
 impl ReplyStream {
-    pub(super) fn new(response: Response, model: String) -> Self {
+    pub(super) fn new(response: Response, model: String, cutter: TextCutter) -> Self {
         let state = StreamState { requested: model, ..StreamState::default() };
-        Self { response, parser: Parser::default(), bytes: 0, ready: VecDeque::new(), state, has_ended: false }
+        Self { response, parser: Parser::default(), bytes: 0, ready: VecDeque::new(), state, has_ended: false, cutter }
     }
 
     /// The next piece. `None` at the end. Cancel safe.
@@ -102,7 +106,7 @@ impl ReplyStream {
             let chunk: Chunk =
                 serde_json::from_str(&frame.data).map_err(|_| invalid_stream("an event that is not JSON"))?;
             if chunk.error.is_some() {
-                let message = error_text(frame.data.as_bytes());
+                let message = error_text(&self.cutter, frame.data.as_bytes());
                 return Err(ProviderError::new(
                     FailureKind::ProviderUnavailable,
                     format!("the provider failed: {message}"),

@@ -16,7 +16,6 @@ use std::{
 
 use ostler_protocol::{
     RawJson,
-    redaction::Redactor,
     rpc::{Lines, NotAFrame, RpcError, RpcFrame, RpcId, Version},
 };
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -29,7 +28,7 @@ use tokio::{
     time::{Duration, Instant, timeout, timeout_at},
 };
 
-use crate::{guard::Guarded, log_tail::LogTail, text::clip};
+use crate::{guard::Guarded, log_tail::LogTail, text_cutter::TextCutter};
 
 /// The variables of our environment that a program inherits: none that could hold a secret.
 pub const ENVIRONMENT: &[&str] = &[
@@ -146,13 +145,13 @@ pub(crate) struct Process {
     expired: HashSet<i64>,
     log: Arc<Mutex<LogTail>>,
     log_reader: JoinHandle<()>,
-    redactor: Arc<Redactor>,
+    cutter: TextCutter,
     is_guarded: bool,
     is_closed: bool,
 }
 
 impl Process {
-    pub(crate) fn start(program: &Program, redactor: Arc<Redactor>) -> std::io::Result<Self> {
+    pub(crate) fn start(program: &Program, cutter: TextCutter) -> std::io::Result<Self> {
         let mut command = program.command();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -179,7 +178,7 @@ impl Process {
             expired: HashSet::new(),
             log,
             log_reader,
-            redactor,
+            cutter,
             is_guarded: program.guarded.is_some(),
             is_closed: false,
         })
@@ -294,9 +293,14 @@ impl Process {
         input.send(frame.write(self.version) + "\n").await.map_err(|_| CallError::Gone)
     }
 
+    /// Cuts what the child says.
+    pub(crate) fn cutter(&self) -> &TextCutter {
+        &self.cutter
+    }
+
     /// The last lines of its log, redacted.
     pub(crate) fn log_tail(&self) -> String {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).redacted(&self.redactor)
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).redacted(self.cutter.redactor())
     }
 
     /// How the child has ended, to be appended to a message: its exit code, and the last line of its log.
@@ -310,7 +314,7 @@ impl Process {
         let code = status.and_then(|status| status.code()).map(|code| format!(" with exit code {code}"));
         let log = self.log_tail();
         let last = log.lines().rev().find(|line| !line.trim().is_empty());
-        let last = last.map(|line| format!(": {}", clip(line.trim(), LOG_LINE_CHARS_MAX)));
+        let last = last.map(|line| format!(": {}", self.cutter.cut(line.trim(), LOG_LINE_CHARS_MAX)));
         code.unwrap_or_default() + &last.unwrap_or_default()
     }
 

@@ -1,5 +1,6 @@
 //! A child process, acted by a shell: real pipes, real signals, no real backend.
 
+use ostler_protocol::redaction::Redactor;
 use serde_json::json;
 
 use super::*;
@@ -15,7 +16,7 @@ fn shell(script: &str) -> Process {
         version: Version::Bare,
         guarded: None,
     };
-    Process::start(&program, Arc::new(Redactor::new(&["hunter2-known"]))).unwrap()
+    Process::start(&program, TextCutter::new(Redactor::new(&["hunter2-known"]))).unwrap()
 }
 
 fn method(incoming: Option<Incoming>) -> String {

@@ -59,7 +59,7 @@ impl Player {
             ScriptStep::Tool(tool) => self.play_tool(&tool).await?,
             ScriptStep::Wait(ms) => self.pause(ms).await?,
             ScriptStep::Fail { status, kind, message } => {
-                return Ok(Some(TurnEnd { status, failure_kind: Some(kind), message: Some(message) }));
+                return Ok(Some(TurnEnd { status, failure_kind: Some(kind), rule: None, message: Some(message) }));
             }
             ScriptStep::Ask(ask) => return self.play_ask(ask).await,
             ScriptStep::AwaitSteer { wait_ms, is_final } => return self.await_steer(wait_ms, is_final).await,

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_message_is_the_reply_unless_the_script_says_otherwise() {
+    fn the_last_message_is_the_reply_unless_the_script_names_another() {
         let finals = |script: &str| -> Vec<bool> {
             let steps = Script::read(script).unwrap().unwrap().steps;
             let is_final = |step: &ScriptStep| match step {

@@ -66,7 +66,7 @@ impl Fixture {
     }
 
     fn with(turn: Turn, budgets: Budgets) -> Self {
-        let (sink, side) = turn_sink::open(&turn, 1, Meter::new(budgets, Default::default()));
+        let (sink, side) = turn_sink::open(&turn, 1, Meter::new(budgets, Default::default()), Default::default());
         let play = Box::pin(async move { ScriptedBackend.turn(&turn, sink).await });
         Self { side, play }
     }

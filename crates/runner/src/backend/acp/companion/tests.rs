@@ -118,7 +118,7 @@ async fn requests_of_the_companion_are_refused() {
 }
 
 #[tokio::test]
-async fn errors_of_the_companion_are_told_apart() {
+async fn errors_of_the_companion_are_distinguished() {
     let scene = Scene::new();
     let script = r#"begin; read -r l; say '{"jsonrpc":"2.0","id":3,"error":{"code":-32601,"message":"no"}}'
         read -r l; say '{"jsonrpc":"2.0","id":4,"error":{"code":-32603,"message":"Internal","data":{"details":"why"}}}'; listen"#;

@@ -82,6 +82,7 @@ async fn a_run_that_never_asks_declines_and_reports_it() {
         let declined = fixture::selected(&played.events, "backend_status", "phase", "approval:declined");
         let [declined] = declined[..] else { panic!("{turn}: {:#?}", played.events) };
         assert_eq!(declined["reason"], "the run's policy is never to ask");
+        assert_eq!(declined["rule"], "permission-never");
         assert!(declined["command"].as_str().unwrap().contains("touch outside"), "{declined}");
         let ended = played.all("tool_call");
         let ended = ended.last().unwrap();

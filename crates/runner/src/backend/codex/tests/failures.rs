@@ -81,7 +81,8 @@ async fn a_missing_key_is_an_unavailable_secret() {
     let absent =
         config(&fixture.provider.base_url()).replace("requires_openai_auth = true", "env_key = \"NOT_SET_HERE\"");
     fixture.write_home(&absent);
-    assert_eq!(fixture.play("hello").await.failure_kind(), Some(FailureKind::SecretUnavailable));
+    let end = fixture.play("hello").await.result.unwrap();
+    assert_eq!((end.failure_kind, end.rule), (Some(FailureKind::SecretUnavailable), Some(Rule::ProfileKey)));
 }
 
 #[tokio::test]
@@ -93,5 +94,6 @@ async fn a_missing_home_or_program_is_reported() {
     let mut fixture = CodexFixture::new();
     fixture.environment.program = Some(fixture.scratch.path().join("absent"));
     fixture.codex = CodexBackend::new(fixture.environment.clone());
-    assert_eq!(fixture.play("hello").await.failure_kind(), Some(FailureKind::InfraFailed));
+    let end = fixture.play("hello").await.result.unwrap();
+    assert_eq!((end.failure_kind, end.rule), (Some(FailureKind::InfraFailed), Some(Rule::AgentProgram)));
 }

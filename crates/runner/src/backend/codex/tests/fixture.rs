@@ -178,6 +178,7 @@ impl CodexFixture {
             &turn,
             i64::from(self.turns),
             Meter::new(self.budgets.clone(), self.environment.prices.clone()),
+            self.environment.text_cutter(),
         );
         let mut codex = std::mem::replace(&mut self.codex, CodexBackend::new(self.environment.clone()));
         let held = tokio::spawn(async move { drop(codex.turn(&turn, sink).await) });
@@ -197,6 +198,7 @@ impl CodexFixture {
             &turn,
             i64::from(self.turns),
             Meter::new(self.budgets.clone(), self.environment.prices.clone()),
+            self.environment.text_cutter(),
         );
         let mut events = vec![];
         let mut take = |batch: Vec<AppendEvent>| {

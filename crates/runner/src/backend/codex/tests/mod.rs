@@ -11,7 +11,7 @@ mod threads;
 use fixture::{CodexFixture, selected};
 use serde_json::json;
 
-use ostler_protocol::FailureKind;
+use ostler_protocol::{FailureKind, Rule};
 use serde_json::Value;
 
 use super::*;
