@@ -5,11 +5,13 @@
 
 #![warn(unreachable_pub, clippy::allow_attributes, clippy::expect_used, clippy::print_stdout)]
 
+#[macro_use]
+mod enum_words;
+
 pub mod addresses;
 pub mod bodies;
 pub mod callers;
 pub mod capabilities;
-pub mod cluster_rights;
 pub mod cursors;
 pub mod daemon;
 pub mod failures;

@@ -28,25 +28,14 @@ pub enum RetentionNoun {
     Storage,
 }
 
-impl RetentionNoun {
-    pub const ALL: [Self; 6] =
-        [Self::Events, Self::Threads, Self::WebhookDeliveries, Self::Messages, Self::Attachments, Self::Storage];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Events => "events",
-            Self::Threads => "threads",
-            Self::WebhookDeliveries => "webhook_deliveries",
-            Self::Messages => "messages",
-            Self::Attachments => "attachments",
-            Self::Storage => "storage",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|noun| noun.as_str() == text)
-    }
-}
+enum_words!(RetentionNoun {
+    Events => "events",
+    Threads => "threads",
+    WebhookDeliveries => "webhook_deliveries",
+    Messages => "messages",
+    Attachments => "attachments",
+    Storage => "storage",
+});
 
 /// A noun of a tenant: its limit, and how much of it is older than that.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

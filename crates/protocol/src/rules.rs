@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::FailureKind;
 
 #[macro_use]
@@ -105,6 +107,11 @@ impl Rule {
         Self::ALL.iter().find(|row| row.name == text).map(|row| row.rule)
     }
 
+    /// Reads a stored or received rule. `None` for a rule that this table lacks: a newer server may have written it.
+    pub fn deserialize_known<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Self>, D::Error> {
+        Ok(Option::<String>::deserialize(deserializer)?.as_deref().and_then(Self::parse))
+    }
+
     /// What a person at a terminal can do about a failure of this rule and kind.
     pub fn hint(self, kind: FailureKind) -> Option<&'static str> {
         let row = self.row();
@@ -116,6 +123,12 @@ impl Rule {
     pub fn rpc_code(self) -> i64 {
         let row = self.row();
         row.rpc_code.unwrap_or(row.kind.row().rpc_code.into())
+    }
+}
+
+impl Serialize for Rule {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -138,6 +151,16 @@ mod tests {
             assert_eq!(Rule::parse(row.name), Some(row.rule), "{} is in the table twice", row.name);
         }
         assert_eq!(Rule::parse("a-rule-of-a-newer-server"), None);
+    }
+
+    #[test]
+    fn a_stored_rule_that_the_table_lacks_is_read_as_none() {
+        let read = |text: &str| {
+            Rule::deserialize_known(&mut serde_json::Deserializer::from_str(text)).expect("a rule, or none")
+        };
+        let written = serde_json::to_string(&Rule::AgentProgram).expect("JSON");
+        assert_eq!(read(&written), Some(Rule::AgentProgram));
+        assert_eq!((read("\"a-rule-of-a-newer-server\""), read("null")), (None, None));
     }
 
     #[test]

@@ -25,20 +25,12 @@ pub enum TokenRole {
     Metrics,
 }
 
-impl TokenRole {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Client => "client",
-            Self::Runner => "runner",
-            Self::Provide => "provide",
-            Self::Metrics => "metrics",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Client, Self::Runner, Self::Provide, Self::Metrics].into_iter().find(|role| role.as_str() == text)
-    }
-}
+enum_words!(TokenRole {
+    Client => "client",
+    Runner => "runner",
+    Provide => "provide",
+    Metrics => "metrics",
+});
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

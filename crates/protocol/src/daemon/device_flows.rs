@@ -45,7 +45,7 @@ pub enum DeviceFlowStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceFlowErrorKind {
-    /// Nobody authorised the server in time.
+    /// The user did not authorise the server in time.
     ExpiredToken,
     /// The person declined.
     AccessDenied,

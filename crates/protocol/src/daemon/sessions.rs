@@ -27,18 +27,7 @@ pub enum SessionScope {
     Thread,
 }
 
-impl SessionScope {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Thread => "thread",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Single, Self::Thread].into_iter().find(|scope| scope.as_str() == text)
-    }
-}
+enum_words!(SessionScope { Single => "single", Thread => "thread" });
 
 /// What the daemon stores beside a session of the kernel.
 #[derive(Clone, Debug, PartialEq)]

@@ -11,7 +11,7 @@ use crate::{
         budgets,
         fold::CommandFold,
         permissions::PermissionRequest,
-        runs::{Run, RunStatus, Terminal, TerminalStatus},
+        runs::{Run, RunStatus, Terminal, TerminalStatus, from_terminal_status},
     },
     limits::{COMMAND_PAYLOAD_BYTES_MAX, PROMPT_BYTES_MAX},
 };
@@ -24,19 +24,7 @@ pub enum CommandType {
     Interrupt,
 }
 
-impl CommandType {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Turn => "turn",
-            Self::Steer => "steer",
-            Self::Interrupt => "interrupt",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Turn, Self::Steer, Self::Interrupt].into_iter().find(|t| t.as_str() == text)
-    }
-}
+enum_words!(CommandType { Turn => "turn", Steer => "steer", Interrupt => "interrupt" });
 
 /// `pending → acked → running → completed | failed | blocked | cancelled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -51,39 +39,23 @@ pub enum CommandState {
     Cancelled,
 }
 
+enum_words!(CommandState {
+    Pending => "pending",
+    Acked => "acked",
+    Running => "running",
+    Completed => "completed",
+    Failed => "failed",
+    Blocked => "blocked",
+    Cancelled => "cancelled",
+});
+
 impl CommandState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Acked => "acked",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Blocked => "blocked",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        use CommandState::*;
-        [Pending, Acked, Running, Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
-    }
-
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Pending | Self::Acked | Self::Running)
     }
 }
 
-impl From<TerminalStatus> for CommandState {
-    fn from(status: TerminalStatus) -> Self {
-        match status {
-            TerminalStatus::Completed => Self::Completed,
-            TerminalStatus::Failed => Self::Failed,
-            TerminalStatus::Blocked => Self::Blocked,
-            TerminalStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
+from_terminal_status!(CommandState);
 
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]

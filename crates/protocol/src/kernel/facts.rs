@@ -3,7 +3,9 @@
 //! read field by field: a field that makes no sense there counts as absent, and never hides another.
 
 mod delegated_use;
+mod terminal;
 pub use delegated_use::DelegatedUse;
+pub use terminal::TerminalFacts;
 
 use std::borrow::Cow;
 
@@ -15,7 +17,6 @@ use crate::{
     kernel::{
         events::{EventType, PHASE_RUNS_CHARGED, PHASE_WORKSPACE_CHANGED},
         permissions::{AskPermission, Asked},
-        runs::TerminalStatus,
     },
     limits::{BLOCKER_CHARS_MAX, NAME_BYTES_MAX, TOOL_COMMAND_CHARS_MAX},
     text::clip,
@@ -102,24 +103,6 @@ pub struct ToolFacts {
     pub delegated: DelegatedUse,
 }
 
-#[derive(Clone, Debug, PartialEq)]
-pub struct TerminalFacts {
-    pub status: TerminalStatus,
-    pub failure_kind: Option<FailureKind>,
-    pub message: Option<String>,
-}
-
-impl TerminalFacts {
-    /// Whether something ended unsuccessfully because it was cancelled, or because something that it waited for was.
-    pub fn is_by_cancel(&self) -> bool {
-        match self.status {
-            TerminalStatus::Cancelled => true,
-            TerminalStatus::Completed => false,
-            TerminalStatus::Failed | TerminalStatus::Blocked => self.failure_kind == Some(FailureKind::Cancelled),
-        }
-    }
-}
-
 /// Every field a rule looks at, as text still.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -156,6 +139,8 @@ struct PayloadFields<'a> {
     reply_authority: Option<&'a RawValue>,
     #[serde(borrow)]
     resume_at: Option<&'a RawValue>,
+    #[serde(borrow)]
+    rule: Option<&'a RawValue>,
     #[serde(borrow)]
     status: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -357,7 +342,9 @@ impl Facts {
             EventType::TerminalStatus => {
                 let (status, kind) = (read::<Cow<str>>(fields.status), read::<Cow<str>>(fields.failure_kind));
                 let message = words(fields.message, BLOCKER_CHARS_MAX);
-                Self::Terminal(TerminalFacts::checked(status.as_deref(), kind.as_deref(), message)?)
+                let rule = read::<Cow<str>>(fields.rule).and_then(|rule| Rule::parse(&rule));
+                let facts = TerminalFacts::checked(status.as_deref(), kind.as_deref(), message)?;
+                Self::Terminal(facts.with_rule(rule))
             }
             EventType::PermissionRequest => Self::Permission(AskPermission::read(payload)),
             EventType::Session => {
@@ -403,28 +390,6 @@ impl ToolFacts {
             unanswered_epoch: whole(fields.lease_epoch).filter(|_| is_unknown),
             delegated: if is_own { delegated } else { DelegatedUse::default() },
         }
-    }
-}
-
-impl TerminalFacts {
-    /// A `failed` or `blocked` end without a kind is the backend's failure.
-    pub fn checked(status: Option<&str>, failure_kind: Option<&str>, message: Option<String>) -> Result<Self, Failure> {
-        let status = status.and_then(TerminalStatus::parse).ok_or_else(|| {
-            Failure::invalid(Rule::TerminalStatus, "status must be completed, failed, blocked or cancelled")
-        })?;
-        let named = match failure_kind {
-            None => None,
-            Some(text) => Some(FailureKind::parse(text).ok_or_else(|| {
-                let message = "failureKind is not one of the known kinds";
-                Failure::invalid(Rule::FailureKindUnknown, message).detail("failureKind", clip(text, 80))
-            })?),
-        };
-        let failure_kind = match status {
-            TerminalStatus::Completed => None,
-            TerminalStatus::Cancelled => Some(FailureKind::Cancelled),
-            _ => named.or(Some(FailureKind::BackendFailed)),
-        };
-        Ok(Self { status, failure_kind, message })
     }
 }
 
@@ -496,5 +461,25 @@ mod tests {
             assert!(read(bad).is_err(), "{bad}");
         }
         assert!(read(r#"{"status": "failed"}"#).is_ok());
+    }
+
+    #[test]
+    fn a_failed_end_may_name_a_rule_and_an_unknown_rule_is_ignored() {
+        let rule = |payload: &str| {
+            let facts = facts(EventType::TerminalStatus, payload);
+            let Facts::Terminal(end) = facts else { panic!("an end: {facts:?}") };
+            end.rule
+        };
+        assert_eq!(rule(r#"{"status": "failed", "rule": "agent-program"}"#), Some(Rule::AgentProgram));
+        for unnamed in [
+            r#"{"status": "failed"}"#,
+            r#"{"status": "failed", "rule": null}"#,
+            r#"{"status": "failed", "rule": 7}"#,
+            r#"{"status": "failed", "rule": "a-rule-of-a-newer-runner"}"#,
+            r#"{"status": "completed", "rule": "agent-program"}"#,
+            r#"{"status": "cancelled", "rule": "agent-program"}"#,
+        ] {
+            assert_eq!(rule(unnamed), None, "{unnamed}");
+        }
     }
 }

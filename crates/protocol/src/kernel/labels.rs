@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_about_a_label_says_in_words_what_is_allowed() {
+    fn a_message_about_a_label_describes_what_is_allowed() {
         let message = |pairs: &[(&str, &str)]| labels(pairs).check().unwrap_err().message;
         assert_eq!(
             message(&[("Team", "x")]),

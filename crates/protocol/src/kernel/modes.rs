@@ -27,23 +27,15 @@ struct ModePayload {
     mode: Option<ApprovalMode>,
 }
 
+enum_words!(ApprovalMode {
+    Plan => "plan",
+    Default => "default",
+    AutoEdit => "auto-edit",
+    Auto => "auto",
+    Yolo => "yolo",
+});
+
 impl ApprovalMode {
-    pub const ALL: [Self; 5] = [Self::Plan, Self::Default, Self::AutoEdit, Self::Auto, Self::Yolo];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Plan => "plan",
-            Self::Default => "default",
-            Self::AutoEdit => "auto-edit",
-            Self::Auto => "auto",
-            Self::Yolo => "yolo",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.as_str() == text)
-    }
-
     /// The mode that a command's payload names. `None` if it names none, or one that we do not know.
     pub fn of(payload: &RawJson) -> Option<Self> {
         payload.view::<ModePayload>()?.mode

@@ -33,22 +33,12 @@ pub enum PermissionStatus {
     Cancelled,
 }
 
-impl PermissionStatus {
-    pub const ALL: [Self; 4] = [Self::Pending, Self::Allowed, Self::Denied, Self::Cancelled];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Allowed => "allowed",
-            Self::Denied => "denied",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-}
+enum_words!(PermissionStatus {
+    Pending => "pending",
+    Allowed => "allowed",
+    Denied => "denied",
+    Cancelled => "cancelled",
+});
 
 /// What an option means for the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::{
-    FailureKind, Timestamp,
+    FailureKind, Rule, Timestamp,
     ids::{AttemptId, CommandId, RunId},
     json::hex,
     kernel::{
@@ -53,6 +53,10 @@ pub struct RunResult {
     pub final_assistant_text_truncated: Option<bool>,
     pub final_assistant_output_truncated: Option<bool>,
     pub failure_kind: Option<FailureKind>,
+    /// The exact rule that was broken. Null: no rule covers this end, or the runner did not name one.
+    #[serde(default, deserialize_with = "Rule::deserialize_known")]
+    #[schema(value_type = Option<String>)]
+    pub rule: Option<Rule>,
     pub blocker: Option<String>,
     pub last_seq: i64,
     pub event_count: i64,
@@ -230,6 +234,7 @@ impl RunResult {
             final_assistant_output_truncated: final_response.as_ref().map(|r| r.output_truncated),
             final_response,
             failure_kind: terminal.and_then(|t| t.failure_kind),
+            rule: terminal.and_then(|t| t.rule),
             blocker: blocker(terminal, fold),
             last_seq: run.last_seq,
             event_count: run.last_seq,

@@ -35,22 +35,15 @@ pub enum JobPhase {
     Cancelled,
 }
 
+enum_words!(JobPhase {
+    Pending => "pending",
+    Running => "running",
+    Succeeded => "succeeded",
+    Failed => "failed",
+    Cancelled => "cancelled",
+});
+
 impl JobPhase {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Succeeded => "succeeded",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        use JobPhase::*;
-        [Pending, Running, Succeeded, Failed, Cancelled].into_iter().find(|p| p.as_str() == text)
-    }
-
     pub fn is_finished(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }
@@ -71,21 +64,14 @@ pub enum Launcher {
     Kubernetes,
 }
 
+enum_words!(Launcher {
+    Resident => "resident",
+    Process => "process",
+    External => "external",
+    Kubernetes => "kubernetes",
+});
+
 impl Launcher {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Resident => "resident",
-            Self::Process => "process",
-            Self::External => "external",
-            Self::Kubernetes => "kubernetes",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        use Launcher::*;
-        [Resident, Process, External, Kubernetes].into_iter().find(|launcher| launcher.as_str() == text)
-    }
-
     /// Whether its runners do not depend on any server: they keep their runs by their leases alone.
     pub fn is_elsewhere(self) -> bool {
         matches!(self, Self::External | Self::Kubernetes)
@@ -100,9 +86,6 @@ impl Launcher {
 /// The `category` in the terminal summary of a job whose runner could not be observed to its end: what became of it is
 /// unknown.
 pub const JOB_OBSERVE_FAILED: &str = "runner-job-observe-failed";
-
-/// Why a command has failed whose runner was started as often as it may be.
-pub const NOT_FINISHED: &str = "no runner could finish it";
 
 /// The status in the terminal summary of a start whose runner has released its run, and whose Job is gone.
 pub const RUNNER_RELEASED: &str = "released";
@@ -139,6 +122,8 @@ pub enum JobEnd {
     Failed,
     /// It was stopped because its server stops: that start does not count, and another launcher continues.
     Returned,
+    /// Its time limit is over. That start counts, and the count begins again if a command has ended during it.
+    Overdue,
     /// Its launcher is silent; the state of the runner is unknown.
     Lost,
 }

@@ -3,6 +3,7 @@
 mod state;
 mod status;
 pub use state::RunState;
+pub(crate) use status::from_terminal_status;
 pub use status::{RunStatus, Terminal, TerminalStatus};
 
 use serde::{Deserialize, Serialize};
@@ -291,22 +292,14 @@ pub enum RunSort {
     Duration,
 }
 
+enum_words!(RunSort {
+    Created => "created",
+    Cost => "cost",
+    Tokens => "tokens",
+    Duration => "duration",
+});
+
 impl RunSort {
-    pub const ALL: [Self; 4] = [Self::Created, Self::Cost, Self::Tokens, Self::Duration];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Created => "created",
-            Self::Cost => "cost",
-            Self::Tokens => "tokens",
-            Self::Duration => "duration",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|sort| sort.as_str() == text)
-    }
-
     /// The number by which it orders a run.
     pub fn position(self, run: &Run) -> i64 {
         match self {

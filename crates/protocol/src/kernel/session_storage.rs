@@ -26,20 +26,14 @@ pub enum StorageKind {
     Evicted,
 }
 
+enum_words!(StorageKind {
+    None => "none",
+    Local => "local",
+    Pvc => "pvc",
+    Evicted => "evicted",
+});
+
 impl StorageKind {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Local => "local",
-            Self::Pvc => "pvc",
-            Self::Evicted => "evicted",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::None, Self::Local, Self::Pvc, Self::Evicted].into_iter().find(|kind| kind.as_str() == text)
-    }
-
     /// Whether the session has storage.
     pub fn is_kept(self) -> bool {
         matches!(self, Self::Local | Self::Pvc)
@@ -296,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn storage_is_missing_only_where_it_is_kept_and_after_it_was_used() {
+    fn storage_is_missing_only_if_it_was_used_and_its_own_kind_is_not_found() {
         let claim = StoragePlace::Claim { name: "c".into(), namespace: "n".into() };
         for (place, lost, other) in [
             (

@@ -31,19 +31,7 @@ pub enum ExecutionState {
     Terminal,
 }
 
-impl ExecutionState {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Running => "running",
-            Self::Terminal => "terminal",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Idle, Self::Running, Self::Terminal].into_iter().find(|s| s.as_str() == text)
-    }
-}
+enum_words!(ExecutionState { Idle => "idle", Running => "running", Terminal => "terminal" });
 
 /// The session that another one continues, up to and including the event of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -138,23 +138,13 @@ pub enum UsageBy {
     Day,
 }
 
-impl UsageBy {
-    pub const ALL: [Self; 5] = [Self::Profile, Self::Tenant, Self::User, Self::Agent, Self::Day];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Profile => "profile",
-            Self::Tenant => "tenant",
-            Self::User => "user",
-            Self::Agent => "agent",
-            Self::Day => "day",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|by| by.as_str() == text)
-    }
-}
+enum_words!(UsageBy {
+    Profile => "profile",
+    Tenant => "tenant",
+    User => "user",
+    Agent => "agent",
+    Day => "day",
+});
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize, IntoParams)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -148,7 +148,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn whatever_is_listed_what_is_kept_is_bounded(names in prop::collection::vec(".{0,300}", 0..8), size in 0..100_000_usize) {
+        fn whatever_is_listed_the_result_is_bounded(names in prop::collection::vec(".{0,300}", 0..8), size in 0..100_000_usize) {
             let listed = names.iter().map(|name| ListedTool {
                 description: Some("d".repeat(size)), ..tool(name, json!({"x": "y".repeat(size)}))
             });

@@ -54,20 +54,7 @@ pub enum WaitUntil {
     End,
 }
 
-impl WaitUntil {
-    pub const ALL: [Self; 2] = [Self::Event, Self::End];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::End => "end",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|until| until.as_str() == text)
-    }
-}
+enum_words!(WaitUntil { Event => "event", End => "end" });
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -32,19 +32,7 @@ pub enum Visibility {
     Private,
 }
 
-impl Visibility {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Public => "public",
-            Self::Unlisted => "unlisted",
-            Self::Private => "private",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Public, Self::Unlisted, Self::Private].into_iter().find(|one| one.as_str() == text)
-    }
-}
+enum_words!(Visibility { Public => "public", Unlisted => "unlisted", Private => "private" });
 
 /// What a server needs to know of a description. The text itself is served unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ const AID_BYTES_MAX: usize = 253;
 
 /// Services that a server offers as methods. They read no messages.
 const BUILT_IN_SERVICES: [&str; 5] = ["auth", "gateway", "group", "message", "meta"];
-/// Services that are agents like any other: they receive messages. Only the operator registers their names.
+/// Services that are identities like any other: they receive messages. Only the operator registers their names.
 const AGENT_SERVICES: [&str; 5] = ["mail", "relay", "search", "storage", "stream"];
 /// Names that a person could take for a service or for the operator.
 const MISLEADING: [&str; 6] = ["admin", "operator", "ostler", "registry", "root", "trust"];
@@ -46,7 +46,7 @@ impl Domain {
     }
 }
 
-/// An agent's name, such as `alice.probe.test`.
+/// An identity's name, such as `alice.probe.test`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Aid(Box<str>);
 
@@ -68,7 +68,7 @@ impl Aid {
         self.domain() == domain.as_str()
     }
 
-    /// Whether any agent may register it. Names of services are reserved.
+    /// Whether any identity may register it. Names of services are reserved.
     pub fn is_free_to_take(&self) -> bool {
         let name = self.name();
         !self.is_built_in_service() && !self.is_agent_service() && !MISLEADING.contains(&name)

@@ -58,7 +58,7 @@ pub struct CreateAidResult {
 pub struct Login1Params {
     #[schema(value_type = String)]
     pub aid: Aid,
-    /// The agent's certificate, PEM.
+    /// The identity's certificate, PEM.
     pub cert: String,
     /// Signed by the auth service to prove itself, as this text.
     pub client_nonce: String,
@@ -68,7 +68,7 @@ pub struct Login1Params {
 pub struct Login1Result {
     /// Names this login in its second half.
     pub request_id: String,
-    /// To be signed by the agent.
+    /// To be signed by the identity.
     pub nonce: String,
     /// The auth service's certificate, PEM.
     pub auth_cert: String,
@@ -85,7 +85,7 @@ pub struct Login2Params {
     pub aid: Aid,
     pub request_id: String,
     pub nonce: String,
-    /// The agent's time, signed exactly as transmitted.
+    /// The identity's time, signed exactly as transmitted.
     #[serde(deserialize_with = "as_transmitted")]
     pub client_time: String,
     /// Base64 of a signature in DER over `{nonce}:{client_time}`.
@@ -192,7 +192,7 @@ pub struct RequestCertParams {
     pub signature: String,
 }
 
-/// A certificate of the caller or of another agent.
+/// A certificate of the caller or of another identity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CertResult {
     #[schema(value_type = String)]

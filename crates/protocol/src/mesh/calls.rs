@@ -164,7 +164,7 @@ mod tests {
 
     /// The examples of the specification, as far as a server without batches has an answer to them.
     #[test]
-    fn what_is_no_request_is_answered_as_the_specification_says() {
+    fn invalid_requests_have_the_errors_of_the_specification() {
         for text in [r#"{"jsonrpc": "2.0", "method": "foobar, "params": "bar", "baz]"#, "", "{", "hello", "\u{1}", "[1"]
         {
             let answer = answered(text);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_its_kind_and_trace_beside_the_code() {
+    fn a_failure_has_its_kind_and_trace_beside_the_code() {
         let failure = Failure::not_found("AID").detail("aid", "x");
         let error = error(&failure, "tr-1");
         assert_eq!((error.code, error.message.as_str()), (-32008, "no such AID"));

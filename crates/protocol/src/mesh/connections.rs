@@ -1,4 +1,4 @@
-//! `auth.connect`: how a connection introduces itself, and when it conflicts with the other connections of its agent. A
+//! `auth.connect`: how a connection introduces itself, and when it conflicts with the other connections of its identity. A
 //! call that leaves out device or slot gets this connection's, field by field; one that names another is refused.
 
 use secrecy::{ExposeSecret, SecretString};
@@ -67,7 +67,7 @@ impl Versions {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Device {
-    /// Empty on a legacy connection, which represents the agent as a whole.
+    /// Empty on a legacy connection, which represents the identity as a whole.
     #[serde(default)]
     pub id: String,
 }
@@ -89,18 +89,7 @@ pub enum Mode {
     Queue,
 }
 
-impl Mode {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Fanout => "fanout",
-            Self::Queue => "queue",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Fanout, Self::Queue].into_iter().find(|mode| mode.as_str() == text)
-    }
-}
+enum_words!(Mode { Fanout => "fanout", Queue => "queue" });
 
 /// Which connection of a queue gets a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -126,7 +115,7 @@ pub struct DeliveryMode {
     pub affinity_ttl_ms: i64,
 }
 
-/// The position of a connection: which of its agent's devices and slots it is.
+/// The position of a connection: which of its identity's devices and slots it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceSlot {
     pub device_id: String,
@@ -202,7 +191,7 @@ impl Refused {
             Self::DeviceSingletonConflict => (Rule::MeshDeviceTaken, "device_singleton_conflict"),
             Self::SlotConflict => (Rule::MeshSlotTaken, "slot_conflict"),
             Self::DeliveryModeConflict => (Rule::MeshDeliveryMode, "delivery_mode_conflict"),
-            Self::TooMany => (Rule::MeshConnections, "too many connections of this agent"),
+            Self::TooMany => (Rule::MeshConnections, "too many connections of this identity"),
         }
     }
 
@@ -251,7 +240,7 @@ impl ConnectParams {
     }
 }
 
-/// Whether a connection may exist beside the live ones of its agent.
+/// Whether a connection may exist beside the live ones of its identity.
 pub fn admit(candidate: &Live, live: &[Live]) -> Result<(), Refused> {
     if live.iter().any(|live| live.delivery_mode.mode != candidate.delivery_mode.mode) {
         return Err(Refused::DeliveryModeConflict);
@@ -347,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_says_who_and_where_it_is() {
+    fn a_connection_names_its_identity_and_its_device() {
         assert_eq!(check(|_| ()), Ok(live("dev-1", "", Mode::Fanout)));
         let legacy: ConnectParams = from_value(json!({"nonce": "n", "auth": params()["auth"]})).unwrap();
         assert_eq!(legacy.check(), Ok(live("", "", Mode::Fanout)));

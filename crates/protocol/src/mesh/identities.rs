@@ -1,5 +1,5 @@
 //! Identities of the mesh as the operator sees them: whose names are registered, under which certificates, and what was
-//! ever done to those. What agents themselves exchange is `mesh::auth`.
+//! ever done to those. What identities themselves exchange is `mesh::auth`.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -24,22 +24,12 @@ pub enum CertificateOperation {
     Revoke,
 }
 
-impl CertificateOperation {
-    const ALL: [Self; 4] = [Self::Issue, Self::Renew, Self::Rekey, Self::Revoke];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Issue => "issue",
-            Self::Renew => "renew",
-            Self::Rekey => "rekey",
-            Self::Revoke => "revoke",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|operation| operation.as_str() == text)
-    }
-}
+enum_words!(CertificateOperation {
+    Issue => "issue",
+    Renew => "renew",
+    Rekey => "rekey",
+    Revoke => "revoke",
+});
 
 /// Why a certificate was revoked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -53,22 +43,12 @@ pub enum RevocationReason {
     CessationOfOperation,
 }
 
-impl RevocationReason {
-    pub const ALL: [Self; 4] = [Self::Unspecified, Self::KeyCompromise, Self::Superseded, Self::CessationOfOperation];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unspecified => "unspecified",
-            Self::KeyCompromise => "key-compromise",
-            Self::Superseded => "superseded",
-            Self::CessationOfOperation => "cessation-of-operation",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
-    }
-}
+enum_words!(RevocationReason {
+    Unspecified => "unspecified",
+    KeyCompromise => "key-compromise",
+    Superseded => "superseded",
+    CessationOfOperation => "cessation-of-operation",
+});
 
 /// A registered name, with its newest certificate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

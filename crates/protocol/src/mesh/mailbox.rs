@@ -235,7 +235,7 @@ impl Mailboxes {
             let is_same = record.to == send.to;
             return if is_same { MailboxReply::Duplicate(record) } else { MailboxReply::IdInUse(record) };
         }
-        let (inbound, own) = send.letters(now);
+        let (inbound, own) = send.stored_messages(now);
         let mut messages: Vec<StoredMessage> = [Some(inbound), own].into_iter().flatten().collect();
         let mut weights: HashMap<&Aid, i64> = HashMap::new();
         for message in messages.iter().filter(|message| !self.is_queued(message)) {

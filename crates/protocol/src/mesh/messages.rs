@@ -1,4 +1,5 @@
-//! Messages between agents: their parameters, results and events, and the few fields of a payload that a server reads.
+//! Messages between identities: their parameters, results and events, and the few fields of a payload that a server
+//! reads.
 //! Sealed contents stay sealed; of an envelope the server reads only its kind, and of the container for several devices
 //! which copy is for which.
 
@@ -32,10 +33,10 @@ pub const MESSAGE_LIFE_MS_DEFAULT: i64 = 86_400_000;
 pub const MAILBOX_BYTES_MAX: i64 = MAILBOX_DRAIN_BYTES_PER_MS * MESSAGE_LIFE_MS_DEFAULT;
 pub const MAILBOX_DRAIN_BYTES_PER_MS: i64 = 6;
 /// What a message counts beside its payload, so that many small ones count, too.
-pub const LETTER_BYTES: i64 = 512;
+pub const MESSAGE_OVERHEAD_BYTES: i64 = 512;
 /// How long, …
 pub const QUEUED_MS_MAX: i64 = 300_000;
-/// … and how many messages that wait for one consumer are stored per agent.
+/// … and how many messages that wait for one consumer are stored per identity.
 pub const QUEUED_MAX: usize = 200;
 
 pub const SEALED: &str = "e2ee.encrypted";
@@ -50,7 +51,7 @@ pub const RECALLED_EVENT: &str = "event/message.recalled";
 pub struct SendParams {
     #[schema(value_type = String)]
     pub to: Aid,
-    /// An object; what it means is between the agents.
+    /// An object; its meaning is up to the identities.
     #[schema(value_type = Object)]
     pub payload: RawJson,
     /// The kind of envelope; business types are in the payload.
@@ -66,7 +67,7 @@ pub struct SendParams {
 
 /// What a server does with a payload.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Parcel {
+pub enum SendContents {
     /// Passed on as it is.
     Whole,
     /// Taken apart: each device gets its copy.
@@ -96,7 +97,7 @@ struct Container {
 
 impl SendParams {
     /// Checks the sizes and the envelope, and returns how it is delivered.
-    pub fn check(&self) -> Result<Parcel, Failure> {
+    pub fn check(&self) -> Result<SendContents, Failure> {
         if !self.payload.is_object() {
             return Err(
                 Failure::invalid(Rule::PayloadNotAnObject, "payload: expected an object").detail("field", "payload")
@@ -118,20 +119,20 @@ impl SendParams {
             let message = format!("type: 1 to {TYPE_BYTES_MAX} bytes without control characters");
             return Err(Failure::invalid(Rule::MessageType, message).detail("field", "type"));
         }
-        self.parcel()
+        self.contents()
     }
 
-    fn parcel(&self) -> Result<Parcel, Failure> {
+    fn contents(&self) -> Result<SendContents, Failure> {
         let inner = kind_of(&self.payload);
         let wrong = |message: &str| Err(Failure::invalid(Rule::Envelope, message));
         match (self.encrypted, inner.as_deref()) {
-            (true, Some(SEALED)) => self.named(SEALED).map(|()| Parcel::Whole),
+            (true, Some(SEALED)) => self.named(SEALED).map(|()| SendContents::Whole),
             (true, Some(MULTI_DEVICE)) => self.named(MULTI_DEVICE).and_then(|()| self.copies()),
             // Only the recipient can read it, so only the recipient can check whether it knows this envelope.
-            (true, _) => Ok(Parcel::Whole),
+            (true, _) => Ok(SendContents::Whole),
             // A container that no recipient may open would reach clients who cannot read it.
             (false, Some(MULTI_DEVICE)) => wrong("a payload of copies for devices is sent with encrypted: true"),
-            (false, _) => Ok(Parcel::Whole),
+            (false, _) => Ok(SendContents::Whole),
         }
     }
 
@@ -143,7 +144,7 @@ impl SendParams {
         }
     }
 
-    fn copies(&self) -> Result<Parcel, Failure> {
+    fn copies(&self) -> Result<SendContents, Failure> {
         let wrong = |message: &str| Failure::invalid(Rule::EnvelopeCopies, message);
         let container: Container =
             self.payload.view().ok_or_else(|| wrong("recipient_copies: a list of device_id and envelope"))?;
@@ -167,7 +168,7 @@ impl SendParams {
                 return Err(wrong("each device has one copy, and each copy is sealed"));
             }
         }
-        Ok(Parcel::Copies { recipient, own })
+        Ok(SendContents::Copies { recipient, own })
     }
 }
 
@@ -208,22 +209,11 @@ pub struct SendResult {
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
     Inbound,
-    /// A copy of what another device of the same agent sent.
+    /// A copy of what another device of the same identity sent.
     OutboundSync,
 }
 
-impl Direction {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::OutboundSync => "outbound_sync",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Inbound, Self::OutboundSync].into_iter().find(|direction| direction.as_str() == text)
-    }
-}
+enum_words!(Direction { Inbound => "inbound", OutboundSync => "outbound_sync" });
 
 /// A message as it is pushed and pulled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -390,7 +380,7 @@ pub struct QueryOnlineResult {
     pub online: std::collections::BTreeMap<String, bool>,
 }
 
-/// Sent to the agents whose messages were acknowledged.
+/// Sent to the identities whose messages were acknowledged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AckEvent {
     /// Who acknowledged.

@@ -14,7 +14,7 @@ use crate::json::value_of;
 pub enum CallStage {
     /// By any client, on a connection that has not introduced itself; the call proves by itself what it must.
     Fresh,
-    /// By an agent, on the connection that it has introduced as its own.
+    /// By an identity, on the connection that it has introduced as its own.
     Session,
 }
 
@@ -23,7 +23,7 @@ pub struct MethodRow {
     pub method: Method,
     pub name: &'static str,
     pub stage: CallStage,
-    /// Per agent; before there is one, per address.
+    /// Per identity; before there is one, per address.
     pub calls_per_minute_max: u32,
     pub params_bytes_max: usize,
     pub meaning: &'static str,
@@ -79,20 +79,20 @@ const WITH_LIST: usize = 32 * 1024;
 methods! {
     CreateAid "auth.create_aid" Fresh 600 SMALL, CreateAidParams => CreateAidResult, "Registers a name for a key.";
     Login1 "auth.aid_login1" Fresh 6000 WITH_CERTIFICATE, Login1Params => Login1Result, "Begins a login: the server proves itself and gives a nonce.";
-    Login2 "auth.aid_login2" Fresh 6000 SMALL, Login2Params => Login2Result, "Ends a login: the agent signs the nonce and gets its tokens.";
+    Login2 "auth.aid_login2" Fresh 6000 SMALL, Login2Params => Login2Result, "Ends a login: the identity signs the nonce and gets its tokens.";
     RefreshToken "auth.refresh_token" Fresh 6000 SMALL, RefreshTokenParams => RefreshTokenResult, "Exchanges a refresh token, once.";
     Connect "auth.connect" Fresh 6000 SMALL, ConnectParams => ConnectResult, "Introduces the connection: who, which device and slot, how messages are delivered.";
     DownloadCert "auth.download_cert" Session 60 SMALL, DownloadCertParams => CertResult, "A certificate, by name or version.";
     RequestCert "auth.request_cert" Session 10 SMALL, RequestCertParams => CertResult, "The next certificate: for the same key, as auth.renew_cert, or for another, as auth.rekey.";
     RenewCert "auth.renew_cert" Session 10 SMALL, RenewCertParams => CertResult, "The next certificate for the same key.";
     Rekey "auth.rekey" Session 10 SMALL, RekeyParams => CertResult, "A certificate for a new key; the old one is revoked.";
-    Send "message.send" Session 60000 WITH_PAYLOAD, SendParams => SendResult, "Sends a message to an agent.";
+    Send "message.send" Session 60000 WITH_PAYLOAD, SendParams => SendResult, "Sends a message to an identity.";
     Pull "message.pull" Session 6000 SMALL, PullParams => PullResult, "Messages after a number, durable and queued ones merged.";
     Ack "message.ack" Session 60000 SMALL, AckParams => AckResult, "Says how far messages were received.";
     Recall "message.recall" Session 60 WITH_LIST, RecallParams => RecallResult, "Takes messages back, within two minutes.";
-    QueryOnline "message.query_online" Session 120 WITH_LIST, QueryOnlineParams => QueryOnlineResult, "Which agents have a connection now.";
+    QueryOnline "message.query_online" Session 120 WITH_LIST, QueryOnlineParams => QueryOnlineResult, "Which identities have a connection now.";
     PutPrekey "message.e2ee.put_prekey" Session 120 SMALL, Prekey => PutPrekeyResult, "Leaves a prekey for senders.";
-    GetPrekey "message.e2ee.get_prekey" Session 6000 SMALL, GetPrekeyParams => GetPrekeyResult, "An agent's prekeys, the newest of each device.";
+    GetPrekey "message.e2ee.get_prekey" Session 6000 SMALL, GetPrekeyParams => GetPrekeyResult, "An identity's prekeys, the newest of each device.";
     Ping "meta.ping" Session 600 SMALL, NoParams => PingResult, "Whether the gateway is there.";
     Status "meta.status" Session 120 SMALL, NoParams => StatusResult, "What the gateway knows of this connection.";
     TrustRoots "meta.trust_roots" Session 60 SMALL, NoParams => TrustRootsResult, "The signed list of trusted roots.";
@@ -114,7 +114,7 @@ pub fn page() -> String {
         "# Methods of the mesh's gateway\n\nMade from the one table in `crates/protocol/src/mesh/methods.rs`. JSON-RPC 2.0 over the \
          WebSocket at `/aun`, one object per\ntext frame, no batches. *Fresh* methods are called on a connection that has not \
          introduced itself, all others after\n`auth.connect`. Fields with a star must be given; what is not known is passed \
-         over. Limits are per minute and agent, and in bytes of\n`params`. Kinds of failure have the codes of \
+         over. Limits are per minute and identity, and in bytes of\n`params`. Kinds of failure have the codes of \
          [failures.md](failures.md), unless the rule ([rules.md](rules.md)) has its own.\n\n| method | called | per minute | bytes | |\n|---|---|---|---|---|\n",
     );
     for row in Method::ALL {
@@ -166,9 +166,9 @@ type MethodEvent = (&'static str, &'static str, RefOr<Schema>, fn(&mut Types));
 fn events() -> [MethodEvent; 5] {
     [
         (CHALLENGE, "The first frame of every connection.", Challenge::schema(), Challenge::schemas),
-        (RECEIVED_EVENT, "A message for this agent.", Message::schema(), Message::schemas),
-        (ACK_EVENT, "Messages of this agent's were received.", AckEvent::schema(), AckEvent::schemas),
-        (RECALLED_EVENT, "Messages for this agent were taken back.", RecalledEvent::schema(), RecalledEvent::schemas),
+        (RECEIVED_EVENT, "A message for this identity.", Message::schema(), Message::schemas),
+        (ACK_EVENT, "Messages of this identity were received.", AckEvent::schema(), AckEvent::schemas),
+        (RECALLED_EVENT, "Messages for this identity were recalled.", RecalledEvent::schema(), RecalledEvent::schemas),
         (
             DISCONNECT_EVENT,
             "The gateway ends the connection; do not come back.",
@@ -242,7 +242,7 @@ mod tests {
         }
         for line in [
             "| `to`* | string |",
-            "| `payload`* | object | An object; what it means is between the agents. |",
+            "| `payload`* | object | An object; its meaning is up to the identities. |",
             "| `message_id` | string |",
             "| `aids`* | list of string | At most 100.",
             "| `auth`* | Token |",

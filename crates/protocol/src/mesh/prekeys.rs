@@ -8,7 +8,7 @@ use super::{Aid, messages::is_printable};
 use crate::{Failure, Rule};
 
 pub const PREKEY_FIELD_BYTES_MAX: usize = 512;
-/// Devices of an agent whose prekeys are kept; the one longest unused goes first.
+/// Devices of an identity whose prekeys are kept; the one longest unused goes first.
 pub const PREKEY_DEVICES_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

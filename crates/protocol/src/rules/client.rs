@@ -10,6 +10,8 @@ macro_rules! client_rules {
         ServerWithoutTls "server-without-tls" ServerUnreachable "The response on an https:// address is not TLS.",
             hint: Some("check the scheme and the port of the address, in `--server`, OSTLER_SERVER or the context; \
                 docs/proxy.md puts TLS in front of a server");
+        ServerCertificate "server-certificate" ServerUnreachable "The server's certificate is not trusted here.",
+            hint: Some("the server responds, but its certificate is not trusted here: set OSTLER_CA_FILE to the file with its authority's certificate, in PEM");
         ServerTimeout "server-timeout" ServerUnreachable "The server did not respond in time.",
             hint: Some("the server may be busy; `ostler doctor` checks the connection");
         AnswerInterrupted "answer-interrupted" ServerUnreachable "The connection broke in the middle of a response.",
@@ -18,6 +20,7 @@ macro_rules! client_rules {
             hint: Some("request fewer items at once");
         AnswerUnknown "answer-unknown" BackendFailed "The response is not one that this client understands.",
             hint: Some("check the address, and compare `ostler --version` with the server's");
+        StreamClosed "stream-closed" InfraFailed "The server closed an event stream whose run or session goes on.";
         FrameSize "frame-size" PayloadTooLarge "An event of the stream is too large.";
         Address "address" SchemaInvalid "The text is not an address that may be requested.";
         AddressSize "address-size" SchemaInvalid "The address of the request is too long.";

@@ -184,6 +184,8 @@ macro_rules! engine_rules {
         // What starts backends.
         RunnerSpawn "runner-spawn" InfraFailed "The process of the runner did not start.",
             hint: Some("the server's log has the cause; `ostler doctor` checks what runners need");
+        RunnerStarts "runner-starts" InfraFailed "No runner could finish the turn, and no other one is started.",
+            hint: Some("`ostler jobs list RUN` shows how the last runner ended");
         ClusterRoom "cluster-room" InfraFailed "The cluster has as many unfinished runner Jobs as it may have.",
             status: Some(409),
             hint: Some("wait until runs have ended, or raise `kubernetes.active_jobs_max` in the server's config");
@@ -193,6 +195,8 @@ macro_rules! engine_rules {
             hint: Some("check the section `kubernetes` of the server's config");
         LogLines "log-lines" SchemaInvalid "The number of lines of a log is out of range.";
         LogAfter "log-after" SchemaInvalid "The position in the log is not one that a response named.";
+        AgentProgram "agent-program" InfraFailed "The program of the agent is not installed, or did not start.",
+            hint: Some("install the program on the server's machine, or change the profile's command: `ostler profiles config PROFILE --file FILE`");
         AgentHome "agent-home" InfraFailed "The home directory of the backend could not be created.",
             hint: Some("check the permissions and free space of the server's data directory");
         Environment "environment" InfraFailed "The secrets could not be removed from the environment.";

@@ -256,6 +256,8 @@ macro_rules! kernel_rules {
         PermissionIdUsed "permission-id-used" SchemaInvalid "The id of the permission request was used before.";
         PermissionsOpen "permissions-open" StateConflict "Open permission requests must be answered first.",
             hint: Some("`ostler approve` or `ostler deny` answers them");
+        PermissionNever "permission-never" PermissionDenied "The run's policy is never to ask for permission.",
+            hint: Some("with `ostler run --approval on-request` such a request waits for your answer");
         PermissionUnknown "permission-unknown" StateConflict "The session has no such permission request, or the requests are of different turns.";
         PermissionTwice "permission-twice" StateConflict "A permission request is answered twice.";
         PermissionOption "permission-option" SchemaInvalid "The permission request has no such option.";
@@ -284,6 +286,8 @@ macro_rules! kernel_rules {
         ProfileConfigMissing "profile-config-missing" SecretUnavailable "The profile has no config.";
         ProfileSecretMissing "profile-secret-missing" SecretUnavailable "The secret of the profile lacks what its backend needs.",
             hint: Some("`ostler profiles set PROFILE` stores the credential, `ostler profiles config PROFILE --file FILE` the configuration");
+        ProfileKey "profile-key" SecretUnavailable "The profile has no usable key or login for its provider.",
+            hint: Some("store its credential: `ostler profiles set PROFILE < key.txt`; docs/provider-profiles.md has the details");
         ProfileTemplate "profile-template" SecretUnavailable "A file of the profile refers to a field that the credential does not have.";
         ProfileFileSize "profile-file-size" PayloadTooLarge "A file of the profile is too large.",
             hint: Some("store less in that file");

@@ -181,7 +181,7 @@ mod tests {
     const THREAD: &str = "550e8400-e29b-41d4-a716-446655440000";
 
     #[test]
-    fn a_picture_is_what_its_bytes_say() {
+    fn a_picture_has_the_type_of_its_bytes() {
         let cases: [(&[u8], _); 9] = [
             (b"\x89PNG\r\n\x1a\n....", Some(ImageType::Png)),
             (b"\xff\xd8\xff\xe0....", Some(ImageType::Jpeg)),

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_asked_for_on_request_and_unknown_tools_if_nothing_is_trusted() {
+    fn changes_need_approval_on_request_and_unknown_tools_if_nothing_is_trusted() {
         let (reads, changes) =
             (tool(false, false, None, ToolOrigin::BuiltIn), tool(true, false, None, ToolOrigin::BuiltIn));
         let foreign = tool(false, false, None, ToolOrigin::Mcp("notes".into()));

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locale_says_the_language() {
+    fn a_locale_selects_the_language() {
         for (locale, language) in [("zh_CN.UTF-8", "zh"), ("zh-Hans", "zh"), ("C", "en"), ("", "en"), ("de_DE", "en")] {
             assert_eq!(Language::of_locale(locale).as_str(), language, "{locale}");
         }

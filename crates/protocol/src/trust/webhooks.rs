@@ -138,19 +138,7 @@ pub enum DeliveryStatus {
     Dead,
 }
 
-impl DeliveryStatus {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Delivered => "delivered",
-            Self::Dead => "dead",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Pending, Self::Delivered, Self::Dead].into_iter().find(|status| status.as_str() == text)
-    }
-}
+enum_words!(DeliveryStatus { Pending => "pending", Delivered => "delivered", Dead => "dead" });
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Delivery {

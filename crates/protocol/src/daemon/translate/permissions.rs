@@ -15,7 +15,7 @@ use crate::kernel::{
 
 pub(super) fn request(event: &Event, payload: &Value, context: TranslationContext<'_>) -> (&'static str, Value) {
     let Facts::Permission(Asked::Well(ask)) = event.facts() else {
-        // A malformed request is denied at once, and nobody can vote on it: the notice of the denial follows.
+        // A malformed request is denied at once, and no vote on it is possible: the notice of the denial follows.
         return context.notice(EventType::PermissionRequest, picked(payload, &["permissionId", "title"]));
     };
     let id = ask.permission_id.to_string();

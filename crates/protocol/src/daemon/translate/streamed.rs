@@ -47,7 +47,7 @@ impl MessagePart {
         Some(Self { is_thought, is_whole, message_id })
     }
 
-    /// Whether both are parts of one message, or of two that cannot be told apart.
+    /// Whether both are parts of one message, or of two that cannot be distinguished.
     pub fn is_of_same_message(&self, other: &Self) -> bool {
         (self.is_thought, &self.message_id) == (other.is_thought, &other.message_id)
     }

@@ -203,7 +203,7 @@ fn a_conversation_with_an_erased_message_is_reported_as_truncated() {
 }
 
 #[test]
-fn the_newest_whole_turns_that_fit_are_kept() {
+fn the_newest_whole_turns_that_fit_remain() {
     let long = "x".repeat(CONVERSATION_BYTES_MAX / 2);
     let events = [user_message(1, &long), assistant_message(1, "a"), user_message(2, &long), user_message(3, "three")];
     let before = Conversation::before(id(3), &events);

@@ -8,7 +8,7 @@ use super::{
     ending::{End, end_command, end_run},
     job::end_resident,
     lease::{fence, release},
-    permission,
+    permission::{self, ReportedPermission},
 };
 use crate::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
@@ -249,19 +249,28 @@ fn take(
 ) -> Option<i64> {
     let is_with_next = is_with_next(&event);
     match (&event.facts, event.command_id) {
-        (Facts::Terminal(_), Some(command_id)) => {
+        (Facts::Terminal(facts), Some(command_id)) => {
             // A command that depended on one ended earlier in this batch may have been ended with it.
             if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
-                end_command(desk, run_id, command_id, End::runner(event), now);
+                let end = End::runner(facts.clone(), event);
+                end_command(desk, run_id, command_id, end, now);
             }
         }
-        (Facts::Terminal(_), None) => {
-            end_run(desk, run_id, End::runner(event), now);
+        (Facts::Terminal(facts), None) => {
+            let end = End::runner(facts.clone(), event);
+            end_run(desk, run_id, end, now);
         }
-        (Facts::Permission(_), Some(command_id)) => {
+        (Facts::Permission(Asked::Well(ask)), Some(command_id)) => {
+            let request = ReportedPermission { command_id, ask: (**ask).clone(), event };
             start(desk, run_id, command_id, now);
-            let round = permission::ask(desk, run_id, command_id, event, round, voting, now);
-            return round.filter(|_| is_with_next);
+            let round = permission::ask(desk, run_id, request, round, voting, now);
+            return is_with_next.then_some(round);
+        }
+        (Facts::Permission(Asked::Badly(permission_id)), Some(command_id)) => {
+            let permission_id = *permission_id;
+            start(desk, run_id, command_id, now);
+            desk.append(run_id, event, now);
+            permission::deny_unread(desk, run_id, command_id, permission_id, now);
         }
         (Facts::Thread { thread_id }, _) => {
             if let Some(thread_id) = thread_id {

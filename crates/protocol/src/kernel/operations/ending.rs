@@ -4,12 +4,12 @@ use serde_json::{Map, Value, json};
 
 use super::{desk::Desk, permission, usage::of_turn};
 use crate::{
-    FailureKind, Timestamp,
+    FailureKind, Rule, Timestamp,
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandState,
         events::{EventType, NewEvent},
-        facts::{Facts, TerminalFacts},
+        facts::TerminalFacts,
         fold::ToolFold,
         permissions::resolved_by,
         runs::{RunStatus, Terminal, TerminalStatus},
@@ -36,25 +36,30 @@ impl End {
         Self::of(status, Some(kind), Some(message.to_owned()), "manager")
     }
 
+    /// The same end with the rule that was broken, if there is one.
+    pub(super) fn with_rule(mut self, rule: Option<Rule>) -> Self {
+        self.facts = self.facts.with_rule(rule);
+        self
+    }
+
     /// A command that ends because its run ended.
-    fn with_run(status: TerminalStatus, kind: Option<FailureKind>, message: Option<String>) -> Self {
-        match status {
+    fn with_run(run: &TerminalFacts) -> Self {
+        match run.status {
             TerminalStatus::Completed => {
                 Self::of(TerminalStatus::Cancelled, Some(FailureKind::Cancelled), Some("the run ended".into()), "run")
             }
-            _ => Self::of(status, kind, message, "run"),
+            status => Self::of(status, run.failure_kind, run.message.clone(), "run").with_rule(run.rule),
         }
     }
 
     /// Stated by a runner, in an event of its own.
-    pub(super) fn runner(event: NewEvent) -> Self {
-        let Facts::Terminal(facts) = event.facts.clone() else { unreachable!("only terminal events end things") };
+    pub(super) fn runner(facts: TerminalFacts, event: NewEvent) -> Self {
         Self { facts, source: "runner", event: Some(event) }
     }
 
     fn of(status: TerminalStatus, kind: Option<FailureKind>, message: Option<String>, source: &'static str) -> Self {
         let failure_kind = kind.filter(|_| status != TerminalStatus::Completed);
-        let facts = TerminalFacts { status, failure_kind, message };
+        let facts = TerminalFacts { status, failure_kind, rule: None, message };
         Self { facts, source, event: None }
     }
 
@@ -66,6 +71,7 @@ impl End {
         if is_cancel_requested && self.facts.status != TerminalStatus::Cancelled && self.facts.is_by_cancel() {
             self.facts.status = TerminalStatus::Cancelled;
             self.facts.message = Some(resolved_by::CANCEL.to_owned());
+            self.facts.rule = None;
             // The log must have the end that holds, not the one that was reported.
             self.event = None;
         }
@@ -84,14 +90,17 @@ impl End {
             payload.insert("status".into(), self.facts.status.as_str().into());
             payload.insert("failureKind".into(), self.facts.failure_kind.map_or(Value::Null, |k| k.as_str().into()));
             payload.insert("message".into(), self.facts.message.clone().map_or(Value::Null, Value::from));
+            if let Some(rule) = self.facts.rule {
+                payload.insert("rule".into(), rule.as_str().into());
+            }
             payload.insert("source".into(), self.source.into());
             NewEvent::written(EventType::TerminalStatus, command_id, &payload)
         })
     }
 
     fn terminal(self, seq: i64, at: Timestamp) -> Terminal {
-        let TerminalFacts { status, failure_kind, message } = self.facts;
-        Terminal { status, failure_kind, message, source: self.source.into(), seq, at }
+        let TerminalFacts { status, failure_kind, rule, message } = self.facts;
+        Terminal { status, failure_kind, rule, message, source: self.source.into(), seq, at }
     }
 }
 
@@ -168,9 +177,7 @@ pub(super) fn end_run(desk: &mut Desk, run_id: RunId, mut end: End, now: Timesta
     end.attribute_to_cancel(desk.run_mut(run_id).run.cancel_requested_at.is_some());
     for command_id in desk.run_mut(run_id).unfinished_ids() {
         if desk.run_mut(run_id).commands[&command_id].is_unfinished() {
-            let facts = &end.facts;
-            let with_run = End::with_run(facts.status, facts.failure_kind, facts.message.clone());
-            end_command(desk, run_id, command_id, with_run, now);
+            end_command(desk, run_id, command_id, End::with_run(&end.facts), now);
         }
     }
     end.explain(desk.run_mut(run_id).run.cancel_reason.clone());

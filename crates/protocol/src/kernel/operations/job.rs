@@ -13,13 +13,11 @@ use crate::{
     Failure, FailureKind, RawJson, Rule, Timestamp,
     ids::{CommandId, RunId, RunnerJobId},
     kernel::{
+        cluster_launching::DEADLINE_EXCEEDED,
         commands::{Command, CommandState},
         events::{EventType, NewEvent, PHASE_RUNNER_ENDED},
         leases::Lease,
-        runner_jobs::{
-            JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, NOT_FINISHED, RUNNER_RELEASED,
-            RunnerJob,
-        },
+        runner_jobs::{JOB_OBSERVE_FAILED, JobEnd, JobExtras, JobPhase, JobPoll, Launcher, RUNNER_RELEASED, RunnerJob},
         runs::TerminalStatus,
         session_storage::MissingStorage,
     },
@@ -120,7 +118,8 @@ fn check_startable(command: &Command, is_held: bool) -> Result<(), Failure> {
 
 /// Ends a job's start. Work that is left is tried again a bounded number of times, then given up. A runner that leaves
 /// a command behind that it was started for has not succeeded, whatever it reports: otherwise it would be started for
-/// ever. A claim of a runner elsewhere whose response was lost is no start, and neither is one whose runner has released its run.
+/// ever. A claim of a runner elsewhere whose response was lost is no start, and neither is one whose runner has released its run
+/// before its time limit was over.
 pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: Timestamp) -> Result<Reply, Failure> {
     let rows = desk.run(run_id)?;
     let job = rows.jobs.get(&op.runner_job_id).ok_or_else(|| Failure::not_found("runner job"))?;
@@ -136,16 +135,24 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
         desk.run_mut(run_id).jobs.get_mut(&op.runner_job_id).expect("found above").heartbeat_at = Some(now);
         return Ok(Reply::FinishedJob(false));
     }
-    if op.end == JobEnd::Lost && has_released(rows, job) {
-        op.end = JobEnd::Returned;
-        op.summary = released_summary(&op.summary);
+    if op.end == JobEnd::Lost {
+        let has_released = has_released(rows, job);
+        op.end = match (is_overdue(&op.summary), has_released) {
+            // Also if it has released its run: such a start counts.
+            (true, _) => JobEnd::Overdue,
+            (false, true) => JobEnd::Returned,
+            (false, false) => JobEnd::Lost,
+        };
+        if has_released {
+            op.summary = released_summary(&op.summary);
+        }
     }
     // Work that another runner has in hand is not left over, and not this job's to give up.
     let left = if holder == Some(false) { vec![] } else { rows.unfinished_ids() };
     let left_behind = left.iter().any(|id| rows.commands[id].created_at < job.updated_at);
     let succeeded = match op.end {
         JobEnd::Succeeded => !left_behind,
-        JobEnd::Returned | JobEnd::Lost => rows.unfinished().next().is_none(),
+        JobEnd::Returned | JobEnd::Overdue | JobEnd::Lost => rows.unfinished().next().is_none(),
         JobEnd::Failed => false,
     };
     // A runner elsewhere that never claimed the run may not have received its job.
@@ -154,13 +161,18 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
         && rows.lease.as_deref().is_none_or(|lease| lease.acquired_at < job.updated_at);
     // A start after which nothing is left counts, however it ended.
     let is_uncounted = !succeeded && (op.end == JobEnd::Returned || is_unseen);
-    let starts = job.attempt - i64::from(is_uncounted);
+    // Otherwise a queue that never drains would be given up although each of its turns fits the time limit.
+    let has_advanced = op.end == JobEnd::Overdue && desk.session.ended_at.is_some_and(|at| at >= job.updated_at);
+    let starts = match !succeeded && has_advanced {
+        true => 0,
+        false => job.attempt - i64::from(is_uncounted),
+    };
     // No other runner would find storage that is gone.
     let is_evicted = failure_of(&op.summary) == Some(FailureKind::SessionStoreEvicted);
     let again = !succeeded && !is_evicted && !left.is_empty() && starts < JOB_ATTEMPTS_MAX;
     if holder == Some(true) {
         match op.end {
-            JobEnd::Failed => lease::expire(desk, run_id, true, now),
+            JobEnd::Failed | JobEnd::Overdue => lease::expire(desk, run_id, true, now),
             JobEnd::Returned => lease::release(desk, run_id, now),
             JobEnd::Succeeded | JobEnd::Lost => {}
         }
@@ -190,11 +202,11 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
         desk.waiting_jobs.push((run_id, op.runner_job_id));
     }
     if !succeeded && !again {
-        let (kind, message) = match is_evicted {
-            true => (FailureKind::SessionStoreEvicted, "the session's storage is gone"),
-            false => (FailureKind::InfraFailed, NOT_FINISHED),
+        let (rule, message) = match is_evicted {
+            true => (Rule::StorageEvicted, "the session's storage is gone"),
+            false => (Rule::RunnerStarts, "no runner could finish it"),
         };
-        give_up(desk, run_id, &left, (kind, message), now);
+        give_up(desk, run_id, &left, (rule, message), now);
     }
     desk.settle(run_id, now);
     Ok(Reply::FinishedJob(true))
@@ -204,6 +216,15 @@ pub(super) fn finish(desk: &mut Desk, run_id: RunId, mut op: FinishJobOp, now: T
 /// example because its Job was deleted, has stopped it in order.
 fn has_released(rows: &RunDesk, job: &RunnerJob) -> bool {
     job.launcher == Launcher::Kubernetes && lease_of_start(rows, job).is_some_and(|lease| lease.ended && !lease.expired)
+}
+
+/// Whether the cluster has ended the start because its time limit was over, as its summary has it.
+fn is_overdue(summary: &RawJson) -> bool {
+    #[derive(serde::Deserialize)]
+    struct EndedStart {
+        reason: String,
+    }
+    summary.view::<EndedStart>().is_some_and(|start| start.reason == DEADLINE_EXCEEDED)
 }
 
 /// The run's latest lease, if the job's runner has acquired it since the job was claimed. A lease from before belongs to an earlier
@@ -296,16 +317,10 @@ fn failure_of(summary: &RawJson) -> Option<FailureKind> {
     summary.view::<FailedStart>().map(|start| start.failure_kind)
 }
 
-fn give_up(
-    desk: &mut Desk,
-    run_id: RunId,
-    left: &[CommandId],
-    (kind, message): (FailureKind, &'static str),
-    now: Timestamp,
-) {
+fn give_up(desk: &mut Desk, run_id: RunId, left: &[CommandId], (rule, message): (Rule, &'static str), now: Timestamp) {
     for command_id in left {
         if desk.run_mut(run_id).commands[command_id].is_unfinished() {
-            let end = End::manager(TerminalStatus::Failed, kind, message);
+            let end = End::manager(TerminalStatus::Failed, rule.row().kind, message).with_rule(Some(rule));
             end_command(desk, run_id, *command_id, end, now);
         }
     }

@@ -12,9 +12,8 @@ use crate::{
     ids::{CommandId, PermissionId, RunId},
     kernel::{
         events::{EventType, NewEvent},
-        facts::Facts,
         permissions::{
-            Asked, Ballot, Choice, EditedArguments, EligibleVoter, PermissionRequest, PermissionStatus,
+            AskPermission, Ballot, Choice, EditedArguments, EligibleVoter, PermissionRequest, PermissionStatus,
             PermissionStrategy, Vote, VoteRefusal, Voter, VotingRules, resolved_by,
         },
     },
@@ -36,26 +35,24 @@ pub struct AnswerPermissionOp {
     pub voter: Voter,
 }
 
-/// Writes the request, with the deadline that holds for it, and, where it is malformed, its denial. `joined`: the round of the request
-/// with which people are asked this one. Returns its own round; `None` if it is malformed.
+/// A request that a runner reported in a well-formed event.
+pub(super) struct ReportedPermission {
+    pub(super) command_id: CommandId,
+    pub(super) ask: AskPermission,
+    pub(super) event: NewEvent,
+}
+
+/// Writes the request with the deadline that holds for it. `joined`: the round of the request together with which people see this
+/// one. Returns its own round.
 pub(super) fn ask(
     desk: &mut Desk,
     run_id: RunId,
-    command_id: CommandId,
-    event: NewEvent,
+    request: ReportedPermission,
     joined: Option<i64>,
     voting: VotingRules,
     now: Timestamp,
-) -> Option<i64> {
-    let Facts::Permission(request) = event.facts.clone() else { unreachable!("only permission requests ask") };
-    let ask = match request {
-        Asked::Well(ask) => *ask,
-        Asked::Badly(permission_id) => {
-            desk.append(run_id, event, now);
-            deny_unread(desk, run_id, command_id, permission_id, now);
-            return None;
-        }
-    };
+) -> i64 {
+    let ReportedPermission { command_id, ask, event } = request;
     let waits_ms_max = desk.run_mut(run_id).run.execution_policy.permission_timeout_ms;
     let deadline = ask.waits_until(now, waits_ms_max);
     desk.append(run_id, event.with_deadline(deadline), now);
@@ -100,7 +97,7 @@ pub(super) fn ask(
         let by = if to_stop { resolved_by::CANCEL } else { resolved_by::DEADLINE };
         resolve(desk, run_id, permission_id, Verdict::cancelled(by), now);
     }
-    Some(round)
+    round
 }
 
 /// Who may vote on a request of the command that is issued now.
@@ -136,7 +133,7 @@ pub(super) fn put(rows: &RunDesk, command_id: CommandId) -> Vec<&PermissionReque
 
 /// A malformed request counts as denied, and is stored under its id where that could be read, for the runner that waits
 /// for it.
-fn deny_unread(
+pub(super) fn deny_unread(
     desk: &mut Desk,
     run_id: RunId,
     command_id: CommandId,

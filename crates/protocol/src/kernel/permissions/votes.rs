@@ -23,21 +23,14 @@ pub enum PermissionStrategy {
     LocalOnly,
 }
 
+enum_words!(PermissionStrategy {
+    FirstResponder => "first-responder",
+    Designated => "designated",
+    Consensus => "consensus",
+    LocalOnly => "local-only",
+});
+
 impl PermissionStrategy {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::FirstResponder => "first-responder",
-            Self::Designated => "designated",
-            Self::Consensus => "consensus",
-            Self::LocalOnly => "local-only",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        use PermissionStrategy::*;
-        [FirstResponder, Designated, Consensus, LocalOnly].into_iter().find(|s| s.as_str() == text)
-    }
-
     pub fn is_first_responder(&self) -> bool {
         *self == Self::FirstResponder
     }

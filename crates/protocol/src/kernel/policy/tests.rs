@@ -77,7 +77,7 @@ fn nothing_widens_the_policy() {
 }
 
 #[test]
-fn a_narrower_policy_is_kept() {
+fn a_narrower_policy_stays_as_it_is() {
     let requested =
         json!({"sandbox": "read-only", "approval": "untrusted", "network": "disabled", "timeoutMs": 5, "maxTurns": 3});
     let run = TenantPolicy::default().admit(&request(|body| body["executionPolicy"] = requested)).unwrap();

@@ -20,21 +20,11 @@ pub enum ProfileAction {
     Deleted,
 }
 
-impl ProfileAction {
-    const ALL: [Self; 3] = [Self::CredentialSet, Self::ConfigSet, Self::Deleted];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CredentialSet => "credential-set",
-            Self::ConfigSet => "config-set",
-            Self::Deleted => "deleted",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|action| action.as_str() == text)
-    }
-}
+enum_words!(ProfileAction {
+    CredentialSet => "credential-set",
+    ConfigSet => "config-set",
+    Deleted => "deleted",
+});
 
 /// One change of a profile. It is recorded before the change is made, so no change is without a record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::status::{RunStatus, TerminalStatus};
+use super::status::{RunStatus, TerminalStatus, from_terminal_status};
 
 /// What became of a run's latest turn, or of one command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -20,10 +20,16 @@ pub enum RunState {
     Cancelled,
 }
 
-impl RunState {
-    pub const ALL: [Self; 6] =
-        [Self::Waiting, Self::Running, Self::Completed, Self::Failed, Self::Blocked, Self::Cancelled];
+enum_words!(RunState {
+    Waiting => "waiting",
+    Running => "running",
+    Completed => "completed",
+    Failed => "failed",
+    Blocked => "blocked",
+    Cancelled => "cancelled",
+});
 
+impl RunState {
     /// The state that follows from the run and the end of its latest turn, if that has ended. The end of the turn counts
     /// before the end of the run: a turn stays completed if its run is cancelled later.
     pub fn of(run: RunStatus, open_permissions: i64, turn: Option<TerminalStatus>) -> Self {
@@ -38,21 +44,6 @@ impl RunState {
         }
     }
 
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Blocked => "blocked",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == text)
-    }
-
     /// `failed` or `failed,blocked`, each once. `None` if a word is no state.
     pub fn parse_list(words: &str) -> Option<Vec<Self>> {
         let named: Option<Vec<_>> = words.split(',').map(Self::parse).collect();
@@ -64,16 +55,7 @@ impl RunState {
     }
 }
 
-impl From<TerminalStatus> for RunState {
-    fn from(end: TerminalStatus) -> Self {
-        match end {
-            TerminalStatus::Completed => Self::Completed,
-            TerminalStatus::Failed => Self::Failed,
-            TerminalStatus::Blocked => Self::Blocked,
-            TerminalStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
+from_terminal_status!(RunState);
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{FailureKind, Timestamp};
+use crate::{FailureKind, Rule, Timestamp};
 
 /// How a command or a run ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -26,12 +26,33 @@ impl TerminalStatus {
     }
 }
 
+/// Converts how a command or a run ends into the state of the same name.
+macro_rules! from_terminal_status {
+    ($state:ident) => {
+        impl From<TerminalStatus> for $state {
+            fn from(end: TerminalStatus) -> Self {
+                match end {
+                    TerminalStatus::Completed => Self::Completed,
+                    TerminalStatus::Failed => Self::Failed,
+                    TerminalStatus::Blocked => Self::Blocked,
+                    TerminalStatus::Cancelled => Self::Cancelled,
+                }
+            }
+        }
+    };
+}
+pub(crate) use from_terminal_status;
+
 /// The explicit fact that ended a command or a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Terminal {
     pub status: TerminalStatus,
     pub failure_kind: Option<FailureKind>,
+    /// The exact rule that was broken. Null: no rule covers this end, or the runner did not name one.
+    #[serde(default, deserialize_with = "Rule::deserialize_known")]
+    #[schema(value_type = Option<String>)]
+    pub rule: Option<Rule>,
     pub message: Option<String>,
     /// Who stated the fact: `runner`, `manager`, `run`.
     pub source: String,
@@ -61,36 +82,20 @@ pub enum RunStatus {
     Cancelled,
 }
 
+enum_words!(RunStatus {
+    Pending => "pending",
+    Claimed => "claimed",
+    Running => "running",
+    Completed => "completed",
+    Failed => "failed",
+    Blocked => "blocked",
+    Cancelled => "cancelled",
+});
+
 impl RunStatus {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Claimed => "claimed",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Blocked => "blocked",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        use RunStatus::*;
-        [Pending, Claimed, Running, Completed, Failed, Blocked, Cancelled].into_iter().find(|s| s.as_str() == text)
-    }
-
     pub fn is_terminal(self) -> bool {
         !matches!(self, Self::Pending | Self::Claimed | Self::Running)
     }
 }
 
-impl From<TerminalStatus> for RunStatus {
-    fn from(status: TerminalStatus) -> Self {
-        match status {
-            TerminalStatus::Completed => Self::Completed,
-            TerminalStatus::Failed => Self::Failed,
-            TerminalStatus::Blocked => Self::Blocked,
-            TerminalStatus::Cancelled => Self::Cancelled,
-        }
-    }
-}
+from_terminal_status!(RunStatus);

@@ -7,7 +7,7 @@ use crate::{
     mesh::{
         Aid,
         connections::Mode,
-        messages::{DeviceCopy, Direction, LETTER_BYTES, Message, Parcel, SEALED},
+        messages::{DeviceCopy, Direction, MESSAGE_OVERHEAD_BYTES, Message, SEALED, SendContents},
     },
 };
 
@@ -21,7 +21,7 @@ pub struct SendOp {
     pub encrypted: bool,
     /// The payload of a message that is the same for every device.
     pub payload: RawJson,
-    pub parcel: Parcel,
+    pub contents: SendContents,
     pub life: SignedDuration,
 }
 
@@ -53,7 +53,7 @@ pub enum Contents {
 
 impl SendOp {
     /// The message for the recipient's mailbox, and the copy for the sender's other devices if there is one.
-    pub fn letters(&self, now: Timestamp) -> (StoredMessage, Option<StoredMessage>) {
+    pub fn stored_messages(&self, now: Timestamp) -> (StoredMessage, Option<StoredMessage>) {
         let message = |owner: &Aid, direction, contents: Contents| StoredMessage {
             owner: owner.clone(),
             seq: 0,
@@ -70,9 +70,9 @@ impl SendOp {
             sent_at: now,
             contents,
         };
-        match &self.parcel {
-            Parcel::Whole => (message(&self.to, Direction::Inbound, Contents::Whole(self.payload.clone())), None),
-            Parcel::Copies { recipient, own } => {
+        match &self.contents {
+            SendContents::Whole => (message(&self.to, Direction::Inbound, Contents::Whole(self.payload.clone())), None),
+            SendContents::Copies { recipient, own } => {
                 let to = message(&self.to, Direction::Inbound, Contents::Copies(recipient.clone()));
                 let own = (!own.is_empty())
                     .then(|| message(&self.from, Direction::OutboundSync, Contents::Copies(own.clone())));
@@ -126,7 +126,7 @@ impl StoredMessage {
 
     /// What storing it uses of the mailbox's allowance, in bytes.
     pub fn weight(&self) -> i64 {
-        self.contents_bytes() as i64 + LETTER_BYTES
+        self.contents_bytes() as i64 + MESSAGE_OVERHEAD_BYTES
     }
 
     /// `None` if it has copies for devices instead.

@@ -6,7 +6,7 @@ use proptest::{prelude::*, sample::select};
 use serde_json::json;
 
 use super::*;
-use crate::mesh::messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, Parcel, RECALL_MS_MAX};
+use crate::mesh::messages::{DeviceCopy, MESSAGE_LIFE_MS_DEFAULT, RECALL_MS_MAX, SendContents};
 
 const START_US: i64 = 1_767_225_600_000_000;
 const IDENTITIES: [&str; 3] = ["alice.probe.test", "bobby.probe.test", "carol.probe.test"];
@@ -33,7 +33,7 @@ fn send(from: &str, to: &str, message_id: &str, payload: &str) -> SendOp {
         kind: None,
         encrypted: false,
         payload: RawJson::of(&json!({"text": payload})),
-        parcel: Parcel::Whole,
+        contents: SendContents::Whole,
         life: SignedDuration::from_millis(MESSAGE_LIFE_MS_DEFAULT),
     }
 }
@@ -46,13 +46,15 @@ fn ops() -> impl Strategy<Value = MailboxOp> {
     let who = || select(&IDENTITIES[..]).prop_map(aid);
     let slot = || select(&DEVICES[..]).prop_map(place);
     let id = || (0..12_u32).prop_map(|n| format!("m-{n}"));
-    let parcel = prop_oneof![
-        3 => Just(Parcel::Whole),
+    let contents = prop_oneof![
+        3 => Just(SendContents::Whole),
         1 => (0..3_usize, 0..3_usize)
-            .prop_map(|(r, o)| Parcel::Copies { recipient: copies(&DEVICES[r..]), own: copies(&DEVICES[3 - o..]) }),
+            .prop_map(|(r, o)| SendContents::Copies { recipient: copies(&DEVICES[r..]), own: copies(&DEVICES[3 - o..]) }),
     ];
-    let send = (select(&IDENTITIES[..]), select(&IDENTITIES[..]), id(), parcel)
-        .prop_map(|(from, to, id, parcel)| MailboxOp::Send(Box::new(SendOp { parcel, ..send(from, to, &id, "x") })));
+    let send =
+        (select(&IDENTITIES[..]), select(&IDENTITIES[..]), id(), contents).prop_map(|(from, to, id, contents)| {
+            MailboxOp::Send(Box::new(SendOp { contents, ..send(from, to, &id, "x") }))
+        });
     let mode = select(&[Mode::Fanout, Mode::Queue, Mode::Queue][..]);
     prop_oneof![
         10 => send,
@@ -266,7 +268,7 @@ proptest! {
             if reply == MailboxReply::Full {
                 prop_assert_eq!(&before, &mailboxes);
                 let MailboxOp::Send(send) = op else { panic!("{op:?}") };
-                let (inbound, own) = send.letters(time(now_us));
+                let (inbound, own) = send.stored_messages(time(now_us));
                 let is_over = |owner: &Aid| {
                     let parts = [Some(&inbound), own.as_ref()].into_iter().flatten().filter(|part| part.owner == *owner);
                     let weight: i64 = parts.filter(|part| !before.is_queued(part)).map(StoredMessage::weight).sum();

@@ -6,7 +6,7 @@ fn aid(text: &str) -> Aid {
     text.parse().unwrap()
 }
 
-fn check(params: Value) -> Result<Parcel, Failure> {
+fn check(params: Value) -> Result<SendContents, Failure> {
     from_value::<SendParams>(params).unwrap().check()
 }
 
@@ -44,13 +44,13 @@ fn messages_in_the_clear_and_sealed_ones_are_passed_on_whole() {
         json!({"to": "mail.probe.test", "payload": {}}),
         json!({"to": to, "payload": {"type": "peer.offer", "session_id": "s"}}),
     ] {
-        assert_eq!(check(params.clone()).unwrap(), Parcel::Whole, "{params}");
+        assert_eq!(check(params.clone()).unwrap(), SendContents::Whole, "{params}");
     }
 }
 
 #[test]
 fn a_container_is_taken_apart_by_devices() {
-    let Parcel::Copies { recipient, own } = check(container()).unwrap() else { panic!("copies") };
+    let SendContents::Copies { recipient, own } = check(container()).unwrap() else { panic!("copies") };
     let devices = |copies: &[DeviceCopy]| copies.iter().map(|copy| copy.device_id.clone()).collect::<Vec<_>>();
     assert_eq!((devices(&recipient), devices(&own)), (vec!["d-1".into(), "d-2".into()], vec!["d-1".into()]));
     // The envelope stays the text that came.
@@ -156,7 +156,7 @@ fn a_message_looks_on_the_wire_as_clients_read_it() {
 }
 
 #[test]
-fn the_largest_messages_fit_the_frames_that_the_published_client_hears() {
+fn the_largest_messages_fit_the_frames_that_the_published_client_accepts() {
     let label = "a".repeat(63);
     let longest = aid(&format!("{label}.{label}.{label}.{}", &label[..61]));
     let message = |payload: usize| Message {

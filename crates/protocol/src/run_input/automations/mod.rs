@@ -50,20 +50,7 @@ pub enum AutomationStatus {
     Disabled,
 }
 
-impl AutomationStatus {
-    pub const ALL: [Self; 2] = [Self::Active, Self::Disabled];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Disabled => "disabled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-}
+enum_words!(AutomationStatus { Active => "active", Disabled => "disabled" });
 
 /// Why an automation is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -77,21 +64,11 @@ pub enum DisabledReason {
     UnknownZone,
 }
 
-impl DisabledReason {
-    pub const ALL: [Self; 3] = [Self::Requested, Self::RepeatedFailure, Self::UnknownZone];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Requested => "requested",
-            Self::RepeatedFailure => "repeated-failure",
-            Self::UnknownZone => "unknown-zone",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|reason| reason.as_str() == text)
-    }
-}
+enum_words!(DisabledReason {
+    Requested => "requested",
+    RepeatedFailure => "repeated-failure",
+    UnknownZone => "unknown-zone",
+});
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
@@ -342,18 +319,7 @@ pub enum StartTrigger {
     Request,
 }
 
-impl StartTrigger {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Schedule => "schedule",
-            Self::Request => "request",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Schedule, Self::Request].into_iter().find(|trigger| trigger.as_str() == text)
-    }
-}
+enum_words!(StartTrigger { Schedule => "schedule", Request => "request" });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -369,25 +335,16 @@ pub enum StartStatus {
     Cancelled,
 }
 
+enum_words!(StartStatus {
+    Starting => "starting",
+    Running => "running",
+    Completed => "completed",
+    Failed => "failed",
+    Blocked => "blocked",
+    Cancelled => "cancelled",
+});
+
 impl StartStatus {
-    pub const ALL: [Self; 6] =
-        [Self::Starting, Self::Running, Self::Completed, Self::Failed, Self::Blocked, Self::Cancelled];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Blocked => "blocked",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
-    }
-
     /// How the run of a command in this state has ended. `None` if it has not.
     pub fn of_command(state: CommandState) -> Option<Self> {
         match state {

@@ -281,9 +281,12 @@ fn is_end(stored: Option<&Terminal>, replayed: Option<&ReplayedEnd>) -> bool {
         (Some(stored), Some(end)) => {
             let facts = &end.facts;
             let source_fits = stored.source == "runner" || end.source.as_deref() == Some(stored.source.as_str());
+            // An older release did not know the rule that it received.
+            let rule_fits = stored.rule.is_none() || stored.rule == facts.rule;
             (stored.status, stored.failure_kind, &stored.message) == (facts.status, facts.failure_kind, &facts.message)
                 && (stored.seq, stored.at) == (end.seq, end.at)
                 && source_fits
+                && rule_fits
         }
         _ => false,
     }

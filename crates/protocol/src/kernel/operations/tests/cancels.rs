@@ -14,7 +14,7 @@ fn what_no_runner_has_touched_ends_at_once() {
 }
 
 #[test]
-fn what_a_live_runner_works_on_is_flagged_and_ends_when_the_runner_says_so() {
+fn a_command_of_a_live_runner_is_flagged_and_ends_when_the_runner_ends_it() {
     let mut scene = Scene::new();
     let run = scene.run();
     let turn = scene.turn(run);

@@ -64,7 +64,7 @@ fn a_steer_that_was_delivered_keeps_its_own_end() {
 }
 
 #[test]
-fn in_one_batch_a_steer_may_still_be_ended_after_its_turn_but_says_nothing_more() {
+fn in_one_batch_a_steer_may_still_be_ended_after_its_turn_but_sends_no_message() {
     let mut scene = Scene::new();
     let run = scene.run();
     let turn = scene.turn(run);

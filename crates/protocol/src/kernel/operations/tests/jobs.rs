@@ -1,7 +1,7 @@
 //! Runner jobs: tried again a bounded number of times, then given up; standing ones start again.
 
 use super::*;
-use crate::limits::JOB_ATTEMPTS_MAX;
+use crate::{kernel::cluster_launching::DEADLINE_EXCEEDED, limits::JOB_ATTEMPTS_MAX};
 
 #[test]
 fn a_job_that_keeps_failing_is_given_up_with_its_work() {
@@ -18,12 +18,14 @@ fn a_job_that_keeps_failing_is_given_up_with_its_work() {
     for command in [turn, next] {
         assert_eq!(scene.state(run, command), CommandState::Failed);
         assert_eq!(scene.failure_kind(run, command), Some(FailureKind::InfraFailed));
+        let end = scene.command(run, command).terminal.as_ref().expect("an end");
+        assert_eq!(end.rule, Some(crate::Rule::RunnerStarts));
     }
     assert_eq!(scene.status(run), RunStatus::Pending, "the run can be tried with another command");
 }
 
 #[test]
-fn a_job_that_finds_no_storage_is_not_tried_again_and_its_command_says_why() {
+fn a_job_that_finds_no_storage_is_not_tried_again_and_its_command_has_the_reason() {
     let mut scene = Scene::new();
     let run = scene.run();
     let turn = scene.turn(run);
@@ -323,6 +325,77 @@ fn a_start_after_which_nothing_is_left_counts() {
     scene.append(run, vec![ends(turn, "completed")]).unwrap();
     assert_eq!(scene.finish_job(run, job, JobEnd::Returned), JobPhase::Succeeded);
     assert_eq!(scene.rows(run).jobs[&job].attempt, 1);
+}
+
+#[test]
+fn a_queue_that_never_drains_is_given_up_only_if_a_turn_exceeds_the_time_limit() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let mut turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    for _ in 0..=JOB_ATTEMPTS_MAX {
+        scene.claim(run, "runner");
+        let next = scene.turn(run);
+        scene.append(run, vec![ends(turn, "completed")]).unwrap();
+        assert_eq!(scene.finish_job(run, job, JobEnd::Overdue), JobPhase::Pending);
+        assert_eq!(scene.rows(run).jobs[&job].attempt, 0, "the starts are counted from zero again");
+        turn = next;
+        scene.advance_ms(1);
+        scene.take_job(run, job);
+    }
+    for started in 1..JOB_ATTEMPTS_MAX {
+        scene.claim(run, "runner");
+        scene.work(run, turn);
+        assert_eq!(scene.finish_job(run, job, JobEnd::Overdue), JobPhase::Pending);
+        assert_eq!(scene.rows(run).jobs[&job].attempt, started, "no command has ended in this start");
+        scene.advance_ms(1);
+        scene.take_job(run, job);
+    }
+    assert_eq!(scene.finish_job(run, job, JobEnd::Overdue), JobPhase::Failed);
+    let end = scene.command(run, turn).terminal.as_ref().expect("an end");
+    assert_eq!(end.rule, Some(crate::Rule::RunnerStarts));
+}
+
+#[test]
+fn a_start_whose_time_limit_is_over_when_nothing_is_left_has_succeeded() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    let job = scene.running_job(run, false);
+    scene.claim(run, "runner");
+    scene.append(run, vec![ends(turn, "completed")]).unwrap();
+    assert_eq!(scene.finish_job(run, job, JobEnd::Overdue), JobPhase::Succeeded);
+    assert_eq!(scene.rows(run).jobs[&job].attempt, 1);
+    assert_eq!(scene.facts(EventType::BackendStatus), Vec::<Value>::new());
+}
+
+#[test]
+fn a_start_whose_time_limit_is_over_counts_although_its_runner_released_its_run_and_is_lost() {
+    let mut scene = Scene::new();
+    let run = scene.run();
+    let turn = scene.turn(run);
+    scene.advance_ms(1);
+    let job = scene.running_job(run, false);
+    scene.desk.run_mut(run).jobs.get_mut(&job).unwrap().launcher = Launcher::Kubernetes;
+    for started in 1..=JOB_ATTEMPTS_MAX {
+        scene.claim(run, "runner");
+        scene.work(run, turn);
+        let release = scene.patch(run, true, false);
+        scene.apply(run, release).unwrap();
+        let heartbeat_at = scene.rows(run).jobs[&job].heartbeat_at;
+        let (owner, summary) = ("launcher".to_owned(), json!({"status": "lost", "reason": DEADLINE_EXCEEDED}));
+        let summary = RawJson::of(&summary);
+        let op = FinishJobOp { runner_job_id: job, owner, end: JobEnd::Lost, heartbeat_at, summary };
+        scene.apply(run, Op::FinishJob(op)).unwrap();
+        let ended = &scene.rows(run).jobs[&job];
+        assert_eq!((ended.attempt, &ended.terminal_summary.to_value()["status"]), (started, &json!("released")));
+        if started < JOB_ATTEMPTS_MAX {
+            assert_eq!(ended.phase, JobPhase::Pending);
+            scene.advance_ms(1);
+            scene.take_job(run, job);
+        }
+    }
+    assert_eq!(scene.rows(run).jobs[&job].phase, JobPhase::Failed);
 }
 
 /// A standing job that a runner elsewhere has claimed.

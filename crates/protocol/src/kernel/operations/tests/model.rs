@@ -25,6 +25,7 @@ fn setting() -> Setting {
         servers: 1,
         second_turn: false,
         cancels: false,
+        has_time_limit: false,
     }
 }
 
@@ -56,6 +57,12 @@ fn every_state_with_runners_that_outlive_their_server_can_reach_an_end() {
 #[test]
 fn every_state_of_a_standing_job_can_reach_an_end() {
     check(Setting { standing: true, second_turn: true, ..setting() });
+}
+
+#[test]
+fn every_state_of_a_standing_job_with_a_time_limit_can_reach_an_end() {
+    let limited = Setting { launcher: Launcher::Kubernetes, has_time_limit: true, ..setting() };
+    check(Setting { standing: true, second_turn: true, ..limited });
 }
 
 /// The rules before launchers kept track of what they run: a heartbeat vouched for every row of its owner.

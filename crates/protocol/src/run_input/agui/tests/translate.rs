@@ -385,7 +385,7 @@ fn a_question_ends_the_run_and_the_run_that_answers_goes_on_from_there() {
 }
 
 #[test]
-fn a_call_that_is_asked_about_before_it_starts_is_announced_with_the_question() {
+fn a_call_with_a_request_before_its_start_is_announced_with_the_request() {
     let (kind, mut asked) = opened(1, Some("t"));
     asked["toolName"] = json!("rm");
     asked["editable"] = json!({"arguments": {"path": "a"}, "schema": {"type": "object"}});

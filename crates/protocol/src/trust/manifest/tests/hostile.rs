@@ -163,7 +163,7 @@ fn a_schema_that_is_referenced_often_is_not_compared_without_end() {
 }
 
 #[test]
-fn branches_that_must_be_kept_apart_are_so_within_the_budget() {
+fn branches_that_must_stay_apart_are_so_within_the_budget() {
     let constants = |count: usize| (0..count).map(|n| json!({"const": n})).collect::<Value>();
     let schema = |count: usize| json!({"type": "object", "properties": {"a": {"oneOf": constants(count)}}});
     assert!(!compare(&taking(schema(20)), &taking(schema(40))).breaking);

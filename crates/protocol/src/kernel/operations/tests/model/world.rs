@@ -33,6 +33,8 @@ pub(super) struct Setting {
     pub second_turn: bool,
     /// The client cancels the first turn at some time.
     pub cancels: bool,
+    /// A cluster ends a runner whose time limit is over.
+    pub has_time_limit: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +67,7 @@ pub(super) enum Action {
     RunnerClaims(Whose, Answer),
     RunnerWorks(Whose, Answer),
     RunnerDies(Whose),
+    RunnerExceedsLimit(Whose),
     SweepLease,
     SweeperLooks(usize),
     SweeperAbandons,
@@ -88,7 +91,9 @@ impl Action {
             | RunnerClaims(_, answer)
             | RunnerWorks(_, answer) => answer == Received,
             RecoverClaim(_) | SweepLease | SweeperLooks(_) | SweeperAbandons | TimePasses => true,
-            RunnerDies(_) | TimePassesUnheard | ServerCrashes(_) | Cancel | SubmitSecond => false,
+            RunnerDies(_) | RunnerExceedsLimit(_) | TimePassesUnheard | ServerCrashes(_) | Cancel | SubmitSecond => {
+                false
+            }
         }
     }
 }
@@ -184,7 +189,7 @@ impl World {
         for whose in runners {
             actions.extend([Received, Lost].map(|answer| RunnerClaims(whose, answer)));
             actions.extend([Received, Lost].map(|answer| RunnerWorks(whose, answer)));
-            actions.push(RunnerDies(whose));
+            actions.extend([RunnerDies(whose), RunnerExceedsLimit(whose)]);
         }
         actions
     }
@@ -203,6 +208,9 @@ impl World {
             RunnerClaims(whose, answer) => next.runner_claims(whose, answer),
             RunnerWorks(whose, answer) => next.runner_works(whose, answer),
             RunnerDies(whose) => next.runner(whose).is_some() && next.runner_ends(whose, JobEnd::Failed),
+            RunnerExceedsLimit(whose) => {
+                self.setting.has_time_limit && next.runner(whose).is_some() && next.runner_ends(whose, JobEnd::Overdue)
+            }
             SweepLease => next.sweep_lease(),
             SweeperLooks(server) => next.sweeper_looks(server),
             SweeperAbandons => next.sweeper_abandons(),

@@ -42,6 +42,8 @@ impl World {
             self.may_cancel.into(),
             self.may_submit.into(),
         ];
+        let has_advanced = self.scene.desk.session.ended_at.is_some_and(|at| at >= job.updated_at);
+        key.push((self.setting.has_time_limit && has_advanced).into());
         key.extend(
             rows.lease.as_deref().map_or([0, 0, 0], |lease| {
                 [1 + u8::from(lease.is_live(now)), lease.ended.into(), lease.expired.into()]
