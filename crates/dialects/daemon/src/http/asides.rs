@@ -16,7 +16,7 @@ use ostler_server::{
     routes,
 };
 
-use super::callers::ClientId;
+use super::callers::SessionRequest;
 use crate::service;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -31,10 +31,7 @@ pub(super) fn routes() -> ApiRouter<App> {
     params(("sessionId" = String, Path)),
     responses((status = 200, body = SessionRecap), (status = "4XX", body = DaemonProblem)))]
 async fn recap(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    ClientId(client): ClientId,
-    At(session_id): At<String>,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
 ) -> Result<Json<SessionRecap>, Refusal> {
     Ok(Json(service::asides::recap(&app, &caller, &session_id, client.as_deref()).await?))
 }
@@ -47,10 +44,7 @@ async fn recap(
     params(("sessionId" = String, Path)), request_body = AskBtw,
     responses((status = 200, body = BtwAnswer), (status = "4XX", body = DaemonProblem)))]
 async fn btw(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    ClientId(client): ClientId,
-    At(session_id): At<String>,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     Body(request): Body<AskBtw>,
 ) -> Result<Json<BtwAnswer>, Refusal> {
     Ok(Json(service::asides::btw(&app, &caller, &session_id, client.as_deref(), &request).await?))

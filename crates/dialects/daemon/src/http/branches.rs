@@ -1,6 +1,6 @@
 //! `/session/{sessionId}/branch`: continue a conversation in another session.
 
-use axum::{Json, extract::State};
+use axum::Json;
 use http::StatusCode;
 use ostler_protocol::daemon::{
     branches::{BranchSession, BranchedSession},
@@ -8,15 +8,11 @@ use ostler_protocol::daemon::{
 };
 use ostler_server::{
     app::App,
-    net::{
-        api_router::ApiRouter,
-        extract::{At, Caller, OptionalBody},
-        problem::Refusal,
-    },
+    net::{api_router::ApiRouter, extract::OptionalBody, problem::Refusal},
     routes,
 };
 
-use super::callers::ClientId;
+use super::callers::SessionRequest;
 use crate::service;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -28,10 +24,7 @@ pub(super) fn routes() -> ApiRouter<App> {
     params(("sessionId" = String, Path)), request_body = BranchSession,
     responses((status = 201, body = BranchedSession), (status = "4XX", body = DaemonProblem)))]
 async fn branch(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     OptionalBody(request): OptionalBody<BranchSession>,
 ) -> Result<(StatusCode, Json<BranchedSession>), Refusal> {
     let branched = service::branches::create(&app, &caller, &session_id, client.as_deref(), &request).await?;

@@ -9,7 +9,11 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     auth::Principal,
-    net::{extract::Caller, gate::bearer, problem::Refusal},
+    net::{
+        extract::{At, Caller},
+        gate::bearer,
+        problem::Refusal,
+    },
 };
 
 /// The client that a request names, in the form that ids have. Whether it is registered is checked by the services.
@@ -40,5 +44,43 @@ impl FromRequestParts<App> for Strict {
             return Ok(Self(caller));
         }
         Err(Failure::rule(Rule::TokenRequired, "this needs a token, also from this machine").into())
+    }
+}
+
+/// A request about the session in its path.
+pub(crate) struct SessionRequest {
+    pub app: App,
+    pub caller: Principal,
+    pub session_id: String,
+    pub client: Option<String>,
+}
+
+impl FromRequestParts<App> for SessionRequest {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let Caller(caller) = Caller::from_request_parts(parts, app).await?;
+        let At(session_id) = At::<String>::from_request_parts(parts, app).await?;
+        let ClientId(client) = ClientId::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), caller, session_id, client })
+    }
+}
+
+/// A request of a caller with a token, about the thing of the workspace that its path names: an extension, an MCP server.
+pub(crate) struct StrictRequest {
+    pub app: App,
+    pub caller: Principal,
+    pub client: Option<String>,
+    pub name: String,
+}
+
+impl FromRequestParts<App> for StrictRequest {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+        let Strict(caller) = Strict::from_request_parts(parts, app).await?;
+        let ClientId(client) = ClientId::from_request_parts(parts, app).await?;
+        let At(name) = At::<String>::from_request_parts(parts, app).await?;
+        Ok(Self { app: app.clone(), caller, client, name })
     }
 }

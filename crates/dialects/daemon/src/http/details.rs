@@ -18,7 +18,7 @@ use ostler_server::{
     routes,
 };
 
-use super::callers::{ClientId, Strict};
+use super::callers::{ClientId, SessionRequest, Strict};
 use crate::service;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -88,10 +88,7 @@ async fn cancel_task(
     params(("sessionId" = String, Path)), request_body = SetModel,
     responses((status = 200, body = ModelSet), (status = "4XX", body = DaemonProblem)))]
 async fn set_model(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    ClientId(client): ClientId,
-    At(session_id): At<String>,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     Body(request): Body<SetModel>,
 ) -> Result<Json<ModelSet>, Refusal> {
     let (client, model_id) = (client.as_deref(), request.model_id.as_deref());
@@ -103,10 +100,7 @@ async fn set_model(
     params(("sessionId" = String, Path)), request_body = SetLanguage,
     responses((status = 200, body = LanguageSet), (status = "4XX", body = DaemonProblem)))]
 async fn set_language(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    ClientId(client): ClientId,
-    At(session_id): At<String>,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     Body(request): Body<SetLanguage>,
 ) -> Result<Json<LanguageSet>, Refusal> {
     Ok(Json(service::languages::set(&app, &caller, &session_id, client.as_deref(), &request).await?))

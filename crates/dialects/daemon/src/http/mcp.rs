@@ -18,7 +18,7 @@ use ostler_server::{
     routes,
 };
 
-use super::callers::{ClientId, Strict};
+use super::callers::{ClientId, Strict, StrictRequest};
 use crate::service;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -59,10 +59,7 @@ async fn tools(
     params(("server" = String, Path), ("entryIndex" = Option<String>, Query, description = "The index of one connection, or `*` for all.")),
     responses((status = 200, body = McpRestarted), (status = "4XX", body = DaemonProblem), (status = 502, body = DaemonProblem)))]
 async fn restart(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(server): At<String>,
+    StrictRequest { app, caller, client, name: server }: StrictRequest,
     Params(query): Params<RestartQuery>,
 ) -> Result<Json<McpRestarted>, Refusal> {
     Ok(Json(service::mcp_changes::restart(&app, &caller, client, &server, &query).await?))
@@ -73,10 +70,7 @@ async fn restart(
     params(("server" = String, Path)),
     responses((status = 200, body = McpManaged), (status = "4XX", body = DaemonProblem)))]
 async fn enable(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(server): At<String>,
+    StrictRequest { app, caller, client, name: server }: StrictRequest,
 ) -> Result<Json<McpManaged>, Refusal> {
     let action = McpManageAction::Enable;
     Ok(Json(service::mcp_changes::manage(&app, &caller, client, &server, action).await?))
@@ -87,10 +81,7 @@ async fn enable(
     params(("server" = String, Path)),
     responses((status = 200, body = McpManaged), (status = "4XX", body = DaemonProblem)))]
 async fn disable(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(server): At<String>,
+    StrictRequest { app, caller, client, name: server }: StrictRequest,
 ) -> Result<Json<McpManaged>, Refusal> {
     let action = McpManageAction::Disable;
     Ok(Json(service::mcp_changes::manage(&app, &caller, client, &server, action).await?))
@@ -101,10 +92,7 @@ async fn disable(
     params(("server" = String, Path)),
     responses((status = 200, body = McpManaged), (status = "4XX", body = DaemonProblem)))]
 async fn authenticate(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(server): At<String>,
+    StrictRequest { app, caller, client, name: server }: StrictRequest,
 ) -> Result<Json<McpManaged>, Refusal> {
     let action = McpManageAction::Authenticate;
     Ok(Json(service::mcp_changes::manage(&app, &caller, client, &server, action).await?))
@@ -115,10 +103,7 @@ async fn authenticate(
     params(("server" = String, Path)),
     responses((status = 200, body = McpManaged), (status = "4XX", body = DaemonProblem)))]
 async fn clear_auth(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(server): At<String>,
+    StrictRequest { app, caller, client, name: server }: StrictRequest,
 ) -> Result<Json<McpManaged>, Refusal> {
     let action = McpManageAction::ClearAuth;
     Ok(Json(service::mcp_changes::manage(&app, &caller, client, &server, action).await?))
@@ -141,12 +126,7 @@ async fn add(
 #[utoipa::path(delete, path = "/workspace/mcp/servers/{name}", tag = "daemon", security(("token" = ["provide"])),
     params(("name" = String, Path)),
     responses((status = 200, body = McpServerRemoved), (status = "4XX", body = DaemonProblem)))]
-async fn remove(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
-) -> Result<Json<McpServerRemoved>, Refusal> {
+async fn remove(StrictRequest { app, caller, client, name }: StrictRequest) -> Result<Json<McpServerRemoved>, Refusal> {
     Ok(Json(service::mcp_runtime::remove(&app, &caller, client, &name).await?))
 }
 
@@ -155,10 +135,7 @@ async fn remove(
     params(("name" = String, Path)), request_body = ToggleTool,
     responses((status = 200, body = ToolToggled), (status = "4XX", body = DaemonProblem)))]
 async fn toggle_tool(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
+    StrictRequest { app, caller, client, name }: StrictRequest,
     Body(request): Body<ToggleTool>,
 ) -> Result<Json<ToolToggled>, Refusal> {
     Ok(Json(service::tools::toggle(&app, &caller, client, &name, &request).await?))

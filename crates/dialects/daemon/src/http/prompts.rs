@@ -4,7 +4,6 @@ use std::convert::Infallible;
 
 use axum::{
     body::{Body as AxumBody, Bytes},
-    extract::State,
     response::Response,
 };
 use futures_util::stream;
@@ -18,15 +17,11 @@ use ostler_protocol::{
 };
 use ostler_server::{
     app::App,
-    net::{
-        api_router::ApiRouter,
-        extract::{At, Body, Caller},
-        problem::Refusal,
-    },
+    net::{api_router::ApiRouter, extract::Body, problem::Refusal},
     routes,
 };
 
-use super::callers::ClientId;
+use super::callers::SessionRequest;
 use crate::{replies::PendingReply, service};
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -40,10 +35,7 @@ pub(super) fn routes() -> ApiRouter<App> {
     params(("sessionId" = String, Path)), request_body = SubmitPrompt,
     responses((status = 202, body = PromptAccepted), (status = "4XX", body = DaemonProblem)))]
 async fn submit(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     Body(request): Body<SubmitPrompt>,
 ) -> Result<Response, Refusal> {
     let (accepted, pending) = service::prompts::submit(&app, &caller, &session_id, client.as_deref(), &request).await?;
@@ -69,12 +61,7 @@ fn accepted_response(accepted: &PromptAccepted, pending: PendingReply) -> Respon
 #[utoipa::path(post, path = "/session/{sessionId}/cancel", tag = "daemon", security(("token" = ["submit"])),
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = "4XX", body = DaemonProblem)))]
-async fn cancel(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
-) -> Result<StatusCode, Refusal> {
+async fn cancel(SessionRequest { app, caller, session_id, client }: SessionRequest) -> Result<StatusCode, Refusal> {
     service::prompts::cancel(&app, &caller, &session_id, client.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -19,7 +19,7 @@ use ostler_server::{
     routes,
 };
 
-use super::callers::ClientId;
+use super::callers::{ClientId, SessionRequest};
 use crate::service;
 
 pub(super) fn routes() -> ApiRouter<App> {
@@ -53,10 +53,7 @@ async fn create(
     params(("sessionId" = String, Path)), request_body = RestoreSession,
     responses((status = 200, body = RestoredSession), (status = "4XX", body = DaemonProblem)))]
 async fn load(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     OptionalBody(request): OptionalBody<RestoreSession>,
 ) -> Result<Json<RestoredSession>, Refusal> {
     Ok(Json(service::sessions::load(&app, &caller, &session_id, client.as_deref(), &request).await?))
@@ -67,10 +64,7 @@ async fn load(
     params(("sessionId" = String, Path)), request_body = RestoreSession,
     responses((status = 200, body = RestoredSession), (status = "4XX", body = DaemonProblem)))]
 async fn resume(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     OptionalBody(request): OptionalBody<RestoreSession>,
 ) -> Result<Json<RestoredSession>, Refusal> {
     Ok(Json(service::sessions::resume(&app, &caller, &session_id, client.as_deref(), &request).await?))
@@ -94,10 +88,7 @@ async fn list(
     params(("sessionId" = String, Path)), request_body = UpdateMetadata,
     responses((status = 200, body = SessionMetadata), (status = "4XX", body = DaemonProblem)))]
 async fn update_metadata(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
     Body(request): Body<UpdateMetadata>,
 ) -> Result<Json<SessionMetadata>, Refusal> {
     let updated = service::sessions::update_metadata(&app, &caller, &session_id, client.as_deref(), &request).await?;
@@ -109,10 +100,7 @@ async fn update_metadata(
     params(("sessionId" = String, Path)),
     responses((status = 200, body = SessionHeartbeat), (status = "4XX", body = DaemonProblem)))]
 async fn heartbeat(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
+    SessionRequest { app, caller, session_id, client }: SessionRequest,
 ) -> Result<Json<SessionHeartbeat>, Refusal> {
     Ok(Json(service::sessions::heartbeat(&app, &caller, &session_id, client.as_deref()).await?))
 }
@@ -121,12 +109,7 @@ async fn heartbeat(
 #[utoipa::path(delete, path = "/session/{sessionId}", tag = "daemon", security(("token" = ["submit"])),
     params(("sessionId" = String, Path)),
     responses((status = 204), (status = "4XX", body = DaemonProblem)))]
-async fn close(
-    State(app): State<App>,
-    Caller(caller): Caller,
-    At(session_id): At<String>,
-    ClientId(client): ClientId,
-) -> Result<StatusCode, Refusal> {
+async fn close(SessionRequest { app, caller, session_id, client }: SessionRequest) -> Result<StatusCode, Refusal> {
     service::sessions::close(&app, &caller, &session_id, client.as_deref()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

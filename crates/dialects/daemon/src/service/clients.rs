@@ -21,8 +21,6 @@ use crate::state::DaemonState;
 const CLIENTS_MAX: u32 = 200;
 /// The time of a client's last request is stored this often within the time after which the client counts as absent.
 const SEEN_WRITES: u64 = 4;
-/// How often a client is read again that another request has changed concurrently.
-const SEEN_ATTEMPTS_MAX: u32 = 3;
 
 /// Registers a client in the session and returns its id. Of too many clients, those that were not seen for longest are unregistered,
 /// first those that have left.
@@ -80,7 +78,9 @@ pub(super) async fn seen_again(app: &App, client: &DaemonClient) -> Result<(), F
 
 /// Records that the client was seen. A client that had left votes again on later requests. False if it is not registered.
 async fn record_seen(app: &App, client_id: &str) -> Result<bool, Failure> {
-    for _ in 0..SEEN_ATTEMPTS_MAX {
+    let mut attempts = app.attempts(|| Failure::new(FailureKind::Overloaded, "the client was changed too often"));
+    // Its request is not rejected if other requests change the row each time: they record that it was seen, too.
+    while attempts.start_next().is_ok() {
         let Some(client) = store::daemon::clients::get(&app.db, client_id).await? else { return Ok(false) };
         let is_recorded = match client.left_at {
             Some(_) => {
@@ -93,7 +93,7 @@ async fn record_seen(app: &App, client_id: &str) -> Result<bool, Failure> {
             return Ok(true);
         }
     }
-    Ok(store::daemon::clients::get(&app.db, client_id).await?.is_some())
+    Ok(true)
 }
 
 /// Whether the stored time of a client's last request is recent enough.

@@ -84,7 +84,7 @@ fn variables(environment: &Environment, redactor: &Redactor) -> Vec<EnvironmentC
     cells
 }
 
-/// The host and port of a URL. `None` if they cannot be told apart from the rest for certain.
+/// The host and port of a URL. `None` if they cannot be separated from the rest for certain.
 fn address(url: &str) -> Option<String> {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     // First the credentials: a password may contain what otherwise ends an address.

@@ -55,11 +55,5 @@ async fn erase(app: &App, id: SessionId) -> Result<(), Failure> {
 
 async fn finish(app: &App, session: &Session) -> Result<(), Failure> {
     app.forget_session(session.session);
-    if store::retention::is_held(&app.db, session.session).await? {
-        return Ok(());
-    }
-    session_storage::clear(app, session).await?;
-    store::kernel::erasures::finish(&app.db, session).await?;
-    app.forget_session(session.session);
-    Ok(())
+    session_storage::finish_erasure(app, session).await
 }

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_is_asked_for_its_version_without_the_environment() {
+    async fn the_version_of_a_program_is_read_without_the_environment() {
         let folder = tempfile::tempdir().unwrap();
         let path = || Some(folder.path().as_os_str().to_owned());
         program(folder.path(), "echo git version 9 in $(/bin/pwd) with home \"[$HOME]\"");

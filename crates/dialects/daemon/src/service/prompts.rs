@@ -26,7 +26,7 @@ use ostler_protocol::{
 use ostler_server::{
     app::App,
     auth::Principal,
-    service::{commands::Said, provider_profiles, runs, session_storage},
+    service::{commands::SubmittedMessage, provider_profiles, runs, session_storage},
 };
 use ostler_store::{self as store, lane::AttachedRows};
 use serde_json::{Value, json};
@@ -149,7 +149,10 @@ async fn turn(
     let admitted = runs::admit(app, caller, &request).await?;
     provider_profiles::check_ready(app, &admitted.tenant_id, &admitted.backend_profile).await?;
     let message_id = format!("msg_{}", app.ids.body().simple());
-    let message = Said { origin: client.map(str::to_owned), ..Said::new(message_id, prompt.content.clone()) };
+    let message = SubmittedMessage {
+        origin: client.map(str::to_owned),
+        ..SubmittedMessage::new(message_id, prompt.content.clone())
+    };
     let (session, hash) = ((open.session.clone(), false), canonical_hash(&prompt.payload.to_value()));
     runs::create_op(app, caller, &request, &admitted, &hash, &session, Some(message)).map(Box::new)
 }

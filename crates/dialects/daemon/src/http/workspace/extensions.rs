@@ -19,7 +19,7 @@ use ostler_server::{
 };
 
 use crate::{
-    http::callers::{ClientId, Strict},
+    http::callers::{ClientId, Strict, StrictRequest},
     service,
 };
 
@@ -85,10 +85,7 @@ async fn refresh(
     params(("name" = String, Path)), request_body = ExtensionScope,
     responses((status = 202, body = ExtensionAccepted), (status = "4XX", body = DaemonProblem)))]
 async fn enable(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
+    StrictRequest { app, caller, client, name }: StrictRequest,
     Body(scope): Body<ExtensionScope>,
 ) -> Accepted {
     let change = ("enable", "enabled");
@@ -101,10 +98,7 @@ async fn enable(
     params(("name" = String, Path)), request_body = ExtensionScope,
     responses((status = 202, body = ExtensionAccepted), (status = "4XX", body = DaemonProblem)))]
 async fn disable(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
+    StrictRequest { app, caller, client, name }: StrictRequest,
     Body(scope): Body<ExtensionScope>,
 ) -> Accepted {
     let change = ("disable", "disabled");
@@ -116,12 +110,7 @@ async fn disable(
 #[utoipa::path(post, path = "/workspace/extensions/{name}/update", tag = "daemon", security(("token" = ["provide"])),
     params(("name" = String, Path)),
     responses((status = 202, body = ExtensionAccepted), (status = "4XX", body = DaemonProblem)))]
-async fn update(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
-) -> Accepted {
+async fn update(StrictRequest { app, caller, client, name }: StrictRequest) -> Accepted {
     let accepted = service::extensions::change(&app, &caller, client, ("update", "updated"), &name, None).await?;
     Ok((StatusCode::ACCEPTED, Json(accepted)))
 }
@@ -130,12 +119,7 @@ async fn update(
 #[utoipa::path(delete, path = "/workspace/extensions/{name}", tag = "daemon", security(("token" = ["provide"])),
     params(("name" = String, Path)),
     responses((status = 202, body = ExtensionAccepted), (status = "4XX", body = DaemonProblem)))]
-async fn uninstall(
-    State(app): State<App>,
-    Strict(caller): Strict,
-    ClientId(client): ClientId,
-    At(name): At<String>,
-) -> Accepted {
+async fn uninstall(StrictRequest { app, caller, client, name }: StrictRequest) -> Accepted {
     let change = ("uninstall", "uninstalled");
     let accepted = service::extensions::change(&app, &caller, client, change, &name, None).await?;
     Ok((StatusCode::ACCEPTED, Json(accepted)))

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_too_far_behind_is_told_where_the_frames_begin() {
+    fn a_client_too_far_behind_receives_where_the_frames_begin() {
         let gap = |last_delivered_id, earliest_available_id| {
             Some(Resync::RingEvicted { last_delivered_id, earliest_available_id })
         };
