@@ -4,8 +4,7 @@
 use ostler_protocol::{
     Failure, FailureKind, Rule,
     failures::{MORE_PROBLEMS, PROBLEMS, PROBLEMS_MAX, RULE},
-    ids::RunId,
-    kernel::{provider_profiles::AgentConfig, results::RunResult, runner_jobs::NOT_FINISHED},
+    kernel::{provider_profiles::AgentConfig, results::RunResult},
     redaction::Redactor,
 };
 
@@ -15,15 +14,8 @@ use crate::terminal::{
     shell_words::{flag, quoted},
 };
 
-/// Parts of the messages about a profile without a usable credential.
-const NO_CREDENTIAL: [&str; 6] = [
-    "the provider asks for a key, and the profile has none",
-    "the agent asks for a login that the profile does not give it",
-    "Missing environment variable",
-    "auth.json has no OPENAI_API_KEY",
-    "the profile's key has unprintable characters",
-    "the credential of the profile ",
-];
+/// The page about the credentials of profiles.
+const CREDENTIAL_PAGE: &str = "docs/provider-profiles.md";
 
 /// The key under which a failure carries a hint of its own.
 const HINT: &str = "hint";
@@ -123,11 +115,6 @@ pub(crate) fn hint_of(failure: &Failure) -> Option<String> {
 
 /// The hint of the failure's rule. Without a rule, or if it fits every rule, the hint of its kind.
 fn general(failure: &Failure) -> Option<&'static str> {
-    if failure.message.contains("invalid peer certificate") {
-        return Some(
-            "the server responds, but its certificate is not trusted here: set SSL_CERT_FILE to its authority's certificate, in PEM",
-        );
-    }
     match failure.broken_rule() {
         Some(rule) => rule.hint(failure.kind).or_else(|| fits_every_rule(failure.kind).then(|| hint(failure.kind))),
         None => Some(hint(failure.kind)),
@@ -217,6 +204,11 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
     if kind == FailureKind::Cancelled && result.command_id.is_none() {
         return "the run had no turn that could be repeated; `ostler run` starts another one".to_owned();
     }
+    let profile = NamedProfile { name: &result.backend_profile, tenant_id: result.profile_tenant_id.as_deref() };
+    let run = result.run_id;
+    if let Some(hint) = result.rule.and_then(|rule| hint_of_rule(rule, kind, &profile)) {
+        return hint.replace(" RUN`", &format!(" {run}`"));
+    }
     if kind == FailureKind::SchemaInvalid {
         // The scripted backend rejects nothing but scripts.
         let hint = match AgentConfig::of_profile(&result.backend_profile) {
@@ -225,19 +217,10 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         };
         return hint.to_owned();
     }
-    let profile = NamedProfile { name: &result.backend_profile, tenant_id: result.profile_tenant_id.as_deref() };
     if kind == FailureKind::SecretUnavailable {
-        return secret_hint(result.blocker.as_deref().unwrap_or_default(), &profile);
-    }
-    if let Some(hint) = result.blocker.as_deref().filter(|_| kind == FailureKind::InfraFailed).and_then(install_hint) {
-        return hint.to_owned();
-    }
-    let run = result.run_id;
-    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| program_hint(blocker, &profile)) {
-        return hint;
-    }
-    if let Some(hint) = result.blocker.as_deref().and_then(|blocker| runner_hint(blocker, run)) {
-        return hint;
+        // The message may name the command already, with everything that the profile lacks.
+        let page = credential_page(profile.name);
+        return format!("{page} shows what to write and store; `--profile scripted` needs neither");
     }
     let hint = profile.fill(hint(kind));
     ["result", "trace", "retry"]
@@ -245,30 +228,23 @@ pub(crate) fn hint_about(kind: FailureKind, result: &RunResult) -> String {
         .fold(hint, |hint, verb| hint.replace(&format!("`ostler {verb}`"), &format!("`ostler {verb} {run}`")))
 }
 
-/// What to do about a turn that lacks a secret: of its profile, or of its repository or tools.
-fn secret_hint(message: &str, profile: &NamedProfile<'_>) -> String {
-    if let Some(hint) = secret_rule(message).and_then(|rule| rule.hint(FailureKind::SecretUnavailable)) {
-        return profile.fill(hint);
-    }
-    let page = if profile.name == "model" { "docs/model.md" } else { "docs/provider-profiles.md" };
-    if profile.name.is_empty() || !NO_CREDENTIAL.iter().any(|words| message.contains(words)) {
-        // The message may name the command already, with everything that the profile lacks.
-        return format!("{page} shows what to write and store; `--profile scripted` needs neither");
-    }
-    profile.fill(&format!("store its credential: `ostler profiles set PROFILE < key.txt`; {page} has the details"))
+/// The hint about a turn that has failed by this rule. `None` if the hint of the kind fits better.
+fn hint_of_rule(rule: Rule, kind: FailureKind, profile: &NamedProfile<'_>) -> Option<String> {
+    let hint = match rule {
+        // Their messages name the command, with everything that the profile lacks.
+        Rule::ProfileConfigMissing | Rule::ProfileSecretMissing | Rule::ProfileTemplate => return None,
+        // The profile of Codex names no command that could be changed.
+        Rule::AgentProgram if AgentConfig::of_profile(profile.name) == Some(AgentConfig::Codex) => {
+            "install the program on the server's machine, and restart the server; `ostler doctor` checks it"
+        }
+        _ => rule.hint(kind)?,
+    };
+    Some(profile.fill(hint).replace(CREDENTIAL_PAGE, credential_page(profile.name)))
 }
 
-/// The rule of a message about a secret that is not missing from the profile.
-fn secret_rule(message: &str) -> Option<Rule> {
-    let has = |words: &str| message.contains(words);
-    match () {
-        () if has("credentialRef names no credential") || has("the repository wants another credential") => {
-            Some(Rule::WorkspaceGitCredential)
-        }
-        () if has("the credential of the tool ") => Some(Rule::ToolSecretMissing),
-        () if has("the secret ") && has(" cannot be opened") => Some(Rule::SecretDamaged),
-        () => None,
-    }
+/// The page about the credential of this profile.
+fn credential_page(profile: &str) -> &'static str {
+    if profile == "model" { "docs/model.md" } else { CREDENTIAL_PAGE }
 }
 
 /// A profile as the commands of hints name it.
@@ -288,39 +264,6 @@ impl NamedProfile<'_> {
         let tenant = self.tenant_id.map(|tenant_id| format!(" {}", flag("--tenant", tenant_id))).unwrap_or_default();
         hint.replace(" PROFILE", &format!(" {}{tenant}", quoted(self.name)))
     }
-}
-
-/// Where to look if every start of a runner has failed.
-fn runner_hint(message: &str, run: RunId) -> Option<String> {
-    message.contains(NOT_FINISHED).then(|| format!("`ostler jobs list {run}` shows how the last runner ended"))
-}
-
-/// What to do about a profile whose command names no program that can be started.
-fn program_hint(message: &str, profile: &NamedProfile<'_>) -> Option<String> {
-    let is_named = message.starts_with("the profile's program ");
-    if !is_named && !message.starts_with("the agent's program did not start") {
-        return None;
-    }
-    if !is_named && AgentConfig::of_profile(profile.name) == Some(AgentConfig::Codex) {
-        // Its profile names no command.
-        return Some("install the program on the server's machine; `ostler doctor` checks it".to_owned());
-    }
-    Some(profile.fill(
-        "install the program on the server's machine, or change the profile's command: \
-         `ostler profiles config PROFILE --file FILE`",
-    ))
-}
-
-/// What to do about a program that the server lacks: that of the rule with which the message ends, or of any program that is not on
-/// its PATH.
-fn install_hint(message: &str) -> Option<&'static str> {
-    let rule = message.trim_end().strip_suffix(')').and_then(|text| text.rsplit_once('(')).map(|(_, rule)| rule);
-    if let Some(rule) = rule.and_then(Rule::parse) {
-        return rule.hint(FailureKind::InfraFailed);
-    }
-    let is_missing = message.contains("on the PATH");
-    is_missing
-        .then_some("install the program on the server's machine, and restart the server; `ostler doctor` checks it")
 }
 
 #[cfg(test)]

@@ -40,8 +40,6 @@ const READINESS_WAIT: Duration = Duration::from_secs(2);
 const QUIET: Duration = Duration::from_millis(500);
 /// The capacity of the channel: a reader that is slower than the stream delays the stream.
 const EVENTS_WAITING_MAX: usize = 64;
-/// The message about a stream that was closed while its target goes on. It is no failure to reach the server, which has responded.
-const STREAM_CLOSED: &str = "the server closed the stream";
 /// Characters of the message of a failure, and of its causes, in a line about the connection.
 const CAUSE_CHARS_MAX: usize = 400;
 
@@ -112,9 +110,8 @@ pub(crate) fn lost_line(failure: &Failure, next: &str, is_verbose: bool) -> Stri
 
 /// Whether the failure is one of the connection, and not a response of the server.
 fn is_connection_lost(failure: &Failure) -> bool {
-    let is_of_mesh = matches!(failure.broken_rule(), Some(Rule::MeshClosed | Rule::MeshSilent));
-    let is_unreachable = failure.kind == FailureKind::ServerUnreachable || is_unreachable(failure);
-    is_unreachable || is_of_mesh || failure.message == STREAM_CLOSED
+    let is_closed = matches!(failure.broken_rule(), Some(Rule::MeshClosed | Rule::MeshSilent | Rule::StreamClosed));
+    is_closed || failure.kind == FailureKind::ServerUnreachable || is_unreachable(failure)
 }
 
 impl Target {
@@ -281,7 +278,8 @@ async fn closed(client: &Client) -> Failure {
     };
     match is_stopping {
         true => Failure::new(FailureKind::Draining, "the server is stopping"),
-        false => Failure::new(FailureKind::InfraFailed, STREAM_CLOSED),
+        // It is no failure to reach the server, which has responded.
+        false => Failure::rule(Rule::StreamClosed, "the server closed the stream"),
     }
 }
 
@@ -319,7 +317,7 @@ mod tests {
             assert_eq!(said, "the server cannot answer: the disk is[2J full; the list is refreshed when it is back");
         }
         let closed = Failure::rule(Rule::MeshClosed, "the gateway closed the connection");
-        for lost in [closed, Failure::new(FailureKind::InfraFailed, STREAM_CLOSED)] {
+        for lost in [closed, Failure::rule(Rule::StreamClosed, "the server closed the stream")] {
             assert_eq!(lost_line(&lost, "x", false), "connection lost; x");
         }
         let stopping: Followed = Followed::Lost(Failure::new(FailureKind::Draining, "it stops"));

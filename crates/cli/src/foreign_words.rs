@@ -38,7 +38,7 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
         }
         "replace" => "`ostler apply -f FILE` creates and changes profiles and agents",
         "can" | "may" => {
-            "`ostler can-i ACTION` says whether the token may do something, `ostler can-i` lists the actions"
+            "`ostler can-i ACTION` shows whether the token may do something, `ostler can-i` lists the actions"
         }
         "schema" | "api-resources" => "`ostler explain` lists the formats whose fields it explains",
         "upgrade" | "update" | "self-update" => {
@@ -58,7 +58,7 @@ pub(crate) fn command_for(word: &str) -> Option<&'static str> {
 pub(crate) fn command_for_two(first: &str, second: &str) -> Option<&'static str> {
     let hint = match (first, second) {
         ("auth", "can-i") => {
-            "`ostler can-i ACTION` says whether the token may do something, `ostler can-i` lists the actions"
+            "`ostler can-i ACTION` shows whether the token may do something, `ostler can-i` lists the actions"
         }
         ("auth", "status" | "whoami") => "`ostler whoami` shows whose token is used, and what it may do",
         _ => return None,

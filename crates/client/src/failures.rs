@@ -20,7 +20,13 @@ pub fn is_transient(failure: &Failure) -> bool {
 pub fn is_unreachable(failure: &Failure) -> bool {
     matches!(
         failure.broken_rule(),
-        Some(Rule::ServerUnreachable | Rule::ServerWithoutTls | Rule::ServerTimeout | Rule::AnswerInterrupted)
+        Some(
+            Rule::ServerUnreachable
+                | Rule::ServerWithoutTls
+                | Rule::ServerCertificate
+                | Rule::ServerTimeout
+                | Rule::AnswerInterrupted
+        )
     )
 }
 
@@ -47,7 +53,13 @@ pub(crate) fn unreachable(error: &reqwest::Error) -> Failure {
             format!("the server at {address} does not use TLS; use {}", address.replacen("https", "http", 1)),
         ),
         _ if is_plain => (Rule::ServerWithoutTls, format!("the server at {address} does not use TLS")),
-        _ => (Rule::ServerUnreachable, format!("{address} does not answer ({})", reason(error))),
+        _ => {
+            let reason = reason(error);
+            // By its words: the errors around that of rustls hide its type.
+            let is_untrusted = reason.contains("invalid peer certificate: UnknownIssuer");
+            let rule = if is_untrusted { Rule::ServerCertificate } else { Rule::ServerUnreachable };
+            (rule, format!("{address} does not answer ({reason})"))
+        }
     };
     let failure = Failure::rule(rule, message).detail(CAUSES, causes(error));
     if error.is_connect() { failure.detail(UNSENT, true) } else { failure }

@@ -1,4 +1,4 @@
-//! `ostler approve`: allows what an agent asks for.
+//! `ostler approve`: allows an agent's request for permission.
 
 use ostler_protocol::Failure;
 
@@ -7,7 +7,7 @@ use crate::{
     connection::Connection,
 };
 
-/// Allow what an agent asks for
+/// Allow an agent's request for permission
 ///
 /// Without a run it lists every request that waits, and at a terminal asks about each. With a run it answers the only open
 /// request, or lists them where there are several. It shows the whole call and asks before it allows; `--yes` skips the

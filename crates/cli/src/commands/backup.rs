@@ -42,7 +42,7 @@ pub(crate) struct BackupArgs {
     /// Encrypt it to this recipient of age; can be repeated
     #[arg(long, value_name = "RECIPIENT", value_parser = recipient)]
     recipient: Vec<AgeRecipient>,
-    /// Encrypt it with a passphrase that is asked for
+    /// Encrypt it with a passphrase that you type at the terminal
     #[arg(long, conflicts_with = "recipient")]
     passphrase: bool,
     /// Encrypt it with the passphrase in the first line of this file

@@ -257,6 +257,7 @@ mod tests {
         let terminal = |status, message: Option<&str>| Terminal {
             status,
             failure_kind: None,
+            rule: None,
             message: message.map(str::to_owned),
             source: "manager".into(),
             seq: 1,

@@ -1,4 +1,4 @@
-//! `ostler deny`: refuses what an agent asks for.
+//! `ostler deny`: refuses an agent's request for permission.
 
 use ostler_protocol::Failure;
 
@@ -7,7 +7,7 @@ use crate::{
     connection::Connection,
 };
 
-/// Refuse what an agent asks for
+/// Refuse an agent's request for permission
 ///
 /// Without a run it lists every request that waits, and at a terminal asks about each. With a run it answers the only open
 /// request, or lists them where there are several. A refusal with a run needs no confirmation; without one, `--yes` refuses

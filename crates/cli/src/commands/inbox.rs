@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_paused_automation_says_why() {
+    fn a_paused_automation_shows_the_reason() {
         let automation = |reason: &str| -> Automation {
             serde_json::from_value(serde_json::json!({
                 "id": "aut_00000000000000000000000000000001", "owner_id": "local", "title": "Digest", "bootstrap_key": null,

@@ -1,6 +1,6 @@
 //! What the last turn of a session ended with, as a line of the inbox.
 
-use ostler_protocol::{FailureKind, kernel::results::RunResult};
+use ostler_protocol::{Rule, kernel::results::RunResult};
 
 use crate::terminal::{
     output::{self, line},
@@ -25,15 +25,15 @@ pub(crate) fn outcome_text(result: &RunResult) -> Option<OutcomeText> {
     let first_line = || result.reply.as_deref()?.lines().find(|line| !line.trim().is_empty());
     let text = line(reason.or_else(first_line)?, OUTCOME_CHARS_MAX);
     let mending_command = result
-        .failure_kind
-        .and_then(|kind| mending_command(kind, &text, &result.backend_profile, result.profile_tenant_id.as_deref()));
+        .rule
+        .and_then(|rule| mending_command(rule, &text, &result.backend_profile, result.profile_tenant_id.as_deref()));
     Some(OutcomeText { text, mending_command })
 }
 
 /// The command with which the server's message about the incomplete profile of the run ends. It must be one of the few that a server
 /// writes: other messages may quote a provider or an agent, whose commands are not for copying.
-fn mending_command(kind: FailureKind, reason: &str, profile: &str, tenant_id: Option<&str>) -> Option<String> {
-    let (_, command) = output::split_command(reason).filter(|_| kind == FailureKind::SecretUnavailable)?;
+fn mending_command(rule: Rule, reason: &str, profile: &str, tenant_id: Option<&str>) -> Option<String> {
+    let (_, command) = output::split_command(reason).filter(|_| rule == Rule::ProfileSecretMissing)?;
     let arguments = command.strip_prefix("ostler profiles ")?;
     let (verb, options) = arguments.split_once(&format!(" {profile} "))?;
     let options = match tenant_id {
@@ -54,8 +54,7 @@ mod tests {
 
     #[test]
     fn only_commands_of_the_server_are_shown_to_be_copied() {
-        let found =
-            |reason: &str, profile: &str| mending_command(FailureKind::SecretUnavailable, reason, profile, None);
+        let found = |reason: &str, profile: &str| mending_command(Rule::ProfileSecretMissing, reason, profile, None);
         for (profile, own) in [
             ("deepseek", "ostler profiles set deepseek --config FILE < key.txt"),
             ("codex", "ostler profiles set codex < key.txt"),
@@ -64,11 +63,7 @@ mod tests {
             let reason = format!("the profile {profile:?} is not set up: {own}");
             assert_eq!(found(&reason, profile).as_deref(), Some(own));
             assert_eq!(found(&reason, "other"), None, "it is about another profile");
-            assert_eq!(
-                mending_command(FailureKind::BackendFailed, &reason, profile, None),
-                None,
-                "the agent's own words"
-            );
+            assert_eq!(mending_command(Rule::ProfileKey, &reason, profile, None), None, "an agent's own words");
         }
         for other in [
             "run: ostler sessions delete --all",
@@ -83,7 +78,7 @@ mod tests {
         let own = "ostler profiles config mine --tenant 'a b' --file FILE";
         let reason = format!("the profile \"mine\" is not set up: it needs a config.toml: {own}");
         for (tenant_id, expected) in [(Some("a b"), Some(own)), (Some("other"), None), (None, None)] {
-            let found = mending_command(FailureKind::SecretUnavailable, &reason, "mine", tenant_id);
+            let found = mending_command(Rule::ProfileSecretMissing, &reason, "mine", tenant_id);
             assert_eq!(found.as_deref(), expected, "{tenant_id:?}");
         }
     }

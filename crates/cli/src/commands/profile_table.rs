@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_who_see_no_trials_are_not_told_that_none_failed() {
+    fn callers_who_see_no_trials_do_not_read_that_none_failed() {
         let words = |is_ready: bool, agent: &str, claimed: Option<&str>| {
             let profile = json!({"profile": "codex", "builtIn": true, "agent": agent, "configured": is_ready,
                 "ready": is_ready, "failureKind": null, "secretRef": {"name": "s", "keys": []}, "resourceVersion": null,

@@ -38,7 +38,7 @@ pub(crate) struct RestoreArgs {
     /// Decrypt it with the identities in this file, as `age-keygen` writes it
     #[arg(long, value_name = "FILE")]
     identity: Option<PathBuf>,
-    /// Decrypt it with the passphrase in the first line of this file; at a terminal it is asked for
+    /// Decrypt it with the passphrase in the first line of this file [default: typed at the terminal]
     #[arg(long, value_name = "FILE", conflicts_with = "identity")]
     passphrase_file: Option<PathBuf>,
     /// Only check the backup; write nothing

@@ -387,17 +387,18 @@ mod tests {
 
     #[test]
     fn a_profile_without_a_key_is_answered_with_the_command_that_stores_one() {
-        let blocked = |blocker: &str| {
+        let blocked = |rule: &str| {
             let result = sample(|body| {
                 body["state"] = "blocked".into();
                 body["terminalStatus"] = "blocked".into();
                 body["failureKind"] = "secret-unavailable".into();
+                body["rule"] = rule.into();
                 body["backendProfile"] = "mine".into();
-                body["blocker"] = blocker.into();
+                body["blocker"] = "the words of the message do not matter".into();
             });
             text(&result)
         };
-        let keyless = blocked("the provider asks for a key, and the profile has none (401 Unauthorized)");
+        let keyless = blocked("profile-key");
         let command =
             "  next:    store its credential: `ostler profiles set mine < key.txt`; docs/provider-profiles.md";
         assert!(keyless.contains(command), "{keyless}");
@@ -410,11 +411,37 @@ mod tests {
         });
         let tenants = text(&tenants);
         assert!(tenants.contains("`ostler profiles set mine --tenant acme`"), "{tenants}");
-        // Its message names the command.
-        let unset = blocked(
-            "the profile \"mine\" is not set up: it needs a config.toml: ostler profiles config mine --file FILE",
-        );
-        assert!(unset.contains("docs/provider-profiles.md shows what to write and store"), "{unset}");
+        // The message of the first names the command, a newer server knows the second.
+        for rule in ["profile-secret-missing", "a-newer-rule"] {
+            let unset = blocked(rule);
+            assert!(unset.contains("docs/provider-profiles.md shows what to write and store"), "{unset}");
+        }
+        // An older server returns neither the rule nor the profile.
+        let unnamed = sample(|body| {
+            body["failureKind"] = "secret-unavailable".into();
+            body["backendProfile"] = "".into();
+        });
+        let hint = errors::hint_about(unnamed.failure_kind.unwrap(), &unnamed);
+        assert!(hint.starts_with("docs/provider-profiles.md shows") && !hint.contains("PROFILE"), "{hint}");
+    }
+
+    #[test]
+    fn a_run_whose_starts_all_failed_refers_to_its_jobs() {
+        let failed = sample(|body| {
+            body["state"] = "failed".into();
+            body["terminalStatus"] = "failed".into();
+            body["failureKind"] = "infra-failed".into();
+            body["rule"] = "runner-starts".into();
+        });
+        let hint = format!("  next:    `ostler jobs list {}` shows how the last runner ended\n", failed.run_id);
+        assert!(text(&failed).contains(&hint), "{}", text(&failed));
+        let unnamed = sample(|body| {
+            body["state"] = "failed".into();
+            body["terminalStatus"] = "failed".into();
+            body["failureKind"] = "infra-failed".into();
+            body["blocker"] = "no runner could finish it".into();
+        });
+        assert!(text(&unnamed).contains("  next:    check `ostler doctor`"), "{}", text(&unnamed));
     }
 
     #[test]

@@ -4,12 +4,17 @@ fn operators(name: &str) -> NamedProfile<'_> {
     NamedProfile { name, tenant_id: None }
 }
 
+/// The hint about a turn that has failed by this rule, with the usual kind of the rule.
+fn of_rule(rule: Rule, profile: &NamedProfile<'_>) -> Option<String> {
+    hint_of_rule(rule, rule.row().kind, profile)
+}
+
 #[test]
 fn a_command_of_a_hint_names_the_tenant_that_owns_the_profile() {
     let tenants = NamedProfile { name: "mine", tenant_id: Some("acme") };
-    let hint = secret_hint(NO_CREDENTIAL[0], &tenants);
+    let hint = of_rule(Rule::ProfileKey, &tenants).unwrap();
     assert!(hint.contains("`ostler profiles set mine --tenant acme < key.txt`"), "{hint}");
-    let hint = program_hint("the profile's program \"x\" is not installed", &tenants).unwrap();
+    let hint = of_rule(Rule::AgentProgram, &tenants).unwrap();
     assert!(hint.ends_with("`ostler profiles config mine --tenant acme --file FILE`"), "{hint}");
     let failure = Failure::rule(Rule::CredentialDropped, "set it again").detail("profile", "mine");
     for (failure, command) in [
@@ -22,55 +27,57 @@ fn a_command_of_a_hint_names_the_tenant_that_owns_the_profile() {
 }
 
 #[test]
-fn a_run_whose_starts_all_failed_refers_to_its_jobs() {
-    let run: RunId = format!("run_{:032x}", 1).parse().unwrap();
-    let hint = runner_hint("no runner could finish it", run).unwrap();
-    assert_eq!(hint, format!("`ostler jobs list {run}` shows how the last runner ended"));
-    assert_eq!(runner_hint("the disk is full", run), None);
-}
-
-#[test]
-fn a_missing_program_is_to_be_installed() {
-    let git = "git is not on the server's PATH; install git where the server runs (workspace-git-missing)";
-    assert_eq!(install_hint(git), Rule::WorkspaceGitMissing.hint(FailureKind::InfraFailed));
-    assert!(install_hint(git).is_some_and(|hint| hint.starts_with("install git on the server")));
-    assert!(
-        install_hint("there is no `codex` on the PATH").is_some_and(|hint| hint.starts_with("install the program"))
-    );
-    assert_eq!(install_hint("the disk is full (28)"), None);
-}
-
-#[test]
 fn a_profile_whose_program_is_missing_is_to_be_changed() {
-    let missing = "the profile's program \"nosuchprog\" is not installed: it is not in the server's PATH";
-    let hint = program_hint(missing, &operators("mine")).unwrap();
+    let hint = of_rule(Rule::AgentProgram, &operators("mine")).unwrap();
     let command = "`ostler profiles config mine --file FILE`";
     assert!(hint.starts_with("install the program") && hint.ends_with(command), "{hint}");
-    let codex =
-        program_hint("the agent's program did not start: No such file or directory", &operators("codex")).unwrap();
+    let codex = of_rule(Rule::AgentProgram, &operators("codex")).unwrap();
     assert!(codex.starts_with("install the program") && !codex.contains("profiles config"), "{codex}");
-    assert!(program_hint("the agent's program did not start: No such file or directory", &operators("mine")).is_some());
-    assert_eq!(program_hint("the disk is full", &operators("mine")), None);
+    assert!(codex.contains("`ostler doctor`"), "{codex}");
+}
+
+#[test]
+fn only_a_missing_program_is_to_be_installed() {
+    let git = of_rule(Rule::WorkspaceGitMissing, &operators("mine")).unwrap();
+    assert!(git.starts_with("install git on the server"), "{git}");
+    let full = of_rule(Rule::AgentHome, &operators("mine")).unwrap();
+    assert!(full.contains("free space") && !full.contains("install"), "{full}");
+    let store = of_rule(Rule::StoreDiskFull, &operators("mine")).unwrap();
+    assert!(store.contains("free space") && !store.contains("install"), "{store}");
+}
+
+#[test]
+fn a_hint_about_a_profile_without_a_name_keeps_the_placeholder() {
+    let hint = of_rule(Rule::ProfileKey, &operators("")).unwrap();
+    assert!(hint.contains("`ostler profiles set PROFILE < key.txt`"), "{hint}");
+    assert!(hint.contains("docs/provider-profiles.md"), "{hint}");
 }
 
 #[test]
 fn only_a_profile_without_a_credential_is_to_be_given_one() {
     let command = "`ostler profiles set mine < key.txt`";
-    for missing in NO_CREDENTIAL {
-        assert!(secret_hint(missing, &operators("mine")).contains(command), "{missing}");
-    }
-    for (message, named) in [
-        ("the repository wants another credential", "git-credentials"),
-        ("credentialRef names no credential of this server for this host", "git-credentials"),
-        ("the credential of the tool \"gh\" is not available: there is no Secret", "secretScope"),
-        ("the secret mine cannot be opened: it is damaged", "`ostler profiles set mine`, or restore the key"),
-        ("x.json wants a field that auth.json of \"mine\" does not have", "docs/provider-profiles.md shows"),
-        ("not set up: ostler profiles set mine --config FILE < key.txt", "docs/provider-profiles.md shows"),
+    let hint = of_rule(Rule::ProfileKey, &operators("mine")).unwrap();
+    assert!(hint.contains(command) && hint.contains("docs/provider-profiles.md"), "{hint}");
+    let model = of_rule(Rule::ProfileKey, &operators("model")).unwrap();
+    assert!(model.contains("docs/model.md") && !model.contains("docs/provider-profiles.md"), "{model}");
+    for (rule, named) in [
+        (Rule::WorkspaceGitCredential, "git-credentials"),
+        (Rule::ToolSecretMissing, "secretScope"),
+        (Rule::SecretDamaged, "`ostler profiles set mine`, or restore the key"),
+        (Rule::CredentialDropped, "`ostler profiles set mine`"),
     ] {
-        let hint = secret_hint(message, &operators("mine"));
-        assert!(hint.contains(named) && !hint.contains(command), "{message}: {hint}");
+        let hint = of_rule(rule, &operators("mine")).unwrap();
+        assert!(hint.contains(named) && !hint.contains(command), "{rule}: {hint}");
     }
-    assert!(secret_hint(NO_CREDENTIAL[0], &operators("")).contains("docs/provider-profiles.md shows"));
+    for rule in [Rule::ProfileConfigMissing, Rule::ProfileSecretMissing, Rule::ProfileTemplate] {
+        assert_eq!(of_rule(rule, &operators("mine")), None, "{rule}: its message names the command");
+    }
+}
+
+#[test]
+fn an_untrusted_certificate_has_a_hint_of_its_own() {
+    let hint = hint_of(&Failure::rule(Rule::ServerCertificate, "https://x does not answer")).unwrap();
+    assert!(hint.contains("OSTLER_CA_FILE"), "{hint}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ostler_protocol::{
-    Timestamp,
+    FailureKind, Rule, Timestamp,
     ids::{CommandId, RunId},
     kernel::{
         events::{
@@ -159,7 +159,7 @@ impl TurnView {
             }
             PHASE_APPROVAL_DECLINED => {
                 let note = self.note(&declined("declined", payload));
-                let hint = "with `ostler run --approval on-request` such a request waits for your answer";
+                let hint = Rule::PermissionNever.hint(FailureKind::PermissionDenied).unwrap_or_default();
                 let hints = self.needs_approval_hint(payload).then(|| self.note(&format!("hint: {hint}")));
                 [Some(note), hints].into_iter().flatten().collect()
             }
@@ -182,7 +182,8 @@ impl TurnView {
 
     /// Whether to hint at `--approval`: the policy declined the request, and the hint was not printed before.
     fn needs_approval_hint(&mut self, payload: &Value) -> bool {
-        field(payload, "reason").contains("never to ask") && !std::mem::replace(&mut self.hint_printed, true)
+        let rule = Rule::parse(&field(payload, "rule"));
+        rule == Some(Rule::PermissionNever) && !std::mem::replace(&mut self.hint_printed, true)
     }
 
     fn permission(&self, event: &EventView) -> Vec<Piece> {
@@ -386,11 +387,15 @@ mod tests {
     #[test]
     fn a_declined_request_shows_its_reason_and_once_a_hint() {
         let view = &mut view();
-        let payload = json!({"phase": PHASE_APPROVAL_DECLINED, "command": "touch x", "reason": "the run's policy is never to ask"});
+        let payload = json!({"phase": PHASE_APPROVAL_DECLINED, "command": "touch x", "reason": "the run's policy is never to ask",
+            "rule": "permission-never"});
         let declined = "declined: touch x (the run's policy is never to ask)\n";
         let text = note(view, EventType::BackendStatus, payload.clone());
         assert!(text.starts_with(declined) && text.contains("--approval on-request"), "{text}");
-        assert_eq!(note(view, EventType::BackendStatus, payload), declined);
+        assert_eq!(note(view, EventType::BackendStatus, payload.clone()), declined);
+        let mut of_older_runner = payload;
+        of_older_runner["rule"] = Value::Null;
+        assert_eq!(note(&mut self::view(), EventType::BackendStatus, of_older_runner), declined);
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl GatewayClient {
             let message = format!("{aid} is already registered for another key");
             RegisterError::Refused(Failure::rule(Rule::AidTaken, message))
         })?;
-        let verified = self.chain().await?.verify_agent(certificate, aid.as_str(), self.ambient.now());
+        let verified = self.chain().await?.verify_identity(certificate, aid.as_str(), self.ambient.now());
         verified.map_err(|fault| fault_failure(&fault))?;
         Ok(identity)
     }
@@ -205,7 +205,7 @@ fn slot_failure(failure: Failure) -> Failure {
 }
 
 fn is_successor(chain: &Chain, new: &Certificate, old: &Certificate, now: Timestamp) -> bool {
-    chain.verify_agent(new.clone(), old.name(), now).is_ok() && new.public_key() == old.public_key()
+    chain.verify_identity(new.clone(), old.name(), now).is_ok() && new.public_key() == old.public_key()
 }
 
 #[cfg(test)]
@@ -256,7 +256,7 @@ mod tests {
         let (other_issuer, _) = drawn.authorities(now - days(800));
         let (key, other) = (drawn.key(Curve::P256).public_key(), drawn.key(Curve::P256).public_key());
         let mut made = |by: &Authority, name: &str, key, at| {
-            by.issue(CertificateKind::Agent, name, key, &drawn.serial(), at).unwrap()
+            by.issue(CertificateKind::Identity, name, key, &drawn.serial(), at).unwrap()
         };
         let (alice, bobby) = ("alice.probe.test", "bobby.probe.test");
         let old = made(&issuer, alice, &key, now - days(200));

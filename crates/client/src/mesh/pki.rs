@@ -68,7 +68,7 @@ impl GatewayClient {
             return Ok(CertificateTrust::Unknown);
         };
         let untrusted = |why: String| CertificateTrust::Untrusted { certificate: Box::new(certificate.clone()), why };
-        match self.chain().await?.verify_agent(certificate.clone(), aid.as_str(), self.ambient.now()) {
+        match self.chain().await?.verify_identity(certificate.clone(), aid.as_str(), self.ambient.now()) {
             Err(fault) if fault.kind == FaultKind::NotYetValid => Err(fault_failure(&fault)),
             Err(fault) => Ok(untrusted(fault.to_string())),
             Ok(_) if self.is_revoked(&certificate.serial()).await? => {

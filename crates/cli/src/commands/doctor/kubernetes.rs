@@ -12,7 +12,7 @@ use ostler_protocol::{
 use ostler_server::{
     Config,
     config::{KubernetesSection, Overrides},
-    kubernetes::{ACCOUNT_TOKEN, ClaimClass, Cluster, ClusterError, ImagePulls},
+    kubernetes::{ACCOUNT_TOKEN, ClaimClass, Cluster, ClusterError, ImagePulls, Right},
 };
 
 use super::checks::{Check, CheckState, DoctorReport, of_failure, within};
@@ -52,7 +52,7 @@ fn launcher(launcher: Launcher, namespace: &str) -> Check {
     Check::of("launcher", CheckState::Warn, found, fix)
 }
 
-fn rights(missing: Result<Vec<(&str, &str, &str)>, ClusterError>, namespace: &str) -> Check {
+fn rights(missing: Result<Vec<Right>, ClusterError>, namespace: &str) -> Check {
     let missing = match missing {
         Ok(missing) => missing,
         Err(error) => return unreachable("rights", &error),
@@ -61,11 +61,7 @@ fn rights(missing: Result<Vec<(&str, &str, &str)>, ClusterError>, namespace: &st
         let found = format!("this account has every right that the server needs in {}", line(namespace, 100));
         return Check::ok("rights", found);
     }
-    let name = |(group, resource, verb): &(&str, &str, &str)| match *group {
-        "" => format!("{verb} {resource}"),
-        group => format!("{verb} {resource}.{group}"),
-    };
-    let names: Vec<_> = missing.iter().map(name).collect();
+    let names: Vec<_> = missing.iter().map(Right::to_string).collect();
     let found = format!("this account lacks: {}", names.join(", "));
     Check::of("rights", CheckState::Fail, found, "apply the Role and RoleBinding of deploy/kubernetes/base/access.yaml")
 }
@@ -215,7 +211,7 @@ mod tests {
     #[test]
     fn a_missing_right_is_named() {
         assert_eq!(rights(Ok(vec![]), "agents").state, CheckState::Ok);
-        let lacking = rights(Ok(vec![("batch", "jobs", "create"), ("", "pods/log", "get")]), "agents");
+        let lacking = rights(Ok(vec![Right::CreateJobs, Right::GetPodLogs]), "agents");
         assert_eq!(
             (lacking.state, lacking.found.as_str()),
             (CheckState::Fail, "this account lacks: create jobs.batch, get pods/log")

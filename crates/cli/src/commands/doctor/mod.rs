@@ -175,7 +175,9 @@ fn unknown(name: &'static str) -> Check {
 fn server_failure(failure: &Failure) -> Check {
     let message = line(&failure.message, 400);
     match failure.kind {
-        _ if failure.broken_rule() == Some(Rule::ServerWithoutTls) => of_failure("server", failure),
+        _ if matches!(failure.broken_rule(), Some(Rule::ServerWithoutTls | Rule::ServerCertificate)) => {
+            of_failure("server", failure)
+        }
         _ if ostler_client::is_unreachable(failure) => {
             let fix = "start one here with `ostler serve`, or name another with `--server` or `--context`";
             Check::of("server", CheckState::Fail, message, fix)

@@ -47,7 +47,7 @@ fn root_and_a_missing_git_are_warnings() {
 }
 
 #[test]
-fn profiles_are_ready_where_the_server_says_so() {
+fn a_profile_is_ready_if_the_server_reports_it_as_ready() {
     let mut all = ostler_protocol::kernel::backends::built_in();
     all.retain(|backend| matches!(backend.profile.as_str(), "scripted" | "model"));
     all[0].ready = true;

@@ -129,7 +129,7 @@ pub(crate) async fn list(connection: &Connection, args: &ListIdentitiesArgs) -> 
 }
 
 const IDENTITIES: Listing<Identity> = Listing {
-    nothing: "no names; agents register them, or: ostler identities issue AID --public-key FILE\n",
+    nothing: "no names; clients register them, or: ostler identities issue AID --public-key FILE\n",
     columns: &[
         Column::text(3, "AID"),
         Column::whole("CERTIFICATE"),

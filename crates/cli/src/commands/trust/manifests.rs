@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn strict_says_that_warnings_fail() {
+    fn strict_reports_that_warnings_fail() {
         let mut manifest = minimal("reader");
         manifest["note"] = json!("ours");
         let warning = "a.json: /note: this format has no such field (warning field-unknown)\n";

@@ -136,7 +136,7 @@ fn the_whole_input_of_a_call_is_shown_if_it_is_more_than_a_command() {
 }
 
 #[test]
-fn a_request_that_nobody_was_asked_about_says_why_it_was_denied() {
+fn a_request_that_was_denied_without_a_vote_shows_the_reason() {
     let notice = |facts: Value| update("notice", json!({"_meta": {"ostler": facts}}));
     let frames = [
         notice(json!({"type": "permission_request", "permissionId": "r"})),
@@ -248,7 +248,7 @@ fn prompts_that_end_while_they_wait_are_forgotten() {
 }
 
 #[test]
-fn a_refused_vote_says_who_may_vote() {
+fn a_refused_vote_names_who_may_vote() {
     let refused = |reason: &str, voter: &str| {
         frame("permission_forbidden", json!({"requestId": "r", "reason": reason, "clientId": voter}))
     };

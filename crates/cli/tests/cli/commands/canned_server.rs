@@ -301,7 +301,7 @@ fn a_rejection_shows_its_kind_trace_id_and_hint() {
 }
 
 #[test]
-fn without_a_server_the_hint_says_how_to_start_one() {
+fn without_a_server_the_hint_is_the_command_that_starts_one() {
     // A port that was free just before.
     let address = format!("http://{}", TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
     let (code, stdout, stderr) = finish(ostler(&["--server", &address, "ps"]));

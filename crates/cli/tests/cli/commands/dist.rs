@@ -130,7 +130,7 @@ fn a_build_outside_of_git_does_not_know_its_commit() {
         let mut command = Command::new(&script);
         command.current_dir(scratch.path()).env("CARGO_MANIFEST_DIR", scratch.path());
         command.env("CARGO_PKG_VERSION", "1.2.3").env("CARGO_FEATURE_S3", "1").env("OSTLER_SOURCE_COMMIT", commit);
-        // Not the checkout in which git may have been told to work.
+        // Not the checkout that environment variables may have set for git.
         succeed(command.env_remove("GIT_DIR").env_remove("CARGO_FEATURE_FAULT_INJECTION"))
     };
     assert!(run("").contains("OSTLER_VERSION=1.2.3 (commit unknown, features: s3)"));

@@ -13,7 +13,7 @@ fn start() -> (TestHome, Server) {
 }
 
 #[test]
-fn a_profile_that_is_not_set_up_says_what_to_write() {
+fn a_profile_that_is_not_set_up_shows_what_to_write() {
     let (home, server) = start();
     let run = home.cli(Some(&server), &["run", "--profile", "model", "hello"]);
     assert_snapshot("error_model_not_set_up", &home, &piped(&run));
@@ -37,7 +37,7 @@ fn a_state_in_words_of_other_tools_is_answered_with_ours() {
 }
 
 #[test]
-fn compacting_the_store_of_a_running_server_says_to_stop_it() {
+fn compacting_the_store_of_a_running_server_fails_with_the_hint_to_stop_it() {
     let (home, server) = start();
     let compact = home.cli(Some(&server), &["retention", "compact", "--yes"]);
     assert_snapshot("error_compact_served", &home, &piped(&compact));
@@ -89,7 +89,7 @@ fn a_command_to_copy_quotes_the_names_in_it() {
 }
 
 #[test]
-fn an_empty_list_says_whether_filters_are_the_reason() {
+fn an_empty_list_shows_whether_filters_are_the_reason() {
     let (home, server) = start();
     let message = |args: &[&str]| String::from_utf8(home.cli(Some(&server), args).stderr).unwrap();
     assert_eq!(message(&["runs", "list"]), "no runs yet; start one: ostler run \"say hello\"\n");

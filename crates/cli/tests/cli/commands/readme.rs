@@ -46,7 +46,7 @@ fn the_readme_shows_the_real_consent_screen() {
     let agent_id = Http::new(&server).post("/agents", &body).good()["id"].as_str().unwrap().to_owned();
     let english = [("LANG", "en_GB.UTF-8")];
     let terminal = Terminal::start(&home, &server, &["consent", "grant", &agent_id], &english);
-    terminal.shows("`?` says this again");
+    terminal.shows("`?` shows this help");
     terminal.types("1\n");
     terminal.shows("[x] 1  Read local files");
     terminal.types("\n");

@@ -333,9 +333,27 @@ fn a_runner_trusts_the_authority_that_its_environment_names() {
     let result = stdout_of(with_ca(&["result", &run_id, "-o", "json"]).output().unwrap());
     let result: Value = serde_json::from_str(&result).unwrap();
     assert_eq!((&result["state"], &result["reply"]), (&json!("completed"), &json!("say hello")));
-    let mut stranger = home.command(&["ps"]);
-    stranger.env("OSTLER_SERVER", server.url());
-    assert_eq!(stranger.output().unwrap().status.code(), Some(7), "nothing else names the authority");
+    server.stop();
+}
+
+#[test]
+fn only_a_certificate_of_an_unknown_authority_is_reported_as_untrusted() {
+    let mut home = home(Engine::Sqlite).without_runner();
+    let server = serve_with_tls(&mut home);
+    let refused = |url: &str, authority: Option<&str>| {
+        let mut command = home.command(&["ps"]);
+        command.env("OSTLER_SERVER", url).envs(authority.map(|file| ("OSTLER_CA_FILE", home.path(file))));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let untrusted = refused(&server.url(), None);
+    assert!(untrusted.contains("\n  rule: server-certificate\n"), "{untrusted}");
+    assert!(untrusted.contains("set OSTLER_CA_FILE"), "{untrusted}");
+    // The authority is known, but the certificate names an address and not this host.
+    let misnamed = refused(&server.url().replace("127.0.0.1", "localhost"), Some("web.crt"));
+    assert!(misnamed.contains("\n  rule: server-unreachable\n"), "{misnamed}");
+    assert!(misnamed.contains("certificate"), "{misnamed}");
     server.stop();
 }
 

@@ -60,7 +60,8 @@ fn a_checkout_fails_and_names_git() {
     let workspace = json!({"workspaceRef": {"kind": "git", "repoUrl": "file:///nowhere/project"}});
     let (run, result) = shell_agent::turn(&home, &server, "workspace-write", &workspace);
     assert_eq!((&result["terminalStatus"], &result["failureKind"]), (&json!("failed"), &json!("infra-failed")));
-    assert!(result.to_string().contains("install git where the server runs (workspace-git-missing)"), "{result}");
+    assert_eq!(result["rule"], "workspace-git-missing", "{result}");
+    assert!(result["blocker"].as_str().unwrap().ends_with("install git where the server runs"), "{result}");
     let shown = String::from_utf8(home.cli(Some(&server), &["result", &run]).stdout).unwrap();
     assert!(shown.contains("next:    install git on the server") && !shown.contains("the server's log"), "{shown}");
     server.stop();

@@ -39,7 +39,7 @@ fn documents() -> BTreeMap<String, String> {
 }
 
 #[test]
-fn every_block_of_commands_is_run_or_says_why_not() {
+fn every_block_of_commands_is_run_or_names_the_reason_why_not() {
     // How this test itself is run.
     const SET_UP: &str = "cargo xtask up\ncargo xtask test\n";
     let mut unmarked = vec![];

@@ -177,7 +177,7 @@ fn sandboxed(arguments: &[&str], script: &str) -> Command {
 }
 
 #[test]
-fn a_tool_can_read_and_write_what_bubblewraps_arguments_say() {
+fn a_tool_can_read_and_write_what_bubblewraps_arguments_allow() {
     let place = tempfile::tempdir().unwrap();
     let at = |name: &str| place.path().join(name).to_str().unwrap().to_owned();
     for folder in ["work", "home/scratch", "secret"] {

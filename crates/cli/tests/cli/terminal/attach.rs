@@ -150,7 +150,7 @@ fn an_unknown_command_is_not_sent_as_a_prompt() {
 }
 
 #[test]
-fn a_refused_vote_says_who_may_vote() {
+fn a_refused_vote_names_who_may_vote() {
     let mut home = TestHome::on_disk(Engine::Sqlite);
     let workspace = home.path("workspace");
     std::fs::create_dir(&workspace).unwrap();

@@ -362,7 +362,7 @@ mod tests {
             "\nnotes asks for 2 scopes. Nothing is granted unless you say so.\n\
              agt_00000000000000000000000000000007, owned by usr_1\n\n▲ High: asks you every time\n  \
              [ ] 1  Read your location  location:read\n         Learn where this device is.\n         used by where_am_i\n         \
-             the agent says it is of no use without it\n\n○ Low: used without asking you\n  \
+             the agent states that it does not work without this\n\n○ Low: used without asking you\n  \
              [ ] 2  Write[2J notes  notes:write\n         Change your notes.\n"
         );
         assert_eq!(screen.answers("h").granted_scopes, Some(vec![]));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_kept_unless_they_are_lifted() {
+    fn limits_stay_unless_they_are_lifted() {
         let (agent, manifest) = (agent(), manifest());
         let standing = |id: &str, state: &str, once: bool| {
             json!({"id": id, "state": state, "sensitivity": "low",

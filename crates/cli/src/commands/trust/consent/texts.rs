@@ -53,7 +53,8 @@ const EN: Texts = Texts {
     nothing_waits: "nothing waits for an answer",
     levels: ["Low: used without asking you", "Medium: asks you once a day", "High: asks you every time"],
     tools: "used by",
-    needed: "the agent says it is of no use without it",
+    // A claim of its manifest, not of this server.
+    needed: "the agent states that it does not work without this",
     once: "once",
     for_time: |time| format!("for {time}"),
     never: "never",
@@ -67,7 +68,7 @@ const EN: Texts = Texts {
         let n = count.min(2);
         format!(
             "A number grants that scope or takes it back; `{n} once`, `{n} 1h`, `{n} always`, `{n} never`; `all`, `none`.\n\
-             Enter goes on, `q` leaves everything as it is, `?` says this again."
+             Enter goes on, `q` leaves everything as it is, `?` shows this help."
         )
     },
     not_understood: |text| format!("unknown choice {text:?}; type `?` for help"),

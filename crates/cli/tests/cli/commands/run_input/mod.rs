@@ -2,3 +2,4 @@
 
 mod automations;
 mod calendar;
+mod zones;
