@@ -215,39 +215,23 @@ impl std::ops::Deref for App {
 
 impl App {
     pub fn new(parts: Parts) -> Self {
-        let Parts {
-            db,
-            lanes,
-            hub,
-            clock,
-            config,
-            redactor,
-            auth,
-            secrets,
-            states,
-            metrics,
-            traces,
-            others,
-            places: (in_hand, places),
-            tls_certificate,
-            stage,
-        } = parts;
-        let body_budget = BodyBudget::new(&config.limits);
-        let fresh_sockets = fresh_sockets(&config.limits);
-        let placement = config.server.workspace.as_deref().filter(|_| db.multi_replica());
+        let (in_hand, places) = parts.places;
+        let body_budget = BodyBudget::new(&parts.config.limits);
+        let fresh_sockets = fresh_sockets(&parts.config.limits);
+        let placement = parts.config.server.workspace.as_deref().filter(|_| parts.db.multi_replica());
         let placement = placement.and_then(|bound| Some(bound.canonicalize().ok()?.to_string_lossy().into_owned()));
         let mut server_number = [0; 8];
         fill(&mut server_number);
         Self(Arc::new(AppInner {
-            db,
-            lanes,
-            hub,
-            ids: Ids::new(clock.clone()),
-            clock,
-            config,
-            redactor,
-            auth,
-            secrets,
+            db: parts.db,
+            lanes: parts.lanes,
+            hub: parts.hub,
+            ids: Ids::new(parts.clock.clone()),
+            clock: parts.clock,
+            config: parts.config,
+            redactor: parts.redactor,
+            auth: parts.auth,
+            secrets: parts.secrets,
             followers: PermitPool::new(STREAMS),
             replays: ReplayThrottle::default(),
             side_queries: PermitPool::new(SIDE_QUERIES),
@@ -256,24 +240,24 @@ impl App {
             computing: Semaphore::new(cores()),
             whole_payloads: Semaphore::new(WHOLE_PAYLOADS_MAX),
             placement,
-            states,
+            states: parts.states,
             server_number: i64::from_ne_bytes(server_number),
             fresh_sockets,
-            others,
+            others: parts.others,
             in_hand,
             places,
             job_queues: JobQueues::default(),
             job_redactors: JobRedactors::default(),
-            metrics,
+            metrics: parts.metrics,
             store_check: StoreCheck::default(),
-            traces,
+            traces: parts.traces,
             codex: CodexProbe::default(),
             isolation: tokio::sync::OnceCell::new(),
             runs: Cache::new(RUNS_REMEMBERED),
             commands: Cache::new(RUNS_REMEMBERED),
             calling_commands: CallingCommands::default(),
-            tls_certificate,
-            stage,
+            tls_certificate: parts.tls_certificate,
+            stage: parts.stage,
         }))
     }
 

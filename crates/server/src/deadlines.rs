@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_deadline_passes_once_and_not_before_the_clock_says_so() {
+    async fn a_deadline_passes_once_and_not_before_its_time_on_the_clock() {
         let (deadlines, clock) = (Deadlines::default(), Stopped(Mutex::new(at(0))));
         deadlines.announce(at(700));
         tokio::time::timeout(Duration::from_secs(10), deadlines.passed(&clock)).await.unwrap_err();

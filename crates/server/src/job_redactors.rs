@@ -54,6 +54,7 @@ impl JobRedactors {
 }
 
 /// The redactors of a run's jobs. Most runs have none.
+#[derive(Default)]
 pub struct RunRedactors(Vec<Arc<Redactor>>);
 
 impl RunRedactors {
@@ -64,6 +65,16 @@ impl RunRedactors {
             }
         }
         text
+    }
+
+    /// A JSON text that is a caller's: the names of its fields are redacted, too.
+    pub fn redact_json_text(&self, mut json: String) -> String {
+        for redactor in &self.0 {
+            if let Cow::Owned(clean) = redactor.redact_json(&json) {
+                json = clean;
+            }
+        }
+        json
     }
 
     /// The JSON of an event or a summary: its top-level fields are ours.
@@ -101,6 +112,8 @@ mod tests {
         assert_eq!(clean, "[redacted] and [redacted]");
         let event = RawJson::parse(r#"{"text":"pl4nted"}"#.to_owned()).unwrap();
         assert_eq!(redactors.of_run(run(1)).redact_json(event.clone()).as_str(), r#"{"text":"[redacted]"}"#);
+        let named = redactors.of_run(run(1)).redact_json_text(r#"{"pl4nted":["an0ther"]}"#.into());
+        assert_eq!(named, r#"{"[redacted]":["[redacted]"]}"#);
         assert_eq!(redactors.of_run(run(2)).redact("pl4nted".into()), "pl4nted");
         assert_eq!(redactors.of_run(run(2)).redact_json(event.clone()).as_str(), event.as_str());
     }

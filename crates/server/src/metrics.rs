@@ -48,8 +48,12 @@ pub const SOCKET_ENDS: [(&str, u16); 7] = [
 pub const DROPS: [&str; 4] = ["slow-reader", "slow-head", "crowded-out", "other"];
 const OUTCOMES: [TerminalStatus; 4] =
     [TerminalStatus::Completed, TerminalStatus::Failed, TerminalStatus::Blocked, TerminalStatus::Cancelled];
-const JOB_ENDS: [(JobEnd, &str); 3] =
-    [(JobEnd::Succeeded, "succeeded"), (JobEnd::Failed, "failed"), (JobEnd::Returned, "returned")];
+const JOB_ENDS: [(JobEnd, &str); 4] = [
+    (JobEnd::Succeeded, "succeeded"),
+    (JobEnd::Failed, "failed"),
+    (JobEnd::Returned, "returned"),
+    (JobEnd::Overdue, "overdue"),
+];
 
 /// A clock that can jump.
 #[derive(Clone, Copy, Debug, PartialEq)]

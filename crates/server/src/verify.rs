@@ -19,7 +19,7 @@ use ostler_protocol::{
 };
 use ostler_store::{
     self as store, Db, StoreConfig, StoreError,
-    kernel::{payloads::PayloadRemoval, session_payloads::SessionPayloadRemoval},
+    kernel::{payload_removals::PayloadRemoval, session_payloads::SessionPayloadRemoval},
 };
 
 use crate::{
@@ -136,7 +136,7 @@ async fn check(db: &Db, session: &Session, report: &mut Report) -> Result<Option
     let (mut head, mut seq) = (chain::GENESIS, 0);
     let mut replay = Replay::default();
     let removals = Removals {
-        runs: store::kernel::payloads::list_by_session(db, session.session).await?,
+        runs: store::kernel::payload_removals::list_by_session(db, session.session).await?,
         session: store::kernel::session_payloads::get(db, session.session).await?,
     };
     // Starts below the first number, because a row that was inserted there is not part of the log either.

@@ -74,7 +74,7 @@ async fn built_in_profiles_are_always_listed(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_credential_is_kept_and_never_shown(engine: Engine) {
+async fn a_credential_is_stored_and_never_shown(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         with_codex(setup);
         setup.token("platform", "provide", &[]);
@@ -222,7 +222,7 @@ async fn what_is_no_credential_changes_nothing(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_unknown_profile_is_nobody_elses(engine: Engine) {
+async fn an_unknown_profile_is_not_found(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "codex", json!({"apiKey": KEY})).await.with_status(200);
     server.get(&path("codex-2")).await.refused(NotFound);
@@ -249,7 +249,7 @@ async fn a_deleted_profile_is_gone(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_damaged_secret_is_said_to_be_so(engine: Engine) {
+async fn a_damaged_secret_is_reported_as_damaged(engine: Engine) {
     let server = TestServer::start(engine).await;
     put(&server, "mine", files("one")).await.with_status(200);
     let file = server.config.server.data_dir.clone().unwrap().join("secrets/agentrun-v01-provider-mine.sealed");
@@ -300,6 +300,34 @@ async fn a_profile_that_was_deleted_is_an_unavailable_secret_to_its_runs(engine:
     delete(&server, "mine").await;
     let refused = server.create_job(&run_id, &json!({"commandId": command_id})).await;
     refused.refused_by(SecretUnavailable, "profile-unknown");
+}
+
+#[both_engines]
+async fn repeated_requests_get_their_first_response_after_the_profile_was_deleted(engine: Engine) {
+    let server = TestServer::with(engine, |setup| setup.token("elsewhere", "client", &["unidesk"])).await;
+    put(&server, "mine", files("one")).await.with_status(200);
+    let run_id = id(&server.post("/api/v1/runs", &run_of("mine")).await.with_status(201), "runId");
+    let turn = |prompt: &str, key: &str| json!({"type": "turn", "payload": {"prompt": prompt}, "idempotencyKey": key});
+    let command_id = id(&server.submit(&run_id, &turn("x", "turn-1")).await.with_status(201), "commandId");
+    let order = |key: &str| json!({"commandId": command_id, "standing": true, "idempotencyKey": key});
+    let job_id = id(&server.create_job(&run_id, &order("job-1")).await.with_status(201), "runnerJobId");
+    delete(&server, "mine").await;
+    server.submit(&run_id, &turn("x", "turn-2")).await.refused_by(SecretUnavailable, "profile-unknown");
+    server.create_job(&run_id, &order("job-2")).await.refused_by(SecretUnavailable, "profile-unknown");
+    assert_eq!(server.submit(&run_id, &turn("x", "turn-1")).await.with_status(200)["commandId"], command_id.as_str());
+    assert_eq!(server.create_job(&run_id, &order("job-1")).await.with_status(200)["runnerJobId"], job_id.as_str());
+    // Another body under the same key is still a conflict, and the key opens the run to no other caller.
+    server.submit(&run_id, &turn("y", "turn-1")).await.refused_by(IdempotencyConflict, "payload-hash");
+    let other = json!({"commandId": command_id, "idempotencyKey": "job-1"});
+    server.create_job(&run_id, &other).await.refused_by(IdempotencyConflict, "payload-hash");
+    let elsewhere = server.caller("elsewhere");
+    assert_eq!(elsewhere.submit(&run_id, &turn("x", "turn-1")).await.status, 404);
+    assert_eq!(elsewhere.create_job(&run_id, &order("job-1")).await.status, 404);
+    // Nor does it matter that the command has ended meanwhile.
+    server.cancel_command(&command_id).await;
+    assert_eq!(server.submit(&run_id, &turn("x", "turn-1")).await.with_status(200)["state"], "cancelled");
+    assert_eq!(server.create_job(&run_id, &order("job-1")).await.with_status(200)["runnerJobId"], job_id.as_str());
+    assert_eq!(server.run(&run_id).await["commandCount"], 1);
 }
 
 #[both_engines]

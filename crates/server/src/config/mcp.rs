@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_warns_unless_it_is_told_otherwise() {
+    fn a_budget_warns_unless_it_is_configured_otherwise() {
         let mode = |section: serde_json::Value| serde_json::from_value::<McpSection>(section).unwrap().mode();
         assert_eq!(mode(json!({})), BudgetMode::Off);
         assert_eq!(mode(json!({"client_budget": 2})), BudgetMode::Warn);

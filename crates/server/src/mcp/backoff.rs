@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_grows_until_a_connection_lasts_or_another_attempt_is_asked_for() {
+    fn the_pause_grows_until_a_connection_lasts_or_another_attempt_is_requested() {
         let backoffs = Backoffs::default();
         let left = |ms: i64| backoffs.pause_left("a", "1", at(ms)).map(|left| left.as_millis());
         assert_eq!(left(0), None);

@@ -1,5 +1,5 @@
-//! One connection to a server, maintained by a task of its own: it is made, made again when it is lost, and closed when nobody
-//! has used it for a while. Users hold leases.
+//! One connection to a server, maintained by a task of its own: it is made, made again when it is lost, and closed after
+//! a time without use. Users hold leases.
 
 use std::{
     sync::{

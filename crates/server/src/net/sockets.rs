@@ -12,6 +12,8 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite;
 
+use crate::config::LimitsSection;
+
 /// A text frame; cheap to clone, because one may go to thousands of peers.
 pub type Frame = Utf8Bytes;
 
@@ -36,6 +38,18 @@ pub struct Patience {
     pub probe: Duration,
     /// Time limit for writing one frame to the peer.
     pub write: Duration,
+}
+
+impl Patience {
+    /// The durations that the server is configured with.
+    pub fn of(limits: &LimitsSection) -> Self {
+        Self {
+            ping: Duration::from_millis(limits.socket_ping_ms),
+            dead: Duration::from_millis(limits.socket_dead_ms),
+            probe: Duration::from_millis(limits.socket_probe_ms),
+            write: Duration::from_millis(limits.slow_reader_ms),
+        }
+    }
 }
 
 /// Why a connection ends, as the close frame reports it. Codes from 4000 on are ours.

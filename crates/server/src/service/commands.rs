@@ -18,6 +18,7 @@ use ostler_protocol::{
         fold::CommandFold,
         operations::{AckOp, CancelCommandOp, CreateCommandOp},
         runs::Cancel,
+        session_storage::MissingStorage,
         whole_payloads::{CommandPayload, WHOLE_PAYLOAD, WholePayload},
     },
 };
@@ -50,8 +51,11 @@ pub async fn create(
     let bytes = request.payload.as_str().len();
     let mut op = app.compute(bytes, || create_op(app, caller, &run, request)).await?;
     if op.command.command_type == CommandType::Turn {
-        provider_profiles::check_turn(app, &run).await?;
-        op.storage_missing = session_storage::find_missing(app, run.session).await?;
+        let checked = check_turn(app, &run).await;
+        // A repeated request is not checked again: the kernel returns the first response.
+        if checked.is_ok() || !is_repeated(app, &op.command).await? {
+            op.storage_missing = checked?;
+        }
     }
     let command_id = op.command.command_id;
     let submitted = app.submit(&run, op).await;
@@ -60,6 +64,19 @@ pub async fn create(
         app.remember_command(command_id, &run);
     }
     Ok((command, is_new))
+}
+
+/// Checks what a new turn needs and what may vanish while its run exists: the profile with its secret, and the session's storage.
+/// Returns what of the storage is missing, about which the kernel decides.
+async fn check_turn(app: &App, run: &RunRef) -> Result<MissingStorage, Failure> {
+    provider_profiles::check_turn(app, run).await?;
+    session_storage::find_missing(app, run.session).await
+}
+
+/// Whether a command of the run was already submitted with this command's key.
+async fn is_repeated(app: &App, command: &Command) -> Result<bool, Failure> {
+    let Some(key) = command.idempotency_key.as_deref() else { return Ok(false) };
+    Ok(store::kernel::commands::has_key(&app.db, command.run_id, key).await?)
 }
 
 /// The command that was submitted before with the request's key, to any run of the session that the tenant knows by this name.
@@ -90,7 +107,7 @@ pub async fn find_by_key(
 }
 
 /// The message of a user, as its event stores it: redacted, in parts.
-pub struct Said {
+pub struct SubmittedMessage {
     pub message_id: String,
     pub content: Value,
     /// The client that submits it, where the dialect knows one.
@@ -103,7 +120,7 @@ pub struct Said {
     pub state: Option<Value>,
 }
 
-impl Said {
+impl SubmittedMessage {
     pub fn new(message_id: String, content: Value) -> Self {
         Self { message_id, content, origin: None, fields: Map::new(), has_input: false, state: None }
     }
@@ -157,7 +174,7 @@ pub fn compose(
     caller: &Principal,
     run: &RunRef,
     request: CreateCommand,
-    message: Option<Said>,
+    message: Option<SubmittedMessage>,
 ) -> Result<CreateCommandOp, Failure> {
     // The hash covers the payload as it was sent; the stored payload is redacted.
     let payload_hash = canonical_hash(&request.payload.to_value());
@@ -165,7 +182,7 @@ pub fn compose(
     let command_id = CommandId::new(app.ids.body());
     let prompted = || {
         let content = json!([{"type": "text", "text": prompt(&payload)?}]);
-        Some(Said::new(format!("msg_{}", app.ids.body().simple()), content))
+        Some(SubmittedMessage::new(format!("msg_{}", app.ids.body().simple()), content))
     };
     let message = message.or_else(prompted);
     let now = app.now();

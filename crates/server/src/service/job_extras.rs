@@ -8,20 +8,34 @@ use ostler_protocol::{
     Failure, Rule,
     ids::{RunId, RunnerJobId},
     json::hex,
-    kernel::runner_jobs::{BackendImageRef, CreateRunnerJob, JobExtras, RunnerJob, image_repository},
+    kernel::runner_jobs::{CreateRunnerJob, JobExtras, RunnerJob, image_repository},
 };
+use ostler_store as store;
 use secrecy::{ExposeSecret, SecretString};
 
 use crate::{app::App, secrets::SecretStore};
 
-/// The extras of an order that was checked, as they are stored.
+/// Rejects an image that comes from elsewhere than the operator expects images: it gets the credentials of its run's profile.
+pub(super) fn check_image(app: &App, request: &CreateRunnerJob) -> Result<(), Failure> {
+    let Some(image) = &request.backend_image_ref else { return Ok(()) };
+    let section = &app.config.kubernetes;
+    let repository = image.repository().unwrap_or_default();
+    let own = section.image.as_deref().map(image_repository);
+    if own == Some(repository) || section.image_repositories.iter().any(|listed| listed == repository) {
+        return Ok(());
+    }
+    let message = format!("backendImageRef: images of {repository:?} may not be used");
+    Err(Failure::rule(Rule::BackendImageDenied, message))
+}
+
+/// The extras of an order, as they are stored.
 pub(super) fn seal(
     app: &App,
     run_id: RunId,
     job_id: RunnerJobId,
     request: &CreateRunnerJob,
 ) -> Result<JobExtras, Failure> {
-    let image = request.backend_image_ref.as_ref().map(|image| allowed(app, image)).transpose()?;
+    let image = request.backend_image_ref.as_ref().map(|image| image.image.clone());
     if request.transient_env.is_empty() {
         return Ok(JobExtras { image, ..JobExtras::default() });
     }
@@ -64,6 +78,13 @@ pub(super) fn remember(app: &App, job: &RunnerJob) {
     }
 }
 
+/// Prepares the redaction of the tool calls of a run. Another server may have accepted its jobs, or this one before it was restarted.
+pub(crate) async fn remember_of_run(app: &App, run_id: RunId) -> Result<(), Failure> {
+    let jobs = store::kernel::runner_jobs::list_with_extras(&app.db, run_id).await?;
+    jobs.iter().for_each(|job| remember(app, job));
+    Ok(())
+}
+
 /// A text of a job's runner, redacted.
 pub(crate) fn redact(app: &App, job: &RunnerJob, text: &str) -> String {
     remember(app, job);
@@ -79,18 +100,6 @@ pub(crate) fn redact_json(
 ) -> Result<ostler_protocol::RawJson, Failure> {
     remember(app, job);
     Ok(app.job_redactors.of_run(job.run_id).redact_json(app.redacted_payload(raw)?))
-}
-
-/// An image gets the credentials of its run's profile, so it must come from where the operator expects images.
-fn allowed(app: &App, image: &BackendImageRef) -> Result<String, Failure> {
-    let section = &app.config.kubernetes;
-    let repository = image.repository().unwrap_or_default();
-    let own = section.image.as_deref().map(image_repository);
-    if own == Some(repository) || section.image_repositories.iter().any(|listed| listed == repository) {
-        return Ok(image.image.clone());
-    }
-    let message = format!("backendImageRef: images of {repository:?} may not be used");
-    Err(Failure::rule(Rule::BackendImageDenied, message))
 }
 
 fn sealed_name(job_id: RunnerJobId) -> String {

@@ -14,6 +14,7 @@ use ostler_protocol::{
             BackendImageRef, ClaimRunnerJob, ClaimedRunnerJob, CreateRunnerJob, JobEnd, JobExtras, JobObservation,
             JobPhase, JobPoll, Launcher, ListRunnerJobs, ObservedPhase, RunnerJob, RunnerJobPage, cluster_job_name,
         },
+        session_storage::MissingStorage,
     },
     limits::JOB_PROFILES_MAX,
 };
@@ -39,31 +40,48 @@ pub async fn create(
     app.accepting()?;
     let run = app.visible_run(caller, run_id).await?;
     caller.may_control(&run)?;
-    provider_profiles::check_still_ready(app, &run).await?;
     let mut op = create_op(app, &run, &request)?;
-    op.storage_missing = session_storage::find_missing(app, run.session).await?;
-    check_room(app, &op.job).await?;
+    let checked = check_startable(app, &run, &request, op.job.launcher).await;
+    // A repeated order is not checked again: the kernel returns the first response.
+    if checked.is_ok() || !is_repeated(app, &op.job).await? {
+        op.storage_missing = checked?;
+    }
     let submitted = app.submit(&run, op).await;
     let (job, is_new) = session_storage::record_loss(app, run.session, submitted).await?;
     job_extras::remember(app, &job);
     Ok((with_retention(app, job), is_new))
 }
 
-/// Rejects a new job if its cluster has as many unfinished ones as it may have. The same key again returns the first response.
-async fn check_room(app: &App, job: &RunnerJob) -> Result<(), Failure> {
-    if job.launcher != Launcher::Kubernetes {
+/// Checks what a new job needs and what may change while its run exists: the profile with its secret, the image, the session's
+/// storage, and the room in the cluster. Returns what of the storage is missing, about which the kernel decides.
+async fn check_startable(
+    app: &App,
+    run: &RunRef,
+    request: &CreateRunnerJob,
+    launcher: Launcher,
+) -> Result<MissingStorage, Failure> {
+    provider_profiles::check_still_ready(app, run).await?;
+    job_extras::check_image(app, request)?;
+    let missing = session_storage::find_missing(app, run.session).await?;
+    check_room(app, launcher).await?;
+    Ok(missing)
+}
+
+/// Whether a job of the run was already ordered with this job's key.
+async fn is_repeated(app: &App, job: &RunnerJob) -> Result<bool, Failure> {
+    let Some(key) = job.idempotency_key.as_deref() else { return Ok(false) };
+    Ok(store::kernel::runner_jobs::has_key(&app.db, job.run_id, key).await?)
+}
+
+/// Rejects a new job if its cluster has as many unfinished ones as it may have.
+async fn check_room(app: &App, launcher: Launcher) -> Result<(), Failure> {
+    if launcher != Launcher::Kubernetes {
         return Ok(());
     }
     let active_jobs_max = app.config.kubernetes.active_jobs_max;
     let open = store::kernel::runner_jobs::count_open_of(&app.db, Launcher::Kubernetes).await?;
     if open < i64::from(active_jobs_max) {
         return Ok(());
-    }
-    if let Some(key) = &job.idempotency_key {
-        let existing = store::kernel::runner_jobs::list_by_run(&app.db, job.run_id).await?;
-        if existing.iter().any(|existing| existing.idempotency_key.as_ref() == Some(key)) {
-            return Ok(());
-        }
     }
     let message = format!("there are {open} unfinished runner Jobs, the limit is {active_jobs_max}");
     Err(Failure::rule(Rule::ClusterRoom, message).detail("activeJobs", open).detail("activeJobsMax", active_jobs_max))

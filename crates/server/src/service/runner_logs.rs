@@ -58,7 +58,9 @@ mod of_pods {
     use super::{super::job_extras, joined};
     use crate::{
         app::App,
-        kubernetes::{Cluster, ClusterError, KubernetesState, LogLines, jobs::CONTAINER, later_lines, next_second},
+        kubernetes::{
+            Cluster, ClusterError, KubernetesState, LogLines, job_manifest::CONTAINER, later_lines, next_second,
+        },
     };
 
     /// Bytes of the longest read. Only a log with more than `LOG_BYTES_MAX` bytes in one second needs it.

@@ -27,7 +27,7 @@ use ostler_store::{self as store, kernel::runs::RunRow};
 use serde_json::json;
 
 use super::{
-    commands::{self, Said},
+    commands::{self, SubmittedMessage},
     lookup, provider_profiles,
     requests::{check_chosen, check_key, id_range, reason},
     runner_jobs, session_storage,
@@ -275,7 +275,7 @@ pub fn create_op(
     admitted: &AdmittedRun,
     request_hash: &str,
     (session, is_new): &(Session, bool),
-    message: Option<Said>,
+    message: Option<SubmittedMessage>,
 ) -> Result<CreateRunOp, Failure> {
     let now = app.now();
     let mut run = new_run(app, request, admitted, session, request_hash, now);

@@ -138,8 +138,19 @@ async fn is_erased(app: &App, id: SessionId) -> Result<bool, Failure> {
     Ok(store::kernel::sessions::is_known(&app.db, id).await?)
 }
 
+/// Deletes the storage and the rows of a session that is erased, unless a hold covers it.
+pub async fn finish_erasure(app: &App, session: &Session) -> Result<(), Failure> {
+    if store::retention::is_held(&app.db, session.session).await? {
+        return Ok(());
+    }
+    clear(app, session).await?;
+    store::kernel::erasures::finish(&app.db, session).await?;
+    app.forget_session(session.session);
+    Ok(())
+}
+
 /// Deletes the storage of a session that is erased.
-pub async fn clear(app: &App, session: &Session) -> Result<(), Failure> {
+async fn clear(app: &App, session: &Session) -> Result<(), Failure> {
     // A session that changed its kind of storage may have left an empty directory.
     directories::clear(directories::session_storage(app, session.session)?).await?;
     match (session.storage.place(), drivers::of_kind(app, session.storage.storage_kind)) {

@@ -54,6 +54,7 @@ pub(super) const PAGES: &[Page] = pages! {
     "getting-started"
     "glossary"
     "kubernetes"
+    "kubernetes-clients"
     "kubernetes-runners"
     "limits"
     "live"

@@ -14,7 +14,8 @@ pub(crate) fn engine() -> [RetentionStep; 2] {
         RetentionNoun::Events,
         Ownership::Tenant,
         |app, page| async move {
-            store::kernel::payloads::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit).await
+            store::kernel::payload_removals::list_removable(&app.db, &page.scope, page.after.as_deref(), page.limit)
+                .await
         },
         |app, scope, keys| async move { remove_payloads(&app, &scope, &keys).await },
     );
@@ -33,7 +34,7 @@ pub(crate) fn engine() -> [RetentionStep; 2] {
 async fn remove_payloads(app: &App, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, Failure> {
     let Some(key) = keys.first() else { return Ok(RemovedItems::default()) };
     let rows = app.config.retention.step_rows;
-    Ok(store::kernel::payloads::remove(&app.db, key, scope, rows, app.now()).await?)
+    Ok(store::kernel::payload_removals::remove(&app.db, key, scope, rows, app.now()).await?)
 }
 
 async fn evict(app: &App, scope: &RetentionScope, keys: &[String]) -> Result<RemovedItems, Failure> {
