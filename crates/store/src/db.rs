@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ostler_protocol::cursors::Cursor;
 use sqlx::postgres::PgRow;
 
 use crate::{
@@ -86,6 +87,19 @@ impl Db {
             Engine::Sqlite(_) => "",
             Engine::Postgres(_) => " COLLATE \"C\"",
         }
+    }
+
+    /// The end of a statement that lists rows newest first, from after the cursor. It follows a condition, and appends its
+    /// own arguments.
+    pub(crate) fn newest_first(&self, id: &str, args: &mut Vec<Value>, after: Option<&Cursor>, limit: u32) -> String {
+        let order = self.byte_order();
+        let mut condition = String::new();
+        if let Some(cursor) = after {
+            args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
+            condition = format!(" AND (created_at, {id}{order}) < (${}, ${})", args.len() - 1, args.len());
+        }
+        args.push(i64::from(limit).into());
+        format!("{condition} ORDER BY created_at DESC, {id}{order} DESC LIMIT ${}", args.len())
     }
 
     /// The texts of a JSON list, as a table of `one`.

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fault_stands_in_its_place_and_names_no_internals() {
+    fn each_fault_has_its_place_and_names_no_internals() {
         for (index, fault) in StoreFault::ALL.into_iter().enumerate() {
             assert_eq!(fault as usize, index);
             assert!(!fault.message().contains("sqlite") && !fault.message().contains("://"));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_both_engines_are_told_apart() {
+    fn errors_of_both_engines_are_distinguished() {
         let sqlite = |code: i32| {
             let error = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(code), None);
             StoreFault::of(&StoreError::Sqlite(error))

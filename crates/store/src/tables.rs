@@ -35,7 +35,7 @@ use crate::{
     daemon::restores::Restore,
     kernel::{
         backends::StoredBackend,
-        payloads::PayloadRemoval,
+        payload_removals::PayloadRemoval,
         readers::{ReadCursor, SessionReader},
         session_payloads::SessionPayloadRemoval,
         whole_payloads::StoredPayload,

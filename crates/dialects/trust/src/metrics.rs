@@ -15,7 +15,7 @@ pub(crate) const ALL: &[Metric] = &[
     Metric::counter(
         "ostler_webhook_attempts_total",
         "outcome",
-        "Attempts to tell a webhook something, by what followed.",
+        "Attempts to deliver to a webhook, by what followed.",
         |app, samples| {
             let counted = ATTEMPTS.iter().zip(&Trust::of(app).counters.attempts);
             counted.for_each(|(outcome, count)| samples.add_labelled("outcome", outcome, count.load(Relaxed)));
@@ -41,7 +41,7 @@ pub(crate) const ALL: &[Metric] = &[
     Metric::counter(
         "ostler_reauth_retries_total",
         "",
-        "Times that people could not be told of a breaking manifest because the store failed, and it was tried again.",
+        "Times that people could not be notified of a breaking manifest because the store failed, and it was tried again.",
         |app, samples| samples.add(Trust::of(app).counters.reauth_retries.load(Relaxed) as i64),
     ),
     Metric::counter(

@@ -5,7 +5,7 @@ use std::{io, path::Path};
 
 use futures_util::TryStreamExt;
 use rusqlite::{Connection, OpenFlags, config::DbConfig};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::{AssertSqlSafe, PgConnection, Row, postgres::PgRow};
 use tokio::runtime::Handle;
 
 use super::{AppliedMigration, LEDGER_TABLE, copy_text, is_name};
@@ -52,7 +52,8 @@ impl Snapshot {
         let migrations = {
             let mut statement = connection.prepare(LEDGER)?;
             let rows = statement.query_map([], |row| {
-                Ok(AppliedMigration { id: row.get(0)?, checksum: row.get(1)?, applied_at: row.get(2)? })
+                let (id, checksum) = (row.get("id")?, row.get("checksum")?);
+                Ok(AppliedMigration { id, checksum, applied_at: row.get("applied_at")? })
             })?;
             rows.collect::<Result<_, _>>()?
         };
@@ -62,10 +63,13 @@ impl Snapshot {
     async fn open_postgres(url: &str, handle: Handle) -> Result<Self, StoreError> {
         let mut connection = connect(&Connections::new(url)?.hosts).await?;
         sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut connection).await?;
-        let rows: Vec<(String, String, i64)> = sqlx::query_as(LEDGER).fetch_all(&mut connection).await?;
-        let migrations =
-            rows.into_iter().map(|(id, checksum, applied_at)| AppliedMigration { id, checksum, applied_at });
-        Ok(Self { migrations: migrations.collect(), engine: Engine::Postgres(Box::new(connection), handle) })
+        let rows = sqlx::query(LEDGER).fetch_all(&mut connection).await?;
+        let migration = |row: &PgRow| -> Result<AppliedMigration, StoreError> {
+            let (id, checksum) = (row.try_get("id")?, row.try_get("checksum")?);
+            Ok(AppliedMigration { id, checksum, applied_at: row.try_get("applied_at")? })
+        };
+        let migrations = rows.iter().map(migration).collect::<Result<_, _>>()?;
+        Ok(Self { migrations, engine: Engine::Postgres(Box::new(connection), handle) })
     }
 
     pub fn engine_name(&self) -> &'static str {

@@ -70,11 +70,14 @@ pub struct OpenCounts {
 /// Counts the open sessions of all workspaces and tenants, and their permission requests that wait.
 pub async fn count_pending(db: &Db) -> Result<OpenCounts, StoreError> {
     let sql = "SELECT (SELECT count(*) FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
-            WHERE d.closed_at IS NULL AND s.closed_at IS NULL AND s.erased_at IS NULL),
+            WHERE d.closed_at IS NULL AND s.closed_at IS NULL AND s.erased_at IS NULL) AS sessions,
         (SELECT count(*) FROM permissions p JOIN daemon_sessions d ON d.session_id = p.session_id
-            WHERE p.status = 'pending' AND d.closed_at IS NULL)";
-    let rows =
-        db.read(sql, vec![], |row| Ok(OpenCounts { sessions: row.int()?, pending_permissions: row.int()? })).await?;
+            WHERE p.status = 'pending' AND d.closed_at IS NULL) AS pending_permissions";
+    let decode = |row: &mut Reader<'_>| {
+        let (sessions, pending_permissions) = (row.at("sessions")?.int()?, row.at("pending_permissions")?.int()?);
+        Ok(OpenCounts { sessions, pending_permissions })
+    };
+    let rows = db.read(sql, vec![], decode).await?;
     Ok(rows.first().copied().unwrap_or(OpenCounts { sessions: 0, pending_permissions: 0 }))
 }
 
@@ -192,7 +195,7 @@ fn decode_row(row: &mut Reader<'_>) -> Result<DaemonSessionRow, StoreError> {
     Ok(DaemonSessionRow {
         daemon: DaemonSession::decode(row)?,
         session: Session::decode(row)?,
-        client_count: row.int()?,
+        client_count: row.at("client_count")?.int()?,
     })
 }
 
@@ -223,7 +226,8 @@ pub async fn list(
     let limit = mark(i64::from(limit).into());
     let (daemon, session) = (columns::<DaemonSession>("d"), columns::<Session>("s"));
     let sql = format!(
-        "SELECT {daemon}, {session}, (SELECT COUNT(*) FROM daemon_clients c WHERE c.session_id = d.session_id)
+        "SELECT {daemon}, {session},
+             (SELECT COUNT(*) FROM daemon_clients c WHERE c.session_id = d.session_id) AS client_count
          FROM daemon_sessions d JOIN sessions s ON s.session_id = d.session_id
          WHERE d.workspace = $1 AND s.closed_at IS NULL AND s.erased_at IS NULL{wanted}
          ORDER BY d.session_id DESC LIMIT {limit}"

@@ -11,7 +11,7 @@ use super::{conditions::unfinished, session_and_run};
 use crate::{
     db::Db,
     error::StoreError,
-    record::{Record, record, select, text},
+    record::{Reader, Record, record, select, text},
 };
 
 /// Rows that [`list_payloads_with`] reads at a time.
@@ -85,6 +85,12 @@ pub async fn get_state(db: &Db, command_id: CommandId) -> Result<Option<CommandS
     db.read_one(sql, vec![text(command_id)], |row| row.named(CommandState::parse)).await
 }
 
+/// Whether a command of the run was submitted with this key.
+pub async fn has_key(db: &Db, run_id: RunId, key: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT command_id FROM commands WHERE run_id = $1 AND idempotency_key = $2";
+    Ok(db.read_one(sql, vec![text(run_id), key.into()], |row| row.text()).await?.is_some())
+}
+
 /// The command of a session that was submitted with this key to one of its runs. `None` if there is none.
 pub async fn find_by_key(
     db: &Db,
@@ -124,7 +130,11 @@ pub async fn list_payloads_with(
              ORDER BY created_at DESC, command_id{order} DESC LIMIT {PAYLOADS_CHUNK}",
             older.unwrap_or_default()
         );
-        let chunk = db.read(sql, args, |row| Ok((row.raw_json()?, row.int()?, row.text()?))).await?;
+        let decode = |row: &mut Reader<'_>| {
+            let (payload, created_at) = (row.at("payload")?.raw_json()?, row.at("created_at")?.int()?);
+            Ok((payload, created_at, row.at("command_id")?.text()?))
+        };
+        let chunk = db.read(sql, args, decode).await?;
         let is_last = chunk.len() < PAYLOADS_CHUNK;
         last = chunk.last().map(|(_, created_at, id)| (*created_at, id.clone()));
         payloads.extend(chunk.into_iter().map(|(payload, _, _)| payload));

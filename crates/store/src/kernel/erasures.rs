@@ -9,7 +9,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    kernel::payloads::blank,
+    kernel::payload_removals::blank,
     record::{Statement, text},
     retention::{held_session, unless_held},
 };

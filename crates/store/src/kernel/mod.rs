@@ -9,7 +9,7 @@ pub mod erasures;
 pub mod events;
 pub(crate) mod labels;
 pub mod leases;
-pub mod payloads;
+pub mod payload_removals;
 pub mod permissions;
 pub mod provider_profiles;
 pub mod readers;

@@ -49,7 +49,7 @@ record! {
 }
 
 fn decode(row: &mut Reader<'_>) -> Result<Validation, StoreError> {
-    Ok(Validation::of(ValidationRecord::decode(row)?, row.opt_json()?))
+    Ok(Validation::of(ValidationRecord::decode(row)?, row.at("terminal")?.opt_json()?))
 }
 
 /// The first record of a run stands.
@@ -59,7 +59,7 @@ pub async fn insert(db: &Db, record: &ValidationRecord) -> Result<(), StoreError
 
 pub async fn get(db: &Db, id: ValidationId) -> Result<Option<Validation>, StoreError> {
     let sql = format!(
-        "SELECT {}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
+        "SELECT {}, c.terminal AS terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
          WHERE v.validation_id = $1",
         columns::<ValidationRecord>("v")
     );
@@ -69,7 +69,7 @@ pub async fn get(db: &Db, id: ValidationId) -> Result<Option<Validation>, StoreE
 /// The latest of each owner's profiles.
 pub async fn list_latest(db: &Db) -> Result<Vec<Validation>, StoreError> {
     let sql = format!(
-        "SELECT {}, c.terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
+        "SELECT {}, c.terminal AS terminal FROM provider_validations AS v JOIN commands AS c ON c.command_id = v.command_id
          WHERE v.validation_id = (SELECT w.validation_id FROM provider_validations AS w WHERE w.profile = v.profile
              AND COALESCE(w.tenant_id, '') = COALESCE(v.tenant_id, '')
              ORDER BY w.created_at DESC, w.validation_id{} DESC LIMIT 1)",

@@ -85,9 +85,21 @@ pub async fn get(db: &Db, job_id: RunnerJobId) -> Result<Option<RunnerJob>, Stor
     Ok(db.select::<RunnerJob>("WHERE t.runner_job_id = $1", vec![text(job_id)]).await?.pop())
 }
 
+/// Whether a job of the run was ordered with this key.
+pub async fn has_key(db: &Db, run_id: RunId, key: &str) -> Result<bool, StoreError> {
+    let sql = "SELECT runner_job_id FROM runner_jobs WHERE run_id = $1 AND idempotency_key = $2";
+    Ok(db.read_one(sql, vec![text(run_id), key.into()], |row| row.text()).await?.is_some())
+}
+
 /// Every job of the run.
 pub async fn list_by_run(db: &Db, run_id: RunId) -> Result<Vec<RunnerJob>, StoreError> {
     db.select("WHERE t.run_id = $1 ORDER BY t.runner_job_id", vec![text(run_id)]).await
+}
+
+/// The unfinished jobs of the run whose requests have named an image or short-lived variables.
+pub async fn list_with_extras(db: &Db, run_id: RunId) -> Result<Vec<RunnerJob>, StoreError> {
+    let rest = "WHERE t.run_id = $1 AND t.phase IN ('pending', 'running') AND t.extras <> '{}' ORDER BY t.created_at";
+    db.select(rest, vec![text(run_id)]).await
 }
 
 pub async fn find_by_token_hash(db: &Db, token_hash: &str) -> Result<Option<RunnerJob>, StoreError> {

@@ -7,8 +7,8 @@ use ostler_protocol::{Timestamp, ids::SessionId};
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    kernel::payloads::blank,
-    record::{Statement, insert, record, text},
+    kernel::payload_removals::blank,
+    record::{Reader, Statement, insert, record, text},
     retention::{Removable, RemovedItems, RetentionScope, held_session, removable_columns, unless_held},
 };
 
@@ -98,13 +98,13 @@ pub async fn remove(
 ) -> Result<RemovedItems, StoreError> {
     let recorded = is_recorded(db);
     let sql = format!(
-        "SELECT session_seq, CAST(octet_length(payload) AS BIGINT) FROM events
+        "SELECT session_seq, CAST(octet_length(payload) AS BIGINT) AS bytes FROM events
          WHERE session_id = $1 AND session_seq > $2 AND created_at <= $3 AND payload IS NOT NULL AND {recorded}
          ORDER BY session_seq LIMIT $4"
     );
     let through_seq = get(db, session).await?.map_or(0, |removal| removal.through_seq);
     let args = vec![text(session), through_seq.into(), scope.before.into(), i64::from(rows).into()];
-    let sizes = db.read(sql, args, |row| Ok((row.int()?, row.int()?))).await?;
+    let sizes = db.read(sql, args, |row| Ok((row.at("session_seq")?.int()?, row.at("bytes")?.int()?))).await?;
     let (mut bytes, mut step) = (0, vec![]);
     for (seq, size) in &sizes {
         bytes += size;
@@ -120,8 +120,10 @@ pub async fn remove(
          AND {recorded}"
     );
     let args = || vec![text(session), (*first).into(), (*last).into(), scope.before.into()];
-    let measured =
-        format!("SELECT COUNT(*), CAST(COALESCE(SUM(octet_length(payload)), 0) AS BIGINT) FROM events WHERE {range}");
+    let measured = format!(
+        "SELECT COUNT(*) AS items, CAST(COALESCE(SUM(octet_length(payload)), 0) AS BIGINT) AS bytes FROM events
+         WHERE {range}"
+    );
     let [gate, hold] = unless_held(db, session);
     let statements = vec![
         gate,
@@ -130,7 +132,8 @@ pub async fn remove(
         insert(&removal, vec![], ADVANCED),
         Statement::new(blank(db, &range), args()),
     ];
-    let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
+    let decode = |row: &mut Reader<'_>| Ok((row.at("items")?.int()?, row.at("bytes")?.int()?));
+    let counts = db.write_together_returning(statements, 2, decode).await?;
     let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };
     Ok(RemovedItems { items, bytes, has_more: step.len() < sizes.len() || sizes.len() == rows as usize })
 }

@@ -210,8 +210,9 @@ pub struct SessionRow {
 }
 
 fn decode_row(row: &mut Reader<'_>) -> Result<SessionRow, StoreError> {
-    let (session, read_version) = (Session::decode(row)?, row.int()?);
-    Ok(SessionRow { session, read_version, state: row.opt_text()?.as_deref().and_then(RunState::parse) })
+    let (session, read_version) = (Session::decode(row)?, row.at("read_version")?.int()?);
+    let state = row.at("run_state")?.opt_text()?.as_deref().and_then(RunState::parse);
+    Ok(SessionRow { session, read_version, state })
 }
 
 /// Newest first.
@@ -323,7 +324,7 @@ fn page(db: &Db, filter: &SessionFilter, kind: Kind, after: Option<&Cursor>, lim
     drop(mark);
     let columns = columns::<Session>("t");
     let sql = format!(
-        "SELECT {columns}, {READ_VERSION}, {state} FROM {from}
+        "SELECT {columns}, {READ_VERSION} AS read_version, {state} AS run_state FROM {from}
          WHERE {wanted} ORDER BY {by}created_at DESC, {id}session_id{order} DESC LIMIT {limit}"
     );
     (sql, args)

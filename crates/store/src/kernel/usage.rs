@@ -82,11 +82,11 @@ pub async fn list_groups(
     let (condition, mut args) = condition(filter);
     args.push(i64::from(limit).into());
     let sql = format!(
-        "SELECT {key}, {} FROM usage t WHERE {condition} GROUP BY {grouped} ORDER BY {order} LIMIT ${}",
+        "SELECT {key} AS group_key, {} FROM usage t WHERE {condition} GROUP BY {grouped} ORDER BY {order} LIMIT ${}",
         sums(),
         args.len()
     );
-    db.read(sql, args, |row| Ok((row.opt_text()?, read_sums(row)?))).await
+    db.read(sql, args, |row| Ok((row.at("group_key")?.opt_text()?, read_sums(row)?))).await
 }
 
 /// The sums of everything.
@@ -102,16 +102,26 @@ const PART: i64 = 1 << 32;
 
 fn sums() -> String {
     let sum = |of: String| format!("CAST(COALESCE(SUM({of}), 0) AS BIGINT)");
-    let of = |amount: &str| [sum(format!("t.{amount} / {PART}")), sum(format!("t.{amount} % {PART}"))].join(", ");
+    let of = |amount: &str| {
+        let (high, low) = (sum(format!("t.{amount} / {PART}")), sum(format!("t.{amount} % {PART}")));
+        format!("{high} AS {amount}_high, {low} AS {amount}_low")
+    };
     AMOUNTS.map(of).join(", ")
 }
 
 fn read_sums(row: &mut crate::record::Reader<'_>) -> Result<ExactUsage, StoreError> {
-    let mut next = || -> Result<i128, StoreError> {
-        let (high, low) = (i128::from(row.int()?), i128::from(row.int()?));
-        Ok(high * i128::from(PART) + low)
+    let mut sum = |amount: &str| -> Result<i128, StoreError> {
+        let high = row.at(&format!("{amount}_high"))?.int()?;
+        let low = row.at(&format!("{amount}_low"))?.int()?;
+        Ok(i128::from(high) * i128::from(PART) + i128::from(low))
     };
-    Ok(ExactUsage { runs: next()?, turns: next()?, tokens: next()?, cost_nano_usd: next()?, active_ms: next()? })
+    Ok(ExactUsage {
+        runs: sum("runs")?,
+        turns: sum("turns")?,
+        tokens: sum("tokens")?,
+        cost_nano_usd: sum("cost_nano_usd")?,
+        active_ms: sum("active_ms")?,
+    })
 }
 
 fn condition(filter: &UsageFilter) -> (String, Vec<Value>) {

@@ -34,7 +34,7 @@ pub async fn list(db: &Db, place: &SwitchPlace, noun: SwitchNoun) -> Result<Vec<
         db.byte_order()
     );
     let args = vec![place.tenant_id.clone().into(), place.workspace.clone().into(), noun.as_str().into()];
-    db.read(sql, args, |row| Ok((row.text()?, row.flag()?))).await
+    db.read(sql, args, |row| Ok((row.at("name")?.text()?, row.at("enabled")?.flag()?))).await
 }
 
 /// Switches a name on or off. Returns whether that changed something.

@@ -28,15 +28,15 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// What is flushed includes every write that was acknowledged. The name of a file of the log begins with its timeline, in eight
 /// hexadecimal digits; the control file has the timeline only after the first checkpoint.
-const PRIMARY_POSITION: &str = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, \
-    ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::bigint";
+const PRIMARY_POSITION: &str = "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint AS bytes, \
+    ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::bigint AS timeline";
 /// The position is null on a host that is no standby. Postgres does not report the timeline of what it replayed last. Each of these
 /// three values is a timeline that the standby has followed, because Postgres does not stream a timeline to a standby that is already
 /// past its beginning. Only roles that may read all statistics see `received_tli`; for others the value changes with the next checkpoint.
-const REPLAYED_POSITION: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END, \
+const REPLAYED_POSITION: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::bigint END AS bytes, \
     GREATEST((SELECT timeline_id FROM pg_control_checkpoint()), \
         (SELECT min_recovery_end_timeline FROM pg_control_recovery()), \
-        (SELECT received_tli FROM pg_stat_wal_receiver))::bigint";
+        (SELECT received_tli FROM pg_stat_wal_receiver))::bigint AS timeline";
 
 pub(crate) struct Replica {
     connections: Connections,
@@ -158,7 +158,7 @@ struct LogPosition {
 impl LogPosition {
     fn read(rows: &[PgRow]) -> Result<Self, StoreError> {
         let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        Ok(Self { bytes: row.try_get(0)?, timeline: row.try_get(1)? })
+        Ok(Self { bytes: row.try_get("bytes")?, timeline: row.try_get("timeline")? })
     }
 }
 
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_replica_that_stands_still_becomes_stale_and_holds_few_positions() {
+    async fn a_replica_that_does_not_advance_becomes_stale_and_holds_few_positions() {
         let (start, mut freshness) = (Instant::now(), Freshness::default());
         freshness.note(start, 0, 0, LAG_MAX);
         for number in 1..1_000_u64 {

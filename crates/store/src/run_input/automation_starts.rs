@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::{
     db::{Db, Engine},
     error::StoreError,
-    record::{self, Reader, Record, Statement, Value, columns, json, record, text},
+    record::{self, Reader, Record, Statement, columns, json, record, text},
     retention::{gate, held_tenant},
 };
 
@@ -210,8 +210,10 @@ pub async fn claim_expired(
               ORDER BY c.claimed_until LIMIT $3 {skip})
          RETURNING {NAMES}, attempts"
     );
-    let decode =
-        |row: &mut Reader<'_>| Ok(ReclaimedStart { start: AutomationStart::decode(row)?, attempts: row.int()? });
+    let decode = |row: &mut Reader<'_>| {
+        let start = AutomationStart::decode(row)?;
+        Ok(ReclaimedStart { start, attempts: row.at("attempts")?.int()? })
+    };
     db.write(sql, vec![until.into(), now.into(), i64::from(limit).into()], decode).await
 }
 
@@ -262,12 +264,15 @@ pub type EndedStart = (AutomationStart, Option<CommandState>);
 /// Starts whose runs have ended since they were last listed.
 pub async fn list_ended(db: &Db, limit: u32) -> Result<Vec<EndedStart>, StoreError> {
     let sql = format!(
-        "SELECT {}, c.state FROM automation_starts AS s LEFT JOIN commands AS c ON c.command_id = s.command_id
+        "SELECT {}, c.state AS command_state FROM automation_starts AS s LEFT JOIN commands AS c ON c.command_id = s.command_id
          WHERE s.status = 'running' AND (c.state IS NULL OR c.state IN ('completed', 'failed', 'blocked', 'cancelled'))
          LIMIT $1",
         columns::<AutomationStart>("s")
     );
-    let decode = |row: &mut Reader<'_>| Ok((AutomationStart::decode(row)?, row.opt_named(CommandState::parse)?));
+    let decode = |row: &mut Reader<'_>| {
+        let start = AutomationStart::decode(row)?;
+        Ok((start, row.at("command_state")?.opt_named(CommandState::parse)?))
+    };
     db.read(sql, vec![i64::from(limit).into()], decode).await
 }
 
@@ -344,14 +349,7 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<AutomationStart>, StoreError> {
-    let (mut args, mut filter) = (vec![text(automation_id)], String::new());
-    let order = db.byte_order();
-    if let Some(cursor) = after {
-        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
-        filter += &format!(" AND (created_at, start_id{order}) < (${}, ${})", args.len() - 1, args.len());
-    }
-    args.push(i64::from(limit).into());
-    let last = args.len();
-    let rest = format!("WHERE automation_id = $1{filter} ORDER BY created_at DESC, start_id{order} DESC LIMIT ${last}");
-    db.select(&rest, args).await
+    let mut args = vec![text(automation_id)];
+    let page = db.newest_first("start_id", &mut args, after, limit);
+    db.select(&format!("WHERE automation_id = $1{page}"), args).await
 }

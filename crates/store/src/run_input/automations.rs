@@ -11,7 +11,7 @@ use ostler_protocol::{
 use crate::{
     db::Db,
     error::StoreError,
-    record::{self, Record, Statement, Value, json, record, select_sql, text, update_where},
+    record::{self, Reader, Record, Statement, Value, json, record, select_sql, text, update_where},
     retention::{held_tenant, unless_tenant_held},
 };
 
@@ -155,19 +155,12 @@ pub async fn list(
     limit: u32,
 ) -> Result<Vec<Automation>, StoreError> {
     let (mut args, mut filter): (Vec<Value>, _) = (vec![owner_id.into()], String::new());
-    let order = db.byte_order();
     if let Some(status) = status {
         args.push(status.as_str().into());
-        filter += &format!(" AND status = ${}", args.len());
+        filter = format!(" AND status = ${}", args.len());
     }
-    if let Some(cursor) = after {
-        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
-        filter += &format!(" AND (created_at, automation_id{order}) < (${}, ${})", args.len() - 1, args.len());
-    }
-    args.push(i64::from(limit).into());
-    let last = args.len();
-    let rest = format!("WHERE owner_id = $1{filter} ORDER BY created_at DESC, automation_id{order} DESC LIMIT ${last}");
-    db.select(&rest, args).await
+    let page = db.newest_first("automation_id", &mut args, after, limit);
+    db.select(&format!("WHERE owner_id = $1{filter}{page}"), args).await
 }
 
 /// Automations of an owner that the server has paused and the owner has neither resumed nor confirmed as paused. The latest first.
@@ -231,5 +224,6 @@ pub async fn list_orphaned(db: &Db, limit: u32) -> Result<Vec<(AutomationId, Str
          WHERE a.owner_id IN (SELECT user_id FROM users WHERE removed_at IS NOT NULL) AND NOT {} LIMIT $1",
         held_tenant("a.tenant_id")
     );
-    db.read(sql, vec![i64::from(limit).into()], |row| Ok((row.id()?, row.text()?))).await
+    let decode = |row: &mut Reader<'_>| Ok((row.at("automation_id")?.id()?, row.at("tenant_id")?.text()?));
+    db.read(sql, vec![i64::from(limit).into()], decode).await
 }

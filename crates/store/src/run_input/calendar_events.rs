@@ -65,16 +65,13 @@ pub async fn list(
     after: Option<&Cursor>,
     limit: u32,
 ) -> Result<Vec<CalendarEvent>, StoreError> {
-    let (mut args, mut filter): (Vec<Value>, _) = (vec![owner_id.into()], String::new());
-    let order = db.byte_order();
-    if let Some(cursor) = after {
-        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
-        filter += &format!(" AND (created_at, event_id{order}) < (${}, ${})", args.len() - 1, args.len());
-    }
-    args.push(i64::from(limit).into());
-    let last = args.len();
-    let rest = format!("WHERE owner_id = $1{filter} ORDER BY created_at DESC, event_id{order} DESC LIMIT ${last}");
-    db.select(&rest, args).await
+    let mut args: Vec<Value> = vec![owner_id.into()];
+    let page = db.newest_first("event_id", &mut args, after, limit);
+    db.select(&format!("WHERE owner_id = $1{page}"), args).await
+}
+
+fn decode_with_end(row: &mut Reader<'_>) -> Result<(CalendarEvent, Option<Timestamp>), StoreError> {
+    Ok((CalendarEvent::decode(row)?, row.at("last_at")?.opt_time()?))
 }
 
 /// All events of an owner with the ends of their last occurrences, the oldest first.
@@ -84,13 +81,13 @@ pub async fn list_with_ends(
     limit: u32,
 ) -> Result<Vec<(CalendarEvent, Option<Timestamp>)>, StoreError> {
     let sql = format!(
-        "SELECT {}, e.last_at FROM calendar_events AS e WHERE e.owner_id = $1
+        "SELECT {}, e.last_at AS last_at FROM calendar_events AS e WHERE e.owner_id = $1
          ORDER BY e.created_at, e.event_id{} LIMIT $2",
         columns::<CalendarEvent>("e"),
         db.byte_order()
     );
     let args = vec![owner_id.into(), i64::from(limit).into()];
-    db.read(sql, args, |row: &mut Reader<'_>| Ok((CalendarEvent::decode(row)?, row.opt_time()?))).await
+    db.read(sql, args, decode_with_end).await
 }
 
 /// Events that may have occurrences in a window, with the ends of their last ones, in the order of their first ones.
@@ -101,14 +98,14 @@ pub async fn list_in_window(
     limit: u32,
 ) -> Result<Vec<(CalendarEvent, Option<Timestamp>)>, StoreError> {
     let sql = format!(
-        "SELECT {}, e.last_at FROM calendar_events AS e WHERE e.owner_id = $1 AND e.first_at < $2
+        "SELECT {}, e.last_at AS last_at FROM calendar_events AS e WHERE e.owner_id = $1 AND e.first_at < $2
          AND (e.last_at IS NULL OR e.last_at > $3) ORDER BY e.first_at, e.event_id LIMIT $4",
         columns::<CalendarEvent>("e")
     );
     let to = window.to.checked_add(ZONE_CHANGE_MAX).unwrap_or(Timestamp::MAX);
     let from = window.from.checked_sub(ZONE_CHANGE_MAX).unwrap_or(Timestamp::MIN);
     let args = vec![owner_id.into(), to.into(), from.into(), i64::from(limit).into()];
-    db.read(sql, args, |row: &mut Reader<'_>| Ok((CalendarEvent::decode(row)?, row.opt_time()?))).await
+    db.read(sql, args, decode_with_end).await
 }
 
 /// Stores the state of an event that had this revision. False if it was changed or deleted since.

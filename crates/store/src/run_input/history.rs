@@ -31,6 +31,8 @@ const TURN_EVENTS_MAX: i64 = 10_000;
 const TURNS_MAX: i64 = 10_000;
 /// Phases of a day that are read, the newest.
 const PHASES_MAX: i64 = 20_000;
+/// A phase that history looks at is a name. Those that carry changes of the workspace are large.
+const PHASE_BYTES_MAX: i64 = 1_024;
 
 /// A statement and its arguments.
 type Statement = (String, Vec<Value>);
@@ -154,12 +156,13 @@ fn phases(session: SessionId, span: Span) -> Statement {
     let columns = columns::<Event>("e");
     let sql = format!(
         "SELECT {columns} FROM events e WHERE e.session_id = $1 AND {INDEXED} AND e.type = 'backend_status'
-         AND e.created_at >= $2 AND e.created_at <= $3 ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $4"
+         AND e.created_at >= $2 AND e.created_at <= $3 AND octet_length(e.payload) <= $4
+         ORDER BY e.created_at DESC, e.session_seq DESC LIMIT $5"
     );
-    (sql, vec![text(session), span.start.into(), span.end.into(), PHASES_MAX.into()])
+    (sql, vec![text(session), span.start.into(), span.end.into(), PHASE_BYTES_MAX.into(), PHASES_MAX.into()])
 }
 
-/// The phases of that time, including its end, in order. If they are too many, the newest.
+/// The phases of that time, including its end, in order, except those with large payloads. If they are too many, the newest.
 pub async fn list_phases(db: &Db, session: SessionId, span: Span) -> Result<Vec<Event>, StoreError> {
     let (sql, args) = phases(session, span);
     let mut found = db.read(sql, args, Event::decode).await?;

@@ -69,7 +69,7 @@ async fn a_full_disk_fails_the_whole_flush_and_nothing_of_it_is_written() {
 }
 
 #[test]
-fn nobody_else_can_read_the_store() {
+fn other_users_cannot_read_the_store() {
     let dir = tempfile::tempdir().expect("a directory");
     let (new, old) = (dir.path().join("new.db"), dir.path().join("old.db"));
     File::create(&old).and_then(|file| file.set_permissions(Permissions::from_mode(0o644))).expect("a file");

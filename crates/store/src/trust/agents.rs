@@ -101,18 +101,10 @@ pub async fn list(db: &Db, name: Option<&str>, after: Option<&Cursor>, limit: u3
         // In the order of bytes, Postgres changes ASCII letters only, as SQLite does.
         filters.push(format!("LOWER(name{order}) LIKE ${} ESCAPE '\\'", args.len()));
     }
-    if let Some(cursor) = after {
-        args.extend([cursor.created_at_us.into(), cursor.id.as_str().into()]);
-        filters.push(format!("(created_at, agent_id{order}) < (${}, ${})", args.len() - 1, args.len()));
-    }
-    args.push(i64::from(limit).into());
-    let (filter, last) = (filters.join(" AND "), args.len());
+    let (filter, page) = (filters.join(" AND "), db.newest_first("agent_id", &mut args, after, limit));
     // A manifest may be 128 KiB long.
     let brief = columns_except::<Agent>("t", "capability_manifest");
-    let sql = format!(
-        "SELECT {brief} FROM agents AS t WHERE {filter} ORDER BY created_at DESC, agent_id{order} DESC LIMIT ${last}"
-    );
-    db.read(sql, args, Agent::decode).await
+    db.read(format!("SELECT {brief} FROM agents AS t WHERE {filter}{page}"), args, Agent::decode).await
 }
 
 /// Replaces the previous revision, together with the manifest that this one publishes and the delivery to the agent's

@@ -117,18 +117,12 @@ pub async fn list(
     let revoked = if has_ended { "IS NOT NULL" } else { "IS NULL" };
     let (mut args, mut filter): (Vec<Value>, _) =
         (vec![user_id.into()], format!("user_id = $1 AND revoked_at {revoked}"));
-    let order = db.byte_order();
     if let Some(agent_id) = agent_id {
         args.push(text(agent_id));
         filter += &format!(" AND agent_id = ${}", args.len());
     }
-    if let Some(cursor) = after {
-        args.extend([cursor.created_at_us.into(), cursor.id.as_str().into()]);
-        filter += &format!(" AND (created_at, relation_id{order}) < (${}, ${})", args.len() - 1, args.len());
-    }
-    args.push(i64::from(limit).into());
-    let last = args.len();
-    db.select(&format!("WHERE {filter} ORDER BY created_at DESC, relation_id{order} DESC LIMIT ${last}"), args).await
+    let page = db.newest_first("relation_id", &mut args, after, limit);
+    db.select(&format!("WHERE {filter}{page}"), args).await
 }
 
 /// The relations of a person with agents whose manifest has changed since, each with the agent's current version.

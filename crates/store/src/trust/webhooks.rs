@@ -230,19 +230,12 @@ pub async fn list_deliveries(
     limit: u32,
 ) -> Result<Vec<Delivery>, StoreError> {
     let (mut args, mut filter) = (vec![text(agent_id)], String::new());
-    let order = db.byte_order();
     if let Some(status) = status {
         args.push(status.as_str().into());
-        filter += &format!(" AND status = ${}", args.len());
+        filter = format!(" AND status = ${}", args.len());
     }
-    if let Some(cursor) = after {
-        args.extend([Value::from(cursor.created_at_us), cursor.id.as_str().into()]);
-        filter += &format!(" AND (created_at, delivery_id{order}) < (${}, ${})", args.len() - 1, args.len());
-    }
-    args.push(i64::from(limit).into());
-    let rest =
-        format!("WHERE agent_id = $1{filter} ORDER BY created_at DESC, delivery_id{order} DESC LIMIT ${}", args.len());
-    db.select(&rest, args).await
+    let page = db.newest_first("delivery_id", &mut args, after, limit);
+    db.select(&format!("WHERE agent_id = $1{filter}{page}"), args).await
 }
 
 /// Whether a delivery is due: cheaper than a claim without effect.

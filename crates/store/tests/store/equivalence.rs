@@ -15,7 +15,7 @@ use crate::{
 const SCRIPTS: usize = 3;
 const STEPS: usize = 30;
 
-/// What can be told apart only by its timing is left out: a crash, and requests that race.
+/// Cases that differ only by their timing are left out: a crash, and requests that race.
 fn in_turn(script: Vec<Step>) -> Vec<Step> {
     let steps = script.into_iter().flat_map(|step| match step {
         Step::Together(asks) | Step::Crash(asks, _) => {

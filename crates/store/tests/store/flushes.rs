@@ -85,7 +85,7 @@ async fn length(place: &Place, run: &RunRef) -> usize {
 
 /// What was committed is found again, what was not is not, and rows kept from before are not believed.
 #[both_engines]
-async fn a_panic_in_a_flush_fails_its_callers_and_nobody_after_them(place: Place) {
+async fn a_panic_in_a_flush_fails_its_callers_and_none_after_them(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
     let command = workshop.turn(&run).await;
@@ -110,7 +110,7 @@ async fn a_panic_in_a_flush_fails_its_callers_and_nobody_after_them(place: Place
 
 /// Also across the two lanes of Postgres.
 #[both_engines]
-async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(place: Place) {
+async fn of_two_runs_with_one_key_one_is_accepted_and_all_other_requests_are_served(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
     let command = workshop.turn(&run).await;
@@ -132,7 +132,7 @@ async fn of_two_runs_with_one_key_one_is_taken_and_everybody_else_is_served(plac
 }
 
 #[both_engines]
-async fn a_refused_request_fails_nobody_in_its_flush(place: Place) {
+async fn a_refused_request_fails_no_other_in_its_flush(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
     let command = workshop.turn(&run).await;
@@ -165,7 +165,7 @@ async fn a_row_that_does_not_read_back_fails_only_who_needs_it(place: Place) {
 }
 
 #[both_engines]
-async fn text_with_a_nul_in_it_fails_nobody(place: Place) {
+async fn text_with_a_nul_in_it_fails_no_other_request(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (run, other) = (workshop.run().await, workshop.run().await);
     let command = workshop.turn(&run).await;
@@ -186,7 +186,7 @@ async fn text_with_a_nul_in_it_fails_nobody(place: Place) {
 }
 
 #[both_engines]
-async fn a_permission_id_is_used_once_and_says_nothing_in_another_run(place: Place) {
+async fn a_permission_id_is_used_once_and_has_no_effect_in_another_run(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let (asking, thief) = (workshop.run().await, workshop.run().await);
     let (command, other) = (workshop.turn(&asking).await, workshop.turn(&thief).await);

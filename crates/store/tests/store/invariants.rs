@@ -95,7 +95,7 @@ impl Scan<'_> {
         list
     }
 
-    /// The lease nobody has ended yet, live or run out.
+    /// The lease that was not ended yet, live or expired.
     fn held(&self, run_id: &str) -> Option<&Row> {
         self.rows.find("leases", "run_id", run_id).filter(|lease| lease.int("ended") == 0)
     }
@@ -221,7 +221,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Epochs rise; only their holder writes, between its claim and its end; nobody takes a lease that is promised.
+    /// Epochs rise; only their holder writes, between its claim and its end; no runner takes a lease that is promised.
     fn ownership(&self, run: &Row, model: &Model) -> Result<(), String> {
         let (id, run_id) = (run.text("run_id"), run.id("run_id"));
         let mut holder: Option<(String, i64)> = None;

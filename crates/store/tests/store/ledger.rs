@@ -43,7 +43,7 @@ fn known() -> Vec<&'static str> {
 }
 
 #[both_engines]
-async fn a_new_store_gets_every_table_and_says_so(engine: Engine) {
+async fn a_new_store_gets_every_table_and_reports_it(engine: Engine) {
     let place = Place::empty(engine);
     let db = open(&place).await.unwrap();
     assert_eq!(db.migrations().await.unwrap(), known());

@@ -30,7 +30,7 @@ use crate::{
 /// What became of an append, as far as its sender can tell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fate {
-    /// Nobody answered.
+    /// There was no reply.
     Unknown,
     Refused,
     Appended(Appended),

@@ -84,7 +84,7 @@ async fn two_processes_write_one_session_without_gap_or_second_owner() {
 
 /// A lane keeps rows between flushes. What another process did to them since decides, also where nothing is written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_decides_on_rows_that_another_process_has_changed() {
+async fn no_decision_rests_on_rows_that_another_process_has_changed() {
     let place = Place::new(Engine::Postgres);
     let (mut one, mut two) = (Workshop::numbered(&place, 1).await, Workshop::numbered(&place, 2).await);
     let run = one.run().await;
@@ -269,7 +269,7 @@ async fn cancelling_a_run_does_not_erase_a_claim_that_commits_before_the_write()
 }
 
 #[tokio::test]
-async fn sqlite_serves_one_process_and_says_so() {
+async fn sqlite_serves_one_process_and_reports_it() {
     let place = Place::new(Engine::Sqlite);
     let workshop = Workshop::open(&place).await;
     let error = Db::open(&place.config(), workshop.now()).await.err().expect("the store is open already");

@@ -113,7 +113,7 @@ async fn walk(db: &Db, open: Settled) -> Vec<String> {
 }
 
 #[both_engines]
-async fn a_reader_is_settled_bit_by_bit_and_the_list_is_right_meanwhile(place: Place) {
+async fn a_reader_is_settled_bit_by_bit_and_the_list_stays_right(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let all = fill(&mut workshop).await;
     let (db, now) = (&workshop.db, later(&workshop));

@@ -164,7 +164,7 @@ impl Witness {
         }
     }
 
-    /// Empties every table of a store that nobody has open.
+    /// Empties every table of a store that no process has open.
     pub async fn wipe(&mut self) {
         let deletes: Vec<_> = TABLES.iter().map(|table| format!("DELETE FROM {table}")).collect();
         self.execute(&deletes.join("; ")).await;

@@ -58,7 +58,7 @@ async fn a_heartbeat_is_for_the_named_jobs_of_its_owner(place: Place) {
 }
 
 #[both_engines]
-async fn a_claim_leaves_out_the_jobs_it_is_told_to(place: Place) {
+async fn a_claim_leaves_out_the_jobs_that_it_names(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     jobs(&mut workshop, 5).await;
     let all = claimed(&workshop, 9, &[]).await;

@@ -177,7 +177,7 @@ fn who() -> impl Strategy<Value = Who> {
 
 fn job_end() -> impl Strategy<Value = JobEnd> {
     use JobEnd::*;
-    prop_oneof![2 => Just(Succeeded), 1 => Just(Failed), 1 => Just(Returned), 1 => Just(Lost)]
+    prop_oneof![2 => Just(Succeeded), 1 => Just(Failed), 1 => Just(Returned), 1 => Just(Overdue), 1 => Just(Lost)]
 }
 
 fn lease_ms() -> impl Strategy<Value = i64> {

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_error_says_that_an_address_is_not_public() {
+    async fn the_error_states_that_an_address_is_not_public() {
         let sender = Sender::new(OutgoingRules::default(), Duration::from_secs(5));
         let why = sender.post("https://127.0.0.1:1/hook", HeaderMap::new(), "{}".into()).await.err();
         assert_eq!(why.as_deref(), Some("this cannot be a webhook: its address is not a public one"));

@@ -108,12 +108,7 @@ fn open(
 
 async fn serve(app: App, socket: WebSocket, endpoint: SocketEndpoint, fresh: Ticket) {
     let limits = &app.config.limits;
-    let patience = Patience {
-        ping: Duration::from_millis(limits.socket_ping_ms),
-        dead: Duration::from_millis(limits.socket_dead_ms),
-        probe: Duration::from_millis(limits.socket_probe_ms),
-        write: Duration::from_millis(limits.slow_reader_ms),
-    };
+    let patience = Patience::of(limits);
     let (outbox, inbox) = queue();
     let until = Instant::now() + Duration::from_millis(limits.socket_auth_ms);
     let connection = TrustSocket {

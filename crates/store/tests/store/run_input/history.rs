@@ -16,7 +16,7 @@ const TURNS: usize = 200;
 const TURN_MS: i64 = 30_000;
 
 #[both_engines]
-async fn what_was_said_is_found_by_its_index(place: Place) {
+async fn messages_are_found_by_their_index(place: Place) {
     let mut workshop = Workshop::open(&place).await;
     let run = workshop.run().await;
     for number in 0..TURNS {

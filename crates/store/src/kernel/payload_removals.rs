@@ -136,8 +136,10 @@ pub async fn remove(
     let [gate, hold] = unless_held(db, session);
     let range = "session_id = $1 AND run_id = $2 AND seq > $3 AND seq <= $4 AND payload IS NOT NULL";
     let args = || vec![text(session), text(run_id), from.into(), through_seq.into()];
-    let measured =
-        format!("SELECT COUNT(*), CAST(COALESCE(SUM(octet_length(payload)), 0) AS BIGINT) FROM events WHERE {range}");
+    let measured = format!(
+        "SELECT COUNT(*) AS items, CAST(COALESCE(SUM(octet_length(payload)), 0) AS BIGINT) AS bytes FROM events
+         WHERE {range}"
+    );
     let mut statements = vec![
         gate,
         hold,
@@ -159,7 +161,8 @@ pub async fn remove(
         statements.extend(texts);
         statements.extend(removed_texts::remove_from_end(run_id, end));
     }
-    let counts = db.write_together_returning(statements, 2, |row| Ok((row.int()?, row.int()?))).await?;
+    let decode = |row: &mut crate::record::Reader<'_>| Ok((row.at("items")?.int()?, row.at("bytes")?.int()?));
+    let counts = db.write_together_returning(statements, 2, decode).await?;
     let Some((items, bytes)) = counts.and_then(|mut counts| counts.pop()) else { return Ok(RemovedItems::default()) };
     Ok(RemovedItems { items, bytes, has_more: through_seq < last_seq })
 }
@@ -178,10 +181,10 @@ async fn end_of_step(
     from: i64,
     rows: u32,
 ) -> Result<Option<i64>, StoreError> {
-    let sql = "SELECT seq, CAST(COALESCE(octet_length(payload), 0) AS BIGINT) FROM events
+    let sql = "SELECT seq, CAST(COALESCE(octet_length(payload), 0) AS BIGINT) AS bytes FROM events
         WHERE session_id = $1 AND run_id = $2 AND seq > $3 ORDER BY seq LIMIT $4";
     let args = vec![text(session), text(run_id), from.into(), i64::from(rows).into()];
-    let sizes = db.read(sql, args, |row| Ok((row.int()?, row.int()?))).await?;
+    let sizes = db.read(sql, args, |row| Ok((row.at("seq")?.int()?, row.at("bytes")?.int()?))).await?;
     let (mut bytes, mut end) = (0, None);
     for (seq, size) in &sizes {
         bytes += size;
