@@ -106,8 +106,8 @@ async fn runs(bench: &Bench, report: &mut Report, server: &Server) -> Outcome<()
     let mut latencies: Vec<f64> = clients.iter().flat_map(|client| client.latencies_ms.iter().copied()).collect();
     latencies.sort_by(f64::total_cmp);
     report.generator_share(median(generator.iter().zip(&per_run).map(|(own, used)| own / used)));
-    report.figure("agui.cpu_ms_per_run", median(per_run));
-    report.figure("agui.runs_per_s", median(per_s));
+    report.rounds("agui.cpu_ms_per_run", per_run);
+    report.rounds("agui.runs_per_s", per_s);
     report.figure("agui.p50_ms", percentile(&latencies, 50));
     report.figure("agui.p99_ms", percentile(&latencies, 99));
     report.note(format!(

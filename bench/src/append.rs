@@ -10,7 +10,7 @@ use crate::bare::Way;
 use crate::calls::{Append, claimed_run};
 use crate::engine::{Bench, Engine, Place};
 use crate::http::Connection;
-use crate::machine::{cpu, cpu_with_children, now, own_cpu, rss_mib, since};
+use crate::machine::{anonymous_mib, cpu, cpu_with_children, now, own_cpu, rss_mib, since};
 use crate::outcome::Outcome;
 use crate::report::{Report, median};
 
@@ -37,6 +37,7 @@ struct Round {
     postgres_us_per_event: f64,
     generator_us_per_event: f64,
     rss_mib: f64,
+    anonymous_mib: f64,
 }
 
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
@@ -99,7 +100,7 @@ async fn over_http(bench: &Bench, place: &Place) -> Outcome<Round> {
     let (own, used) = (own_cpu()? - own_before, cpu(server.pid())? - server_before);
     let postgres = postgres_cpu()? - postgres_before;
 
-    let rss_mib = rss_mib(server.pid())?;
+    let (rss_mib, anonymous_mib) = (rss_mib(server.pid())?, anonymous_mib(server.pid())?);
     drop(clients);
     server.stop()?;
     let rows = (CONNECTIONS * BATCH_EVENTS * bench.sizes.append_batches_per_connection) as f64;
@@ -110,6 +111,7 @@ async fn over_http(bench: &Bench, place: &Place) -> Outcome<Round> {
         postgres_us_per_event: per_event(postgres),
         generator_us_per_event: per_event(own),
         rss_mib,
+        anonymous_mib,
     })
 }
 
@@ -126,18 +128,19 @@ async fn send(clients: &mut [(Connection, Append)], batches: usize) -> Outcome<(
 
 fn tell(report: &mut Report, engine: Engine, way: Way, bare: &[f64], rounds: &[Round]) {
     let name = engine.name();
-    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get));
+    let of = |get: fn(&Round) -> f64| rounds.iter().map(get);
     let ratios = bare.iter().zip(rounds).map(|(bare, round)| round.rows_per_s / bare);
-    report.figure(format!("append.{name}.ratio_to_bare"), median(ratios));
-    report.figure(format!("append.{name}.bare_rows_per_s"), median(bare.iter().copied()));
-    report.figure(format!("append.{name}.rows_per_s"), of(|round| round.rows_per_s));
-    report.figure(format!("append.{name}.cpu_us_per_event"), of(|round| round.server_us_per_event));
-    report.figure(format!("append.{name}.generator_cpu_us_per_event"), of(|round| round.generator_us_per_event));
-    report.figure(format!("append.{name}.rss_mib"), of(|round| round.rss_mib));
+    report.rounds(format!("append.{name}.ratio_to_bare"), ratios);
+    report.rounds(format!("append.{name}.bare_rows_per_s"), bare.iter().copied());
+    report.rounds(format!("append.{name}.rows_per_s"), of(|round| round.rows_per_s));
+    report.rounds(format!("append.{name}.cpu_us_per_event"), of(|round| round.server_us_per_event));
+    report.rounds(format!("append.{name}.generator_cpu_us_per_event"), of(|round| round.generator_us_per_event));
+    report.rounds(format!("append.{name}.rss_mib"), of(|round| round.rss_mib));
+    report.rounds(format!("append.{name}.anonymous_mib"), of(|round| round.anonymous_mib));
     if engine == Engine::Postgres {
-        report.figure("append.postgres.cluster_cpu_us_per_event", of(|round| round.postgres_us_per_event));
+        report.rounds("append.postgres.cluster_cpu_us_per_event", of(|round| round.postgres_us_per_event));
     }
-    report.generator_share(of(|round| round.generator_us_per_event / round.server_us_per_event));
+    report.generator_share(median(of(|round| round.generator_us_per_event / round.server_us_per_event)));
     report.note(format!(
         "append.{name}: {CONNECTIONS} connections, batches of {BATCH_EVENTS} events of {PAYLOAD_BYTES} bytes; bare: {}",
         way.name()

@@ -19,7 +19,7 @@ use crate::engine::{Bench, Engine};
 use crate::http::{Connection, field, request};
 use crate::machine::{now, since, unix_us};
 use crate::outcome::Outcome;
-use crate::report::{Report, median, percentile};
+use crate::report::{Quartiles, Report, median, percentile};
 use crate::server::Server;
 
 const WARM_UP_TURNS: usize = 3;
@@ -41,24 +41,36 @@ pub async fn measure(bench: &Bench, programs: &Programs, report: &mut Report) ->
     let mut through = Through::start(bench, &programs.codex, &provider.base_url).await?;
     let (mut alone, mut served) = (vec![], vec![]);
     for turn in 0..WARM_UP_TURNS + TURNS {
-        let (bare_ms, served_ms) = (bare.turn()?, through.turn().await?.took_ms);
+        // Each of the two is first in every second pair.
+        let (bare_ms, served_ms) = if turn % 2 == 0 {
+            let bare_ms = bare.turn()?;
+            (bare_ms, through.turn().await?.took_ms)
+        } else {
+            let served_ms = through.turn().await?.took_ms;
+            (bare.turn()?, served_ms)
+        };
         if turn >= WARM_UP_TURNS {
             alone.push(bare_ms);
             served.push(served_ms);
         }
     }
     through.server.stop()?;
-    let (alone, served) = (median(alone), median(served));
-    report.figure("codex.turn_bare_ms", alone);
-    report.figure("codex.turn_ms", served);
-    report.figure("codex.turn_ratio_to_bare", served / alone);
+    // A ratio of medians would compare turns of different minutes of the machine.
+    let ratios: Vec<f64> = served.iter().zip(&alone).map(|(served, alone)| served / alone).collect();
+    let spread = Quartiles::of(ratios.iter().copied()).ok_or("no turn was measured")?;
+    report.figure("codex.turn_bare_ms", median(alone));
+    report.figure("codex.turn_ms", median(served));
+    report.figure("codex.turn_ratio_to_bare", spread.median);
+    report.figure("codex.turn_ratio_to_bare_q1", spread.lower);
+    report.figure("codex.turn_ratio_to_bare_q3", spread.upper);
     let mut lags = lags(bench, programs, &provider.base_url).await?;
     lags.sort_by(f64::total_cmp);
     report.figure("codex.first_text_lag_ms", percentile(&lags, 50));
     report.figure("codex.first_text_lag_p99_ms", percentile(&lags, 99));
     report.note(format!(
         "codex: {TURNS} turns each, in turn, after {WARM_UP_TURNS} to warm up; scripted provider, SQLite, resident runner; from \
-         the request to the end on an event stream, and from turn/start to turn/completed"
+         the request to the end on an event stream, and from turn/start to turn/completed; the ratio is the median of those of \
+         neighbouring turns"
     ));
     Ok(())
 }

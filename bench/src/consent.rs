@@ -1,4 +1,4 @@
-//! An agent with ten thousand people connected breaks what they consented to: how long until every one of them has heard.
+//! An agent with ten thousand people connected breaks what they consented to: how long until every one of them is notified.
 
 use std::time::Duration;
 

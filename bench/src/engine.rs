@@ -18,7 +18,7 @@ pub use ostler_testkit::engine::Engine;
 pub struct GrowthSize {
     /// Of one session.
     pub events: usize,
-    /// Sessions, agents, relations, webhooks, tokens, users and identities.
+    /// Sessions, runs, agents, relations, webhooks, tokens, users, identities, automations and calendar events.
     pub items: usize,
 }
 
@@ -118,7 +118,7 @@ pub struct Bench {
     scratch: TempDir,
 }
 
-/// A store of either engine that nobody else uses.
+/// A store of either engine that no other server uses.
 pub struct Place {
     pub engine: Engine,
     pub data_dir: PathBuf,

@@ -1,4 +1,4 @@
-//! How fast the server is, measured from outside: as many figures as `report.rs` has targets for, on both engines, in
+//! How fast the server is, measured from outside: the figures that `targets.rs` has targets for and others, on both engines, in
 //! one run. `cargo xtask bench` starts it and gives it a Postgres cluster; it starts and stops the servers itself.
 //!
 //! The load comes from one thread that writes prepared bytes and reads little more than status and length of an answer,
@@ -6,6 +6,7 @@
 //! server process's own time, because wall-clock time on a shared machine says more about the neighbours.
 
 mod agui;
+mod alone;
 mod append;
 mod bare;
 mod calls;
@@ -20,6 +21,7 @@ mod http;
 mod idle;
 mod instructions;
 mod kubernetes;
+mod lists;
 mod machine;
 mod manifest;
 mod mesh;
@@ -36,6 +38,7 @@ mod server;
 mod sessions;
 mod soak;
 mod start;
+mod targets;
 mod tools;
 mod websocket;
 
@@ -52,7 +55,7 @@ const USAGE: &str =
     "usage: ostler-bench --ostler FILE --postgres-url URL --codex FILE --stand-in FILE [--pg-test-fsync FILE]
                     [--out FILE] [--quick] [FILTER]
   FILTER  measure only groups whose name contains this: append, run, result, follow, replay, idle, instructions,
-          sessions, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak, scale,
+          sessions, lists, replicas, start, manifest, consent, refuse, mesh, codex, agui, daemon, tools, growth, soak, scale,
           kubernetes";
 
 struct Options {
@@ -164,11 +167,15 @@ async fn measure(options: &Options) -> Outcome<()> {
     if wanted("sessions") {
         sessions::measure(&bench, &mut report).await?;
     }
+    if wanted("lists") {
+        lists::measure(&bench, &mut report).await?;
+    }
     if wanted("replicas") {
         replicas::measure(&bench, &mut report).await?;
     }
     if wanted("agui") {
         agui::measure(&bench, &mut report).await?;
+        alone::measure(&bench, &mut report).await?;
         history::measure(&bench, &mut report).await?;
     }
     if wanted("manifest") {
@@ -215,5 +222,5 @@ async fn measure(options: &Options) -> Outcome<()> {
         std::fs::write(out, report.json())?;
         eprintln!("==> wrote {}", out.display());
     }
-    Ok(())
+    report.outcome()
 }

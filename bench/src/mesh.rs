@@ -1,8 +1,8 @@
 //! Messages of the mesh: the cost of a durable message that is pushed to its recipient, beside what the disk makes of bare
 //! inserts; what a login costs; and what ten thousand connections weigh on which nothing happens.
 
-mod agent;
 mod bare;
+mod identity;
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
 use crate::websocket::{WebSocket, text_frame};
-use agent::enter;
+use identity::enter;
 
 pub const SENDERS: usize = 64;
 const IDLE: usize = 10_000;
-/// Agents that come one after the other; as many are on their way at once.
+/// Tasks that each connect identities one after the other.
 const MAKERS: usize = 32;
 const PAYLOAD_BYTES: usize = 1_000;
 const WARM_UP_SENDS: usize = 50;
 const SETTLE: Duration = Duration::from_secs(2);
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// As many names as we like, and nobody is dead because we do not answer pings.
+/// No limit on names, and no connection is dead because it does not answer pings.
 const SETTINGS: [(&str, &str); 3] = [
     ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_MAX", "1000000"),
     ("OSTLER_MESH__REGISTRATIONS_PER_HOUR_TOTAL_MAX", "1000000"),
@@ -103,7 +103,7 @@ async fn sends(bench: &Bench, report: &mut Report, place: &Place, server: &Serve
     report.figure(format!("mesh.{name}.sends_per_s"), of(|round| round.sends_per_s));
     report.figure(format!("mesh.{name}.bare_rows_per_s"), median(bare.iter().copied()));
     let ratios = bare.iter().zip(&rounds).map(|(bare, round)| round.sends_per_s / bare);
-    report.figure(format!("mesh.{name}.ratio_to_bare"), median(ratios));
+    report.rounds(format!("mesh.{name}.ratio_to_bare"), ratios);
     for (what, get) in
         [("answered", (|round| &round.answered_ms) as fn(&Round) -> &Vec<f64>), ("pushed", |round| &round.pushed_ms)]
     {
@@ -188,7 +188,7 @@ async fn push(recipient: &mut WebSocket, seq: u32, started: Instant) -> Outcome<
     Ok(since(started).as_secs_f64() * 1e3)
 }
 
-/// Ten thousand agents come and stay: CPU of the server for each, in ms, and its memory afterwards, in MiB.
+/// Ten thousand identities connect and stay: CPU of the server for each, in ms, and its memory afterwards, in MiB.
 async fn logins(report: &mut Report, engine: Engine, server: &Server) -> Outcome<(f64, f64)> {
     let (server_before, own_before) = (cpu(server.pid())?, own_cpu()?);
     let makers = (0..MAKERS).map(|maker| async move {

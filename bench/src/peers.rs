@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_installer_says_where_a_peer_is_or_why_it_is_missing() {
+    fn the_installer_prints_where_a_peer_is_or_why_it_is_missing() {
         let json = r#"{"a":{"version":"1","files":{"server":"/s"}},"b":{"missing":"no network"}}"#;
         let found: BTreeMap<String, Found> = serde_json::from_str(json).unwrap();
         assert!(matches!(&found["a"], Found::Installed(installed) if installed.version == "1"));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_comparison_are_told_apart() {
+    fn options_of_a_comparison_are_recognized_by_their_names() {
         let parse = |line: &str| Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
         assert!(parse("--ostler o --postgres-url u append").is_none());
         let options = parse("--peers p --ostler o --postgres-url u --quick Rest").unwrap().unwrap();

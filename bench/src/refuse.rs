@@ -1,4 +1,4 @@
-//! A request that is refused must cost little, and hold up nobody else: the server's CPU time per refused body of 4 MiB, and
+//! A request that is refused must cost little, and delay no other request: the server's CPU time per refused body of 4 MiB, and
 //! how long another request waits meanwhile.
 
 use std::io::{Read, Write};

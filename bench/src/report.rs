@@ -1,81 +1,35 @@
-//! Figures, the targets some of them have, and how both are shown.
+//! Figures, with the spread of their rounds, and the table that compares them with their targets.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-enum Target {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-use Target::{AtLeast, AtMost};
-
-const TARGETS: [(&str, Target); 51] = [
-    ("agui.accept_p50_ms", AtMost(1.0)),
-    ("agui.cpu_ms_per_run", AtMost(1.0)),
-    ("agui.first_delta_lag_ms", AtMost(5.0)),
-    ("agui.history_ratio_10k_to_10", AtMost(2.0)),
-    ("append.postgres.cpu_us_per_event", AtMost(15.0)),
-    ("append.postgres.ratio_to_bare", AtLeast(0.6)),
-    ("append.sqlite.cpu_us_per_event", AtMost(25.0)),
-    ("append.sqlite.ratio_to_bare", AtLeast(0.6)),
-    ("codex.first_text_lag_ms", AtMost(30.0)),
-    ("codex.turn_ratio_to_bare", AtMost(1.15)),
-    ("consent.reauth_10k_s", AtMost(2.0)),
-    ("daemon.capabilities_ratio", AtLeast(10.0)),
-    ("daemon.create_ratio", AtLeast(50.0)),
-    ("daemon.fan_out_ratio_64_to_8", AtMost(1.0)),
-    ("daemon.frame_lag_ms", AtMost(3.0)),
-    ("daemon.health_ratio", AtLeast(10.0)),
-    ("daemon.memory_ratio", AtLeast(10.0)),
-    ("follow.kib_per_follower", AtMost(16.0)),
-    ("follow.p99_ms", AtMost(100.0)),
-    ("follow.replay_writer_ratio", AtLeast(0.6)),
-    ("generator.cpu_share_max", AtMost(1.0)),
-    ("growth.ratio_max", AtMost(2.0)),
-    ("idle.rss_mib", AtMost(30.0)),
-    ("idle.sessions_10k_mib", AtMost(20.0)),
-    ("kubernetes.api_calls_per_job", AtMost(3.0)),
-    ("kubernetes.finished_jobs_anon_mib", AtMost(50.0)),
-    ("kubernetes.request_ratio", AtMost(1.5)),
-    ("manifest.check_cpu_ms", AtMost(50.0)),
-    ("manifest.diff_cpu_ms", AtMost(20.0)),
-    ("manifest.hostile_check_cpu_ms", AtMost(75.0)),
-    ("manifest.hostile_diff_cpu_ms", AtMost(30.0)),
-    ("mesh.cpu_us_per_send", AtMost(120.0)),
-    ("mesh.idle_10k_mib", AtMost(400.0)),
-    ("mesh.login_cpu_ms", AtMost(5.0)),
-    ("refuse.block_ms_max", AtMost(5.0)),
-    ("refuse.cpu_ms_per_4mb_body", AtMost(5.0)),
-    ("replicas.ratio_two_to_one", AtLeast(0.9)),
-    ("result.ratio_100k_to_100", AtMost(2.0)),
-    ("run.postgres.cpu_ms_per_run", AtMost(0.8)),
-    ("run.sqlite.cpu_ms_per_run", AtMost(0.8)),
-    ("sessions.list_ratio_100k_to_100", AtMost(2.0)),
-    ("soak.anonymous_growth", AtMost(1.1)),
-    ("soak.fds_growth", AtMost(1.1)),
-    ("soak.wal_growth", AtMost(1.2)),
-    ("start.ready_ms", AtMost(200.0)),
-    ("start.restart_ms", AtMost(200.0)),
-    ("tools.call_overhead_us", AtMost(150.0)),
-    ("tools.due_ratio_100k_to_100", AtMost(2.0)),
-    ("tools.mcp_extra_commits", AtMost(2.0)),
-    ("tools.mcp_over_direct_us", AtMost(150.0)),
-    ("tools.start_1000_s", AtMost(5.0)),
-];
+use crate::outcome::Outcome;
+use crate::targets::{Verdict, target};
 
 /// The generator's CPU time as a share of the server's, at its highest.
-const GENERATOR_SHARE: &str = "generator.cpu_share_max";
+pub const GENERATOR_SHARE: &str = "generator.cpu_share_max";
 
 #[derive(Default)]
 pub struct Report {
     figures: BTreeMap<String, f64>,
+    /// Of the figures that were measured in rounds.
+    spreads: BTreeMap<String, Quartiles>,
     notes: Vec<String>,
+    /// What went wrong without ending the measurement.
+    failures: Vec<String>,
 }
 
 impl Report {
     pub fn figure(&mut self, name: impl Into<String>, value: f64) {
         self.figures.insert(name.into(), value);
+    }
+
+    /// Adds a figure with one value per round: the median, whose spread the table shows.
+    pub fn rounds(&mut self, name: impl Into<String>, values: impl IntoIterator<Item = f64>) {
+        let Some(quartiles) = Quartiles::of(values) else { return };
+        let name = name.into();
+        self.spreads.insert(name.clone(), quartiles);
+        self.figures.insert(name, quartiles.median);
     }
 
     /// A sentence under the table.
@@ -85,6 +39,16 @@ impl Report {
         }
     }
 
+    /// The measurement continues, but its outcome is an error.
+    pub fn failure(&mut self, text: String) {
+        self.failures.push(text);
+    }
+
+    /// An error if something has failed, for after the table.
+    pub fn outcome(&self) -> Outcome<()> {
+        if self.failures.is_empty() { Ok(()) } else { Err(self.failures.join("; ").into()) }
+    }
+
     /// Remembers what the load cost beside what the server used for it.
     pub fn generator_share(&mut self, share: f64) {
         let highest = self.figures.entry(GENERATOR_SHARE.into()).or_insert(0.0);
@@ -92,27 +56,37 @@ impl Report {
     }
 
     pub fn table(&self) -> String {
-        let mut out = format!("\n{:<42} {:>12}   {:<9} verdict\n", "figure", "value", "target");
-        let mut missed = vec![];
+        let mut out = format!("\n{:<42} {:>12}  {:<17} {:<9} verdict\n", "figure", "value", "quartiles", "target");
+        let (mut missed, mut noisy) = (vec![], vec![]);
         for (name, value) in &self.figures {
-            let target = TARGETS.iter().find(|(known, _)| known == name).map(|(_, target)| target);
-            let (wanted, verdict) = match target {
-                Some(AtLeast(limit)) => (format!("≥ {limit}"), if value >= limit { "pass" } else { "FAIL" }),
-                Some(AtMost(limit)) => (format!("≤ {limit}"), if value <= limit { "pass" } else { "FAIL" }),
-                None => (String::new(), ""),
-            };
-            if verdict == "FAIL" {
+            let spread = self.spreads.get(name);
+            let quartiles = spread.map(|of| format!("{}..{}", shown(of.lower), shown(of.upper))).unwrap_or_default();
+            let rounds = spread.copied().unwrap_or(Quartiles { lower: *value, median: *value, upper: *value });
+            let target = target(name);
+            let verdict = target.map(|target| target.verdict(rounds));
+            if verdict.is_some_and(|verdict| !verdict.is_met) {
                 missed.push(name.as_str());
             }
-            writeln!(out, "{name:<42} {:>12}   {wanted:<9} {verdict}", shown(*value)).expect("writing to a string");
+            if verdict.is_some_and(|verdict| verdict.is_noisy) {
+                noisy.push(name.as_str());
+            }
+            let wanted = target.map(|target| target.text()).unwrap_or_default();
+            let verdict = verdict.map_or("", Verdict::name);
+            let line = format!("{name:<42} {:>12}  {quartiles:<17} {wanted:<9} {verdict}", shown(*value));
+            writeln!(out, "{}", line.trim_end()).expect("writing to a string");
         }
         out.push('\n');
         for note in &self.notes {
             writeln!(out, "  {note}").expect("writing to a string");
         }
-        let verdict =
-            if missed.is_empty() { "every target met".into() } else { format!("missed: {}", missed.join(", ")) };
-        writeln!(out, "  {verdict}").expect("writing to a string");
+        if missed.is_empty() {
+            out += "  every target met\n";
+        }
+        for (title, names) in [("missed", missed), ("noisy", noisy)] {
+            if !names.is_empty() {
+                writeln!(out, "  {title}: {}", names.join(", ")).expect("writing to a string");
+            }
+        }
         out
     }
 
@@ -127,6 +101,29 @@ fn shown(value: f64) -> String {
         100.0.. => format!("{value:.0}"),
         10.0.. => format!("{value:.1}"),
         _ => format!("{value:.3}"),
+    }
+}
+
+/// The quartiles of some values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Quartiles {
+    pub lower: f64,
+    pub median: f64,
+    pub upper: f64,
+}
+
+impl Quartiles {
+    /// `None` without values.
+    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let last = sorted.len().checked_sub(1)?;
+        let [lower, median, upper] = [0.25, 0.5, 0.75].map(|share| {
+            let position = share * last as f64;
+            let (below, above) = (sorted[position.floor() as usize], sorted[position.ceil() as usize]);
+            below + (above - below) * position.fract()
+        });
+        Some(Self { lower, median, upper })
     }
 }
 
@@ -151,11 +148,50 @@ mod tests {
     #[test]
     fn a_figure_on_the_wrong_side_of_its_target_fails() {
         let mut report = Report::default();
-        report.figure("start.ready_ms", 200.0);
-        report.figure("append.sqlite.ratio_to_bare", 0.59);
+        report.figure("start.ready_ms", 60.0);
+        report.figure("append.sqlite.ratio_to_bare", 0.79);
         report.figure("append.sqlite.rows_per_s", 50_000.0);
         let table = report.table();
         assert!(table.contains("missed: append.sqlite.ratio_to_bare\n"), "{table}");
+        assert!(!table.contains("noisy") && !table.contains("every target met"), "{table}");
+    }
+
+    #[test]
+    fn a_figure_whose_rounds_disagree_about_its_target_is_marked_as_noisy() {
+        let mut report = Report::default();
+        report.rounds("append.sqlite.ratio_to_bare", [0.5, 0.9, 1.1]);
+        report.rounds("append.postgres.ratio_to_bare", [0.85, 0.9, 0.95]);
+        report.rounds("mesh.sqlite.ratio_to_bare", []);
+        let table = report.table();
+        assert!(table.contains("0.700..1.000"), "{table}");
+        assert!(table.contains("  every target met\n  noisy: append.sqlite.ratio_to_bare\n"), "{table}");
+        assert!(!table.contains("missed") && !table.contains("mesh"), "{table}");
+        assert!(report.json().contains("\"append.sqlite.ratio_to_bare\": 0.9"), "{}", report.json());
+    }
+
+    #[test]
+    fn a_noisy_figure_whose_median_misses_its_target_is_missed() {
+        let mut report = Report::default();
+        report.rounds("append.sqlite.ratio_to_bare", [0.5, 0.7, 1.1]);
+        let table = report.table();
+        let name = "append.sqlite.ratio_to_bare";
+        assert!(table.contains(&format!("  missed: {name}\n  noisy: {name}\n")), "{table}");
+        assert!(!table.contains("every target met"), "{table}");
+    }
+
+    #[test]
+    fn a_failure_is_the_outcome_of_the_measurement() {
+        let mut report = Report::default();
+        assert!(report.outcome().is_ok());
+        report.failure("2 calls failed".into());
+        assert_eq!(report.outcome().unwrap_err().to_string(), "2 calls failed");
+    }
+
+    #[test]
+    fn quartiles_are_interpolated() {
+        let quartiles = Quartiles::of([4.0, 1.0, 3.0, 2.0]).unwrap();
+        assert_eq!(quartiles, Quartiles { lower: 1.75, median: 2.5, upper: 3.25 });
+        assert_eq!(Quartiles::of([]), None);
     }
 
     #[test]

@@ -157,19 +157,21 @@ async fn one_run(client: &mut Client<'_>) -> Outcome<()> {
 
 fn tell(report: &mut Report, engine: Engine, rounds: &[Round]) {
     let name = engine.name();
-    let of = |get: fn(&Round) -> f64| median(rounds.iter().map(get));
+    let of = |get: fn(&Round) -> f64| rounds.iter().map(get);
     let mut latencies: Vec<f64> = rounds.iter().flat_map(|round| round.latencies_ms.iter().copied()).collect();
     latencies.sort_by(f64::total_cmp);
-    report.figure(format!("run.{name}.cpu_ms_per_run"), of(|round| round.server_ms_per_run));
-    report.figure(format!("run.{name}.per_s"), of(|round| round.per_s));
-    report.figure(format!("run.{name}.p50_ms"), percentile(&latencies, 50));
-    report.figure(format!("run.{name}.p99_ms"), percentile(&latencies, 99));
-    report.figure(format!("run.{name}.polls_per_run"), of(|round| round.polls_per_run));
-    report.figure(format!("run.{name}.generator_cpu_ms_per_run"), of(|round| round.generator_ms_per_run));
+    let (p50_ms, p99_ms) = (percentile(&latencies, 50), percentile(&latencies, 99));
+    report.rounds(format!("run.{name}.cpu_ms_per_run"), of(|round| round.server_ms_per_run));
+    report.rounds(format!("run.{name}.per_s"), of(|round| round.per_s));
+    report.figure(format!("run.{name}.p50_ms"), p50_ms);
+    report.figure(format!("run.{name}.p99_ms"), p99_ms);
+    report.figure(format!("run.{name}.p99_to_p50"), p99_ms / p50_ms);
+    report.rounds(format!("run.{name}.polls_per_run"), of(|round| round.polls_per_run));
+    report.rounds(format!("run.{name}.generator_cpu_ms_per_run"), of(|round| round.generator_ms_per_run));
     if engine == Engine::Postgres {
-        report.figure("run.postgres.cluster_cpu_ms_per_run", of(|round| round.postgres_ms_per_run));
+        report.rounds("run.postgres.cluster_cpu_ms_per_run", of(|round| round.postgres_ms_per_run));
     }
-    report.generator_share(of(|round| round.generator_ms_per_run / round.server_ms_per_run));
+    report.generator_share(median(of(|round| round.generator_ms_per_run / round.server_ms_per_run)));
     report.note(format!(
         "run: {CLIENTS} clients; each waits with GET events?afterSeq=N&waitMs={WAIT_MS}, from the first event on, until a page \
          brings the command's terminal_status, then reads the result once"

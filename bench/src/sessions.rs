@@ -140,3 +140,19 @@ pub async fn execute(place: &Place, sql: &str) -> Outcome<()> {
     }
     Ok(())
 }
+
+/// The number that a statement selects.
+pub async fn count_rows(place: &Place, sql: &str) -> Outcome<i64> {
+    match &place.database_url {
+        Some(url) => {
+            let mut connection = PgConnection::connect(url).await?;
+            let count = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?;
+            connection.close().await?;
+            Ok(count)
+        }
+        None => {
+            let connection = rusqlite::Connection::open(place.data_dir.join("ostler.db"))?;
+            Ok(connection.query_row(sql, [], |row| row.get(0))?)
+        }
+    }
+}

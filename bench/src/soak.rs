@@ -1,6 +1,7 @@
 //! A day's load in a quarter of an hour, on both engines: what the server holds at the quarter marks, and how long appends take
-//! while retention, checkpoints and vacuum run beside them.
+//! while retention, checkpoints and vacuum run concurrently.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::outcome::Outcome;
 use crate::report::Report;
 use crate::run::Load;
 use crate::server::Server;
+use crate::sessions::count_rows;
 
 const QUARTERS: u32 = 4;
 const APPENDS_PER_S: u32 = 50;
@@ -32,16 +34,24 @@ const NOTES_PER_LEASE: u32 = 200;
 const MIB: f64 = 1024.0 * 1024.0;
 
 /// What there is at a quarter mark.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Mark {
     anonymous_mib: f64,
     fds: f64,
     tables_mib: f64,
     wal_mib: f64,
+    /// Rows of the event log, which retention never removes.
+    events: f64,
 }
 
+/// Times of appends in ms, by the quarter in which they began.
+type Latencies = [Vec<f64>; QUARTERS as usize];
+
+/// Figures with targets, by name. Most compare the last quarter with the second: in the first one, caches fill.
+type Growth = BTreeMap<&'static str, f64>;
+
 pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let mut worst = [0.0_f64; 3];
+    let mut worst = Growth::new();
     for engine in Engine::BOTH {
         let place = bench.place(engine)?;
         let workspace = workspace(bench, engine)?;
@@ -56,9 +66,10 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
             ("OSTLER_RETENTION__SWEEP_MS", retention_ms.as_str()),
         ];
         let server = bench.serve_with(&place, &settings)?;
-        let until = now() + Duration::from_secs(bench.sizes.soak_s);
+        let whole = Duration::from_secs(bench.sizes.soak_s);
+        let until = now() + whole;
         let load = async {
-            let (appended, _) = try_join(append(&server, until), follow_all(&server, until)).await?;
+            let (appended, _) = try_join(append(&server, whole, until), follow_all(&server, until)).await?;
             Outcome::Ok(appended)
         };
         let others = async {
@@ -67,18 +78,20 @@ pub async fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         };
         let (marks, (latencies, _)) = try_join(sample(bench, &place, &server, until), try_join(load, others)).await?;
         server.stop()?;
-        let growth = report_marks(report, engine, &marks, latencies);
-        for (worst, growth) in worst.iter_mut().zip(growth) {
-            *worst = worst.max(growth);
+        let name = engine.name();
+        for (figure, value) in report_marks(report, engine, &marks, latencies) {
+            report.figure(figure.replacen("soak.", &format!("soak.{name}."), 1), value);
+            let highest = worst.entry(figure).or_insert(value);
+            *highest = value.max(*highest);
         }
     }
-    let [anonymous, fds, wal] = worst;
-    report.figure("soak.anonymous_growth", anonymous);
-    report.figure("soak.fds_growth", fds);
-    report.figure("soak.wal_growth", wal);
+    for (figure, value) in worst {
+        report.figure(figure, value);
+    }
     report.note(format!(
         "soak: {} s of {APPENDS_PER_S} appends per second, runs, {FOLLOWERS} followers, sessions of the daemon, deliveries and \
-         retention; growth: the last quarter mark divided by the second, on the engine where it is worse",
+         retention; growth: the last quarter divided by the second, on the engine where it is worse; tables_per_event: what the \
+         tables grow by for each event, whose digest stays",
         bench.sizes.soak_s
     ));
     Ok(())
@@ -90,8 +103,8 @@ fn workspace(bench: &Bench, engine: Engine) -> Outcome<PathBuf> {
     Ok(workspace.canonicalize()?)
 }
 
-/// Reports the marks, and returns by what memory, file descriptors and the log grew from the second mark to the last.
-fn report_marks(report: &mut Report, engine: Engine, marks: &[Mark], mut latencies: Vec<f64>) -> [f64; 3] {
+/// Reports the marks, and returns the figures that have targets.
+fn report_marks(report: &mut Report, engine: Engine, marks: &[Mark], mut latencies: Latencies) -> Growth {
     let name = engine.name();
     for (index, mark) in marks.iter().enumerate() {
         let quarter = index + 1;
@@ -104,20 +117,44 @@ fn report_marks(report: &mut Report, engine: Engine, marks: &[Mark], mut latenci
         report.figure(format!("soak.{name}.q{quarter}_tables_mib"), mark.tables_mib);
         report.figure(format!("soak.{name}.q{quarter}_wal_mib"), mark.wal_mib);
     }
-    latencies.sort_by(f64::total_cmp);
-    // In thousandths, which a whole percentage cannot name.
-    let at = |per_mille: usize| latencies[(latencies.len() * per_mille / 1_000).min(latencies.len() - 1)];
-    report.figure(format!("soak.{name}.append_p50_ms"), at(500));
-    report.figure(format!("soak.{name}.append_p999_ms"), at(999));
-    report.figure(format!("soak.{name}.append_max_ms"), at(1_000));
-    let (second, last) = (marks[1], marks[marks.len() - 1]);
+    for (index, quarter) in latencies.iter_mut().enumerate() {
+        quarter.sort_by(f64::total_cmp);
+        report.figure(format!("soak.{name}.q{}_append_p999_ms", index + 1), per_mille(quarter, 999));
+    }
+    let mut all = latencies.concat();
+    all.sort_by(f64::total_cmp);
+    report.figure(format!("soak.{name}.append_p50_ms"), per_mille(&all, 500));
+    report.figure(format!("soak.{name}.append_max_ms"), per_mille(&all, 1_000));
+    let [first, second, third, last] = [0_usize, 1, 2, 3].map(|index| marks.get(index).copied().unwrap_or_default());
     report.figure(format!("soak.{name}.tables_growth"), last.tables_mib / second.tables_mib);
-    [
-        last.anonymous_mib / second.anonymous_mib,
-        last.fds / second.fds,
-        // A log that was just written back is empty.
-        last.wal_mib.max(1.0) / second.wal_mib.max(1.0),
-    ]
+    let [_, second_latencies, _, last_latencies] = &latencies;
+    let mut growth = Growth::new();
+    growth.insert("soak.anonymous_growth", last.anonymous_mib / second.anonymous_mib);
+    growth.insert("soak.fds_growth", last.fds / second.fds);
+    // A log that was just written back is empty.
+    growth.insert("soak.wal_growth", last.wal_mib.max(1.0) / second.wal_mib.max(1.0));
+    growth.insert("soak.tables_per_event_growth", kib_per_event(third, last) / kib_per_event(first, second));
+    growth.insert("soak.append_p999_ms", per_mille(&all, 999));
+    growth.insert("soak.append_p999_growth", per_mille(last_latencies, 999) / per_mille(second_latencies, 999));
+    growth
+}
+
+/// The value below which so many thousandths of the others are. Zero without values.
+fn per_mille(sorted: &[f64], per_mille: usize) -> f64 {
+    let index = (sorted.len() * per_mille / 1_000).min(sorted.len().saturating_sub(1));
+    sorted.get(index).copied().unwrap_or(0.0)
+}
+
+/// By what the tables grew between two marks for each event. At least a page in all: a ratio needs a divisor.
+fn kib_per_event(from: Mark, to: Mark) -> f64 {
+    const PAGE_KIB: f64 = 8.0;
+    ((to.tables_mib - from.tables_mib) * 1024.0).max(PAGE_KIB) / (to.events - from.events).max(1.0)
+}
+
+/// The quarter at a time before the end.
+fn quarter(left: Duration, whole: Duration) -> usize {
+    let quarters_left = left.as_secs_f64() / (whole.as_secs_f64() / f64::from(QUARTERS));
+    (QUARTERS as usize).saturating_sub(quarters_left.ceil() as usize).min(QUARTERS as usize - 1)
 }
 
 /// Looks at the end of each quarter, just before the load ends.
@@ -128,9 +165,10 @@ async fn sample(bench: &Bench, place: &Place, server: &Server, until: Instant) -
         // A little before the end, while everything is still open.
         let at = until - quarter * left - Duration::from_secs(1);
         sleep(at.saturating_duration_since(now())).await;
-        let (tables_mib, wal_mib) = sizes_mib(place).await?;
         let (anonymous_mib, fds) = (anonymous_mib(server.pid())?, open_files(server.pid())? as f64);
-        marks.push(Mark { anonymous_mib, fds, tables_mib, wal_mib });
+        let (tables_mib, wal_mib) = sizes_mib(place).await?;
+        let events = count_rows(place, "SELECT COUNT(*) FROM events").await? as f64;
+        marks.push(Mark { anonymous_mib, fds, tables_mib, wal_mib, events });
     }
     Ok(marks)
 }
@@ -150,11 +188,11 @@ async fn sizes_mib(place: &Place) -> Outcome<(f64, f64)> {
 }
 
 /// Appends at a steady rate, to a new run every so often, because only finished runs are cleaned up. Times in ms.
-async fn append(server: &Server, until: Instant) -> Outcome<Vec<f64>> {
+async fn append(server: &Server, whole: Duration, until: Instant) -> Outcome<Latencies> {
     const APPENDS_PER_RUN: usize = 500;
     let mut connection = Connection::open(server).await?;
     let mut ticks = interval(Duration::from_secs(1) / APPENDS_PER_S);
-    let mut latencies = vec![];
+    let mut latencies = Latencies::default();
     while now() < until {
         let claimed = claimed_run(&mut connection, server).await?;
         let delta = ("assistant_delta", r#"{"messageId":"m","delta":"one more piece of an answer"}"#.to_owned());
@@ -166,7 +204,8 @@ async fn append(server: &Server, until: Instant) -> Outcome<Vec<f64>> {
             }
             let started = now();
             deltas.send(&mut connection).await?;
-            latencies.push(since(started).as_secs_f64() * 1e3);
+            let left = until.saturating_duration_since(started);
+            latencies[quarter(left, whole)].push(since(started).as_secs_f64() * 1e3);
         }
         let end = ("terminal_status", r#"{"status":"completed"}"#.to_owned());
         Append::new(server, &claimed, &[end]).numbered_after(&deltas).send(&mut connection).await?;
@@ -246,4 +285,40 @@ async fn deliver(server: &Server, until: Instant) -> Outcome<()> {
         sleep(DELIVERY_PAUSE).await;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(tables_mib: f64, events: f64) -> Mark {
+        Mark { anonymous_mib: 20.0, fds: 50.0, tables_mib, wal_mib: 16.0, events }
+    }
+
+    /// Growth of both engines' figures, from four marks and the slowest append of each quarter.
+    fn growth(marks: [Mark; 4], slowest_ms: [f64; 4]) -> (Growth, Report) {
+        let mut report = Report::default();
+        let latencies = slowest_ms.map(|slowest_ms| vec![1.0, 2.0, slowest_ms]);
+        (report_marks(&mut report, Engine::Sqlite, &marks, latencies), report)
+    }
+
+    #[test]
+    fn tables_that_grow_by_the_same_amount_for_each_event_do_not_count_as_growth() {
+        let steady = [mark(10.0, 1_000.0), mark(20.0, 2_000.0), mark(30.0, 3_000.0), mark(50.0, 5_000.0)];
+        let (figures, report) = growth(steady, [9.0, 4.0, 5.0, 6.0]);
+        assert_eq!(figures["soak.tables_per_event_growth"], 1.0);
+        assert_eq!(figures["soak.anonymous_growth"], 1.0);
+        assert_eq!(figures["soak.append_p999_growth"], 1.5);
+        assert_eq!(figures["soak.append_p999_ms"], 9.0);
+        assert!(report.table().contains("soak.sqlite.q4_append_p999_ms"), "{}", report.table());
+        let faster = [mark(10.0, 1_000.0), mark(20.0, 2_000.0), mark(30.0, 3_000.0), mark(50.0, 4_000.0)];
+        assert_eq!(growth(faster, [1.0; 4]).0["soak.tables_per_event_growth"], 2.0);
+    }
+
+    #[test]
+    fn an_append_counts_in_the_quarter_in_which_it_began() {
+        let whole = Duration::from_secs(40);
+        let quarters = [40, 31, 29, 11, 9, 0].map(|left_s| quarter(Duration::from_secs(left_s), whole));
+        assert_eq!(quarters, [0, 0, 1, 2, 3, 3]);
+    }
 }

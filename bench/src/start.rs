@@ -6,13 +6,15 @@ use std::time::Duration;
 use crate::engine::{Bench, Engine};
 use crate::machine::{anonymous_mib, rss_mib};
 use crate::outcome::Outcome;
-use crate::report::{Report, median};
+use crate::report::Report;
 
 /// Long enough for everything that starts with the server to have settled.
 const SETTLE: Duration = Duration::from_secs(1);
+/// Starts after which the memory is read. The others only show how long a start takes.
+const MEMORY_STARTS: usize = 3;
 
 pub fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
-    let (mut fresh, mut again, mut memory) = (vec![], vec![], vec![]);
+    let (mut fresh, mut again, mut resident, mut anonymous) = (vec![], vec![], vec![], vec![]);
     for _ in 0..bench.sizes.starts {
         let place = bench.directory(Engine::Sqlite);
         let server = bench.serve(&place)?;
@@ -20,15 +22,16 @@ pub fn measure(bench: &Bench, report: &mut Report) -> Outcome<()> {
         server.stop()?;
         let server = bench.serve(&place)?;
         again.push(server.ready_after.as_secs_f64() * 1e3);
-        if memory.is_empty() {
+        if resident.len() < MEMORY_STARTS {
             thread::sleep(SETTLE);
-            memory.push(rss_mib(server.pid())?);
-            report.figure("idle.anonymous_mib", anonymous_mib(server.pid())?);
+            resident.push(rss_mib(server.pid())?);
+            anonymous.push(anonymous_mib(server.pid())?);
         }
         server.stop()?;
     }
-    report.figure("start.ready_ms", median(fresh));
-    report.figure("start.restart_ms", median(again));
-    report.figure("idle.rss_mib", median(memory));
+    report.rounds("start.ready_ms", fresh);
+    report.rounds("start.restart_ms", again);
+    report.rounds("idle.rss_mib", resident);
+    report.rounds("idle.anonymous_mib", anonymous);
     Ok(())
 }

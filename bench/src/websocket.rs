@@ -19,7 +19,7 @@ const IN_EIGHT_BYTES: u8 = 127;
 pub struct WebSocket {
     stream: TcpStream,
     buffer: Vec<u8>,
-    /// How much of the buffer was heard.
+    /// How much of the buffer was read.
     heard: usize,
 }
 

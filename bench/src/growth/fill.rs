@@ -7,7 +7,7 @@ use p256::ecdsa::SigningKey;
 use p256::pkcs8::EncodePublicKey;
 use sqlx::{Connection as _, PgConnection};
 
-use crate::calls::{Append, Claimed, claimed_run};
+use crate::calls::{Append, CREATE_RUN, Claimed, claimed_run};
 use crate::consent::manifest;
 use crate::engine::{Bench, Engine, GrowthSize, Place};
 use crate::http::{Connection, field, number, request};
@@ -24,17 +24,29 @@ const SETTINGS: [(&str, &str); 3] = [
 const PAGE_ITEMS: usize = 50;
 /// Items of a page while a cursor in the middle is looked for.
 const WALK_ITEMS: usize = 1_000;
-/// One person has a limited number of relations; all others belong to other people.
-const OWN_RELATIONS: usize = 99;
+/// One person has a limited number of relations, automations and calendar events; all others belong to other people.
+const OWN_ITEMS: usize = 99;
 /// Lists of which a page in the middle is read.
-const LISTS: [&str; 6] = [
+const LISTS: [&str; 9] = [
     "/api/v1/sessions?state=all",
+    "/api/v1/runs?",
     "/agents?",
     "/h2a/relations?",
     "/api/v1/tokens?",
     "/api/v1/users?",
     "/api/v1/identities?",
+    "/api/v1/automations?",
+    "/api/v1/calendar-events?",
 ];
+/// Those of them that show the items of one person.
+const OWN_LISTS: [&str; 3] = ["/h2a/relations?", "/api/v1/automations?", "/api/v1/calendar-events?"];
+/// The identity that is copied.
+pub const AID: &str = "template.localhost.test";
+pub const CALENDAR_EVENT: &str =
+    r#"{"title":"Review","starts_at":"2027-03-16T09:00","event_timezone":"Europe/Berlin"}"#;
+const AUTOMATION: &str = r#"{"title":"Digest","timezone":"UTC","config":{"input_template":"hi","schedule":{"type":"daily","run_at":{"hour":7,"minute":0}}}}"#;
+/// Until the first copied automation is due: none of them may start while calls are measured.
+const DUE_LATER_US: u64 = 10 * 24 * 3_600 * 1_000_000;
 
 pub struct Store {
     pub server: Server,
@@ -45,6 +57,9 @@ pub struct Store {
     pub session_id: String,
     pub agent_id: String,
     pub relation_id: String,
+    pub delivery_id: String,
+    pub automation_id: String,
+    pub event_id: String,
     /// Cursors in the middle, by list.
     middles: HashMap<&'static str, String>,
 }
@@ -54,12 +69,15 @@ struct Templates {
     claimed: Claimed,
     session_id: String,
     idle_session_id: String,
+    /// A run without commands.
+    idle_run_id: String,
     agent_id: String,
     relation_id: String,
     delivery_id: String,
     token_id: String,
     user_id: String,
-    aid: String,
+    automation_id: String,
+    event_id: String,
 }
 
 /// The public key of a private key that is a small number.
@@ -79,18 +97,30 @@ impl Store {
         copy_all(&place, &templates, size).await?;
         let server = bench.serve_with(&place, &SETTINGS)?;
         let mut connection = Connection::open(&server).await?;
-        let Templates { mut claimed, session_id, agent_id, relation_id, .. } = templates;
+        let Templates { mut claimed, session_id, agent_id, relation_id, delivery_id, .. } = templates;
+        let Templates { automation_id, event_id, .. } = templates;
         // The lease ended with the first server.
         let claim = format!("/api/v1/runs/{}/claim", claimed.run_id);
         let claim = request(&server, "POST", &claim, r#"{"runnerId":"bench","leaseMs":600000}"#);
         claimed.lease_epoch = number(connection.call(&claim).await?, "leaseEpoch")?;
         let mut middles = HashMap::new();
         for list in LISTS {
-            // Of relations, a person has few.
-            let before = if list.starts_with("/h2a") { OWN_RELATIONS / 2 } else { size.items / 2 };
+            let before = if OWN_LISTS.contains(&list) { OWN_ITEMS / 2 } else { size.items / 2 };
             middles.insert(list, middle(&server, &mut connection, list, before).await?);
         }
-        Ok(Self { server, connection, size, claimed, session_id, agent_id, relation_id, middles })
+        Ok(Self {
+            server,
+            connection,
+            size,
+            claimed,
+            session_id,
+            agent_id,
+            relation_id,
+            delivery_id,
+            automation_id,
+            event_id,
+            middles,
+        })
     }
 
     pub fn get(&self, path: &str) -> Vec<u8> {
@@ -131,6 +161,7 @@ impl Templates {
         };
         let session = r#"{"tenantId":"local","backendProfile":"scripted"}"#;
         let idle_session_id = made("POST", "/api/v1/sessions", session, "sessionId").await?;
+        let idle_run_id = made("POST", "/api/v1/runs", CREATE_RUN, "runId").await?;
         let agent = format!(r#"{{"name":"bench","capability_manifest":{}}}"#, manifest(&["notes:read"]));
         let agent_id = made("POST", "/agents", &agent, "id").await?;
         let relation = format!(r#"{{"agent_id":"{agent_id}","granted_scopes":["notes:read"]}}"#);
@@ -142,10 +173,23 @@ impl Templates {
         let token_id = made("POST", "/api/v1/tokens", token, "tokenId").await?;
         let user = r#"{"name":"template","timezone":"UTC"}"#;
         let user_id = made("POST", "/api/v1/users", user, "userId").await?;
-        let aid = "template.localhost.test".to_owned();
-        let identity = format!(r#"{{"aid":"{aid}","publicKey":"{}"}}"#, public_key(1)?);
+        let identity = format!(r#"{{"aid":"{AID}","publicKey":"{}"}}"#, public_key(1)?);
         made("POST", "/api/v1/identities", &identity, "aid").await?;
-        Ok(Self { claimed, session_id, idle_session_id, agent_id, relation_id, delivery_id, token_id, user_id, aid })
+        let automation_id = made("POST", "/api/v1/automations", AUTOMATION, "id").await?;
+        let event_id = made("POST", "/api/v1/calendar-events", CALENDAR_EVENT, "id").await?;
+        Ok(Self {
+            claimed,
+            session_id,
+            idle_session_id,
+            idle_run_id,
+            agent_id,
+            relation_id,
+            delivery_id,
+            token_id,
+            user_id,
+            automation_id,
+            event_id,
+        })
     }
 }
 
@@ -159,6 +203,14 @@ async fn copy_all(place: &Place, templates: &Templates, size: GrowthSize) -> Out
 
     let sessions = [("session_id", id(&templates.idle_session_id)), earlier.clone()];
     copy(place, "sessions", &by("session_id", &templates.idle_session_id), &sessions, items).await?;
+    let idle_session = id(&templates.idle_session_id);
+    let runs = [
+        ("run_id", id(&templates.idle_run_id)),
+        ("session_id", idle_session.clone()),
+        ("session_name", idle_session),
+        earlier.clone(),
+    ];
+    copy(place, "runs", &by("run_id", &templates.idle_run_id), &runs, items).await?;
     let last = format!("t.run_id = '{run_id}' AND t.seq = (SELECT last_seq FROM runs WHERE run_id = '{run_id}')");
     let events = [("session_seq", "t.session_seq + n".to_owned()), ("seq", "t.seq + n".to_owned())];
     copy(place, "events", &last, &events, size.events).await?;
@@ -172,7 +224,7 @@ async fn copy_all(place: &Place, templates: &Templates, size: GrowthSize) -> Out
     copy(place, "agents", &template, &[("agent_id", agents.clone()), owner, earlier.clone()], items).await?;
     copy(place, "manifests", &template, &[("agent_id", agents.clone())], items).await?;
     copy(place, "webhooks", &template, &[("agent_id", agents.clone())], items).await?;
-    let user = format!("CASE WHEN n <= {OWN_RELATIONS} THEN t.user_id ELSE {} END", id("usr_"));
+    let user = format!("CASE WHEN n <= {OWN_ITEMS} THEN t.user_id ELSE {} END", id("usr_"));
     let relation_id = ("relation_id", id(&templates.relation_id));
     let relations = [relation_id, ("agent_id", agents.clone()), ("user_id", user), earlier.clone()];
     copy(place, "relations", &by("relation_id", &templates.relation_id), &relations, items).await?;
@@ -196,9 +248,19 @@ async fn copy_all(place: &Place, templates: &Templates, size: GrowthSize) -> Out
         ("aid", "'peer-' || n || '.localhost.test'".to_owned()),
         ("serial", id("s_")),
         ("fingerprint", id("f_")),
-        earlier,
+        earlier.clone(),
     ];
-    copy(place, "mesh_certificates", &by("aid", &templates.aid), &certificates, items).await?;
+    copy(place, "mesh_certificates", &by("aid", AID), &certificates, items).await?;
+    let owner = format!("CASE WHEN n <= {OWN_ITEMS} THEN t.owner_id ELSE {} END", id("usr_"));
+    let automations = [
+        ("automation_id", id(&templates.automation_id)),
+        ("owner_id", owner.clone()),
+        ("next_run_at", format!("t.next_run_at + {DUE_LATER_US} + 1000000 * n")),
+        earlier.clone(),
+    ];
+    copy(place, "automations", &by("automation_id", &templates.automation_id), &automations, items).await?;
+    let calendar = [("event_id", id(&templates.event_id)), ("owner_id", owner), earlier];
+    copy(place, "calendar_events", &by("event_id", &templates.event_id), &calendar, items).await?;
     if place.engine == Engine::Postgres {
         // As its own daemon would within a minute.
         execute(place, "ANALYZE").await?;

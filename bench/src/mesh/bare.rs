@@ -9,7 +9,7 @@ use crate::machine::{now, since};
 use crate::outcome::Outcome;
 
 const SENT_AT: i64 = 1_790_000_000_000_000;
-/// So far ahead that nobody clears them away meanwhile.
+/// So far ahead that no sweep deletes them during the run.
 const EXPIRES_AT: i64 = 4_000_000_000_000_000;
 
 /// A row's names and number.

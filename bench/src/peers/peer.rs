@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_says_how_long_its_body_is() {
+    fn a_request_has_the_length_of_its_body() {
         let address = "127.0.0.1:80".parse().unwrap();
         let request = String::from_utf8(post(address, "/run", &run_input(1, 2))).unwrap();
         let (head, body) = request.split_once("\r\n\r\n").unwrap();

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::report::Quartiles;
 use crate::report::median;
 
 /// A quiet machine has less than this.
@@ -42,29 +43,6 @@ pub struct Figure {
     /// The engine that Ostler ran on.
     pub engine: String,
     pub pairs: Vec<Pair>,
-}
-
-/// The quartiles of some values.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Quartiles {
-    pub lower: f64,
-    pub median: f64,
-    pub upper: f64,
-}
-
-impl Quartiles {
-    /// `None` without values.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut sorted: Vec<f64> = values.into_iter().collect();
-        sorted.sort_by(f64::total_cmp);
-        let last = sorted.len().checked_sub(1)?;
-        let [lower, median, upper] = [0.25, 0.5, 0.75].map(|share| {
-            let position = share * last as f64;
-            let (below, above) = (sorted[position.floor() as usize], sorted[position.ceil() as usize]);
-            below + (above - below) * position.fract()
-        });
-        Some(Self { lower, median, upper })
-    }
 }
 
 impl Figure {
@@ -191,13 +169,6 @@ pub mod tests {
         assert_eq!(time.factor().map(|factor| factor.median), Some(3.0));
         let not_measurable = figure(Metric::CpuMsPerRun, &[(0.0, 1.0)]);
         assert_eq!(not_measurable.factor(), None);
-    }
-
-    #[test]
-    fn quartiles_are_interpolated() {
-        let quartiles = Quartiles::of([4.0, 1.0, 3.0, 2.0]).unwrap();
-        assert_eq!(quartiles, Quartiles { lower: 1.75, median: 2.5, upper: 3.25 });
-        assert_eq!(Quartiles::of([]), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::results::{Compared, Figure, Metric, Quartiles, Results};
+use crate::targets::Target;
 
 pub const SQLITE: &str = "SQLite";
 pub const POSTGRES: &str = "Postgres";
@@ -12,6 +13,16 @@ const OUR_DURABILITY: &str = "the message, each event and the result, synced bef
 const OUR_EVIDENCE: &str = "tests that cut the power (`cargo xtask torture`)";
 
 const CELL_CHARS_MAX: usize = 48;
+
+/// A peer, the figure that is compared, and by which factor Ostler must be ahead on each engine.
+type PeerTarget = (&'static str, Metric, [(&'static str, f64); 2]);
+
+const TARGETS: [PeerTarget; 4] = [
+    ("stateless echo", Metric::RunsPerS, [(SQLITE, 1.0), (POSTGRES, 0.5)]),
+    ("agentscope-runtime", Metric::RunsPerS, [(SQLITE, 5.0), (POSTGRES, 2.5)]),
+    ("Restate", Metric::RunsPerS, [(SQLITE, 3.0), (POSTGRES, 1.5)]),
+    ("nats-server JetStream", Metric::MessagesPerS, [(SQLITE, 3.0), (POSTGRES, 3.0)]),
+];
 
 pub struct Table {
     pub title: &'static str,
@@ -80,6 +91,7 @@ pub fn tables(results: &Results) -> Vec<Table> {
         runs(&results.compared),
         messages(&results.compared),
         starts(&results.compared),
+        targets(&results.compared),
         durability(results),
         syncs(&results.compared),
         absent(results),
@@ -175,6 +187,24 @@ fn starts(compared: &[Compared]) -> Table {
     table
 }
 
+/// Factors with targets, which the medians meet or miss. Those with the target between their quartiles are marked.
+fn targets(compared: &[Compared]) -> Table {
+    let header = ["peer", "Ostler on", "figure", "factor (quartiles)", "target", "verdict"];
+    let mut table = Table::new("Targets", header);
+    for (name, metric, engines) in TARGETS {
+        let Some(peer) = compared.iter().find(|peer| peer.name == name) else { continue };
+        let figure_name = if metric == Metric::RunsPerS { "runs/s" } else { "messages/s" };
+        for (engine, limit) in engines {
+            let Some(quartiles) = peer.figure(metric, engine).and_then(Figure::factor) else { continue };
+            let target = Target::AtLeast(limit);
+            let (factor, wanted, verdict) = (factor(quartiles), target.text(), target.verdict(quartiles));
+            let row = [name, engine, figure_name, factor.as_str(), wanted.as_str(), verdict.name()];
+            table.rows.push(row.map(str::to_owned).into());
+        }
+    }
+    table
+}
+
 fn durability(results: &Results) -> Table {
     let mut table = Table::new("Durable when the client has its answer", ["program", "version", "durable", "evidence"]);
     if !results.compared.is_empty() {
@@ -260,6 +290,22 @@ mod tests {
         assert!(text.contains("do not quote"), "{text}");
         // Postgres was not measured, so there is no row for it.
         assert!(!text.contains("echo  Postgres"), "{text}");
+    }
+
+    #[test]
+    fn factors_are_compared_with_their_targets() {
+        let mut results = example();
+        // The factor of its runs is 2.5, with quartiles from 2.25 to 3.25.
+        results.compared[0].name = "Restate".into();
+        let row = |results: &Results| targets(&results.compared).rows.concat();
+        assert_eq!(row(&results), ["Restate", "SQLite", "runs/s", "2.50 × (2.25 to 3.25)", "≥ 3", "FAIL, noisy"]);
+        results.compared[0].name = "agentscope-runtime".into();
+        assert_eq!(row(&results)[4..], ["≥ 5", "FAIL"]);
+        results.compared[0].name = "stateless echo".into();
+        assert_eq!(row(&results)[4..], ["≥ 1", "pass"]);
+        for (name, ..) in TARGETS {
+            assert!(super::super::PEERS.iter().any(|peer| peer.name == name), "{name} is no peer");
+        }
     }
 
     #[test]

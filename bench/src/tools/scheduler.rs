@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::{sleep, timeout};
 
 use crate::engine::{Bench, Engine, Place};
@@ -15,7 +14,7 @@ use crate::machine::{ThreadTimes, tree, unix_us};
 use crate::outcome::Outcome;
 use crate::report::{Report, median, percentile};
 use crate::server::Server;
-use crate::sessions::execute;
+use crate::sessions::{count_rows, execute};
 
 const FEW: usize = 100;
 const MANY: usize = 100_000;
@@ -239,19 +238,4 @@ async fn start_due(bench: &Bench, place: &Place) -> Outcome<f64> {
     // Killed, because the test does not wait for the runs.
     drop(server);
     if all == DUE as i64 { Ok(seconds) } else { Err(format!("{all} starts of {DUE} automations").into()) }
-}
-
-async fn count_rows(place: &Place, sql: &str) -> Outcome<i64> {
-    match &place.database_url {
-        Some(url) => {
-            let mut connection = PgConnection::connect(url).await?;
-            let count = sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(&mut connection).await?;
-            connection.close().await?;
-            Ok(count)
-        }
-        None => {
-            let connection = rusqlite::Connection::open(place.data_dir.join("ostler.db"))?;
-            Ok(connection.query_row(sql, [], |row| row.get(0))?)
-        }
-    }
 }

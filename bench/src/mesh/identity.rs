@@ -1,4 +1,4 @@
-//! An agent of the mesh: its key, and the four connections by which it registers, logs in and stays.
+//! An identity of the mesh: its key, and the four connections by which it registers, logs in and stays.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
@@ -21,7 +21,7 @@ pub async fn enter(server: &Server, name: &str) -> Outcome<WebSocket> {
     let public_key = BASE64.encode(key.verifying_key().to_public_key_der()?.as_bytes());
     let params = format!(r#"{{"aid":"{aid}","public_key":"{public_key}","curve":"P-256"}}"#);
     let created = call(server, from, "auth.create_aid", &params).await?;
-    // As it stands in the answer, so that it can be said again without being read.
+    // With the escapes of the response, so that it can be sent again without being parsed.
     let cert = field(&created, "cert")?;
     let params = format!(r#"{{"aid":"{aid}","cert":"{cert}","client_nonce":"MDEyMzQ1Njc4OWFi"}}"#);
     let begun = call(server, from, "auth.aid_login1", &params).await?;
@@ -51,7 +51,7 @@ fn key(name: &str) -> Outcome<SigningKey> {
     Ok(SigningKey::from_slice(&scalar)?)
 }
 
-/// Agents come from many addresses, for servers count the calls of each.
+/// Identities connect from many addresses, because servers limit the calls of each address.
 fn address(name: &str) -> Ipv4Addr {
     Ipv4Addr::new(127, 1, 0, 1 + (number(name) % 200) as u8)
 }
