@@ -50,7 +50,7 @@ fn forward(number: i32, child: u32) {
     let (Some(pid), Some(signal)) = (i32::try_from(child).ok().and_then(Pid::from_raw), signal_of(number)) else {
         return;
     };
-    // The child may have ended in between; there is nothing to do about a signal that finds nobody.
+    // The child may have ended in between; a signal to a process that is gone needs no handling.
     let _ = match (shares_terminal(), number) {
         (true, SIGINT) => Ok(()),
         (true, _) => kill_process(pid, signal),

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::debian;
 use crate::process::find_on_path;
 
-/// The packages start their services, which nobody here wants: the policy keeps them from doing so.
+/// The packages start their services, which is not wanted here: the policy keeps them from doing so.
 const INSTALL_SCRIPT: &str = "\
 set -eu
 export DEBIAN_FRONTEND=noninteractive

@@ -156,7 +156,7 @@ fn check_dependencies(deny: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Looks where cargo-deny keeps its databases unless told otherwise. An attempt to fetch one that failed leaves the
+/// Looks where cargo-deny keeps its databases by default. An attempt to fetch one that failed leaves the
 /// folder behind, so only a folder with a repository in it counts.
 fn has_advisory_database() -> bool {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);

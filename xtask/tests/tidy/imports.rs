@@ -51,7 +51,19 @@ fn circles_are_found_through_re_exports_aliases_and_macros() {
     assert_eq!(of(&[("a.rs", "use crate::b::B;"), ("b.rs", "use crate::c::C;"), ("c.rs", tests)]), 0);
 }
 
+#[test]
+fn imports_of_modules_are_found_below_braces_and_behind_aliases() {
+    let text = "use crate::{db::{Db, Engine}, mesh}; use crate::trust as people; #[cfg(test)] use crate::daemon;";
+    let found: Vec<String> = imported_paths(text).iter().map(|path| path.join("::")).collect();
+    assert_eq!(found, ["crate::db::Db", "crate::db::Engine", "crate::mesh", "crate::trust"]);
+}
+
 type ModulePath = Vec<String>;
+
+/// Whole paths of what the imports of a file bring into it, tests excepted.
+pub(crate) fn imported_paths(text: &str) -> Vec<ModulePath> {
+    File::parse(text).imports.into_values().collect()
+}
 
 #[derive(Default)]
 struct File {
