@@ -45,7 +45,8 @@ pub static ENVELOPE: Target = Target {
 /// An envelope opens to what was put into it, or not at all.
 fn open(case: &[u8]) {
     let Ok(envelope) = serde_json::from_slice::<Envelope>(case) else { return };
-    let sender = DOMAIN.chain.verify_agent(DOMAIN.alice.certificate().clone(), FROM, now()).expect("our own agent");
+    let sender =
+        DOMAIN.chain.verify_identity(DOMAIN.alice.certificate().clone(), FROM, now()).expect("our own identity");
     let address = Address { from: FROM, to: TO, message_id: MESSAGE_ID };
     for prekey in [Some(&DOMAIN.prekey), None] {
         if let Ok(text) = envelope::open(&envelope, address, &sender, &DOMAIN.bobby, prekey) {
@@ -130,12 +131,12 @@ fn certificate(case: &[u8]) {
     let _ = (PrivateKey::from_pkcs8_der(case), PrivateKey::from_pem(&text));
 }
 
-/// Nobody is believed but those whom the issuer certified, as it did.
+/// Only certificates that the issuer has signed are accepted, unchanged.
 fn believe(certificate: Certificate) {
     let domain = &*DOMAIN;
     let own = [&domain.alice, &domain.bobby];
     for name in [FROM, TO, certificate.name().to_owned().as_str()] {
-        if domain.chain.verify_agent(certificate.clone(), name, now()).is_ok() {
+        if domain.chain.verify_identity(certificate.clone(), name, now()).is_ok() {
             let known = own.iter().any(|one| one.certificate().fingerprint() == certificate.fingerprint());
             assert!(known && certificate.name() == name, "{name}: {certificate:?}");
         }

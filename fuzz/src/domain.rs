@@ -48,16 +48,16 @@ impl Domain {
         };
         let registry = below(&root, CertificateKind::Registry, "Probe Registry");
         let issuer = below(&registry, CertificateKind::Issuer, "probe.test");
-        let mut agent = |name: &str| {
+        let mut identity = |name: &str| {
             let key = PrivateKey::generate(Curve::P256, fill);
-            let made = issuer.issue(CertificateKind::Agent, name, &key.public_key(), &Serial::random(fill), now());
-            EnvelopeIdentity::new(key, made.expect("an agent")).expect("its own key")
+            let made = issuer.issue(CertificateKind::Identity, name, &key.public_key(), &Serial::random(fill), now());
+            EnvelopeIdentity::new(key, made.expect("an identity")).expect("its own key")
         };
-        let (alice, bobby) = (agent(FROM), agent(TO));
+        let (alice, bobby) = (identity(FROM), identity(TO));
         let prekey = PrivateKey::generate(Curve::P256, fill);
         let authorities: Vec<_> = [&issuer, &registry, &root].map(|one| one.certificate().clone()).into();
         let chain = Chain::verify(authorities.clone(), &[root.certificate().clone()], now()).expect("our own chain");
-        let peer = chain.verify_agent(bobby.certificate().clone(), TO, now()).expect("our own agent");
+        let peer = chain.verify_identity(bobby.certificate().clone(), TO, now()).expect("our own identity");
         let public = prekey.public_key();
         let envelopes = [Some(("k-1", &public)), None].map(|prekey| {
             let address = (TO, MESSAGE_ID, now().as_millisecond());

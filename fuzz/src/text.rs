@@ -11,8 +11,8 @@ use ostler_protocol::{
         calls::{Call, NotACall},
         connections::{ConnectParams, DEVICE_BYTES_MAX},
         messages::{
-            AckParams, COPIES_MAX, Parcel, PullParams, QUERY_AIDS_MAX, QueryOnlineParams, RECALL_IDS_MAX, RecallParams,
-            SendParams,
+            AckParams, COPIES_MAX, PullParams, QUERY_AIDS_MAX, QueryOnlineParams, RECALL_IDS_MAX, RecallParams,
+            SendContents, SendParams,
         },
         methods::Method,
         prekeys::{GetPrekeyParams, Prekey},
@@ -150,9 +150,9 @@ fn parameters(call: &Call, method: Method) {
         }
         Method::Send => {
             if let Ok(params) = call.params::<SendParams>()
-                && let Ok(parcel) = params.check()
+                && let Ok(contents) = params.check()
             {
-                sent(&params, &parcel);
+                sent(&params, &contents);
             }
         }
         Method::Pull => drop(call.params::<PullParams>().map(|params| params.limit())),
@@ -173,9 +173,9 @@ fn parameters(call: &Call, method: Method) {
     }
 }
 
-fn sent(params: &SendParams, parcel: &Parcel) {
+fn sent(params: &SendParams, contents: &SendContents) {
     assert!(params.payload.is_object());
-    if let Parcel::Copies { recipient, own } = parcel {
+    if let SendContents::Copies { recipient, own } = contents {
         assert!(params.encrypted && (1..=COPIES_MAX).contains(&recipient.len()) && own.len() <= COPIES_MAX);
         for copies in [recipient, own] {
             let devices: std::collections::BTreeSet<_> = copies.iter().map(|copy| &copy.device_id).collect();

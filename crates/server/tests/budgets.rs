@@ -57,7 +57,7 @@ async fn a_command_lowers_a_budget_and_never_raises_it(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_ceiling_of_the_server_holds_without_being_asked_for(engine: Engine) {
+async fn a_ceiling_of_the_server_holds_without_a_request_for_it(engine: Engine) {
     let server = TestServer::with(engine, |setup| {
         setup.config.runner.slots = 64;
         setup.config.policy.ceiling.max_tool_calls = Some(1);

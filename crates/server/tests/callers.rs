@@ -135,7 +135,7 @@ async fn configured_hosts_and_origins_are_let_in(engine: Engine) {
     let shared = with_header(&server, "/api/v1/runs", "origin", "https://console.example").await;
     assert_eq!(shared.headers["access-control-allow-origin"], "https://console.example");
     shared.with_status(200);
-    // A browser asks first, without a token; an origin that is not allowed is told nothing.
+    // A browser asks first, without a token; an origin that is not allowed gets no such headers.
     let preflight = async |origin: &str| {
         let nobody = server.with_token(None);
         let request = nobody.request("OPTIONS", "/api/v1/runs").header("access-control-request-method", "POST");

@@ -1,4 +1,4 @@
-//! Cancelling: idempotent in every state. What nobody works on ends at once; what a live runner works on is flagged, and
+//! Cancelling: idempotent in every state. A command that no runner works on ends at once; one of a live runner is flagged, and
 //! ends when the runner has stopped it or its lease is gone.
 
 use ostler_protocol::FailureKind::*;
@@ -33,7 +33,7 @@ async fn a_pending_command_ends_at_once(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_reason_of_a_cancel_is_told_by_the_end(engine: Engine) {
+async fn the_reason_of_a_cancel_is_part_of_the_end(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let (pending, working) = (server.turn(&run_id, "later").await, server.turn(&run_id, "now").await);
@@ -189,7 +189,7 @@ async fn cancelling_a_run_converges_everything(engine: Engine) {
     let steer = id(&server.steer(&run_id, "left").await, "commandId");
     let run = server.cancel_run(&run_id).await;
     assert_eq!((&run["status"], &run["terminal"]), (&json!("running"), &Value::Null));
-    // What nobody has begun is over at once; what is in hand ends with its runner.
+    // A command that was not begun ends at once; one that a runner works on ends with its runner.
     assert_eq!(server.command(&run_id, &waiting).await["state"], "cancelled");
     assert_eq!(server.command(&run_id, &steer).await["state"], "cancelled");
     assert_eq!(server.permissions(&run_id).await[0]["status"], "cancelled");

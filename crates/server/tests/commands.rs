@@ -209,7 +209,7 @@ async fn undelivered_steers_end_with_their_turn(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_accepted_steer_says_how_far_it_came(engine: Engine) {
+async fn an_accepted_steer_shows_its_progress(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let turn = server.turn(&run_id, "x").await;

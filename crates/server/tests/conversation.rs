@@ -43,7 +43,7 @@ async fn an_earlier_run_of_the_session_comes_along(engine: Engine) {
 }
 
 #[both_engines]
-async fn only_who_may_see_the_run_is_told(engine: Engine) {
+async fn only_callers_who_may_see_the_run_can_read_its_conversation(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("other", "client", &["unidesk"])).await;
     let run_id = server.create_run().await;
     let turn = server.turn(&run_id, "hi").await;

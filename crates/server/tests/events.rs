@@ -164,7 +164,7 @@ async fn a_bad_event_refuses_the_whole_batch(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_first_end_stands(engine: Engine) {
+async fn the_first_end_counts(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "work").await;
@@ -244,7 +244,7 @@ async fn a_run_ends_with_everything_in_it(engine: Engine) {
     server.try_claim(&run_id, "runner-b", 1_000).await.refused_by(StateConflict, "run-terminal");
     runner.try_patch_lease(json!({})).await.refused_by(StateConflict, "run-terminal");
     assert_eq!(server.cancel_run(&run_id).await["status"], "failed");
-    // A run that is told to complete takes its unfinished commands along as cancelled, never as completed.
+    // A run that is ended as completed ends its unfinished commands as cancelled, never as completed.
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "left over").await;
     let runner = server.claim(&run_id, "runner-a").await;

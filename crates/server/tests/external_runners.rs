@@ -240,7 +240,7 @@ async fn a_job_that_is_not_standing_ends_with_the_silence_of_its_runner(engine: 
 }
 
 #[both_engines]
-async fn a_job_without_work_is_given_to_nobody(engine: Engine) {
+async fn a_job_without_work_is_not_given_to_a_runner(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (run_id, turn) = started(&server, "hi").await;
     server.cancel_command(&turn).await;

@@ -68,7 +68,7 @@ async fn a_command_poll_waits_for_a_command(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_command_poll_hears_of_cancels_and_answers(engine: Engine) {
+async fn a_command_poll_returns_cancels_and_answers(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "hi").await;
@@ -119,7 +119,7 @@ async fn a_runners_own_words_do_not_wake_its_poll(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_stream_tells_what_was_and_what_comes(engine: Engine) {
+async fn a_stream_sends_past_and_coming_events(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let runner = server.claim(&run_id, "runner-a").await;
@@ -348,7 +348,7 @@ async fn no_caller_takes_all_streams(engine: Engine) {
         let refused = refused.refused_by(RateLimited, "followers-per-caller");
         assert_eq!(refused.details["max"], 2);
     }
-    // It costs nobody else a place, and comes free again.
+    // It takes no place from others, and is freed again.
     other.follow(&run_id, 0).await.take(1).await;
     drop(first);
     eventually("the place is free", async || (greedy.follow(&run_id, 0).await.status == 200).then_some(())).await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::{Engine, TestServer, both_engines, one_engine};
 
 #[one_engine]
-async fn health_says_who_it_is_without_a_token(engine: Engine) {
+async fn health_identifies_the_service_without_a_token(engine: Engine) {
     let server = TestServer::start(engine).await;
     let anybody = server.with_token(None);
     for path in ["/health", "/health/live"] {
@@ -49,7 +49,7 @@ async fn readiness_names_store_migrations_durability_and_secrets(engine: Engine)
         readiness["secretRefs"],
         json!({"redacted": true, "databaseUrl": url, "providerSecrets": "local-files"})
     );
-    // Nobody stands guard in this test: only the program `ostler` knows how.
+    // There is no guard in this test: only the program `ostler` has one.
     let is_root = rustix::process::geteuid().is_root();
     let unguarded = json!({"guarded": false, "isolated": false, "root": is_root, "filesConfined": false, "landlock": 0,
         "network": "codex-sandbox"});
@@ -87,7 +87,7 @@ async fn backends_are_listed_with_what_they_need(engine: Engine) {
 }
 
 #[one_engine]
-async fn a_program_that_is_no_codex_is_said_to_be_none(engine: Engine) {
+async fn a_program_that_is_no_codex_is_reported_as_such(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.agents.codex = Some("/bin/true".into())).await;
     let list = server.get("/api/v1/backends").await.with_status(200);
     let codex = &list["codex"];

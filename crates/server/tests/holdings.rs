@@ -10,7 +10,7 @@ use ostler_server::{
 use ostler_store::{Db, backup::LEDGER_TABLE};
 use ostler_testkit::scratch;
 
-use crate::harness::{Agent, Database, Engine, PNG, TestServer, both_engines, dialects, query};
+use crate::harness::{Database, Engine, Identity, PNG, TestServer, both_engines, dialects, query};
 
 fn declared(of: impl Fn(Location) -> Option<&'static str>) -> BTreeSet<String> {
     let names: Vec<_> = dialects().holdings().filter_map(|holding| of(holding.location)).map(str::to_owned).collect();
@@ -69,7 +69,7 @@ async fn tables_that_are_copied_exist_and_are_empty_in_a_new_store(engine: Engin
 #[both_engines]
 async fn every_file_of_the_data_directory_is_declared(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    Agent::register(&server, "alice").await;
+    Identity::register(&server, "alice").await;
     let (run_id, command_id) = server.start("hi").await;
     server.ended(&run_id, &command_id).await;
     server.upload("2c4f7d0e-5d3b-4f0e-9f5e-0d8a4c1b2a3f", PNG).await.ok();

@@ -270,7 +270,7 @@ async fn unknown_fields_are_ignored(engine: Engine) {
 }
 
 #[one_engine]
-async fn a_field_that_nobody_knows_is_refused_where_something_is_granted(engine: Engine) {
+async fn an_unknown_field_is_refused_where_something_is_granted(engine: Engine) {
     let scene = Scene::set(engine).await;
     let before = scene.state().await;
     let (closed, open): (Vec<_>, Vec<_>) =
@@ -393,7 +393,7 @@ async fn a_placement_is_one_of_those_we_know(engine: Engine) {
     }
 }
 
-/// Text that a JSON parser lets pass as long as nobody looks at the value.
+/// Text that a JSON parser accepts as long as the value is not read.
 fn unreadable() -> Vec<String> {
     vec![r#""\ud800""#.into(), "1e999".into(), format!("{}{}", "[".repeat(300), "]".repeat(300))]
 }

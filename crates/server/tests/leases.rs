@@ -178,7 +178,7 @@ async fn a_released_lease_is_free_at_once(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_lease_is_kept_while_a_command_waits(engine: Engine) {
+async fn a_lease_stays_while_a_command_waits(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let runner = server.claim(&run_id, "runner-a").await;
@@ -207,7 +207,7 @@ async fn an_expired_lease_returns_the_run_to_pending(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_taken_over_turn_starts_its_reply_anew(engine: Engine) {
+async fn a_taken_over_turn_starts_its_reply_again(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "work").await;
@@ -240,7 +240,7 @@ async fn only_the_job_offers_the_first_attempt(engine: Engine) {
 }
 
 #[both_engines]
-async fn nobody_writes_without_a_lease(engine: Engine) {
+async fn a_runner_cannot_write_without_a_lease(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "work").await;
@@ -299,7 +299,7 @@ async fn leases_of_a_stopped_server_end_where_it_was_alone(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_claim_takes_the_next_turn_up_if_it_is_asked_to(engine: Engine) {
+async fn a_claim_takes_the_next_turn_up_on_request(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let claim = async |runner: &str, take_up: Value| {

@@ -92,7 +92,7 @@ async fn a_disconnected_transport_is_reported_until_something_comes(engine: Engi
 }
 
 #[both_engines]
-async fn a_parked_provider_says_when_it_resumes(engine: Engine) {
+async fn a_parked_provider_shows_when_it_resumes(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "hi").await;
@@ -171,7 +171,7 @@ async fn the_suggested_recovery_can_be_sent_as_it_is(engine: Engine) {
         let listed = server.get(&format!("/api/v1/runs/{run_id}/runner-jobs")).await.ok();
         listed["runnerJobs"].as_array().unwrap().len()
     };
-    // Nobody has started a runner: the suggestion does, once.
+    // There is no runner yet: the suggestion starts one, once.
     let waiting = liveness(&server, &run_id, &command_id).await;
     assert_eq!(recover(&server, &waiting).await.with_status(201)["commandId"], command_id.as_str());
     recover(&server, &waiting).await.with_status(200);

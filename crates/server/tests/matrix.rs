@@ -1,6 +1,6 @@
 //! The authorisation matrix: every operation of the document, on every transport it speaks, with every caller who is wrong
 //! for it. Who is wrong follows from what the operation itself declares; an operation that declares nothing, or that
-//! nobody knows how to call, fails here.
+//! this test cannot call, fails here.
 
 use std::collections::BTreeMap;
 
@@ -274,7 +274,7 @@ async fn callers(server: &TestServer, tenant: &str, of: &Scene) -> Vec<(Kind, Ca
     ]
 }
 
-/// All that is kept, as far as it can be told: what operations show, and how much every table holds.
+/// All that is stored, as far as it can be observed: what operations show, and how much every table holds.
 async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value> {
     let tables = match engine {
         Engine::Sqlite => "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name",
@@ -306,7 +306,7 @@ async fn state(server: &TestServer, engine: Engine, scene: &Scene) -> Vec<Value>
 }
 
 #[one_engine]
-async fn whoever_is_wrong_gets_nowhere(engine: Engine) {
+async fn callers_without_access_are_refused_by_every_operation(engine: Engine) {
     let server = TestServer::start(engine).await;
     let strangers = strangers(&server).await;
     let scene = scene(&server, MARKER).await;
@@ -396,7 +396,7 @@ async fn hand_over_profile(server: &TestServer, scene: &mut Scene) {
 
 /// The other half: were everybody refused everywhere, the first half would pass.
 #[one_engine]
-async fn whoever_is_right_gets_in(engine: Engine) {
+async fn callers_with_access_are_admitted_by_every_operation(engine: Engine) {
     let server = TestServer::start(engine).await;
     for kind in KINDS {
         let mut scene = scene(&server, MARKER).await;

@@ -294,7 +294,7 @@ async fn the_home_of_a_server_that_does_not_connect_is_deleted_after_its_end(eng
 }
 
 #[one_engine]
-async fn tools_are_listed_again_when_the_server_says_that_they_changed(engine: Engine) {
+async fn tools_are_listed_again_when_the_server_reports_a_change(engine: Engine) {
     let bench =
         Bench::start(engine, |setup| configure_servers(setup, &[("asks", "asks"), ("changes", "changes")])).await;
     let (lease, _) = bench.connected("changes").await;

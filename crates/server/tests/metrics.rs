@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::{Agent, Engine, TestServer, Wire, both_engines, eventually, introduction, one_engine};
+use crate::harness::{Engine, Identity, TestServer, Wire, both_engines, eventually, introduction, one_engine};
 
 /// The value of a line that begins with this; 0 where there is none.
 pub async fn value(server: &TestServer, line: &str) -> f64 {
@@ -63,10 +63,10 @@ async fn every_refusal_is_counted_by_its_rule(engine: Engine) {
 #[both_engines]
 async fn what_happens_in_the_mesh_is_counted(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let (mut desk, mut other) = (alice.connect(&server, "desk").await, bobby.connect(&server, "desk").await);
     let fresh = Wire::open(&server).await;
-    let send = |to: &Agent, id: &str| json!({"to": to.aid, "payload": {}, "message_id": id});
+    let send = |to: &Identity, id: &str| json!({"to": to.aid, "payload": {}, "message_id": id});
     for (to, id) in [(&bobby, "m-1"), (&bobby, "m-1"), (&alice, "m-2")] {
         desk.call("message.send", send(to, id)).await;
     }

@@ -4,13 +4,13 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Agent, Caller, EXTERNAL, PNG, Played, TestServer, id, run_body},
+    harness::{Caller, EXTERNAL, Identity, PNG, Played, TestServer, id, run_body},
     trust::agents::sample_manifest,
 };
 
 /// What the calls of the table can name.
 pub struct Scene {
-    peer: Agent,
+    peer: Identity,
     peer_token: String,
     /// Holds the run's lease.
     pub runner: Played,
@@ -337,7 +337,7 @@ pub const OPERATIONS: &[Row] = &[
 /// Operations whose bodies are no JSON.
 pub const NOT_JSON: [&str; 4] = ["/api/v1/agent/attachments", "/api/v1/agent/transcribe", "/pki/ocsp", "/agent.md"];
 
-/// What an agent of the mesh says of itself, as its host and with its token.
+/// The agent.md of an identity of the mesh, with its host and its token.
 fn agent_md(scene: &Scene) -> Value {
     let text = format!("---\naid: {}\nname: A\ntype: assistant\nversion: 1.0.0\ndescription: d\n---\n", scene.peer.aid);
     json!({"host": scene.peer.aid, "token": scene.peer_token, "text": text})
@@ -395,7 +395,7 @@ impl Scene {
         server.send(server.request("DELETE", &webhook)).await.with_status(200);
         let automation = server.post("/api/v1/automations", &automation()).await.with_status(201);
         let event = server.post("/api/v1/calendar-events", &calendar_event()).await.with_status(201);
-        let peer = Agent::register(server, &format!("peer-{}", &job_id[job_id.len() - 8..])).await;
+        let peer = Identity::register(server, &format!("peer-{}", &job_id[job_id.len() - 8..])).await;
         let peer_token = peer.login(server).await.access;
         let scene = Self {
             peer,

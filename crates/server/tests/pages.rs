@@ -9,7 +9,7 @@ use ostler_trust::config::WebhooksSection;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Agent, Caller, Engine, TestServer, both_engines, id, one_engine, openapi},
+    harness::{Caller, Engine, Identity, TestServer, both_engines, id, one_engine, openapi},
     operations::{automation, calendar_event},
 };
 
@@ -36,7 +36,7 @@ fn invalid(path: &str) -> FailureKind {
 struct Scene {
     server: TestServer,
     run_id: String,
-    /// With a webhook, at which nobody listens.
+    /// With a webhook, at whose address no receiver listens.
     agent_id: String,
 }
 
@@ -80,7 +80,7 @@ impl Scene {
         server.call("PUT", "/api/v1/provider-profiles/codex/credential", &credential).await.with_status(200);
         let (agent_id, _) = self.server.agent().await;
         server.post("/h2a/relations", &json!({"agent_id": agent_id})).await.with_status(201);
-        let peer = Agent::stranger(&format!("peer-{number}"));
+        let peer = Identity::stranger(&format!("peer-{number}"));
         let identity = json!({"aid": peer.aid, "publicKey": peer.key.public_key().to_base64()});
         server.post("/api/v1/identities", &identity).await.with_status(201);
         server.post("/api/v1/automations", &paused_automation(number)).await.with_status(201);

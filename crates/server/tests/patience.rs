@@ -1,4 +1,4 @@
-//! Peers that take their time: a request that does not come, and a connection that does not end, cost nobody else anything.
+//! Peers that take their time: a request that does not come, and a connection that does not end, cost no other peer anything.
 
 use std::time::Duration;
 

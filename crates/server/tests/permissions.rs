@@ -131,7 +131,7 @@ async fn a_cancel_resolves_as_cancelled(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_commands_end_resolves_what_it_asked(engine: Engine) {
+async fn the_end_of_a_command_resolves_its_permission_requests(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, command_id) = scene(&server).await;
     runner.ask(&command_id, &permission_id(1), DIGEST).await;

@@ -437,7 +437,7 @@ async fn a_provide_token_manages_profiles_and_does_nothing_else(engine: Engine) 
 }
 
 #[both_engines]
-async fn a_token_of_several_tenants_says_whose_profile_it_means(engine: Engine) {
+async fn a_token_of_several_tenants_names_the_tenant_of_the_profile(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("both", "provide", &["hwlab", "unidesk"])).await;
     let both = server.caller("both");
     put(both, "mine", files("one")).await.refused_by(StateConflict, "tenant-id-required");

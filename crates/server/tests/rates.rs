@@ -46,7 +46,7 @@ async fn nothing_is_limited_by_default(engine: Engine) {
 }
 
 #[one_engine]
-async fn whoever_comes_too_often_is_told_when_to_come_again(engine: Engine) {
+async fn a_caller_over_its_rate_limit_receives_when_to_retry(engine: Engine) {
     let server = limited(engine).await;
     let a = server.caller("a");
     for remaining in ["2", "1", "0"] {

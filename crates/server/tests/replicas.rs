@@ -1,5 +1,5 @@
-//! Several servers on one Postgres behave as one. Where a wake-up must do it, nobody reads the store by the clock: the test
-//! would not be woken.
+//! Several servers on one Postgres behave as one. In tests of wake-ups the servers do not reread the store
+//! periodically, so that a lost wake-up fails the test.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::{
     harness::{Caller, Database, Engine, PATIENCE, TestClock, TestServer, eventually, id, start},
-    run_input::runs::{THREAD, told},
+    run_input::runs::{THREAD, received},
 };
 
 /// Longer than any test waits.
@@ -87,13 +87,13 @@ async fn a_follower_of_one_server_sees_what_is_written_through_the_other() {
 async fn a_chat_goes_on_at_the_other_server() {
     let (here, there) = pair(|config| config.runner.slots = 1).await;
     here.say("run-1", r#"{"script": [{"say": "one "}, {"wait": 50}, {"say": "two"}]}"#).await.with_status(202);
-    let whole = there.told("run-1").await;
+    let whole = there.received("run-1").await;
     assert_eq!(whole.last().unwrap().event["type"], "RUN_FINISHED", "{whole:?}");
-    assert_eq!(here.told("run-1").await, whole);
+    assert_eq!(here.received("run-1").await, whole);
     for (n, seen) in whole.iter().enumerate() {
         let path = format!("/api/v1/agent/runs/{THREAD}/events?runId=run-1");
         let resumed = here.send(here.request("GET", &path).header("last-event-id", &seen.id)).await;
-        assert_eq!(told(&resumed.text), whole[n + 1..], "after {}", seen.id);
+        assert_eq!(received(&resumed.text), whole[n + 1..], "after {}", seen.id);
     }
 }
 
@@ -157,7 +157,7 @@ async fn a_server_that_lost_the_others_reads_everything_again() {
     let url = secrecy::ExposeSecret::expose_secret(here.config.store.database_url.as_ref().unwrap()).to_owned();
     for n in 0..3 {
         eventually("both listen", async || (deafen(&url).await == 2).then_some(())).await;
-        // Into the silence: nobody hears of these, and only reading everything again can find them.
+        // No wake-up is received for these: only reading everything again can find them.
         runner.try_append(None, notes(n..n + 1)).await.with_status(200);
         seen.extend(follow.take(1).await);
     }

@@ -63,7 +63,7 @@ async fn a_turn_takes_two_requests_because_a_flush_starts_its_runner_and_another
 }
 
 #[both_engines]
-async fn a_script_says_and_calls_tools(engine: Engine) {
+async fn a_script_sends_text_and_calls_tools(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let prompt = script(json!([
         {"say": "Looking"},
@@ -157,7 +157,7 @@ async fn a_script_fails_with_the_kind_it_names(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_turn_that_fails_with_a_long_message_keeps_what_it_has_said(engine: Engine) {
+async fn a_turn_that_fails_with_a_long_message_keeps_its_text(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let message = "long ".repeat(4_000);
     let prompt = script(json!([{"say": "said"}, {"fail": {"kind": "backend-failed", "message": message}}]));
@@ -170,7 +170,7 @@ async fn a_turn_that_fails_with_a_long_message_keeps_what_it_has_said(engine: En
 }
 
 #[both_engines]
-async fn a_malformed_script_says_which_step(engine: Engine) {
+async fn the_failure_of_a_malformed_script_names_the_step(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (run_id, command_id) = server.start(&script(json!([{"say": "a"}, {"sing": "b"}]))).await;
     let result = server.ended(&run_id, &command_id).await;
@@ -257,7 +257,7 @@ async fn an_interrupt_stops_the_turn(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_profile_without_an_agent_says_so(engine: Engine) {
+async fn a_run_of_a_profile_without_an_agent_fails_with_the_reason(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let path = "/api/v1/provider-profiles/codex/credential";
     server.call("PUT", path, &json!({"apiKey": "k-0123456789"})).await.with_status(200);

@@ -32,6 +32,7 @@ fn fields() -> Vec<&'static str> {
         "profileTenantId",
         "reply",
         "retryOf",
+        "rule",
         "runId",
         "runStatus",
         "scopedEventCount",
@@ -308,7 +309,7 @@ async fn output_and_usage_are_summed_up(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_failed_commands_blocker_says_why(engine: Engine) {
+async fn the_blocker_of_a_failed_command_has_the_reason(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server.create_run().await;
     let runner = server.claim(&run_id, "runner-a").await;

@@ -168,7 +168,7 @@ async fn finished(server: &TestServer, job: &Value) -> Value {
 }
 
 #[both_engines]
-async fn a_job_runs_its_command_and_says_how_it_ended(engine: Engine) {
+async fn a_job_runs_its_command_and_records_how_it_ended(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let run_id = server.create_run().await;
     let command_id = server.turn(&run_id, "hi").await;

@@ -154,7 +154,7 @@ async fn nothing_widens_the_execution_policy(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_narrower_policy_is_kept_and_completed(engine: Engine) {
+async fn a_narrower_policy_is_stored_and_completed(engine: Engine) {
     let server = TestServer::start(engine).await;
     let run_id = server
         .create_run_with(|body| {

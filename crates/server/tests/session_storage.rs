@@ -65,7 +65,7 @@ async fn changes(server: &TestServer, session_id: &str) -> Vec<Value> {
 }
 
 #[both_engines]
-async fn a_session_is_made_with_the_storage_that_was_asked_for_or_its_agent_needs(engine: Engine) {
+async fn a_session_is_made_with_the_storage_that_the_request_names_or_its_agent_needs(engine: Engine) {
     each_driver(
         engine,
         |_| (),
@@ -131,7 +131,7 @@ async fn a_run_of_a_program_makes_the_storage_it_needs(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_a_runner_reports_is_kept_and_is_a_fact(engine: Engine) {
+async fn the_report_of_a_runner_is_stored_and_is_a_fact(engine: Engine) {
     each_driver(
         engine,
         |_| (),

@@ -166,7 +166,7 @@ async fn a_run_joins_the_session_it_names(engine: Engine) {
     server.post("/api/v1/runs", &second).await.refused(SessionBusy);
     cancel(&server, "mine").await;
     server.post("/api/v1/runs", &second).await.with_status(201);
-    // An id nobody has used makes its session; one of ours is joined like any other.
+    // An unused id makes its session; one of ours is joined like any other.
     join(&server, "new").await;
     assert_eq!(show(&server, "new").await["tenantId"], "hwlab");
     server.post("/api/v1/sessions", &body("new")).await.with_status(200);
@@ -191,7 +191,7 @@ async fn the_default_list_is_what_runs_and_what_the_reader_has_not_read(engine: 
     assert_eq!(list(&server, "").await, ["ended", "running"]);
     assert_eq!(list(&server, "state=default&readerId=console").await, ["ended", "running"]);
     assert_eq!(list(&server, "state=all").await, everything);
-    // Read by one: hidden from that one, and from nobody else.
+    // Read by one reader: hidden from that reader only.
     let marked = read(&server, "ended", json!({"readerId": "console"})).await.with_status(200);
     assert_eq!((&marked["unread"], &marked["readVersion"]), (&json!(false), &marked["version"]));
     assert_eq!(list(&server, "readerId=console").await, ["running"]);
@@ -350,7 +350,7 @@ async fn filters_narrow_the_list(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_session_tells_where_its_run_stands(engine: Engine) {
+async fn a_session_has_the_state_of_its_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     make(&server, "mine").await;
     let run_id = join(&server, "mine").await;
@@ -398,7 +398,7 @@ async fn a_cancel_ends_what_is_active_and_else_does_nothing(engine: Engine) {
     assert_eq!(server.run(&run_id).await["status"], "pending");
     assert_eq!(cancel(&server, "mine").await, show(&server, "mine").await);
     assert_eq!(show(&server, "mine").await["version"], 1);
-    // Of one that runs, its runner is told.
+    // The runner of one that runs is notified.
     let second = server.turn(&run_id, "more").await;
     let runner = server.claim(&run_id, "runner-a").await;
     runner.ack(&second).await;

@@ -26,8 +26,8 @@ mod postgres {
     }
 
     #[test]
-    fn a_database_that_is_gone_is_said_to_be_unreachable() {
-        crate::harness::run(super::a_database_that_is_gone_is_said_to_be_unreachable());
+    fn a_database_that_is_gone_is_reported_as_unreachable() {
+        crate::harness::run(super::a_database_that_is_gone_is_reported_as_unreachable());
     }
 }
 
@@ -115,7 +115,7 @@ async fn a_database_that_refuses_writes_is_not_ready() {
     .await;
 }
 
-async fn a_database_that_is_gone_is_said_to_be_unreachable() {
+async fn a_database_that_is_gone_is_reported_as_unreachable() {
     let (server, cable, database) = cabled().await;
     let run_id = server.create_run().await;
     drop(cable);

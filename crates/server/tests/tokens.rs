@@ -33,7 +33,7 @@ async fn revoke(server: &Caller, made: &Value) -> Value {
 }
 
 #[both_engines]
-async fn a_token_is_shown_once_and_kept_as_a_hash(engine: Engine) {
+async fn a_token_is_shown_once_and_stored_as_a_hash(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, |_| ()).await;
     let token = id(&made, "token");
@@ -109,7 +109,7 @@ fn a_revoked_token_stops_working_on_another_server_within_five_seconds() {
 }
 
 #[both_engines]
-async fn a_token_ends_when_it_was_said_to(engine: Engine) {
+async fn a_token_expires_at_its_time(engine: Engine) {
     let server = TestServer::start(engine).await;
     let made = make(&server, |body| body["expiresInMs"] = 1_500.into()).await;
     let caller = bearer(&server, &made);

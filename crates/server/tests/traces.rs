@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::{Router, extract::State, routing::post};
 use serde_json::{Value, json};
 
-use crate::harness::{Agent, Engine, TestServer, eventually, fresh, one_engine};
+use crate::harness::{Engine, Identity, TestServer, eventually, fresh, one_engine};
 
 type Received = Arc<Mutex<Vec<Value>>>;
 
@@ -87,7 +87,7 @@ async fn a_collector_that_is_gone_costs_no_request(engine: Engine) {
 async fn a_call_of_the_mesh_is_exported(engine: Engine) {
     let (address, received) = collector().await;
     let server = TestServer::with(engine, |setup| setup.config.log.otlp_endpoint = Some(address)).await;
-    Agent::register(&server, "alice").await;
+    Identity::register(&server, "alice").await;
     fresh(&server, "auth.aid_login1", json!({})).await;
     let find = |name: &str| received.lock().unwrap().iter().find(|span| span["name"] == name).cloned();
     let registered = eventually("the span of a call arrives", async || find("auth.create_aid")).await;

@@ -1,4 +1,4 @@
-//! A stored row that cannot be read fails the requests that need it, at once and for good. It costs nobody else anything.
+//! A stored row that cannot be read fails the requests that need it, at once and for good. Other requests are not affected.
 
 use ostler_protocol::FailureKind::InfraFailed;
 use serde_json::json;

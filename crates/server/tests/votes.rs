@@ -12,9 +12,8 @@ use serde_json::{Value, json};
 use crate::{
     harness::{Answer, Caller, Engine, Played, Setup, TestServer, both_engines, dialects, id, run_body},
     run_input::runs::{
-        Told,
+        ReceivedEvent, received,
         resuming::{resume, yes},
-        told,
     },
 };
 
@@ -211,20 +210,20 @@ async fn a_thread_votes_like_every_other_caller(engine: Engine) {
     let runner = server.claim(&run_id, "runner-a").await;
     let command_id = id(&runner.poll("").await["commands"][0], "commandId");
     runner.ask(&command_id, FIRST, DIGEST).await;
-    let first = server.told("run-1").await;
-    let outcome = |told: &[Told]| told.last().unwrap().event["outcome"].clone();
+    let first = server.received("run-1").await;
+    let outcome = |received: &[ReceivedEvent]| received.last().unwrap().event["outcome"].clone();
     assert_eq!(outcome(&first)["type"], "interrupt");
     // The vote of the thread's owner does not decide, so the run that brought it ends with the same interrupt.
-    let second = told(&server.stream(&resume("run-2", &[(FIRST, yes())])).await.text);
+    let second = received(&server.stream(&resume("run-2", &[(FIRST, yes())])).await.text);
     assert_eq!(outcome(&second), outcome(&first));
     assert_eq!(server.request_of(&run_id, FIRST).await["votes"][0]["voter"], "operator");
     server.say("run-3", "two").await.refused_as(RunInputInvalid, "AGENT_RUN_INPUT_INVALID");
     // A second vote of the same owner changes nothing.
-    let again = told(&server.stream(&resume("run-4", &[(FIRST, json!({"approved": false}))])).await.text);
+    let again = received(&server.stream(&resume("run-4", &[(FIRST, json!({"approved": false}))])).await.text);
     assert_eq!(outcome(&again), outcome(&first));
     assert_eq!(server.vote(&run_id, "phone", Some("yes")).await.with_status(200)["status"], "allowed");
-    assert_eq!(server.told("run-1").await, first, "events that were sent do not change");
-    assert_eq!(server.told("run-2").await, second, "events that were sent do not change");
+    assert_eq!(server.received("run-1").await, first, "events that were sent do not change");
+    assert_eq!(server.received("run-2").await, second, "events that were sent do not change");
 }
 
 #[both_engines]

@@ -107,7 +107,7 @@ async fn no_directory_of_the_machine_is_a_workspace_by_default(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_local_workspace_lies_below_an_allowed_root_links_and_all(engine: Engine) {
+async fn a_local_workspace_is_below_an_allowed_root_links_included(engine: Engine) {
     let place = tempfile::tempdir().unwrap();
     let (root, outside) = (place.path().join("root"), place.path().join("outside"));
     for folder in [&root.join("project"), &outside] {

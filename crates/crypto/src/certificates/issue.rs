@@ -44,7 +44,7 @@ pub enum CertificateKind {
     /// A service of the domain, such as `auth.{domain}`.
     Service,
     /// An identity of the mesh: the name of a person or program.
-    Agent,
+    Identity,
 }
 
 impl CertificateKind {
@@ -54,7 +54,7 @@ impl CertificateKind {
             Self::Root => Some(2),
             Self::Registry => Some(1),
             Self::Issuer => Some(0),
-            Self::Service | Self::Agent => None,
+            Self::Service | Self::Identity => None,
         }
     }
 
@@ -65,7 +65,7 @@ impl CertificateKind {
             Self::Registry => 15 * 365,
             Self::Issuer => 10 * 365,
             Self::Service => 2 * 365,
-            Self::Agent => 365,
+            Self::Identity => 365,
         };
         SignedDuration::from_hours(days * DAY_HOURS)
     }
@@ -73,7 +73,7 @@ impl CertificateKind {
     /// The curve of its key. Identities need P-256 for sealing.
     pub fn curve(self) -> Curve {
         match self {
-            Self::Agent => Curve::P256,
+            Self::Identity => Curve::P256,
             _ => Curve::P384,
         }
     }
@@ -84,7 +84,7 @@ impl CertificateKind {
             Self::Root => None,
             Self::Registry => Some(Self::Root),
             Self::Issuer => Some(Self::Registry),
-            Self::Service | Self::Agent => Some(Self::Issuer),
+            Self::Service | Self::Identity => Some(Self::Issuer),
         }
     }
 
@@ -95,7 +95,7 @@ impl CertificateKind {
                 KeyUsages::DigitalSignature | KeyUsages::KeyCertSign | KeyUsages::CRLSign
             }
             Self::Service => KeyUsages::DigitalSignature.into(),
-            Self::Agent => KeyUsages::DigitalSignature | KeyUsages::KeyAgreement,
+            Self::Identity => KeyUsages::DigitalSignature | KeyUsages::KeyAgreement,
         })
     }
 }
@@ -161,7 +161,7 @@ impl Authority {
     ) -> Option<Certificate> {
         let within = match kind {
             // One label before the domain: an issuer is responsible for its own domain only.
-            CertificateKind::Service | CertificateKind::Agent => {
+            CertificateKind::Service | CertificateKind::Identity => {
                 name.split_once('.').is_some_and(|(_, domain)| domain == self.certificate.name())
             }
             _ => true,

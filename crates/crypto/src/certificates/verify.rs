@@ -107,7 +107,12 @@ impl Chain {
 
     /// Verifies that a certificate belongs to the identity with this name. Does not check revocation; see [`crate::crl`] and
     /// [`crate::ocsp`].
-    pub fn verify_agent(&self, certificate: Certificate, name: &str, now: Timestamp) -> Result<Peer, CertificateFault> {
+    pub fn verify_identity(
+        &self,
+        certificate: Certificate,
+        name: &str,
+        now: Timestamp,
+    ) -> Result<Peer, CertificateFault> {
         self.verify_end(&certificate, name, now)?;
         if certificate.key.curve() != Curve::P256 {
             return Err(certificate.fault(FaultKind::KeyKind));

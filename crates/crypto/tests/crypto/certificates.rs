@@ -23,9 +23,9 @@ fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
 #[test]
 fn a_domains_identities_and_services_are_trusted() {
     let mut domain = Domain::new(1);
-    let alice = domain.agent("alice.probe.test");
+    let alice = domain.identity("alice.probe.test");
     let chain = domain.chain();
-    let peer = chain.verify_agent(alice.certificate().clone(), "alice.probe.test", now()).unwrap();
+    let peer = chain.verify_identity(alice.certificate().clone(), "alice.probe.test", now()).unwrap();
     assert_eq!(peer.certificate(), alice.certificate());
     chain.verify_service(&domain.auth, "auth.probe.test", now()).unwrap();
     assert_eq!(chain.issuer().name(), "probe.test");
@@ -35,9 +35,9 @@ fn a_domains_identities_and_services_are_trusted() {
 #[test]
 fn a_certificate_is_trusted_under_its_own_name_only() {
     let mut domain = Domain::new(1);
-    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
+    let (alice, chain) = (domain.identity("alice.probe.test"), domain.chain());
     for name in ["bobby.probe.test", "alice.other.test", "ALICE.probe.test", "alice", "alice.probe.test.", ""] {
-        assert_eq!(kind(chain.verify_agent(alice.certificate().clone(), name, now())), FaultKind::Name, "{name}");
+        assert_eq!(kind(chain.verify_identity(alice.certificate().clone(), name, now())), FaultKind::Name, "{name}");
     }
 }
 
@@ -45,7 +45,7 @@ fn a_certificate_is_trusted_under_its_own_name_only() {
 fn an_issuer_cannot_certify_another_domain() {
     let mut domain = Domain::new(1);
     let (key, serial) = (domain.key(Curve::P256).public_key(), domain.serial());
-    let issue = |name: &str| domain.issuer.issue(CertificateKind::Agent, name, &key, &serial, now());
+    let issue = |name: &str| domain.issuer.issue(CertificateKind::Identity, name, &key, &serial, now());
     assert!(issue("alice.probe.test").is_some());
     for name in ["alice.other.test", "alice.sub.probe.test", "alice", "probe.test", ""] {
         assert!(issue(name).is_none(), "{name}");
@@ -57,13 +57,13 @@ fn an_issuer_cannot_certify_another_domain() {
     let mut authorities = domain.authorities();
     authorities[0] = other.clone();
     let chain = Chain::verify(authorities, &[domain.root.certificate().clone()], now()).unwrap();
-    let alice = domain.agent("alice.probe.test").certificate().clone();
-    assert_eq!(kind(chain.verify_agent(alice, "alice.probe.test", now())), FaultKind::IssuerMismatch);
+    let alice = domain.identity("alice.probe.test").certificate().clone();
+    assert_eq!(kind(chain.verify_identity(alice, "alice.probe.test", now())), FaultKind::IssuerMismatch);
     let other = Authority::new(CertificateKind::Issuer, key, other).unwrap();
-    let agent = other
-        .issue(CertificateKind::Agent, "alice.other.test", &domain.key(Curve::P256).public_key(), &serial, now())
+    let carol = other
+        .issue(CertificateKind::Identity, "alice.other.test", &domain.key(Curve::P256).public_key(), &serial, now())
         .unwrap();
-    assert_eq!(kind(chain.verify_agent(agent, "alice.probe.test", now())), FaultKind::Name);
+    assert_eq!(kind(chain.verify_identity(carol, "alice.probe.test", now())), FaultKind::Name);
 }
 
 #[test]
@@ -88,8 +88,8 @@ fn a_chain_must_end_in_exactly_the_trusted_root() {
 #[test]
 fn certificates_and_chains_expire() {
     let mut domain = Domain::new(1);
-    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
-    let at = |time| chain.verify_agent(alice.certificate().clone(), "alice.probe.test", time);
+    let (alice, chain) = (domain.identity("alice.probe.test"), domain.chain());
+    let at = |time| chain.verify_identity(alice.certificate().clone(), "alice.probe.test", time);
     let (from, until) = (alice.certificate().not_before(), alice.certificate().not_after());
     let second = SignedDuration::from_secs(1);
     assert!(at(from).is_ok() && at(until).is_ok());
@@ -103,10 +103,12 @@ fn certificates_and_chains_expire() {
     let key = domain.key(Curve::P256).public_key();
     let last = domain
         .issuer
-        .issue(CertificateKind::Agent, "late.probe.test", &key, &Serial::random(&mut |b| b.fill(7)), late)
+        .issue(CertificateKind::Identity, "late.probe.test", &key, &Serial::random(&mut |b| b.fill(7)), late)
         .unwrap();
     assert_eq!(last.not_after(), domain.issuer.certificate().not_after());
-    assert!(domain.issuer.issue(CertificateKind::Agent, "late.probe.test", &key, &last.serial(), ten_years).is_none());
+    assert!(
+        domain.issuer.issue(CertificateKind::Identity, "late.probe.test", &key, &last.serial(), ten_years).is_none()
+    );
 }
 
 #[test]
@@ -119,24 +121,24 @@ fn an_authority_signs_only_the_kinds_below_it() {
     };
     refused(&domain.issuer, CertificateKind::Issuer, "sub.probe.test", &p384);
     refused(&domain.issuer, CertificateKind::Registry, "r", &p384);
-    refused(&domain.registry, CertificateKind::Agent, "alice.probe.test", &p256);
+    refused(&domain.registry, CertificateKind::Identity, "alice.probe.test", &p256);
     refused(&domain.root, CertificateKind::Issuer, "probe.test", &p384);
     refused(&domain.root, CertificateKind::Root, "r", &p384);
     // Each on its own curve.
-    refused(&domain.issuer, CertificateKind::Agent, "alice.probe.test", &p384);
+    refused(&domain.issuer, CertificateKind::Identity, "alice.probe.test", &p384);
     refused(&domain.registry, CertificateKind::Issuer, "probe.test", &p256);
     // A certificate is not an authority without its key, or as another kind.
     let issuer = domain.issuer.certificate().clone();
     assert!(Authority::new(CertificateKind::Issuer, p384, issuer.clone()).is_none());
     assert!(Authority::new(CertificateKind::Root, domain.issuer.key().clone(), issuer).is_none());
-    let alice = domain.agent("alice.probe.test");
-    assert!(Authority::new(CertificateKind::Agent, alice.key().clone(), alice.certificate().clone()).is_none());
+    let alice = domain.identity("alice.probe.test");
+    assert!(Authority::new(CertificateKind::Identity, alice.key().clone(), alice.certificate().clone()).is_none());
 }
 
 #[test]
 fn an_identity_cannot_act_as_an_authority() {
     let mut domain = Domain::new(1);
-    let alice = domain.agent("alice.probe.test").certificate().clone();
+    let alice = domain.identity("alice.probe.test").certificate().clone();
     let mut authorities = vec![alice];
     authorities.extend(domain.authorities().into_iter().skip(1));
     let trusted = [domain.root.certificate().clone()];
@@ -144,9 +146,9 @@ fn an_identity_cannot_act_as_an_authority() {
     // An authority cannot act as an identity either.
     let chain = domain.chain();
     let issuer = domain.issuer.certificate().clone();
-    assert!(chain.verify_agent(issuer, "probe.test", now()).is_err());
+    assert!(chain.verify_identity(issuer, "probe.test", now()).is_err());
     // Messages cannot be sealed for a service: its key is on the other curve.
-    assert_eq!(kind(chain.verify_agent(domain.auth.clone(), "auth.probe.test", now())), FaultKind::KeyKind);
+    assert_eq!(kind(chain.verify_identity(domain.auth.clone(), "auth.probe.test", now())), FaultKind::KeyKind);
 }
 
 #[test]
@@ -161,13 +163,13 @@ fn a_chain_without_key_usages_is_rejected() {
 #[test]
 fn no_byte_of_a_certificate_can_be_changed() {
     let mut domain = Domain::new(1);
-    let (alice, chain) = (domain.agent("alice.probe.test"), domain.chain());
+    let (alice, chain) = (domain.identity("alice.probe.test"), domain.chain());
     let der = alice.certificate().der();
     for at in 0..der.len() {
         let mut changed = der.to_vec();
         changed[at] ^= 1;
         let Some(certificate) = Certificate::from_der(&changed) else { continue };
-        assert!(chain.verify_agent(certificate, "alice.probe.test", now()).is_err(), "byte {at}");
+        assert!(chain.verify_identity(certificate, "alice.probe.test", now()).is_err(), "byte {at}");
         assert!(Certificate::from_der(&der[..at]).is_none(), "cut at {at}");
     }
     assert!(Certificate::from_der(&[der, &[0]].concat()).is_none());
@@ -176,7 +178,7 @@ fn no_byte_of_a_certificate_can_be_changed() {
 #[test]
 fn certificates_can_be_renewed_from_half_their_validity_until_some_time_after_expiry() {
     let mut domain = Domain::new(1);
-    let alice = domain.agent("alice.probe.test").certificate().clone();
+    let alice = domain.identity("alice.probe.test").certificate().clone();
     let (from, until) = (alice.not_before(), alice.not_after());
     let half = later(from, until.duration_since(from) / 2);
     let second = SignedDuration::from_secs(1);
@@ -186,16 +188,16 @@ fn certificates_can_be_renewed_from_half_their_validity_until_some_time_after_ex
     assert!(!alice.can_be_renewed(later(from, -second)));
     // The new one has the same name and key, and another serial number.
     let serial = domain.serial();
-    let next = domain.issuer.issue(CertificateKind::Agent, alice.name(), alice.public_key(), &serial, half).unwrap();
+    let next = domain.issuer.issue(CertificateKind::Identity, alice.name(), alice.public_key(), &serial, half).unwrap();
     assert_eq!((next.name(), next.public_key()), (alice.name(), alice.public_key()));
     assert!(next.serial() != alice.serial() && next.fingerprint() != alice.fingerprint());
-    assert!(!next.is_due_for_renewal(half) && domain.chain().verify_agent(next, alice.name(), half).is_ok());
+    assert!(!next.is_due_for_renewal(half) && domain.chain().verify_identity(next, alice.name(), half).is_ok());
 }
 
 #[test]
 fn a_list_revokes_its_certificates_while_it_is_valid() {
     let mut domain = Domain::new(1);
-    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
     let (alice, bobby) = (alice.certificate().serial(), bobby.certificate().serial());
     let day = later(now(), SignedDuration::from_hours(24));
     let revocation = Revocation { at: now(), reason: Reason::KeyCompromise };

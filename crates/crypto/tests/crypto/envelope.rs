@@ -20,7 +20,7 @@ struct Fixture {
 impl Fixture {
     fn new(mode: EnvelopeMode) -> Self {
         let mut domain = Domain::new(1);
-        let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+        let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
         let prekey = domain.key(Curve::P256);
         let given = (mode == EnvelopeMode::PrekeyEcdhV2).then(|| ("pk-1", prekey.public_key()));
         let given = given.as_ref().map(|(id, key)| (*id, key));
@@ -127,7 +127,7 @@ fn only_the_recipients_keys_open_an_envelope() {
     let fixture = Fixture::new(EnvelopeMode::PrekeyEcdhV2);
     let address = Address { from: "alice.probe.test", to: "bobby.probe.test", message_id: "m-1" };
     let mut domain = Domain::new(2);
-    let (other, prekey) = (domain.agent("bobby.probe.test"), domain.key(Curve::P256));
+    let (other, prekey) = (domain.identity("bobby.probe.test"), domain.key(Curve::P256));
     let open = |sender: &EnvelopeIdentity, own: &EnvelopeIdentity, prekey: Option<&PrivateKey>| {
         open(&fixture.envelope, address, &peer(sender), own, prekey).unwrap_err()
     };
@@ -135,14 +135,14 @@ fn only_the_recipients_keys_open_an_envelope() {
     assert_eq!(open(&fixture.alice, &other, Some(&fixture.prekey)), Unopened::NotForUs);
     assert_eq!(open(&fixture.alice, &fixture.bobby, Some(&prekey)), Unopened::Sealing);
     assert_eq!(open(&fixture.alice, &fixture.bobby, None), Unopened::Prekey);
-    let forger = domain.agent("alice.probe.test");
+    let forger = domain.identity("alice.probe.test");
     assert_eq!(open(&forger, &fixture.bobby, Some(&fixture.prekey)), Unopened::Mismatch("sender_cert_fingerprint"));
 }
 
 #[test]
 fn a_copy_for_the_senders_own_devices_names_the_recipient_and_opens_there() {
     let mut domain = Domain::new(1);
-    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
     let letter = (bobby.name(), "m-1", 1);
     let envelope = seal(&alice, &peer(&alice), None, letter, TEXT, &mut |bytes| domain.random.fill(bytes)).unwrap();
     let address = Address { from: alice.name(), to: bobby.name(), message_id: "m-1" };
@@ -153,7 +153,7 @@ fn a_copy_for_the_senders_own_devices_names_the_recipient_and_opens_there() {
 #[test]
 fn no_two_envelopes_share_a_key_or_nonce() {
     let mut domain = Domain::new(1);
-    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
     let mut sealed = || {
         let letter = (bobby.name(), "m-1", 1);
         seal(&alice, &peer(&bobby), None, letter, TEXT, &mut |bytes| domain.random.fill(bytes)).unwrap()
@@ -222,7 +222,7 @@ fn envelopes_of_unknown_kinds_do_not_open() {
 fn texts_of_any_length_round_trip() {
     let mut random = Random(9);
     let mut domain = Domain::new(1);
-    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
     for length in [0, 1, 15, 16, 17, 4_096, 1_048_576] {
         let mut text = vec![0; length];
         random.fill(&mut text);

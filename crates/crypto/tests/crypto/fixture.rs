@@ -78,10 +78,10 @@ impl Domain {
         Serial::random(&mut |bytes| self.random.fill(bytes))
     }
 
-    pub fn agent(&mut self, name: &str) -> EnvelopeIdentity {
+    pub fn identity(&mut self, name: &str) -> EnvelopeIdentity {
         let (key, serial) = (self.key(Curve::P256), self.serial());
         let certificate =
-            self.issuer.issue(CertificateKind::Agent, name, &key.public_key(), &serial, self.now).unwrap();
+            self.issuer.issue(CertificateKind::Identity, name, &key.public_key(), &serial, self.now).unwrap();
         EnvelopeIdentity::new(key, certificate).unwrap()
     }
 }

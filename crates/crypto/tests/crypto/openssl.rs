@@ -27,7 +27,7 @@ impl OpensslFixture {
     fn new() -> Self {
         let mut domain = Domain::new(1);
         let directory = tempfile::tempdir().unwrap();
-        let alice = domain.agent("alice.probe.test").certificate().clone();
+        let alice = domain.identity("alice.probe.test").certificate().clone();
         let fixture = Self { domain, directory };
         let [issuer, registry, root] = fixture.domain.authorities().try_into().unwrap();
         let between = format!("{}{}", issuer.to_pem(), registry.to_pem());
@@ -159,7 +159,7 @@ fn openssl_reads_and_applies_our_revocation_list() {
 #[test]
 fn openssl_requests_in_the_standard_form_and_accepts_the_response() {
     let mut fixture = OpensslFixture::new();
-    let carol = fixture.domain.agent("carol.probe.test").certificate().clone();
+    let carol = fixture.domain.identity("carol.probe.test").certificate().clone();
     fixture.put("carol.pem", carol.to_pem().as_bytes());
     let hour = now().checked_add(SignedDuration::from_hours(ocsp::ANSWER_HOURS)).unwrap();
     let revoked = OcspStatus::Revoked(Revocation { at: now(), reason: Reason::Superseded });

@@ -107,7 +107,7 @@ fn judge(mut input: Value, served: &BTreeMap<String, (&'static str, String)>) ->
 #[test]
 fn the_published_client_interoperates_with_us() {
     let mut domain = Domain::at(1, now());
-    let [alice, bobby, carol] = ["alice", "bobby", "carol"].map(|name| domain.agent(&format!("{name}.probe.test")));
+    let [alice, bobby, carol] = ["alice", "bobby", "carol"].map(|name| domain.identity(&format!("{name}.probe.test")));
     let (prekey, authority) = (domain.key(Curve::P256), domain.key(Curve::P384));
     let now_ms = now().as_millisecond();
     let text = json!({"type": "text", "text": "你好 \"\\\u{1}", "n": 7, "x": [1.5, null, {"z": true, "a": "é"}]});

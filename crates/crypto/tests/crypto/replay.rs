@@ -10,7 +10,7 @@ const NOW: i64 = 1_794_700_000_000;
 /// An envelope with this id and time. Nothing else is used here; the test decides whether it opens.
 fn envelope() -> impl FnMut(&str, i64) -> Envelope {
     let mut domain = Domain::new(1);
-    let (alice, bobby) = (domain.agent("alice.probe.test"), domain.agent("bobby.probe.test"));
+    let (alice, bobby) = (domain.identity("alice.probe.test"), domain.identity("bobby.probe.test"));
     let mut one =
         seal(&alice, &peer(&bobby), None, (bobby.name(), "m", NOW), b"{}", &mut |bytes| domain.random.fill(bytes));
     move |id, time| {

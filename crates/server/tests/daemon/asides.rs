@@ -70,7 +70,7 @@ async fn a_question_must_be_one_and_its_client_registered(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_model_is_asked_with_the_conversation_and_without_tools(engine: Engine) {
+async fn a_side_query_sends_the_conversation_and_no_tools_to_the_model(engine: Engine) {
     let endpoint = chat();
     let server = with_model(engine, &endpoint).await;
     let session = attached(&server).await;

@@ -57,7 +57,7 @@ async fn an_extension_is_installed_for_later_processes_and_uninstalled(engine: E
 }
 
 #[one_engine]
-async fn a_change_that_fails_says_why_and_leaves_everything_as_it_was(engine: Engine) {
+async fn a_change_that_fails_returns_the_reason_and_leaves_everything_as_it_was(engine: Engine) {
     let server = server(engine).await;
     let session = attached(&server).await;
     let failed = change(&server, "POST", "install", &install("/nowhere")).await;

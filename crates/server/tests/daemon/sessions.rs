@@ -84,7 +84,7 @@ async fn a_server_without_a_workspace_refuses_one(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_unknown_model_does_not_fail_the_request_and_followers_are_told(engine: Engine) {
+async fn an_unknown_model_does_not_fail_the_request_and_followers_are_notified(engine: Engine) {
     let server = TestServer::start(engine).await;
     let opened = server.post("/session", &json!({"modelServiceId": "gpt-0"})).await.with_status(200);
     let session_id = id(&opened, "sessionId");
@@ -251,7 +251,7 @@ async fn sessions_of_the_workspace_are_listed_newest_first_a_page_at_a_time(engi
 }
 
 #[both_engines]
-async fn a_name_is_cut_cleared_and_kept_free_of_control_characters(engine: Engine) {
+async fn a_name_is_cut_cleared_and_stripped_of_control_characters(engine: Engine) {
     let server = TestServer::start(engine).await;
     let session_id = server.open_own().await;
     let path = format!("/session/{session_id}/metadata");

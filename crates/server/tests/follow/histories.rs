@@ -60,7 +60,7 @@ struct Stage {
     servers: watch::Receiver<Vec<Caller>>,
     /// How many events were acknowledged so far.
     acked: Arc<AtomicI64>,
-    /// How many events the session has, once nobody writes any more.
+    /// How many events the session has after all writers are done.
     total: watch::Receiver<Option<usize>>,
     truth: Rc<Mutex<Truth>>,
 }
@@ -227,7 +227,7 @@ impl Writer {
     }
 }
 
-/// What is followed: a run until it ends, or the session until nobody writes any more.
+/// What is followed: a run until it ends, or the session until all writers are done.
 #[derive(Clone)]
 enum Followed {
     Run(String),

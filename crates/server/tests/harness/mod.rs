@@ -1,11 +1,11 @@
 //! A server for each test: on port 0, with a scratch store in memory and a clock that stands still until the test moves it.
 
-mod agent;
 mod cable;
 mod caller;
 mod database;
 mod dialects;
 mod document;
+mod identity;
 mod issuer;
 mod played;
 mod receiver;
@@ -43,12 +43,12 @@ use ostler_trust::config::WebhooksSection;
 use serde_json::json;
 use tempfile::TempDir;
 
-pub use agent::{Agent, Tokens, Wire, fresh, introduction};
 pub use cable::Cable;
 pub use caller::{Answer, Caller, PNG, WAV, id, of_program, run_body};
 pub use database::query;
 pub use dialects::{dialects, openapi, start};
 pub use document::check_request;
+pub use identity::{Identity, Tokens, Wire, fresh, introduction};
 pub use issuer::{Issuer, Key, signed_by};
 pub use ostler_testkit::{
     database::Database,
@@ -250,7 +250,7 @@ impl TestServer {
         let operator = Caller::new(&server);
         let callers = self.callers.keys().map(|name| (name.clone(), operator.with_token(Some(&token_of(name)))));
         let callers = callers.collect();
-        // What one says to the other before it listens is not heard.
+        // A wake-up that is sent before the other server listens is lost.
         eventually("both servers listen", async || {
             let listening =
                 "SELECT 'x' FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'";

@@ -1,4 +1,4 @@
-//! A webhook's receiver on a real socket, which behaves as badly as it is told to.
+//! A webhook's receiver on a real socket, which behaves as badly as it is configured to.
 
 use std::{
     collections::VecDeque,

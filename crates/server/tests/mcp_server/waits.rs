@@ -37,7 +37,7 @@ async fn a_waiting_call_notifies_of_every_event_and_ends_with_its_result(engine:
 
 /// Progress is a function of the log, so that nothing has to be kept for a client that does not read.
 #[one_engine]
-async fn a_client_that_does_not_read_its_stream_delays_nobody(engine: Engine) {
+async fn a_client_that_does_not_read_its_stream_does_not_delay_others(engine: Engine) {
     const EVENTS: usize = 100;
     let server = TestServer::start(engine).await;
     let mut slow = Stream::call(&server, None, "submit_run", submission()).await;

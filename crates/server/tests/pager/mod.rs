@@ -30,7 +30,7 @@ async fn a_new_dialect_has_routes_configuration_and_a_worker(engine: Engine) {
 }
 
 #[one_engine]
-async fn its_failures_are_its_own_and_nobody_elses(engine: Engine) {
+async fn its_failures_have_its_own_form_and_others_keep_theirs(engine: Engine) {
     let server = TestServer::with(engine, with_pager).await;
     let empty = server.post("/pager/pages", &json!({"text": ""})).await.with_status(400);
     assert_eq!(empty, json!({"page_failed": "schema-invalid (page-empty): a page has a text"}));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{DAY_MS, count, hold, release, sweep, total, verify};
 use crate::{
-    harness::{Agent, Behaviour, Engine, HookReceiver, PNG, TestServer, both_engines, eventually, id},
+    harness::{Behaviour, Engine, HookReceiver, Identity, PNG, TestServer, both_engines, eventually, id},
     run_input::{
         attachments::{files, with_picture},
         runs::{THREAD, user},
@@ -116,7 +116,7 @@ async fn ended_deliveries_go_after_their_limit(engine: Engine) {
 #[both_engines]
 async fn messages_go_after_their_limit(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.retention.messages_ms = Some(60_000)).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let mut wire = alice.connect(&server, "desk").await;
     for number in 0..3 {
         let text = json!({"to": bobby.aid, "payload": {"type": "text", "text": "planted"}, "message_id": format!("m-{number}")});
@@ -132,7 +132,7 @@ async fn messages_go_after_their_limit(engine: Engine) {
 #[both_engines]
 async fn a_message_of_an_identity_under_a_hold_outlives_its_expiry(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.sessions.gc_interval_ms = 20).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
     let mut wire = alice.connect(&server, "desk").await;
     wire.call("message.send", json!({"to": bobby.aid, "payload": {"type": "text", "text": "x"}, "message_id": "m-1"}))
         .await;
@@ -148,8 +148,8 @@ async fn a_message_of_an_identity_under_a_hold_outlives_its_expiry(engine: Engin
 #[both_engines]
 async fn a_held_message_is_not_recalled(engine: Engine) {
     let server = TestServer::start(engine).await;
-    let (alice, bobby) = (Agent::register(&server, "alice").await, Agent::register(&server, "bobby").await);
-    let carol = Agent::register(&server, "carol").await;
+    let (alice, bobby) = (Identity::register(&server, "alice").await, Identity::register(&server, "bobby").await);
+    let carol = Identity::register(&server, "carol").await;
     let mut wire = alice.connect(&server, "desk").await;
     for (to, message_id) in [(&bobby, "m-1"), (&carol, "m-2")] {
         let text = json!({"to": to.aid, "payload": {"type": "text", "text": "x"}, "message_id": message_id});

@@ -1,5 +1,5 @@
-//! Attachments: pictures are taken in by what they are, served to every client with a valid URL, used by their owners
-//! in their own threads, and let go of when nobody uses them.
+//! Attachments: pictures are accepted by their bytes, served to every client with a valid URL, used by their owners in
+//! their own threads, and deleted when no message uses them.
 
 use ostler_protocol::{FailureKind::*, run_input::attachments::ATTACHMENT_BYTES_MAX};
 use ostler_run_input::config::attachments::AttachmentsSection;
@@ -105,7 +105,7 @@ async fn what_is_no_picture_or_no_form_is_refused(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_picture_may_be_as_large_as_it_says_and_no_larger(engine: Engine) {
+async fn a_picture_may_be_as_large_as_declared_and_no_larger(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |bytes: usize| [PNG, &vec![7; bytes - PNG.len()]].concat();
     let made = server.upload(THREAD, &sized(ATTACHMENT_BYTES_MAX)).await.with_status(201);
@@ -132,7 +132,7 @@ async fn a_url_ends_and_leads_nowhere_else(engine: Engine) {
     ] {
         assert_ne!(altered, url);
         let answer = nobody.get(&altered).await;
-        // Some lead to no path at all, and nobody is let in there without a token.
+        // Some lead to no path at all, and none of them is accepted without a token.
         assert!([401, 403, 404].contains(&answer.status), "{altered}: {}", answer.text);
         assert!(!answer.text.contains("secret") && !answer.text.contains("PNG"), "{altered}");
     }
@@ -184,7 +184,7 @@ async fn a_message_carries_pictures_of_its_own_thread_only(engine: Engine) {
     let told = server.get(&format!("/api/v1/runs/{run}/commands/{task}/conversation")).await.with_status(200);
     assert_eq!(told["images"][0]["mimeType"], "image/png");
     server.with_token(None).get(&place(&id(&told["images"][0], "url"))).await.with_status(200);
-    // … and nobody by naming it in a command of their own.
+    // … and no caller can read it by naming it in a command of their own.
     let path = &own[own.find("agent-inputs").unwrap()..own.find('?').unwrap()];
     let stolen = json!([{"type": "image", "mimeType": "image/png", "bucket": "local", "path": path}]);
     let other = server.create_run().await;
@@ -313,7 +313,7 @@ async fn a_file_that_cannot_be_removed_holds_nothing_up_and_is_not_lost(engine: 
 }
 
 #[both_engines]
-async fn an_upload_whose_thread_is_erased_meanwhile_leaves_no_file(engine: Engine) {
+async fn an_upload_whose_thread_is_erased_concurrently_leaves_no_file(engine: Engine) {
     let server = TestServer::start(engine).await;
     // As if the thread was erased between the row and the file.
     let erasing: &[&str] = match engine {

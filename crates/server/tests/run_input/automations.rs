@@ -1,6 +1,7 @@
 //! Automations: kept by their owners, started once for each time by any number of servers, and paused when they keep failing.
 
 mod scheduling;
+mod windows;
 
 use ostler_protocol::FailureKind::*;
 use ostler_run_input::config::automations::AutomationsSection;

@@ -98,7 +98,7 @@ async fn what_breaks_a_rule_of_events_is_refused(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_list_has_at_most_a_thousand_occurrences_and_says_that_there_are_more(engine: Engine) {
+async fn a_list_has_at_most_a_thousand_occurrences_and_a_flag_for_more(engine: Engine) {
     let server = TestServer::start(engine).await;
     for n in 0..3 {
         let body = json!({"title": format!("Daily {n}"), "starts_at": "2026-01-01T09:00", "event_timezone": "UTC",

@@ -142,8 +142,8 @@ async fn an_update_without_a_zone_keeps_that_of_the_event(engine: Engine) {
     let mut body = runs::message("run-1", &format!("[[call:calendar_write {update}]]"));
     body["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
         "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_677_553_000_i64});
-    let told = runs::told(&ada.stream(&body).await.text);
-    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = runs::received(&ada.stream(&body).await.text);
+    let written = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
     assert_eq!((&written["event_timezone"], &written["timezone_source"]), (&json!("Asia/Tokyo"), &json!("event")));
     assert_eq!(written["starts_at_utc"], "2026-03-17T01:00:00Z");
@@ -176,8 +176,8 @@ async fn the_zone_of_a_models_call_is_resolved_in_the_same_order(engine: Engine)
         if let Some(device) = device {
             body["forwardedProps"]["client_time"] = device.clone();
         }
-        let told = runs::told(&caller.stream(&body).await.text);
-        let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+        let received = runs::received(&caller.stream(&body).await.text);
+        let written = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
         let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
         assert_eq!((&written["event_timezone"], &written["timezone_source"]), (&json!(expected.0), &json!(expected.1)));
         let stored =
@@ -193,9 +193,9 @@ async fn a_model_writes_to_the_calendar_of_the_runs_user(engine: Engine) {
     let (ada, bob) = (runs::user(&server, "ada", &["local"]).await, runs::user(&server, "bob", &["local"]).await);
     let call = format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin")));
     ada.say("run-1", &call).await.with_status(202);
-    let told = ada.told("run-1").await;
-    assert_eq!(kinds(&told).last(), Some(&"RUN_FINISHED"), "{told:?}");
-    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = ada.received("run-1").await;
+    assert_eq!(kinds(&received).last(), Some(&"RUN_FINISHED"), "{received:?}");
+    let written = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
     assert_eq!((&written["action"], &written["timezone_source"]), (&json!("created"), &json!("argument")));
     let window = "/api/v1/calendar-events/occurrences?from=2026-03-17T00:00:00Z&to=2026-03-18T00:00:00Z";
@@ -205,8 +205,8 @@ async fn a_model_writes_to_the_calendar_of_the_runs_user(engine: Engine) {
     // A call that the calendar rejects is answered to the model, and changes nothing.
     let call = format!("[[call:calendar_write {}]]", create(Some("Mars/Olympus")));
     ada.say("run-2", &call).await.with_status(202);
-    let told = ada.told("run-2").await;
-    let refused = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = ada.received("run-2").await;
+    let refused = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     assert_eq!(refused.event["metadata"]["status"], "failed", "{refused:?}");
     assert_eq!(ada.get(window).await.with_status(200)["occurrences"].as_array().unwrap().len(), 1);
 }
@@ -221,9 +221,10 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
         "client_epoch_ms": 1_773_677_553_000_i64});
     let mut body = runs::message("run-1", &format!("[[call:calendar_write {}]]", create(None)));
     body["forwardedProps"]["client_time"] = device;
-    let told = runs::told(&ada.stream(&body).await.text);
-    let start = told.iter().find(|told| told.kind() == "TOOL_CALL_START").expect("it is announced before it starts");
-    let interrupt = &told.last().unwrap().event["outcome"]["interrupts"][0];
+    let received = runs::received(&ada.stream(&body).await.text);
+    let start =
+        received.iter().find(|event| event.kind() == "TOOL_CALL_START").expect("it is announced before it starts");
+    let interrupt = &received.last().unwrap().event["outcome"]["interrupts"][0];
     assert_eq!((&interrupt["reason"], &interrupt["toolCallId"]), (&json!("tool_call"), &start.event["toolCallId"]));
     let arguments = &interrupt["metadata"]["arguments"];
     assert_eq!(arguments["event_timezone"], "America/Los_Angeles", "{interrupt}");
@@ -235,9 +236,9 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
     ada.resume("run-2", &[(&prm, wrong)]).await.with_status(422);
     let approval = json!({"approved": true, "editedArgs": edited});
     ada.resume("run-2", &[(&prm, approval)]).await.with_status(202);
-    let told = ada.told("run-2").await;
-    assert!(!kinds(&told).contains(&"TOOL_CALL_START"), "it was announced: {told:?}");
-    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = ada.received("run-2").await;
+    assert!(!kinds(&received).contains(&"TOOL_CALL_START"), "it was announced: {received:?}");
+    let written = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     assert_eq!(written.event["toolCallId"], start.event["toolCallId"]);
     let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
     assert_eq!((&written["event"]["title"], &written["timezone_source"]), (&json!("Lunch"), &json!("argument")));
@@ -249,7 +250,7 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
     let resolved = server.events_of(&run_id, "permission_resolved").await.remove(0);
     assert_eq!(resolved["payload"]["edited"]["digest"], digest, "and that of what was permitted");
     // The page and the model get the call as it was executed.
-    let snapshot = told.iter().find(|told| told.kind() == "MESSAGES_SNAPSHOT").unwrap();
+    let snapshot = received.iter().find(|event| event.kind() == "MESSAGES_SNAPSHOT").unwrap();
     let mut calls =
         snapshot.event["messages"].as_array().unwrap().iter().filter_map(|message| message.get("toolCalls"));
     assert_eq!(read_arguments(calls.next_back().unwrap()), edited);
@@ -259,15 +260,15 @@ async fn a_person_permits_a_call_with_its_zone_and_may_edit_it(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_person_is_asked_at_once_about_all_calls_of_a_reply(engine: Engine) {
+async fn a_person_gets_the_requests_of_all_calls_of_a_reply_at_once(engine: Engine) {
     let endpoint = chat();
     let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
     let ada = runs::user(&server, "ada", &["local"]).await;
     let (first, mut second) = (create(Some("UTC")), create(Some("UTC")));
     second["title"] = json!("Lunch");
     let prompt = format!("[[call:calendar_write {first}||time_now {{}}||calendar_write {second}]]");
-    let told = runs::told(&ada.stream(&runs::message("run-1", &prompt)).await.text);
-    let outcome = &told.last().unwrap().event["outcome"];
+    let received = runs::received(&ada.stream(&runs::message("run-1", &prompt)).await.text);
+    let outcome = &received.last().unwrap().event["outcome"];
     let interrupts = outcome["interrupts"].as_array().unwrap_or_else(|| panic!("{outcome}")).clone();
     assert_eq!(interrupts.len(), 2, "{outcome}");
     let titles: BTreeSet<_> = interrupts.iter().map(|asked| asked["metadata"]["arguments"]["title"].as_str()).collect();
@@ -278,13 +279,13 @@ async fn a_person_is_asked_at_once_about_all_calls_of_a_reply(engine: Engine) {
     assert_eq!((partial.rule.as_str(), &partial.details["interruptIds"]), ("interrupts-open", &json!([ids[1]])));
     let no = json!({"approved": false});
     ada.resume("run-2", &[(&ids[0], yes()), (&ids[1], no)]).await.with_status(202);
-    let told = ada.told("run-2").await;
-    let results = told.iter().filter(|told| told.kind() == "TOOL_CALL_RESULT");
+    let received = ada.received("run-2").await;
+    let results = received.iter().filter(|event| event.kind() == "TOOL_CALL_RESULT");
     let results: BTreeMap<_, _> =
-        results.map(|told| (id(&told.event, "toolCallId"), id(&told.event["metadata"], "status"))).collect();
+        results.map(|event| (id(&event.event, "toolCallId"), id(&event.event["metadata"], "status"))).collect();
     let of = |asked: &Value| results[asked["toolCallId"].as_str().unwrap()].as_str();
-    assert_eq!((of(&interrupts[0]), of(&interrupts[1])), ("completed", "declined"), "{told:?}");
-    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+    assert_eq!((of(&interrupts[0]), of(&interrupts[1])), ("completed", "declined"), "{received:?}");
+    assert_eq!(received.last().unwrap().event["outcome"]["type"], "success", "{received:?}");
 }
 
 /// The attempt that continues the turn makes the calls again, and its requests have other ids.
@@ -295,8 +296,8 @@ async fn calls_are_permitted_by_the_ids_from_before_a_restart(engine: Engine) {
     let (first, mut second) = (create(Some("UTC")), create(Some("UTC")));
     second["title"] = json!("Lunch");
     let prompt = format!("[[call:calendar_write {first}||calendar_write {second}]]");
-    let told = runs::told(&server.stream(&runs::message("run-1", &prompt)).await.text);
-    let interrupts = told.last().unwrap().event["outcome"]["interrupts"].as_array().unwrap().clone();
+    let received = runs::received(&server.stream(&runs::message("run-1", &prompt)).await.text);
+    let interrupts = received.last().unwrap().event["outcome"]["interrupts"].as_array().unwrap().clone();
     let mut edited = interrupts[1]["metadata"]["arguments"].clone();
     edited["starts_at"] = json!("2026-03-17T12:00");
     let edits = json!({"approved": true, "editedArgs": edited});
@@ -304,8 +305,8 @@ async fn calls_are_permitted_by_the_ids_from_before_a_restart(engine: Engine) {
     let ids: Vec<_> = interrupts.iter().map(|asked| id(asked, "id")).collect();
     let answers = [(ids[0].as_str(), json!({"approved": true})), (ids[1].as_str(), edits)];
     server.resume("run-2", &answers).await.with_status(202);
-    let told = server.told("run-2").await;
-    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+    let received = server.received("run-2").await;
+    assert_eq!(received.last().unwrap().event["outcome"]["type"], "success", "{received:?}");
     let window = "/api/v1/calendar-events/occurrences?from=2026-03-17T00:00:00Z&to=2026-03-18T00:00:00Z";
     let found = server.get(window).await.with_status(200);
     let mut starts: Vec<_> = found["occurrences"].as_array().unwrap().iter().map(|at| id(at, "local")).collect();
@@ -326,12 +327,12 @@ async fn edited_arguments_get_their_zone_before_they_are_recorded(engine: Engine
     let mut body = runs::message("run-1", &format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin"))));
     body["forwardedProps"]["client_time"] = json!({"device_timezone": "America/Los_Angeles",
         "client_now_iso": "2026-03-16T09:12:33-07:00", "client_epoch_ms": 1_773_677_553_000_i64});
-    let told = runs::told(&ada.stream(&body).await.text);
-    let prm = id(&told.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    let received = runs::received(&ada.stream(&body).await.text);
+    let prm = id(&received.last().unwrap().event["outcome"]["interrupts"][0], "id");
     let approval = json!({"approved": true, "editedArgs": create(None)});
     ada.resume("run-2", &[(&prm, approval.clone())]).await.with_status(202);
-    let told = ada.told("run-2").await;
-    let written = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").expect("the call is executed");
+    let received = ada.received("run-2").await;
+    let written = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").expect("the call is executed");
     let written: Value = serde_json::from_str(written.event["content"].as_str().unwrap()).unwrap();
     assert_eq!(written["timezone_source"], "device", "the person has named no zone: {written}");
     let run_id = ada.run_of_thread().await;
@@ -347,7 +348,7 @@ async fn edited_arguments_get_their_zone_before_they_are_recorded(engine: Engine
 }
 
 #[both_engines]
-async fn nobody_is_asked_about_a_call_that_the_calendar_would_reject(engine: Engine) {
+async fn a_call_that_the_calendar_would_reject_makes_no_request(engine: Engine) {
     let endpoint = chat();
     let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
     let ada = runs::user(&server, "ada", &["local"]).await;
@@ -373,9 +374,9 @@ async fn nobody_is_asked_about_a_call_that_the_calendar_would_reject(engine: Eng
         }
         let mut body = runs::message(&format!("run-{at}"), &format!("[[call:calendar_write {call}]]"));
         body["threadId"] = json!(format!("550e8400-e29b-41d4-a716-44665544000{at}"));
-        let told = runs::told(&ada.stream(&body).await.text);
-        assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{call}: {told:?}");
-        let refused = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+        let received = runs::received(&ada.stream(&body).await.text);
+        assert_eq!(received.last().unwrap().event["outcome"]["type"], "success", "{call}: {received:?}");
+        let refused = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
         assert_eq!(refused.event["metadata"]["status"], "failed", "{call}: {refused:?}");
         let content = refused.event["content"].as_str().unwrap();
         assert!(content.contains(expected), "{call}: {content}");
@@ -388,8 +389,8 @@ async fn edited_arguments_that_cannot_work_are_rejected_and_the_interrupt_stays_
     let server = with_model_and(engine, &endpoint, Approval::OnRequest).await;
     let ada = runs::user(&server, "ada", &["local"]).await;
     let call = format!("[[call:calendar_write {}]]", create(Some("Europe/Berlin")));
-    let told = runs::told(&ada.stream(&runs::message("run-1", &call)).await.text);
-    let prm = id(&told.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    let received = runs::received(&ada.stream(&runs::message("run-1", &call)).await.text);
+    let prm = id(&received.last().unwrap().event["outcome"]["interrupts"][0], "id");
     for edited in [
         json!({"action": "create", "title": "E", "starts_at": "2026-12-01T09:00", "event_timezone": "Mars/X"}),
         json!({"action": "create", "title": "E", "event_timezone": "UTC"}),
@@ -403,8 +404,8 @@ async fn edited_arguments_that_cannot_work_are_rejected_and_the_interrupt_stays_
     assert_eq!((open.len(), &open[0]["status"]), (1, &json!("pending")), "{open:?}");
     let approval = json!({"approved": true, "editedArgs": create(Some("UTC"))});
     ada.resume("run-2", &[(&prm, approval)]).await.with_status(202);
-    let told = ada.told("run-2").await;
-    assert_eq!(told.last().unwrap().event["outcome"]["type"], "success", "{told:?}");
+    let received = ada.received("run-2").await;
+    assert_eq!(received.last().unwrap().event["outcome"]["type"], "success", "{received:?}");
 }
 
 #[both_engines]

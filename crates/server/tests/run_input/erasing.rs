@@ -186,7 +186,7 @@ async fn erasing_is_for_the_owner_and_idempotent(engine: Engine) {
     erase(&ada, "650e8400-e29b-41d4-a716-446655440000").await;
     let bad = ada.request("DELETE", "/api/v1/agent/sessions/mine");
     ada.send(bad).await.refused_as(RunInputInvalid, "AGENT_SESSION_ID_INVALID");
-    // A session of the manager dialect is nobody's thread.
+    // A session of the manager dialect is no thread.
     let uuid = "750e8400-e29b-41d4-a716-446655440000";
     let body = json!({"tenantId": "local", "sessionId": uuid, "backendProfile": "scripted"});
     server.post("/api/v1/sessions", &body).await.with_status(201);
@@ -195,7 +195,7 @@ async fn erasing_is_for_the_owner_and_idempotent(engine: Engine) {
 }
 
 #[both_engines]
-async fn whoever_is_at_work_writes_nothing_back(engine: Engine) {
+async fn a_runner_at_work_cannot_write_after_erasing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (runner, task, _) = lively(&server).await;
     // Appends go on while the thread is erased; each is whole before it, or refused.
@@ -231,12 +231,12 @@ async fn whoever_is_at_work_writes_nothing_back(engine: Engine) {
 async fn the_id_is_free_again_and_what_comes_knows_nothing_of_what_was(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     server.say("run-1", SECRET).await.with_status(202);
-    server.told("run-1").await;
+    server.received("run-1").await;
     erase(&server, THREAD).await;
     let again = server.say("run-1", "hello again").await.with_status(202);
     assert_eq!(again["created"], true);
-    let told = server.told("run-1").await;
-    assert_eq!(crate::run_input::runs::words(&told), "hello again");
+    let received = server.received("run-1").await;
+    assert_eq!(crate::run_input::runs::words(&received), "hello again");
     let history = server.get("/api/v1/agent/history").await.with_status(200);
     assert_eq!(history["messages"].as_array().unwrap().len(), 2);
     assert!(!history.to_string().contains(SECRET));
@@ -261,7 +261,7 @@ async fn erasing_that_was_cut_off_is_finished_by_the_next_server(engine: Engine)
 }
 
 #[both_engines]
-async fn a_turn_at_work_is_ended_for_whoever_follows_it(engine: Engine) {
+async fn followers_of_a_turn_at_work_receive_its_end(engine: Engine) {
     let server = TestServer::start(engine).await;
     lively(&server).await;
     let following = {
@@ -303,7 +303,7 @@ async fn storage_that_is_made_again_after_erasing_goes_with_the_next_sweep(engin
     let session =
         server.store(&format!("SELECT session_id FROM sessions WHERE external_id = '{THREAD}'")).await.remove(0);
     erase(&server, THREAD).await;
-    // An agent that writes its last words late, or one of another server whose disk nobody has looked at.
+    // An agent that writes its last words late, or one of another server whose disk was not read.
     let storage = server.config.server.data_dir.clone().unwrap().join("sessions").join(session);
     std::fs::create_dir_all(&storage).unwrap();
     std::fs::write(storage.join("memory"), SECRET).unwrap();

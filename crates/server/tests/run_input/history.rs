@@ -74,7 +74,7 @@ async fn a_page_is_a_day_by_the_users_clock(engine: Engine) {
     assert_eq!((&last["scope"], &last["threadId"]), (&json!("history_day"), &json!(THREAD)));
     assert_eq!((&last["day"], &last["hasMore"]), (&json!("2026-01-04"), &json!(true)));
     assert_eq!(contents(&last), ["four", "vier"]);
-    // `before` leads on, over days on which nobody said anything.
+    // `before` leads on, over days without messages.
     let second = page(&ada, "before=2026-01-04").await;
     assert_eq!((&second["day"], &second["hasMore"]), (&json!("2026-01-01"), &json!(true)));
     assert_eq!(contents(&second), ["three", "drei"]);
@@ -172,7 +172,7 @@ async fn turns_that_were_taken_back_are_left_out(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_steer_is_shown_where_it_was_heard(engine: Engine) {
+async fn a_steer_is_shown_where_it_took_effect(engine: Engine) {
     let server = TestServer::start(engine).await;
     let task = id(&server.say("run-1", "go").await.with_status(202), "taskId");
     let runner = runner(&server).await;
@@ -187,7 +187,7 @@ async fn a_steer_is_shown_where_it_was_heard(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_a_failed_turn_had_begun_to_say_is_shown(engine: Engine) {
+async fn the_partial_text_of_a_failed_turn_is_shown(engine: Engine) {
     let server = TestServer::start(engine).await;
     let task = id(&server.say("run-1", "tell me").await.with_status(202), "taskId");
     let runner = runner(&server).await;

@@ -45,12 +45,12 @@ async fn a_chat_gets_the_tools_of_mcp_servers_that_the_operator_names(engine: En
     let server = server(engine, &endpoint, &["*", "mcp__good__echo"]).await;
     let ada = runs::user(&server, "ada", &["local"]).await;
     ada.say("run-1", r#"[[call:mcp__good__echo {"a": 1}]]"#).await.with_status(202);
-    let told = ada.told("run-1").await;
-    let result = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = ada.received("run-1").await;
+    let result = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     assert_eq!(result.event["content"], r#"{"a": 1}"#, "{result:?}");
     ada.say("run-2", "[[call:mcp__good__env {}]]").await.with_status(202);
-    let told = ada.told("run-2").await;
-    let result = told.iter().find(|told| told.kind() == "TOOL_CALL_RESULT").unwrap();
+    let received = ada.received("run-2").await;
+    let result = received.iter().find(|event| event.kind() == "TOOL_CALL_RESULT").unwrap();
     assert!(result.event["content"].as_str().unwrap().contains("there is no tool"), "{result:?}");
     let listed = ada.get("/api/v1/tools").await.with_status(200);
     let names: Vec<_> = listed["tools"].as_array().unwrap().iter().map(|tool| id(tool, "name")).collect();

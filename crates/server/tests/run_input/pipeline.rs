@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::{
     harness::{Engine, Setup, TestServer, both_engines, eventually, id, one_engine},
     run_input::runs::{
-        Told,
+        ReceivedEvent,
         front_end::{answer, pending, result, with_tools},
-        message,
+        message, received,
         resuming::{resume, yes},
-        told, words,
+        words,
     },
     tools::Notebook,
 };
@@ -53,20 +53,20 @@ fn always(agents: &mut SystemAgentsSection) {
 }
 
 /// Sends a message and returns the events of its run.
-async fn say(server: &TestServer, run_id: &str, text: &str) -> Vec<Told> {
-    told(&server.stream(&message(run_id, text)).await.text)
+async fn say(server: &TestServer, run_id: &str, text: &str) -> Vec<ReceivedEvent> {
+    received(&server.stream(&message(run_id, text)).await.text)
 }
 
 /// The steps of a stream, and where in them messages and tool calls begin.
-fn outline(events: &[Told]) -> Vec<String> {
-    let line = |told: &Told| {
-        let detail = match told.kind() {
-            "STEP_STARTED" | "STEP_FINISHED" => &told.event["stepName"],
-            "TOOL_CALL_START" => &told.event["toolCallName"],
+fn outline(events: &[ReceivedEvent]) -> Vec<String> {
+    let line = |event: &ReceivedEvent| {
+        let detail = match event.kind() {
+            "STEP_STARTED" | "STEP_FINISHED" => &event.event["stepName"],
+            "TOOL_CALL_START" => &event.event["toolCallName"],
             "TEXT_MESSAGE_START" | "RUN_FINISHED" | "RUN_ERROR" => &Value::Null,
             _ => return None,
         };
-        Some(detail.as_str().map_or_else(|| told.kind().to_owned(), |detail| format!("{} {detail}", told.kind())))
+        Some(detail.as_str().map_or_else(|| event.kind().to_owned(), |detail| format!("{} {detail}", event.kind())))
     };
     events.iter().filter_map(line).collect()
 }
@@ -78,7 +78,7 @@ fn both_stages(inside: &[&str]) -> Vec<String> {
 }
 
 /// The steps of a stream and its end, without what happens in them.
-fn steps(events: &[Told]) -> Vec<String> {
+fn steps(events: &[ReceivedEvent]) -> Vec<String> {
     outline(events).into_iter().filter(|line| line.starts_with("STEP_") || line.starts_with("RUN_")).collect()
 }
 
@@ -304,7 +304,7 @@ async fn automations_get_the_tools_of_their_job_and_the_same_stages(engine: Engi
     let (thread_id, run_id) = (id(&start, "thread_id"), id(&start, "run_id"));
     let events = server.get(&format!("/api/v1/agent/runs/{thread_id}/events?runId={run_id}")).await;
     let expected = both_stages(&["TOOL_CALL_START time_now", "TEXT_MESSAGE_START"]);
-    assert_eq!(outline(&told(&events.text)), expected);
+    assert_eq!(outline(&received(&events.text)), expected);
     assert_eq!(offered(&endpoint, 0), ["time_now", "make_plan"]);
     // A chat gets those of the configuration, and is otherwise the same.
     let events = say(&server, "run-1", "[[call:long_read {}]]").await;
@@ -381,7 +381,7 @@ async fn tools_of_the_front_end_are_offered_to_router_and_worker(engine: Engine)
         let call = r#"[[call:get_weather {"city": "Oslo"}]]"#;
         let mut body = with_tools("run-1", &format!("{call} {plan}"));
         body["state"] = json!({"city": "Oslo"});
-        let first = told(&server.stream(&body).await.text);
+        let first = received(&server.stream(&body).await.text);
         let calls = pending(&first);
         assert_eq!(calls.len(), 1, "{router:?}: {first:?}");
         assert_eq!(outline(&first), both_stages(&["TOOL_CALL_START get_weather"]), "{router:?}");
@@ -397,7 +397,7 @@ async fn tools_of_the_front_end_are_offered_to_router_and_worker(engine: Engine)
         // A run that only answers the call goes on with the work: its router takes no request of its own.
         let mut body = answer("run-2", vec![result(&calls[0], "12 °C")]);
         body["tools"] = with_tools("", "")["tools"].clone();
-        let second = told(&server.stream(&body).await.text);
+        let second = received(&server.stream(&body).await.text);
         assert_eq!(outline(&second), both_stages(&["TEXT_MESSAGE_START"]), "{router:?}");
         assert_eq!((words(&second).as_str(), endpoint.seen().len()), ("The tool said: 12 °C", 3), "{router:?}");
         assert_eq!(offered(&endpoint, 2), ["time_now", "get_weather", "confirm", "make_plan"]);
@@ -411,7 +411,7 @@ async fn a_tool_of_the_front_end_that_is_not_in_the_plan_is_not_called(engine: E
     let server = server(engine, &endpoint, always).await;
     let plan = r#"[[plan:{"tools": ["confirm"], "instructions": "Ask."}]]"#;
     let body = with_tools("run-1", &format!(r#"[[call:get_weather {{"city": "Oslo"}}]] {plan}"#));
-    let events = told(&server.stream(&body).await.text);
+    let events = received(&server.stream(&body).await.text);
     assert_eq!(pending(&events), Vec::<String>::new());
     assert!(words(&events).contains("there is no tool \"get_weather\"; the tools are: confirm"), "{events:?}");
 }
@@ -425,7 +425,7 @@ async fn a_resumed_run_continues_the_workers_step(engine: Engine) {
     let outcome = &events.last().unwrap().event["outcome"];
     assert_eq!((&outcome["type"], steps(&events)), (&json!("interrupt"), both_stages(&[])));
     let interrupt = id(&outcome["interrupts"][0], "id");
-    let events = told(&server.stream(&resume("run-2", &[(&interrupt, yes())])).await.text);
+    let events = received(&server.stream(&resume("run-2", &[(&interrupt, yes())])).await.text);
     assert_eq!(steps(&events), both_stages(&[])[2..]);
     assert!(words(&events).contains("written: milk"), "{events:?}");
     assert_eq!(endpoint.seen().len(), 3, "the plan is not made again");
@@ -459,7 +459,7 @@ async fn a_cancelled_router_leaves_no_step_open(engine: Engine) {
     server.say("run-1", "[[slow:1]] [[plan-hold]]").await.with_status(202);
     eventually("the router stalls", async || (endpoint.seen().len() == 1).then_some(())).await;
     server.cancel_agent_run("run-1").await.with_status(202);
-    let events = server.told("run-1").await;
+    let events = server.received("run-1").await;
     assert_eq!(outline(&events), ["STEP_STARTED router", "STEP_FINISHED router", "RUN_FINISHED"]);
     assert_eq!(events.last().unwrap().event["outcome"]["type"], "cancelled");
     assert_eq!((endpoint.seen().len(), phase(&server, "router:fallback").await), (1, None));
@@ -472,7 +472,7 @@ async fn a_cancelled_worker_leaves_no_step_open(engine: Engine) {
     server.say("run-1", r#"[[hold]] [[plan:{"tools": [], "instructions": "x"}]]"#).await.with_status(202);
     eventually("the worker stalls", async || (endpoint.seen().len() == 2).then_some(())).await;
     server.cancel_agent_run("run-1").await.with_status(202);
-    let events = server.told("run-1").await;
+    let events = server.received("run-1").await;
     let outline = outline(&events);
     assert_eq!(outline[outline.len() - 2..], ["STEP_FINISHED worker", "RUN_FINISHED"]);
     assert_eq!(events.last().unwrap().event["outcome"]["type"], "cancelled");

@@ -1,5 +1,5 @@
-//! Runs of chat front ends: accepted once under their names, by their owners alone, followed to their end from wherever the
-//! client stands, cancelled, and told apart when the thread is busy.
+//! Runs of chat front ends: accepted once under their names, only from their owners, followed to their end from any position,
+//! cancelled, and accepted or refused by the policy for a busy thread.
 
 mod busy;
 mod edits;
@@ -38,12 +38,12 @@ pub async fn user(server: &TestServer, name: &str, tenants: &[&str]) -> Caller {
 
 /// An AG-UI event with the id it came under.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct ReceivedEvent {
     pub id: String,
     pub event: Value,
 }
 
-impl Told {
+impl ReceivedEvent {
     pub fn kind(&self) -> &str {
         self.event["type"].as_str().unwrap()
     }
@@ -51,7 +51,7 @@ impl Told {
 
 /// Every frame of a stream that has ended, comments left out.
 #[track_caller]
-pub fn told(text: &str) -> Vec<Told> {
+pub fn received(text: &str) -> Vec<ReceivedEvent> {
     assert!(!text.contains('\r'), "LF framing only");
     let frames = text.split("\n\n").filter(|frame| !frame.is_empty() && !frame.starts_with(':'));
     frames
@@ -59,17 +59,17 @@ pub fn told(text: &str) -> Vec<Told> {
             let field = |name: &str| frame.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             let event: Value = serde_json::from_str(field("data: ")).unwrap_or_else(|_| panic!("{frame}"));
             assert_eq!(event["type"], field("event: "), "{frame}");
-            Told { id: field("id: ").to_owned(), event }
+            ReceivedEvent { id: field("id: ").to_owned(), event }
         })
         .collect()
 }
 
-pub fn kinds(told: &[Told]) -> Vec<&str> {
-    told.iter().map(Told::kind).collect()
+pub fn kinds(received: &[ReceivedEvent]) -> Vec<&str> {
+    received.iter().map(ReceivedEvent::kind).collect()
 }
 
-pub fn words(told: &[Told]) -> String {
-    told.iter().filter_map(|told| told.event["delta"].as_str()).collect()
+pub fn words(received: &[ReceivedEvent]) -> String {
+    received.iter().filter_map(|event| event.event["delta"].as_str()).collect()
 }
 
 impl Caller {
@@ -88,8 +88,8 @@ impl Caller {
     }
 
     /// A run's events, to its end.
-    pub async fn told(&self, run_id: &str) -> Vec<Told> {
-        told(&self.get(&format!("{RUNS}/{THREAD}/events?runId={run_id}")).await.text)
+    pub async fn received(&self, run_id: &str) -> Vec<ReceivedEvent> {
+        received(&self.get(&format!("{RUNS}/{THREAD}/events?runId={run_id}")).await.text)
     }
 
     pub async fn cancel_agent_run(&self, run_id: &str) -> Answer {
@@ -109,20 +109,20 @@ async fn a_message_is_accepted_and_its_run_followed_to_its_end(engine: Engine) {
     assert_eq!((&accepted["threadId"], &accepted["runId"]), (&json!(THREAD), &json!("run-1")));
     assert_eq!(accepted["created"], true);
     assert!(accepted["taskId"].as_str().unwrap().starts_with("cmd_"));
-    let first = server.told("run-1").await;
+    let first = server.received("run-1").await;
     assert_eq!((first[0].kind(), first.last().unwrap().kind()), ("RUN_STARTED", "RUN_FINISHED"));
     assert_eq!((words(&first).as_str(), &first[0].event["runId"]), ("hello", &json!("run-1")));
     // The second turn goes on with the same thread, and each run tells its own events only.
     let again = server.say("run-2", "and again").await.with_status(202);
     assert_eq!(again["created"], false);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!(words(&second), "and again");
-    assert_eq!(server.told("run-1").await, first, "each reader of a run gets the same events");
+    assert_eq!(server.received("run-1").await, first, "each reader of a run gets the same events");
     assert_eq!(kinds(&first), kinds(&second));
     // The streamed form answers with the events themselves.
     let streamed = server.stream(&message("run-3", "streamed")).await;
     assert_eq!((streamed.status, &streamed.headers["content-type"]), (200, &"text/event-stream".parse().unwrap()));
-    assert_eq!(words(&told(&streamed.text)), "streamed");
+    assert_eq!(words(&received(&streamed.text)), "streamed");
 }
 
 #[both_engines]
@@ -194,26 +194,26 @@ async fn a_thread_is_its_owners_alone_on_every_route(engine: Engine) {
         }
     }
     ada.cancel_agent_run("run-1").await.with_status(202);
-    assert_eq!(ada.told("run-1").await.last().unwrap().event["outcome"], json!({"type": "cancelled"}));
-    // A thread that nobody has is unknown, and a caller without a token is nobody.
+    assert_eq!(ada.received("run-1").await.last().unwrap().event["outcome"], json!({"type": "cancelled"}));
+    // A thread that does not exist is unknown, and a caller without a token is not authenticated.
     let unknown = events.replace('5', "6");
     bob.get(&unknown).await.refused_as(NotFound, "AGENT_SESSION_NOT_FOUND");
     server.with_token(None).get(&events).await.refused_as(Unauthenticated, "AUTH_UNAUTHORIZED");
 }
 
 #[both_engines]
-async fn a_session_of_the_manager_dialect_is_nobodys_thread(engine: Engine) {
+async fn a_session_of_the_manager_dialect_is_no_thread(engine: Engine) {
     let server = TestServer::start(engine).await;
     server.create_run_with(|body| body["sessionRef"] = json!({"sessionId": THREAD})).await;
     server.say("run-1", "hello").await.refused_as(Forbidden, "AGENT_FORBIDDEN");
 }
 
 #[both_engines]
-async fn a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_hold_it_up(engine: Engine) {
+async fn a_thread_cannot_be_taken_over_and_a_run_that_never_starts_does_not_block_it(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let (ada, bob) = (user(&server, "ada", &["local"]).await, user(&server, "bob", &["local"]).await);
     ada.say("run-1", "one").await.with_status(202);
-    assert_eq!(words(&ada.told("run-1").await), "one");
+    assert_eq!(words(&ada.received("run-1").await), "one");
     let mut run = run_body();
     (run["tenantId"], run["sessionRef"]) = (json!("local"), json!({"sessionId": THREAD}));
     bob.post("/api/v1/runs", &run).await.refused_by(Forbidden, "owner");
@@ -221,7 +221,7 @@ async fn a_thread_is_taken_over_by_nobody_and_a_run_that_nobody_starts_does_not_
     bob.post("/api/v1/sessions", &named).await.refused_by(Forbidden, "owner");
     ada.post("/api/v1/runs", &run).await.with_status(201);
     ada.say("run-2", "two").await.with_status(202);
-    assert_eq!(words(&ada.told("run-2").await), "two");
+    assert_eq!(words(&ada.received("run-2").await), "two");
 }
 
 #[both_engines]
@@ -250,12 +250,12 @@ async fn a_run_can_be_cancelled_by_its_name(engine: Engine) {
     .await;
     let cancelled = server.cancel_agent_run("run-1").await.with_status(202);
     assert_eq!(cancelled, json!({"threadId": THREAD, "runId": "run-1", "accepted": true}));
-    let told = server.told("run-1").await;
-    assert_eq!(told.last().unwrap().event["outcome"], json!({"type": "cancelled"}));
+    let received = server.received("run-1").await;
+    assert_eq!(received.last().unwrap().event["outcome"], json!({"type": "cancelled"}));
     assert_eq!(server.cancel_agent_run("run-1").await.with_status(202), cancelled, "again, when it has ended");
     // The thread goes on.
     server.say("run-2", "next").await.with_status(202);
-    assert_eq!(words(&server.told("run-2").await), "next");
+    assert_eq!(words(&server.received("run-2").await), "next");
 }
 
 #[both_engines]
@@ -292,7 +292,7 @@ async fn names_that_make_no_sense_are_refused_with_their_codes(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_oversized_body_is_told_in_the_protocols_words(engine: Engine) {
+async fn an_oversized_body_is_refused_in_the_words_of_the_protocol(engine: Engine) {
     let server = TestServer::start(engine).await;
     let sized = |bytes: usize| {
         let mut body = message("run-1", "hello");
@@ -334,7 +334,7 @@ async fn context_reaches_the_command_and_never_the_history(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
+async fn an_agent_receives_the_time_in_the_zone_of_the_user(engine: Engine) {
     let server = TestServer::start(engine).await;
     let kei = zoned(&server, "kei", "Asia/Tokyo").await;
     let accepted = kei.say("run-1", "when is tomorrow?").await.with_status(202);
@@ -345,7 +345,7 @@ async fn an_agent_is_told_the_time_where_the_user_is_at_home(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_agent_is_told_the_new_time_zone_and_utc_where_none_is_known(engine: Engine) {
+async fn an_agent_receives_the_new_time_zone_and_utc_where_none_is_known(engine: Engine) {
     let server = TestServer::start(engine).await;
     let kei = zoned(&server, "kei", "Asia/Tokyo").await;
     let moved = server.call("PATCH", "/api/v1/users/kei", &json!({"timezone": "America/New_York"})).await;
@@ -354,7 +354,7 @@ async fn an_agent_is_told_the_new_time_zone_and_utc_where_none_is_known(engine: 
     let command = server.command(&kei.run_of_thread().await, &id(&accepted, "taskId")).await;
     let clock = json!({"now": "2025-12-31T19:00:00-05:00", "timezone": "America/New_York"});
     assert_eq!(command["payload"]["context"], json!({"clock": clock}));
-    // The operator is no user, so nobody knows their zone.
+    // The operator is no user, so their zone is not known.
     let other = TestServer::start(engine).await;
     let accepted = other.say("run-1", "when is tomorrow?").await.with_status(202);
     let command = other.command(&other.run_of_thread().await, &id(&accepted, "taskId")).await;
@@ -396,7 +396,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
     let secret = "my key is ghp_0123456789abcdefABCDEF";
     for (run_id, text) in [("run-1", "one"), ("run-2", secret)] {
         server.say(run_id, text).await.with_status(202);
-        server.told(run_id).await;
+        server.received(run_id).await;
     }
     let run = server.run_of_thread().await;
     let said = server.events_of(&run, "assistant_message").await;
@@ -426,7 +426,7 @@ async fn a_streamed_transcript_must_be_our_history(engine: Engine) {
         assert_eq!(refused.message, "RunAgentInput.messages contains earlier messages that the thread does not have");
     }
     let streamed = server.stream(&posted("run-3", |_| ())).await;
-    assert_eq!(words(&told(&streamed.text)), "three", "{}", streamed.text);
+    assert_eq!(words(&received(&streamed.text)), "three", "{}", streamed.text);
     // A client may have forgotten some of it; only what is new has been kept.
     let streamed = server.stream(&posted("run-4", |messages| drop(messages.drain(1..3)))).await;
     assert_eq!(streamed.status, 200, "{}", streamed.text);
@@ -460,7 +460,7 @@ async fn a_client_may_remember_an_answer_that_was_cut_off(engine: Engine) {
 
 /// A client that disconnects has only a prefix; text that was streamed counts as sent, whatever the whole message says.
 #[both_engines]
-async fn a_client_may_remember_what_it_was_told_piece_by_piece(engine: Engine) {
+async fn a_client_may_send_back_a_message_that_was_streamed_to_it(engine: Engine) {
     let server = TestServer::start(engine).await;
     let command = id(&server.say("run-1", "one").await.with_status(202), "taskId");
     let runner = server.claim(&server.run_of_thread().await, "runner-a").await;

@@ -106,7 +106,7 @@ async fn a_closed_session_can_be_read_and_takes_no_more_work(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_create_is_told_apart_by_its_key_and_by_its_id(engine: Engine) {
+async fn a_create_is_recognized_by_its_key_and_by_its_id(engine: Engine) {
     let server = TestServer::start(engine).await;
     let keyed = json!({"tenantId": "hwlab", "backendProfile": "scripted", "idempotencyKey": "k"});
     let first = id(&server.post("/api/v1/sessions", &keyed).await.with_status(201), "sessionId");

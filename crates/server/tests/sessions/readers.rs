@@ -20,7 +20,7 @@ struct Known {
 }
 
 #[both_engines]
-async fn a_default_list_is_what_the_model_says(engine: Engine) {
+async fn a_default_list_equals_that_of_the_model(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut sessions: Vec<Known> = vec![];
     let mut dice = 0x2545_F491_4F6C_DD1D_u64;

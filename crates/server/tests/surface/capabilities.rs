@@ -22,7 +22,7 @@ use serde_json::{Value, json, value::RawValue};
 use self::toggles::{switch_off_defaults, switch_on, with_implied};
 use crate::{
     daemon::acted_agent,
-    harness::{self, Agent, Engine, Follow, TestServer, both_engines, eventually, id, run_body},
+    harness::{self, Engine, Follow, Identity, TestServer, both_engines, eventually, id, run_body},
     mcp_server,
     operations::DIGEST,
     trust::agents::sample_manifest,

@@ -6,7 +6,7 @@ use crate::harness::openapi;
 
 /// The document in `docs/generated` is what people read without a server; `OSTLER_BLESS=1` writes it again.
 #[test]
-fn the_kept_document_is_up_to_date() {
+fn the_stored_document_is_up_to_date() {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this test");
     let path = PathBuf::from(manifest).join("../../docs/generated/openapi.json");
     let document = openapi().clone();

@@ -22,7 +22,7 @@ fn every_operation_belongs_to_a_capability_and_every_proof_to_an_operation() {
 
 /// `OSTLER_BLESS=1` writes the page again.
 #[test]
-fn the_kept_table_of_capabilities_is_up_to_date() {
+fn the_stored_table_of_capabilities_is_up_to_date() {
     let document = openapi().clone();
     let rows: Vec<_> = dialects().capabilities().collect();
     let mut page = String::from(

@@ -71,7 +71,7 @@ async fn an_agent_is_made_read_found_and_changed(engine: Engine) {
     assert_eq!((&bare["capability_manifest_version"], &bare["capability_manifest_hash"]), (&json!(0), &Value::Null));
 }
 
-/// People trust an agent by its name, so nobody can put what they granted under another one.
+/// People trust an agent by its name, so their grants cannot be moved to another one.
 #[both_engines]
 async fn an_agent_keeps_its_name(engine: Engine) {
     let server = TestServer::start(engine).await;
@@ -159,7 +159,7 @@ async fn a_retired_agent_is_gone_and_so_is_all_that_was_granted_to_it(engine: En
 }
 
 #[both_engines]
-async fn a_diff_tells_what_a_change_would_do_and_does_nothing(engine: Engine) {
+async fn a_diff_shows_what_a_change_would_do_and_does_nothing(engine: Engine) {
     let server = TestServer::start(engine).await;
     let agent = agent(&server).await;
     let diff = async |manifest: &Value| {
@@ -201,7 +201,7 @@ async fn what_breaks_for_those_alone_who_consented_before_is_foretold(engine: En
     publish(&server, &agent, &taking(json!(["a", "b"]))).await;
     let body = json!({"agent_id": agent, "granted_scopes": ["filesystem:read"]});
     ada.post("/h2a/relations", &body).await.with_status(201);
-    // The tool is taken away, which asks nobody, and comes back narrower.
+    // The tool is removed, which needs no consent, and comes back narrower.
     let mut without = sample_manifest();
     without["tools"] = json!([]);
     assert_eq!(diff(&without).await["breaking"], false);
@@ -245,7 +245,7 @@ async fn a_field_that_is_not_known_is_refused_by_name(engine: Engine) {
         assert!(refused.text.contains(&format!("unknown field `{field}`")), "{}", refused.text);
         refused.refused(SchemaInvalid);
     }
-    // What is there but of another kind is told in words of JSON.
+    // A value of another type is described in words of JSON.
     let refused = server.call("PATCH", &format!("/agents/{agent}"), &json!({"capability_manifest": []})).await;
     assert!(refused.text.contains("capability_manifest: must be an object"), "{}", refused.text);
     let mut manifest = sample_manifest();
@@ -330,7 +330,7 @@ async fn failures_speak_the_dialect(engine: Engine) {
     assert_eq!((&error["code"], &error["i18n_key"]), (&json!("SCOPE_RESERVED"), &json!("errors.scope_reserved")));
     assert_eq!(error["params"]["pointer"], "/permission_scopes/0/id");
     refused.refused_by(SchemaInvalid, "scope-reserved");
-    // Elsewhere nobody speaks it.
+    // No other endpoint has it.
     assert_eq!(server.get("/api/v1/runs/x").await.body["error"], Value::Null);
 }
 

@@ -1,4 +1,4 @@
-//! An agent changes so that people must be asked again: who is told, at once and later, over WebSockets and by webhook.
+//! An agent changes so that people must be asked again: who is notified, at once and later, over WebSockets and by webhook.
 
 use ostler_protocol::trust::relations::REAUTH_REQUIRED;
 use ostler_trust::config::WebhooksSection;
@@ -82,7 +82,7 @@ async fn connect(server: &TestServer, who: &Caller) -> Socket {
 }
 
 #[both_engines]
-async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_they_answer(engine: Engine) {
+async fn connected_users_get_a_request_at_once_and_on_every_connect_until_they_answer(engine: Engine) {
     let scene = Scene::set(engine).await;
     let ((_, ada), (_, bob)) = (user(&scene.server, "ada").await, user(&scene.server, "bob").await);
     let relation_id = scene.grant(&ada).await;
@@ -106,7 +106,7 @@ async fn whoever_is_connected_is_asked_at_once_and_again_on_every_connect_until_
 }
 
 #[both_engines]
-async fn a_silent_change_asks_nobody(engine: Engine) {
+async fn a_silent_change_makes_no_request(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     scene.grant(&ada).await;
@@ -118,7 +118,7 @@ async fn a_silent_change_asks_nobody(engine: Engine) {
 }
 
 #[both_engines]
-async fn somebody_who_was_away_is_asked_once_for_all_that_changed(engine: Engine) {
+async fn a_user_who_was_away_gets_one_request_for_all_changes(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     scene.grant(&ada).await;
@@ -143,7 +143,7 @@ async fn somebody_who_was_away_is_asked_once_for_all_that_changed(engine: Engine
 }
 
 #[both_engines]
-async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
+async fn the_agent_is_notified_until_all_users_have_answered(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     let relation_id = scene.grant(&ada).await;
@@ -162,7 +162,7 @@ async fn the_agent_hears_of_it_until_everybody_has_answered(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Engine) {
+async fn the_agent_is_notified_whatever_versions_people_consented_to(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     scene.grant(&ada).await;
@@ -187,7 +187,7 @@ async fn the_agent_hears_of_it_whatever_versions_people_consented_to(engine: Eng
 }
 
 #[both_engines]
-async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: Engine) {
+async fn the_agents_webhook_receives_every_break_and_nothing_else(engine: Engine) {
     let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
     let path = format!("/agents/{}/webhook", scene.agent_id);
     scene.server.call("PUT", &path, &json!({"url": hook.url()})).await.with_status(200);
@@ -203,7 +203,7 @@ async fn the_agents_webhook_is_told_of_every_break_and_of_nothing_else(engine: E
 }
 
 #[both_engines]
-async fn the_agents_side_hears_what_people_answer(engine: Engine) {
+async fn the_agents_side_receives_what_people_answer(engine: Engine) {
     let (scene, hook) = (Scene::set(engine).await, HookReceiver::start([]).await);
     let (user_id, ada) = user(&scene.server, "ada").await;
     let webhook = format!("/agents/{}/webhook", scene.agent_id);
@@ -245,7 +245,7 @@ async fn the_agents_side_hears_what_people_answer(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: Engine) {
+async fn a_store_that_fails_for_a_while_only_delays_the_request(engine: Engine) {
     let scene = Scene::set(engine).await;
     let (_, ada) = user(&scene.server, "ada").await;
     scene.grant(&ada).await;
@@ -263,7 +263,7 @@ async fn a_store_that_fails_for_a_while_keeps_nobody_from_being_asked(engine: En
 }
 
 #[both_engines]
-async fn whoever_missed_every_wake_up_is_asked_all_the_same(engine: Engine) {
+async fn a_connection_that_missed_every_wake_up_still_gets_the_request(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_reread_ms = 10).await;
     let scene = Scene::of(server).await;
     let (_, ada) = user(&scene.server, "ada").await;
@@ -271,7 +271,7 @@ async fn whoever_missed_every_wake_up_is_asked_all_the_same(engine: Engine) {
     let made = scene.server.post("/agents", &json!({"name": "another", "capability_manifest": second()})).await;
     let another = id(&made.with_status(201), "id");
     let mut socket = connect(&scene.server, &ada).await;
-    // A manifest is published, and nobody says a word.
+    // A manifest is published without a wake-up.
     let sql = format!(
         "INSERT INTO manifests (agent_id, version, hash, manifest, declared_since, created_at)
          SELECT '{}', 2, hash, manifest, declared_since, created_at FROM manifests WHERE agent_id = '{another}'",
@@ -284,7 +284,7 @@ async fn whoever_missed_every_wake_up_is_asked_all_the_same(engine: Engine) {
 
 /// Only Postgres lets a test hold up a write that has begun.
 #[test]
-fn an_owner_who_hangs_up_keeps_nobody_from_being_asked() {
+fn an_owner_who_disconnects_does_not_stop_the_requests() {
     crate::harness::run(async {
         let scene = Scene::set(Engine::Postgres).await;
         let (_, ada) = user(&scene.server, "ada").await;
@@ -316,7 +316,7 @@ fn an_owner_who_hangs_up_keeps_nobody_from_being_asked() {
 
 /// Several servers need Postgres.
 #[test]
-fn whoever_is_connected_to_another_server_is_asked_too() {
+fn users_connected_to_another_server_get_the_request_too() {
     crate::harness::run(async {
         let scene = Scene::set(Engine::Postgres).await;
         let there = scene.server.beside(|_| ()).await;
@@ -332,7 +332,7 @@ fn whoever_is_connected_to_another_server_is_asked_too() {
 }
 
 #[test]
-fn of_a_hundred_changes_at_two_servers_at_once_everybody_hears_the_last_one_once() {
+fn of_a_hundred_changes_at_two_servers_each_connection_gets_the_last_one_once() {
     crate::harness::run(async {
         let scene = Scene::set(Engine::Postgres).await;
         let there = scene.server.beside(|_| ()).await;

@@ -81,7 +81,7 @@ async fn answer(who: &Caller, relation_id: &str, body: &Value) -> Answer {
 }
 
 #[both_engines]
-async fn a_relation_grants_what_was_asked_for_and_nothing_by_default(engine: Engine) {
+async fn a_relation_grants_the_requested_scopes_and_none_by_default(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "medium")])).await;
     let (ada, bob) = (scene.person("ada").await, scene.person("bob").await);
     let made = ada.post("/h2a/relations", &json!({"agent_id": scene.agent_id})).await.with_status(201);
@@ -126,7 +126,7 @@ async fn the_same_relation_again_is_the_same_and_another_is_refused(engine: Engi
 }
 
 #[both_engines]
-async fn a_changed_agent_is_asked_about_and_its_scopes_wait(engine: Engine) {
+async fn a_changed_agent_needs_another_consent_and_its_scopes_wait(engine: Engine) {
     let two = [("notes:read", "low"), ("notes:write", "medium")];
     let scene = Scene::set(engine, &with_tool(manifest(&two), "notes:write", &[])).await;
     let ada = scene.person("ada").await;
@@ -212,7 +212,7 @@ async fn a_scope_that_was_removed_and_came_back_is_not_granted(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_lowered_sensitivity_stays_high_for_whoever_consented_to_it(engine: Engine) {
+async fn a_lowered_sensitivity_stays_high_for_users_who_consented_to_it(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("shell:exec", "high")])).await;
     let one = scene.grant(&scene.server, &["shell:exec"]).await;
     scene.publish(&manifest(&[("shell:exec", "low")])).await;
@@ -234,7 +234,7 @@ async fn a_preset_scope_is_never_less_sensitive_than_its_floor(engine: Engine) {
 }
 
 #[both_engines]
-async fn somebody_who_was_away_is_asked_once_against_their_last_consent(engine: Engine) {
+async fn a_user_who_was_away_gets_one_request_against_their_last_consent(engine: Engine) {
     let one = [("notes:read", "low")];
     let scene = Scene::set(engine, &with_tool(manifest(&one), "notes:read", &[])).await;
     let relation_id = scene.grant(&scene.server, &["notes:read"]).await;
@@ -259,7 +259,7 @@ async fn somebody_who_was_away_is_asked_once_against_their_last_consent(engine: 
 }
 
 #[both_engines]
-async fn everybody_with_something_to_answer_is_told_what_concerns_them(engine: Engine) {
+async fn each_user_sees_the_scopes_that_they_have_to_answer(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low"), ("notes:write", "low")])).await;
     let people = [scene.person("ada").await, scene.person("bob").await, scene.person("eve").await];
     for (who, granted) in people.iter().zip([&["notes:read"][..], &[], &["notes:write"]]) {
@@ -332,7 +332,7 @@ async fn a_refusal_is_remembered(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_relation_ends_for_good_and_can_be_begun_anew(engine: Engine) {
+async fn a_relation_ends_for_good_and_a_new_one_can_be_made(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
     let path = format!("/h2a/relations/{one}");
@@ -354,7 +354,7 @@ async fn relations_are_seen_by_their_person_alone(engine: Engine) {
     let (ada, bob) = (scene.person("ada").await, scene.person("bob").await);
     let one = scene.grant(&ada, &["notes:read"]).await;
     let path = format!("/h2a/relations/{one}");
-    // The operator runs the place, and answers for nobody but `local`.
+    // The operator runs the server, and answers only for `local`.
     for other in [&bob, &*scene.server] {
         for below in ["", "/changes", "/receipts"] {
             other.get(&format!("{path}{below}")).await.refused(NotFound);

@@ -33,7 +33,7 @@ pub async fn is_open(socket: &mut Socket) {
 }
 
 #[both_engines]
-async fn whoever_says_who_they_are_is_let_in(engine: Engine) {
+async fn a_socket_opens_for_an_authenticated_caller(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (user_id, ada) = user(&server, "ada").await;
     let (mut socket, answer) = Socket::introduce(&server, HUMAN, &ada).await;
@@ -46,7 +46,7 @@ async fn whoever_says_who_they_are_is_let_in(engine: Engine) {
 }
 
 #[both_engines]
-async fn who_says_nothing_in_time_is_cut_off(engine: Engine) {
+async fn a_socket_that_stays_silent_is_closed_at_the_deadline(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.socket_auth_ms = 50).await;
     let mut socket = Socket::open(&server, HUMAN, &[]).await.unwrap();
     let told = socket.hear().await;
@@ -70,7 +70,7 @@ async fn a_first_frame_that_is_no_auth_ends_the_connection(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_bad_token_and_a_wrong_caller_are_refused_and_told_why(engine: Engine) {
+async fn a_bad_token_and_a_wrong_caller_are_refused_with_the_reason(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.token("platform", "client", &["hwlab"])).await;
     let stranger = server.with_token(Some("ost_svc_nobody_0123456789abcdef0123456789abcdef"));
     for (caller, reason) in [(&stranger, "invalid_token"), (server.caller("platform"), "wrong_caller")] {
@@ -124,7 +124,7 @@ async fn a_removed_user_is_cut_off(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_connection_cannot_become_somebody_elses(engine: Engine) {
+async fn a_connection_cannot_change_its_user(engine: Engine) {
     let server = TestServer::start(engine).await;
     let ((_, ada), (_, bob)) = (user(&server, "ada").await, user(&server, "bob").await);
     let (mut socket, _) = Socket::introduce(&server, HUMAN, &ada).await;
@@ -178,7 +178,7 @@ async fn a_frame_that_is_too_long_ends_the_connection(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_agent_connects_by_its_own_token_and_as_nobody_else(engine: Engine) {
+async fn an_agent_connects_by_its_own_token_and_only_as_itself(engine: Engine) {
     let server = TestServer::start(engine).await;
     let (agent_id, other_id) = (new_agent(&server).await, new_agent(&server).await);
     let made = server.post(&format!("/agents/{agent_id}/tokens"), &json!({"name": "own"})).await.with_status(201);
@@ -237,13 +237,13 @@ async fn the_server_asks_whether_the_other_end_is_there(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_server_that_asks_everybody_for_a_token_takes_it_from_the_first_frame(engine: Engine) {
+async fn a_server_that_always_requires_a_token_takes_it_from_the_first_frame(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.server.require_auth = true).await;
     assert_eq!(Socket::introduce(&server, HUMAN, &server).await.1["type"], "auth.ok");
 }
 
 #[both_engines]
-async fn a_server_that_stops_says_goodbye(engine: Engine) {
+async fn a_server_that_stops_closes_its_sockets_as_going_away(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let (mut known, _) = Socket::introduce(&server, HUMAN, &server).await;
     let mut unknown = Socket::open(&server, HUMAN, &[]).await.unwrap();

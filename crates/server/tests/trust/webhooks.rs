@@ -66,7 +66,7 @@ async fn set(server: &TestServer, agent: &str, url: &str) -> String {
     id(&server.call("PUT", &path(agent, ""), &json!({"url": url})).await.with_status(200), "secret")
 }
 
-/// Has the webhook told something; the delivery's id.
+/// Requests a test delivery. Returns its id.
 async fn tell(server: &TestServer, agent: &str) -> String {
     id(&server.send(server.request("POST", &path(agent, "/test"))).await.with_status(202), "delivery_id")
 }
@@ -78,7 +78,7 @@ async fn delivery(server: &TestServer, agent: &str, delivery: &str) -> Value {
 /// Waits until so many attempts have ended; the delivery then.
 async fn attempted(server: &TestServer, agent: &str, id: &str, attempts: i64) -> Value {
     eventually("an attempt ends", async || {
-        // Nobody has it in hand, and nobody had while it was looked at.
+        // No server is sending it, and none was while it was read.
         let found = delivery(server, agent, id).await;
         let is_free = is_free(server, id).await;
         (found["attempts"] == attempts && is_free && delivery(server, agent, id).await == found).then_some(found)
@@ -90,7 +90,7 @@ fn now(server: &TestServer) -> jiff::Timestamp {
     server.clock.now()
 }
 
-/// Nobody has it in hand.
+/// No server is sending it.
 async fn is_free(server: &TestServer, id: &str) -> bool {
     let sql = format!("SELECT delivery_id FROM webhook_deliveries WHERE delivery_id = '{id}' AND owner IS NULL");
     !server.store(&sql).await.is_empty()
@@ -106,7 +106,7 @@ fn failing() -> Behaviour {
 }
 
 #[both_engines]
-async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
+async fn a_receiver_accepts_each_delivery_once(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, secret) = hooked(&server, &hook.url()).await;
     let told = tell(&server, &agent).await;
@@ -136,7 +136,7 @@ async fn a_receiver_believes_what_it_is_told_once(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_receiver_that_says_nothing_is_tried_again_under_the_same_id(engine: Engine) {
+async fn a_delivery_without_a_response_is_tried_again_under_the_same_id(engine: Engine) {
     let (server, hook) = (impatient(engine).await, HookReceiver::start([Behaviour::Silence]).await);
     let (agent, secret) = hooked(&server, &hook.url()).await;
     let told = tell(&server, &agent).await;
@@ -167,7 +167,7 @@ async fn a_redirect_is_not_followed(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_receiver_that_is_gone_is_told_nothing_more_until_it_is_set_anew(engine: Engine) {
+async fn a_receiver_that_is_gone_gets_no_deliveries_until_it_is_set_again(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Answer(410, String::new())]).await);
     let (mut owner, _) = Socket::introduce(&server, "/ws/human", &server).await;
     let (agent, _) = hooked(&server, &hook.url()).await;
@@ -219,7 +219,7 @@ async fn what_happens_while_a_webhook_is_disabled_can_be_replayed(engine: Engine
 }
 
 #[both_engines]
-async fn an_old_receiver_that_says_it_is_gone_says_nothing_about_the_new_one(engine: Engine) {
+async fn an_old_receiver_that_is_gone_does_not_disable_the_new_one(engine: Engine) {
     let server = server(engine).await;
     let (old, new) = (HookReceiver::start([Behaviour::Held(410)]).await, HookReceiver::start([]).await);
     let (agent, _) = hooked(&server, &old.url()).await;
@@ -248,7 +248,7 @@ async fn no_more_is_replayed_than_may_wait(engine: Engine) {
 }
 
 #[both_engines]
-async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) {
+async fn deliveries_that_any_user_can_cause_leave_room_for_a_re_consent(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
     fill(&server, &agent, RELATION_DELIVERIES_WAITING_MAX).await;
@@ -262,7 +262,7 @@ async fn what_anybody_brings_about_leaves_room_for_a_re_consent(engine: Engine) 
 }
 
 #[both_engines]
-async fn what_anybody_brings_about_does_not_pile_up(engine: Engine) {
+async fn deliveries_that_any_user_can_cause_do_not_pile_up(engine: Engine) {
     let choose = |setup: &mut Setup| {
         quick(setup);
         setup.config.sessions.gc_interval_ms = 50;
@@ -299,13 +299,13 @@ async fn fill(server: &TestServer, agent: &str, count: i64) {
 }
 
 #[both_engines]
-async fn a_receiver_that_answers_and_drops_the_connection_was_told(engine: Engine) {
+async fn a_delivery_counts_if_the_receiver_answers_and_drops_the_connection(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([Behaviour::Drop]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
     let told = tell(&server, &agent).await;
     assert_eq!(attempted(&server, &agent, &told, 1).await["status"], "delivered");
     pass(&server, 1);
-    // The next one comes; what was told is not told again before it.
+    // The next one arrives; the delivered one is not sent again before it.
     let next = tell(&server, &agent).await;
     attempted(&server, &agent, &next, 1).await;
     assert_eq!(hook.requests().len(), 2);
@@ -432,7 +432,7 @@ async fn one_receiver_that_hangs_holds_up_no_other(engine: Engine) {
 }
 
 #[both_engines]
-async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
+async fn the_secret_is_shown_once_and_stored_sealed(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([]).await);
     let (agent, first) = hooked(&server, &hook.url()).await;
     let second = set(&server, &agent, &hook.url()).await;
@@ -451,7 +451,7 @@ async fn the_secret_is_shown_once_and_kept_sealed(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_removed_webhook_is_told_nothing(engine: Engine) {
+async fn a_removed_webhook_gets_no_deliveries(engine: Engine) {
     let (server, hook) = (server(engine).await, HookReceiver::start([failing()]).await);
     let (agent, _) = hooked(&server, &hook.url()).await;
     let told = tell(&server, &agent).await;

@@ -69,7 +69,7 @@ async fn tokens_of_every_algorithm_let_their_user_in(engine: Engine) {
 }
 
 #[one_engine]
-async fn forged_and_misdirected_tokens_let_nobody_in(engine: Engine) {
+async fn forged_and_misdirected_tokens_are_refused(engine: Engine) {
     let issuer = Issuer::start().await;
     let (rsa, p256, ed25519, stranger) = (Key::rsa(), Key::p256(), Key::ed25519(), Key::ed25519());
     issuer.serve(&[rsa.jwk("rsa"), p256.jwk("p256"), ed25519.jwk("ed")]);
@@ -187,7 +187,7 @@ async fn a_new_key_is_found_and_strangers_cannot_make_us_look_often(engine: Engi
     assert_eq!(issuer.asked(), 2);
     // The issuer has withdrawn the old one.
     assert_eq!(status(&server, &olds).await, 401);
-    // And one that is withdrawn later goes within ten minutes, though nobody asked for another.
+    // And one that is withdrawn later is dropped within ten minutes, although no token named another one.
     issuer.serve(&[]);
     server.clock.advance_ms(10 * 60_000 - 1);
     assert_eq!(status(&server, &news).await, 200);
@@ -258,7 +258,7 @@ async fn keys_can_come_from_a_file(engine: Engine) {
 }
 
 #[both_engines]
-async fn an_unknown_user_is_told_so(engine: Engine) {
+async fn an_unknown_user_is_refused_with_the_reason(engine: Engine) {
     let issuer = Issuer::start().await;
     let key = Key::ed25519();
     issuer.serve(&[key.jwk("key")]);

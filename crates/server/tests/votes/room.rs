@@ -22,7 +22,7 @@ use ostler_server::{
     },
     routes,
     service::{
-        commands::{Said, compose},
+        commands::{SubmittedMessage, compose},
         permissions,
     },
 };
@@ -74,7 +74,7 @@ async fn act(
             let payload = RawJson::of(&json!({"prompt": "hi"}));
             let request = CreateCommand { command_type: CommandType::Turn, payload, idempotency_key: None };
             let content = json!([{"type": "text", "text": "hi"}]);
-            let message = Said { origin: Some(act.client), ..Said::new("m".into(), content) };
+            let message = SubmittedMessage { origin: Some(act.client), ..SubmittedMessage::new("m".into(), content) };
             let (command, _) = app.submit(&run, compose(&app, &caller, &run, request, Some(message))?).await?;
             Ok(Json(json!(command)))
         }

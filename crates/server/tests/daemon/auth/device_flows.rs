@@ -56,7 +56,7 @@ async fn a_person_authorises_the_server_and_the_token_is_stored(engine: Engine) 
 }
 
 #[both_engines]
-async fn codes_and_tokens_are_shown_to_nobody_else(engine: Engine) {
+async fn codes_and_tokens_are_not_shown_to_others(engine: Engine) {
     let flows = Flows::start(engine).await;
     let flow = flows.begun().await;
     let taken_over = flows.begin("client_b").await;

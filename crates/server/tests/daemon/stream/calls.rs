@@ -1,4 +1,4 @@
-//! Permission requests on the stream: with what editors show of a call, and without those that nobody can answer.
+//! Permission requests on the stream: with what editors show of a call, and without those that cannot be answered.
 
 use serde_json::{Value, json};
 

@@ -150,7 +150,7 @@ async fn a_failed_prompt_ends_with_an_error(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_stopping_server_says_so(engine: Engine) {
+async fn a_stopping_server_sends_a_last_frame(engine: Engine) {
     let mut server = TestServer::start(engine).await;
     let scene = session(&server).await;
     let mut follow = scene.follow(&server).await;

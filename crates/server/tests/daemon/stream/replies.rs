@@ -97,7 +97,7 @@ async fn no_frame_of_a_turn_is_sent_before_its_prompt_was_answered(engine: Engin
 }
 
 #[one_engine]
-async fn frames_wait_only_for_a_time_if_nobody_reads_the_response(engine: Engine) {
+async fn frames_wait_only_for_a_time_if_the_client_does_not_read_the_response(engine: Engine) {
     let (server, app) = TestServer::with_app(engine, |setup| setup.config.runner.slots = 4).await;
     let scene = session(&server).await;
     let mut follow = scene.follow(&server).await;

@@ -93,7 +93,7 @@ async fn a_change_reaches_every_open_session_and_no_other(engine: Engine) {
 }
 
 #[one_engine]
-async fn what_changes_nothing_is_announced_to_nobody(engine: Engine) {
+async fn a_write_that_changes_nothing_is_not_announced(engine: Engine) {
     let bound = Bound::start(engine).await;
     bound.put("AGENTS.md", "- x\n");
     let session = bound.open_session("client_a").await;

@@ -4,7 +4,7 @@ use ostler_protocol::{FailureKind::*, kernel::aliases::OnBusy};
 use ostler_run_input::config::RunInputSection;
 use serde_json::json;
 
-use super::{told, words};
+use super::{received, words};
 use crate::harness::{Engine, Played, TestServer, both_engines, id};
 
 /// A thread whose first turn is at work under the test's own lease.
@@ -42,8 +42,8 @@ async fn a_message_may_wait_its_turn(engine: Engine) {
     runner.ack(&second).await;
     runner.say(&second, "zwei").await;
     runner.end(&second, "completed").await;
-    assert_eq!(words(&server.told("run-1").await), "half of it");
-    assert_eq!(words(&server.told("run-2").await), "zwei");
+    assert_eq!(words(&server.received("run-1").await), "half of it");
+    assert_eq!(words(&server.received("run-2").await), "zwei");
 }
 
 #[both_engines]
@@ -54,8 +54,8 @@ async fn a_message_may_interrupt_the_turn_before_it(engine: Engine) {
     runner.end(&first, "cancelled").await;
     runner.ack(&second).await;
     runner.end(&second, "completed").await;
-    assert_eq!(server.told("run-1").await.last().unwrap().event["outcome"]["type"], "cancelled");
-    assert_eq!(server.told("run-2").await.last().unwrap().event["outcome"]["type"], "success");
+    assert_eq!(server.received("run-1").await.last().unwrap().event["outcome"]["type"], "cancelled");
+    assert_eq!(server.received("run-2").await.last().unwrap().event["outcome"]["type"], "success");
     let conversation = server.get(&conversation(&runner, &second)).await.ok();
     assert_eq!(conversation["messages"][0]["text"], "one", "it was said all the same");
 }
@@ -65,7 +65,7 @@ fn conversation(runner: &Played, command_id: &str) -> String {
 }
 
 #[both_engines]
-async fn a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told(engine: Engine) {
+async fn a_turn_that_was_rolled_back_is_left_out_of_the_conversation(engine: Engine) {
     let (server, runner, first) = at_work(engine, OnBusy::Rollback).await;
     let second = id(&server.say("run-2", "two").await.with_status(202), "taskId");
     assert_eq!(runner.poll("").await["cancelRequested"], json!([first]));
@@ -80,7 +80,7 @@ async fn a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told(engine:
     let texts: Vec<_> = heard["messages"].as_array().unwrap().iter().map(|message| &message["text"]).collect();
     assert_eq!(texts, ["two", "zwei"]);
     // Its events stay, and so does its stream.
-    assert_eq!(words(&server.told("run-1").await), "half of it");
+    assert_eq!(words(&server.received("run-1").await), "half of it");
     // A client that still remembers it is not refused for that.
     runner.ack(&third).await;
     runner.end(&third, "completed").await;
@@ -97,5 +97,5 @@ async fn a_turn_that_was_rolled_back_is_left_out_of_what_agents_are_told(engine:
         runner.ack(&fourth).await;
         runner.end(&fourth, "completed").await;
     });
-    assert_eq!(super::kinds(&told(&streamed.text)), ["RUN_STARTED", "RUN_FINISHED"], "{}", streamed.text);
+    assert_eq!(super::kinds(&received(&streamed.text)), ["RUN_STARTED", "RUN_FINISHED"], "{}", streamed.text);
 }

@@ -4,7 +4,7 @@
 use ostler_protocol::{FailureKind::*, json::canonical_hash};
 use serde_json::{Value, json};
 
-use super::{RUNS, kinds, message, resuming::resume, told};
+use super::{RUNS, kinds, message, received, resuming::resume};
 use crate::harness::{Engine, TestServer, both_engines, id};
 
 fn editable() -> String {
@@ -16,8 +16,8 @@ fn editable() -> String {
 
 /// Asks under this run, and returns the interrupt.
 async fn asked(server: &TestServer, run_id: &str, script: &str) -> Value {
-    let mut told = told(&server.stream(&message(run_id, script)).await.text);
-    told.pop().unwrap().event["outcome"]["interrupts"][0].take()
+    let mut received = received(&server.stream(&message(run_id, script)).await.text);
+    received.pop().unwrap().event["outcome"]["interrupts"][0].take()
 }
 
 #[both_engines]
@@ -40,8 +40,8 @@ async fn edited_arguments_are_what_the_agent_runs(engine: Engine) {
     }
     let approval = json!({"approved": true, "editedArgs": edited});
     server.resume("run-2", &[(&prm, approval.clone())]).await.with_status(202);
-    let told = server.told("run-2").await;
-    let used = told.iter().find(|told| told.event["name"] == "edited_arguments").expect("the agent uses them");
+    let received = server.received("run-2").await;
+    let used = received.iter().find(|event| event.event["name"] == "edited_arguments").expect("the agent uses them");
     assert_eq!(used.event["value"], edited);
     let run_id = server.run_of_thread().await;
     let resolved = server.events_of(&run_id, "permission_resolved").await.remove(0);
@@ -53,7 +53,7 @@ async fn edited_arguments_are_what_the_agent_runs(engine: Engine) {
 }
 
 #[both_engines]
-async fn arguments_that_nobody_may_edit_are_not_edited(engine: Engine) {
+async fn arguments_that_are_not_editable_stay_as_they_are(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let interrupt = asked(&server, "run-1", super::resuming::ASKING).await;
     assert!(interrupt["responseSchema"]["properties"].get("editedArgs").is_none(), "{interrupt}");
@@ -71,14 +71,14 @@ async fn arguments_that_nobody_may_edit_are_not_edited(engine: Engine) {
 async fn an_interrupt_follows_snapshots_of_messages_and_state(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     server.say("run-1", "hello").await.with_status(202);
-    server.told("run-1").await;
+    server.received("run-1").await;
     let mut body = message("run-2", super::resuming::ASKING);
     body["state"] = json!({"count": 1});
-    let told = told(&server.stream(&body).await.text);
-    let all = kinds(&told);
+    let received = received(&server.stream(&body).await.text);
+    let all = kinds(&received);
     assert!(all.ends_with(&["STATE_SNAPSHOT", "MESSAGES_SNAPSHOT", "RUN_FINISHED"]), "{all:?}");
-    let messages = told[told.len() - 2].event["messages"].as_array().unwrap();
+    let messages = received[received.len() - 2].event["messages"].as_array().unwrap();
     let texts: Vec<_> = messages.iter().map(|message| message["content"].as_str().unwrap()).collect();
     assert_eq!(texts, ["hello", "hello", super::resuming::ASKING, "May I?"]);
-    assert_eq!(server.told("run-2").await, told, "and the same again");
+    assert_eq!(server.received("run-2").await, received, "and the same again");
 }

@@ -8,7 +8,7 @@ use crate::harness::{Engine, PNG, TestServer, both_engines, id};
 
 /// The input that the run's followers read back.
 async fn replayed(server: &TestServer, run_id: &str) -> Value {
-    server.told(run_id).await.remove(0).event["input"].take()
+    server.received(run_id).await.remove(0).event["input"].take()
 }
 
 /// Every message type of the stock client, with all of its fields.
@@ -52,9 +52,9 @@ async fn every_field_of_the_input_is_read_back(engine: Engine) {
         "content": [{"type": "text", "id": "p1", "text": "look", "metadata": {"k": 6}}, picture]});
     body["messages"] = [vec![user], messages()].concat().into();
     let command_id = id(&server.post(RUNS, &body).await.with_status(202), "taskId");
-    let told = server.told("run-1").await;
-    assert_eq!(told[0].event["parentRunId"], "run-0");
-    let mut input = told[0].event["input"].clone();
+    let received = server.received("run-1").await;
+    assert_eq!(received[0].event["parentRunId"], "run-0");
+    let mut input = received[0].event["input"].clone();
     for field in ["threadId", "runId", "parentRunId", "state", "tools", "context"] {
         assert_eq!(input[field], body[field], "{field}");
     }
@@ -81,14 +81,14 @@ async fn every_field_of_the_input_is_read_back(engine: Engine) {
 async fn a_run_with_a_message_alone_reads_nothing_back_and_a_resumed_run_has_its_own_parent(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     server.say("run-1", super::resuming::ASKING).await.with_status(202);
-    let told = server.told("run-1").await;
-    assert!(told[0].event.get("input").is_none() && told[0].event.get("parentRunId").is_none(), "{told:?}");
-    let interrupt = id(&told.last().unwrap().event["outcome"]["interrupts"][0], "id");
+    let received = server.received("run-1").await;
+    assert!(received[0].event.get("input").is_none() && received[0].event.get("parentRunId").is_none(), "{received:?}");
+    let interrupt = id(&received.last().unwrap().event["outcome"]["interrupts"][0], "id");
     let mut body = super::resuming::resume("run-2", &[(&interrupt, json!({"approved": true}))]);
     body["parentRunId"] = json!("run-1");
     server.post(RUNS, &body).await.with_status(202);
-    let told = server.told("run-2").await;
-    assert_eq!((&told[0].event["parentRunId"], told[0].event.get("input")), (&json!("run-1"), None));
+    let received = server.received("run-2").await;
+    assert_eq!((&received[0].event["parentRunId"], received[0].event.get("input")), (&json!("run-1"), None));
     assert_eq!(replayed(&server, "run-1").await, Value::Null);
 }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use sqlx::Executor;
 
-use super::{RUNS, THREAD, Told, message, told, words};
+use super::{RUNS, ReceivedEvent, THREAD, message, received, words};
 use crate::harness::{Caller, Engine, PATIENCE, TestServer, both_engines, eventually, id, run};
 
 const SCRIPT: &str = r#"{"script": [{"say": "Looking around.", "pieces": 3}, {"tool": {"name": "shell", "command": "ls",
@@ -34,16 +34,16 @@ async fn opened(caller: &Caller, run_id: &str) -> Response {
     response
 }
 
-async fn after(caller: &Caller, run_id: &str, last: &str) -> Vec<Told> {
-    told(&caller.send(caller.request("GET", &events(run_id)).header("last-event-id", last)).await.text)
+async fn after(caller: &Caller, run_id: &str, last: &str) -> Vec<ReceivedEvent> {
+    received(&caller.send(caller.request("GET", &events(run_id)).header("last-event-id", last)).await.text)
 }
 
 #[both_engines]
 async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    let whole = told(&server.stream(&message("run-1", SCRIPT)).await.text);
-    assert_eq!(server.told("run-1").await, whole, "in both forms the same events under the same ids");
-    let ids: Vec<_> = whole.iter().map(|told| told.id.as_str()).collect();
+    let whole = received(&server.stream(&message("run-1", SCRIPT)).await.text);
+    assert_eq!(server.received("run-1").await, whole, "in both forms the same events under the same ids");
+    let ids: Vec<_> = whole.iter().map(|event| event.id.as_str()).collect();
     assert!(
         ids.windows(2).any(|pair| pair[0].split('-').next() == pair[1].split('-').next()),
         "several of one: {ids:?}"
@@ -51,7 +51,7 @@ async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engi
     for (index, last) in ids.iter().enumerate() {
         assert_eq!(after(&server, "run-1", last).await, whole[index + 1..], "after {last}");
         let again = server.streaming(&message("run-1", SCRIPT)).header("last-event-id", *last);
-        assert_eq!(told(&server.send(again).await.text), whole[index + 1..], "posted again after {last}");
+        assert_eq!(received(&server.send(again).await.text), whole[index + 1..], "posted again after {last}");
     }
     // An id that was never given out hides nothing but what is behind it, and never the end.
     let end = whole.last().unwrap();
@@ -62,7 +62,7 @@ async fn a_client_that_comes_back_gets_exactly_what_it_has_not_seen(engine: Engi
 }
 
 #[both_engines]
-async fn whoever_hangs_up_does_not_stop_the_run(engine: Engine) {
+async fn a_client_that_disconnects_does_not_stop_the_run(engine: Engine) {
     let server = TestServer::start(engine).await;
     let mut response = server.streaming(&message("run-1", "hello")).send().await.unwrap();
     until(&mut response, "RUN_STARTED").await;
@@ -73,18 +73,18 @@ async fn whoever_hangs_up_does_not_stop_the_run(engine: Engine) {
     assert_eq!(runner.poll("").await["cancelRequested"], json!([]));
     runner.say(&command, "said to nobody").await;
     runner.end(&command, "completed").await;
-    assert_eq!(words(&server.told("run-1").await), "said to nobody");
+    assert_eq!(words(&server.received("run-1").await), "said to nobody");
 }
 
 #[both_engines]
-async fn a_silent_stream_is_kept_alive_and_ends_when_its_idle_limit_is_reached(engine: Engine) {
+async fn a_silent_stream_stays_alive_and_ends_when_its_idle_limit_is_reached(engine: Engine) {
     let server = TestServer::with(engine, |setup| setup.config.limits.heartbeat_ms = 20).await;
     server.say("run-1", "hello").await.with_status(202);
     let text = server.get(&format!("{}&idle_limit=1", events("run-1"))).await.text;
     assert!(text.matches(": keep-alive\n\n").count() > 1, "{text}");
-    assert_eq!(super::kinds(&told(&text)), ["RUN_STARTED"], "the run itself goes on");
+    assert_eq!(super::kinds(&received(&text)), ["RUN_STARTED"], "the run itself goes on");
     server.cancel_agent_run("run-1").await.with_status(202);
-    assert_eq!(after(&server, "run-1", &told(&text)[0].id).await.len(), 1);
+    assert_eq!(after(&server, "run-1", &received(&text)[0].id).await.len(), 1);
 }
 
 /// Only on Postgres can a read be made to wait.
@@ -105,7 +105,7 @@ fn a_read_that_takes_longer_than_a_heartbeat_is_not_started_again() {
         while text.matches(": keep-alive\n\n").count() < 8 {
             text += &until(&mut stream, "\n\n").await;
         }
-        assert_eq!(told(&text), [], "{text}");
+        assert_eq!(received(&text), [], "{text}");
         // A statement whose caller has left waits on, so each start of the read would be counted here.
         let waiting = server.store(waiting).await;
         assert_eq!(waiting.len(), 1, "{waiting:#?}");
@@ -119,7 +119,7 @@ async fn a_stream_is_broken_off_by_a_restart_and_goes_on_after_it(engine: Engine
     let mut server = TestServer::start(engine).await;
     let accepted = server.say("run-1", "hello").await.with_status(202);
     let mut response = opened(&server, "run-1").await;
-    let before = told(&until(&mut response, "RUN_STARTED").await);
+    let before = received(&until(&mut response, "RUN_STARTED").await);
     let (torn, ()) = tokio::join!(
         async {
             loop {
@@ -139,7 +139,7 @@ async fn a_stream_is_broken_off_by_a_restart_and_goes_on_after_it(engine: Engine
     runner.say(&command, "after the restart").await;
     runner.end(&command, "completed").await;
     let rest = after(&server, "run-1", &before.last().unwrap().id).await;
-    assert_eq!([before, rest].concat(), server.told("run-1").await);
+    assert_eq!([before, rest].concat(), server.received("run-1").await);
 }
 
 #[both_engines]
@@ -162,7 +162,7 @@ async fn a_stream_that_lags_misses_nothing(engine: Engine) {
     }
     runner.end(&command, "completed").await;
     let rest = until(&mut slow, "RUN_FINISHED").await;
-    assert_eq!(told(&(started + &rest)), server.told("run-1").await);
+    assert_eq!(received(&(started + &rest)), server.received("run-1").await);
 }
 
 #[both_engines]

@@ -4,7 +4,7 @@ use ostler_protocol::FailureKind::*;
 use ostler_stand_ins::chat;
 use serde_json::{Value, json};
 
-use super::{RUNS, THREAD, Told, kinds, message, told, words};
+use super::{RUNS, ReceivedEvent, THREAD, kinds, message, received, words};
 use crate::{
     harness::{Caller, Engine, TestServer, both_engines, id, one_engine},
     mcp::configure_servers,
@@ -40,15 +40,15 @@ fn calling() -> String {
 }
 
 /// The pending calls with which a run ended.
-pub fn pending(told: &[Told]) -> Vec<String> {
-    let outcome = &told.last().unwrap().event["outcome"];
+pub fn pending(received: &[ReceivedEvent]) -> Vec<String> {
+    let outcome = &received.last().unwrap().event["outcome"];
     assert_eq!(outcome["type"], "success", "{outcome}");
     let ids = outcome["pendingToolCallIds"].as_array().cloned().unwrap_or_default();
     ids.iter().map(|id| id.as_str().unwrap().to_owned()).collect()
 }
 
-async fn run(caller: &Caller, body: &Value) -> Vec<Told> {
-    told(&caller.stream(body).await.text)
+async fn run(caller: &Caller, body: &Value) -> Vec<ReceivedEvent> {
+    received(&caller.stream(body).await.text)
 }
 
 #[both_engines]
@@ -62,10 +62,10 @@ async fn a_call_ends_the_run_and_the_next_run_answers_it(engine: Engine) {
     assert_eq!((&start["toolCallName"], &start["toolCallId"]), (&json!("get_weather"), &json!(calls[0])));
     let arguments: Value = serde_json::from_str(first[first.len() - 3].event["delta"].as_str().unwrap()).unwrap();
     assert_eq!(arguments, json!({"city": "Oslo"}));
-    assert_eq!(server.told("run-1").await, first, "each reader of a run gets the same events");
+    assert_eq!(server.received("run-1").await, first, "each reader of a run gets the same events");
     // The results alone, without a message of the user.
     server.post(RUNS, &answer("run-2", vec![result(&calls[0], "12 °C")])).await.with_status(202);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!((words(&second).as_str(), pending(&second)), ("[Result of the tool get_weather] 12 °C", vec![]));
     // History has no tools.
     let history = server.get(&format!("/api/v1/agent/history?threadId={THREAD}")).await.ok();
@@ -76,7 +76,7 @@ async fn a_call_ends_the_run_and_the_next_run_answers_it(engine: Engine) {
     assert!(again.text.contains("no pending tool call"), "{}", again.text);
     again.refused_as(RunInputInvalid, "AGENT_RUN_MESSAGES_INVALID");
     server.say("run-4", "thanks").await.with_status(202);
-    assert_eq!(words(&server.told("run-4").await), "thanks");
+    assert_eq!(words(&server.received("run-4").await), "thanks");
 }
 
 #[both_engines]
@@ -85,10 +85,10 @@ async fn the_start_of_a_run_repeats_the_answers_that_it_brought(engine: Engine) 
     let call = pending(&run(&server, &with_tools("run-1", &calling())).await).remove(0);
     let mut sent = result(&call, "12 °C");
     (sent["error"], sent["encryptedValue"], sent["metadata"]) = (json!("late"), json!("c2VjcmV0"), json!({"k": 1}));
-    let told = run(&server, &answer("run-2", vec![sent.clone()])).await;
-    let repeated = &told[0].event["input"]["messages"][0];
+    let received = run(&server, &answer("run-2", vec![sent.clone()])).await;
+    let repeated = &received[0].event["input"]["messages"][0];
     for field in ["id", "role", "toolCallId", "content", "error", "encryptedValue", "metadata"] {
-        assert_eq!(repeated[field], sent[field], "{field}: {}", told[0].event);
+        assert_eq!(repeated[field], sent[field], "{field}: {}", received[0].event);
     }
 }
 
@@ -107,7 +107,7 @@ async fn a_client_without_a_state_of_its_own_shares_that_of_the_thread(engine: E
             None => drop(body.as_object_mut().unwrap().remove("state")),
         }
         let command_id = id(&server.post(RUNS, &body).await.with_status(202), "taskId");
-        server.told(run_id).await;
+        server.received(run_id).await;
         let sql = format!("SELECT payload FROM commands WHERE command_id = '{command_id}'");
         let payload: Value = serde_json::from_str(&server.store(&sql).await[0]).unwrap();
         assert_eq!(payload["context"]["state"], shared, "{run_id}");
@@ -145,7 +145,7 @@ async fn a_new_thread_may_begin_with_calls_and_results_in_both_forms(engine: Eng
     messages.push(json!({"id": "a1", "role": "assistant", "toolCalls": [call]}));
     messages.push(result("c1", "12 °C"));
     server.post(RUNS, &body).await.with_status(202);
-    let queued = server.told("run-1").await;
+    let queued = server.received("run-1").await;
     body["threadId"] = json!("550e8400-e29b-41d4-a716-446655440009");
     let streamed = run(&server, &body).await;
     assert_eq!((words(&streamed), pending(&streamed)), (words(&queued), vec![]), "{streamed:?}");
@@ -192,8 +192,8 @@ async fn calls_in_a_transcript_that_the_thread_does_not_have_are_rejected_by_nam
         "function": {"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"}}]});
     let known = [&own, &result(&pending, "12 °C")];
     rejected(&transcript("run-2", &[known[0], known[1], &called]), "messages[2].toolCalls[0].id").await;
-    let told = run(&server, &transcript("run-2", &known)).await;
-    assert_eq!(words(&told), "[Result of the tool get_weather] 12 °C\n\nhello");
+    let received = run(&server, &transcript("run-2", &known)).await;
+    assert_eq!(words(&received), "[Result of the tool get_weather] 12 °C\n\nhello");
 }
 
 #[both_engines]
@@ -217,12 +217,12 @@ async fn every_pending_call_is_answered_once(engine: Engine) {
     }
     let results = vec![result(&calls[1], "yes"), result(&calls[0], "12")];
     server.post(RUNS, &answer("run-2", results)).await.with_status(202);
-    let words = words(&server.told("run-2").await);
+    let words = words(&server.received("run-2").await);
     assert_eq!(words, "[Result of the tool get_weather] 12\n\n[Result of the tool confirm] yes");
-    // Nobody answers what a later message has passed over.
+    // A request that a later message has passed over is not answered.
     let calls = pending(&run(&server, &with_tools("run-3", &calling())).await);
     server.say("run-4", "never mind").await.with_status(202);
-    server.told("run-4").await;
+    server.received("run-4").await;
     assert_eq!(server.post(RUNS, &answer("run-5", vec![result(&calls[0], "1")])).await.status, 422);
 }
 
@@ -234,13 +234,13 @@ async fn a_model_may_call_tools_of_the_server_and_of_the_front_end_at_once(engin
     let first = run(&server, &with_tools("run-1", prompt)).await;
     let calls = pending(&first);
     assert_eq!(calls.len(), 1, "{first:?}");
-    let results: Vec<_> = first.iter().filter_map(|told| told.event["content"].as_str()).collect();
+    let results: Vec<_> = first.iter().filter_map(|event| event.event["content"].as_str()).collect();
     for expected in ["2026-01-01", "there is no tool \"no_such_tool\""] {
         assert!(results.iter().any(|result| result.contains(expected)), "{expected}: {results:?}");
     }
     assert_eq!(endpoint.seen().len(), 1, "the call of the front end's tool ends the turn");
     server.post(RUNS, &answer("run-2", vec![result(&calls[0], "12 °C")])).await.with_status(202);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!((words(&second).as_str(), pending(&second)), ("The tool said: 12 °C", vec![]));
     let request = endpoint.seen().pop().unwrap().body;
     let messages = request["messages"].as_array().unwrap();
@@ -263,8 +263,8 @@ async fn an_agent_calls_only_what_is_offered_and_as_it_is_offered(engine: Engine
         .into_iter()
         .enumerate()
     {
-        let told = run(&server, &with_tools(&format!("run-{number}"), &script(json!([{"call": call}])))).await;
-        assert_eq!(kinds(&told).last(), Some(&"RUN_ERROR"), "{told:?}");
+        let received = run(&server, &with_tools(&format!("run-{number}"), &script(json!([{"call": call}])))).await;
+        assert_eq!(kinds(&received).last(), Some(&"RUN_ERROR"), "{received:?}");
     }
 }
 
@@ -334,18 +334,19 @@ async fn the_shared_state_reaches_the_agent_and_its_changes_come_back(engine: En
     let patch = json!([{"op": "replace", "path": "/count", "value": 2}]);
     let steps = json!([{"state": {"patch": patch}}, {"say": "Counted."}]);
     let first = run(&server, &stated("run-1", json!({"count": 1}), steps)).await;
-    let state: Vec<_> = first.iter().filter(|told| told.kind().starts_with("STATE_")).map(|told| &told.event).collect();
+    let state: Vec<_> =
+        first.iter().filter(|event| event.kind().starts_with("STATE_")).map(|event| &event.event).collect();
     assert_eq!((&state[0]["snapshot"], &state[1]["delta"]), (&json!({"count": 1}), &patch));
     // The same state as the thread has is not repeated, and what a client does not send stays as it is.
     let steps = json!([{"state": {"patch": [{"op": "test", "path": "/count", "value": 2}]}}, {"say": "Same."}]);
     for (run_id, state) in [("run-2", json!({"count": 2})), ("run-3", json!({}))] {
-        let told = run(&server, &stated(run_id, state, steps.clone())).await;
-        assert_eq!(told.iter().filter(|told| told.kind() == "STATE_SNAPSHOT").count(), 0, "{run_id}");
-        assert_eq!(told.iter().filter(|told| told.kind() == "STATE_DELTA").count(), 1, "{run_id}");
+        let received = run(&server, &stated(run_id, state, steps.clone())).await;
+        assert_eq!(received.iter().filter(|event| event.kind() == "STATE_SNAPSHOT").count(), 0, "{run_id}");
+        assert_eq!(received.iter().filter(|event| event.kind() == "STATE_DELTA").count(), 1, "{run_id}");
     }
     // A change of the client's own begins the run.
-    let told = run(&server, &stated("run-4", json!({"count": 7}), json!([{"say": "ok"}]))).await;
-    assert_eq!(&kinds(&told)[..2], ["RUN_STARTED", "STATE_SNAPSHOT"]);
-    assert_eq!(told[1].event["snapshot"], json!({"count": 7}));
-    assert_eq!(server.told("run-4").await, told);
+    let received = run(&server, &stated("run-4", json!({"count": 7}), json!([{"say": "ok"}]))).await;
+    assert_eq!(&kinds(&received)[..2], ["RUN_STARTED", "STATE_SNAPSHOT"]);
+    assert_eq!(received[1].event["snapshot"], json!({"count": 7}));
+    assert_eq!(server.received("run-4").await, received);
 }

@@ -4,15 +4,15 @@ use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
 use super::{
-    RUNS, kinds, message,
+    RUNS, kinds, message, received,
     resuming::{ASKING, DIGEST, asked, permission, resume, run_error, yes},
-    told, words,
+    words,
 };
 use crate::harness::{Caller, Engine, TestServer, ask_body, both_engines, id};
 
 /// The outcome and the failure kind of the run's last event.
 async fn end_of(caller: &Caller, run_id: &str) -> (Value, Value) {
-    let last = caller.told(run_id).await.pop().unwrap().event;
+    let last = caller.received(run_id).await.pop().unwrap().event;
     (last["outcome"]["type"].clone(), last["metadata"]["failureKind"].clone())
 }
 
@@ -21,14 +21,14 @@ async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
     let cases = [("no", json!({"approved": false}), "permission-denied"), ("dismissed", Value::Null, "cancelled")];
     for (name, answer, kind) in cases {
-        let first = told(&server.stream(&message(name, ASKING)).await.text);
+        let first = received(&server.stream(&message(name, ASKING)).await.text);
         let interrupt = id(&first.last().unwrap().event["outcome"]["interrupts"][0], "id");
         let resumed = format!("{name}-answered");
         server.resume(&resumed, &[(&interrupt, answer)]).await.with_status(202);
         assert_eq!(end_of(&server, &resumed).await, (json!("cancelled"), json!(kind)), "{name}");
         let next = format!("{name}-next");
         server.say(&next, "and now?").await.with_status(202);
-        assert_eq!(words(&server.told(&next).await), "and now?", "{name}");
+        assert_eq!(words(&server.received(&next).await), "and now?", "{name}");
     }
     let (server, runner, command) = asked(engine).await;
     runner.try_patch_lease(json!({"leaseMs": 600_000})).await.with_status(200);
@@ -43,7 +43,7 @@ async fn a_thread_goes_on_after_a_no_a_dismissal_and_an_expiry(engine: Engine) {
 #[both_engines]
 async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine: Engine) {
     let (server, runner, command) = asked(engine).await;
-    let (first, before) = (permission(1), server.told("run-1").await);
+    let (first, before) = (permission(1), server.received("run-1").await);
     server.resume("run-2", &[(&first, yes())]).await.with_status(202);
     // Another answer is still refused.
     let no = [(first.as_str(), json!({"approved": false}))];
@@ -52,7 +52,7 @@ async fn a_dismissal_of_what_was_answered_elsewhere_shows_what_came_of_it(engine
     runner.say(&command, "went on").await;
     runner.end(&command, "completed").await;
     assert_eq!(server.events_of(&runner.run_id, "permission_resolved").await.len(), 1);
-    assert_eq!((words(&server.told("run-3").await).as_str(), server.told("run-1").await), ("went on", before));
+    assert_eq!((words(&server.received("run-3").await).as_str(), server.received("run-1").await), ("went on", before));
     // Also past the deadline, when a stock client sends nothing else.
     server.clock.advance_ms(60_000);
     server.resume("run-4", &no).await.refused_by(RunInputInvalid, "interrupt-expired");
@@ -110,19 +110,19 @@ async fn a_resumed_run_begins_with_the_open_tool_calls(engine: Engine) {
     server.resume("run-3", &[(&permission(1), yes())]).await.with_status(202);
     runner.tell(&command, "tool_call", call("completed")).await;
     runner.end(&command, "completed").await;
-    let told = server.told("run-3").await;
-    assert_eq!(kinds(&told), ["RUN_STARTED", "MESSAGES_SNAPSHOT", "TOOL_CALL_RESULT", "RUN_FINISHED"]);
-    let messages = told[1].event["messages"].as_array().unwrap();
+    let received = server.received("run-3").await;
+    assert_eq!(kinds(&received), ["RUN_STARTED", "MESSAGES_SNAPSHOT", "TOOL_CALL_RESULT", "RUN_FINISHED"]);
+    let messages = received[1].event["messages"].as_array().unwrap();
     let shown: Vec<_> = messages.iter().map(|message| (&message["role"], &message["content"])).collect();
     let (user, assistant, none) = (json!("user"), json!("assistant"), Value::Null);
     let said = ["one", "eins", "two"].map(Value::from);
     assert_eq!(shown, [(&user, &said[0]), (&assistant, &said[1]), (&user, &said[2]), (&assistant, &none)]);
     assert_eq!((&messages[0]["id"], &messages[2]["id"]), (&json!("m-run-1"), &json!("m-run-2")), "the client's own");
-    assert_eq!(messages[3]["toolCalls"][0]["id"], told[2].event["toolCallId"]);
+    assert_eq!(messages[3]["toolCalls"][0]["id"], received[2].event["toolCallId"]);
     // From behind the snapshot nothing is sent twice.
     let request = server.request("GET", &format!("{RUNS}/{}/events?runId=run-3", super::THREAD));
-    let rest = super::told(&server.send(request.header("last-event-id", &told[1].id)).await.text);
-    assert_eq!(rest, told[2..]);
+    let rest = super::received(&server.send(request.header("last-event-id", &received[1].id)).await.text);
+    assert_eq!(rest, received[2..]);
 }
 
 #[both_engines]
@@ -136,7 +136,7 @@ async fn a_patch_is_applied_to_the_threads_state_before_it_is_sent(engine: Engin
     runner.tell(&command, "state", json!({"snapshot": {"count": 1}})).await;
     runner.tell(&command, "state", replace(2)).await;
     runner.end(&command, "completed").await;
-    let first = server.told("run-1").await;
+    let first = server.received("run-1").await;
     assert_eq!(kinds(&first), ["RUN_STARTED", "STATE_SNAPSHOT", "STATE_DELTA", "RUN_FINISHED"]);
     // The next turn goes on from there, without a snapshot of its own.
     let command = id(&server.say("run-2", "two").await.with_status(202), "taskId");
@@ -146,7 +146,7 @@ async fn a_patch_is_applied_to_the_threads_state_before_it_is_sent(engine: Engin
     runner.tell(&command, "state", test(2)).await;
     runner.tell(&command, "state", replace(3)).await;
     runner.end(&command, "completed").await;
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!(kinds(&second), ["RUN_STARTED", "STATE_DELTA", "STATE_DELTA", "RUN_FINISHED"]);
     assert_eq!(second[1].event["delta"], test(2)["patch"]);
 }

@@ -61,7 +61,7 @@ async fn a_program_calls_a_tool_of_the_front_end_and_gets_the_result_in_the_next
     assert!((200..300).contains(&server.send(put).await.status));
 
     server.post(RUNS, &with_tools("run-1", "How is the weather?")).await.with_status(202);
-    let first = server.told("run-1").await;
+    let first = server.received("run-1").await;
     let calls = pending(&first);
     assert_eq!(calls.len(), 1, "{first:?}");
     let all = kinds(&first);
@@ -73,7 +73,7 @@ async fn a_program_calls_a_tool_of_the_front_end_and_gets_the_result_in_the_next
     assert!(read("called").contains("handed to the user's page"), "{}", read("called"));
 
     server.post(RUNS, &answer("run-2", vec![result(&calls[0], "-3 C")])).await.with_status(202);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!((words(&second).as_str(), pending(&second)), ("It is cold.", vec![]));
     assert!(read("prompts").contains("[Result of the tool get_weather] -3 C"), "{}", read("prompts"));
 }

@@ -3,7 +3,7 @@
 use ostler_protocol::FailureKind::*;
 use serde_json::{Value, json};
 
-use super::{RUNS, THREAD, message, told, words};
+use super::{RUNS, THREAD, message, received, words};
 use crate::harness::{Answer, Caller, Engine, Played, TestServer, ask_body, both_engines, id};
 
 pub const ASKING: &str =
@@ -47,43 +47,43 @@ pub async fn asked(engine: Engine) -> (TestServer, Played, String) {
 #[both_engines]
 async fn a_run_that_asks_is_resumed_by_the_answer(engine: Engine) {
     let server = TestServer::with_runner(engine).await;
-    let first = told(&server.stream(&message("run-1", ASKING)).await.text);
+    let first = received(&server.stream(&message("run-1", ASKING)).await.text);
     let outcome = &first.last().unwrap().event["outcome"];
     assert_eq!((outcome["type"].as_str(), words(&first).as_str()), (Some("interrupt"), "May I?"));
     let interrupt = id(&outcome["interrupts"][0], "id");
     let accepted = server.resume("run-2", &[(&interrupt, yes())]).await.with_status(202);
     assert_eq!(accepted["created"], false);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!((second[0].kind(), words(&second).as_str()), ("RUN_STARTED", "Done."));
     assert_eq!(second[0].event["runId"], "run-2");
     assert_eq!(second.last().unwrap().event["outcome"]["type"], "success");
-    assert_eq!(server.told("run-1").await, first, "what was told stays as it was");
+    assert_eq!(server.received("run-1").await, first, "events that were sent do not change");
     // The second is resumable in its middle like any other.
     let request = server.request("GET", &format!("{RUNS}/{THREAD}/events?runId=run-2"));
-    let rest = told(&server.send(request.header("last-event-id", &second[1].id)).await.text);
+    let rest = received(&server.send(request.header("last-event-id", &second[1].id)).await.text);
     assert_eq!(rest, second[2..]);
     // As stock clients do it: streamed, and with the whole transcript.
-    let third = told(&server.stream(&message("run-3", ASKING)).await.text);
+    let third = received(&server.stream(&message("run-3", ASKING)).await.text);
     let interrupt = id(&third.last().unwrap().event["outcome"]["interrupts"][0], "id");
     let mut body = resume("run-4", &[(&interrupt, json!({"optionId": "deny"}))]);
     body["messages"] = json!([{"id": "m", "role": "user", "content": ASKING},
         {"id": "a", "role": "assistant", "content": "May I?"}]);
-    let fourth = told(&server.stream(&body).await.text);
+    let fourth = received(&server.stream(&body).await.text);
     assert_eq!(super::kinds(&fourth), ["RUN_STARTED", "RUN_FINISHED"]);
     assert_eq!(fourth[1].event["outcome"], json!({"type": "cancelled"}));
     assert_eq!(fourth[1].event["metadata"]["failureKind"], "permission-denied");
     server.say("run-5", "and now?").await.with_status(202);
-    assert_eq!(words(&server.told("run-5").await), "and now?");
+    assert_eq!(words(&server.received("run-5").await), "and now?");
 }
 
 /// The one event of a stream that says what was wrong.
 #[track_caller]
 pub fn run_error(answer: &Answer) -> String {
     assert_eq!(answer.status, 200, "{}", answer.text);
-    let told = told(&answer.text);
-    assert_eq!(super::kinds(&told), ["RUN_ERROR"], "{}", answer.text);
-    assert_eq!(told[0].event["code"], "AGENT_RUN_INPUT_INVALID");
-    id(&told[0].event, "message")
+    let received = received(&answer.text);
+    assert_eq!(super::kinds(&received), ["RUN_ERROR"], "{}", answer.text);
+    assert_eq!(received[0].event["code"], "AGENT_RUN_INPUT_INVALID");
+    id(&received[0].event, "message")
 }
 
 #[both_engines]
@@ -138,11 +138,11 @@ async fn the_same_resume_again_does_nothing_twice(engine: Engine) {
     runner.ack(&command).await;
     runner.say(&command, "went on").await;
     runner.end(&command, "completed").await;
-    let (second, third) = (server.told("run-2").await, server.told("run-3").await);
+    let (second, third) = (server.received("run-2").await, server.received("run-3").await);
     assert_eq!((words(&second).as_str(), words(&third).as_str()), ("went on", "went on"));
     assert_eq!(super::kinds(&second), super::kinds(&third));
     server.resume("run-5", &[(&first, yes())]).await.with_status(202);
-    assert_eq!(words(&server.told("run-5").await), "went on", "also when it is all over");
+    assert_eq!(words(&server.received("run-5").await), "went on", "also when it is all over");
 }
 
 #[both_engines]
@@ -157,7 +157,7 @@ async fn an_expired_interrupt_can_only_be_cancelled(engine: Engine) {
     server.resume("run-2", &[(&first, Value::Null)]).await.with_status(202);
     runner.say(&command, "went on without").await;
     runner.end(&command, "completed").await;
-    assert_eq!(words(&server.told("run-2").await), "went on without");
+    assert_eq!(words(&server.received("run-2").await), "went on without");
 }
 
 #[both_engines]
@@ -167,8 +167,8 @@ async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engi
     runner.ask(&command, &second, DIGEST).await;
     runner.ask(&command, &third, DIGEST).await;
     let put = async |run_id: &str| {
-        let told = server.told(run_id).await;
-        let interrupts = told.last().unwrap().event["outcome"]["interrupts"].as_array().unwrap().clone();
+        let received = server.received(run_id).await;
+        let interrupts = received.last().unwrap().event["outcome"]["interrupts"].as_array().unwrap().clone();
         interrupts.iter().map(|interrupt| id(interrupt, "id")).collect::<Vec<_>>()
     };
     assert_eq!(put("run-1").await, [first.as_str()]);
@@ -179,7 +179,7 @@ async fn requests_that_come_one_after_the_other_are_put_one_after_the_other(engi
     server.resume("run-3", &[(&second, yes()), (&third, json!({"approved": false}))]).await.with_status(202);
     runner.say(&command, "all answered").await;
     runner.end(&command, "completed").await;
-    assert_eq!(words(&server.told("run-3").await), "all answered");
+    assert_eq!(words(&server.received("run-3").await), "all answered");
 }
 
 #[both_engines]
@@ -197,11 +197,11 @@ async fn a_resume_that_answers_twice_or_ahead_is_refused(engine: Engine) {
         let answers: Vec<_> = answers.iter().map(|(id, payload)| (id.as_str(), payload.clone())).collect();
         server.resume("run-2", &answers).await.refused_by(RunInputInvalid, "interrupt-twice");
     }
-    // The second waits until the first is answered, and was shown to nobody.
+    // The second waits until the first is answered, and was not shown.
     let ahead = [(ids[0].as_str(), yes()), (ids[1].as_str(), yes())];
     server.resume("run-2", &ahead).await.refused_by(RunInputInvalid, "interrupt-unknown");
     server.resume("run-2", &ahead[..1]).await.with_status(202);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert_eq!(second.last().unwrap().event["outcome"]["interrupts"][0]["id"], ids[1].as_str(), "{second:?}");
     server.resume("run-3", &ahead[1..]).await.with_status(202);
 }
@@ -210,21 +210,21 @@ async fn a_resume_that_answers_twice_or_ahead_is_refused(engine: Engine) {
 #[both_engines]
 async fn an_interrupt_is_answered_by_its_old_id_after_a_restart(engine: Engine) {
     let mut server = TestServer::with_runner(engine).await;
-    let first = told(&server.stream(&message("run-1", ASKING)).await.text);
+    let first = received(&server.stream(&message("run-1", ASKING)).await.text);
     let interrupt = id(&first.last().unwrap().event["outcome"]["interrupts"][0], "id");
     server.restart().await;
     server.resume("run-2", &[(&interrupt, yes())]).await.with_status(202);
-    let second = server.told("run-2").await;
+    let second = server.received("run-2").await;
     assert!(words(&second).ends_with("Done."), "{second:?}");
     assert_eq!(second.last().unwrap().event["outcome"]["type"], "success");
     // Sent again under another name, it has no further effect. Another answer is rejected.
     server.resume("run-3", &[(&interrupt, yes())]).await.with_status(202);
-    assert_eq!(words(&server.told("run-3").await), words(&second));
+    assert_eq!(words(&server.received("run-3").await), words(&second));
     let refused = server.resume("run-4", &[(&interrupt, json!({"approved": false}))]).await;
     assert_eq!(refused.refused(RunInputInvalid).rule, "interrupt-resolved");
     let run = server.run_of_thread().await;
     assert_eq!(server.events_of(&run, "permission_request").await.len(), 2, "the agent has asked twice");
-    assert_eq!(server.told("run-1").await, first);
+    assert_eq!(server.received("run-1").await, first);
 }
 
 #[both_engines]

@@ -104,11 +104,12 @@ pub async fn consent(server: &TestServer) {
 }
 
 pub async fn identities(server: &TestServer) {
-    let agent = Agent::stranger("proof");
-    let body = json!({"aid": agent.aid, "publicKey": agent.key.public_key().to_base64()});
+    let identity = Identity::stranger("proof");
+    let body = json!({"aid": identity.aid, "publicKey": identity.key.public_key().to_base64()});
     server.post("/api/v1/identities", &body).await.with_status(201);
-    assert!(lists(server, "/api/v1/identities", "identities", "aid", &agent.aid).await);
-    let revoked = server.post(&format!("/api/v1/identities/{}/revoke", agent.aid), &json!({})).await.with_status(200);
+    assert!(lists(server, "/api/v1/identities", "identities", "aid", &identity.aid).await);
+    let path = format!("/api/v1/identities/{}/revoke", identity.aid);
+    let revoked = server.post(&path, &json!({})).await.with_status(200);
     assert!(revoked["revokedAt"].is_string());
     server.post("/api/v1/identities/invites", &json!({})).await.with_status(201);
 }

@@ -75,7 +75,7 @@ async fn sessions_of_the_model_backend_have_most_tags(engine: Engine) {
 
 /// The whole envelope with every toggle off, and with every toggle on. `OSTLER_BLESS=1` writes it again.
 #[one_engine]
-async fn the_kept_envelopes_are_up_to_date(engine: Engine) {
+async fn the_stored_envelopes_are_up_to_date(engine: Engine) {
     let mut envelopes = json!({});
     for (name, on) in [("off", &[][..]), ("on", Toggle::ALL)] {
         let server = TestServer::with(engine, |setup| {

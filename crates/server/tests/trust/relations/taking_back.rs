@@ -46,7 +46,7 @@ async fn a_grant_keeps_its_limits_when_it_is_given_again(engine: Engine) {
 }
 
 #[both_engines]
-async fn a_refusal_of_something_new_has_the_words_of_now(engine: Engine) {
+async fn a_refusal_of_a_new_scope_quotes_the_current_manifest(engine: Engine) {
     let scene = Scene::set(engine, &manifest(&[("notes:read", "low")])).await;
     let one = scene.grant(&scene.server, &["notes:read"]).await;
     scene.publish(&manifest(&[("notes:read", "low"), ("shell:exec", "high")])).await;
@@ -65,7 +65,7 @@ async fn a_refusal_of_something_new_has_the_words_of_now(engine: Engine) {
 
 /// Only Postgres lets a test hold up everybody who looks at a manifest.
 #[test]
-fn no_manifest_stands_in_the_way_of_taking_back() {
+fn no_manifest_prevents_taking_back() {
     crate::harness::run(async {
         let both = manifest(&[("notes:read", "low"), ("notes:write", "low")]);
         let scene = Scene::set(Engine::Postgres, &both).await;

@@ -25,7 +25,7 @@ fn two_servers_deliver_everything_once() {
 
 /// A change at one server is pushed to connections of the other.
 #[test]
-fn an_owner_at_another_server_hears_that_a_receiver_is_gone() {
+fn an_owner_at_another_server_is_notified_that_a_receiver_is_gone() {
     crate::harness::run(async {
         let here = server(Engine::Postgres).await;
         let there =

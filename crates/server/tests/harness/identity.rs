@@ -1,5 +1,5 @@
-//! An agent of the mesh: its key, its certificate, and the calls by which it registers, logs in and connects. Frames are
-//! plain JSON, so that tests see the wire and not our types.
+//! An identity of the mesh: its key, its certificate, and the calls by which it registers, logs in and connects. Frames
+//! are plain JSON, so that tests see the wire and not our types.
 
 use ostler_crypto::keys::{Curve, PrivateKey};
 use ostler_server::clock::fill;
@@ -8,14 +8,14 @@ use tokio::task::JoinHandle;
 
 use super::{Socket, TestServer, id};
 
-pub struct Agent {
+pub struct Identity {
     pub aid: String,
     pub key: PrivateKey,
     /// PEM.
     pub cert: String,
 }
 
-/// What a login gives.
+/// The result of a login.
 #[derive(Clone, Debug)]
 pub struct Tokens {
     pub access: String,
@@ -50,7 +50,7 @@ impl Wire {
         Self { socket, nonce: id(&challenge["params"], "nonce"), pushed: vec![], calls: 0 }
     }
 
-    /// The whole answer. What is pushed meanwhile is put aside.
+    /// The whole response. Frames that are pushed before it are put aside.
     pub async fn ask(&mut self, method: &str, params: Value) -> Value {
         self.calls += 1;
         let call = format!("rpc-{}", self.calls);
@@ -85,7 +85,7 @@ impl Wire {
     }
 }
 
-/// A connection whose other end is there and answers pings, and says nothing else. Dropped, it leaves.
+/// A connection that answers pings and sends nothing else. It closes when it is dropped.
 pub struct Staying(JoinHandle<()>);
 
 impl Wire {
@@ -105,7 +105,7 @@ pub async fn fresh(server: &TestServer, method: &str, params: Value) -> Value {
     Wire::open(server).await.ask(method, params).await
 }
 
-impl Agent {
+impl Identity {
     /// A client with a key and no name yet.
     pub fn stranger(name: &str) -> Self {
         let key = PrivateKey::generate(Curve::P256, &mut fill);
@@ -113,10 +113,10 @@ impl Agent {
     }
 
     pub async fn register(server: &TestServer, name: &str) -> Self {
-        let mut agent = Self::stranger(name);
-        let answer = fresh(server, "auth.create_aid", agent.registration()).await;
-        agent.cert = id(&answer["result"], "cert");
-        agent
+        let mut identity = Self::stranger(name);
+        let answer = fresh(server, "auth.create_aid", identity.registration()).await;
+        identity.cert = id(&answer["result"], "cert");
+        identity
     }
 
     pub fn registration(&self) -> Value {
@@ -142,7 +142,8 @@ impl Agent {
         Tokens { access: id(&answer, "access_token"), refresh: id(&answer, "refresh_token"), answer }
     }
 
-    /// As [`Agent::connect`], when the device was connected a moment ago and its server may not have noticed that it left.
+    /// As [`Identity::connect`], for a device that was connected a moment ago and whose server may not have noticed that
+    /// it left.
     pub async fn connect_again(&self, server: &TestServer, device: &str) -> Wire {
         let tokens = self.login(server).await;
         super::eventually("its place is free", async || {
@@ -163,7 +164,7 @@ impl Agent {
     }
 }
 
-/// `auth.connect` as the published client says it.
+/// The parameters of `auth.connect` as the published client sends them.
 pub fn introduction(wire: &Wire, tokens: &Tokens, device: &str, slot: &str, mode: &str) -> Value {
     json!({
         "nonce": wire.nonce, "auth": {"method": "kite_token", "token": tokens.access},
