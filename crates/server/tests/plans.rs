@@ -53,10 +53,23 @@ const LIVE: &[&str] = &[
     "sessions_running",
     "webhook_deliveries_due",
     "webhook_deliveries_waiting",
-    "webhooks_disabled",
     // Users who were removed and agents that were retired: the sweep looks for what they left. No request does.
     "agents_retired",
     "users_removed",
+];
+
+/// Indexes that the recorded statements may do without, each with the statements that need it.
+const NOT_RECORDED: &[(&str, &str)] = &[
+    ("daemon_sessions_open", "the open sessions of a workspace; SQLite has a choice"),
+    ("events_of_session", "frames of the daemon, and retention of what happened to a session"),
+    ("payload_removals_session", "frames of a session whose payloads were removed"),
+    ("permissions_pending", "the pending requests of a session; SQLite has a choice"),
+    ("run_labels_run", "the triggers that follow the labels of a run"),
+    ("runs_children", "runs that `run_agent` has started"),
+    ("session_labels_session", "the triggers that follow the labels of a session"),
+    ("sessions_half_erased", "sessions whose erasure was interrupted"),
+    ("usage_tenant", "what a tenant has used"),
+    ("usage_user", "what a user has used"),
 ];
 
 /// Statements that are meant to read much, by a part of their text, each with the reason.
@@ -140,6 +153,7 @@ async fn every_statement_finds_its_rows_by_an_index_and_every_index_serves_a_sta
         problems.into_iter().collect::<Vec<_>>().join("\n")
     );
     assert!(indexes.len() > 30, "only {} indexes were found", indexes.len());
-    let unused: Vec<_> = indexes.difference(&used).collect();
+    let is_recorded = |index: &&String| !NOT_RECORDED.iter().any(|(name, _)| name == index);
+    let unused: Vec<_> = indexes.difference(&used).filter(is_recorded).collect();
     assert!(unused.is_empty(), "every write pays for these indexes, and no statement uses them: {unused:?}");
 }

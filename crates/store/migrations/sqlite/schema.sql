@@ -33,7 +33,6 @@ CREATE TABLE sessions (
     updated_at BIGINT NOT NULL
 , labels TEXT, participants TEXT, parent_id TEXT, parent_seq BIGINT, conversation_id TEXT, metadata TEXT, background BIGINT NOT NULL DEFAULT 0);
 CREATE INDEX sessions_name ON sessions (external_id) WHERE external_id IS NOT NULL;
-CREATE INDEX sessions_owner ON sessions (owner, created_at, session_id) WHERE owner IS NOT NULL;
 CREATE INDEX sessions_created ON sessions (created_at, session_id);
 CREATE INDEX sessions_tenant ON sessions (tenant_id, created_at, session_id);
 CREATE INDEX sessions_running ON sessions (created_at, session_id) WHERE execution_state = 'running';
@@ -461,7 +460,6 @@ CREATE TABLE webhooks (
     created_at BIGINT NOT NULL,
     disabled_at BIGINT
 , runs_since BIGINT);
-CREATE INDEX webhooks_disabled ON webhooks (disabled_at) WHERE disabled_at IS NOT NULL;
 CREATE TABLE webhook_deliveries (
     delivery_id TEXT PRIMARY KEY,
     agent_id TEXT NOT NULL,

@@ -15,7 +15,7 @@ use crate::{
 const SEED: u64 = 20_260_101;
 const STEPS: usize = 60;
 const SQLITE_CASES: u32 = 20;
-const POSTGRES_CASES: u32 = 12;
+const POSTGRES_CASES: u32 = 16;
 
 /// What a run of the test must have reached, or it would prove less than it seems to.
 const REACHED: &[&str] = &[
