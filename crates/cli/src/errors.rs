@@ -233,10 +233,6 @@ fn hint_of_rule(rule: Rule, kind: FailureKind, profile: &NamedProfile<'_>) -> Op
     let hint = match rule {
         // Their messages name the command, with everything that the profile lacks.
         Rule::ProfileConfigMissing | Rule::ProfileSecretMissing | Rule::ProfileTemplate => return None,
-        // The profile of Codex names no command that could be changed.
-        Rule::AgentProgram if AgentConfig::of_profile(profile.name) == Some(AgentConfig::Codex) => {
-            "install the program on the server's machine, and restart the server; `ostler doctor` checks it"
-        }
         _ => rule.hint(kind)?,
     };
     Some(profile.fill(hint).replace(CREDENTIAL_PAGE, credential_page(profile.name)))

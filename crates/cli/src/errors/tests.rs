@@ -14,7 +14,7 @@ fn a_command_of_a_hint_names_the_tenant_that_owns_the_profile() {
     let tenants = NamedProfile { name: "mine", tenant_id: Some("acme") };
     let hint = of_rule(Rule::ProfileKey, &tenants).unwrap();
     assert!(hint.contains("`ostler profiles set mine --tenant acme < key.txt`"), "{hint}");
-    let hint = of_rule(Rule::AgentProgram, &tenants).unwrap();
+    let hint = of_rule(Rule::ProfileProgram, &tenants).unwrap();
     assert!(hint.ends_with("`ostler profiles config mine --tenant acme --file FILE`"), "{hint}");
     let failure = Failure::rule(Rule::CredentialDropped, "set it again").detail("profile", "mine");
     for (failure, command) in [
@@ -28,7 +28,7 @@ fn a_command_of_a_hint_names_the_tenant_that_owns_the_profile() {
 
 #[test]
 fn a_profile_whose_program_is_missing_is_to_be_changed() {
-    let hint = of_rule(Rule::AgentProgram, &operators("mine")).unwrap();
+    let hint = of_rule(Rule::ProfileProgram, &operators("mine")).unwrap();
     let command = "`ostler profiles config mine --file FILE`";
     assert!(hint.starts_with("install the program") && hint.ends_with(command), "{hint}");
     let codex = of_rule(Rule::AgentProgram, &operators("codex")).unwrap();

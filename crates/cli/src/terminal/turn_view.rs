@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use ostler_protocol::{
     FailureKind, Rule, Timestamp,
+    failures::RULE,
     ids::{CommandId, RunId},
     kernel::{
         events::{
@@ -182,7 +183,7 @@ impl TurnView {
 
     /// Whether to hint at `--approval`: the policy declined the request, and the hint was not printed before.
     fn needs_approval_hint(&mut self, payload: &Value) -> bool {
-        let rule = Rule::parse(&field(payload, "rule"));
+        let rule = Rule::parse(&field(payload, RULE));
         rule == Some(Rule::PermissionNever) && !std::mem::replace(&mut self.hint_printed, true)
     }
 

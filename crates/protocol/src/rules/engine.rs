@@ -196,6 +196,8 @@ macro_rules! engine_rules {
         LogLines "log-lines" SchemaInvalid "The number of lines of a log is out of range.";
         LogAfter "log-after" SchemaInvalid "The position in the log is not one that a response named.";
         AgentProgram "agent-program" InfraFailed "The program of the agent is not installed, or did not start.",
+            hint: Some("install the program on the server's machine, and restart the server; `ostler doctor` checks it");
+        ProfileProgram "profile-program" InfraFailed "The program that the profile's command names is not installed, or did not start.",
             hint: Some("install the program on the server's machine, or change the profile's command: `ostler profiles config PROFILE --file FILE`");
         AgentHome "agent-home" InfraFailed "The home directory of the backend could not be created.",
             hint: Some("check the permissions and free space of the server's data directory");

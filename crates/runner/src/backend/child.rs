@@ -26,15 +26,16 @@ pub(super) fn client_info() -> Value {
     json!({"name": "ostler", "title": "Ostler", "version": env!("CARGO_PKG_VERSION")})
 }
 
-pub(super) fn start_process(program: &Program, cutter: TextCutter) -> Result<Process, TurnEnd> {
+/// Starts the program. `rule` is that of the failure if it does not start: [`Rule::ProfileProgram`] if a profile names it.
+pub(super) fn start_process(program: &Program, cutter: TextCutter, rule: Rule) -> Result<Process, TurnEnd> {
     Process::start(program, cutter)
-        .map_err(|error| program_unusable(format!("the agent's program did not start: {error}")))
+        .map_err(|error| program_unusable(rule, format!("the agent's program did not start: {error}")))
 }
 
 /// The end of a turn whose program cannot be started. It is logged as well: only the operator of this machine can install the program.
-pub(super) fn program_unusable(message: String) -> TurnEnd {
+pub(super) fn program_unusable(rule: Rule, message: String) -> TurnEnd {
     tracing::warn!(problem = %message, "the program of an agent cannot be started");
-    TurnEnd::of_failure(Failure::rule(Rule::AgentProgram, message))
+    TurnEnd::of_failure(Failure::rule(rule, message))
 }
 
 /// Reports that the process ended between two turns, before the next turn starts another one.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ostler_protocol::{
     Failure, RawJson, Rule,
+    failures::RULE,
     ids::{CommandId, PermissionId},
     json::canonical_hash,
     kernel::{
@@ -234,7 +235,7 @@ impl TurnSink {
     pub(crate) async fn report_declined(&self, method: &str, reason: DeclineReason, ask: &AskPermission) {
         let command = ask.command.as_deref().map(|command| self.shared.cutter.cut(command, DECLINED_CHARS_MAX));
         let phase = json!({"phase": PHASE_APPROVAL_DECLINED, "method": method, "reason": reason.text,
-            "rule": reason.rule, "toolCallId": ask.tool_call_id, "command": command});
+            (RULE): reason.rule, "toolCallId": ask.tool_call_id, "command": command});
         self.emit(EventType::BackendStatus, &phase).await;
     }
 

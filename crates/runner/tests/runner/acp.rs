@@ -240,7 +240,7 @@ async fn a_missing_program_is_named() {
     let command_id = fixture.submit("do it");
     fixture.start_program(vec!["no-such-agent".into()]).await.unwrap();
     let terminal = fixture.kernel.command(command_id).terminal.unwrap();
-    assert_eq!((terminal.failure_kind, terminal.rule), (Some(FailureKind::InfraFailed), Some(Rule::AgentProgram)));
+    assert_eq!((terminal.failure_kind, terminal.rule), (Some(FailureKind::InfraFailed), Some(Rule::ProfileProgram)));
     assert!(terminal.message.as_ref().unwrap().contains("\"no-such-agent\" is not installed"), "{terminal:?}");
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::{desk::Desk, permission, usage::of_turn};
 use crate::{
     FailureKind, Rule, Timestamp,
+    failures::RULE,
     ids::{CommandId, RunId},
     kernel::{
         commands::CommandState,
@@ -91,7 +92,7 @@ impl End {
             payload.insert("failureKind".into(), self.facts.failure_kind.map_or(Value::Null, |k| k.as_str().into()));
             payload.insert("message".into(), self.facts.message.clone().map_or(Value::Null, Value::from));
             if let Some(rule) = self.facts.rule {
-                payload.insert("rule".into(), rule.as_str().into());
+                payload.insert(RULE.into(), rule.as_str().into());
             }
             payload.insert("source".into(), self.source.into());
             NewEvent::written(EventType::TerminalStatus, command_id, &payload)

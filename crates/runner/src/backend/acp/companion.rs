@@ -12,7 +12,7 @@ use std::{
 };
 
 use ostler_protocol::{
-    FailureKind, RawJson,
+    FailureKind, RawJson, Rule,
     kernel::{policy::Sandbox, provider_profiles::AgentConfig},
     limits::NAME_BYTES_MAX,
     rpc::{RpcError, RpcFrame, RpcId},
@@ -124,7 +124,7 @@ impl Companion {
             return Err(CompanionError::NotStarted { kind: reason.failure_kind, message: reason.message.clone() });
         }
         let program = AcpBackend::new(command, keep, environment).program(sandbox)?;
-        let mut process = start_process(&program, environment.text_cutter())?;
+        let mut process = start_process(&program, environment.text_cutter(), Rule::ProfileProgram)?;
         let session_id = match open(&mut process, environment).await {
             Ok(session_id) => session_id,
             Err(end) => {

@@ -22,7 +22,7 @@ mod wire;
 
 use futures_util::future::BoxFuture;
 use ostler_protocol::{
-    FailureKind,
+    FailureKind, Rule,
     kernel::policy::{Network, Sandbox},
     rpc::Version,
 };
@@ -114,7 +114,9 @@ impl AcpBackend {
         front_end: String,
     ) -> Result<Result<(OpenSession, bool), TurnEnd>, TurnAbort> {
         let program = self.program(turn.run.execution_policy.sandbox);
-        let mut process = match program.and_then(|program| start_process(&program, self.environment.text_cutter())) {
+        let mut process = match program
+            .and_then(|program| start_process(&program, self.environment.text_cutter(), Rule::ProfileProgram))
+        {
             Ok(process) => process,
             Err(end) => return Ok(Err(end)),
         };
@@ -143,7 +145,8 @@ impl AcpBackend {
     }
 
     pub(in crate::backend::acp) fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
-        let path = program::find(&self.command, std::env::var_os("PATH").as_deref()).map_err(program_unusable)?;
+        let path = program::find(&self.command, std::env::var_os("PATH").as_deref())
+            .map_err(|message| program_unusable(Rule::ProfileProgram, message))?;
         let arguments = self.command.iter().skip(1);
         let home = self.environment.require_home()?;
         self.environment.link_storage(self.keep.iter().map(AsRef::as_ref))?;

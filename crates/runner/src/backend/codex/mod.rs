@@ -21,7 +21,7 @@ mod wire;
 use std::{collections::HashMap, ffi::OsString, path::PathBuf};
 
 use futures_util::future::BoxFuture;
-use ostler_protocol::{FailureKind, kernel::policy::Sandbox, rpc::Version};
+use ostler_protocol::{FailureKind, Rule, kernel::policy::Sandbox, rpc::Version};
 
 use super::{
     child::{close_unopened, program_unusable, start_process, unless_stopped},
@@ -133,13 +133,13 @@ impl CodexBackend {
         // If one does not exist, Codex creates it to deny it to its tools, and may leave it behind.
         let folders = PROTECTED_FOLDERS.iter().filter_map(|name| Some(self.environment.workspace.as_ref()?.join(name)));
         self.absent = folders.filter(|folder| folder.symlink_metadata().is_err()).collect();
-        start_process(&program, self.environment.text_cutter())
+        start_process(&program, self.environment.text_cutter(), Rule::AgentProgram)
     }
 
     /// The program, in its own home, with the session's storage linked to where Codex stores its rollouts.
     fn program(&self, sandbox: Sandbox) -> Result<Program, TurnEnd> {
         let path = program::find(self.environment.program.as_deref(), std::env::var_os("PATH").as_deref())
-            .map_err(program_unusable)?;
+            .map_err(|message| program_unusable(Rule::AgentProgram, message))?;
         let home = self.environment.require_home()?;
         self.environment.link_storage([ROLLOUT_FOLDER])?;
         let scratch = home.join(SCRATCH_FOLDER);
