@@ -14,7 +14,7 @@ use crate::process::{cargo, run};
 
 const GROUP: &str = "kubernetes";
 /// The other groups of the load generator, of which the filter picks those whose name contains it.
-const OTHER_GROUPS: [&str; 21] = [
+const OTHER_GROUPS: [&str; 22] = [
     "append",
     "run",
     "result",
@@ -23,6 +23,7 @@ const OTHER_GROUPS: [&str; 21] = [
     "idle",
     "instructions",
     "sessions",
+    "lists",
     "replicas",
     "start",
     "manifest",

@@ -91,6 +91,9 @@ async fn a_start_whose_time_limit_is_over_counts_although_its_runner_released_it
     assert_eq!(server.get(&id(&job["poll"], "job")).await.ok()["attempt"], 2);
 }
 
+/// The longest pause before another start.
+const RESTART_PAUSE_MS: i64 = 16_001;
+
 #[one_engine]
 async fn work_that_never_fits_the_time_limit_of_a_job_fails(engine: Engine) {
     let cluster = TestCluster::start();
@@ -99,10 +102,14 @@ async fn work_that_never_fits_the_time_limit_of_a_job_fails(engine: Engine) {
     let first = id(&job, "jobName");
     for number in 1..=JOB_ATTEMPTS_MAX {
         let name = if number == 1 { first.clone() } else { format!("{first}-{number}") };
-        cluster.pod_of(&name).await;
-        let is_recorded = |job: &Value| job["observed"]["jobName"] == name.as_str();
-        job_shows(&server, &job, "the Job of this start", is_recorded).await;
+        let pod = cluster.pod_of(&name).await;
+        cluster.report(&pod, "Running", &json!({"running": {}}));
+        let is_running =
+            |job: &Value| job["observed"]["jobName"] == name.as_str() && job["observed"]["phase"] == "running";
+        job_shows(&server, &job, "that it runs", is_running).await;
         cluster.api().advance(OVER);
+        job_shows(&server, &job, "its end", |job| job["phase"] != "running" || job["attempt"] != number).await;
+        server.clock.advance_ms(RESTART_PAUSE_MS);
     }
     let failed = job_shows(&server, &job, "its end", |job| job["phase"] == "failed").await;
     assert_eq!(

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use super::NAMESPACE;
-
+/// The namespace that every cluster has.
+pub const NAMESPACE: &str = "default";
 const ROLE: &str = include_str!("../../../../deploy/kubernetes/base/access.yaml");
 /// The account's name in messages.
 pub(super) const SERVER_ACCOUNT: &str = "system:serviceaccount:default:ostler";

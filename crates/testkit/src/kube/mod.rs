@@ -38,6 +38,7 @@ use tempfile::TempDir;
 pub use cluster::{KubeCluster, NamedCluster};
 pub use faults::{ANY, KubeFault};
 
+pub use access::NAMESPACE;
 use http::{CLIENT_TOKEN, KUBELET_TOKEN, SERVER_TOKEN};
 use patch::merge_strategic;
 use serve::ApiListener;
@@ -45,8 +46,6 @@ use shared::KubeShared;
 use store::ObjectKey;
 use verbs::WriteOptions;
 
-/// The namespace that every cluster has.
-pub const NAMESPACE: &str = "default";
 /// The storage class for claims that name none.
 pub const STORAGE_CLASS: &str = "standard";
 

@@ -36,6 +36,8 @@ async fn a_provider_that_is_away_is_polled_again(engine: Engine) {
     flows.identity.queue_poll(IdentityReply::Token(TOKEN, 60));
     flows.poll().await;
     flows.ended(&flow, "authorized").await;
+    let both = async || flows.frames().await.get(1).cloned();
+    eventually("the frame of its end", both).await;
     assert_eq!(flows.frames().await.len(), 2, "only its start and its end");
 }
 
