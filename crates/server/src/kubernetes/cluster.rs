@@ -24,7 +24,10 @@ use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::{job_manifest::SELECTOR, rights::Right};
+use super::{
+    job_manifest::{JOB_NAME_LABEL, SELECTOR},
+    rights::Right,
+};
 use crate::config::{Environment, KubernetesSection};
 
 /// Where a pod finds the token of its account.
@@ -172,6 +175,13 @@ impl Cluster {
             Ok(_) | Err(ClusterError::Absent | ClusterError::Conflict) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// The pods of a Job: one, unless the cluster replaces it.
+    pub async fn pods_of(&self, job_name: &str) -> Result<Vec<Pod>, ClusterError> {
+        let params = ListParams::default().labels(&format!("{JOB_NAME_LABEL}={job_name}")).limit(PAGE_OBJECTS_MAX);
+        let pods = self.api::<Pod>();
+        Ok(self.call(Right::ListPods, async { pods.list(&params).await }).await?.items)
     }
 
     pub async fn create_secret(&self, secret: &Secret) -> Result<(), ClusterError> {

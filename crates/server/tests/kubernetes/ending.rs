@@ -6,7 +6,7 @@ use ostler_testkit::kube::KubeFault;
 use serde_json::json;
 
 use super::cluster::{TestCluster, job_shows, ordered_job};
-use crate::harness::{Engine, TestServer, both_engines, eventually, id};
+use crate::harness::{Engine, TestServer, both_engines, eventually, id, run};
 
 /// How long a watch is late. Many comparisons with the cluster fall into it.
 const LATE: Duration = Duration::from_millis(800);
@@ -136,6 +136,24 @@ async fn delay_watch(cluster: &TestCluster, resource: &str) {
     cluster.api().inject(KubeFault::Delay(LATE), "watch", resource, 1);
     cluster.api().end_watches();
     eventually("the watch is late", async || (cluster.api().faults_waiting() == 0).then_some(())).await;
+}
+
+#[test]
+fn a_pod_that_only_another_server_has_seen_is_not_taken_for_deleted() {
+    run(async {
+        let cluster = TestCluster::start();
+        let one = cluster.server(Engine::Postgres).await;
+        let keys = one.config.server.data_dir.clone().unwrap();
+        let two: TestServer = one.beside(|config| config.secrets.key_file = Some(keys.join("secrets-key"))).await;
+        // The watch of one of them.
+        delay_watch(&cluster, "pods").await;
+        let delayed = tokio::time::Instant::now();
+        let (_, _, job) = ordered_job(&one).await;
+        job_shows(&two, &job, "its pod", |job| job["observed"]["podName"].is_string()).await;
+        eventually("the watch is there again", async || (delayed.elapsed() > LATE).then_some(())).await;
+        assert_eq!(cluster.job_names(), [id(&job, "jobName")]);
+        assert_eq!(one.get(&id(&job["poll"], "job")).await.ok()["attempt"], 1);
+    });
 }
 
 #[both_engines]

@@ -22,7 +22,10 @@ use tokio::time::Instant;
 use super::started::is_started;
 use crate::{
     app::App,
-    kubernetes::{Kubernetes, observe::job_facts},
+    kubernetes::{
+        Kubernetes,
+        observe::{job_facts, pod_facts},
+    },
     service::{job_extras, lookup},
 };
 
@@ -217,6 +220,9 @@ async fn look_at(
         }
         state = confirm_absence(app, kubernetes, &job).await?;
     }
+    if facts.has_pod && matches!(&state, ClusterState::Active(seen) if seen.pod_name.is_none()) {
+        state = confirm_pods_absence(app, kubernetes, &job).await?;
+    }
     let is_waiting = matches!(&state, ClusterState::Active(seen) if seen.phase == ObservedPhase::Pending);
     if is_waiting || state == ClusterState::Absent {
         let run = lookup::run_unchecked(app, job.run_id).await?;
@@ -257,6 +263,15 @@ async fn confirm_absence(app: &App, kubernetes: &Kubernetes, job: &RunnerJob) ->
     let found = kubernetes.cluster.get_job(&name).await?;
     if let Some(facts) = found.as_ref().and_then(job_facts) {
         kubernetes.cache.put_job(facts);
+    }
+    Ok(kubernetes.cache.state(&name, app.wall()))
+}
+
+/// As [`confirm_absence`], for the pod of a Job: another server's watch may have seen it first.
+async fn confirm_pods_absence(app: &App, kubernetes: &Kubernetes, job: &RunnerJob) -> Result<ClusterState, Failure> {
+    let name = cluster_job_name(&app.config.kubernetes.job_prefix, job.runner_job_id, job.starts);
+    for pod in kubernetes.cluster.pods_of(&name).await?.iter().filter_map(pod_facts) {
+        kubernetes.cache.put_pod(pod);
     }
     Ok(kubernetes.cache.state(&name, app.wall()))
 }
