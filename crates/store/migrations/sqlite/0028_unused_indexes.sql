@@ -1,3 +1,3 @@
 -- No statement finds its rows by them, and each write paid for them.
-DROP INDEX sessions_owner;
-DROP INDEX webhooks_disabled;
+DROP INDEX IF EXISTS sessions_owner;
+DROP INDEX IF EXISTS webhooks_disabled;
