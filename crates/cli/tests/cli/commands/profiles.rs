@@ -138,9 +138,10 @@ struct Side {
     run_id: String,
 }
 
-/// Prints everything that a tool can read of its backend's credential.
-const LOOK: &str =
-    "sleep 2; echo harmless-witness; cat $HOME/auth.json $HOME/../*/auth.json; env; cat /proc/$PPID/cmdline";
+/// Prints everything that a tool can read of its backend's credential, and 42 if its home has none. The message of `cat` itself may
+/// arrive in pieces, with other output between them.
+const LOOK: &str = "sleep 2; echo harmless-witness; cat $HOME/auth.json || echo no-key-$((6*7)); cat $HOME/../*/auth.json; \
+                    env; cat /proc/$PPID/cmdline";
 
 #[both_engines]
 fn two_concurrent_profiles_share_nothing(engine: Engine) {
@@ -179,7 +180,7 @@ fn two_concurrent_profiles_share_nothing(engine: Engine) {
         assert_eq!(result["terminalStatus"], "completed", "{result}");
         let printed = json!(http.events(&side.run_id)).to_string();
         assert!(printed.contains(WITNESS) && printed.contains("HOME="), "{printed}");
-        assert!(printed.contains("auth.json: No such file"), "a tool sees no home, not even its own: {printed}");
+        assert!(printed.contains("no-key-42"), "a tool sees no home, not even its own: {printed}");
         assert!(!printed.contains(MARK), "{printed}");
         let keys: Vec<_> = side.provider.seen().into_iter().filter_map(|seen| seen.authorization).collect();
         assert!(keys.len() >= 2 && keys.iter().all(|key| *key == format!("Bearer {}", side.key)), "{keys:?}");
