@@ -294,29 +294,30 @@ mod tests {
         assert_eq!(seen.reason.as_deref(), Some("Evicted"));
     }
 
+    /// A Job whose time limit is over, by its condition of this type.
+    fn overdue(kind: &str) -> JobFacts {
+        job(json!({"conditions": [{"type": kind, "status": "True", "reason": "DeadlineExceeded"}]}))
+    }
+
     #[test]
     fn a_pod_that_ends_because_the_time_limit_is_over_shows_that_as_its_reason() {
-        let over = |kind: &str| {
-            let condition = json!({"type": kind, "status": "True", "reason": "DeadlineExceeded"});
-            job(json!({"conditions": [condition]}))
-        };
         let stopped = pod(runner("Failed", json!({"terminated": {"exitCode": 130, "reason": "Error"}})));
         for kind in ["FailureTarget", "Failed"] {
-            let ClusterState::Terminated(seen) = observed(&over(kind), &stopped) else { panic!("terminated") };
+            let ClusterState::Terminated(seen) = observed(&overdue(kind), &stopped) else { panic!("terminated") };
             assert_eq!((seen.exit_code, seen.reason.as_deref()), (Some(130), Some("DeadlineExceeded")), "{kind}");
         }
         // It is still within its grace period.
         let running = pod(runner("Running", json!({"running": {}})));
-        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &running) else { panic!("active") };
+        let ClusterState::Active(seen) = observed(&overdue("FailureTarget"), &running) else { panic!("active") };
         assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Running, Some("DeadlineExceeded")));
         // It waits, and the cluster shows no reason.
-        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &pod(json!({"phase": "Pending"}))) else {
+        let ClusterState::Active(seen) = observed(&overdue("FailureTarget"), &pod(json!({"phase": "Pending"}))) else {
             panic!("active")
         };
         assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Pending, Some("DeadlineExceeded")));
         // Its work was done in time.
         let done = pod(runner("Succeeded", json!({"terminated": {"exitCode": 0, "reason": "Completed"}})));
-        let ClusterState::Terminated(seen) = observed(&over("FailureTarget"), &done) else { panic!("terminated") };
+        let ClusterState::Terminated(seen) = observed(&overdue("FailureTarget"), &done) else { panic!("terminated") };
         assert_eq!(seen.reason.as_deref(), Some("Completed"));
         let failed = |reason: &str| {
             let condition = json!({"type": "Failed", "status": "True", "reason": reason});
@@ -330,15 +331,11 @@ mod tests {
 
     #[test]
     fn a_pod_that_has_not_started_shows_why_also_when_the_time_limit_is_over() {
-        let over = |kind: &str| {
-            let condition = json!({"type": kind, "status": "True", "reason": "DeadlineExceeded"});
-            job(json!({"conditions": [condition]}))
-        };
         let pulling = pod(runner("Pending", json!({"waiting": {"reason": "ImagePullBackOff"}})));
-        let ClusterState::Active(seen) = observed(&over("FailureTarget"), &pulling) else { panic!("active") };
+        let ClusterState::Active(seen) = observed(&overdue("FailureTarget"), &pulling) else { panic!("active") };
         assert_eq!((seen.phase, seen.reason.as_deref()), (ObservedPhase::Pending, Some("ImagePullBackOff")));
         let gone = PodFacts { is_gone: true, ..pulling };
-        let ClusterState::Vanished(seen) = observed(&over("Failed"), &gone) else { panic!("vanished") };
+        let ClusterState::Vanished(seen) = observed(&overdue("Failed"), &gone) else { panic!("vanished") };
         assert_eq!(seen.reason.as_deref(), Some("ImagePullBackOff"));
     }
 

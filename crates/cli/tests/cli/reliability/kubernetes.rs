@@ -233,7 +233,12 @@ fn a_turn_on_a_node_that_is_gone_is_continued_after_its_lease(engine: Engine) {
     assert_eq!((&job["attempt"], &job["jobName"]), (&json!(2), &json!(format!("{name}-2"))));
     let events = http.events(&run_id);
     let end = events.iter().find(|event| event["payload"]["phase"] == "runner-ended").unwrap();
-    assert_eq!(end["payload"]["end"]["category"], "runner-job-observe-failed", "{end}");
+    let end = &end["payload"]["end"];
+    match setup.cluster.own() {
+        Some(_) => assert_eq!(end["category"], "runner-job-observe-failed", "{end}"),
+        // A real cluster keeps the pod of such a node for a while, as if it ran.
+        None => assert!(["lost", "stuck"].contains(&end["status"].as_str().unwrap()), "{end}"),
+    }
 }
 
 #[both_engines]

@@ -293,7 +293,7 @@ impl Process {
         input.send(frame.write(self.version) + "\n").await.map_err(|_| CallError::Gone)
     }
 
-    /// Cuts what the child says.
+    /// Cuts what the child process reports.
     pub(crate) fn cutter(&self) -> &TextCutter {
         &self.cutter
     }

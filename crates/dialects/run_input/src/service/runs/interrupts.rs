@@ -138,7 +138,7 @@ fn successor<'a>(all: &'a [PermissionRequest], request: &PermissionRequest) -> O
     let (before, after): (Vec<_>, Vec<_>) =
         equal.partition(|other| is_superseded(other) && other.resolved_at == Some(superseded_at));
     let place = before.iter().position(|other| other.permission_id == request.permission_id)?;
-    // An attempt ends where its requests are superseded. One that has made none counts as a part of the next one.
+    // An attempt ends where its requests are superseded. An attempt that has made none counts as a part of the next one.
     let ends = all.iter().filter(|other| is_superseded(other)).filter_map(|other| other.resolved_at);
     let mut ends: Vec<_> = ends.filter(|end| *end > superseded_at).collect();
     ends.sort_unstable();
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn a_request_is_followed_over_all_attempts_that_made_it() {
         let all = [1, 2, 3].map(|attempt| request(attempt, 1, "push", 3));
-        for asked in &all {
-            assert_eq!(latest_of(&all, asked), &all[2]);
+        for request in &all {
+            assert_eq!(latest_of(&all, request), &all[2]);
         }
     }
 
